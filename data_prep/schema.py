@@ -1,0 +1,187 @@
+"""schema.json: what a prepared folder holds. `data_prep` writes it last, `app` reads it first.
+
+Ids (V of them): the N numeric fields are 0 … N-1, then the out-of-vocabulary id(s) of each categorical
+field, then every (field, value) of the vocabulary. Values added later come after all of them.
+
+A MindRecord sample is a block of up to `block_rows` rows:
+
+    ids      [n * C]  int32 (int64 where V >= 2**31), the categorical fields only
+    numeric  [n * N]  float32
+    label    [n]      float32
+
+Letters: N numeric fields, C categorical fields, V ids, n rows of a block.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SCHEMA_FILE = "schema.json"
+FORMAT_VERSION = 1
+SPLITS = ("train", "valid", "test")
+
+
+@dataclass(frozen=True)
+class NumericField:
+    """One column of `numeric`; its id is its place in `Schema.numeric`.
+
+    `source` is the raw column, `transform` what was done with it, `parameters` what that was fitted to
+    (by name; the training rows' `max`, `mean`, `standard_deviation`). `transform` "missing" is the
+    indicator of `source`: 1 where the raw cell is empty, else 0.
+    """
+
+    name: str
+    source: str
+    transform: str
+    parameters: dict[str, float]
+
+
+@dataclass(frozen=True)
+class CategoricalField:
+    """One column of `ids`. Ranges are half-open: [first, end).
+
+    `oov_ids` take every value that the vocabulary does not hold; `id_ranges` (one, or more after
+    values were added later) take its values.
+    """
+
+    name: str
+    oov_ids: tuple[int, int]
+    id_ranges: tuple[tuple[int, int], ...]
+
+    @property
+    def num_values(self) -> int:
+        """Values of this field in the vocabulary, without the out-of-vocabulary ids."""
+        return sum(end - first for first, end in self.id_ranges)
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file of the prepared folder; `rows` is 0 where it holds none (the .db beside a .mindrecord)."""
+
+    name: str
+    rows: int
+    size_bytes: int
+    checksum: str
+
+
+@dataclass(frozen=True)
+class Split:
+    """Rows of one split; `files` in reading order, each with blocks of `block_rows` and one short last."""
+
+    rows: int
+    clicks: int
+    files: tuple[DataFile, ...]
+
+    @property
+    def click_rate(self) -> float:
+        """Clicks over rows; NaN for an empty split."""
+        return self.clicks / self.rows if self.rows else float("nan")
+
+
+@dataclass(frozen=True)
+class Schema:
+    """All that `app` has to know of a prepared folder."""
+
+    format_version: int
+    numeric: tuple[NumericField, ...]
+    categorical: tuple[CategoricalField, ...]
+    vocabulary_size: int
+    ids_dtype: str
+    block_rows: int
+    splits: dict[str, Split]
+    rejected_rows: int
+    options: dict[str, Any]  # of the preparation: min_count, split rule, numeric transform, seed …
+    source: dict[str, Any]  # of the raw log: name, size, checksum, lines
+    other_files: tuple[DataFile, ...]  # vocabulary.parquet, rejects.tsv, the .db files …
+
+    @property
+    def num_numeric(self) -> int:
+        """N."""
+        return len(self.numeric)
+
+    @property
+    def num_categorical(self) -> int:
+        """C."""
+        return len(self.categorical)
+
+    def block_sizes(self, split: str) -> list[int]:
+        """Rows of each block of a split, in reading order."""
+        sizes: list[int] = []
+        for file in self.splits[split].files:
+            sizes += [self.block_rows] * (file.rows // self.block_rows)
+            if file.rows % self.block_rows:
+                sizes.append(file.rows % self.block_rows)
+        return sizes
+
+    def all_files(self) -> Iterator[DataFile]:
+        """Every file of the folder but schema.json itself."""
+        for split in self.splits.values():
+            yield from split.files
+        yield from self.other_files
+
+
+def write_schema(schema: Schema, folder: Path) -> None:
+    """Write `folder`/schema.json in one rename, so that it is there whole or not at all."""
+    path = folder / SCHEMA_FILE
+    beside = path.with_suffix(".json.tmp")
+    beside.write_text(json.dumps(dataclasses.asdict(schema), indent=1) + "\n", encoding="utf-8")
+    beside.replace(path)
+
+
+def read_schema(folder: Path) -> Schema:
+    """The schema of a prepared folder.
+
+    Raises FileNotFoundError where the folder is missing or unfinished, ValueError where schema.json is
+    damaged or of another format version.
+    """
+    path = folder / SCHEMA_FILE
+    if not path.is_file():
+        found = "the folder does not exist" if not folder.is_dir() else f"the folder has no {SCHEMA_FILE}"
+        raise FileNotFoundError(
+            f"no prepared data in {folder}: {found} (it is written last, so a folder without it is "
+            f"unfinished); run: make preprocess INPUT=LOG OUTPUT={folder}"
+        )
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        version = content["format_version"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged ({error!r}); prepare the data again") from error
+    if version != FORMAT_VERSION:
+        raise ValueError(
+            f"{path} has format version {version}, this program reads {FORMAT_VERSION}; prepare the data again"
+        )
+    try:
+        return _from_json(content)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged ({error!r}); prepare the data again") from error
+
+
+def _from_json(content: dict[str, Any]) -> Schema:
+    return Schema(
+        **{
+            **content,
+            "numeric": tuple(NumericField(**field) for field in content["numeric"]),
+            "categorical": tuple(
+                CategoricalField(
+                    name=field["name"],
+                    oov_ids=(field["oov_ids"][0], field["oov_ids"][1]),
+                    id_ranges=tuple((first, end) for first, end in field["id_ranges"]),
+                )
+                for field in content["categorical"]
+            ),
+            "splits": {
+                name: Split(split["rows"], split["clicks"], _files(split["files"]))
+                for name, split in content["splits"].items()
+            },
+            "other_files": _files(content["other_files"]),
+        }
+    )
+
+
+def _files(content: list[dict[str, Any]]) -> tuple[DataFile, ...]:
+    return tuple(DataFile(**file) for file in content)

@@ -1,0 +1,154 @@
+"""Settings: frozen dataclasses hold the defaults, a YAML file and `section.key=value` change them.
+
+    dataclass  <-  configs/*.yaml  <-  section.key=value
+
+An unknown key or a value of the wrong type is an error that names the place and the nearest key.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+Settings = TypeVar("Settings")
+
+
+def resolve(cls: type[Settings], yaml_path: Path | None = None, overrides: Iterable[str] = ()) -> Settings:
+    """One settings object of `cls`: its defaults, changed by a YAML file, then by `section.key=value`.
+
+    Raises ValueError for an unknown key, a wrong type or a word without `=`, FileNotFoundError for a
+    missing file.
+    """
+    settings = cls()
+    if yaml_path is not None:
+        settings = merge(settings, read_yaml(yaml_path), where=str(yaml_path))
+    for word in overrides:
+        settings = merge(settings, parse_override(word), where=f"argument {word!r}")
+    return settings
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping a YAML file holds; an empty file is an empty mapping."""
+    if not path.is_file():
+        folder = path.parent if path.parent.is_dir() else Path()
+        there = ", ".join(sorted(p.name for p in folder.glob("*.yaml"))) or "none"
+        raise FileNotFoundError(f"no config file {path}; the .yaml files in {folder}: {there}")
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not YAML: {error}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: expected sections with keys, found {type(content).__name__}")
+    return content
+
+
+def parse_override(word: str) -> dict[str, Any]:
+    """`section.key=value` as nested mappings; the value is read as YAML (`[64, 32]`, `1e-3`, `true`)."""
+    key, equals, text = word.partition("=")
+    if not equals or not key:
+        raise ValueError(f"argument {word!r}: expected section.key=value, such as train.batch_size=4096")
+    try:
+        value: Any = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"argument {word!r}: the value is not YAML: {error}") from error
+    for name in reversed(key.split(".")):
+        value = {name: value}
+    return typing.cast("dict[str, Any]", value)
+
+
+def merge(settings: Settings, changes: Mapping[str, Any], where: str, prefix: str = "") -> Settings:
+    """`settings` with `changes` laid over it; `where` and `prefix` say in errors whose change it was."""
+    hints = typing.get_type_hints(type(settings))
+    names = [field.name for field in dataclasses.fields(settings)]  # type: ignore[arg-type]
+    changed: dict[str, Any] = {}
+    for name, value in changes.items():
+        if name not in names:
+            raise ValueError(f"{where}: unknown key '{prefix}{name}'{_nearest(str(name), prefix, names)}")
+        current = getattr(settings, name)
+        if dataclasses.is_dataclass(current):
+            if not isinstance(value, Mapping):
+                raise ValueError(
+                    f"{where}: '{prefix}{name}' is a section with keys, found {type(value).__name__} {value!r}"
+                )
+            changed[name] = merge(current, value, where, f"{prefix}{name}.")
+        else:
+            changed[name] = convert(value, hints[name], where, f"{prefix}{name}")
+    try:
+        return dataclasses.replace(settings, **changed)  # type: ignore[type-var]
+    except ValueError as error:  # the section's own check of its values
+        raise ValueError(f"{where}: {error}") from error
+
+
+def convert(value: Any, hint: Any, where: str, key: str) -> Any:
+    """`value` as the type `hint` says: bool, int, float, str, Literal, tuple[X, ...] or one of them | None."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        if value is None and type(None) in arguments:
+            return None
+        inner = [argument for argument in arguments if argument is not type(None)]
+        return convert(value, inner[0], where, key)
+    if origin is typing.Literal:
+        if value not in arguments:
+            raise ValueError(f"{where}: '{key}' must be one of {', '.join(map(str, arguments))}; found {value!r}")
+        return value
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)):
+            raise _wrong_type(where, key, "a list such as [64, 32]", value)
+        return tuple(convert(item, arguments[0], where, f"{key}[{i}]") for i, item in enumerate(value))
+    return _convert_scalar(value, hint, where, key)
+
+
+def _convert_scalar(value: Any, hint: Any, where: str, key: str) -> Any:
+    if hint is bool:
+        if isinstance(value, bool):
+            return value
+        raise _wrong_type(where, key, "true or false", value)
+    if hint is int:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+        raise _wrong_type(where, key, "a whole number", value)
+    if hint is float:
+        # YAML 1.1 reads 1e-3 (no dot) as text, so text that is a number counts as one.
+        try:
+            if not isinstance(value, bool):
+                return float(value)
+        except (TypeError, ValueError):
+            pass
+        raise _wrong_type(where, key, "a number", value)
+    if hint is str:
+        if isinstance(value, (str, int, float)) and not isinstance(value, bool):
+            return str(value)
+        raise _wrong_type(where, key, "text", value)
+    raise TypeError(f"settings field '{key}' has type {hint!r}, which settings.py does not read")
+
+
+def as_dict(settings: Any) -> dict[str, Any]:
+    """Settings as plain mappings and lists, ready for YAML or JSON."""
+    plain: dict[str, Any] = {}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if dataclasses.is_dataclass(value):
+            plain[field.name] = as_dict(value)
+        else:
+            plain[field.name] = list(value) if isinstance(value, tuple) else value
+    return plain
+
+
+def _nearest(name: str, prefix: str, names: list[str]) -> str:
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    if close:
+        return f"; did you mean '{prefix}{close[0]}'?"
+    return f"; known here: {', '.join(prefix + known for known in names)}"
+
+
+def _wrong_type(where: str, key: str, expected: str, value: Any) -> ValueError:
+    return ValueError(f"{where}: '{key}' must be {expected}; found {type(value).__name__} {value!r}")
