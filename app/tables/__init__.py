@@ -1,0 +1,1 @@
+"""Host tables: embedding rows and their sparse optimizers, in host memory."""

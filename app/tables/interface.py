@@ -1,0 +1,154 @@
+"""What every table backend promises, and the types that pass between host and device.
+
+Two tables share the rows' ids: wide (V × 1, FTRL) and deep (V × D, LazyAdam). A row that was never
+updated has its initial value and costs no memory that counts; `state` holds touched rows only.
+
+Letters: B batch, C looked-up fields, D embedding width, V vocabulary size, U unique ids of a batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from app.tables.optimizers import FtrlOptions, LazyAdamOptions
+
+WIDE, DEEP = "wide", "deep"
+
+
+@dataclass(frozen=True)
+class TablesSpec:
+    """All that a backend has to know; `field_names` are the C looked-up fields, for messages."""
+
+    vocabulary_size: int
+    embedding_dim: int
+    field_names: tuple[str, ...]
+    seed: int
+    initial_scale: float  # an initial deep value is uniform in ±initial_scale
+    l2_coef: float  # of ½ Σ‖row‖² over a batch's unique deep rows
+    wide_optimizer: FtrlOptions
+    deep_optimizer: LazyAdamOptions
+
+
+@dataclass(frozen=True)
+class UniqueIds:
+    """The distinct ids of a batch, made once and used by lookup and update alike.
+
+    `values` [U] are the distinct ids, `inverse` [B * C] the place in `values` of each position of the
+    batch, row by row. A backend may return a subclass that holds more.
+    """
+
+    shape: tuple[int, int]  # B, C
+    values: np.ndarray
+    inverse: np.ndarray
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What goes down to the device: `deep` [B, C * D] and `wide` [B] (summed over fields), float32.
+
+    `squared_norm` is Σ‖row‖² over the batch's unique deep rows.
+    """
+
+    deep: np.ndarray
+    wide: np.ndarray
+    squared_norm: float
+
+
+@dataclass(frozen=True)
+class RowGradients:
+    """What comes back: the gradients of the loss for `Rows.deep` and `Rows.wide`, same shapes, float32.
+
+    `scale` multiplies both before use; the inverse of the loss scale goes here.
+    """
+
+    deep: np.ndarray
+    wide: np.ndarray
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class TableState:
+    """The touched rows of one table: `row_ids` int64 [T], ascending; `arrays` by name, [T, width] float32.
+
+    wide: `rows`, `accumulator`, `linear`; deep: `rows`, `first_moment`, `second_moment`.
+    """
+
+    row_ids: np.ndarray
+    arrays: dict[str, np.ndarray]
+
+
+class HostTables(Protocol):
+    """Both tables with their optimizers, in host memory."""
+
+    spec: TablesSpec
+    step: int  # updates so far; LazyAdam's bias correction counts by it
+
+    def unique(self, ids: np.ndarray) -> UniqueIds:
+        """The distinct ids of `ids` [B, C]; changes nothing, so it may run beside `lookup` and `update`.
+
+        Raises ValueError naming batch row, field and id where an id is outside 0 … V-1, or where
+        dtype or shape is wrong.
+        """
+        ...
+
+    def lookup(self, unique: UniqueIds) -> Rows:
+        """The rows of a batch; changes nothing. The arrays are valid until the next lookup."""
+        ...
+
+    def update(self, unique: UniqueIds, gradients: RowGradients) -> None:
+        """One step of both optimizers: each unique row once, its gradients summed in order of position.
+
+        Raises ValueError for a wrong dtype or shape and FloatingPointError, naming batch row and
+        field, for a gradient that is not finite; both before anything is written.
+        """
+        ...
+
+    def state(self) -> dict[str, TableState]:
+        """The touched rows of each table, by table name (copies)."""
+        ...
+
+    def load_state(self, state: dict[str, TableState], step: int) -> None:
+        """Forget everything, then take over `state` and the step count."""
+        ...
+
+
+def check_ids(ids: np.ndarray, spec: TablesSpec) -> None:
+    """Raise ValueError unless `ids` is [B, C] of int32 or int64 within 0 … V-1; names the first bad one."""
+    if not isinstance(ids, np.ndarray) or ids.dtype not in (np.int32, np.int64):
+        raise ValueError(f"ids must be an int32 or int64 array, found {_describe(ids)}")
+    num_fields = len(spec.field_names)
+    if ids.ndim != 2 or ids.shape[1] != num_fields:
+        raise ValueError(f"ids must have shape [batch, {num_fields}], found {list(ids.shape)}")
+    if ids.size and (ids.min() < 0 or ids.max() >= spec.vocabulary_size):
+        row, field = np.argwhere((ids < 0) | (ids >= spec.vocabulary_size))[0]
+        raise ValueError(
+            f"batch row {row}, field {spec.field_names[field]}: id {ids[row, field]} is outside "
+            f"0 … {spec.vocabulary_size - 1}; is the data prepared with another vocabulary than the model's?"
+        )
+
+
+def check_gradients(gradients: RowGradients, unique: UniqueIds, spec: TablesSpec) -> None:
+    """Raise ValueError or FloatingPointError unless the gradients fit the batch and are finite."""
+    batch, num_fields = unique.shape
+    expected = {"deep": (batch, num_fields * spec.embedding_dim), "wide": (batch,)}
+    for name, shape in expected.items():
+        gradient = getattr(gradients, name)
+        if not isinstance(gradient, np.ndarray) or gradient.dtype != np.float32 or gradient.shape != shape:
+            raise ValueError(f"{name} gradients must be float32 {list(shape)}, found {_describe(gradient)}")
+    for name in expected:
+        gradient = getattr(gradients, name)
+        if not np.isfinite(gradient).all():
+            place = np.argwhere(~np.isfinite(gradient))[0]
+            field = f", field {spec.field_names[place[1] // spec.embedding_dim]}" if name == "deep" else ""
+            raise FloatingPointError(
+                f"{name} gradient of batch row {place[0]}{field} is {gradient[tuple(place)]}; no row was updated"
+            )
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {list(value.shape)}"
+    return type(value).__name__

@@ -1,0 +1,119 @@
+"""The tables in NumPy: the definition that every other backend is tested against.
+
+Flat arrays of V rows, so it is for vocabularies that fit comfortably.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from app.tables.initial import initial_rows
+from app.tables.interface import (
+    DEEP,
+    WIDE,
+    RowGradients,
+    Rows,
+    TablesSpec,
+    TableState,
+    UniqueIds,
+    check_gradients,
+    check_ids,
+)
+from app.tables.optimizers import ftrl_step, lazy_adam_step
+
+
+class ReferenceTables:
+    """`HostTables` on flat NumPy arrays."""
+
+    def __init__(self, spec: TablesSpec) -> None:
+        self.spec = spec
+        self.load_state({}, step=0)
+
+    def unique(self, ids: np.ndarray) -> UniqueIds:
+        """See `HostTables.unique`; the values are ascending."""
+        check_ids(ids, self.spec)
+        values, inverse = np.unique(ids, return_inverse=True)
+        return UniqueIds((ids.shape[0], ids.shape[1]), values, inverse.reshape(-1))
+
+    def lookup(self, unique: UniqueIds) -> Rows:
+        """See `HostTables.lookup`."""
+        batch, num_fields = unique.shape
+        deep = self._arrays[DEEP]["rows"][unique.values]
+        wide = self._arrays[WIDE]["rows"][unique.values]
+        return Rows(
+            deep=deep[unique.inverse].reshape(batch, num_fields * self.spec.embedding_dim),
+            wide=wide[unique.inverse].reshape(batch, num_fields).sum(axis=1, dtype=np.float32),
+            squared_norm=float(np.square(deep, dtype=np.float64).sum()),
+        )
+
+    def update(self, unique: UniqueIds, gradients: RowGradients) -> None:
+        """See `HostTables.update`."""
+        check_gradients(gradients, unique, self.spec)
+        self.step += 1
+        self._touched[unique.values] = True
+        self._update_wide(unique, gradients)
+        self._update_deep(unique, gradients)
+
+    def _update_wide(self, unique: UniqueIds, gradients: RowGradients) -> None:
+        per_position = np.repeat(gradients.wide * np.float32(gradients.scale), unique.shape[1])
+        summed = sum_by_id(per_position[:, None], unique)
+        rows, accumulator, linear = self._gather(WIDE, unique.values)
+        ftrl_step(rows, accumulator, linear, summed, self.spec.wide_optimizer)
+        self._scatter(WIDE, unique.values, (rows, accumulator, linear))
+
+    def _update_deep(self, unique: UniqueIds, gradients: RowGradients) -> None:
+        summed = sum_by_id(gradients.deep.reshape(-1, self.spec.embedding_dim), unique)
+        rows, first_moment, second_moment = self._gather(DEEP, unique.values)
+        gradient = summed * np.float32(gradients.scale) + np.float32(self.spec.l2_coef) * rows
+        lazy_adam_step(rows, first_moment, second_moment, gradient, self.spec.deep_optimizer, self.step)
+        self._scatter(DEEP, unique.values, (rows, first_moment, second_moment))
+
+    def _gather(self, table: str, row_ids: np.ndarray) -> tuple[np.ndarray, ...]:
+        return tuple(array[row_ids] for array in self._arrays[table].values())
+
+    def _scatter(self, table: str, row_ids: np.ndarray, values: tuple[np.ndarray, ...]) -> None:
+        for array, value in zip(self._arrays[table].values(), values, strict=True):
+            array[row_ids] = value
+
+    def state(self) -> dict[str, TableState]:
+        """See `HostTables.state`."""
+        row_ids = np.flatnonzero(self._touched).astype(np.int64)
+        return {
+            table: TableState(row_ids, {name: array[row_ids] for name, array in arrays.items()})
+            for table, arrays in self._arrays.items()
+        }
+
+    def load_state(self, state: dict[str, TableState], step: int) -> None:
+        """See `HostTables.load_state`."""
+        self.step = step
+        self._arrays = initial_arrays(self.spec)
+        self._touched = np.zeros(self.spec.vocabulary_size, bool)
+        for table, saved in state.items():
+            self._touched[saved.row_ids] = True
+            for name, array in self._arrays[table].items():
+                array[saved.row_ids] = saved.arrays[name]
+
+
+def initial_arrays(spec: TablesSpec) -> dict[str, dict[str, np.ndarray]]:
+    """Rows and optimizer state of both whole tables before the first step: table -> name -> [V, width] float32."""
+    all_rows = np.arange(spec.vocabulary_size)
+    wide_shape, deep_shape = (spec.vocabulary_size, 1), (spec.vocabulary_size, spec.embedding_dim)
+    return {
+        WIDE: {
+            "rows": np.zeros(wide_shape, np.float32),
+            "accumulator": np.full(wide_shape, spec.wide_optimizer.initial_accumulator, np.float32),
+            "linear": np.zeros(wide_shape, np.float32),
+        },
+        DEEP: {
+            "rows": initial_rows(spec.seed, all_rows, spec.embedding_dim, spec.initial_scale),
+            "first_moment": np.zeros(deep_shape, np.float32),
+            "second_moment": np.zeros(deep_shape, np.float32),
+        },
+    }
+
+
+def sum_by_id(per_position: np.ndarray, unique: UniqueIds) -> np.ndarray:
+    """The sum of `per_position` [B * C, width] over the positions of each unique id: [U, width] float32."""
+    summed = np.zeros((unique.values.size, per_position.shape[1]), np.float32)
+    np.add.at(summed, unique.inverse, per_position)
+    return summed
