@@ -8,6 +8,7 @@ Letters: B batch, C looked-up fields, D embedding width, V vocabulary size, U un
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,6 +17,10 @@ import numpy as np
 from app.tables.optimizers import FtrlOptions, LazyAdamOptions
 
 WIDE, DEEP = "wide", "deep"
+STATE_ARRAYS = {
+    WIDE: ("rows", "accumulator", "linear"),
+    DEEP: ("rows", "first_moment", "second_moment"),
+}
 
 
 @dataclass(frozen=True)
@@ -98,11 +103,12 @@ class HostTables(Protocol):
         """The rows of a batch; changes nothing. The arrays are valid until the next lookup."""
         ...
 
-    def update(self, unique: UniqueIds, gradients: RowGradients) -> None:
+    def update(self, unique: UniqueIds, gradients: RowGradients, checked: bool = False) -> None:
         """One step of both optimizers: each unique row once, its gradients summed in order of position.
 
         Raises ValueError for a wrong dtype or shape and FloatingPointError, naming batch row and
-        field, for a gradient that is not finite; both before anything is written.
+        field, for a gradient that is not finite; both before anything is written. `checked` says that the
+        caller knows the gradients to be finite, as a training step does whose graph has looked.
         """
         ...
 
@@ -111,17 +117,16 @@ class HostTables(Protocol):
         ...
 
     def load_state(self, state: dict[str, TableState], step: int) -> None:
-        """Forget everything, then take over `state` and the step count."""
+        """Forget everything, then take over `state` and the step count.
+
+        Raises ValueError for arrays that do not fit the tables or are not finite, before anything is forgotten.
+        """
         ...
 
 
 def check_ids(ids: np.ndarray, spec: TablesSpec) -> None:
     """Raise ValueError unless `ids` is [B, C] of int32 or int64 within 0 … V-1; names the first bad one."""
-    if not isinstance(ids, np.ndarray) or ids.dtype not in (np.int32, np.int64):
-        raise ValueError(f"ids must be an int32 or int64 array, found {_describe(ids)}")
-    num_fields = len(spec.field_names)
-    if ids.ndim != 2 or ids.shape[1] != num_fields:
-        raise ValueError(f"ids must have shape [batch, {num_fields}], found {list(ids.shape)}")
+    check_ids_shape(ids, spec)
     if ids.size and (ids.min() < 0 or ids.max() >= spec.vocabulary_size):
         row, field = np.argwhere((ids < 0) | (ids >= spec.vocabulary_size))[0]
         raise ValueError(
@@ -130,22 +135,71 @@ def check_ids(ids: np.ndarray, spec: TablesSpec) -> None:
         )
 
 
+def check_ids_shape(ids: np.ndarray, spec: TablesSpec) -> None:
+    """Raise ValueError unless `ids` is [B, C] of int32 or int64; the values are not looked at."""
+    if not isinstance(ids, np.ndarray) or ids.dtype not in (np.int32, np.int64):
+        raise ValueError(f"ids must be an int32 or int64 array, found {_describe(ids)}")
+    num_fields = len(spec.field_names)
+    if ids.ndim != 2 or ids.shape[1] != num_fields:
+        raise ValueError(f"ids must have shape [batch, {num_fields}], found {list(ids.shape)}")
+
+
 def check_gradients(gradients: RowGradients, unique: UniqueIds, spec: TablesSpec) -> None:
     """Raise ValueError or FloatingPointError unless the gradients fit the batch and are finite."""
+    check_gradients_shape(gradients, unique, spec)
+    for name in (DEEP, WIDE):
+        gradient = getattr(gradients, name)
+        if not np.isfinite(gradient).all():
+            place = np.argwhere(~np.isfinite(gradient))[0]
+            field = f", field {spec.field_names[place[1] // spec.embedding_dim]}" if name == DEEP else ""
+            raise FloatingPointError(
+                f"{name} gradient of batch row {place[0]}{field} is {gradient[tuple(place)]}; no row was updated"
+            )
+
+
+def check_gradients_shape(gradients: RowGradients, unique: UniqueIds, spec: TablesSpec) -> None:
+    """Raise ValueError unless the gradients fit the batch; of their values only the scale is looked at."""
     batch, num_fields = unique.shape
-    expected = {"deep": (batch, num_fields * spec.embedding_dim), "wide": (batch,)}
+    expected = {DEEP: (batch, num_fields * spec.embedding_dim), WIDE: (batch,)}
     for name, shape in expected.items():
         gradient = getattr(gradients, name)
         if not isinstance(gradient, np.ndarray) or gradient.dtype != np.float32 or gradient.shape != shape:
             raise ValueError(f"{name} gradients must be float32 {list(shape)}, found {_describe(gradient)}")
-    for name in expected:
-        gradient = getattr(gradients, name)
-        if not np.isfinite(gradient).all():
-            place = np.argwhere(~np.isfinite(gradient))[0]
-            field = f", field {spec.field_names[place[1] // spec.embedding_dim]}" if name == "deep" else ""
-            raise FloatingPointError(
-                f"{name} gradient of batch row {place[0]}{field} is {gradient[tuple(place)]}; no row was updated"
+    if not math.isfinite(gradients.scale):
+        raise ValueError(f"the scale of the row gradients must be finite, found {gradients.scale}")
+
+
+def check_state(state: dict[str, TableState], spec: TablesSpec) -> None:
+    """Raise ValueError unless each table's rows fit `spec`, ascend and are finite; names table, array and row."""
+    for table, saved in state.items():
+        if table not in STATE_ARRAYS:
+            raise ValueError(f"unknown table {table!r} in the state; known: {', '.join(STATE_ARRAYS)}")
+        _check_row_ids(saved.row_ids, table, spec)
+        if set(saved.arrays) != set(STATE_ARRAYS[table]):
+            raise ValueError(
+                f"{table} state must have the arrays {', '.join(STATE_ARRAYS[table])}; found {', '.join(saved.arrays)}"
             )
+        shape = (saved.row_ids.size, spec.embedding_dim if table == DEEP else 1)
+        for name, array in saved.arrays.items():
+            if array.dtype != np.float32 or array.shape != shape:
+                raise ValueError(f"{table} {name} must be float32 {list(shape)}, found {_describe(array)}")
+            if not np.isfinite(array).all():
+                place = np.argwhere(~np.isfinite(array))[0]
+                raise ValueError(
+                    f"{table} {name} of row {saved.row_ids[place[0]]} is {array[tuple(place)]}; nothing was loaded"
+                )
+
+
+def _check_row_ids(row_ids: np.ndarray, table: str, spec: TablesSpec) -> None:
+    if row_ids.dtype != np.int64 or row_ids.ndim != 1:
+        raise ValueError(f"{table} row_ids must be int64 [rows], found {_describe(row_ids)}")
+    if (row_ids[1:] <= row_ids[:-1]).any():
+        raise ValueError(f"{table} row_ids must ascend without repetition")
+    if row_ids.size and (row_ids[0] < 0 or row_ids[-1] >= spec.vocabulary_size):
+        raise ValueError(
+            f"{table} row_ids go from {row_ids[0]} to {row_ids[-1]}, outside 0 … {spec.vocabulary_size - 1}; "
+            "is the checkpoint of a model with another vocabulary?"
+        )
 
 
 def _describe(value: Any) -> str:
