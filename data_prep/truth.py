@@ -1,0 +1,82 @@
+"""The true click probability of each row of a synthetic log, and the best that a model can do with it.
+
+`LOG.truth.parquet` lies beside the log: row_number int64 (from 0, the log's line number less one),
+probability float64, label int8, in the order of the log.
+
+Letters: n rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+TRUTH_SCHEMA = pa.schema([("row_number", pa.int64()), ("probability", pa.float64()), ("label", pa.int8())])
+
+
+@dataclass(frozen=True)
+class Best:
+    """What scoring by the true probability reaches on rows with their actual labels."""
+
+    rows: int
+    auc: float
+    log_loss: float
+
+
+def truth_path(log_path: Path) -> Path:
+    """Where the truth of a log lies: `train.txt` has `train.txt.truth.parquet`."""
+    return log_path.with_name(log_path.name + ".truth.parquet")
+
+
+def read_truth(path: Path, row_numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities [n] float64 and labels [n] int8 of these rows of the log [n], in the order asked for.
+
+    Reads one row group at a time, and only those that hold a row asked for. Raises FileNotFoundError
+    where there is no such file, ValueError for a row that the log does not have.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"no true probabilities at {path}: only a synthetic log has them (python -m data_prep synthesize)"
+        )
+    order = np.argsort(row_numbers, kind="stable")
+    wanted = np.asarray(row_numbers)[order]
+    probability, label = np.empty(len(wanted)), np.empty(len(wanted), dtype=np.int8)
+    with pq.ParquetFile(path) as file:
+        total = file.metadata.num_rows
+        if len(wanted) and not 0 <= wanted[0] <= wanted[-1] < total:
+            outside = wanted[0] if wanted[0] < 0 else wanted[-1]
+            raise ValueError(f"{path} has rows 0 to {total - 1:,}, asked for row {outside:,}: is it of another log?")
+        first_row = 0
+        for group in range(file.num_row_groups):
+            end_row = first_row + file.metadata.row_group(group).num_rows
+            here = slice(*np.searchsorted(wanted, [first_row, end_row]))
+            if here.start < here.stop:
+                rows = file.read_row_group(group, columns=["probability", "label"])
+                probability[order[here]] = rows["probability"].to_numpy()[wanted[here] - first_row]
+                label[order[here]] = rows["label"].to_numpy()[wanted[here] - first_row]
+            first_row = end_row
+    return probability, label
+
+
+def best_possible(path: Path, row_numbers: np.ndarray) -> Best:
+    """AUC and log loss of the true probabilities against the actual labels of these rows [n].
+
+    The AUC is NaN where all labels are the same.
+    """
+    probability, label = read_truth(path, row_numbers)
+    likelihood = np.where(label == 1, probability, 1 - probability)
+    return Best(len(label), area_under_curve(probability, label), float(-np.log(likelihood).mean()))
+
+
+def area_under_curve(score: np.ndarray, label: np.ndarray) -> float:
+    """AUC by ranks (Mann-Whitney U): tied scores share their mean rank."""
+    _, group, count = np.unique(score, return_inverse=True, return_counts=True)
+    rank = np.cumsum(count) - (count - 1) / 2
+    clicks = int(label.sum())
+    pairs = clicks * (len(label) - clicks)
+    above = rank[group[label == 1]].sum() - clicks * (clicks + 1) / 2
+    return float(above / pairs) if pairs else float("nan")
