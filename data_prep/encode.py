@@ -1,0 +1,139 @@
+"""Second reading of the log: cells to ids and numbers.
+
+Letters: n rows, N numeric columns, C categorical fields, V ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.criteo import NUMERIC_FIELDS, Chunk, LogRows, parse_chunk
+from data_prep.options import PrepareOptions
+from data_prep.schema import SPLITS, NumericField
+from data_prep.split import Split
+from data_prep.statistics import IntegerStatistics
+from data_prep.vocabulary import MISSING, FieldVocabulary, ids_dtype
+
+INDICATOR = "missing"
+
+
+@dataclass(frozen=True)
+class EncodedRows:
+    """Rows as they are written."""
+
+    ids: NDArray[np.signedinteger]  # [n, C] int32, or int64 where V >= 2**31
+    numeric: NDArray[np.float32]  # [n, N]
+    labels: NDArray[np.float32]  # [n]
+    row_numbers: NDArray[np.int64]  # [n] lines of the log, from 0
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, chosen: NDArray[np.generic] | slice) -> EncodedRows:
+        """The rows a mask, an index or a slice chooses."""
+        return EncodedRows(self.ids[chosen], self.numeric[chosen], self.labels[chosen], self.row_numbers[chosen])
+
+
+def concatenate(parts: Sequence[EncodedRows]) -> EncodedRows:
+    """Rows of all parts, in order."""
+    return EncodedRows(
+        np.concatenate([part.ids for part in parts]),
+        np.concatenate([part.numeric for part in parts]),
+        np.concatenate([part.labels for part in parts]),
+        np.concatenate([part.row_numbers for part in parts]),
+    )
+
+
+def numeric_fields(options: PrepareOptions, statistics: Sequence[IntegerStatistics]) -> tuple[NumericField, ...]:
+    """The numeric columns: every raw integer field transformed, then every field's indicator if asked for."""
+    transform = options.numeric_transform
+    values = [
+        NumericField(name, name, transform, _fit(transform, statistics_of_field))
+        for name, statistics_of_field in zip(NUMERIC_FIELDS, statistics, strict=True)
+    ]
+    indicators = [NumericField(f"{name}_missing", name, INDICATOR, {}) for name in NUMERIC_FIELDS]
+    return tuple(values + indicators if options.missing_indicator else values)
+
+
+def _fit(transform: str, statistics: IntegerStatistics) -> dict[str, float]:
+    """Parameters of a transform from the training rows, such that none divides by 0 or turns signs."""
+    if transform == "max":
+        return {"max": float(max(statistics.maximum or 1, 1))}
+    if transform == "standardize":
+        if not statistics.count:
+            return {"mean": 0.0, "standard_deviation": 1.0}
+        return {"mean": statistics.mean, "standard_deviation": statistics.standard_deviation or 1.0}
+    return {}
+
+
+def transform_integers(field: NumericField, integers: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The numbers of a numeric column from the integers [n] of present cells."""
+    numbers = integers.astype(np.float64)
+    if field.transform == "log1p":
+        return np.copysign(np.log1p(np.abs(numbers)), numbers)
+    if field.transform == "max":
+        return numbers / field.parameters["max"]
+    if field.transform == "standardize":
+        return (numbers - field.parameters["mean"]) / field.parameters["standard_deviation"]
+    raise ValueError(f"numeric column {field.name!r} has transform {field.transform!r}, which encode.py does not know")
+
+
+class FieldEncoder:
+    """Values of one categorical field to ids by binary search."""
+
+    def __init__(self, vocabulary: FieldVocabulary, dtype: str) -> None:
+        order = np.argsort(vocabulary.values)
+        ids = (vocabulary.first_id + order).astype(dtype)
+        assert vocabulary.values[order[0]] == MISSING  # every field has it, and it sorts first
+        self._missing_id = ids[0]
+        self._oov_id = vocabulary.oov_id
+        self._values = vocabulary.values[order[1:]].astype(np.uint32)
+        self._ids = ids[1:]
+
+    def encode(self, values: NDArray[np.uint32], present: NDArray[np.bool_]) -> NDArray[np.signedinteger]:
+        """Ids [n] of values [n]."""
+        ids = np.full(len(values), self._oov_id, self._ids.dtype)
+        if len(self._values):
+            places = np.minimum(np.searchsorted(self._values, values), len(self._values) - 1)
+            known = self._values[places] == values
+            ids[known] = self._ids[places[known]]
+        ids[~present] = self._missing_id
+        return ids
+
+
+class Encoder:
+    """Rows of the log to rows as they are written; the same for every chunk, so workers get it once."""
+
+    def __init__(self, numeric: Sequence[NumericField], vocabulary: Sequence[FieldVocabulary], split: Split) -> None:
+        self._numeric = numeric
+        self._dtype = ids_dtype(vocabulary[-1].end_id)
+        self._fields = [FieldEncoder(field, self._dtype) for field in vocabulary]
+        self._split = split
+
+    def encode_chunk(self, chunk: Chunk) -> dict[str, EncodedRows]:
+        """Parse a chunk and encode its good lines, by split."""
+        rows = parse_chunk(chunk).rows
+        encoded = EncodedRows(self._ids(rows), self._numbers(rows), rows.labels.astype(np.float32), rows.row_numbers)
+        splits = self._split.assign(rows.row_numbers)
+        return {name: encoded.take(splits == place) for place, name in enumerate(SPLITS)}
+
+    def _ids(self, rows: LogRows) -> NDArray[np.signedinteger]:
+        ids = np.empty((len(rows.labels), len(self._fields)), self._dtype)
+        for place, field in enumerate(self._fields):
+            ids[:, place] = field.encode(rows.values[place], rows.values_present[place])
+        return ids
+
+    def _numbers(self, rows: LogRows) -> NDArray[np.float32]:
+        numbers = np.zeros((len(rows.labels), len(self._numeric)), np.float32)
+        for place, field in enumerate(self._numeric):
+            source = NUMERIC_FIELDS.index(field.source)
+            present = rows.integers_present[source]
+            if field.transform == INDICATOR:
+                numbers[:, place] = ~present
+            else:
+                numbers[:, place] = np.where(present, transform_integers(field, rows.integers[source]), 0)
+        return numbers

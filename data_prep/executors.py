@@ -1,0 +1,70 @@
+"""Run a function over chunks on several processes and take the results in the chunks' order."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import signal
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, TypeVar
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+# Chunks under way for each worker: one at work, one waiting, so that memory stays bounded and nobody idles.
+_TASKS_PER_WORKER = 2
+
+
+def num_cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def map_in_order(function: Callable[[Task], Result], tasks: Iterable[Task], num_workers: int) -> Iterator[Result]:
+    """`function` of each task, in the order of the tasks; with one worker in this process.
+
+    `function` is sent to each worker once (it may be large: a vocabulary), tasks and results with every call.
+    Few tasks are under way at a time, so an endless stream of tasks will do.
+
+    Raises MemoryError where a worker process was ended from outside.
+    """
+    if num_workers == 1:
+        yield from map(function, tasks)
+        return
+    # Fresh processes instead of forked ones: this one may hold MindSpore and its threads.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(num_workers, context, _start_worker, (function,)) as pool:
+        waiting = iter(tasks)
+        running: deque[Future[Result]] = deque()
+        try:
+            while True:
+                free = num_workers * _TASKS_PER_WORKER - len(running)
+                running.extend(pool.submit(_call, task) for task in itertools.islice(waiting, free))
+                if not running:
+                    return
+                yield running.popleft().result()
+        except BrokenProcessPool as error:
+            raise MemoryError(
+                f"one of {num_workers} worker processes was ended from outside, most likely for want of memory; "
+                "run again with fewer: prepare.workers=1"
+            ) from error
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+_function: Callable[[Any], Any]
+
+
+def _start_worker(function: Callable[[Any], Any]) -> None:
+    """Keep the function for all tasks to come; Ctrl-C is the parent's business, which ends the pool."""
+    global _function
+    _function = function
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _call(task: Any) -> Any:
+    return _function(task)

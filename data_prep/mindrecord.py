@@ -1,0 +1,132 @@
+"""MindRecord files of a split: twin writer and reader.
+
+A sample is a block of up to `block_rows` rows (see schema.py). Only this file's writer and reader import
+MindSpore, when they start: it costs 414 MB and seconds, and workers must go without it.
+
+Letters: n rows of a block, N numeric columns, C categorical fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.encode import EncodedRows, concatenate
+
+FILE_ROWS = 5_000_000  # about 1 GB
+# MindRecord's own 16 MB of header and 32 MB a page would make every small file 50 MB long. A page holds whole
+# blocks and the header a line for each page, so pages are cut to fit some blocks but not made tiny.
+_HEADER_BYTES = 1 << 18
+_PAGE_BLOCKS = 8
+_MIN_PAGE_BYTES = 1 << 20
+_PAGE_UNIT_BYTES = 4096
+_BLOCK_EXTRA_BYTES = 64  # lengths that MindRecord stores with each of the three arrays of a block
+_SAMPLES_PER_WRITE = 32
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """A finished .mindrecord file, which has a .db beside it."""
+
+    name: str
+    rows: int
+
+
+def _file_name(split: str, number: int) -> str:
+    return f"{split}-{number:05d}.mindrecord"
+
+
+class MindRecordWriter:
+    """Writes the rows of a split in the order they come, into files of `file_rows` rows each."""
+
+    def __init__(self, folder: Path, split: str, block_rows: int, file_rows: int = FILE_ROWS) -> None:
+        self._folder = folder
+        self._split = split
+        self._block_rows = block_rows
+        self._file_blocks = max(file_rows // block_rows, 1)  # only the last file's last block may be short
+        self._rest: list[EncodedRows] = []  # less than a block
+        self._file: Any = None
+        self._blocks_in_file = 0
+        self._rows_in_file = 0
+        self.files: list[WrittenFile] = []
+
+    def write(self, rows: EncodedRows) -> None:
+        """Append rows; those that do not fill a block wait."""
+        rows = concatenate([*self._rest, rows])
+        whole = len(rows) - len(rows) % self._block_rows
+        self._write_blocks([rows.take(slice(i, i + self._block_rows)) for i in range(0, whole, self._block_rows)])
+        self._rest = [rows.take(slice(whole, None))]
+
+    def finish(self) -> list[WrittenFile]:
+        """Write the short last block and close the file; all files written, none for a split without rows."""
+        self._write_blocks([rows for rows in self._rest if len(rows)])
+        self._close_file()
+        return self.files
+
+    def _write_blocks(self, blocks: Sequence[EncodedRows]) -> None:
+        while blocks:
+            if self._file is None:
+                self._open_file(blocks[0])
+            count = min(_SAMPLES_PER_WRITE, self._file_blocks - self._blocks_in_file)
+            now, blocks = blocks[:count], blocks[count:]
+            self._file.write_raw_data(
+                [{"ids": b.ids.ravel(), "numeric": b.numeric.ravel(), "label": b.labels} for b in now]
+            )
+            self._blocks_in_file += len(now)
+            self._rows_in_file += sum(map(len, now))
+            if self._blocks_in_file == self._file_blocks:
+                self._close_file()
+
+    def _open_file(self, first_block: EncodedRows) -> None:
+        from mindspore.mindrecord import FileWriter
+
+        self._file = FileWriter(str(self._folder / _file_name(self._split, len(self.files))), shard_num=1)
+        self._file.set_header_size(_HEADER_BYTES)
+        self._file.set_page_size(self._page_bytes(first_block))
+        ids_type = str(first_block.ids.dtype)
+        self._file.add_schema(
+            {
+                "ids": {"type": ids_type, "shape": [-1]},
+                "numeric": {"type": "float32", "shape": [-1]},
+                "label": {"type": "float32", "shape": [-1]},
+            },
+            "blocks of rows",
+        )
+
+    def _page_bytes(self, block: EncodedRows) -> int:
+        row_bytes = (block.ids.nbytes + block.numeric.nbytes + block.labels.nbytes) // len(block)
+        needed = max(_PAGE_BLOCKS * (row_bytes * self._block_rows + _BLOCK_EXTRA_BYTES), _MIN_PAGE_BYTES)
+        return -(-needed // _PAGE_UNIT_BYTES) * _PAGE_UNIT_BYTES
+
+    def _close_file(self) -> None:
+        if self._file is None:
+            return
+        self._file.commit()
+        self.files.append(WrittenFile(_file_name(self._split, len(self.files)), self._rows_in_file))
+        self._file, self._blocks_in_file, self._rows_in_file = None, 0, 0
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows as `app` reads them."""
+
+    ids: NDArray[np.signedinteger]  # [n, C]
+    numeric: NDArray[np.float32]  # [n, N]
+    labels: NDArray[np.float32]  # [n]
+
+
+def read_blocks(folder: Path, files: Sequence[str]) -> Iterator[Block]:
+    """The blocks of some .mindrecord files of a prepared folder, in the order they were written."""
+    from mindspore.dataset import MindDataset
+
+    if not files:
+        return
+    data = MindDataset([str(folder / name) for name in files], shuffle=False, num_parallel_workers=1)
+    for sample in data.create_dict_iterator(num_epochs=1, output_numpy=True):
+        n = len(sample["label"])
+        yield Block(sample["ids"].reshape(n, -1), sample["numeric"].reshape(n, -1), sample["label"])

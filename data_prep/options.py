@@ -1,0 +1,69 @@
+"""Options of `prepare`: the section `prepare:` of a run's YAML file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from data_prep import settings
+
+# Other sections of the file are not about the preparation; `app` checks them.
+PREPARE_SECTION = "prepare"
+
+
+@dataclass(frozen=True)
+class PrepareOptions:
+    """What decides the bytes of the prepared folder (all but `workers`)."""
+
+    min_count: int = 10  # a value seen less often in the training rows has no id of its own
+    split: Literal["hash", "chronological"] = "hash"
+    train_fraction: float = 0.8
+    valid_fraction: float = 0.1
+    test_fraction: float = 0.1
+    seed: int = 1  # of the split and of the order of the training rows
+    numeric_transform: Literal["log1p", "max", "standardize"] = "log1p"
+    missing_indicator: bool = True  # one more numeric column a field: 1 where the cell is missing
+    shuffle_window_rows: int = 1_000_000
+    block_rows: int = 1_000
+    max_reject_fraction: float = 0.01
+    workers: int | None = None  # processes; None: one a core
+
+    def __post_init__(self) -> None:
+        fractions = (self.train_fraction, self.valid_fraction, self.test_fraction)
+        if min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-9:
+            raise ValueError(
+                f"train_fraction, valid_fraction, test_fraction must be >= 0 and sum to 1; found {fractions}"
+            )
+        if not 0 <= self.max_reject_fraction <= 1:
+            raise ValueError(f"max_reject_fraction must be between 0 and 1; found {self.max_reject_fraction}")
+        for name in ("min_count", "shuffle_window_rows", "block_rows", "workers"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1; found {value}")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed must be between 0 and 2**63 - 1; found {self.seed}")
+
+    def decisive(self) -> dict[str, Any]:
+        """The options that decide the result, as plain values."""
+        return {name: value for name, value in settings.as_dict(self).items() if name != "workers"}
+
+
+@dataclass(frozen=True)
+class _Run:
+    prepare: PrepareOptions = field(default_factory=PrepareOptions)
+
+
+def read_options(yaml_path: Path | None = None, overrides: Iterable[str] = ()) -> PrepareOptions:
+    """Options from a run's YAML file (its section `prepare`; the rest is app's), then `prepare.key=value`.
+
+    Raises ValueError and FileNotFoundError as `settings.resolve`.
+    """
+    run = _Run()
+    if yaml_path is not None:
+        section: Any = settings.read_yaml(yaml_path).get(PREPARE_SECTION, {})
+        run = settings.merge(run, {PREPARE_SECTION: section}, where=str(yaml_path))
+    for word in overrides:
+        run = settings.merge(run, settings.parse_override(word), where=f"argument {word!r}")
+    return run.prepare

@@ -1,0 +1,318 @@
+"""`prepare`: from the raw log to a prepared folder, in two readings of the log.
+
+    first reading    chunks ─► counts, ranges, rejects ─► vocabulary, numeric parameters
+    second reading   chunks ─► ids and numbers ─► splits (training rows shuffled) ─► MindRecord files
+
+Chunks are independent tasks for any worker; their results are combined in the chunks' order. So the folder
+has the same bytes for any chunk size and number of workers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import itertools
+import logging
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from data_prep import schema
+from data_prep.criteo import CATEGORICAL_FIELDS, Chunk
+from data_prep.encode import EncodedRows, Encoder, numeric_fields
+from data_prep.executors import map_in_order, num_cores
+from data_prep.mindrecord import FILE_ROWS, MindRecordWriter, WrittenFile
+from data_prep.options import PrepareOptions
+from data_prep.raw_log import CHUNK_BYTES, Fingerprint, find_log, open_log
+from data_prep.shuffle import WindowShuffle
+from data_prep.split import Split, make_split
+from data_prep.statistics import LogStatistics, count_chunk
+from data_prep.vocabulary import (
+    VOCABULARY_FILE,
+    FieldVocabulary,
+    ids_dtype,
+    make_vocabulary,
+    order_values,
+    write_vocabulary,
+)
+
+REJECTS_FILE = "rejects.tsv"
+_REJECTS_SHOWN = 5
+_REJECT_BYTES_SHOWN = 300
+
+Result = TypeVar("Result")
+
+log = logging.getLogger(__name__)
+
+
+def prepare(
+    input_path: Path,
+    output: Path,
+    options: PrepareOptions | None = None,
+    *,
+    overwrite: bool = False,
+    chunk_bytes: int = CHUNK_BYTES,
+    file_rows: int = FILE_ROWS,
+) -> schema.Schema:
+    """Prepare the log at `input_path` (a file or a folder with one) into the new folder `output`.
+
+    The folder appears under its name when it is complete. Raises FileNotFoundError, FileExistsError (an
+    `output` that is there already, unless it is a prepared folder to `overwrite`), ValueError (bad input).
+    """
+    options = options or PrepareOptions()
+    log_path = find_log(input_path)
+    with _new_folder(output, overwrite) as folder:
+        started = time.monotonic()
+        reading = _LogReading(log_path, options.workers or num_cores(), chunk_bytes)
+        num_lines = reading.count_lines() if options.split == "chronological" else None
+        split = make_split(options, num_lines)
+
+        statistics = _count(reading, split, folder)
+        _check_statistics(statistics, options, log_path, folder)
+        vocabulary = _make_vocabulary(statistics, options, folder)
+        numeric = numeric_fields(options, statistics.integers)
+
+        splits = _write_splits(reading, Encoder(numeric, vocabulary, split), options, folder, file_rows)
+        result = _describe(reading, statistics, vocabulary, numeric, splits, options, folder)
+        schema.write_schema(result, folder)
+    rate = statistics.num_lines / (time.monotonic() - started)
+    log.info("prepared %s: %s lines, %s rows/s", output, f"{statistics.num_lines:,}", f"{rate:,.0f}")
+    return result
+
+
+@contextmanager
+def _new_folder(output: Path, overwrite: bool) -> Iterator[Path]:
+    """A folder beside `output` that takes its name at the end, or vanishes on an error."""
+    _check_output(output, overwrite)
+    partial = output.with_name(output.name + ".partial")
+    _remove(partial)  # of a run that was killed
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        _remove(output)
+        partial.rename(output)
+    except BaseException:
+        _remove(partial)
+        raise
+
+
+def _check_output(output: Path, overwrite: bool) -> None:
+    """Nothing but a prepared folder is ever replaced, and that only when it is asked for."""
+    if not output.exists() or (output.is_dir() and not any(output.iterdir())):
+        return
+    if not (output / schema.SCHEMA_FILE).is_file():
+        raise FileExistsError(f"{output} is there and is not a prepared folder; give another output")
+    if not overwrite:
+        raise FileExistsError(f"{output} holds prepared data; replace it with --overwrite or give another output")
+
+
+def _remove(folder: Path) -> None:
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
+class _LogReading:
+    """Reads a log several times and makes sure that it stays the same."""
+
+    def __init__(self, path: Path, num_workers: int, chunk_bytes: int) -> None:
+        self.path = path
+        self.fingerprint: Fingerprint | None = None
+        self._num_workers = num_workers
+        self._chunk_bytes = chunk_bytes
+
+    def count_lines(self) -> int:
+        """Lines of the log."""
+        num_lines = 0
+        for chunk in self._chunks("count lines"):
+            num_lines += chunk.num_lines
+        return num_lines
+
+    def map(self, function: Callable[[Chunk], Result], title: str) -> Iterator[Result]:
+        """`function` of each chunk, run by the workers, in the chunks' order."""
+        return map_in_order(function, self._chunks(title), self._num_workers)
+
+    def _chunks(self, title: str) -> Iterator[Chunk]:
+        size = self.path.stat().st_size
+        with open_log(self.path) as reader, tqdm(total=size, desc=title, unit="B", unit_scale=True) as bar:
+            for chunk in reader.chunks(self._chunk_bytes):
+                yield chunk
+                rows = chunk.first_line + chunk.num_lines
+                bar.set_postfix_str(f"{rows / bar.format_dict['elapsed']:,.0f} rows/s", refresh=False)
+                bar.update(reader.stored_bytes_read - bar.n)
+        if self.fingerprint not in (None, reader.fingerprint):
+            raise ValueError(f"{self.path} changed while it was read; prepare it again when it is at rest")
+        self.fingerprint = reader.fingerprint
+
+
+def _count(reading: _LogReading, split: Split, folder: Path) -> LogStatistics:
+    """First reading: statistics of the training rows, and rejects.tsv."""
+    statistics = LogStatistics()
+    with (folder / REJECTS_FILE).open("wb") as rejects:
+        for counts in reading.map(functools.partial(count_chunk, split), "count"):
+            statistics.add(counts)
+            rejects.write(counts.rejects_tsv)
+    return statistics
+
+
+def _check_statistics(statistics: LogStatistics, options: PrepareOptions, log_path: Path, folder: Path) -> None:
+    if statistics.num_lines == 0:
+        raise ValueError(f"{log_path} is empty; expected lines of a label, 13 integers and 26 hex values between tabs")
+    limit = options.max_reject_fraction * statistics.num_lines
+    if statistics.num_rejects > limit:
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(statistics.rejects_by_reason.items()))
+        raise ValueError(
+            f"{statistics.num_rejects:,} of {statistics.num_lines:,} lines of {log_path} are bad ({reasons}), more "
+            f"than prepare.max_reject_fraction={options.max_reject_fraction:g} allows. The first ones "
+            f"(line number, reason, line):\n{_first_rejects(folder)}"
+        )
+    if statistics.num_training_rows == 0:
+        raise ValueError(
+            f"{log_path}: none of {statistics.num_lines:,} lines is a training row; give more lines or a larger "
+            "prepare.train_fraction"
+        )
+
+
+def _first_rejects(folder: Path) -> str:
+    with (folder / REJECTS_FILE).open("rb") as rejects:
+        lines = [line.rstrip(b"\r\n") for line in itertools.islice(rejects, _REJECTS_SHOWN)]
+    return "\n".join(line[:_REJECT_BYTES_SHOWN].decode("utf-8", errors="backslashreplace") for line in lines)
+
+
+def _make_vocabulary(statistics: LogStatistics, options: PrepareOptions, folder: Path) -> list[FieldVocabulary]:
+    """Give ids to the frequent values, and write them down."""
+    ordered = [
+        order_values(*counts.result(), num_missing, options.min_count)
+        for counts, num_missing in zip(statistics.values, statistics.missing, strict=True)
+    ]
+    num_numeric = len(numeric_fields(options, statistics.integers))
+    vocabulary = make_vocabulary(CATEGORICAL_FIELDS, ordered, num_numeric)
+    write_vocabulary(vocabulary, folder / VOCABULARY_FILE)
+    return vocabulary
+
+
+class _SplitOutput:
+    """Where the rows of one split go."""
+
+    def __init__(self, writer: MindRecordWriter, shuffle: WindowShuffle | None) -> None:
+        self.clicks = 0
+        self._writer = writer
+        self._shuffle = shuffle
+        self._row_numbers: list[NDArray[np.int64]] = []
+
+    def add(self, rows: EncodedRows) -> None:
+        """Take rows in the log's order."""
+        self.clicks += int(rows.labels.sum())
+        if self._shuffle is None:
+            self._row_numbers.append(rows.row_numbers)
+            self._writer.write(rows)
+            return
+        for piece in self._shuffle.add(rows):
+            self._writer.write(piece)
+
+    def finish(self) -> tuple[list[WrittenFile], NDArray[np.int64] | None]:
+        """Write what waits; the files, and the row numbers in the order written if that is the log's."""
+        if self._shuffle is None:
+            return self._writer.finish(), np.concatenate(self._row_numbers)
+        for piece in self._shuffle.finish():
+            self._writer.write(piece)
+        return self._writer.finish(), None
+
+
+def _write_splits(
+    reading: _LogReading, encoder: Encoder, options: PrepareOptions, folder: Path, file_rows: int
+) -> dict[str, schema.Split]:
+    """Second reading: the MindRecord files of all splits."""
+    outputs = {
+        split: _SplitOutput(
+            MindRecordWriter(folder, split, options.block_rows, file_rows),
+            WindowShuffle(options.seed, options.shuffle_window_rows) if split == "train" else None,
+        )
+        for split in schema.SPLITS
+    }
+    for rows_by_split in reading.map(encoder.encode_chunk, "encode"):
+        for split, rows in rows_by_split.items():
+            outputs[split].add(rows)
+
+    splits = {}
+    for split, output in outputs.items():
+        files, row_numbers = output.finish()
+        if row_numbers is not None:
+            np.save(folder / row_numbers_file(split), row_numbers)
+        data_files = tuple(_data_file(folder, file.name, file.rows) for file in files)
+        splits[split] = schema.Split(sum(file.rows for file in files), output.clicks, data_files)
+    return splits
+
+
+def row_numbers_file(split: str) -> str:
+    """The file that says which line of the log each row of a split was (valid and test; int64, from 0)."""
+    return f"row_numbers-{split}.npy"
+
+
+def _describe(
+    reading: _LogReading,
+    statistics: LogStatistics,
+    vocabulary: Sequence[FieldVocabulary],
+    numeric: tuple[schema.NumericField, ...],
+    splits: dict[str, schema.Split],
+    options: PrepareOptions,
+    folder: Path,
+) -> schema.Schema:
+    """schema.json's content."""
+    vocabulary_size = vocabulary[-1].end_id
+    in_splits = {file.name for split in splits.values() for file in split.files}
+    return schema.Schema(
+        format_version=schema.FORMAT_VERSION,
+        numeric=numeric,
+        categorical=tuple(
+            schema.CategoricalField(field.name, (field.oov_id, field.oov_id + 1), ((field.first_id, field.end_id),))
+            for field in vocabulary
+        ),
+        vocabulary_size=vocabulary_size,
+        ids_dtype=ids_dtype(vocabulary_size),
+        block_rows=options.block_rows,
+        splits=splits,
+        rejected_rows=statistics.num_rejects,
+        options=options.decisive(),
+        source=_describe_source(reading, statistics),
+        other_files=tuple(
+            _data_file(folder, path.name) for path in sorted(folder.iterdir()) if path.name not in in_splits
+        ),
+    )
+
+
+def _describe_source(reading: _LogReading, statistics: LogStatistics) -> dict[str, Any]:
+    assert reading.fingerprint is not None
+    truth = truth_path(reading.path)
+    return {
+        "name": reading.path.name,
+        **dataclasses.asdict(reading.fingerprint),
+        "lines": statistics.num_lines,
+        "rejected_by_reason": dict(sorted(statistics.rejects_by_reason.items())),
+        "truth": str(truth.resolve()) if truth.is_file() else None,
+    }
+
+
+def truth_path(log_path: Path) -> Path:
+    """Where a synthetic log's true click probabilities lie."""
+    return log_path.with_name(log_path.name + ".truth.parquet")
+
+
+def _data_file(folder: Path, name: str, rows: int = 0) -> schema.DataFile:
+    path = folder / name
+    return schema.DataFile(name, rows, path.stat().st_size, checksum(path))
+
+
+def checksum(path: Path) -> str:
+    """xxh3 of a file's bytes, as schema.json states it."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, xxhash.xxh3_64)
+    return f"xxh3:{digest.hexdigest()}"

@@ -1,0 +1,65 @@
+"""Training rows in a seeded random order within windows: a log in time order must not be trained in time order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.encode import EncodedRows
+
+# Rows are copied to their new places in pieces, so that a window is not held twice.
+_PIECE_ROWS = 50_000
+
+
+def window_order(seed: int, window: int, num_rows: int) -> NDArray[np.int64]:
+    """The order of the rows of the window-th window: a permutation [num_rows], another one for each window."""
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, window]))).permutation(num_rows)
+
+
+class WindowShuffle:
+    """Collects rows, in the log's order, and gives back each full window of `window_rows` shuffled."""
+
+    def __init__(self, seed: int, window_rows: int) -> None:
+        self._seed = seed
+        self._window_rows = window_rows
+        self._window = 0
+        self._num_rows = 0
+        self._rows: EncodedRows | None = None
+
+    def add(self, rows: EncodedRows) -> Iterator[EncodedRows]:
+        """Take rows; yields the pieces of each window that they fill."""
+        if self._rows is None:
+            self._rows = _empty_like(rows, self._window_rows)
+        while len(rows):
+            now = rows.take(slice(self._window_rows - self._num_rows))
+            place = slice(self._num_rows, self._num_rows + len(now))
+            self._rows.ids[place] = now.ids
+            self._rows.numeric[place] = now.numeric
+            self._rows.labels[place] = now.labels
+            self._rows.row_numbers[place] = now.row_numbers
+            self._num_rows += len(now)
+            rows = rows.take(slice(len(now), None))
+            if self._num_rows == self._window_rows:
+                yield from self.finish()
+
+    def finish(self) -> Iterator[EncodedRows]:
+        """The pieces of the last window, which may be short."""
+        if self._rows is None:
+            return
+        order = window_order(self._seed, self._window, self._num_rows)
+        for first in range(0, self._num_rows, _PIECE_ROWS):
+            yield self._rows.take(order[first : first + _PIECE_ROWS])
+        self._window += 1
+        self._num_rows = 0
+
+
+def _empty_like(rows: EncodedRows, num_rows: int) -> EncodedRows:
+    """Room for rows of the same form; the system gives the memory when it is first written to."""
+    return EncodedRows(
+        np.empty((num_rows, *rows.ids.shape[1:]), rows.ids.dtype),
+        np.empty((num_rows, *rows.numeric.shape[1:]), rows.numeric.dtype),
+        np.empty(num_rows, rows.labels.dtype),
+        np.empty(num_rows, rows.row_numbers.dtype),
+    )
