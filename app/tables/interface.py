@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from app.tables.optimizers import FtrlOptions, LazyAdamOptions
+from app.tables.optimizers import AdamOptions, FtrlOptions
 
 WIDE, DEEP = "wide", "deep"
 STATE_ARRAYS = {
@@ -34,7 +34,7 @@ class TablesSpec:
     initial_scale: float  # an initial deep value is uniform in ±initial_scale
     l2_coef: float  # of ½ Σ‖row‖² over a batch's unique deep rows
     wide_optimizer: FtrlOptions
-    deep_optimizer: LazyAdamOptions
+    deep_optimizer: AdamOptions
 
 
 @dataclass(frozen=True)

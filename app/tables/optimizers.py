@@ -29,8 +29,8 @@ class FtrlOptions:
 
 
 @dataclass(frozen=True)
-class LazyAdamOptions:
-    """Adam (Kingma & Ba, 2015) on the rows a batch touches; all other rows and moments stay as they are."""
+class AdamOptions:
+    """Adam (Kingma & Ba, 2015). On a table it is lazy: rows that a batch does not touch, and their moments, stay."""
 
     learning_rate: float = 3.5e-4
     beta1: float = 0.9
@@ -67,7 +67,7 @@ def lazy_adam_step(
     first_moment: np.ndarray,
     second_moment: np.ndarray,
     gradient: np.ndarray,
-    options: LazyAdamOptions,
+    options: AdamOptions,
     step: int,
 ) -> None:
     """One Adam step in place; `step` is 1 for the first update of the run."""
