@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import itertools
 import logging
 import shutil
@@ -22,11 +21,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 from tqdm import tqdm
 
 from data_prep import schema
+from data_prep.checksums import checksum
 from data_prep.criteo import CATEGORICAL_FIELDS, Chunk
 from data_prep.encode import EncodedRows, Encoder, numeric_fields
 from data_prep.executors import map_in_order, num_cores
@@ -309,10 +308,3 @@ def truth_path(log_path: Path) -> Path:
 def _data_file(folder: Path, name: str, rows: int = 0) -> schema.DataFile:
     path = folder / name
     return schema.DataFile(name, rows, path.stat().st_size, checksum(path))
-
-
-def checksum(path: Path) -> str:
-    """xxh3 of a file's bytes, as schema.json states it."""
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, xxhash.xxh3_64)
-    return f"xxh3:{digest.hexdigest()}"
