@@ -1,0 +1,14 @@
+// Whether all of an array is finite: NaN and infinity have all exponent bits set.
+
+#ifndef ALL_FINITE_H_
+#define ALL_FINITE_H_
+
+#include "kernels.h"
+
+namespace host_tables::ISA {
+
+bool all_finite(const float* values, std::int64_t count, int num_threads);
+
+}  // namespace host_tables::ISA
+
+#endif  // ALL_FINITE_H_

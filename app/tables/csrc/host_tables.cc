@@ -1,0 +1,188 @@
+#include "host_tables.h"
+
+#include <cstring>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "initial_rows.h"
+#include "kernels.h"
+#include "row_map.h"
+#include "row_slabs.h"
+#include "unique_ids.h"
+
+struct HostTables {
+  HostTables(const HostTablesSpec& given, const host_tables::Kernels& chosen)
+      : spec(given),
+        kernels(chosen),
+        initial(host_tables::initial_values(given.seed, given.initial_scale, given.initial_accumulator)),
+        map(given.vocabulary_size),
+        slabs(given.vocabulary_size, given.embedding_dim) {}
+
+  HostTablesSpec spec;
+  const host_tables::Kernels& kernels;
+  host_tables::InitialValues initial;
+  host_tables::RowMap map;
+  host_tables::RowSlabs slabs;
+  host_tables::UniqueScratchPool unique_scratch;
+};
+
+namespace {
+
+using host_tables::UniqueScratch;
+using host_tables::UniqueStatus;
+
+HostTablesStatus status_of(UniqueStatus status) {
+  switch (status) {
+    case UniqueStatus::kBadId:
+      return HOST_TABLES_BAD_ID;
+    case UniqueStatus::kNoMemory:
+      return HOST_TABLES_NO_MEMORY;
+    default:
+      return HOST_TABLES_OK;
+  }
+}
+
+// Where each state of a slot lies in one table, and how wide it is.
+struct TableStates {
+  std::int64_t width;
+  float* states;
+};
+
+TableStates states_of(const HostTables& tables, HostTablesTable table, std::int32_t slot) {
+  const host_tables::Slots slots = tables.slabs.view();
+  if (table == HOST_TABLES_WIDE) return {1, host_tables::wide_state(slots, slot)};
+  return {tables.spec.embedding_dim, host_tables::deep_state(slots, slot)};
+}
+
+}  // namespace
+
+HostTablesStatus host_tables_create(const HostTablesSpec* spec, HostTables** tables) {
+  const host_tables::Kernels* const kernels = host_tables::choose_kernels();
+  if (kernels == nullptr) return HOST_TABLES_UNKNOWN_ISA;
+  *tables = new (std::nothrow) HostTables(*spec, *kernels);
+  return *tables == nullptr ? HOST_TABLES_NO_MEMORY : HOST_TABLES_OK;
+}
+
+void host_tables_destroy(HostTables* tables) { delete tables; }
+
+const char* host_tables_isa(const HostTables* tables) { return tables->kernels.isa; }
+
+HostTablesStatus host_tables_unique(HostTables* tables, const void* ids, int32_t id_bytes, int64_t count,
+                                    int64_t* values, int32_t* inverse, int32_t* offsets, int32_t* positions,
+                                    int64_t* num_unique) {
+  const auto run = [&](const auto* typed_ids, UniqueScratch& scratch) {
+    return host_tables::unique_ids(typed_ids, count, tables->spec.vocabulary_size, scratch, values, inverse, offsets,
+                                   positions, num_unique);
+  };
+  try {
+    std::unique_ptr<UniqueScratch> scratch = tables->unique_scratch.take();
+    const UniqueStatus status = id_bytes == 4 ? run(static_cast<const int32_t*>(ids), *scratch)
+                                              : run(static_cast<const int64_t*>(ids), *scratch);
+    tables->unique_scratch.give_back(std::move(scratch));
+    return status_of(status);
+  } catch (const std::bad_alloc&) {
+    return HOST_TABLES_NO_MEMORY;
+  }
+}
+
+int64_t host_tables_find(const HostTables* tables, const int64_t* row_ids, int64_t count, int32_t* slots) {
+  constexpr int64_t kPrefetchAhead = 16;
+  int64_t num_untouched = 0;
+#pragma omp parallel for num_threads(tables->spec.num_threads) schedule(static) reduction(+ : num_untouched)
+  for (int64_t i = 0; i < count; ++i) {
+    if (i + kPrefetchAhead < count) tables->map.prefetch(row_ids[i + kPrefetchAhead]);
+    slots[i] = tables->map.find(row_ids[i]);
+    num_untouched += slots[i] < 0;
+  }
+  return num_untouched;
+}
+
+int64_t host_tables_growth_bytes(const HostTables* tables, int64_t num_new) {
+  const std::size_t bytes =
+      tables->map.growth_bytes(num_new) + tables->slabs.growth_bytes(tables->map.size() + num_new);
+  return static_cast<int64_t>(bytes);
+}
+
+HostTablesStatus host_tables_touch(HostTables* tables, const int64_t* row_ids, int64_t count, int32_t* slots) {
+  try {
+    std::vector<int64_t> new_rows;
+    for (int64_t i = 0; i < count; ++i) {
+      if (slots[i] < 0) new_rows.push_back(row_ids[i]);
+    }
+    const int64_t num_new = static_cast<int64_t>(new_rows.size());
+    const int32_t first_slot = static_cast<int32_t>(tables->map.size());
+    if (!tables->slabs.reserve(first_slot + num_new) || !tables->map.reserve(num_new)) return HOST_TABLES_NO_MEMORY;
+    for (int64_t i = 0; i < count; ++i) {
+      if (slots[i] >= 0) continue;
+      slots[i] = static_cast<int32_t>(tables->map.size());
+      tables->map.insert(row_ids[i], slots[i]);
+    }
+    tables->kernels.initialize(tables->slabs.view(), tables->initial, new_rows.data(), num_new, first_slot,
+                               tables->spec.num_threads);
+    return HOST_TABLES_OK;
+  } catch (const std::bad_alloc&) {
+    return HOST_TABLES_NO_MEMORY;
+  }
+}
+
+void host_tables_lookup(const HostTables* tables, const HostTablesBatch* batch, const int32_t* slots, float* deep,
+                        float* wide, double* squared_norms) {
+  tables->kernels.lookup(tables->slabs.view(), tables->initial, *batch, slots, deep, wide, squared_norms,
+                         tables->spec.num_threads);
+}
+
+int32_t host_tables_all_finite(const HostTables* tables, const float* values, int64_t count) {
+  return tables->kernels.all_finite(values, count, tables->spec.num_threads);
+}
+
+void host_tables_ftrl(HostTables* tables, const HostTablesBatch* batch, const int32_t* slots, const float* gradient,
+                      float scale, const HostTablesFtrl* options) {
+  tables->kernels.ftrl(tables->slabs.view(), *batch, slots, gradient, scale, *options, tables->spec.num_threads);
+}
+
+void host_tables_lazy_adam(HostTables* tables, const HostTablesBatch* batch, const int32_t* slots,
+                           const float* gradient, float scale, const HostTablesLazyAdam* options) {
+  tables->kernels.lazy_adam(tables->slabs.view(), *batch, slots, gradient, scale, *options,
+                            tables->spec.num_threads);
+}
+
+int64_t host_tables_num_touched(const HostTables* tables) { return tables->map.size(); }
+
+HostTablesStatus host_tables_touched(const HostTables* tables, int64_t* row_ids, int32_t* slots) {
+  try {
+    tables->map.entries(row_ids, slots);
+    return HOST_TABLES_OK;
+  } catch (const std::bad_alloc&) {
+    return HOST_TABLES_NO_MEMORY;
+  }
+}
+
+void host_tables_read(const HostTables* tables, HostTablesTable table, const int32_t* slots, int64_t count,
+                      float* first, float* second, float* third) {
+#pragma omp parallel for num_threads(tables->spec.num_threads) schedule(static)
+  for (int64_t i = 0; i < count; ++i) {
+    const TableStates of_row = states_of(*tables, table, slots[i]);
+    const std::size_t bytes = static_cast<std::size_t>(of_row.width) * sizeof(float);
+    std::memcpy(first + i * of_row.width, of_row.states, bytes);
+    std::memcpy(second + i * of_row.width, of_row.states + of_row.width, bytes);
+    std::memcpy(third + i * of_row.width, of_row.states + 2 * of_row.width, bytes);
+  }
+}
+
+void host_tables_write(HostTables* tables, HostTablesTable table, const int32_t* slots, int64_t count,
+                       const float* first, const float* second, const float* third) {
+#pragma omp parallel for num_threads(tables->spec.num_threads) schedule(static)
+  for (int64_t i = 0; i < count; ++i) {
+    const TableStates of_row = states_of(*tables, table, slots[i]);
+    const std::size_t bytes = static_cast<std::size_t>(of_row.width) * sizeof(float);
+    std::memcpy(of_row.states, first + i * of_row.width, bytes);
+    std::memcpy(of_row.states + of_row.width, second + i * of_row.width, bytes);
+    std::memcpy(of_row.states + 2 * of_row.width, third + i * of_row.width, bytes);
+  }
+}
+
+void host_tables_clear(HostTables* tables) {
+  tables->map = host_tables::RowMap(tables->spec.vocabulary_size);
+  tables->slabs = host_tables::RowSlabs(tables->spec.vocabulary_size, tables->spec.embedding_dim);
+}

@@ -1,0 +1,122 @@
+// The C interface of the native host tables. Python's side is app/tables/native.py.
+//
+// Letters: B batch, C looked-up fields, D embedding width, V vocabulary size, U unique ids of a batch.
+// Arrays are dense and row-major. Outputs must not overlap inputs or each other.
+//
+// Threads: one call at a time on a handle, but for host_tables_unique, which reads nothing that other
+// calls change and may run beside any of them. The results are the same bits for any number of threads and
+// any instruction set.
+
+#ifndef HOST_TABLES_H_
+#define HOST_TABLES_H_
+
+#include <stdint.h>
+
+#if defined(__cplusplus)
+extern "C" {
+#endif
+
+#define HOST_TABLES_API __attribute__((visibility("default")))
+
+typedef enum {
+  HOST_TABLES_OK = 0,
+  HOST_TABLES_BAD_ID = 1,      // an id outside 0 ... V-1
+  HOST_TABLES_NO_MEMORY = 2,   // the system gave no memory; the tables are as before
+  HOST_TABLES_UNKNOWN_ISA = 3  // HOST_TABLES_ISA names no instruction set of this build and machine
+} HostTablesStatus;
+
+typedef enum { HOST_TABLES_WIDE = 0, HOST_TABLES_DEEP = 1 } HostTablesTable;
+
+typedef struct HostTables HostTables;
+
+typedef struct {
+  int64_t vocabulary_size;
+  int64_t embedding_dim;
+  uint64_t seed;
+  float initial_scale;        // an initial deep value is uniform in +-initial_scale
+  float initial_accumulator;  // of FTRL
+  int32_t num_threads;
+} HostTablesSpec;
+
+// The unique ids of a batch as host_tables_unique makes them.
+typedef struct {
+  int64_t num_rows;          // B
+  int64_t num_fields;        // C
+  int64_t num_unique;        // U
+  const int64_t* values;     // [U] in order of first position
+  const int32_t* inverse;    // [B * C] the place in `values` of each position
+  const int32_t* offsets;    // [U + 1] id u has the positions offsets[u] ... offsets[u + 1] - 1
+  const int32_t* positions;  // [B * C] grouped by id, ascending within one
+} HostTablesBatch;
+
+typedef struct {
+  float learning_rate, l1, l2;
+} HostTablesFtrl;
+
+typedef struct {
+  float corrected_rate;  // the learning rate with the bias corrections of this step
+  float beta1, beta2, epsilon;
+  float l2_coef;  // l2_coef * row is added to the gradient of each unique row
+} HostTablesLazyAdam;
+
+// A new handle with no row touched, in *tables; HOST_TABLES_NO_MEMORY or HOST_TABLES_UNKNOWN_ISA.
+HOST_TABLES_API HostTablesStatus host_tables_create(const HostTablesSpec* spec, HostTables** tables);
+HOST_TABLES_API void host_tables_destroy(HostTables* tables);
+
+// The instruction set that the kernels of this handle use: "avx512", "avx2" or "plain".
+HOST_TABLES_API const char* host_tables_isa(const HostTables* tables);
+
+// Distinct ids of `ids` [count], int32 or int64 by `id_bytes`. values, inverse, positions have room for
+// `count`, offsets for count + 1. HOST_TABLES_BAD_ID: the outputs mean nothing.
+HOST_TABLES_API HostTablesStatus host_tables_unique(HostTables* tables, const void* ids, int32_t id_bytes,
+                                                    int64_t count, int64_t* values, int32_t* inverse,
+                                                    int32_t* offsets, int32_t* positions, int64_t* num_unique);
+
+// slots [count] of `row_ids`, -1 where a row is untouched; returns how many are.
+HOST_TABLES_API int64_t host_tables_find(const HostTables* tables, const int64_t* row_ids, int64_t count,
+                                         int32_t* slots);
+
+// Bytes that touching `num_new` more rows would take from the system; 0 where the slabs have room.
+HOST_TABLES_API int64_t host_tables_growth_bytes(const HostTables* tables, int64_t num_new);
+
+// Gives each row of `row_ids` [count] (distinct) whose slot is -1 a slot, with its initial values; fills in
+// `slots`. HOST_TABLES_NO_MEMORY: nothing has changed.
+HOST_TABLES_API HostTablesStatus host_tables_touch(HostTables* tables, const int64_t* row_ids, int64_t count,
+                                                   int32_t* slots);
+
+// Rows of a batch: deep [B, C * D], wide [B] (summed over fields in their order), squared_norms [U] of the
+// deep rows. `slots` [U] as host_tables_find gives them. Changes nothing in the tables.
+HOST_TABLES_API void host_tables_lookup(const HostTables* tables, const HostTablesBatch* batch,
+                                        const int32_t* slots, float* deep, float* wide, double* squared_norms);
+
+// 1 if all of `values` [count] are finite, else 0.
+HOST_TABLES_API int32_t host_tables_all_finite(const HostTables* tables, const float* values, int64_t count);
+
+// One FTRL step of the wide rows; `gradient` [B] counts for each field, times `scale`. No slot may be -1.
+HOST_TABLES_API void host_tables_ftrl(HostTables* tables, const HostTablesBatch* batch, const int32_t* slots,
+                                      const float* gradient, float scale, const HostTablesFtrl* options);
+
+// One LazyAdam step of the deep rows; `gradient` [B, C * D], its sums times `scale`. No slot may be -1.
+HOST_TABLES_API void host_tables_lazy_adam(HostTables* tables, const HostTablesBatch* batch, const int32_t* slots,
+                                           const float* gradient, float scale, const HostTablesLazyAdam* options);
+
+// Touched rows: how many, and their ids, ascending, with their slots.
+HOST_TABLES_API int64_t host_tables_num_touched(const HostTables* tables);
+HOST_TABLES_API HostTablesStatus host_tables_touched(const HostTables* tables, int64_t* row_ids, int32_t* slots);
+
+// Copies the state of the rows in `slots` [count] out of, or into, three arrays [count, width] of a table.
+// wide: row, accumulator, linear (width 1); deep: row, first moment, second moment (width D).
+HOST_TABLES_API void host_tables_read(const HostTables* tables, HostTablesTable table, const int32_t* slots,
+                                      int64_t count, float* first, float* second, float* third);
+HOST_TABLES_API void host_tables_write(HostTables* tables, HostTablesTable table, const int32_t* slots,
+                                       int64_t count, const float* first, const float* second,
+                                       const float* third);
+
+// Forgets all touched rows and gives their memory back.
+HOST_TABLES_API void host_tables_clear(HostTables* tables);
+
+#if defined(__cplusplus)
+}
+#endif
+
+#endif  // HOST_TABLES_H_

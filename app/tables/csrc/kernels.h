@@ -1,0 +1,40 @@
+// The kernels of one instruction set, and the choice among the sets at run time.
+
+#ifndef KERNELS_H_
+#define KERNELS_H_
+
+#include <cstdint>
+
+#include "host_tables.h"
+#include "slots.h"
+
+namespace host_tables {
+
+// What an untouched row holds; see app/tables/initial.py.
+struct InitialValues {
+  std::uint64_t table_key;
+  float scale;
+  float accumulator;
+};
+
+// The documentation of each is in its own header.
+struct Kernels {
+  const char* isa;
+  void (*initialize)(const Slots&, const InitialValues&, const std::int64_t* row_ids, std::int64_t count,
+                     std::int32_t first_slot, int num_threads);
+  void (*lookup)(const Slots&, const InitialValues&, const HostTablesBatch&, const std::int32_t* slots, float* deep,
+                 float* wide, double* squared_norms, int num_threads);
+  bool (*all_finite)(const float* values, std::int64_t count, int num_threads);
+  void (*ftrl)(const Slots&, const HostTablesBatch&, const std::int32_t* slots, const float* gradient, float scale,
+               const HostTablesFtrl&, int num_threads);
+  void (*lazy_adam)(const Slots&, const HostTablesBatch&, const std::int32_t* slots, const float* gradient,
+                    float scale, const HostTablesLazyAdam&, int num_threads);
+};
+
+// The widest set that this build has and this machine runs, or the one that the environment variable
+// HOST_TABLES_ISA names; null if it names another.
+const Kernels* choose_kernels();
+
+}  // namespace host_tables
+
+#endif  // KERNELS_H_

@@ -1,0 +1,40 @@
+// Slots for the touched rows, filled in order of first touch, in slabs of a fixed number of slots.
+//
+// A slab holds, one after the other, the deep part of its slots (row, first moment, second moment: 3 D
+// floats together, so that an update touches one place) and their wide part (row, accumulator, linear).
+// The wide part lies apart so that deep rows of 16 n floats start on cache lines.
+
+#ifndef ROW_SLABS_H_
+#define ROW_SLABS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "huge_memory.h"
+#include "slots.h"
+
+namespace host_tables {
+
+class RowSlabs {
+ public:
+  RowSlabs(std::int64_t num_rows, std::int64_t embedding_dim);
+
+  Slots view() const;
+  // Bytes that reserve(num_slots) would ask the system for.
+  std::size_t growth_bytes(std::int64_t num_slots) const;
+  // Slabs for `num_slots` slots in all; false where there is no memory: what was there stays as it was.
+  bool reserve(std::int64_t num_slots);
+
+ private:
+  std::int64_t slabs_for(std::int64_t num_slots) const;
+
+  std::int64_t embedding_dim_;
+  int slab_bits_;  // a slab has 2^slab_bits_ slots
+  std::vector<HugeMemory> memory_;
+  std::vector<float*> slabs_;
+};
+
+}  // namespace host_tables
+
+#endif  // ROW_SLABS_H_

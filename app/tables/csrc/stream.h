@@ -1,0 +1,48 @@
+// Copies that bypass the caches on their way out, for output larger than them: an ordinary store first
+// reads the cache line that it is about to overwrite.
+
+#ifndef STREAM_H_
+#define STREAM_H_
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+namespace host_tables {
+
+constexpr std::int64_t kLineFloats = 16;  // a cache line
+
+// Whether stream_row may write rows of `width` floats to `target`: whole lines only.
+static inline bool can_stream(const float* target, std::int64_t width) {
+  return width % kLineFloats == 0 && reinterpret_cast<std::uintptr_t>(target) % (kLineFloats * sizeof(float)) == 0;
+}
+
+static inline void stream_row(const float* source, std::int64_t width, float* target) {
+#if defined(__AVX512F__)
+  for (std::int64_t i = 0; i < width; i += 16) _mm512_stream_ps(target + i, _mm512_loadu_ps(source + i));
+#elif defined(__AVX__)
+  for (std::int64_t i = 0; i < width; i += 8) _mm256_stream_ps(target + i, _mm256_loadu_ps(source + i));
+#elif defined(__SSE2__)
+  for (std::int64_t i = 0; i < width; i += 4) _mm_stream_ps(target + i, _mm_loadu_ps(source + i));
+#else
+  std::memcpy(target, source, static_cast<std::size_t>(width) * sizeof(float));
+#endif
+}
+
+// Makes streamed rows visible to other threads.
+static inline void end_stream() {
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
+}
+
+static inline void prefetch_row(const float* row, std::int64_t width) {
+  for (std::int64_t i = 0; i < width; i += kLineFloats) __builtin_prefetch(row + i);
+}
+
+}  // namespace host_tables
+
+#endif  // STREAM_H_

@@ -1,0 +1,87 @@
+"""How much memory the process may still take: asked before the tables grow, as the answer to taking more
+is a kill and not an error.
+
+Linux only: /proc, cgroups (version 1 and 2) and RLIMIT_AS.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+PROC = Path("/proc")
+UNLIMITED = 2**60  # cgroup 1 writes "no limit" as a number near 2**63
+
+
+@dataclass(frozen=True)
+class MemoryLimit:
+    """One limit and what is in use under it, in bytes."""
+
+    name: str
+    limit: int
+    used: int
+
+    @property
+    def free(self) -> int:
+        """Bytes that may still be taken; never negative."""
+        return max(self.limit - self.used, 0)
+
+
+def require_memory(num_bytes: int, purpose: str) -> None:
+    """Raise MemoryError naming `purpose`, sizes and limit, unless `num_bytes` more fit under every known limit."""
+    tightest = min(memory_limits(), key=lambda limit: limit.free)
+    if num_bytes > tightest.free:
+        raise MemoryError(
+            f"{purpose} needs {_mib(num_bytes)} more; {tightest.name} is {_mib(tightest.limit)}, of which "
+            f"{_mib(tightest.free)} are free; raise that limit, or make vocabulary or embedding width smaller"
+        )
+
+
+def memory_limits() -> list[MemoryLimit]:
+    """Every limit that is set for this process; the machine's own memory always is."""
+    return [_machine(), *_address_space(), *_cgroups()]
+
+
+def _machine() -> MemoryLimit:
+    fields = dict(line.split(":") for line in (PROC / "meminfo").read_text().splitlines())
+    total, available = (int(fields[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
+    return MemoryLimit("the machine's memory", total, total - available)
+
+
+def _address_space() -> Iterator[MemoryLimit]:
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY:
+        used = int((PROC / "self/statm").read_text().split()[0]) * resource.getpagesize()
+        yield MemoryLimit("the address space (RLIMIT_AS)", limit, used)
+
+
+def _cgroups() -> Iterator[MemoryLimit]:
+    """The limits of the process's memory cgroup and of all above it."""
+    for line in (PROC / "self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", maxsplit=2)
+        if controllers == "":
+            root, limit_file, used_file = CGROUP_ROOT, "memory.max", "memory.current"
+        elif "memory" in controllers.split(","):
+            root, limit_file, used_file = CGROUP_ROOT / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
+        else:
+            continue
+        group = root / path.lstrip("/")
+        for folder in (group, *group.parents):
+            if folder.is_relative_to(root) and (folder / limit_file).is_file():
+                limit = (folder / limit_file).read_text().strip()
+                if limit != "max" and int(limit) < UNLIMITED:
+                    used = int((folder / used_file).read_text()) - _reclaimable(folder)
+                    yield MemoryLimit(f"the memory limit of cgroup {folder}", int(limit), used)
+
+
+def _reclaimable(cgroup: Path) -> int:
+    """Bytes of file cache that count as used but are given up before anything is killed."""
+    fields = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
+    return int(fields.get("total_inactive_file", fields.get("inactive_file", 0)))
+
+
+def _mib(num_bytes: int) -> str:
+    return f"{num_bytes / 2**20:,.0f} MiB"

@@ -1,0 +1,351 @@
+"""The tables in C++ (`csrc/`): slots in the order of first touch, and fused kernels on them.
+
+All calls release the GIL. `csrc/host_tables.h` says what each C function promises.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import mmap
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from app.tables.interface import (
+    DEEP,
+    STATE_ARRAYS,
+    WIDE,
+    RowGradients,
+    Rows,
+    TablesSpec,
+    TableState,
+    UniqueIds,
+    check_gradients,
+    check_gradients_shape,
+    check_ids,
+    check_ids_shape,
+    check_state,
+)
+from app.tables.memory_limit import require_memory
+
+OK, BAD_ID, NO_MEMORY, UNKNOWN_ISA = range(4)  # HostTablesStatus
+TABLE_NUMBERS = {WIDE: 0, DEEP: 1}  # HostTablesTable
+HUGE_PAGE = 2 << 20
+MAX_POSITIONS = 2**31 - 1  # positions of a batch are int32
+
+
+class _Spec(ctypes.Structure):
+    _fields_ = [
+        ("vocabulary_size", ctypes.c_int64),
+        ("embedding_dim", ctypes.c_int64),
+        ("seed", ctypes.c_uint64),
+        ("initial_scale", ctypes.c_float),
+        ("initial_accumulator", ctypes.c_float),
+        ("num_threads", ctypes.c_int32),
+    ]
+
+
+class _Batch(ctypes.Structure):
+    _fields_ = [
+        ("num_rows", ctypes.c_int64),
+        ("num_fields", ctypes.c_int64),
+        ("num_unique", ctypes.c_int64),
+        ("values", ctypes.c_void_p),
+        ("inverse", ctypes.c_void_p),
+        ("offsets", ctypes.c_void_p),
+        ("positions", ctypes.c_void_p),
+    ]
+
+
+class _Ftrl(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_float) for name in ("learning_rate", "l1", "l2")]
+
+
+class _LazyAdam(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_float) for name in ("corrected_rate", "beta1", "beta2", "epsilon", "l2_coef")]
+
+
+_HANDLE, _ARRAY, _COUNT = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64
+_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
+    "create": (ctypes.c_int, [ctypes.POINTER(_Spec), ctypes.POINTER(_HANDLE)]),
+    "destroy": (None, [_HANDLE]),
+    "isa": (ctypes.c_char_p, [_HANDLE]),
+    "unique": (ctypes.c_int, [_HANDLE, _ARRAY, ctypes.c_int32, _COUNT, *[_ARRAY] * 4, ctypes.POINTER(_COUNT)]),
+    "find": (_COUNT, [_HANDLE, _ARRAY, _COUNT, _ARRAY]),
+    "growth_bytes": (_COUNT, [_HANDLE, _COUNT]),
+    "touch": (ctypes.c_int, [_HANDLE, _ARRAY, _COUNT, _ARRAY]),
+    "lookup": (None, [_HANDLE, ctypes.POINTER(_Batch), *[_ARRAY] * 4]),
+    "all_finite": (ctypes.c_int32, [_HANDLE, _ARRAY, _COUNT]),
+    "ftrl": (
+        None,
+        [_HANDLE, ctypes.POINTER(_Batch), _ARRAY, _ARRAY, ctypes.c_float, ctypes.POINTER(_Ftrl)],
+    ),
+    "lazy_adam": (
+        None,
+        [_HANDLE, ctypes.POINTER(_Batch), _ARRAY, _ARRAY, ctypes.c_float, ctypes.POINTER(_LazyAdam)],
+    ),
+    "num_touched": (_COUNT, [_HANDLE]),
+    "touched": (ctypes.c_int, [_HANDLE, _ARRAY, _ARRAY]),
+    "read": (None, [_HANDLE, ctypes.c_int, _ARRAY, _COUNT, *[_ARRAY] * 3]),
+    "write": (None, [_HANDLE, ctypes.c_int, _ARRAY, _COUNT, *[_ARRAY] * 3]),
+    "clear": (None, [_HANDLE]),
+}
+
+
+def library_path() -> Path:
+    """Where the library is, or would be; the environment variable HOST_TABLES_LIBRARY names another."""
+    built = Path(__file__).parent / "csrc" / "build" / "libhost_tables.so"
+    return Path(os.environ.get("HOST_TABLES_LIBRARY", built))
+
+
+def is_available() -> bool:
+    """Whether the library is built and can be loaded here."""
+    try:
+        load()
+    except OSError:
+        return False
+    return True
+
+
+@functools.cache
+def load() -> ctypes.CDLL:
+    """The library. Raises OSError saying what is missing and how to build it."""
+    path = library_path()
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"the native host tables are not built: {path} is missing; run `make native` "
+            "(it needs g++ and make), or choose another table backend"
+        )
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise OSError(f"{path} cannot be loaded: {error}; run `make native` to build it for this machine") from error
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(library, f"host_tables_{name}")
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+@dataclass(frozen=True)
+class NativeUniqueIds(UniqueIds):
+    """`UniqueIds` numbered in order of first position, `values` int64, and their positions.
+
+    Id u has the positions `positions[offsets[u] : offsets[u + 1]]`, ascending.
+    """
+
+    offsets: np.ndarray
+    positions: np.ndarray
+
+    def as_struct(self) -> _Batch:
+        """The same for C; valid as long as this object lives."""
+        arrays = (self.values, self.inverse, self.offsets, self.positions)
+        return _Batch(*self.shape, self.values.size, *(_address(array) for array in arrays))
+
+
+class NativeTables:
+    """`HostTables` on the native kernels.
+
+    `lookup`'s arrays are valid until the lookup after the next, so that a copy to a device may overlap
+    one more. `num_threads` defaults to the cores this process may use; no bit of any result depends on it.
+    """
+
+    def __init__(self, spec: TablesSpec, num_threads: int | None = None) -> None:
+        self.spec = spec
+        self.step = 0
+        self.num_threads = num_threads or len(os.sched_getaffinity(0))
+        self._library = load()
+        self._handle = self._create()
+        self._deep_buffers = (_HugeBuffer(), _HugeBuffer())
+
+    def _create(self) -> ctypes.c_void_p:
+        spec, handle = self.spec, _HANDLE()
+        options = _Spec(
+            spec.vocabulary_size,
+            spec.embedding_dim,
+            spec.seed % 2**64,
+            spec.initial_scale,
+            spec.wide_optimizer.initial_accumulator,
+            self.num_threads,
+        )
+        status = self._library.host_tables_create(ctypes.byref(options), ctypes.byref(handle))
+        if status == UNKNOWN_ISA:
+            raise ValueError(
+                f"HOST_TABLES_ISA={os.environ.get('HOST_TABLES_ISA')} is none of the instruction sets "
+                "avx512, avx2, plain that this library and this machine have"
+            )
+        if status == NO_MEMORY:
+            raise MemoryError("no memory for an empty table")
+        return handle
+
+    def __del__(self) -> None:
+        if handle := getattr(self, "_handle", None):
+            self._library.host_tables_destroy(handle)
+
+    @property
+    def instruction_set(self) -> str:
+        """What the kernels use: avx512, avx2 or plain."""
+        return str(self._library.host_tables_isa(self._handle).decode())
+
+    def unique(self, ids: np.ndarray) -> NativeUniqueIds:
+        """See `HostTables.unique`; one thread, meant to run beside the step before."""
+        check_ids_shape(ids, self.spec)
+        if ids.size > MAX_POSITIONS:
+            raise ValueError(f"a batch may have {MAX_POSITIONS} ids, found {ids.size}; choose a smaller batch size")
+        ids = np.ascontiguousarray(ids)
+        values, inverse, offsets, positions = _arrays_in_one_block(
+            (np.int64, ids.size), (np.int32, ids.size), (np.int32, ids.size + 1), (np.int32, ids.size)
+        )
+        outputs = (_address(array) for array in (values, inverse, offsets, positions))
+        num_unique = _COUNT()
+        status = self._library.host_tables_unique(
+            self._handle, _address(ids), ids.itemsize, ids.size, *outputs, ctypes.byref(num_unique)
+        )
+        if status == BAD_ID:
+            check_ids(ids, self.spec)
+        if status == NO_MEMORY:
+            raise MemoryError(f"no memory to find the distinct ones of {ids.size} ids")
+        count = num_unique.value
+        return NativeUniqueIds((ids.shape[0], ids.shape[1]), values[:count], inverse, offsets[: count + 1], positions)
+
+    def lookup(self, unique: UniqueIds) -> Rows:
+        """See `HostTables.lookup`."""
+        unique = _own(unique)
+        batch, num_fields = unique.shape
+        self._deep_buffers = self._deep_buffers[::-1]
+        deep = self._deep_buffers[0].array((batch, num_fields * self.spec.embedding_dim))
+        wide = np.empty(batch, np.float32)
+        squared_norms = np.empty(unique.values.size, np.float64)
+        slots, _ = self._find(unique.values)
+        outputs = (_address(array) for array in (slots, deep, wide, squared_norms))
+        self._library.host_tables_lookup(self._handle, ctypes.byref(unique.as_struct()), *outputs)
+        return Rows(deep, wide, float(squared_norms.sum()))
+
+    def update(self, unique: UniqueIds, gradients: RowGradients, checked: bool = False) -> None:
+        """See `HostTables.update`; MemoryError, and nothing changed, where the new rows find no room."""
+        unique = _own(unique)
+        check_gradients_shape(gradients, unique, self.spec)
+        deep, wide = np.ascontiguousarray(gradients.deep), np.ascontiguousarray(gradients.wide)
+        if not checked and not (self._all_finite(deep) and self._all_finite(wide)):
+            check_gradients(gradients, unique, self.spec)
+        slots = self.touch(unique.values)
+        self.step += 1
+        self.update_wide(unique, slots, wide, gradients.scale)
+        self.update_deep(unique, slots, deep, gradients.scale)
+
+    def update_wide(self, unique: NativeUniqueIds, slots: np.ndarray, gradient: np.ndarray, scale: float) -> None:
+        """The FTRL step of `update` alone; `slots` as `touch` gives them, `gradient` [B]."""
+        options = self.spec.wide_optimizer
+        ftrl = _Ftrl(options.learning_rate, options.l1, options.l2)
+        batch = ctypes.byref(unique.as_struct())
+        self._library.host_tables_ftrl(
+            self._handle, batch, _address(slots), _address(gradient), scale, ctypes.byref(ftrl)
+        )
+
+    def update_deep(self, unique: NativeUniqueIds, slots: np.ndarray, gradient: np.ndarray, scale: float) -> None:
+        """The LazyAdam step of `update` alone, number `self.step`; `gradient` [B, C * D]."""
+        options = self.spec.deep_optimizer
+        rate = options.corrected_rate(self.step)
+        lazy_adam = _LazyAdam(rate, options.beta1, options.beta2, options.epsilon, self.spec.l2_coef)
+        batch = ctypes.byref(unique.as_struct())
+        self._library.host_tables_lazy_adam(
+            self._handle, batch, _address(slots), _address(gradient), scale, ctypes.byref(lazy_adam)
+        )
+
+    def touch(self, row_ids: np.ndarray) -> np.ndarray:
+        """The slots [U] of the distinct `row_ids` [U] int64; rows that had none get one, with their initial values."""
+        slots, num_new = self._find(row_ids)
+        if num_new == 0:
+            return slots
+        purpose = self._growth_purpose(num_new)
+        if growth_bytes := self._library.host_tables_growth_bytes(self._handle, num_new):
+            require_memory(growth_bytes, purpose)
+        status = self._library.host_tables_touch(self._handle, _address(row_ids), row_ids.size, _address(slots))
+        if status == NO_MEMORY:
+            raise MemoryError(f"{purpose} needs {growth_bytes / 2**20:,.0f} MiB more, which the system refused")
+        return slots
+
+    def state(self) -> dict[str, TableState]:
+        """See `HostTables.state`."""
+        num_rows = self._library.host_tables_num_touched(self._handle)
+        row_ids, slots = np.empty(num_rows, np.int64), np.empty(num_rows, np.int32)
+        if self._library.host_tables_touched(self._handle, _address(row_ids), _address(slots)) == NO_MEMORY:
+            raise MemoryError(f"no memory to sort the ids of {num_rows:,} touched rows")
+        return {table: TableState(row_ids, self._read(table, slots)) for table in STATE_ARRAYS}
+
+    def load_state(self, state: dict[str, TableState], step: int) -> None:
+        """See `HostTables.load_state`; after a MemoryError the tables are empty."""
+        check_state(state, self.spec)
+        self._library.host_tables_clear(self._handle)
+        self.step = step
+        for table, saved in state.items():
+            slots = self.touch(np.ascontiguousarray(saved.row_ids))
+            arrays = [np.ascontiguousarray(saved.arrays[name]) for name in STATE_ARRAYS[table]]
+            addresses = (_address(array) for array in arrays)
+            self._library.host_tables_write(self._handle, TABLE_NUMBERS[table], _address(slots), slots.size, *addresses)
+
+    def _read(self, table: str, slots: np.ndarray) -> dict[str, np.ndarray]:
+        width = self.spec.embedding_dim if table == DEEP else 1
+        arrays = {name: np.empty((slots.size, width), np.float32) for name in STATE_ARRAYS[table]}
+        addresses = (_address(array) for array in arrays.values())
+        self._library.host_tables_read(self._handle, TABLE_NUMBERS[table], _address(slots), slots.size, *addresses)
+        return arrays
+
+    def _find(self, row_ids: np.ndarray) -> tuple[np.ndarray, int]:
+        """Slots of `row_ids`, -1 where a row is untouched, and how many are."""
+        slots = np.empty(row_ids.size, np.int32)
+        num_new = self._library.host_tables_find(self._handle, _address(row_ids), row_ids.size, _address(slots))
+        return slots, num_new
+
+    def _all_finite(self, values: np.ndarray) -> bool:
+        return bool(self._library.host_tables_all_finite(self._handle, _address(values), values.size))
+
+    def _growth_purpose(self, num_new: int) -> str:
+        touched = self._library.host_tables_num_touched(self._handle)
+        row_bytes = 3 * (self.spec.embedding_dim + 1) * np.dtype(np.float32).itemsize
+        return f"storing {num_new:,} new rows beside {touched:,} touched ones, {row_bytes:,} bytes each,"
+
+
+class _HugeBuffer:
+    """Memory on huge pages that is used again: fresh pages for each batch's rows would cost more than the lookup."""
+
+    def __init__(self) -> None:
+        self._bytes = np.empty(0, np.uint8)
+
+    def array(self, shape: tuple[int, int]) -> np.ndarray:
+        """A float32 array of `shape` at the buffer's start; a larger shape than ever before takes new memory."""
+        num_bytes = shape[0] * shape[1] * 4
+        if num_bytes > self._bytes.size:
+            self._bytes = _huge_pages(num_bytes)
+        return self._bytes[:num_bytes].view(np.float32).reshape(shape)
+
+
+def _huge_pages(num_bytes: int) -> np.ndarray:
+    """Fresh bytes that start on a huge page."""
+    mapped = mmap.mmap(-1, num_bytes + HUGE_PAGE)
+    mapped.madvise(mmap.MADV_HUGEPAGE)
+    everything = np.frombuffer(mapped, np.uint8)
+    start = -everything.ctypes.data % HUGE_PAGE
+    return everything[start : start + num_bytes]
+
+
+def _arrays_in_one_block(*shapes: tuple[type, int]) -> list[np.ndarray]:
+    """Arrays of (dtype, size), side by side in one allocation: the allocator keeps one block for the next batch,
+    where it would hand several back to the system."""
+    sizes = [np.dtype(dtype).itemsize * size for dtype, size in shapes]
+    block, starts = np.empty(sum(sizes), np.uint8), np.cumsum([0, *sizes])
+    return [
+        block[start : start + size].view(dtype) for (dtype, _), start, size in zip(shapes, starts, sizes, strict=False)
+    ]
+
+
+def _own(unique: UniqueIds) -> NativeUniqueIds:
+    if not isinstance(unique, NativeUniqueIds):
+        raise TypeError(f"the native tables need the result of their own unique(), found {type(unique).__name__}")
+    return unique
+
+
+def _address(array: np.ndarray) -> int:
+    return int(array.ctypes.data)
