@@ -9,13 +9,24 @@ from pathlib import Path
 
 from data_prep.options import read_options
 
+_SETTINGS_HELP = (
+    "Any number of prepare.key=value changes a setting, such as prepare.min_count=101 prepare.split=chronological; "
+    "data_prep/options.py lists them all."
+)
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; the exit status is 2 where input or settings are wrong, 130 after Ctrl-C."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    # Settings may stand before and after --options, which argparse allows for unknown words only.
+    command, settings = parser.parse_known_args(arguments)
+    unexpected = [word for word in settings if command.run is not _prepare or word.startswith("-")]
+    if unexpected:
+        parser.error(f"unexpected arguments: {' '.join(unexpected)}")
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
-        return int(options.run(options))
+        command.run(command, settings)
+        return 0
     except (ValueError, OSError, MemoryError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -28,12 +39,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m data_prep", description="Prepare click logs for training.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    prepare = commands.add_parser("prepare", help="raw log to a prepared folder")
+    prepare = commands.add_parser("prepare", help="raw log to a prepared folder", epilog=_SETTINGS_HELP)
     prepare.add_argument("input", type=Path, help="dac.tar.gz, train.txt, train.txt.gz, or a folder with one of them")
     prepare.add_argument("output", type=Path, help="the prepared folder to make")
     prepare.add_argument("--config", type=Path, metavar="FILE", help="YAML file; its section prepare: is used")
     prepare.add_argument("--overwrite", action="store_true", help="replace a prepared folder that is there")
-    prepare.add_argument("settings", nargs="*", metavar="prepare.key=value", help="changes to the settings")
     prepare.set_defaults(run=_prepare)
 
     inspect = commands.add_parser("inspect", help="check a prepared folder and print what it holds")
@@ -44,29 +54,30 @@ def _parser() -> argparse.ArgumentParser:
     synthesize.add_argument("output", type=Path, help="the log to write")
     synthesize.add_argument("--rows", type=int, required=True)
     synthesize.add_argument("--seed", type=int, default=1)
+    synthesize.add_argument("--workers", type=int, help="processes; default: one a core")
     synthesize.set_defaults(run=_synthesize)
     return parser
 
 
-def _prepare(arguments: argparse.Namespace) -> int:
+def _prepare(command: argparse.Namespace, settings: list[str]) -> None:
     from data_prep.prepare import prepare
 
-    options = read_options(arguments.config, arguments.settings)
-    prepare(arguments.input, arguments.output, options, overwrite=arguments.overwrite)
-    return 0
+    options = read_options(command.config, settings)
+    prepare(command.input, command.output, options, overwrite=command.overwrite)
 
 
-def _inspect(arguments: argparse.Namespace) -> int:
+def _inspect(command: argparse.Namespace, _: list[str]) -> None:
     from data_prep.inspect_prepared import inspect
 
-    return inspect(arguments.folder)
+    inspect(command.folder)
 
 
-def _synthesize(arguments: argparse.Namespace) -> int:
+def _synthesize(command: argparse.Namespace, _: list[str]) -> None:
     from data_prep.synthetic import synthesize
 
-    synthesize(arguments.output, rows=arguments.rows, seed=arguments.seed)
-    return 0
+    made = synthesize(command.output, command.rows, command.seed, command.workers, show_progress=True)
+    print(f"{made.log_path}: {made.rows:,} rows, {made.clicks / made.rows:.2%} clicks")
+    print(f"{made.truth_path}: the true click probability of each row")
 
 
 if __name__ == "__main__":

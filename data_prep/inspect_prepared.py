@@ -24,7 +24,7 @@ QUANTILES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)
 QUANTILE_ROWS = 1_000_000
 
 
-def inspect(folder: Path) -> int:
+def inspect(folder: Path) -> None:
     """Check every file and print the tables.
 
     Raises FileNotFoundError and ValueError as `read_schema` and `check_files`.
@@ -39,7 +39,6 @@ def inspect(folder: Path) -> int:
         _print("Categorical fields: ids, and % of a split's rows", categorical_frame(schema, summaries))
         for split, summary in summaries.items():
             _print(f"Numeric columns of {split}: % missing, and quantiles of the others as written", summary.numeric)
-    return 0
 
 
 def _print(title: str, frame: pd.DataFrame) -> None:

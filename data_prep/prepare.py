@@ -35,6 +35,7 @@ from data_prep.raw_log import CHUNK_BYTES, Fingerprint, find_log, open_log
 from data_prep.shuffle import WindowShuffle
 from data_prep.split import Split, make_split
 from data_prep.statistics import LogStatistics, count_chunk
+from data_prep.truth import truth_path
 from data_prep.vocabulary import (
     VOCABULARY_FILE,
     FieldVocabulary,
@@ -72,9 +73,7 @@ def prepare(
     with _new_folder(output, overwrite) as folder:
         started = time.monotonic()
         reading = _LogReading(log_path, options.workers or num_cores(), chunk_bytes)
-        num_lines = reading.count_lines() if options.split == "chronological" else None
-        split = make_split(options, num_lines)
-
+        split = make_split(options, reading.count_lines)
         statistics = _count(reading, split, folder)
         _check_statistics(statistics, options, log_path, folder)
         vocabulary = _make_vocabulary(statistics, options, folder)
@@ -298,11 +297,6 @@ def _describe_source(reading: _LogReading, statistics: LogStatistics) -> dict[st
         "rejected_by_reason": dict(sorted(statistics.rejects_by_reason.items())),
         "truth": str(truth.resolve()) if truth.is_file() else None,
     }
-
-
-def truth_path(log_path: Path) -> Path:
-    """Where a synthetic log's true click probabilities lie."""
-    return log_path.with_name(log_path.name + ".truth.parquet")
 
 
 def _data_file(folder: Path, name: str, rows: int = 0) -> schema.DataFile:

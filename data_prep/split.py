@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,22 +14,14 @@ TRAIN, VALID, TEST = range(3)  # places in schema.SPLITS
 
 
 def splitmix64(seed: int, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """A hash of (seed, number) for each number [n]: the number-th output of SplitMix64 started at the seed's hash.
+    """A hash of (seed, number) for each of the numbers [n]: output `number`, from 0, of the SplitMix64 generator.
 
-    Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014; constants as in
-    Vigna's splitmix64.c.
+    G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014, with the
+    constants of S. Vigna's splitmix64.c.
     """
-    start = _mix(np.array([seed], np.uint64))
-    return _mix(start + (numbers.astype(np.uint64) + np.uint64(1)) * _GOLDEN_GAMMA)
-
-
-_GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
-_MULTIPLIERS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-
-
-def _mix(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    state = (state ^ state >> np.uint64(30)) * _MULTIPLIERS[0]
-    state = (state ^ state >> np.uint64(27)) * _MULTIPLIERS[1]
+    state = np.uint64(seed) + (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    state = (state ^ state >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ state >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
     return state ^ state >> np.uint64(31)
 
 
@@ -60,13 +53,13 @@ class ChronologicalSplit:
 Split = HashSplit | ChronologicalSplit
 
 
-def make_split(options: PrepareOptions, num_lines: int | None) -> Split:
-    """The rule the options name; `num_lines` of the log is needed for `chronological` only."""
+def make_split(options: PrepareOptions, count_lines: Callable[[], int]) -> Split:
+    """The rule the options name; `count_lines` reads the log and is called only if the rule depends on its length."""
     train_end = options.train_fraction
     valid_end = options.train_fraction + options.valid_fraction
     if options.split == "hash":
         return HashSplit(options.seed, round(train_end * 2**53), round(valid_end * 2**53))
-    assert num_lines is not None
+    num_lines = count_lines()
     return ChronologicalSplit(round(train_end * num_lines), round(valid_end * num_lines))
 
 
