@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 SCHEMA_FILE = "schema.json"
+VOCABULARY_FILE = "vocabulary.parquet"
 FORMAT_VERSION = 1
 SPLITS = ("train", "valid", "test")
 

@@ -1,1 +1,39 @@
-"""Host tables: embedding rows and their sparse optimizers, in host memory."""
+"""Host tables: embedding rows and their sparse optimizers, in host memory. The backend is picked here, once."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Literal
+
+from app.tables.interface import HostTables, TablesSpec
+
+log = logging.getLogger(__name__)
+
+Backend = Literal["auto", "native", "stock", "reference"]
+
+
+@dataclass(frozen=True)
+class TablesOptions:
+    """`backend` auto takes `native` where its library is built, else `stock` with a warning."""
+
+    backend: Backend = "auto"
+
+
+def pick_backend(wanted: Backend) -> str:
+    """The backend to use: `wanted`, or for auto the best that is there."""
+    if wanted != "auto":
+        return wanted
+    return "stock"
+
+
+def pick_host_backend() -> str:
+    """The best backend whose tables live outside MindSpore's graph."""
+    return "reference"
+
+
+def make_host_tables(backend: str, spec: TablesSpec, num_threads: int) -> HostTables:
+    """Tables outside MindSpore's graph, by backend name (`native` or `reference`)."""
+    from app.tables.reference import ReferenceTables
+
+    return ReferenceTables(spec)

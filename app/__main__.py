@@ -1,0 +1,120 @@
+"""The command line: `python -m app {train,evaluate}`.
+
+Exit status: 0 done, 1 the training stopped (not finite), 2 wrong input or settings, 130 after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+from app import device
+from app.cluster import check_rank_table
+from app.config import Config
+from data_prep import settings
+from data_prep.schema import read_schema
+
+log = logging.getLogger("app")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    try:
+        options.command(options)
+    except FloatingPointError as error:
+        log.error("error: %s", error)
+        return 1
+    except (ValueError, OSError, MemoryError) as error:
+        log.error("error: %s", error)
+        return 2
+    except KeyboardInterrupt:
+        log.error("stopped by Ctrl-C; the same command goes on from the last checkpoint")
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m app", description="Train and judge Wide&Deep models.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    train = commands.add_parser("train", help="train, or go on with, the run in ./device_0")
+    train.add_argument("--config", type=Path, metavar="FILE", help="YAML file with the run's settings")
+    train.add_argument("--dataset", type=Path, required=True, metavar="DIR", help="the prepared folder")
+    train.add_argument("--ranks", type=int, default=1, metavar="N", help="number of processes (1)")
+    train.add_argument("--rank-table", default="-", metavar="FILE", help="rank table of an Ascend cluster, or -")
+    train.add_argument("--dry-run", action="store_true", help="check everything, print where the table ops run, stop")
+    train.add_argument("settings", nargs="*", metavar="section.key=value", help="changes to the settings")
+    train.set_defaults(command=_train)
+
+    evaluate = commands.add_parser("evaluate", help="judge a checkpoint")
+    evaluate.add_argument("--run", type=Path, default=Path("device_0"), metavar="DIR", help="run folder (device_0)")
+    evaluate.add_argument("--checkpoint", type=Path, metavar="DIR", help="one checkpoint (the run's best, else newest)")
+    evaluate.add_argument("--dataset", type=Path, metavar="DIR", help="prepared folder (the one it was trained on)")
+    evaluate.add_argument("--split", default="test", help="train, valid or test (test)")
+    evaluate.set_defaults(command=_evaluate)
+    return parser
+
+
+def _train(arguments: argparse.Namespace) -> None:
+    config = settings.resolve(Config, arguments.config, arguments.settings)
+    if arguments.ranks != 1:
+        raise ValueError(f"RANK_SIZE {arguments.ranks}: training on several ranks is not there yet; give 1")
+    if arguments.rank_table != "-":
+        check_rank_table(Path(arguments.rank_table), arguments.ranks)
+    schema = read_schema(arguments.dataset)
+    device.prepare_environment(config.device)
+    if arguments.dry_run:
+        device.select_device(config.device)
+        _print_placement(config)
+        return
+
+    from app.run_folder import open_run
+
+    run, lock = open_run(Path.cwd(), 0, config, schema)
+    with lock:
+        log_file = logging.FileHandler(run.log_path, encoding="utf-8")
+        log_file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+        logging.getLogger().addHandler(log_file)
+        log.info("%s run in %s: %s", run.plan.kind, run.path, run.plan.reason)
+        try:
+            device.select_device(config.device)
+            from app.train import Trainer
+
+            Trainer(config, arguments.dataset, schema, run).train()
+        except BaseException as error:
+            run.set_status("failed")
+            log.info("the run stopped: %s: %s", type(error).__name__, error)
+            raise
+        run.set_status("finished")
+        log.info("finished; judge it on the test rows with: make eval")
+
+
+def _print_placement(config: Config) -> None:
+    from app.tables.stock import describe_placement, placed_ops
+
+    for line in describe_placement(placed_ops(config.wide_optimizer)):
+        print(line)
+
+
+def _evaluate(arguments: argparse.Namespace) -> None:
+    from app.checkpoint import best_or_newest
+    from app.evaluate import describe, evaluate_checkpoint, one_line
+    from app.run_folder import run_checkpoints
+
+    path = arguments.checkpoint or best_or_newest(run_checkpoints(arguments.run))
+    device_options = device.DeviceOptions(target="CPU")
+    device.prepare_environment(device_options)
+    device.select_device(device_options)
+    evaluation = evaluate_checkpoint(path, arguments.split, arguments.dataset)
+    print(describe(evaluation))
+    if arguments.run.is_dir():
+        with (arguments.run / "eval.log").open("a", encoding="utf-8") as eval_log:
+            eval_log.write(one_line(evaluation.split, evaluation.epoch, evaluation.step, evaluation.metrics) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

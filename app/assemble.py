@@ -1,0 +1,154 @@
+"""From settings and schema to the parts of a run: tables, model, optimizers, step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from mindspore import Parameter, Tensor
+
+from app import checkpoint
+from app.checkpoint import ModelState
+from app.config import Config
+from app.device import deprecations_silenced
+from app.stock_step import StockStep
+from app.tables import make_host_tables, pick_backend, pick_host_backend
+from app.tables.initial import initial_rows
+from app.tables.interface import DEEP, WIDE, TablesSpec
+from app.tables.stock import StockTables
+from app.train_step import DenseOptimizers, HostTablesScorer, HostTablesStep, TrainStep
+from app.wide_deep import WideDeep
+from data_prep.schema import Schema
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Everything that a run trains, and the step that does it."""
+
+    step: TrainStep
+    model: WideDeep
+    optimizers: DenseOptimizers
+
+    def state(self) -> ModelState:
+        """Copies of all that a checkpoint keeps."""
+        dense = {name: parameter.asnumpy().copy() for name, parameter in self._dense().items()}
+        return ModelState(dense, self.step.tables.state())
+
+    def load_state(self, state: ModelState, step: int) -> None:
+        """Take over a checkpoint's state.
+
+        Raises ValueError naming what does not fit.
+        """
+        check_dense(state.dense, self._dense())
+        for name, parameter in self._dense().items():
+            parameter.set_data(Tensor(state.dense[name]))
+        self.step.tables.load_state(state.tables, step)
+
+    def _dense(self) -> dict[str, Parameter]:
+        return dict(self.optimizers.parameters_dict())
+
+
+def table_spec(config: Config, schema: Schema, field_names: tuple[str, ...]) -> TablesSpec:
+    """The tables' spec for the looked-up fields `field_names`."""
+    return TablesSpec(
+        vocabulary_size=schema.vocabulary_size,
+        embedding_dim=config.model.embedding_dim,
+        field_names=field_names,
+        seed=config.train.seed,
+        initial_scale=config.model.initial_scale,
+        l2_coef=config.loss.l2_coef,
+        wide_optimizer=config.wide_optimizer,
+        deep_optimizer=config.deep_optimizer,
+    )
+
+
+def assemble(config: Config, schema: Schema) -> Parts:
+    """All parts of a training run, at their initial values.
+
+    Raises ValueError for settings that do not go together.
+    """
+    backend = pick_backend(config.tables.backend)
+    folded = config.model.fold_numeric
+    if not folded and backend != "stock":
+        raise ValueError(
+            f"model.fold_numeric=false is for tables.backend=stock, the backend is {backend}: host tables leave the "
+            "numeric fields to the tower (the same function)"
+        )
+    categorical = tuple(field.name for field in schema.categorical)
+    numeric = () if folded else tuple(field.name for field in schema.numeric)
+    spec = table_spec(config, schema, numeric + categorical)
+    model = make_model(config, schema, folded)
+    with deprecations_silenced():
+        optimizers = DenseOptimizers(model, config.wide_optimizer, config.tower_optimizer, config.loss.loss_scale)
+    batch_size = config.train.batch_size
+    if backend == "stock":
+        stock = StockTables(spec, len(numeric))
+        return Parts(StockStep(stock, model, optimizers, config.loss, batch_size), model, optimizers)
+    tables = make_host_tables(backend, spec, config.device.num_threads)
+    return Parts(HostTablesStep(tables, model, optimizers, config.loss, batch_size), model, optimizers)
+
+
+def load_for_scoring(path: Path, config: Config, schema: Schema, batch_size: int) -> HostTablesScorer:
+    """A checkpoint's model over host tables, without optimizers, whatever backend trained it.
+
+    Raises ValueError naming what does not fit.
+    """
+    _, state = checkpoint.load(path)
+    spec = table_spec(config, schema, tuple(field.name for field in schema.categorical))
+    tables = make_host_tables(pick_host_backend(), spec, config.device.num_threads)
+    tables.load_state(state.tables, step=0)
+    model = make_model(config, schema)
+    expected = dict(model.parameters_dict())
+    folded = state.dense if config.model.fold_numeric else fold_numeric(state, spec, schema.num_numeric)
+    dense = {name: array for name, array in folded.items() if name in expected}
+    check_dense(dense, expected)
+    for name, parameter in expected.items():
+        parameter.set_data(Tensor(dense[name]))
+    return HostTablesScorer(tables, model, batch_size)
+
+
+def fold_numeric(state: ModelState, spec: TablesSpec, num_numeric: int) -> dict[str, np.ndarray]:
+    """The dense arrays that fold a state in which the N numeric fields were looked up: the same function."""
+    rows = initial_rows(spec.seed, np.arange(num_numeric), spec.embedding_dim, spec.initial_scale)
+    weights = np.zeros((num_numeric, 1), np.float32)
+    for saved, values in ((state.tables[DEEP], rows), (state.tables[WIDE], weights)):
+        touched = saved.row_ids < num_numeric
+        values[saved.row_ids[touched]] = saved.arrays["rows"][touched]
+    first = state.dense["tower.matrix_0"]
+    numeric_part, categorical_part = np.split(first, [num_numeric * spec.embedding_dim])
+    return {
+        **state.dense,
+        "wide.numeric_weight": weights,
+        "tower.numeric_rows": rows,
+        "tower.numeric_matrix": numeric_part.reshape(num_numeric, spec.embedding_dim, -1),
+        "tower.matrix_0": categorical_part,
+    }
+
+
+def make_model(config: Config, schema: Schema, folded: bool = True) -> WideDeep:
+    """The dense model at its initial values; unfolded numeric fields are looked-up fields to it."""
+    return WideDeep(
+        num_fields=schema.num_categorical + (0 if folded else schema.num_numeric),
+        num_numeric=schema.num_numeric if folded else 0,
+        embedding_dim=config.model.embedding_dim,
+        hidden_widths=config.model.hidden_widths,
+        seed=config.train.seed,
+        initial_scale=config.model.initial_scale,
+    )
+
+
+def check_dense(found: dict[str, np.ndarray], expected: dict[str, Parameter]) -> None:
+    """Raise ValueError unless the arrays are those of the parameters, with their shapes."""
+    missing, foreign = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
+    if missing or foreign:
+        raise ValueError(
+            f"the checkpoint is of another model: it lacks {', '.join(missing) or 'nothing'}, "
+            f"and has besides {', '.join(foreign) or 'nothing'}"
+        )
+    for name, parameter in expected.items():
+        if found[name].shape != parameter.shape:
+            raise ValueError(
+                f"the checkpoint is of another model: {name} has shape {list(found[name].shape)}, "
+                f"expected {list(parameter.shape)}"
+            )

@@ -1,0 +1,95 @@
+"""One run's settings: every section's dataclass, nested. Read before MindSpore is imported, so it imports none.
+
+Most sections stand beside the code that uses them; those of files that import MindSpore stand here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from app.checkpoint import CheckpointOptions
+from app.device import DeviceOptions
+from app.tables import TablesOptions
+from app.tables.optimizers import AdamOptions, FtrlOptions
+from data_prep.options import PrepareOptions
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """The shape of Wide&Deep. `fold_numeric` false looks the numeric fields up like the others (`stock` only)."""
+
+    embedding_dim: int = 80
+    hidden_widths: tuple[int, ...] = (1024, 512, 256, 128)
+    initial_scale: float = 0.01
+    fold_numeric: bool = True
+
+    def __post_init__(self) -> None:
+        if self.embedding_dim < 1:
+            raise ValueError(f"model.embedding_dim must be 1 or more, found {self.embedding_dim}")
+        if not self.hidden_widths or min(self.hidden_widths) < 1:
+            raise ValueError(f"model.hidden_widths must be widths of 1 or more, found {list(self.hidden_widths)}")
+        if self.initial_scale < 0:
+            raise ValueError(f"model.initial_scale must be 0 or more, found {self.initial_scale}")
+
+
+@dataclass(frozen=True)
+class LossOptions:
+    """`loss_scale` multiplies the loss before and divides the gradients after the backward pass."""
+
+    l2_coef: float = 8e-5
+    loss_scale: float = 1024.0
+
+    def __post_init__(self) -> None:
+        if self.l2_coef < 0:
+            raise ValueError(f"loss.l2_coef must be 0 or more, found {self.l2_coef}")
+        if not self.loss_scale > 0:
+            raise ValueError(f"loss.loss_scale must be above 0, found {self.loss_scale}")
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """How the data is passed over, and what is said of it.
+
+    `pool_blocks` blocks of rows are mixed at a time; `log_every_steps` is for the progress line and
+    metrics.jsonl (loss.log has every step); `profile` writes the host kernels' times to the run's log.
+    """
+
+    epochs: int = 1
+    batch_size: int = 16_000
+    seed: int = 1
+    pool_blocks: int = 256
+    log_every_steps: int = 10
+    resume: Literal["auto", "never", "require"] = "auto"
+    profile: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "pool_blocks", "log_every_steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"train.{name} must be 1 or more, found {getattr(self, name)}")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"train.seed must be between 0 and 2**63 - 1, found {self.seed}")
+
+
+@dataclass(frozen=True)
+class EvalOptions:
+    """`batch_size` 0 takes the training's, which needs no second compiled graph shape."""
+
+    batch_size: int = 0
+
+
+@dataclass(frozen=True)
+class Config:
+    """All settings of a run, in the order of the data's way."""
+
+    prepare: PrepareOptions = field(default_factory=PrepareOptions)
+    device: DeviceOptions = field(default_factory=DeviceOptions)
+    model: ModelOptions = field(default_factory=ModelOptions)
+    tables: TablesOptions = field(default_factory=TablesOptions)
+    loss: LossOptions = field(default_factory=LossOptions)
+    wide_optimizer: FtrlOptions = field(default_factory=FtrlOptions)
+    deep_optimizer: AdamOptions = field(default_factory=AdamOptions)
+    tower_optimizer: AdamOptions = field(default_factory=AdamOptions)
+    train: TrainOptions = field(default_factory=TrainOptions)
+    eval: EvalOptions = field(default_factory=EvalOptions)
+    checkpoint: CheckpointOptions = field(default_factory=CheckpointOptions)

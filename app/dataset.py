@@ -1,0 +1,144 @@
+"""Batches from a prepared folder, in an order that is a pure function of (seed, epoch, step).
+
+An epoch is a seeded permutation of blocks; the rows of each pool of blocks are mixed; the stream of rows
+is cut into batches across blocks and pools. No row is dropped: the last batch is smaller. To go on
+at step s only the pools from that step on are read.
+
+Letters: B batch, C categorical fields, N numeric fields, n rows of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from data_prep.schema import Schema
+
+
+@dataclass(frozen=True)
+class Batch:
+    """`ids` [B, C] int32 or int64, `numeric` [B, N] float32, `labels` [B] float32."""
+
+    ids: np.ndarray
+    numeric: np.ndarray
+    labels: np.ndarray
+
+    @property
+    def num_rows(self) -> int:
+        """B; below the batch size only for an epoch's last batch."""
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class Order:
+    """How one epoch passes over a split: `pools` of block numbers, in reading order, and the mixing seed."""
+
+    pools: tuple[np.ndarray, ...]
+    block_sizes: np.ndarray
+    mix_seed: tuple[int, ...] | None  # None: rows stay in written order
+
+    def pool_rows(self, pool: int) -> int:
+        """Rows of a pool."""
+        return int(self.block_sizes[self.pools[pool]].sum())
+
+
+def training_order(schema: Schema, seed: int, epoch: int, pool_blocks: int) -> Order:
+    """The order of the training rows in `epoch` (1, 2, …)."""
+    sizes = np.array(schema.block_sizes("train"), np.int64)
+    blocks = np.random.default_rng([seed % 2**63, epoch]).permutation(len(sizes))
+    return Order(_cut(blocks, pool_blocks), sizes, (seed % 2**63, epoch))
+
+
+def written_order(schema: Schema, split: str, pool_blocks: int = 64) -> Order:
+    """The rows of a split as they were written."""
+    sizes = np.array(schema.block_sizes(split), np.int64)
+    return Order(_cut(np.arange(len(sizes)), pool_blocks), sizes, None)
+
+
+def _cut(blocks: np.ndarray, pool_blocks: int) -> tuple[np.ndarray, ...]:
+    return tuple(blocks[i : i + pool_blocks] for i in range(0, len(blocks), pool_blocks))
+
+
+def num_batches(schema: Schema, split: str, batch_size: int) -> int:
+    """Batches of one pass over a split, the short last one included."""
+    return -(-schema.splits[split].rows // batch_size)
+
+
+def read_batches(
+    folder: Path, schema: Schema, split: str, order: Order, batch_size: int, first_batch: int = 0
+) -> Iterator[Batch]:
+    """The batches of one pass, from batch `first_batch` (0, 1, …) on."""
+    pool, skip = _locate(order, first_batch * batch_size)
+    rest = _empty_batch(schema)
+    for rows in _read_pools(folder, schema, split, order, pool):
+        if skip:
+            rows, skip = _slice(rows, skip, rows.num_rows), 0
+        rows = _join(rest, rows)
+        whole = rows.num_rows - rows.num_rows % batch_size
+        for start in range(0, whole, batch_size):
+            yield _slice(rows, start, start + batch_size)
+        rest = _slice(rows, whole, rows.num_rows)
+    if rest.num_rows:
+        yield rest
+
+
+def _locate(order: Order, first_row: int) -> tuple[int, int]:
+    """The pool that holds row `first_row` of the pass, and how many of the pool's rows come before it."""
+    for pool in range(len(order.pools)):
+        rows = order.pool_rows(pool)
+        if first_row < rows:
+            return pool, first_row
+        first_row -= rows
+    return len(order.pools), 0
+
+
+def _read_pools(folder: Path, schema: Schema, split: str, order: Order, first_pool: int) -> Iterator[Batch]:
+    blocks = _read_blocks(folder, schema, split, np.concatenate([np.arange(0), *order.pools[first_pool:]]))
+    for pool in range(first_pool, len(order.pools)):
+        rows = _join(*(next(blocks) for _ in order.pools[pool]))
+        if order.mix_seed is not None:
+            mixed = np.random.default_rng([*order.mix_seed, pool]).permutation(rows.num_rows)
+            rows = Batch(rows.ids[mixed], rows.numeric[mixed], rows.labels[mixed])
+        yield rows
+
+
+def _read_blocks(folder: Path, schema: Schema, split: str, blocks: np.ndarray) -> Iterator[Batch]:
+    """The blocks of a split with these numbers, in this order."""
+    if not len(blocks):
+        return
+    import mindspore.dataset as ds
+
+    files = [str(folder / file.name) for file in schema.splits[split].files]
+    reader = ds.MindDataset(
+        files,
+        columns_list=["ids", "numeric", "label"],
+        num_parallel_workers=1,  # more workers do not read faster here, and they would take the tower's cores
+        sampler=ds.SubsetSampler([int(block) for block in blocks]),  # keeps the order of its list
+    )
+    for ids, numeric, labels in reader.create_tuple_iterator(num_epochs=1, output_numpy=True):
+        yield Batch(ids.reshape(len(labels), -1), numeric.reshape(len(labels), -1), labels)
+
+
+def _empty_batch(schema: Schema) -> Batch:
+    return Batch(
+        np.zeros((0, schema.num_categorical), schema.ids_dtype),
+        np.zeros((0, schema.num_numeric), np.float32),
+        np.zeros(0, np.float32),
+    )
+
+
+def _slice(rows: Batch, start: int, end: int) -> Batch:
+    return Batch(rows.ids[start:end], rows.numeric[start:end], rows.labels[start:end])
+
+
+def _join(*parts: Batch) -> Batch:
+    if len(parts) == 1:
+        return parts[0]
+    return Batch(
+        np.concatenate([part.ids for part in parts]),
+        np.concatenate([part.numeric for part in parts]),
+        np.concatenate([part.labels for part in parts]),
+    )

@@ -1,0 +1,175 @@
+"""MindSpore's own host ops in one graph with the tower: the tutorial's way, and the yardstick.
+
+`EmbeddingLookup`, `FusedSparseFtrl` and `FusedSparseLazyAdam` run on the CPU by the attribute
+`primitive_target`, whatever the device target. MindSpore 2.10 marks them deprecated; they take int32 ids and
+a fixed FTRL rate. `EmbeddingLookup` gives zeros for a bad id and the optimizers pass it over in silence, so
+ids are checked on the host first.
+
+With `fold_numeric` off the numeric fields are looked up like all others, as the tutorial has it: field
+f of the N numeric ones looks up row f and weighs it with x_f.
+
+Letters: B batch size, C categorical fields, N numeric fields, F looked-up fields (C, or N + C unfolded),
+D embedding width, V vocabulary size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
+from app.device import deprecations_silenced
+from app.tables.interface import DEEP, WIDE, TablesSpec, TableState, UniqueIds, check_ids
+from app.tables.optimizers import FtrlOptions
+from app.tables.reference import initial_arrays
+
+HOST = "CPU"
+MAX_VOCABULARY = 2**31
+
+
+@dataclass(frozen=True)
+class PlacedOps:
+    """The four table ops, each pinned to the host by its attribute."""
+
+    wide_lookup: ops.Primitive
+    deep_lookup: ops.Primitive
+    wide_update: ops.Primitive
+    deep_update: ops.Primitive
+
+
+def placed_ops(ftrl: FtrlOptions) -> PlacedOps:
+    """The table ops, placed on the host for any device target; the FTRL rate is fixed here."""
+    with deprecations_silenced():
+        placed = PlacedOps(
+            wide_lookup=ops.EmbeddingLookup(),
+            deep_lookup=ops.EmbeddingLookup(),
+            wide_update=ops.FusedSparseFtrl(lr=ftrl.learning_rate, l1=ftrl.l1, l2=ftrl.l2, lr_power=-0.5),
+            deep_update=ops.FusedSparseLazyAdam(),
+        )
+    for primitive in vars(placed).values():
+        primitive.add_prim_attr("primitive_target", HOST)
+    return placed
+
+
+def describe_placement(placed: PlacedOps) -> list[str]:
+    """One line a table op: what it does, its name, where it runs and the attribute that says so."""
+    return [
+        f"{role}: {primitive.name} on {primitive.attrs['primitive_target']}, "
+        f"primitive_target={primitive.attrs['primitive_target']}"
+        for role, primitive in vars(placed).items()
+    ]
+
+
+class TableParameters(nn.Cell):
+    """Both whole tables with their optimizer state as parameters, and the host ops on them."""
+
+    def __init__(self, spec: TablesSpec) -> None:
+        super().__init__()
+        for table, arrays in initial_arrays(spec).items():
+            for name, array in arrays.items():
+                setattr(self, f"{table}_{name}", Parameter(Tensor(array), name=f"{table}.{name}"))
+        placed = placed_ops(spec.wide_optimizer)
+        self.wide_lookup, self.deep_lookup = placed.wide_lookup, placed.deep_lookup
+        self.wide_update, self.deep_update = placed.wide_update, placed.deep_update
+        adam = spec.deep_optimizer
+        self.betas_and_epsilon = tuple(Tensor(x, ms.float32) for x in (adam.beta1, adam.beta2, adam.epsilon))
+        self.no_power = Tensor(0.0, ms.float32)
+
+    def construct(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """`ids` [B, F] -> deep rows [B, F, D], wide rows [B, F, 1]."""
+        return self.deep_lookup(self.deep_rows, ids, 0), self.wide_lookup(self.wide_rows, ids, 0)
+
+    def update(self, ids: Tensor, deep_gradients: Tensor, wide_gradients: Tensor, deep_rate: Tensor) -> tuple:
+        """`ids` [B * F], gradients [B * F, D] and [B * F, 1]; the ops sum those of the same id.
+
+        `deep_rate` is the corrected rate already, so the op's own correction gets powers of 0: its
+        float32 `1 - beta2` would lose four digits in the first steps.
+        """
+        beta1, beta2, epsilon = self.betas_and_epsilon
+        wide = self.wide_update(self.wide_rows, self.wide_accumulator, self.wide_linear, wide_gradients, ids)
+        deep = self.deep_update(
+            self.deep_rows,
+            self.deep_first_moment,
+            self.deep_second_moment,
+            self.no_power,
+            self.no_power,
+            deep_rate,
+            beta1,
+            beta2,
+            epsilon,
+            deep_gradients,
+            ids,
+        )
+        return wide, deep
+
+
+@dataclass(frozen=True)
+class StockIds(UniqueIds):
+    """The ids as the graph takes them, int32 [B, F], and where each id stands first in the batch, [B * F, 1]."""
+
+    ids: np.ndarray
+    first_seen: np.ndarray
+
+
+class StockTables:
+    """The tables as MindSpore parameters; lookup and update happen inside `StockGraph`.
+
+    `num_looked_up_numeric` is N with unfolded numeric fields, else 0.
+    """
+
+    def __init__(self, spec: TablesSpec, num_looked_up_numeric: int = 0) -> None:
+        if spec.vocabulary_size >= MAX_VOCABULARY:
+            raise ValueError(
+                f"tables.backend=stock takes int32 ids: the vocabulary of {spec.vocabulary_size} is above "
+                f"{MAX_VOCABULARY - 1}; use tables.backend=native"
+            )
+        self.spec = spec
+        self.step = 0
+        self.num_looked_up_numeric = num_looked_up_numeric
+        self.parameters = TableParameters(spec)
+        self.touched = np.zeros(spec.vocabulary_size, bool)
+
+    def unique(self, ids: np.ndarray) -> StockIds:
+        """See `HostTables.unique`; `ids` are those of the C categorical fields."""
+        numeric_ids = np.broadcast_to(
+            np.arange(self.num_looked_up_numeric, dtype=ids.dtype), (len(ids), self.num_looked_up_numeric)
+        )
+        ids = np.concatenate([numeric_ids, ids], axis=1)
+        check_ids(ids, self.spec)
+        values, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
+        first_seen = np.zeros((ids.size, 1), np.float32)
+        first_seen[first] = 1
+        return StockIds((ids.shape[0], ids.shape[1]), values, inverse.reshape(-1), ids.astype(np.int32), first_seen)
+
+    def state(self) -> dict[str, TableState]:
+        """See `HostTables.state`."""
+        row_ids = np.flatnonzero(self.touched).astype(np.int64)
+        return {
+            table: TableState(
+                row_ids, {name: parameter.asnumpy()[row_ids] for name, parameter in self._parameters(table).items()}
+            )
+            for table in (WIDE, DEEP)
+        }
+
+    def load_state(self, state: dict[str, TableState], step: int) -> None:
+        """See `HostTables.load_state`."""
+        self.step = step
+        self.touched[:] = False
+        arrays = initial_arrays(self.spec)
+        for table, saved in state.items():
+            self.touched[saved.row_ids] = True
+            for name, values in saved.arrays.items():
+                arrays[table][name][saved.row_ids] = values
+        for table, by_name in arrays.items():
+            for name, parameter in self._parameters(table).items():
+                parameter.set_data(Tensor(by_name[name]))
+
+    def _parameters(self, table: str) -> dict[str, Parameter]:
+        prefix = f"{table}."
+        return {
+            parameter.name.removeprefix(prefix): parameter
+            for parameter in self.parameters.get_parameters()
+            if parameter.name.startswith(prefix)
+        }

@@ -1,0 +1,190 @@
+"""Training: epochs of steps, with what is logged, measured and saved around them.
+
+Letters: B batch size.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from app import checkpoint
+from app.assemble import Parts, assemble
+from app.config import Config
+from app.dataset import Batch, num_batches, read_batches, training_order
+from app.evaluate import measure, one_line
+from app.metrics import Metrics
+from app.prefetch import Prefetcher
+from app.run_folder import RunFolder, checkpoint_folder, data_identity
+from app.tables.interface import UniqueIds
+from app.train_step import Losses
+from data_prep import settings
+from data_prep.schema import Schema
+
+log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass
+class Position:
+    """Where a run stands: `step` steps in all, the next batch is number `epoch_step` (0, 1, …) of `epoch` (1, 2, …)."""
+
+    step: int = 0
+    epoch: int = 1
+    epoch_step: int = 0
+
+
+class Trainer:
+    """One run: its parts, its place in the data and its folder."""
+
+    def __init__(self, config: Config, dataset: Path, schema: Schema, run: RunFolder) -> None:
+        self.config = config
+        self.dataset = dataset
+        self.schema = schema
+        self.run = run
+        self.parts: Parts = assemble(config, schema)
+        self.position = Position()
+        if run.plan.checkpoint is not None:
+            self._restore(run.plan.checkpoint)
+
+    def train(self) -> None:
+        """All epochs that are left.
+
+        Raises FloatingPointError, naming the step, where something is not finite; nothing of that step is kept.
+        """
+        while self.position.epoch <= self.config.train.epochs:
+            self._train_epoch()
+            epoch = self.position.epoch
+            metrics = self._evaluate(epoch)
+            self.position = Position(self.position.step, epoch + 1, 0)
+            self._save(metrics)
+
+    def _train_epoch(self) -> None:
+        epoch, total = self.position.epoch, num_batches(self.schema, "train", self.config.train.batch_size)
+        progress = Progress(self.run, epoch, total, self.position.epoch_step, self.config.train.log_every_steps)
+        with Prefetcher(self._prepared_batches()) as batches, progress:
+            for batch, unique in batches:
+                losses = self._take_step(batch, unique)
+                progress.add(self.position, losses, batch.num_rows, batches.waited_seconds)
+                every = self.config.checkpoint.every_steps
+                if every and self.position.step % every == 0 and self.position.epoch_step < total:
+                    progress.flush()
+                    self._save(None)
+
+    def _prepared_batches(self) -> Iterator[tuple[Batch, UniqueIds]]:
+        options = self.config.train
+        order = training_order(self.schema, options.seed, self.position.epoch, options.pool_blocks)
+        batches = read_batches(
+            self.dataset, self.schema, "train", order, options.batch_size, first_batch=self.position.epoch_step
+        )
+        for batch in batches:
+            yield batch, self.parts.step.prepare(batch)
+
+    def _take_step(self, batch: Batch, unique: UniqueIds) -> Losses:
+        try:
+            losses = self.parts.step(batch, unique)
+        except FloatingPointError as error:
+            at = f"epoch {self.position.epoch} step {self.position.epoch_step + 1}"
+            raise FloatingPointError(f"{at}: not finite: {error}") from error
+        self.position.step += 1
+        self.position.epoch_step += 1
+        return losses
+
+    def _evaluate(self, epoch: int) -> Metrics | None:
+        if not self.schema.splits["valid"].rows:
+            log.warning("the data has no rows in split 'valid': epoch %d is not evaluated", epoch)
+            return None
+        step = self.parts.step
+        metrics = measure(
+            self.dataset, self.schema, "valid", self.config.train.batch_size, step.tables.unique, step.score
+        )
+        line = one_line("valid", epoch, self.position.step, metrics)
+        self.run.append_eval(line)
+        self.run.append_metrics(step=self.position.step, epoch=epoch, split="valid", **dataclasses.asdict(metrics))
+        log.info(line)
+        return metrics
+
+    def _save(self, metrics: Metrics | None) -> None:
+        start = time.perf_counter()
+        folder = checkpoint_folder(self.run.path, self.config)
+        path = checkpoint.save(
+            folder,
+            self.parts.state(),
+            checkpoint.Manifest(
+                step=self.position.step,
+                epoch=self.position.epoch,
+                epoch_step=self.position.epoch_step,
+                config=settings.as_dict(self.config),
+                dataset=str(self.dataset.resolve()),
+                data=data_identity(self.schema),
+                metrics=dataclasses.asdict(metrics) if metrics and not np.isnan(metrics.auc) else {},
+            ),
+        )
+        checkpoint.remove_old(folder, self.config.checkpoint.keep_last)
+        log.info("saved %s in %.1f s", path, time.perf_counter() - start)
+
+    def _restore(self, path: Path) -> None:
+        manifest, state = checkpoint.load(path)
+        self.parts.load_state(state, manifest.step)
+        self.position = Position(manifest.step, manifest.epoch, manifest.epoch_step)
+        log.info("going on from %s: epoch %d, step %d of it", path, manifest.epoch, manifest.epoch_step + 1)
+
+
+class Progress:
+    """One epoch's progress bar, loss.log lines and metrics.jsonl lines."""
+
+    def __init__(self, run: RunFolder, epoch: int, total: int, done: int, log_every_steps: int) -> None:
+        self._run = run
+        self._log_every_steps = log_every_steps
+        self._bar = tqdm(total=total, initial=done, desc=f"epoch {epoch}", unit="step", mininterval=1.0)
+        self._lines: list[str] = []
+        self._rows = 0
+        self._waited = 0.0
+        self._since = time.perf_counter()
+        self._last: tuple[Position, Losses, float] | None = None
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.flush()
+        self._bar.close()
+
+    def add(self, position: Position, losses: Losses, rows: int, waited_seconds: float) -> None:
+        """Note one step; `waited_seconds` is the epoch's sum of waiting for data."""
+        self._lines.append(loss_line(position.epoch, position.epoch_step, losses))
+        self._rows += rows
+        self._last = (dataclasses.replace(position), losses, waited_seconds)
+        self._bar.update()
+        if position.epoch_step % self._log_every_steps == 0:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what was noted since the last flush."""
+        if self._last is None:
+            return
+        position, losses, waited = self._last
+        seconds = time.perf_counter() - self._since
+        speed, wait_share = self._rows / seconds, (waited - self._waited) / seconds
+        self._run.append_losses(self._lines)
+        self._run.append_metrics(
+            step=position.step,
+            epoch=position.epoch,
+            **dataclasses.asdict(losses),
+            samples_per_second=round(speed, 1),
+            wait_share=round(wait_share, 4),
+        )
+        self._bar.set_postfix_str(f"{speed:,.0f} samples/s, loss {losses.wide_loss:.4f}, waiting {wait_share:.0%}")
+        self._lines, self._rows, self._last = [], 0, None
+        self._since, self._waited = time.perf_counter(), waited
+
+
+def loss_line(epoch: int, step: int, losses: Losses) -> str:
+    """A line of loss.log, in the form of MindSpore's tutorial."""
+    wide_loss, deep_loss = np.float32(losses.wide_loss), np.float32(losses.deep_loss)
+    return f"epoch: {epoch} step: {step}, wide_loss is {wide_loss!s}, deep_loss is {deep_loss!s}"

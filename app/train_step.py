@@ -1,0 +1,278 @@
+"""One training step: rows go down, row gradients come back, nothing else crosses between host and device.
+
+    rows = tables.lookup(unique)
+    loss, row_gradients = forward_backward(rows, numeric, labels)     one graph, dense optimizers inside
+    tables.update(unique, row_gradients)
+
+Finite or nothing: the graph makes one flag of loss, row gradients, dense gradients and dense parameters.
+Where it is false no optimizer writes and the step raises FloatingPointError with the first bad place.
+
+Letters: B batch size, n rows of this batch (n < B only in an epoch's last), C fields, N numeric, D width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import mindspore as ms
+import numpy as np
+from mindspore import ParameterTuple, Tensor, nn, ops
+
+from app.config import LossOptions
+from app.dataset import Batch
+from app.losses import cross_entropy, l2_loss
+from app.tables.interface import HostTables, RowGradients, Rows, TablesSpec, TableState, UniqueIds
+from app.tables.optimizers import AdamOptions, FtrlOptions
+from app.wide_deep import WideDeep
+
+
+@dataclass(frozen=True)
+class Losses:
+    """The losses of one step, as in docs/DESIGN.md."""
+
+    wide_loss: float
+    deep_loss: float
+
+
+class StepTables(Protocol):
+    """What a run needs of the tables besides the step itself: their state."""
+
+    spec: TablesSpec
+    step: int
+
+    def unique(self, ids: np.ndarray) -> UniqueIds:
+        """See `HostTables.unique`."""
+        ...
+
+    def state(self) -> dict[str, TableState]:
+        """See `HostTables.state`."""
+        ...
+
+    def load_state(self, state: dict[str, TableState], step: int) -> None:
+        """See `HostTables.load_state`."""
+        ...
+
+
+class TrainStep(Protocol):
+    """What the training loop calls."""
+
+    @property
+    def tables(self) -> StepTables:
+        """The tables that the step updates."""
+        ...
+
+    def prepare(self, batch: Batch) -> UniqueIds:
+        """What can be made of a batch before its step; called on the prefetch thread."""
+        ...
+
+    def __call__(self, batch: Batch, unique: UniqueIds) -> Losses:
+        """One update of tables and tower; raises FloatingPointError, with nothing written, if not finite."""
+        ...
+
+    def score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
+        """The logits [n] of a batch; changes nothing."""
+        ...
+
+
+class LossCell(nn.Cell):
+    """The scaled deep loss without the tables' L2 term (the host adds it), and the wide loss beside it."""
+
+    def __init__(self, model: WideDeep, options: LossOptions) -> None:
+        super().__init__()
+        self.model = model
+        self.l2_coef = options.l2_coef
+        self.loss_scale = options.loss_scale
+
+    def construct(
+        self, deep_rows: Tensor, wide_rows: Tensor, numeric: Tensor, labels: Tensor, example_weights: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """-> scaled loss for the gradient, deep_loss, wide_loss."""
+        logits = self.model(deep_rows, wide_rows, numeric)
+        wide_loss = cross_entropy(logits, labels, example_weights)
+        deep_loss = wide_loss + l2_loss(self.model.tower.numeric_rows_squared_norm(), self.l2_coef)
+        return deep_loss * self.loss_scale, deep_loss, wide_loss
+
+
+class DenseOptimizers(nn.Cell):
+    """FTRL for the wide head, Adam for the tower; takes scaled gradients and changes the model's parameters."""
+
+    def __init__(self, model: WideDeep, ftrl: FtrlOptions, adam: AdamOptions, loss_scale: float) -> None:
+        super().__init__()
+        self.wide_parameters = ParameterTuple(model.wide.trainable_params())
+        self.tower_parameters = ParameterTuple(model.tower.trainable_params())
+        self.num_wide = len(self.wide_parameters)
+        self.wide = nn.FTRL(
+            self.wide_parameters,
+            initial_accum=ftrl.initial_accumulator,
+            learning_rate=ftrl.learning_rate,
+            l1=ftrl.l1,
+            l2=ftrl.l2,
+            loss_scale=loss_scale,
+        )
+        self.tower = nn.Adam(
+            self.tower_parameters,
+            learning_rate=adam.learning_rate,
+            beta1=adam.beta1,
+            beta2=adam.beta2,
+            eps=adam.epsilon,
+            loss_scale=loss_scale,
+        )
+
+    def construct(self, gradients: tuple[Tensor, ...]) -> tuple:
+        """`gradients`: those of the wide head, then those of the tower, in the order of their parameters."""
+        return self.wide(gradients[: self.num_wide]), self.tower(gradients[self.num_wide :])
+
+
+class ForwardBackward(nn.Cell):
+    """The gradients of the loss for rows and dense parameters, and the flag."""
+
+    def __init__(self, model: WideDeep, options: LossOptions) -> None:
+        super().__init__()
+        self.parameters = ParameterTuple(model.wide.trainable_params() + model.tower.trainable_params())
+        self.gradient = ms.value_and_grad(
+            LossCell(model, options), grad_position=(0, 1), weights=self.parameters, has_aux=True
+        )
+        self.sum = ops.ReduceSum()
+
+    def construct(
+        self, deep_rows: Tensor, wide_rows: Tensor, numeric: Tensor, labels: Tensor, example_weights: Tensor
+    ) -> tuple:
+        """-> (deep_loss, wide_loss), finite, (deep, wide) row gradients, dense gradients; gradients are scaled."""
+        (scaled, deep_loss, wide_loss), (row_gradients, dense_gradients) = self.gradient(
+            deep_rows, wide_rows, numeric, labels, example_weights
+        )
+        finite = ops.isfinite(scaled)
+        for values in row_gradients + dense_gradients + self.parameters:
+            # A sum is finite only if every term is; reading once is all it costs.
+            finite = ops.logical_and(finite, ops.isfinite(self.sum(values)))
+        return (deep_loss, wide_loss), finite, row_gradients, dense_gradients
+
+
+class DeviceGraph(nn.Cell):
+    """The one graph on the device: forward, backward and the dense optimizers."""
+
+    def __init__(self, forward_backward: ForwardBackward, optimizers: DenseOptimizers) -> None:
+        super().__init__()
+        self.forward_backward = forward_backward
+        self.optimizers = optimizers
+
+    def construct(
+        self, deep_rows: Tensor, wide_rows: Tensor, numeric: Tensor, labels: Tensor, example_weights: Tensor
+    ) -> tuple:
+        """-> deep_loss, wide_loss, finite, deep row gradients [B, C * D], wide row gradients [B]."""
+        (deep_loss, wide_loss), finite, row_gradients, dense_gradients = self.forward_backward(
+            deep_rows, wide_rows, numeric, labels, example_weights
+        )
+        if finite:
+            deep_loss = ops.depend(deep_loss, self.optimizers(dense_gradients))
+        return deep_loss, wide_loss, finite, row_gradients[0], row_gradients[1]
+
+
+class HostTablesScorer:
+    """Logits of a batch from tables outside the graph; needs no optimizer and changes nothing."""
+
+    def __init__(self, tables: HostTables, model: WideDeep, batch_size: int) -> None:
+        self.tables = tables
+        self._model = model
+        self._batch_size = batch_size
+
+    def __call__(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
+        """The logits [n] of a batch of n <= batch_size rows."""
+        rows = self.tables.lookup(unique)
+        inputs = (pad_rows(values, self._batch_size) for values in (rows.deep, rows.wide, batch.numeric))
+        return self._model(*(Tensor.from_numpy(values) for values in inputs)).asnumpy()[: batch.num_rows]
+
+
+class HostTablesStep:
+    """The step over tables that live outside the graph (`reference`, `native`)."""
+
+    def __init__(
+        self, tables: HostTables, model: WideDeep, optimizers: DenseOptimizers, options: LossOptions, batch_size: int
+    ) -> None:
+        self.tables = tables
+        self.graph = DeviceGraph(ForwardBackward(model, options), optimizers)
+        self._scorer = HostTablesScorer(tables, model, batch_size)
+        self._model = model
+        self._options = options
+        self._batch_size = batch_size
+
+    def prepare(self, batch: Batch) -> UniqueIds:
+        """See `TrainStep.prepare`."""
+        return self.tables.unique(batch.ids)
+
+    def __call__(self, batch: Batch, unique: UniqueIds) -> Losses:
+        """See `TrainStep.__call__`."""
+        rows = self.tables.lookup(unique)
+        inputs = [
+            pad_rows(values, self._batch_size)
+            for values in (rows.deep, rows.wide, batch.numeric, batch.labels, example_weights(batch))
+        ]
+        outputs = self.graph(*(Tensor.from_numpy(values) for values in inputs))
+        deep_loss, wide_loss, finite, deep, wide = (output.asnumpy() for output in outputs)
+        gradients = RowGradients(deep[: batch.num_rows], wide[: batch.num_rows], scale=1 / self._options.loss_scale)
+        if not finite:
+            raise FloatingPointError(self._find_bad(batch, rows, gradients))
+        self.tables.update(unique, gradients, checked=True)
+        return Losses(float(wide_loss), float(deep_loss) + float(l2_loss(rows.squared_norm, self._options.l2_coef)))
+
+    def score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
+        """See `TrainStep.score`."""
+        return self._scorer(batch, unique)
+
+    def _find_bad(self, batch: Batch, rows: Rows, gradients: RowGradients) -> str:
+        fields, width = self.tables.spec.field_names, self.tables.spec.embedding_dim
+        return describe_not_finite(
+            (("deep row", rows.deep, fields, width), ("sum of wide rows", rows.wide, (), 1)),
+            batch,
+            self._model,
+            (("gradient of the deep row", gradients.deep, fields, width),),
+        )
+
+
+Places = tuple[tuple[str, np.ndarray, tuple[str, ...], int], ...]
+
+
+def describe_not_finite(rows: Places, batch: Batch, model: WideDeep, gradients: Places = ()) -> str:
+    """Where the first value that is not finite lies: inputs first, then parameters, then gradients.
+
+    A place is (what, values [n, …], names of the fields, columns a field has).
+    """
+    inputs = (("numeric input", batch.numeric, (), 1), ("label", batch.labels, (), 1))
+    found = _first_in(rows + inputs) or _first_parameter(model) or _first_in(gradients)
+    return (found or "the loss or a gradient overflowed; try a lower loss.loss_scale or learning rate") + (
+        "; no table and no parameter was changed"
+    )
+
+
+def _first_in(places: Places) -> str | None:
+    for what, values, fields, width in places:
+        bad = np.argwhere(~np.isfinite(values))
+        if len(bad):
+            place = bad[0]
+            field = f", field {fields[place[1] // width]}" if fields else "".join(f", column {c}" for c in place[1:])
+            return f"the {what} of batch row {place[0]}{field} is {values[tuple(place)]}"
+    return None
+
+
+def _first_parameter(model: WideDeep) -> str | None:
+    for parameter in model.trainable_params():
+        values = parameter.asnumpy()
+        bad = np.argwhere(~np.isfinite(values))
+        if len(bad):
+            return f"the parameter {parameter.name}{bad[0].tolist()} is {values[tuple(bad[0])]}"
+    return None
+
+
+def pad_rows(values: np.ndarray, batch_size: int) -> np.ndarray:
+    """`values` [n, …] with zero rows up to `batch_size`: one shape is one compiled graph."""
+    if len(values) == batch_size:
+        return values
+    padded = np.zeros((batch_size, *values.shape[1:]), values.dtype)
+    padded[: len(values)] = values
+    return padded
+
+
+def example_weights(batch: Batch) -> np.ndarray:
+    """[n] float32, 1 / rows of the batch each; padding then weighs 0."""
+    return np.full(batch.num_rows, 1 / batch.num_rows, np.float32)

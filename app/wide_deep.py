@@ -1,0 +1,117 @@
+"""The dense part of Wide&Deep: looked-up rows in, one logit an example out.
+
+    logit = (Σ_f wide row_f + x · w) + tower([deep row_f …, x_f · E_f …]) + b
+
+It knows nothing of tables, hosts, devices or optimizers. The N numeric fields belong to it: field f
+looks up nothing but the constant row E_f, so its share of the first layer, x_f · E_f · W_f, is computed as
+x @ (E_f · W_f): N products an example instead of N · D, the same function.
+
+Letters: B batch, C looked-up fields, N numeric fields, D embedding width, H width of a layer.
+"""
+
+from __future__ import annotations
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+
+from app.tables.initial import initial_rows
+
+
+class WideHead(nn.Cell):
+    """The wide part's dense share: one weight a numeric field, and the bias b. All start at 0."""
+
+    def __init__(self, num_numeric: int) -> None:
+        super().__init__()
+        self.num_numeric = num_numeric
+        self.bias = Parameter(Tensor(np.zeros(1, np.float32)), name="wide.bias")
+        if num_numeric:
+            self.numeric_weight = Parameter(Tensor(np.zeros((num_numeric, 1), np.float32)), name="wide.numeric_weight")
+
+    def construct(self, wide_rows: Tensor, numeric: Tensor) -> Tensor:
+        """`wide_rows` [B] (summed over fields), `numeric` [B, N] -> [B]."""
+        logit = wide_rows + self.bias
+        if self.num_numeric:
+            logit = logit + ops.matmul(numeric, self.numeric_weight).reshape(-1)
+        return logit
+
+
+class Tower(nn.Cell):
+    """Dense layers with ReLU between them; the last gives one number an example and has no bias (b is that)."""
+
+    def __init__(
+        self,
+        num_fields: int,
+        num_numeric: int,
+        embedding_dim: int,
+        hidden_widths: tuple[int, ...],
+        seed: int,
+        initial_scale: float,
+    ) -> None:
+        super().__init__()
+        self.num_numeric = num_numeric
+        widths = ((num_numeric + num_fields) * embedding_dim, *hidden_widths, 1)
+        matrices = [_initial_matrix(seed, i, widths[i], widths[i + 1]) for i in range(len(widths) - 1)]
+        if num_numeric:
+            numeric_part, matrices[0] = np.split(matrices[0], [num_numeric * embedding_dim])
+            numeric_rows = initial_rows(seed, np.arange(num_numeric), embedding_dim, initial_scale)
+            self.numeric_rows = Parameter(Tensor(numeric_rows), name="tower.numeric_rows")
+            self.numeric_matrix = Parameter(
+                Tensor(numeric_part.reshape(num_numeric, embedding_dim, widths[1])), name="tower.numeric_matrix"
+            )
+        self.matrices = ParameterTuple(
+            [Parameter(Tensor(matrix), name=f"tower.matrix_{i}") for i, matrix in enumerate(matrices)]
+        )
+        self.biases = ParameterTuple(
+            [
+                Parameter(Tensor(np.zeros(width, np.float32)), name=f"tower.bias_{i}")
+                for i, width in enumerate(hidden_widths)
+            ]
+        )
+        self.num_hidden = len(hidden_widths)
+
+    def construct(self, deep_rows: Tensor, numeric: Tensor) -> Tensor:
+        """`deep_rows` [B, C * D], `numeric` [B, N] -> [B]."""
+        hidden = ops.matmul(deep_rows, self.matrices[0])
+        if self.num_numeric:
+            # [N, 1, D] x [N, D, H] -> [N, H], once a batch and not once an example
+            folded = ops.matmul(self.numeric_rows.expand_dims(1), self.numeric_matrix).squeeze(1)
+            hidden = hidden + ops.matmul(numeric, folded)
+        for i in range(self.num_hidden):
+            hidden = ops.relu(hidden + self.biases[i])
+            hidden = ops.matmul(hidden, self.matrices[i + 1])
+        return hidden.reshape(-1)
+
+    def numeric_rows_squared_norm(self) -> Tensor:
+        """Σ‖E_f‖²: the numeric fields' rows are rows of every batch, so they share its L2 term."""
+        if self.num_numeric:
+            return ops.ReduceSum()(ops.square(self.numeric_rows))
+        return Tensor(0.0, ms.float32)
+
+
+class WideDeep(nn.Cell):
+    """Wide head and tower; the two groups follow different optimizers."""
+
+    def __init__(
+        self,
+        num_fields: int,
+        num_numeric: int,
+        embedding_dim: int,
+        hidden_widths: tuple[int, ...],
+        seed: int,
+        initial_scale: float,
+    ) -> None:
+        super().__init__()
+        self.wide = WideHead(num_numeric)
+        self.tower = Tower(num_fields, num_numeric, embedding_dim, hidden_widths, seed, initial_scale)
+
+    def construct(self, deep_rows: Tensor, wide_rows: Tensor, numeric: Tensor) -> Tensor:
+        """`deep_rows` [B, C * D], `wide_rows` [B], `numeric` [B, N] -> logits [B]."""
+        return self.wide(wide_rows, numeric) + self.tower(deep_rows, numeric)
+
+
+def _initial_matrix(seed: int, layer: int, fan_in: int, fan_out: int) -> np.ndarray:
+    """[fan_in, fan_out] float32, uniform in ±sqrt(6 / (fan_in + fan_out)) (Glorot & Bengio, 2010)."""
+    limit = np.sqrt(6.0 / (fan_in + fan_out))
+    generator = np.random.default_rng([seed % 2**63, layer])
+    return generator.uniform(-limit, limit, (fan_in, fan_out)).astype(np.float32)
