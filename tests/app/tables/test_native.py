@@ -1,0 +1,215 @@
+"""What only the native tables promise: the same bits everywhere, memory by touched rows, errors of their own."""
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from app.tables import native
+from app.tables.interface import DEEP, RowGradients, UniqueIds
+from app.tables.memory_limit import MemoryLimit
+from app.tables.native import NativeTables
+from app.tables.reference import ReferenceTables
+
+pytestmark = pytest.mark.usefixtures("native_library")
+
+
+@pytest.fixture
+def run_steps(random_ids, random_gradients):
+    def run(tables, num_steps=4, batch=64, seed=3):
+        rng = np.random.default_rng(seed)
+        for _ in range(num_steps):
+            ids, gradients = random_ids(tables.spec, batch, rng), random_gradients(tables.spec, batch, rng, 0.3)
+            rows = tables.lookup(tables.unique(ids))
+            tables.update(tables.unique(ids), gradients)
+        return rows
+
+    return run
+
+
+@pytest.mark.parametrize("embedding_dim", [1, 7, 16, 80, 300])
+@pytest.mark.parametrize("isa", ["plain", "avx2", "avx512"])
+def test_any_threads_and_instruction_set_give_the_reference_s_bits(
+    make_spec, run_steps, assert_same_state, monkeypatch, isa, embedding_dim
+):
+    """A kernel that fused, reordered or divided differently on one of them would show here."""
+    monkeypatch.setenv("HOST_TABLES_ISA", isa)
+    spec = make_spec(vocabulary_size=400, embedding_dim=embedding_dim)
+    reference = ReferenceTables(spec)
+    expected = run_steps(reference)
+    norms = set()
+    for num_threads in (1, 2, 3):
+        try:
+            tables = NativeTables(spec, num_threads)
+        except ValueError as error:
+            pytest.skip(str(error))
+        assert tables.instruction_set == isa
+        rows = run_steps(tables)
+        np.testing.assert_array_equal(rows.deep, expected.deep)
+        np.testing.assert_array_equal(rows.wide, expected.wide)
+        norms.add(rows.squared_norm)
+        assert_same_state(tables, reference)
+    assert len(norms) == 1
+
+
+def test_an_id_in_every_position_is_summed_in_order(make_spec, random_gradients, assert_same_state):
+    """So frequent an id is split among threads by columns."""
+    spec = make_spec(embedding_dim=40, num_fields=2)
+    gradients = random_gradients(spec, 1000, np.random.default_rng(0))
+    tables, reference = NativeTables(spec, num_threads=3), ReferenceTables(spec)
+    for t in (tables, reference):
+        t.update(t.unique(np.full((1000, 2), 7)), gradients)
+    assert_same_state(tables, reference)
+
+
+def test_an_unknown_instruction_set_is_refused(make_spec, monkeypatch):
+    monkeypatch.setenv("HOST_TABLES_ISA", "mmx")
+    with pytest.raises(ValueError, match="HOST_TABLES_ISA=mmx is none of"):
+        NativeTables(make_spec())
+
+
+def test_touching_all_rows_goes_through_every_form_of_map_and_several_slabs(
+    make_spec, random_gradients, assert_same_state
+):
+    """At D 1000 a slab holds 4,096 slots; a vocabulary of 6,000 starts as a hash and ends as an array."""
+    spec, rng = make_spec(vocabulary_size=6_000, embedding_dim=1000, num_fields=1), np.random.default_rng(0)
+    tables, reference = NativeTables(spec, num_threads=2), ReferenceTables(spec)
+    for ids in np.split(rng.permutation(6_000), [3, 600, 1500, 4000]):
+        gradients = random_gradients(spec, ids.size, rng)
+        for t in (tables, reference):
+            t.update(t.unique(ids[:, None]), gradients)
+    assert_same_state(tables, reference)
+
+
+def test_row_ids_beyond_32_bits(make_spec, random_gradients, assert_same_state):
+    spec, rng = make_spec(vocabulary_size=2**40, embedding_dim=4), np.random.default_rng(0)
+    tables, resumed = NativeTables(spec), NativeTables(spec)
+    ids = rng.integers(0, 2**40, (500, 3))
+    ids[:, 2] = ids[:, 1] + 2**32 * (ids[:, 1] < 2**39)  # the same low half, another row
+    tables.update(tables.unique(ids), random_gradients(spec, 500, rng))
+    np.testing.assert_array_equal(tables.state()[DEEP].row_ids, np.unique(ids))
+    resumed.load_state(tables.state(), tables.step)
+    assert_same_state(resumed, tables)
+    unique = tables.unique(ids)
+    np.testing.assert_array_equal(unique.values[unique.inverse], ids.reshape(-1))
+
+
+def test_the_rows_of_a_lookup_outlive_the_next_one(make_spec):
+    spec = make_spec()
+    tables = NativeTables(spec)
+    first = tables.lookup(tables.unique(np.zeros((4, 3), np.int32)))
+    copy = first.deep.copy()
+    second = tables.lookup(tables.unique(np.ones((4, 3), np.int32)))
+    np.testing.assert_array_equal(first.deep, copy)
+    assert not np.array_equal(first.deep, second.deep)
+
+
+def test_unique_may_run_beside_updates_and_itself(make_spec, random_ids, random_gradients):
+    spec, rng = make_spec(vocabulary_size=5000), np.random.default_rng(0)
+    tables = NativeTables(spec, num_threads=2)
+    batches = [random_ids(spec, 2000, rng) for _ in range(30)]
+    gradients = random_gradients(spec, 2000, rng)
+    with ThreadPoolExecutor(2) as pool:
+        for ids, unique in zip(batches, pool.map(tables.unique, batches), strict=True):
+            np.testing.assert_array_equal(unique.values[unique.inverse], ids.reshape(-1))
+            tables.update(unique, gradients)
+
+
+def test_another_backend_s_unique_ids_are_refused(make_spec):
+    tables = NativeTables(make_spec())
+    with pytest.raises(TypeError, match="their own unique"):
+        tables.lookup(UniqueIds((1, 3), np.array([0]), np.zeros(3, np.int64)))
+
+
+def test_memory_is_bounded_by_the_touched_rows(make_spec):
+    """4 B · V + 1.1 × touched × bytes per row, as resident memory; ids scattered over the vocabulary."""
+    vocabulary_size, embedding_dim, batch = 4_000_000, 16, 1000
+    spec = make_spec(vocabulary_size=vocabulary_size, embedding_dim=embedding_dim, num_fields=1)
+    rows = np.random.default_rng(0).permutation(vocabulary_size)[:400_000]
+    gradients = RowGradients(np.ones((batch, embedding_dim), np.float32), np.ones(batch, np.float32))
+    warm = NativeTables(spec)
+    warm.update(warm.unique(rows[:batch, None]), gradients)  # threads, buffers and libraries are there
+    before = psutil.Process().memory_info().rss
+    tables = NativeTables(spec)
+    for ids in rows.reshape(-1, batch, 1):
+        tables.update(tables.unique(ids), gradients)
+    used = psutil.Process().memory_info().rss - before
+    row_bytes = 3 * (embedding_dim + 1) * 4
+    assert rows.size * row_bytes <= used <= 4 * vocabulary_size + 1.1 * rows.size * row_bytes
+
+
+def test_load_state_gives_the_memory_back(make_spec):
+    spec = make_spec(vocabulary_size=100_000, embedding_dim=80, num_fields=1)
+    tables = NativeTables(spec)
+    tables.touch(np.arange(100_000))
+    before = psutil.Process().memory_info().rss
+    tables.load_state({}, step=0)
+    assert before - psutil.Process().memory_info().rss > 0.9 * 100_000 * 3 * 80 * 4
+
+
+def test_no_room_for_the_new_rows_changes_nothing(
+    make_spec, run_steps, random_gradients, assert_same_state, monkeypatch
+):
+    spec = make_spec(vocabulary_size=10_000, embedding_dim=1000, num_fields=1)
+    tables, same = NativeTables(spec), NativeTables(spec)
+    for t in (tables, same):
+        run_steps(t)
+    monkeypatch.setattr(
+        "app.tables.memory_limit.memory_limits", lambda: [MemoryLimit("the test's limit", 2**30, 2**30)]
+    )
+    gradients = random_gradients(spec, 9_000, np.random.default_rng(0))
+    with pytest.raises(
+        MemoryError, match=r"new rows beside .* 12,012 bytes each, needs .* the test's limit is 1,024 MiB"
+    ):
+        tables.update(tables.unique(np.arange(9_000)[:, None]), gradients)
+    assert_same_state(tables, same)
+
+
+def test_an_address_space_limit_is_an_error_not_a_kill():
+    """In a process of its own, as the limit cannot be taken back."""
+    program = """
+import resource, numpy as np
+from app.tables.interface import TablesSpec
+from app.tables.native import NativeTables
+from app.tables.optimizers import AdamOptions, FtrlOptions
+spec = TablesSpec(10**7, 1000, ("C1",), 0, 0.01, 0.0, FtrlOptions(), AdamOptions())
+tables = NativeTables(spec, num_threads=1)
+tables.touch(np.arange(10))
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 2**30, used + 2**30))
+try:
+    tables.touch(np.arange(10**6))
+except MemoryError as error:
+    print(error, tables.state()["deep"].row_ids.size)
+"""
+    root = Path(native.__file__).parents[2]
+    result = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True)
+    assert "the address space (RLIMIT_AS) is" in result.stdout
+    assert "storing 999,990 new rows beside 10 touched ones" in result.stdout
+    assert result.stdout.split()[-1] == "10"
+
+
+def test_a_missing_library_says_how_to_build_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOST_TABLES_LIBRARY", str(tmp_path / "libhost_tables.so"))
+    native.load.cache_clear()
+    assert not native.is_available()
+    with pytest.raises(FileNotFoundError, match=r"libhost_tables.so is missing; run `make native`"):
+        native.load()
+
+
+def test_a_broken_library_says_how_to_build_it(monkeypatch, tmp_path):
+    (tmp_path / "libhost_tables.so").write_text("not a library")
+    monkeypatch.setenv("HOST_TABLES_LIBRARY", str(tmp_path / "libhost_tables.so"))
+    native.load.cache_clear()
+    with pytest.raises(OSError, match=r"cannot be loaded: .*; run `make native`"):
+        native.load()
+
+
+@pytest.fixture(autouse=True)
+def _load_afresh():
+    yield
+    native.load.cache_clear()

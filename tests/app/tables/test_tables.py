@@ -1,0 +1,281 @@
+"""What `HostTables` promises, for each backend that keeps its tables outside a graph."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.tables.initial import initial_rows
+from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, RowGradients, TableState
+from app.tables.optimizers import AdamOptions, FtrlOptions
+from app.tables.reference import ReferenceTables
+
+IDS = np.array([[4, 9, 4], [9, 9, 0], [49, 4, 30]], np.int32)
+
+
+@pytest.fixture
+def trained(make_tables, make_spec, random_gradients):
+    """Tables after three steps, and their spec."""
+    spec, rng = make_spec(), np.random.default_rng(1)
+    tables = make_tables(spec)
+    for _ in range(3):
+        tables.update(tables.unique(IDS), random_gradients(spec, len(IDS), rng))
+    return tables
+
+
+def test_unique_values_and_inverse_give_the_ids_back(make_tables, make_spec):
+    unique = make_tables(make_spec()).unique(IDS)
+    assert unique.shape == (3, 3)
+    assert sorted(unique.values.tolist()) == [0, 4, 9, 30, 49]
+    np.testing.assert_array_equal(unique.values[unique.inverse], IDS.reshape(-1))
+
+
+def test_untouched_rows_have_their_initial_values(make_tables, make_spec):
+    spec = make_spec()
+    tables = make_tables(spec)
+    rows = tables.lookup(tables.unique(IDS))
+    expected = initial_rows(spec.seed, IDS.reshape(-1), spec.embedding_dim, spec.initial_scale)
+    np.testing.assert_array_equal(rows.deep, expected.reshape(3, -1))
+    np.testing.assert_array_equal(rows.wide, np.zeros(3, np.float32))
+    unique_rows = initial_rows(spec.seed, np.unique(IDS), spec.embedding_dim, spec.initial_scale)
+    assert rows.squared_norm == pytest.approx(np.square(unique_rows, dtype=np.float64).sum(), rel=1e-12)
+
+
+def test_one_step_by_hand(make_tables, make_spec):
+    """Two positions of one id: gradients 1 + 3 for deep, 3 + 1 for wide, each times the scale 0.5."""
+    wide_options = FtrlOptions(learning_rate=0.5, l1=0.5, l2=0.25, initial_accumulator=9.0)
+    deep_options = AdamOptions(learning_rate=0.25, beta1=0.5, beta2=0.75, epsilon=1.0)
+    spec = make_spec(embedding_dim=1, num_fields=2, l2_coef=10.0, wide=wide_options, deep=deep_options)
+    tables = make_tables(spec)
+    row = initial_rows(spec.seed, np.array([4]), 1, spec.initial_scale)[0, 0]
+    ids = np.array([[4, 9], [0, 4]])
+    gradients = RowGradients(deep=np.array([[1, 5], [7, 3]], np.float32), wide=np.array([6, 2], np.float32), scale=0.5)
+    tables.update(tables.unique(ids), gradients)
+
+    state = tables.state()
+    gradient = 0.5 * (1 + 3) + 10 * row
+    deep = {name: array[1, 0] for name, array in state[DEEP].arrays.items()}
+    assert state[DEEP].row_ids.tolist() == [0, 4, 9]
+    assert deep["first_moment"] == pytest.approx(gradient / 2, rel=1e-6)
+    assert deep["second_moment"] == pytest.approx(gradient**2 / 4, rel=1e-6)
+    assert deep["rows"] == pytest.approx(row - 0.25 * (gradient / 2) / (abs(gradient) / 2 + 1), rel=1e-5)
+    # wide: gradient 0.5 · (6 + 2) = 4: accumulator 9 + 16, linear 4, row (0.5 - 4) / (5 / 0.5 + 2 · 0.25)
+    wide = {name: array[1, 0] for name, array in state[WIDE].arrays.items()}
+    assert (wide["accumulator"], wide["linear"]) == (25, 4)
+    assert wide["rows"] == pytest.approx(-3.5 / 10.5, rel=1e-6)
+
+
+def test_lookup_sums_wide_rows_over_fields(trained):
+    saved = trained.state()[WIDE]
+    by_id = dict(zip(saved.row_ids.tolist(), saved.arrays["rows"][:, 0], strict=True))
+    expected = [sum(by_id[i] for i in row) for row in IDS.tolist()]
+    np.testing.assert_allclose(trained.lookup(trained.unique(IDS)).wide, expected, rtol=1e-6)
+
+
+def test_rows_that_no_batch_touched_stay_bit_equal(trained, make_tables):
+    others = np.setdiff1d(np.arange(50), IDS)[:45].reshape(-1, 3)
+    fresh = make_tables(trained.spec)
+    np.testing.assert_array_equal(trained.lookup(trained.unique(others)).deep, fresh.lookup(fresh.unique(others)).deep)
+    assert trained.state()[DEEP].row_ids.tolist() == np.unique(IDS).tolist()
+
+
+def test_lookup_changes_nothing(trained, make_tables, assert_same_state):
+    before = trained.state()
+    trained.lookup(trained.unique(np.arange(48, dtype=np.int64).reshape(16, 3)))
+    same = make_tables(trained.spec)
+    same.load_state(before, trained.step)
+    assert_same_state(trained, same)
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        (np.array([[0, 1, 2], [3, 50, 4]]), "batch row 1, field C2: id 50 is outside 0 … 49"),
+        (np.array([[0, 1, -1]], np.int32), "batch row 0, field C3: id -1 is outside"),
+        (np.array([[0, 2**40, 1]]), f"batch row 0, field C2: id {2**40} is outside"),
+        (np.array([[0.0, 1.0, 2.0]]), "int32 or int64 array, found float64"),
+        (np.array([[0, 1, 2]], np.uint32), "int32 or int64 array, found uint32"),
+        ([[0, 1, 2]], "int32 or int64 array, found list"),
+        (np.array([[0, 1]]), r"shape \[batch, 3\], found \[1, 2\]"),
+        (np.array([0, 1, 2]), r"shape \[batch, 3\], found \[3\]"),
+    ],
+)
+def test_bad_ids_are_refused_by_row_field_and_id(trained, make_tables, assert_same_state, ids, message):
+    before = trained.state()
+    with pytest.raises(ValueError, match=message):
+        trained.unique(ids)
+    same = make_tables(trained.spec)
+    same.load_state(before, trained.step)
+    assert_same_state(trained, same)
+
+
+def with_value(spec, table, place, value):
+    deep = np.ones((len(IDS), len(spec.field_names) * spec.embedding_dim), np.float32)
+    gradients = RowGradients(deep, np.ones(len(IDS), np.float32))
+    getattr(gradients, table)[place] = value
+    return gradients
+
+
+@pytest.mark.parametrize(
+    ("table", "place", "value", "message"),
+    [
+        (DEEP, (2, 7), np.nan, "deep gradient of batch row 2, field C2 is nan"),
+        (DEEP, (0, 14), np.inf, "deep gradient of batch row 0, field C3 is inf"),
+        (WIDE, 1, -np.inf, "wide gradient of batch row 1 is -inf"),
+    ],
+)
+def test_gradients_that_are_not_finite_change_nothing(
+    trained, make_tables, assert_same_state, table, place, value, message
+):
+    before = trained.state()
+    with pytest.raises(FloatingPointError, match=message):
+        trained.update(trained.unique(IDS + 1 - IDS // 49), with_value(trained.spec, table, place, value))
+    same = make_tables(trained.spec)
+    same.load_state(before, 3)
+    assert_same_state(trained, same)
+
+
+def test_checked_gradients_are_not_checked_again(trained):
+    trained.update(trained.unique(IDS), with_value(trained.spec, WIDE, 0, np.nan), checked=True)
+    assert np.isnan(trained.state()[WIDE].arrays["linear"]).any()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"deep": np.ones((3, 14), np.float32)}, r"deep gradients must be float32 \[3, 15\], found float32 \[3, 14\]"),
+        ({"deep": np.ones((3, 15))}, "found float64"),
+        ({"wide": np.ones((3, 1), np.float32)}, r"wide gradients must be float32 \[3\]"),
+        ({"wide": None}, "found NoneType"),
+        ({"scale": np.inf}, "scale of the row gradients must be finite"),
+    ],
+)
+def test_gradients_that_do_not_fit_the_batch_are_refused(trained, change, message):
+    gradients = dataclasses.replace(with_value(trained.spec, WIDE, 0, 1), **change)
+    with pytest.raises(ValueError, match=message):
+        trained.update(trained.unique(IDS), gradients)
+    assert trained.step == 3
+
+
+def test_gradients_need_not_be_contiguous(make_tables, make_spec, random_gradients, assert_same_state):
+    spec = make_spec()
+    plain, strided = make_tables(spec), make_tables(spec)
+    gradients = random_gradients(spec, 3, np.random.default_rng(0))
+    plain.update(plain.unique(IDS), gradients)
+    columns = RowGradients(np.asfortranarray(gradients.deep), np.repeat(gradients.wide, 2)[::2])
+    strided.update(strided.unique(np.asfortranarray(IDS)), columns)
+    assert_same_state(strided, plain)
+
+
+def test_a_loaded_state_goes_on_as_if_nothing_had_happened(trained, make_tables, random_gradients, assert_same_state):
+    resumed = make_tables(trained.spec)
+    resumed.load_state(trained.state(), trained.step)
+    assert_same_state(resumed, trained)
+    gradients = random_gradients(trained.spec, 3, np.random.default_rng(2))
+    for tables in (trained, resumed):
+        tables.update(tables.unique(IDS + 1 - IDS // 49), gradients)
+    assert_same_state(resumed, trained)
+
+
+def test_load_state_forgets_what_was_there(trained, make_tables, assert_same_state):
+    trained.load_state({}, step=0)
+    assert_same_state(trained, make_tables(trained.spec))
+
+
+def test_state_is_a_copy(trained):
+    before = trained.state()[DEEP].arrays["rows"].copy()
+    trained.state()[DEEP].arrays["rows"][:] = 0
+    np.testing.assert_array_equal(trained.state()[DEEP].arrays["rows"], before)
+
+
+def one_row_state(row_id=3, value=1.0, width=5):
+    arrays = {name: np.full((1, width), value, np.float32) for name in STATE_ARRAYS[DEEP]}
+    return TableState(np.array([row_id]), arrays)
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"middle": one_row_state()}, "unknown table 'middle'"),
+        ({DEEP: one_row_state(row_id=50)}, "from 50 to 50, outside 0 … 49"),
+        ({DEEP: one_row_state(row_id=-1)}, "outside"),
+        ({DEEP: one_row_state(width=4)}, r"deep rows must be float32 \[1, 5\]"),
+        ({DEEP: one_row_state(value=np.nan)}, "deep rows of row 3 is nan"),
+        ({DEEP: TableState(np.array([3, 3]), {})}, "must ascend without repetition"),
+        ({DEEP: TableState(np.array([3.0]), {})}, "row_ids must be int64"),
+        ({WIDE: one_row_state(width=1)}, "wide state must have the arrays rows, accumulator, linear"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused(trained, make_tables, assert_same_state, state, message):
+    same = make_tables(trained.spec)
+    same.load_state(trained.state(), trained.step)
+    with pytest.raises(ValueError, match=message):
+        trained.load_state(state, step=9)
+    assert_same_state(trained, same)
+
+
+@pytest.mark.parametrize("batch", [0, 1])
+def test_batches_of_no_row_and_of_one(make_tables, make_spec, random_gradients, batch):
+    spec = make_spec()
+    tables = make_tables(spec)
+    unique = tables.unique(IDS[:batch])
+    rows = tables.lookup(unique)
+    assert rows.deep.shape == (batch, 15)
+    assert rows.wide.shape == (batch,)
+    tables.update(unique, random_gradients(spec, batch, np.random.default_rng(0)))
+    assert tables.step == 1
+    assert tables.state()[DEEP].row_ids.tolist() == np.unique(IDS[:batch]).tolist()
+
+
+def test_int32_and_int64_ids_do_the_same(make_tables, make_spec, random_gradients, assert_same_state):
+    spec = make_spec()
+    narrow, broad = make_tables(spec), make_tables(spec)
+    gradients = random_gradients(spec, len(IDS), np.random.default_rng(0))
+    narrow.update(narrow.unique(IDS), gradients)
+    broad.update(broad.unique(IDS.astype(np.int64)), gradients)
+    assert_same_state(broad, narrow)
+
+
+shapes = st.fixed_dictionaries(
+    {
+        "vocabulary_size": st.sampled_from([1, 2, 30, 5000]),
+        "embedding_dim": st.sampled_from([1, 3, 16, 17, 80, 300]),
+        "num_fields": st.integers(1, 5),
+    }
+)
+
+
+@given(shape=shapes, batch=st.integers(0, 60), seed=st.integers(0, 2**32))
+@settings(max_examples=60, deadline=None)
+def test_a_step_is_the_reference_s(make_tables, make_spec, random_ids, random_gradients, shape, batch, seed):
+    """From equal state, to 1e-6 of the scale: backends sum in the same order."""
+    spec, rng = make_spec(**shape), np.random.default_rng(seed)
+    tables, reference = make_tables(spec), ReferenceTables(spec)
+    for _ in range(2):
+        ids, gradients = random_ids(spec, batch, rng), random_gradients(spec, batch, rng, scale=0.5)
+        rows, expected = (t.lookup(t.unique(ids)) for t in (tables, reference))
+        np.testing.assert_allclose(rows.deep, expected.deep, rtol=0, atol=1e-6 * spec.initial_scale)
+        np.testing.assert_allclose(rows.wide, expected.wide, rtol=0, atol=1e-6)
+        assert rows.squared_norm == pytest.approx(expected.squared_norm, rel=1e-9)
+        for t in (tables, reference):
+            t.update(t.unique(ids), gradients)
+        found_state, expected_state = tables.state(), reference.state()
+        for table, saved in expected_state.items():
+            np.testing.assert_array_equal(found_state[table].row_ids, saved.row_ids)
+            for name, array in saved.arrays.items():
+                scale = np.abs(array).max(initial=1e-30)
+                np.testing.assert_allclose(found_state[table].arrays[name], array, rtol=0, atol=1e-6 * scale)
+        reference.load_state(found_state, tables.step)
+
+
+def test_many_steps_stay_with_the_reference(make_tables, make_spec, random_ids, random_gradients):
+    spec, rng, num_steps = make_spec(vocabulary_size=300, embedding_dim=16), np.random.default_rng(5), 200
+    tables, reference = make_tables(spec), ReferenceTables(spec)
+    for _ in range(num_steps):
+        ids, gradients = random_ids(spec, 40, rng), random_gradients(spec, 40, rng)
+        for t in (tables, reference):
+            t.update(t.unique(ids), gradients)
+    difference = tables.state()[DEEP].arrays["rows"] - reference.state()[DEEP].arrays["rows"]
+    assert np.abs(difference).max() <= 1e-4 * spec.deep_optimizer.learning_rate * num_steps
