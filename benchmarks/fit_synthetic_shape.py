@@ -25,7 +25,7 @@ VOCABULARY_ROWS = 36_672_493
 VOCABULARY_MIN_COUNT = 10
 RELATIVE_TOLERANCE = 0.01  # of a published count, against 1 of a slope that differs from its neighbour's
 STEEPEST_SLOPE = 12.0
-UNSEEN_FACTORS = (1, 1.1, 10)  # values that exist over values that the whole log shows; the best fit is taken
+UNSEEN_FACTORS = (1, 1.1, 2, 10)  # values that exist over values that the whole log shows; the best fit is taken
 
 
 def published_counts(facts: dict, field: int) -> np.ndarray:

@@ -41,7 +41,7 @@ from data_prep.truth import TRUTH_SCHEMA, truth_path
 
 BLOCK_ROWS = 32_768
 # The planted model is solved for on rows that no log holds: blocks past any that a log can reach.
-SOLVING_BLOCKS = range(1 << 62, (1 << 62) + 4)
+SOLVING_BLOCKS = range(1 << 62, (1 << 62) + 2)
 GZIP_LEVEL = 1  # level 6 takes four times as long for a file a tenth smaller
 _TEXT_FORM = csv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
 _HEX_DIGITS = np.frombuffer("".join(f"{number:04x}" for number in range(1 << 16)).encode(), dtype="S4")

@@ -22,7 +22,7 @@ from data_prep.synthetic_shape import NUM_NUMERIC, LogShape, categorical_names, 
 
 # The parts of the log odds and the share of their variance each makes. `rare` and the target below make the
 # log as hard as the real one; benchmarks/synthetic_hardness.py shows by how much.
-PART_SHARES = {"frequent": 0.30, "rare": 0.32, "interactions": 0.13, "numbers": 0.25}
+PART_SHARES = {"frequent": 0.36, "rare": 0.27, "interactions": 0.04, "numbers": 0.33}
 BEST_AUC = 0.81
 RARE_SHARE = 1e-4  # of all rows: 100 in a million
 # Small and middling fields, so that most pairs of values come often enough to be learnt.
@@ -30,6 +30,11 @@ INTERACTING_NUMBERS = ("I6", "I7")
 INTERACTING_FIELDS = ("C2", "C6", "C11", "C14", "C17", "C23")
 LATENT_WIDTH = 4
 LARGEST_NUMBER = 2.5  # of the standardized numbers: keeps a single wild number from deciding a row
+# Among the frequent values, and among the rare ones, an effect fades with the value's share s as s / (s + half),
+# so that what 94,000 rows cannot teach a few million can, and little is left that no log could teach.
+HALF_FREQUENT = 1e-2
+HALF_RARE = 1e-5
+WAVE = 0.3  # of a number's effect that no straight line follows, against 1 of that which one does
 UNIT_UNIFORM = np.sqrt(3.0)  # uniform numbers of [-√3, √3] have variance 1
 
 # What a hash is for, beside (seed, field).
@@ -40,26 +45,42 @@ _EFFECT, _LATENT, _SLOPE, _WAVE, _MISSING = range(5)
 class PlantedClicks:
     """The planted model: hashes of `seed`, and what was solved for.
 
-    `first_rare` [C] is the first rank whose value is rare; `latent_means` [m, L] are taken off, so that an
-    interaction says nothing about either field alone; `weights` [4] multiply the parts.
+    `latent_means` [m, L] are taken off, so that an interaction says nothing about either field alone;
+    `weights` [4] multiply the parts.
     """
 
     seed: int
     shape: LogShape
-    first_rare: np.ndarray
     latent_means: np.ndarray
     weights: np.ndarray
     bias: float
 
     def logit_parts(self, numbers: np.ndarray, ranks: np.ndarray, number_missing: np.ndarray) -> np.ndarray:
         """The parts [4, n] of the log odds, in the order of `PART_SHARES`; the bias is not in them."""
-        scaled = self._standardized(numbers, number_missing)
-        frequent, rare = self._value_effects(ranks)
-        latents = self.latents(scaled, ranks) - self.latent_means[:, None, :]
-        parts = [frequent, rare, _sum_of_pairs(latents), self._number_effects(scaled, number_missing)]
-        return np.stack(parts) * self.weights[:, None]
+        scaled = self.standardized(numbers, number_missing)
+        shares = self.shape.value_shares(ranks)
+        effects = np.stack([self.value_effects(field, ranks[field], shares[field]) for field in range(len(ranks))])
+        is_rare = shares < RARE_SHARE
+        latents = self.latents(scaled, ranks, shares) - self.latent_means[:, None, :]
+        return np.stack(
+            [
+                np.where(is_rare, 0, effects).sum(axis=0),
+                np.where(is_rare, effects, 0).sum(axis=0),
+                self.weights[2] * _sum_of_pairs(latents),
+                self.weights[3] * self._number_effects(scaled, number_missing),
+            ]
+        )
 
-    def latents(self, scaled: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+    def value_effects(self, field: int, ranks: np.ndarray, shares: np.ndarray) -> np.ndarray:
+        """What values [n] of a categorical field, with these shares of the rows [n], add to the log odds [n]."""
+        strength = np.where(
+            shares < RARE_SHARE,
+            self.weights[1] * shares / (shares + HALF_RARE),
+            self.weights[0] * shares / (shares + HALF_FREQUENT),
+        )
+        return strength * _hashed_uniform(_key(self.seed, NUM_NUMERIC + field, _EFFECT), ranks)
+
+    def latents(self, scaled: np.ndarray, ranks: np.ndarray, shares: np.ndarray) -> np.ndarray:
         """Latent vectors [m, n, L] of the interacting fields; 0 for a rare value."""
         of_rows = []
         for name in INTERACTING_NUMBERS:
@@ -69,17 +90,8 @@ class PlantedClicks:
         for name in INTERACTING_FIELDS:
             field = categorical_names().index(name)
             vectors = _hashed_vector(_key(self.seed, NUM_NUMERIC + field, _LATENT), ranks[field])
-            of_rows.append(vectors * (ranks[field] < self.first_rare[field])[:, None])
+            of_rows.append(vectors * (shares[field] >= RARE_SHARE)[:, None])
         return np.stack(of_rows)
-
-    def _value_effects(self, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        frequent, rare = np.zeros(ranks.shape[1]), np.zeros(ranks.shape[1])
-        for field, of_field in enumerate(ranks):
-            effect = _hashed_uniform(_key(self.seed, NUM_NUMERIC + field, _EFFECT), of_field)
-            is_rare = of_field >= self.first_rare[field]
-            rare += np.where(is_rare, effect, 0)
-            frequent += np.where(is_rare, 0, effect)
-        return frequent, rare
 
     def _number_effects(self, scaled: np.ndarray, missing: np.ndarray) -> np.ndarray:
         total = np.zeros(scaled.shape[1])
@@ -88,11 +100,12 @@ class PlantedClicks:
                 _hashed_uniform(_key(self.seed, field, purpose), np.zeros(1, dtype=np.int64))
                 for purpose in (_SLOPE, _WAVE, _MISSING)
             )
-            effect = slope * scaled[field] + wave * np.cos(2 * scaled[field])
+            effect = slope * scaled[field] + WAVE * wave * np.cos(2 * scaled[field])
             total += np.where(missing[field], constant, effect)
         return total
 
-    def _standardized(self, numbers: np.ndarray, missing: np.ndarray) -> np.ndarray:
+    def standardized(self, numbers: np.ndarray, missing: np.ndarray) -> np.ndarray:
+        """Numbers [N, n] on a logarithmic scale, about -1 to 1; 0 where missing."""
         scaled = np.stack(
             [shape.standardize(of_field) for shape, of_field in zip(self.shape.numbers, numbers, strict=True)]
         )
@@ -103,12 +116,9 @@ def plant(
     seed: int, shape: LogShape, numbers: np.ndarray, ranks: np.ndarray, number_missing: np.ndarray
 ) -> PlantedClicks:
     """The planted model of `seed`, its weights solved for on the rows given (as `draw_fields` makes them)."""
-    first_rare = np.array([value.num_more_frequent_than(RARE_SHARE) for value in shape.values])
     members = len(INTERACTING_NUMBERS) + len(INTERACTING_FIELDS)
-    plain = PlantedClicks(
-        seed, shape, first_rare, np.zeros((members, LATENT_WIDTH)), np.ones(len(PART_SHARES)), bias=0.0
-    )
-    means = plain.latents(plain._standardized(numbers, number_missing), ranks).mean(axis=1)
+    plain = PlantedClicks(seed, shape, np.zeros((members, LATENT_WIDTH)), np.ones(len(PART_SHARES)), bias=0.0)
+    means = plain.latents(plain.standardized(numbers, number_missing), ranks, shape.value_shares(ranks)).mean(axis=1)
     centered = replace(plain, latent_means=means)
     parts = centered.logit_parts(numbers, ranks, number_missing)
     weights = np.sqrt(list(PART_SHARES.values())) / parts.std(axis=1)
@@ -120,7 +130,7 @@ def solve_scale_and_bias(scores: np.ndarray, click_rate: float, best_auc: float)
     """(scale, bias) for which sigmoid(scale · scores + bias) has that mean and that expected best AUC."""
     ordered = np.sort(scores)
     low, high = 0.1, 10.0  # log odds of a standard deviation of 0.1 are nearly chance, of 10 nearly certain
-    for _ in range(30):
+    for _ in range(24):
         scale = np.sqrt(low * high)
         bias = _solve_bias(scale * ordered, click_rate)
         if expected_auc(sigmoid(scale * ordered + bias)) < best_auc:
@@ -156,7 +166,7 @@ def mix_64_bits(values: np.ndarray) -> np.ndarray:
 
 def _solve_bias(logit: np.ndarray, click_rate: float) -> float:
     low, high = -30.0, 30.0
-    for _ in range(40):
+    for _ in range(32):
         bias = (low + high) / 2
         if sigmoid(logit + bias).mean() < click_rate:
             low = bias

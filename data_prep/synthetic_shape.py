@@ -68,9 +68,9 @@ class ValueShape:
         # A value's share is even within its bin, so the rank is a straight line of the cumulative share.
         return np.interp(uniform, self.cumulative, self.edges).astype(np.int64)
 
-    def num_more_frequent_than(self, share: float) -> int:
-        """How many values hold more than `share` of all rows: the first rank that does not."""
-        return int(self.edges[np.count_nonzero(self.share_of_bin > share)])
+    def share(self, ranks: np.ndarray) -> np.ndarray:
+        """Share [n] of all rows that each rank [n] holds; missing counts as frequent as the top value."""
+        return self.share_of_bin[np.searchsorted(self.edges, np.maximum(ranks, 0), side="right") - 1]
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,10 @@ class LogShape:
     missing_groups: tuple[tuple[int, ...], ...]
     missing_shares: tuple[float, ...]  # of each group
     click_rate: float
+
+    def value_shares(self, ranks: np.ndarray) -> np.ndarray:
+        """Share of all rows that the value of each cell holds [C, n]; `ranks` [C, n]."""
+        return np.stack([value.share(of_field) for value, of_field in zip(self.values, ranks, strict=True)])
 
     @property
     def num_uniforms(self) -> int:

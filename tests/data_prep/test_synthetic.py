@@ -1,0 +1,263 @@
+"""The synthetic log: its form, its sameness, the published shape, and the truth beside it."""
+
+import gzip
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from sklearn.metrics import log_loss, roc_auc_score
+
+from data_prep import synthetic, synthetic_clicks
+from data_prep.synthetic import BLOCK_ROWS, block_text, draw_block, synthesize, synthetic_log, value_codes
+from data_prep.synthetic_clicks import expected_auc, sigmoid, solve_scale_and_bias
+from data_prep.synthetic_shape import FACTS_FILE, categorical_names, load_shape
+from data_prep.truth import area_under_curve, best_possible, read_truth, truth_path
+
+FACTS = json.loads(FACTS_FILE.read_text(encoding="utf-8"))
+SAMPLE_ROWS = 137_139  # as many as the published sample has
+
+
+@pytest.fixture(scope="module")
+def log():
+    return synthetic_log(seed=7)
+
+
+@pytest.fixture(scope="module")
+def sample(log):
+    """Numbers, their missing mask, ranks and labels of as many rows as the published sample has."""
+    blocks = [draw_block(log, index) for index in range(-(-SAMPLE_ROWS // BLOCK_ROWS))]
+    names = ("numbers", "number_missing", "ranks", "label", "probability")
+    return {
+        name: np.concatenate([np.atleast_2d(getattr(block, name)) for block in blocks], axis=1)[:, :SAMPLE_ROWS]
+        for name in names
+    }
+
+
+@pytest.fixture(scope="module")
+def small_log(tmp_path_factory):
+    path = tmp_path_factory.mktemp("log") / "train.txt"
+    return synthesize(path, rows=BLOCK_ROWS + 1000, seed=3, workers=1)
+
+
+def test_lines_have_the_raw_form(small_log):
+    lines = small_log.log_path.read_bytes().split(b"\n")
+    assert lines.pop() == b""
+    assert len(lines) == small_log.rows
+    for line in lines[::500]:
+        label, *cells = line.decode("ascii").split("\t")
+        assert label in ("0", "1")
+        assert len(cells) == 13 + 26
+        assert all(cell == "" or cell.lstrip("-").isdigit() for cell in cells[:13])
+        assert all(cell == "" or (len(cell) == 8 and set(cell) <= set("0123456789abcdef")) for cell in cells[13:])
+
+
+def test_text_says_what_was_drawn(log):
+    block = draw_block(log, 0)
+    rows = [line.split("\t") for line in block_text(block, 200).decode().splitlines()]
+    for row in range(200):
+        missing = np.concatenate([block.number_missing[:, row], block.ranks[:, row] < 0])
+        codes = [f"{value_codes(field, block.ranks[field, row : row + 1])[0]:08x}" for field in range(26)]
+        cells = [*map(str, block.numbers[:, row]), *codes]
+        expected = ["" if gone else cell for cell, gone in zip(cells, missing, strict=True)]
+        assert rows[row] == [str(block.label[row]), *expected]
+
+
+def test_bytes_do_not_depend_on_workers(small_log, tmp_path):
+    again = synthesize(tmp_path / "again.txt", rows=small_log.rows, seed=3, workers=2)
+    assert again.log_path.read_bytes() == small_log.log_path.read_bytes()
+    assert again.truth_path.read_bytes() == small_log.truth_path.read_bytes()
+    assert again.clicks == small_log.clicks
+
+
+def test_a_shorter_log_is_the_start_of_a_longer_one(small_log, tmp_path):
+    short = synthesize(tmp_path / "short.txt", rows=BLOCK_ROWS - 5, seed=3, workers=1)
+    assert small_log.log_path.read_bytes().startswith(short.log_path.read_bytes())
+
+
+def test_another_seed_is_another_log(small_log, tmp_path):
+    other = synthesize(tmp_path / "other.txt", rows=100, seed=4, workers=1)
+    assert not small_log.log_path.read_bytes().startswith(other.log_path.read_bytes())
+
+
+def test_gz_holds_the_same_lines(small_log, tmp_path):
+    packed = synthesize(tmp_path / "train.txt.gz", rows=small_log.rows, seed=3, workers=1)
+    assert gzip.decompress(packed.log_path.read_bytes()) == small_log.log_path.read_bytes()
+    assert packed.truth_path.name == "train.txt.gz.truth.parquet"
+
+
+def test_truth_lies_beside_every_row(small_log):
+    truth = pq.read_table(small_log.truth_path)
+    labels = [int(line[:1]) for line in small_log.log_path.read_bytes().splitlines()]
+    assert truth["row_number"].to_pylist() == list(range(small_log.rows))
+    assert truth["label"].to_pylist() == labels
+    assert sum(labels) == small_log.clicks
+
+
+def test_read_truth_gives_rows_in_the_order_asked_for(small_log):
+    whole = pq.read_table(small_log.truth_path)
+    asked = np.array([BLOCK_ROWS + 3, 5, BLOCK_ROWS - 1, 5, BLOCK_ROWS])
+    probability, label = read_truth(small_log.truth_path, asked)
+    assert probability.tolist() == whole["probability"].to_numpy()[asked].tolist()
+    assert label.tolist() == whole["label"].to_numpy()[asked].tolist()
+
+
+def test_read_truth_refuses_rows_that_are_not_there(small_log, tmp_path):
+    with pytest.raises(ValueError, match=r"asked for row 33,768"):
+        read_truth(small_log.truth_path, np.array([0, small_log.rows]))
+    with pytest.raises(ValueError, match=r"asked for row -1"):
+        read_truth(small_log.truth_path, np.array([-1]))
+    with pytest.raises(FileNotFoundError, match="synthesize"):
+        read_truth(truth_path(tmp_path / "real.txt"), np.array([0]))
+
+
+def test_best_possible_is_scikit_learns(small_log):
+    asked = np.arange(0, small_log.rows, 3)
+    probability, label = read_truth(small_log.truth_path, asked)
+    best = best_possible(small_log.truth_path, asked)
+    assert best.rows == len(asked)
+    assert best.auc == pytest.approx(roc_auc_score(label, probability), abs=1e-12)
+    assert best.log_loss == pytest.approx(log_loss(label, probability), abs=1e-12)
+
+
+def test_area_under_curve_shares_ties():
+    score, label = np.array([0.1, 0.5, 0.5, 0.5, 0.9]), np.array([0, 1, 0, 1, 0])
+    assert area_under_curve(score, label) == pytest.approx(roc_auc_score(label, score))
+    assert np.isnan(area_under_curve(score, np.zeros(5, dtype=np.int8)))
+
+
+def test_expected_auc_is_the_mean_over_labels():
+    probability = np.sort(np.random.default_rng(0).uniform(size=200))
+    draws = np.random.default_rng(1).uniform(size=(400, 200)) < probability
+    mean = np.mean([area_under_curve(probability, labels.astype(np.int8)) for labels in draws])
+    assert expected_auc(probability) == pytest.approx(mean, abs=0.005)  # 400 draws: about 0.0015 of error
+
+
+def test_scale_and_bias_meet_click_rate_and_auc():
+    scores = np.random.default_rng(0).normal(size=5000)
+    scale, bias = solve_scale_and_bias(scores, click_rate=0.3, best_auc=0.8)
+    probability = np.sort(sigmoid(scale * scores + bias))
+    assert probability.mean() == pytest.approx(0.3, abs=1e-6)
+    assert expected_auc(probability) == pytest.approx(0.8, abs=1e-6)
+
+
+@pytest.mark.parametrize("seed", [0, 11])
+def test_click_rate_and_best_auc_are_the_promised_ones(seed):
+    block = draw_block(synthetic_log(seed), 0)
+    # 32,768 rows: the click rate's standard error is 0.0024, the AUC's 0.0026.
+    assert block.label.mean() == pytest.approx(0.2562, abs=0.01)
+    assert 0.80 < area_under_curve(block.probability, block.label) < 0.82
+
+
+def test_values_are_unique_codes():
+    ranks = np.arange(-1, 1_000_000)
+    assert len(np.unique(value_codes(2, ranks))) == len(ranks)
+    assert not np.array_equal(value_codes(2, ranks[:10]), value_codes(3, ranks[:10]))
+
+
+def test_missing_shares_and_fields_missing_together(sample):
+    missing = np.concatenate([sample["number_missing"], sample["ranks"] < 0])
+    published = np.array(FACTS["integer"]["missing_percent"] + FACTS["categorical"]["missing_percent"])
+    assert missing.mean(axis=1) * 100 == pytest.approx(published, abs=0.6)  # four standard errors at 44 %
+    names = [f"I{i}" for i in range(1, 14)] + categorical_names()
+    for group in FACTS["missing_together"]:
+        first, *others = (missing[names.index(name)] for name in group)
+        assert all(np.array_equal(first, other) for other in others)
+
+
+def test_distinct_values_and_top_shares(sample):
+    for field, name in enumerate(categorical_names()):
+        ranks = sample["ranks"][field]
+        values, counts = np.unique(ranks[ranks >= 0], return_counts=True)
+        published = FACTS["categorical"]["distinct_in_137139_rows"][field]
+        # The curve through all published counts is within 11 % of this one; a few values matter in small fields.
+        assert len(values) == pytest.approx(published, rel=0.12, abs=2), name
+        top = FACTS["categorical"]["top_value_percent"][field]
+        assert 100 * counts.max() / SAMPLE_ROWS == pytest.approx(top, abs=0.6), name
+
+
+def test_new_values_arrive_late_as_in_the_real_log(sample):
+    first = SAMPLE_ROWS * 6 // 7
+    for name, published in FACTS["unseen_in_last_seventh_given_first_six_percent"].items():
+        ranks = sample["ranks"][categorical_names().index(name)]
+        late = ranks[first:][ranks[first:] >= 0]
+        unseen = 100 * (~np.isin(late, ranks[:first])).mean()
+        assert unseen == pytest.approx(published, abs=2.5), name
+
+
+def test_vocabulary_of_the_whole_log():
+    """Expected distinct values of 45.8 M rows, which no test can draw."""
+    for field, shape in enumerate(load_shape().values):
+        values = np.diff(shape.edges)
+        expected = (values * -np.expm1(-FACTS["rows"] * shape.share_of_bin)).sum()
+        has_missing = FACTS["categorical"]["missing_percent"][field] > 0
+        published = FACTS["categorical"]["cardinality_including_missing"][field] - has_missing
+        assert expected == pytest.approx(published, rel=0.05, abs=2.5), categorical_names()[field]
+
+
+def test_quantiles_and_extremes_of_numbers(sample):
+    integer = FACTS["integer"]
+    for field, published in enumerate(integer["quantiles_1_25_50_75_99"]):
+        numbers = sample["numbers"][field][~sample["number_missing"][field]]
+        quantiles = np.quantile(numbers, [0.01, 0.25, 0.5, 0.75, 0.99])
+        assert quantiles == pytest.approx(np.array(published), rel=0.12, abs=1), f"I{field + 1}"
+        assert integer["min"][field] <= numbers.min()
+        assert numbers.max() <= integer["max"][field]
+        # The largest of 0.3 % of the rows lies between the last quantile and the maximum of all.
+        assert numbers.max() > published[-1]
+    assert sample["numbers"][1].min() in (-2, -3)
+
+
+def test_extremes_are_met_once_in_the_whole_log():
+    for field, shape in enumerate(load_shape().numbers):
+        edge = 1 / FACTS["rows"]
+        drawn = shape.draw(np.array([0.0, edge, 1 - edge, np.nextafter(1, 0)]))
+        low, high = FACTS["integer"]["min"][field], FACTS["integer"]["max"][field]
+        assert drawn.tolist() == [low, low, high, high], f"I{field + 1}"
+
+
+def test_parts_have_their_shares_of_the_variance(log):
+    parts = draw_block(log, 5).logit_parts
+    share = parts.var(axis=1) / parts.sum(axis=0).var()
+    assert share == pytest.approx(np.array(list(synthetic_clicks.PART_SHARES.values())), abs=0.03)
+
+
+def test_effects_belong_to_values_not_to_rows(log):
+    ranks = np.array([5, 5, 90_000_000, 5])
+    effects = log.planted.value_effects(2, ranks, log.shape.values[2].share(ranks))
+    assert effects[0] == effects[1] == effects[3] != effects[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rows": 0}, "at least 1 row, asked for 0"),
+        ({"rows": -3}, "at least 1 row, asked for -3"),
+        ({"rows": 10, "seed": -1}, "the seed must be from 0"),
+        ({"rows": 10, "workers": 0}, "at least 1 worker"),
+    ],
+)
+def test_wrong_arguments_are_named(tmp_path, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        synthesize(tmp_path / "train.txt", **arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no folder .*nowhere"):
+        synthesize(tmp_path / "nowhere" / "train.txt", rows=10)
+
+
+def test_a_folder_is_no_log(tmp_path):
+    with pytest.raises(IsADirectoryError, match=r"train\.txt"):
+        synthesize(tmp_path, rows=10)
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(synthetic, "block_text", fail)
+    with pytest.raises(OSError, match="No space left"):
+        synthesize(tmp_path / "train.txt", rows=10, workers=1)
+    assert list(tmp_path.iterdir()) == []
