@@ -11,8 +11,11 @@ import sys
 from pathlib import Path
 
 from app import device
+from app.checkpoint import best_or_newest
 from app.cluster import check_rank_table
 from app.config import Config
+from app.run_folder import open_run, run_checkpoints
+from app.tables import pick_backend
 from data_prep import settings
 from data_prep.schema import read_schema
 
@@ -66,14 +69,13 @@ def _train(arguments: argparse.Namespace) -> None:
     if arguments.rank_table != "-":
         check_rank_table(Path(arguments.rank_table), arguments.ranks)
     schema = read_schema(arguments.dataset)
+    # All that can fail for a wrong setting comes before the run folder: an older run is not put aside for nothing.
     device.prepare_environment(config.device)
+    target = device.select_device(config.device)
+    backend = pick_backend(config.tables.backend, config.model.fold_numeric)
     if arguments.dry_run:
-        device.select_device(config.device)
-        _print_placement(config)
+        _print_placement(config, target, backend)
         return
-
-    from app.run_folder import open_run
-
     run, lock = open_run(Path.cwd(), 0, config, schema)
     with lock:
         log_file = logging.FileHandler(run.log_path, encoding="utf-8")
@@ -81,9 +83,11 @@ def _train(arguments: argparse.Namespace) -> None:
         logging.getLogger().addHandler(log_file)
         log.info("%s run in %s: %s", run.plan.kind, run.path, run.plan.reason)
         try:
-            device.select_device(config.device)
             from app.train import Trainer
 
+            log.info(
+                "the tower runs on %s, the tables are %s, %d host threads", target, backend, config.device.num_threads
+            )
             Trainer(config, arguments.dataset, schema, run).train()
         except BaseException as error:
             run.set_status("failed")
@@ -93,22 +97,24 @@ def _train(arguments: argparse.Namespace) -> None:
         log.info("finished; judge it on the test rows with: make eval")
 
 
-def _print_placement(config: Config) -> None:
+def _print_placement(config: Config, target: str, backend: str) -> None:
     from app.tables.stock import describe_placement, placed_ops
 
-    for line in describe_placement(placed_ops(config.wide_optimizer)):
-        print(line)
+    print(f"tower: on {target}")
+    if backend == "stock":
+        for line in describe_placement(placed_ops(config.wide_optimizer)):
+            print(line)
+    else:
+        print(f"tables: {backend}, on the host, outside the graph")
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:
-    from app.checkpoint import best_or_newest
-    from app.evaluate import describe, evaluate_checkpoint, one_line
-    from app.run_folder import run_checkpoints
-
     path = arguments.checkpoint or best_or_newest(run_checkpoints(arguments.run))
     device_options = device.DeviceOptions(target="CPU")
     device.prepare_environment(device_options)
     device.select_device(device_options)
+    from app.evaluate import describe, evaluate_checkpoint, one_line
+
     evaluation = evaluate_checkpoint(path, arguments.split, arguments.dataset)
     print(describe(evaluation))
     if arguments.run.is_dir():

@@ -46,7 +46,7 @@ class Parts:
         self.step.tables.load_state(state.tables, step)
 
     def _dense(self) -> dict[str, Parameter]:
-        return dict(self.optimizers.parameters_dict())
+        return self.model.named_parameters() | self.optimizers.named_state()
 
 
 def table_spec(config: Config, schema: Schema, field_names: tuple[str, ...]) -> TablesSpec:
@@ -68,13 +68,8 @@ def assemble(config: Config, schema: Schema) -> Parts:
 
     Raises ValueError for settings that do not go together.
     """
-    backend = pick_backend(config.tables.backend)
     folded = config.model.fold_numeric
-    if not folded and backend != "stock":
-        raise ValueError(
-            f"model.fold_numeric=false is for tables.backend=stock, the backend is {backend}: host tables leave the "
-            "numeric fields to the tower (the same function)"
-        )
+    backend = pick_backend(config.tables.backend, folded)
     categorical = tuple(field.name for field in schema.categorical)
     numeric = () if folded else tuple(field.name for field in schema.numeric)
     spec = table_spec(config, schema, numeric + categorical)
@@ -99,7 +94,7 @@ def load_for_scoring(path: Path, config: Config, schema: Schema, batch_size: int
     tables = make_host_tables(pick_host_backend(), spec, config.device.num_threads)
     tables.load_state(state.tables, step=0)
     model = make_model(config, schema)
-    expected = dict(model.parameters_dict())
+    expected = model.named_parameters()
     folded = state.dense if config.model.fold_numeric else fold_numeric(state, spec, schema.num_numeric)
     dense = {name: array for name, array in folded.items() if name in expected}
     check_dense(dense, expected)

@@ -88,7 +88,7 @@ def save(folder: Path, state: ModelState, manifest: Manifest) -> Path:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
-        save_file({name: np.ascontiguousarray(array) for name, array in state.dense.items()}, partial / DENSE)
+        save_file(state.dense, partial / DENSE)
         for table, rows in state.tables.items():
             save_file({ROW_IDS: rows.row_ids, **rows.arrays}, partial / shard_name(table, 0, 1))
         files = {path.name: _sync_and_describe(path) for path in sorted(partial.iterdir())}

@@ -52,7 +52,6 @@ def select_device(options: DeviceOptions) -> str:
         except (RuntimeError, ValueError) as error:
             reason = str(error).split(". ")[0]
             continue
-        log.info("the tower runs on %s; %d host threads", target, options.num_threads)
         return target
     raise ValueError(f"device.target={options.target} cannot be used here: {reason}. Choose device.target=CPU or auto.")
 

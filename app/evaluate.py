@@ -96,7 +96,7 @@ def describe(evaluation: Evaluation) -> str:
     metrics = evaluation.metrics
     lines = [
         f"{evaluation.split}: {metrics.rows:,} rows, click rate {metrics.click_rate:.4f}, "
-        f"checkpoint {evaluation.checkpoint} (epoch {evaluation.epoch}, step {evaluation.step})",
+        f"checkpoint {evaluation.checkpoint} (step {evaluation.step})",
         f"  AUC                 {metrics.auc:.6f}{_beside(evaluation.best, 'auc')}",
         f"  log loss            {metrics.log_loss:.6f}{_beside(evaluation.best, 'log_loss')}",
         f"  normalized entropy  {metrics.normalized_entropy:.6f}",

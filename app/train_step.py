@@ -17,7 +17,7 @@ from typing import Protocol
 
 import mindspore as ms
 import numpy as np
-from mindspore import ParameterTuple, Tensor, nn, ops
+from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from app.config import LossOptions
 from app.dataset import Batch
@@ -99,11 +99,11 @@ class DenseOptimizers(nn.Cell):
 
     def __init__(self, model: WideDeep, ftrl: FtrlOptions, adam: AdamOptions, loss_scale: float) -> None:
         super().__init__()
-        self.wide_parameters = ParameterTuple(model.wide.trainable_params())
-        self.tower_parameters = ParameterTuple(model.tower.trainable_params())
-        self.num_wide = len(self.wide_parameters)
+        named = model.named_parameters()
+        self.names = tuple(named)
+        self.num_wide = len(model.wide.trainable_params())
         self.wide = nn.FTRL(
-            self.wide_parameters,
+            list(named.values())[: self.num_wide],
             initial_accum=ftrl.initial_accumulator,
             learning_rate=ftrl.learning_rate,
             l1=ftrl.l1,
@@ -111,7 +111,7 @@ class DenseOptimizers(nn.Cell):
             loss_scale=loss_scale,
         )
         self.tower = nn.Adam(
-            self.tower_parameters,
+            list(named.values())[self.num_wide :],
             learning_rate=adam.learning_rate,
             beta1=adam.beta1,
             beta2=adam.beta2,
@@ -123,13 +123,25 @@ class DenseOptimizers(nn.Cell):
         """`gradients`: those of the wide head, then those of the tower, in the order of their parameters."""
         return self.wide(gradients[: self.num_wide]), self.tower(gradients[self.num_wide :])
 
+    def named_state(self) -> dict[str, Parameter]:
+        """All that the optimizers remember, by optimizer, array and the model's own parameter names."""
+        wide, tower = self.names[: self.num_wide], self.names[self.num_wide :]
+        return {
+            **{f"ftrl.accumulator.{name}": state for name, state in zip(wide, self.wide.moments, strict=True)},
+            **{f"ftrl.linear.{name}": state for name, state in zip(wide, self.wide.linear, strict=True)},
+            **{f"adam.first_moment.{name}": state for name, state in zip(tower, self.tower.moment1, strict=True)},
+            **{f"adam.second_moment.{name}": state for name, state in zip(tower, self.tower.moment2, strict=True)},
+            "adam.beta1_power": self.tower.beta1_power,
+            "adam.beta2_power": self.tower.beta2_power,
+        }
+
 
 class ForwardBackward(nn.Cell):
     """The gradients of the loss for rows and dense parameters, and the flag."""
 
     def __init__(self, model: WideDeep, options: LossOptions) -> None:
         super().__init__()
-        self.parameters = ParameterTuple(model.wide.trainable_params() + model.tower.trainable_params())
+        self.parameters = ParameterTuple(model.named_parameters().values())
         self.gradient = ms.value_and_grad(
             LossCell(model, options), grad_position=(0, 1), weights=self.parameters, has_aux=True
         )
@@ -256,11 +268,11 @@ def _first_in(places: Places) -> str | None:
 
 
 def _first_parameter(model: WideDeep) -> str | None:
-    for parameter in model.trainable_params():
+    for name, parameter in model.named_parameters().items():
         values = parameter.asnumpy()
         bad = np.argwhere(~np.isfinite(values))
         if len(bad):
-            return f"the parameter {parameter.name}{bad[0].tolist()} is {values[tuple(bad[0])]}"
+            return f"the parameter {name}{bad[0].tolist()} is {values[tuple(bad[0])]}"
     return None
 
 

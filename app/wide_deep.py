@@ -24,9 +24,9 @@ class WideHead(nn.Cell):
     def __init__(self, num_numeric: int) -> None:
         super().__init__()
         self.num_numeric = num_numeric
-        self.bias = Parameter(Tensor(np.zeros(1, np.float32)), name="wide.bias")
+        self.bias = Parameter(Tensor(np.zeros(1, np.float32)), name="bias")
         if num_numeric:
-            self.numeric_weight = Parameter(Tensor(np.zeros((num_numeric, 1), np.float32)), name="wide.numeric_weight")
+            self.numeric_weight = Parameter(Tensor(np.zeros((num_numeric, 1), np.float32)), name="numeric_weight")
 
     def construct(self, wide_rows: Tensor, numeric: Tensor) -> Tensor:
         """`wide_rows` [B] (summed over fields), `numeric` [B, N] -> [B]."""
@@ -55,18 +55,15 @@ class Tower(nn.Cell):
         if num_numeric:
             numeric_part, matrices[0] = np.split(matrices[0], [num_numeric * embedding_dim])
             numeric_rows = initial_rows(seed, np.arange(num_numeric), embedding_dim, initial_scale)
-            self.numeric_rows = Parameter(Tensor(numeric_rows), name="tower.numeric_rows")
+            self.numeric_rows = Parameter(Tensor(numeric_rows), name="numeric_rows")
             self.numeric_matrix = Parameter(
-                Tensor(numeric_part.reshape(num_numeric, embedding_dim, widths[1])), name="tower.numeric_matrix"
+                Tensor(numeric_part.reshape(num_numeric, embedding_dim, widths[1])), name="numeric_matrix"
             )
         self.matrices = ParameterTuple(
-            [Parameter(Tensor(matrix), name=f"tower.matrix_{i}") for i, matrix in enumerate(matrices)]
+            [Parameter(Tensor(matrix), name=f"matrix_{i}") for i, matrix in enumerate(matrices)]
         )
         self.biases = ParameterTuple(
-            [
-                Parameter(Tensor(np.zeros(width, np.float32)), name=f"tower.bias_{i}")
-                for i, width in enumerate(hidden_widths)
-            ]
+            [Parameter(Tensor(np.zeros(width, np.float32)), name=f"bias_{i}") for i, width in enumerate(hidden_widths)]
         )
         self.num_hidden = len(hidden_widths)
 
@@ -108,6 +105,16 @@ class WideDeep(nn.Cell):
     def construct(self, deep_rows: Tensor, wide_rows: Tensor, numeric: Tensor) -> Tensor:
         """`deep_rows` [B, C * D], `wide_rows` [B], `numeric` [B, N] -> logits [B]."""
         return self.wide(wide_rows, numeric) + self.tower(deep_rows, numeric)
+
+    def named_parameters(self) -> dict[str, Parameter]:
+        """All parameters by names of our own: MindSpore's change with the cell that a cell is put into."""
+        wide, tower = self.wide, self.tower
+        named = {"wide.bias": wide.bias}
+        if wide.num_numeric:
+            named["wide.numeric_weight"] = wide.numeric_weight
+            named |= {"tower.numeric_rows": tower.numeric_rows, "tower.numeric_matrix": tower.numeric_matrix}
+        named |= {f"tower.matrix_{i}": matrix for i, matrix in enumerate(tower.matrices)}
+        return named | {f"tower.bias_{i}": bias for i, bias in enumerate(tower.biases)}
 
 
 def _initial_matrix(seed: int, layer: int, fan_in: int, fan_out: int) -> np.ndarray:

@@ -20,11 +20,20 @@ class TablesOptions:
     backend: Backend = "auto"
 
 
-def pick_backend(wanted: Backend) -> str:
-    """The backend to use: `wanted`, or for auto the best that is there."""
-    if wanted != "auto":
-        return wanted
-    return "stock"
+def pick_backend(wanted: Backend, fold_numeric: bool) -> str:
+    """The backend to use: `wanted`, or for auto the best that is there.
+
+    Raises ValueError for numeric fields to be looked up by a backend that leaves them to the tower.
+    """
+    backend: str = wanted
+    if wanted == "auto":
+        backend = "stock"
+    if not fold_numeric and backend != "stock":
+        raise ValueError(
+            f"model.fold_numeric=false is for tables.backend=stock, the backend is {backend}: host tables leave the "
+            "numeric fields to the tower, which is the same function"
+        )
+    return backend
 
 
 def pick_host_backend() -> str:

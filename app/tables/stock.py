@@ -21,7 +21,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from app.device import deprecations_silenced
-from app.tables.interface import DEEP, WIDE, TablesSpec, TableState, UniqueIds, check_ids
+from app.tables.interface import STATE_ARRAYS, TablesSpec, TableState, UniqueIds, check_ids, check_state
 from app.tables.optimizers import FtrlOptions
 from app.tables.reference import initial_arrays
 
@@ -150,11 +150,12 @@ class StockTables:
             table: TableState(
                 row_ids, {name: parameter.asnumpy()[row_ids] for name, parameter in self._parameters(table).items()}
             )
-            for table in (WIDE, DEEP)
+            for table in STATE_ARRAYS
         }
 
     def load_state(self, state: dict[str, TableState], step: int) -> None:
         """See `HostTables.load_state`."""
+        check_state(state, self.spec)
         self.step = step
         self.touched[:] = False
         arrays = initial_arrays(self.spec)
@@ -167,9 +168,4 @@ class StockTables:
                 parameter.set_data(Tensor(by_name[name]))
 
     def _parameters(self, table: str) -> dict[str, Parameter]:
-        prefix = f"{table}."
-        return {
-            parameter.name.removeprefix(prefix): parameter
-            for parameter in self.parameters.get_parameters()
-            if parameter.name.startswith(prefix)
-        }
+        return {name: getattr(self.parameters, f"{table}_{name}") for name in STATE_ARRAYS[table]}

@@ -1,0 +1,71 @@
+# Every command of the project; `make help` lists them. CI calls only these.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3.11
+VENV ?= .venv
+RUN_PYTHON := $(CURDIR)/$(VENV)/bin/python
+CONFIG ?= configs/criteo.yaml
+INPUT ?= data/dac.tar.gz
+OUTPUT ?= prepared
+DATASET ?= $(OUTPUT)
+EPOCHS ?= 15
+RANK_TABLE_FILE ?= -
+RUN ?= device_0
+SPLIT ?= test
+CHECKPOINT ?=
+ROWS ?= 1000000
+SEED ?= 1
+ARGS ?=
+
+.PHONY: help
+help:  ## list every target
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
+
+$(VENV)/.installed: pyproject.toml requirements.lock
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	touch $@
+
+.PHONY: setup
+setup: $(VENV)/.installed  ## make .venv with the pinned packages
+
+.PHONY: synthesize
+synthesize: setup  ## make a synthetic log: ROWS=1000000 SEED=1 -> data/synthetic.txt
+	mkdir -p data
+	$(RUN_PYTHON) -m data_prep synthesize data/synthetic.txt --rows $(ROWS) --seed $(SEED)
+
+.PHONY: preprocess
+preprocess: setup  ## raw log to MindRecord: INPUT=data/dac.tar.gz OUTPUT=prepared CONFIG=configs/criteo.yaml ARGS=
+	$(RUN_PYTHON) -m data_prep prepare $(INPUT) $(OUTPUT) --config $(CONFIG) $(ARGS)
+
+.PHONY: inspect
+inspect: setup  ## check a prepared folder and show what it holds: OUTPUT=prepared
+	$(RUN_PYTHON) -m data_prep inspect $(OUTPUT)
+
+.PHONY: train
+train: setup  ## train, or go on with, the run in device_0: DATASET=prepared EPOCHS=15 CONFIG=... ARGS=section.key=value
+	CONFIG=$(abspath $(CONFIG)) bash scripts/run_auto_parallel_train.sh 1 $(EPOCHS) $(DATASET) $(RANK_TABLE_FILE) $(ARGS)
+
+.PHONY: eval
+eval: setup  ## judge a run's best checkpoint: RUN=device_0 SPLIT=test CHECKPOINT=
+	$(RUN_PYTHON) -m app evaluate --run $(RUN) --split $(SPLIT) $(if $(CHECKPOINT),--checkpoint $(CHECKPOINT))
+
+.PHONY: demo
+demo: setup  ## the whole way on a synthetic log, in minutes: ROWS=400000 -> demo/
+	bash scripts/run_demo.sh
+
+.PHONY: test
+test: setup  ## run all tests
+	$(RUN_PYTHON) -m pytest $(ARGS)
+
+.PHONY: lint
+lint: setup  ## ruff and mypy
+	$(RUN_PYTHON) -m ruff check .
+	$(RUN_PYTHON) -m ruff format --check .
+	$(RUN_PYTHON) -m mypy
+
+.PHONY: clean
+clean:  ## remove caches and the demo; data, prepared folders, runs and .venv stay
+	rm -rf demo build .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

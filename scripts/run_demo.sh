@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# The whole way on a synthetic log: synthesize, prepare, train, evaluate, compare. All of it stays in DEMO_DIR.
+set -euo pipefail
+
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+demo_dir=${DEMO_DIR:-$project_dir/demo}
+rows=${DEMO_ROWS:-400000}
+epochs=${DEMO_EPOCHS:-2}
+config=${CONFIG:-$project_dir/configs/demo.yaml}
+
+mkdir -p "$demo_dir"
+cd "$demo_dir"
+echo "== a synthetic log of $rows rows"
+"$python" -P -m data_prep synthesize log.txt --rows "$rows" --seed 1
+echo "== preparing it"
+"$python" -P -m data_prep prepare log.txt prepared --config "$config" --overwrite
+echo "== training"
+CONFIG=$config bash "$project_dir/scripts/run_auto_parallel_train.sh" 1 "$epochs" prepared - train.resume=never
+echo "== evaluating"
+"$python" -P -m app evaluate
+exec "$python" -P -m benchmarks.demo_table device_0 prepared
