@@ -33,7 +33,7 @@ def inspect(folder: Path) -> None:
     num_files = check_files(folder, schema)
     print(f"{folder}: {num_files} files with the right size and checksum")
     print(f"{schema.vocabulary_size:,} ids, {schema.rejected_rows:,} of {schema.source['lines']:,} lines rejected")
-    summaries = {split: _SplitSummary.read(folder, schema, split) for split in SPLITS if schema.splits[split].rows}
+    summaries = {split: summarize(folder, schema, split) for split in SPLITS if schema.splits[split].rows}
     with pd.option_context("display.max_rows", None, "display.max_columns", None, "display.width", 160):
         _print("Splits", splits_frame(schema))
         _print("Categorical fields: ids, and % of a split's rows", categorical_frame(schema, summaries))
@@ -78,7 +78,7 @@ def splits_frame(schema: Schema) -> pd.DataFrame:
     return frame.round(4)
 
 
-def categorical_frame(schema: Schema, summaries: dict[str, _SplitSummary]) -> pd.DataFrame:
+def categorical_frame(schema: Schema, summaries: dict[str, SplitSummary]) -> pd.DataFrame:
     """A row a categorical field: its values in the vocabulary, percent missing and out of vocabulary by split."""
     frame = pd.DataFrame({"values": {field.name: field.num_values for field in schema.categorical}})
     for share in ("missing", "oov"):
@@ -93,13 +93,20 @@ def missing_ids(folder: Path) -> dict[str, int]:
     return dict(zip(table["field"].to_pylist(), table["id"].to_pylist(), strict=True))
 
 
-class _SplitSummary:
+def summarize(folder: Path, schema: Schema, split: str) -> SplitSummary:
+    """Figures of all rows of a split."""
+    summary = SplitSummary(schema, missing_ids(folder), num_blocks=len(schema.block_sizes(split)))
+    for block in read_blocks(folder, [file.name for file in schema.splits[split].files]):
+        summary.add(block)
+    return summary
+
+
+class SplitSummary:
     """Figures of the rows of one split, gathered block by block."""
 
-    def __init__(self, folder: Path, schema: Schema, num_blocks: int) -> None:
-        missing = missing_ids(folder)
+    def __init__(self, schema: Schema, missing_ids: dict[str, int], num_blocks: int) -> None:
         self._schema = schema
-        self._missing_ids = np.array([missing[field.name] for field in schema.categorical])
+        self._missing_ids = np.array([missing_ids[field.name] for field in schema.categorical])
         self._oov_ids = np.array([field.oov_ids for field in schema.categorical])
         self._sample_every = max(1, num_blocks * schema.block_rows // QUANTILE_ROWS)
         self._num_blocks = 0
@@ -107,14 +114,6 @@ class _SplitSummary:
         self._num_missing: NDArray[np.int64] = np.zeros(schema.num_categorical, np.int64)
         self._num_oov: NDArray[np.int64] = np.zeros(schema.num_categorical, np.int64)
         self._sample: list[NDArray[np.float32]] = []
-
-    @classmethod
-    def read(cls, folder: Path, schema: Schema, split: str) -> _SplitSummary:
-        """Summary of a split of a prepared folder."""
-        summary = cls(folder, schema, len(schema.block_sizes(split)))
-        for block in read_blocks(folder, [file.name for file in schema.splits[split].files]):
-            summary.add(block)
-        return summary
 
     def add(self, block: Block) -> None:
         """Count a block in."""

@@ -1,0 +1,61 @@
+"""A small log of the raw form, and a preparation of it that tests only read."""
+
+import random
+
+import pytest
+
+from data_prep.options import PrepareOptions
+from data_prep.prepare import prepare
+
+
+def make_line(label="1", integer="5", value="0123abcd"):
+    return "\t".join([label] + [integer] * 13 + [value] * 26)
+
+
+def make_log(num_rows, seed=1):
+    """Text of `num_rows` lines: few frequent and many rare values, every kind of cell missing now and then."""
+    random_ = random.Random(seed)
+
+    def integer():
+        return random_.choice(["", "0", "-1", "7", str(random_.randrange(1_000_000))])
+
+    def value():
+        rank = int(random_.paretovariate(0.7))
+        return random_.choice(["", f"{rank * 2654435761 % 2**32:08x}", f"{rank % 5:08x}"])
+
+    lines = []
+    for _ in range(num_rows):
+        cells = [str(int(random_.random() < 0.3)), *(integer() for _ in range(13)), *(value() for _ in range(26))]
+        lines.append("\t".join(cells) + "\n")
+    return "".join(lines)
+
+
+@pytest.fixture(scope="session", name="make_line")
+def make_line_fixture():
+    return make_line
+
+
+@pytest.fixture(scope="session", name="make_log")
+def make_log_fixture():
+    return make_log
+
+
+@pytest.fixture(scope="session")
+def small_options():
+    """Options under which a log of some thousand rows has many blocks and shuffle windows."""
+    return PrepareOptions(min_count=3, block_rows=64, shuffle_window_rows=500, workers=1)
+
+
+@pytest.fixture(scope="session")
+def log_path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("log") / "train.txt"
+    path.write_text(make_log(3_000))
+    return path
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory, log_path, small_options):
+    """A folder prepared from `log_path`; not to be changed."""
+    folder = tmp_path_factory.mktemp("prepared") / "small"
+    prepare(log_path, folder, small_options)
+    return folder

@@ -1,0 +1,101 @@
+import numpy as np
+import pytest
+
+from data_prep.criteo import Chunk
+from data_prep.encode import Encoder, FieldEncoder, numeric_fields, transform_integers
+from data_prep.options import PrepareOptions
+from data_prep.schema import NumericField
+from data_prep.split import make_split
+from data_prep.statistics import IntegerStatistics
+from data_prep.vocabulary import MISSING, FieldVocabulary
+
+STATISTICS = IntegerStatistics.of(np.array([-1, 0, 4, 9]))  # mean 3, variance (16 + 9 + 1 + 36) / 4
+
+
+def encode(line, transform, missing_indicator=True):
+    options = PrepareOptions(
+        numeric_transform=transform, missing_indicator=missing_indicator, train_fraction=1, valid_fraction=0,
+        test_fraction=0,
+    )  # fmt: skip
+    numeric = numeric_fields(options, [STATISTICS] * 13)
+    vocabulary = [
+        FieldVocabulary(f"C{i}", 100 + i, 1000 * i, np.array([0xABCDEF01, MISSING, 0x12]), np.array([3, 2, 1]))
+        for i in range(1, 27)
+    ]
+    encoder = Encoder(numeric, vocabulary, make_split(options, lambda: 0))
+    return encoder.encode_chunk(Chunk(0, 1, line.encode() + b"\n"))["train"]
+
+
+@pytest.mark.parametrize(
+    ("transform", "cell", "expected"),
+    [
+        ("log1p", "0", 0.0),
+        ("log1p", "7", np.log(8.0)),
+        ("log1p", "-3", -np.log(4.0)),
+        ("log1p", "", 0.0),
+        ("max", "0", 0.0),
+        ("max", "18", 2.0),
+        ("max", "-3", -1 / 3),
+        ("max", "", 0.0),
+        ("standardize", "3", 0.0),
+        ("standardize", "9", 6 / np.sqrt(15.5)),
+        ("standardize", "", 0.0),
+    ],
+)
+def test_numeric_transforms(make_line, transform, cell, expected):
+    rows = encode(make_line(integer=cell), transform)
+    assert rows.numeric.dtype == np.float32
+    assert np.array_equal(rows.numeric[0, :13], np.full(13, expected, np.float32))
+    assert np.array_equal(rows.numeric[0, 13:], np.full(13, cell == "", np.float32))
+    assert np.array_equal(
+        encode(make_line(integer=cell), transform, missing_indicator=False).numeric, rows.numeric[:, :13]
+    )
+
+
+@pytest.mark.parametrize(("cell", "place"), [("abcdef01", 0), ("", 1), ("00000012", 2), ("00000013", None)])
+def test_known_missing_and_unknown_values(make_line, cell, place):
+    ids = encode(make_line(value=cell), "log1p").ids
+    fields = np.arange(1, 27)
+    assert ids.dtype == np.int32
+    assert ids[0].tolist() == (100 + fields if place is None else 1000 * fields + place).tolist()
+
+
+def test_a_field_of_which_no_value_is_known():
+    encoder = FieldEncoder(FieldVocabulary("C1", 5, 70, np.array([MISSING]), np.array([0])), "int32")
+    assert encoder.encode(np.array([1, 0], np.uint32), np.array([True, False])).tolist() == [5, 70]
+
+
+def test_the_largest_ids_need_int64():
+    vocabulary = FieldVocabulary("C1", 5, 2**33, np.array([MISSING, 0xFFFFFFFF]), np.array([2, 1]))
+    encoder = FieldEncoder(vocabulary, "int64")
+    assert encoder.encode(np.array([2**32 - 1], np.uint32), np.array([True])).tolist() == [2**33 + 1]
+
+
+def test_the_numeric_columns_and_what_they_were_fitted_to():
+    fields = numeric_fields(PrepareOptions(numeric_transform="max"), [STATISTICS] * 13)
+    assert [field.name for field in fields] == [f"I{i}" for i in range(1, 14)] + [f"I{i}_missing" for i in range(1, 14)]
+    assert fields[0] == NumericField("I1", "I1", "max", {"max": 9.0})
+    assert fields[13] == NumericField("I1_missing", "I1", "missing", {})
+    standardized = numeric_fields(PrepareOptions(numeric_transform="standardize"), [STATISTICS] * 13)
+    assert standardized[0].parameters == {"mean": 3.0, "standard_deviation": 15.5**0.5}
+
+
+@pytest.mark.parametrize("integers", [[], [0, 0], [-5, -5]])
+@pytest.mark.parametrize("transform", ["max", "standardize"])
+def test_no_transform_divides_by_0_or_turns_signs(integers, transform):
+    statistics = IntegerStatistics.of(np.array(integers, np.int64))
+    field = numeric_fields(PrepareOptions(numeric_transform=transform), [statistics] * 13)[0]
+    low, high = transform_integers(field, np.array([-6, 7]))
+    assert np.isfinite([low, high]).all()
+    assert low < high
+
+
+def test_log1p_of_the_extremes_is_finite():
+    field = NumericField("I1", "I1", "log1p", {})
+    low, high = transform_integers(field, np.array([-(2**63), 2**63 - 1]))
+    assert high == -low == pytest.approx(63 * np.log(2))
+
+
+def test_an_unknown_transform_is_an_error():
+    with pytest.raises(ValueError, match=r"'I1' has transform 'cube'"):
+        transform_integers(NumericField("I1", "I1", "cube", {}), np.array([1]))

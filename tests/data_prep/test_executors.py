@@ -1,0 +1,63 @@
+import os
+import sys
+import time
+
+import pytest
+
+import data_prep.encode
+import data_prep.statistics
+from data_prep.executors import map_in_order
+
+# The functions of this file are imported by worker processes, which run what the preparation's workers run.
+WORKERS_RUN = (data_prep.statistics.count_chunk, data_prep.encode.Encoder.encode_chunk)
+
+
+def late_at_first(number):
+    time.sleep(0.3 if number == 0 else 0)
+    return number, os.getpid()
+
+
+def imported_mindspore(_):
+    return [name for name in sys.modules if name.split(".")[0] == "mindspore"]
+
+
+def fail_at_3(number):
+    if number == 3:
+        raise ValueError("number 3")
+    return number
+
+
+def end_process(_):
+    os._exit(9)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_results_come_in_the_tasks_order(num_workers):
+    results = list(map_in_order(late_at_first, range(20), num_workers))
+    assert [number for number, _ in results] == list(range(20))
+    processes = {process for _, process in results}
+    assert (os.getpid() in processes) == (num_workers == 1)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_few_tasks_are_taken_ahead_of_the_results(num_workers):
+    taken = []
+    results = map_in_order(abs, (taken.append(number) or number for number in range(1000)), num_workers)
+    assert next(results) == 0
+    assert len(taken) <= 2 * num_workers
+    results.close()
+
+
+def test_workers_do_not_import_mindspore():
+    assert list(map_in_order(imported_mindspore, range(4), 2)) == [[]] * 4
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_an_error_in_a_task_reaches_the_caller(num_workers):
+    with pytest.raises(ValueError, match="number 3"):
+        list(map_in_order(fail_at_3, range(1000), num_workers))
+
+
+def test_a_worker_that_dies_is_an_error_that_says_what_to_do():
+    with pytest.raises(MemoryError, match=r"ended from outside.*prepare.workers=1"):
+        list(map_in_order(end_process, range(10), 2))

@@ -1,0 +1,65 @@
+import shutil
+
+import numpy as np
+import pytest
+
+from data_prep.inspect_prepared import categorical_frame, check_files, inspect, splits_frame, summarize
+from data_prep.schema import read_schema
+
+
+@pytest.fixture
+def folder(tmp_path, prepared):
+    """A copy that a test may damage."""
+    return shutil.copytree(prepared, tmp_path / "copy")
+
+
+def training_lines(prepared, log_path):
+    """Lines of the splits valid and test are known by number; the others are training rows."""
+    lines = [line.split("\t") for line in log_path.read_text().splitlines()]
+    others = np.concatenate([np.load(prepared / f"row_numbers-{split}.npy") for split in ("valid", "test")])
+    return [line for row, line in enumerate(lines) if row not in set(others.tolist())]
+
+
+def test_shares_and_quantiles_are_those_of_the_log(prepared, log_path):
+    schema = read_schema(prepared)
+    summary = summarize(prepared, schema, "train")
+    lines = training_lines(prepared, log_path)
+    cells = [line[14] for line in lines]
+    frame = categorical_frame(schema, {"train": summary})
+    assert frame.loc["C1", "missing train"] == pytest.approx(100 * cells.count("") / len(cells), abs=0.005)
+    rare = [cell for cell in cells if cell and cells.count(cell) < 3]
+    assert frame.loc["C1", "oov train"] == pytest.approx(100 * len(rare) / len(cells), abs=0.005)
+    assert frame.loc["C1", "values"] == len({cell for cell in cells if cells.count(cell) >= 3} | {""})
+
+    present = [int(line[2]) for line in lines if line[2]]
+    assert summary.numeric.loc["I2", "missing"] == pytest.approx(100 * (1 - len(present) / len(lines)), abs=0.005)
+    assert summary.numeric.loc["I2", "100 %"] == pytest.approx(np.log1p(max(present)), abs=0.001)
+    assert summary.numeric.loc["I2", "0 %"] == pytest.approx(-np.log(2), abs=0.001)
+
+
+def test_splits_frame(prepared):
+    frame = splits_frame(read_schema(prepared))
+    assert frame["rows"].sum() == 3_000
+    assert frame["share"].sum() == pytest.approx(1, abs=0.001)
+    assert frame.loc["train", "click rate"] == pytest.approx(0.3, abs=0.05)
+
+
+def test_the_tables_are_printed(prepared, capsys):
+    inspect(prepared)
+    printed = capsys.readouterr().out
+    for words in ("files with the right size and checksum", "click rate", "oov test", "C26", "I13"):
+        assert words in printed
+
+
+def test_damaged_and_missing_files_are_named(folder):
+    schema = read_schema(folder)
+    assert check_files(folder, schema) == len(list(folder.iterdir())) - 1
+    path = folder / "train-00000.mindrecord"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"train-00000.mindrecord is damaged: .* schema.json says"):
+        check_files(folder, schema)
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match=r"train-00000.mindrecord is missing"):
+        check_files(folder, schema)

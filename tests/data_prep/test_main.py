@@ -1,0 +1,72 @@
+import shutil
+
+import pytest
+
+from data_prep import prepare as prepare_module
+from data_prep.__main__ import main
+from data_prep.schema import read_schema
+
+
+def test_prepare_then_inspect(tmp_path, log_path, capsys):
+    config = tmp_path / "run.yaml"
+    config.write_text("prepare:\n  min_count: 5\n  workers: 1\ntrain:\n  batch_size: 3\n")
+    out = str(tmp_path / "out")
+    assert main(["prepare", "--config", str(config), str(log_path), out, "prepare.seed=9", "--overwrite"]) == 0
+    options = read_schema(tmp_path / "out").options
+    assert (options["min_count"], options["seed"]) == (5, 9)
+    assert main(["inspect", out]) == 0
+    assert "click rate" in capsys.readouterr().out
+
+
+def test_synthesize_then_prepare(tmp_path, capsys):
+    log = str(tmp_path / "train.txt")
+    assert main(["synthesize", log, "--rows", "500", "--seed", "3", "--workers", "1"]) == 0
+    assert "500 rows" in capsys.readouterr().out
+    assert main(["prepare", log, str(tmp_path / "out"), "prepare.workers=1"]) == 0
+    source = read_schema(tmp_path / "out").source
+    assert (source["lines"], source["rejected_by_reason"]) == (500, {})
+    assert source["truth"] == f"{log}.truth.parquet"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["prepare", "{tmp}/none.txt", "{tmp}/out"], "error: no log at"),
+        (["prepare", "{log}", "{tmp}/out", "prepare.min_cout=3"], "did you mean 'prepare.min_count'"),
+        (["prepare", "{log}", "{tmp}/out", "--config", "{tmp}/none.yaml"], "error: no config file"),
+        (["prepare", "{log}", "{log}"], "is not a prepared folder"),
+        (["inspect", "{tmp}"], "error: no prepared data in"),
+        (["synthesize", "{tmp}/a.txt", "--rows", "0"], "error: a log needs at least 1 row"),
+    ],
+)
+def test_user_errors_are_one_line_and_status_2(tmp_path, log_path, capsys, arguments, message):
+    words = [word.format(tmp=tmp_path, log=log_path) for word in arguments]
+    assert main(words) == 2
+    printed = capsys.readouterr().err.strip().splitlines()
+    assert len(printed) == 1
+    assert printed[0].startswith("error: ")
+    assert message in printed[0]
+
+
+def test_a_damaged_file_is_an_error_of_inspect(tmp_path, prepared, capsys):
+    folder = shutil.copytree(prepared, tmp_path / "copy")
+    (folder / "vocabulary.parquet").write_bytes(b"PAR1")
+    assert main(["inspect", str(folder)]) == 2
+    assert "vocabulary.parquet is damaged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["inspect", "a", "b"], ["prepare", "a", "b", "--overwite"], ["download"], []])
+def test_unknown_arguments_are_refused(arguments):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+
+
+def test_ctrl_c_is_one_line_and_status_130(tmp_path, log_path, capsys, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(prepare_module, "make_split", interrupt)
+    assert main(["prepare", str(log_path), str(tmp_path / "out"), "prepare.workers=1"]) == 130
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []

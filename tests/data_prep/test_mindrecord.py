@@ -1,0 +1,90 @@
+import shutil
+
+import numpy as np
+import pytest
+
+from data_prep.encode import EncodedRows
+from data_prep.mindrecord import MindRecordWriter, WrittenFile, read_blocks
+
+
+def random_rows(num_rows, dtype=np.int32, seed=1):
+    random = np.random.default_rng(seed)
+    return EncodedRows(
+        ids=random.integers(0, np.iinfo(dtype).max, (num_rows, 5), dtype),
+        numeric=random.normal(size=(num_rows, 3)).astype(np.float32),
+        labels=random.integers(0, 2, num_rows).astype(np.float32),
+        row_numbers=np.arange(num_rows),
+    )
+
+
+def write(folder, rows, chunk_rows, block_rows=10, file_rows=1000):
+    writer = MindRecordWriter(folder, "train", block_rows, file_rows)
+    for first in range(0, len(rows), chunk_rows):
+        writer.write(rows.take(slice(first, first + chunk_rows)))
+    return writer.finish()
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize(("num_rows", "chunk_rows"), [(95, 7), (100, 100), (3, 1), (1, 1)])
+def test_what_is_written_is_read_in_order(tmp_path, dtype, num_rows, chunk_rows):
+    rows = random_rows(num_rows, dtype)
+    files = write(tmp_path, rows, chunk_rows)
+    blocks = list(read_blocks(tmp_path, [file.name for file in files]))
+    assert [len(block.labels) for block in blocks] == [10] * (num_rows // 10) + [num_rows % 10] * (num_rows % 10 > 0)
+    for name in ("ids", "numeric", "labels"):
+        read = np.concatenate([getattr(block, name) for block in blocks])
+        assert read.dtype == getattr(rows, name).dtype
+        assert np.array_equal(read, getattr(rows, name))
+
+
+def test_files_hold_whole_blocks_but_the_last(tmp_path):
+    rows = random_rows(125)
+    files = write(tmp_path, rows, 33, block_rows=10, file_rows=55)
+    assert files == [
+        WrittenFile("train-00000.mindrecord", 50),
+        WrittenFile("train-00001.mindrecord", 50),
+        WrittenFile("train-00002.mindrecord", 25),
+    ]
+    read = np.concatenate([block.ids for block in read_blocks(tmp_path, [file.name for file in files])])
+    assert np.array_equal(read, rows.ids)
+
+
+def test_bytes_do_not_depend_on_how_rows_arrive(tmp_path):
+    rows = random_rows(125)
+    for chunk_rows in (1, 125):
+        (tmp_path / str(chunk_rows)).mkdir()
+        write(tmp_path / str(chunk_rows), rows, chunk_rows, file_rows=60)
+    contents = [{path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("1", "125")]
+    assert contents[0] == contents[1]
+
+
+def test_files_can_be_moved(tmp_path):
+    rows = random_rows(25)
+    (tmp_path / "before").mkdir()
+    files = write(tmp_path / "before", rows, 25)
+    shutil.move(tmp_path / "before", tmp_path / "after")
+    read = np.concatenate([block.ids for block in read_blocks(tmp_path / "after", [file.name for file in files])])
+    assert np.array_equal(read, rows.ids)
+
+
+def test_a_small_file_is_small(tmp_path):
+    file = write(tmp_path, random_rows(25), 25)[0]
+    assert (tmp_path / file.name).stat().st_size < 2 << 20
+
+
+def test_rows_of_any_width_fit_a_page(tmp_path):
+    wide = EncodedRows(
+        np.full((30, 1000), 2**31 - 1, np.int32),
+        np.ones((30, 2000), np.float32),
+        np.ones(30, np.float32),
+        np.arange(30),
+    )
+    files = write(tmp_path, wide, 30, block_rows=20)
+    blocks = list(read_blocks(tmp_path, [file.name for file in files]))
+    assert [block.ids.shape for block in blocks] == [(20, 1000), (10, 1000)]
+
+
+def test_a_split_without_rows_has_no_files(tmp_path):
+    assert write(tmp_path, random_rows(0), 1) == []
+    assert list(tmp_path.iterdir()) == []
+    assert list(read_blocks(tmp_path, [])) == []

@@ -1,0 +1,47 @@
+import pytest
+
+from data_prep.options import PrepareOptions, read_options
+
+
+def test_defaults_then_yaml_then_arguments(tmp_path):
+    config = tmp_path / "run.yaml"
+    config.write_text("prepare:\n  min_count: 101\n  split: chronological\ntrain:\n  batch_size: 16000\n")
+    options = read_options(config, ["prepare.split=hash", "prepare.seed=7"])
+    assert options == PrepareOptions(min_count=101, seed=7)
+    assert read_options() == PrepareOptions()
+
+
+def test_a_config_without_the_section_changes_nothing(tmp_path):
+    config = tmp_path / "run.yaml"
+    config.write_text("train:\n  batch_size: 16000\n")
+    assert read_options(config) == PrepareOptions()
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("prepare.mincount=3", r"unknown key 'prepare.mincount'; did you mean 'prepare.min_count'"),
+        ("train.batch_size=3", r"unknown key 'train'; known here: prepare"),
+        ("prepare.split=random", r"'prepare.split' must be one of hash, chronological; found 'random'"),
+        ("prepare.min_count=0", r"min_count must be at least 1; found 0"),
+        ("prepare.workers=0", r"workers must be at least 1; found 0"),
+        ("prepare.train_fraction=0.9", r"must be >= 0 and sum to 1"),
+        ("prepare.max_reject_fraction=2", r"max_reject_fraction must be between 0 and 1; found 2"),
+        ("prepare.seed=-1", r"seed must be between 0"),
+    ],
+)
+def test_bad_settings_are_named(word, message):
+    with pytest.raises(ValueError, match=message):
+        read_options(overrides=[word])
+
+
+def test_a_bad_section_in_a_yaml_file_is_named(tmp_path):
+    config = tmp_path / "run.yaml"
+    config.write_text("prepare: 3\n")
+    with pytest.raises(ValueError, match=r"run.yaml: 'prepare' is a section with keys, found int 3"):
+        read_options(config)
+
+
+def test_workers_do_not_decide_the_result():
+    assert PrepareOptions(workers=3).decisive() == PrepareOptions(workers=1).decisive()
+    assert PrepareOptions(seed=3).decisive()["seed"] == 3

@@ -1,0 +1,243 @@
+import dataclasses
+import gzip
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from data_prep import prepare as prepare_module
+from data_prep.mindrecord import read_blocks
+from data_prep.options import PrepareOptions
+from data_prep.prepare import prepare, row_numbers_file
+from data_prep.schema import SPLITS, read_schema
+from data_prep.split import make_split
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def read_split(folder, split):
+    """ids [n, C], numeric [n, N], labels [n] of a whole split."""
+    schema = read_schema(folder)
+    blocks = list(read_blocks(folder, [file.name for file in schema.splits[split].files]))
+    assert [len(block.labels) for block in blocks] == schema.block_sizes(split)
+    return [np.concatenate([getattr(block, name) for block in blocks]) for name in ("ids", "numeric", "labels")]
+
+
+def oracle_ids(lines, training, min_count):
+    """{(field, text): id} by the rule of docs/DESIGN.md, in plain Python; 26 numeric columns stand before."""
+    ids, next_id = {}, 26 + 26
+    for field in range(26):
+        counts = Counter(lines[row][14 + field] for row in training)
+        for value in sorted(counts | {"": counts[""]}, key=lambda value: (-counts[value], value)):
+            if counts[value] >= min_count or value == "":
+                ids[field, value] = next_id
+                next_id += 1
+    return ids, next_id
+
+
+def oracle_row(cells, ids):
+    """One row as it must be written."""
+    numbers = [int(cell) if cell else 0 for cell in cells[1:14]]
+    numeric = [math.copysign(math.log1p(abs(number)), number) for number in numbers]
+    indicators = [float(cell == "") for cell in cells[1:14]]
+    return [ids.get((field, cell), 26 + field) for field, cell in enumerate(cells[14:])], numeric + indicators
+
+
+def test_every_row_is_as_a_plain_python_oracle_says(prepared, log_path, small_options):
+    lines = [line.split("\t") for line in log_path.read_text().splitlines()]
+    split = make_split(small_options, lambda: len(lines)).assign(np.arange(len(lines)))
+    ids, vocabulary_size = oracle_ids(lines, np.flatnonzero(split == 0), small_options.min_count)
+    schema = read_schema(prepared)
+    assert schema.vocabulary_size == vocabulary_size
+
+    for place, name in enumerate(SPLITS):
+        written_ids, numeric, labels = read_split(prepared, name)
+        expected = [lines[row] for row in np.flatnonzero(split == place)]
+        expected_ids, expected_numeric = map(
+            np.array, zip(*(oracle_row(cells, ids) for cells in expected), strict=True)
+        )
+        order, expected_order = np.arange(len(labels)), np.arange(len(expected))
+        if name == "train":  # another order: compare as sets of rows
+            order = np.lexsort(np.column_stack([written_ids, labels]).T)
+            expected_order = np.lexsort(np.column_stack([expected_ids, [int(c[0]) for c in expected]]).T)
+        else:
+            assert np.array_equal(np.load(prepared / row_numbers_file(name)), np.flatnonzero(split == place))
+        assert np.array_equal(written_ids[order], expected_ids[expected_order])
+        assert labels[order].tolist() == [int(expected[row][0]) for row in expected_order]
+        # One rounding to float32; the oracle's log1p may differ in the last bit of a float64.
+        np.testing.assert_allclose(numeric[order], expected_numeric[expected_order], rtol=1e-7)
+        assert schema.splits[name].rows == len(expected)
+        assert schema.splits[name].clicks == labels.sum()
+
+
+def test_the_folder_has_the_same_bytes_for_any_chunk_size_and_number_of_workers(
+    tmp_path, prepared, log_path, small_options
+):
+    prepare(log_path, tmp_path / "chunks", small_options, chunk_bytes=10_007)
+    two = dataclasses.replace(small_options, workers=2)
+    prepare(log_path, tmp_path / "workers", two, chunk_bytes=50_000)
+    assert contents(tmp_path / "chunks") == contents(prepared)
+    assert contents(tmp_path / "workers") == contents(prepared)
+
+
+def test_another_seed_splits_and_orders_otherwise(tmp_path, prepared, log_path, small_options):
+    prepare(log_path, tmp_path / "other", dataclasses.replace(small_options, seed=2))
+    name = row_numbers_file("test")
+    assert not np.array_equal(np.load(tmp_path / "other" / name), np.load(prepared / name))
+
+
+def test_the_training_rows_are_not_in_the_logs_order(prepared, log_path, small_options):
+    lines = [line.split("\t") for line in log_path.read_text().splitlines()]
+    split = make_split(small_options, lambda: len(lines)).assign(np.arange(len(lines)))
+    _, numeric, _ = read_split(prepared, "train")
+    in_order = np.array([float(lines[row][2] == "") for row in np.flatnonzero(split == 0)], np.float32)
+    assert not np.array_equal(numeric[:, 14], in_order)
+    # Each window of 500 keeps its rows.
+    for first in range(0, len(in_order), 500):
+        assert numeric[first : first + 500, 14].sum() == in_order[first : first + 500].sum()
+
+
+def test_gzip_gives_the_same_rows(tmp_path, prepared, log_path, small_options):
+    (tmp_path / "train.txt.gz").write_bytes(gzip.compress(log_path.read_bytes()))
+    prepare(tmp_path, tmp_path / "out", small_options)
+    there, here = contents(tmp_path / "out"), contents(prepared)
+    assert there.pop("schema.json") != here.pop("schema.json")  # it names the log
+    assert there == here
+
+
+def test_chronological_split_and_other_transforms(tmp_path, log_path):
+    options = PrepareOptions(split="chronological", numeric_transform="max", missing_indicator=False, workers=1)
+    schema = prepare(log_path, tmp_path / "out", options)
+    assert [schema.splits[name].rows for name in SPLITS] == [2400, 300, 300]
+    lines = [line.split("\t") for line in log_path.read_text().splitlines()]
+    largest = max(int(cells[1]) for cells in lines[:2400] if cells[1])
+    assert schema.numeric[0].parameters == {"max": largest}
+    assert schema.num_numeric == 13
+    _, numeric, _ = read_split(tmp_path / "out", "test")
+    np.testing.assert_allclose(numeric[:, 0], [int(cells[1] or 0) / largest for cells in lines[2700:]], rtol=1e-7)
+
+
+bad_lines = st.sampled_from([b"", b"x", b"\0", b"\xff\xfe", b"\r", b"2\t1", b"1\t" * 39, b"0\t" * 40]) | st.binary(
+    max_size=50
+).map(lambda line: line.replace(b"\n", b" "))
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(st.sampled_from([b"good", b"good\r"]) | bad_lines, max_size=60),
+    st.booleans(),
+    st.sampled_from([100, 5000]),
+)
+def test_kept_and_rejected_lines_are_all_lines(tmp_path_factory, make_log, kinds, ends_in_newline, chunk_bytes):
+    folder = tmp_path_factory.mktemp("dirty")
+    good = make_log(len(kinds) + 30).encode().splitlines()
+    kinds += [b"good"] * 30  # so that no split is without rows but by chance
+    lines = [good[i] + kind[4:] if kind.startswith(b"good") else kind for i, kind in enumerate(kinds)]
+    (folder / "train.txt").write_bytes(b"\n".join(lines) + b"\n" * ends_in_newline)
+    options = PrepareOptions(max_reject_fraction=1, block_rows=7, workers=1)
+    schema = prepare(folder, folder / "out", options, chunk_bytes=chunk_bytes)
+
+    num_good = sum(kind.startswith(b"good") for kind in kinds)
+    kept = sum(len(read_split(folder / "out", name)[2]) for name in SPLITS if schema.splits[name].rows)
+    rejects = (folder / "out" / "rejects.tsv").read_bytes().split(b"\n")[:-1]
+    assert kept == sum(split.rows for split in schema.splits.values()) == num_good
+    assert len(rejects) == schema.rejected_rows == len(lines) - num_good
+    assert schema.source["lines"] == len(lines)
+    for reject in rejects:
+        number, _, line = reject.split(b"\t", 2)
+        assert lines[int(number) - 1] == line
+
+
+def test_too_many_rejects_stop_and_show_the_first_five(tmp_path, make_log):
+    (tmp_path / "train.txt").write_text(make_log(100) + "".join(f"bad {i}\n" for i in range(7)))
+    with pytest.raises(ValueError, match=r"7 of 107 lines .*columns 7.*max_reject_fraction=0.01") as error:
+        prepare(tmp_path, tmp_path / "out", PrepareOptions(workers=1))
+    shown = str(error.value).splitlines()[1:]
+    assert shown == [f"{101 + i}\tcolumns\tbad {i}" for i in range(5)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["train.txt"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("", r"train.txt is empty; expected lines"), ("\n\n", r"2 of 2 lines .* are bad \(columns 2\)")],
+)
+def test_a_log_without_rows_is_an_error_and_leaves_nothing(tmp_path, text, message):
+    (tmp_path / "train.txt").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        prepare(tmp_path, tmp_path / "out", PrepareOptions(workers=1))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["train.txt"]
+
+
+def test_a_log_without_training_rows_is_an_error(tmp_path, make_log):
+    (tmp_path / "train.txt").write_text(make_log(5))
+    options = PrepareOptions(train_fraction=0, valid_fraction=0, test_fraction=1, workers=1)
+    with pytest.raises(ValueError, match="none of 5 lines is a training row"):
+        prepare(tmp_path, tmp_path / "out", options)
+
+
+def test_a_truncated_gzip_leaves_nothing(tmp_path, log_path):
+    (tmp_path / "train.txt.gz").write_bytes(gzip.compress(log_path.read_bytes())[:-1000])
+    with pytest.raises(ValueError, match="damaged or was not downloaded to its end"):
+        prepare(tmp_path, tmp_path / "out", PrepareOptions(workers=1), chunk_bytes=10_000)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["train.txt.gz"]
+
+
+def test_an_error_while_writing_leaves_what_was_there(tmp_path, log_path, small_options, monkeypatch):
+    prepare(log_path, tmp_path / "out", small_options)
+    before = contents(tmp_path / "out")
+
+    def no_space(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(prepare_module, "write_vocabulary", no_space)
+    with pytest.raises(OSError, match="No space left"):
+        prepare(log_path, tmp_path / "out", dataclasses.replace(small_options, seed=2), overwrite=True)
+    assert contents(tmp_path / "out") == before
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_prepared_folder_is_replaced_only_when_asked(tmp_path, log_path, small_options):
+    (tmp_path / "out.partial").mkdir()  # of a run that was killed
+    (tmp_path / "out.partial" / "train-00000.mindrecord").touch()
+    prepare(log_path, tmp_path / "out", small_options)
+    with pytest.raises(FileExistsError, match=r"holds prepared data; replace it with --overwrite"):
+        prepare(log_path, tmp_path / "out", small_options)
+    prepare(log_path, tmp_path / "out", dataclasses.replace(small_options, seed=2), overwrite=True)
+    assert read_schema(tmp_path / "out").options["seed"] == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_folder_that_is_not_prepared_data_is_never_replaced(tmp_path, log_path, small_options):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").touch()
+    with pytest.raises(FileExistsError, match="is not a prepared folder"):
+        prepare(log_path, tmp_path / "photos", small_options, overwrite=True)
+    assert (tmp_path / "photos" / "cat.jpg").exists()
+
+
+def test_a_log_that_grows_meanwhile_is_an_error(tmp_path, make_log, small_options, monkeypatch):
+    path = tmp_path / "train.txt"
+    path.write_text(make_log(500))
+    write_vocabulary = prepare_module.write_vocabulary
+
+    def write_and_grow(vocabulary, vocabulary_path):
+        write_vocabulary(vocabulary, vocabulary_path)
+        path.write_text(make_log(501))
+
+    monkeypatch.setattr(prepare_module, "write_vocabulary", write_and_grow)
+    with pytest.raises(ValueError, match="changed while it was read"):
+        prepare(path, tmp_path / "out", small_options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_schema_says_where_a_synthetic_logs_truth_is(tmp_path, make_log, small_options):
+    (tmp_path / "log.txt").write_text(make_log(100))
+    assert prepare(tmp_path / "log.txt", tmp_path / "a", small_options).source["truth"] is None
+    (tmp_path / "log.txt.truth.parquet").touch()
+    source = prepare(tmp_path / "log.txt", tmp_path / "b", small_options).source
+    assert source["truth"] == str(tmp_path / "log.txt.truth.parquet")

@@ -1,0 +1,143 @@
+import gzip
+import io
+import tarfile
+
+import pytest
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_prep.criteo import MAX_LINE_BYTES
+from data_prep.raw_log import find_log, open_log
+
+TEXT = b"".join(b"line %d\n" % i for i in range(1000))
+
+
+def write_tar(path, members):
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+
+
+def read_all(path, chunk_bytes=100):
+    with open_log(path) as reader:
+        return b"".join(chunk.lines for chunk in reader.chunks(chunk_bytes))
+
+
+def test_text_gzip_and_tar_give_the_same_lines(tmp_path):
+    text, zipped, archive = (tmp_path / name for name in ("train.txt", "train.txt.gz", "dac.tar.gz"))
+    text.write_bytes(TEXT)
+    zipped.write_bytes(gzip.compress(TEXT[:500]) + gzip.compress(TEXT[500:]))  # as `cat a.gz b.gz` makes them
+    write_tar(archive, {"readme.txt": b"hello", "./train.txt": TEXT, "test.txt": b"no labels"})
+    assert read_all(text) == read_all(zipped) == read_all(archive) == TEXT
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.binary(max_size=30).map(lambda b: b.replace(b"\n", b"")), max_size=30), st.integers(1, 100))
+def test_chunks_are_whole_lines_and_all_of_them(tmp_path_factory, lines, chunk_bytes):
+    path = tmp_path_factory.mktemp("raw") / "train.txt"
+    path.write_bytes(b"\n".join(lines))
+    with open_log(path) as reader:
+        chunks = list(reader.chunks(chunk_bytes))
+    expected = lines[:-1] if lines and not lines[-1] else lines  # what follows the last line end is no line
+    assert b"".join(chunk.lines for chunk in chunks) == b"".join(line + b"\n" for line in expected)
+    next_line = 0
+    for chunk in chunks:
+        assert chunk.first_line == next_line
+        assert chunk.lines.endswith(b"\n")
+        assert chunk.num_lines == chunk.lines.count(b"\n")
+        next_line += chunk.num_lines
+
+
+@pytest.mark.parametrize("chunk_bytes", [1000, 10**6])
+def test_a_file_without_line_ends_does_not_fill_the_memory(tmp_path, chunk_bytes):
+    path = tmp_path / "train.txt"
+    path.write_bytes(b"a\n" + b"x" * 500_000 + b"\nb")
+    with open_log(path) as reader:
+        lines = b"".join(chunk.lines for chunk in reader.chunks(chunk_bytes)).split(b"\n")
+    assert [lines[0], *lines[2:]] == [b"a", b"b", b""]
+    assert len(lines[1]) > MAX_LINE_BYTES
+    if chunk_bytes == 1000:
+        assert len(lines[1]) < MAX_LINE_BYTES + 3 * chunk_bytes
+
+
+def test_the_fingerprint_is_of_the_file_as_stored(tmp_path):
+    path = tmp_path / "dac.tar.gz"
+    write_tar(path, {"train.txt": TEXT, "zz.txt": TEXT})
+    with open_log(path) as reader:
+        for _ in reader.chunks():
+            pass
+    assert reader.fingerprint.size_bytes == path.stat().st_size
+    assert reader.fingerprint.checksum == f"xxh3:{xxhash.xxh3_64(path.read_bytes()).hexdigest()}"
+
+
+@pytest.mark.parametrize("name", ["train.txt.gz", "dac.tar.gz"])
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "not gzip"])
+def test_damaged_archives_are_errors(tmp_path, name, damage):
+    path = tmp_path / name
+    if name.endswith(".tar.gz"):
+        write_tar(path, {"train.txt": TEXT})
+    else:
+        path.write_bytes(gzip.compress(TEXT))
+    content = bytearray(path.read_bytes())
+    if damage == "truncated":
+        del content[-20:]
+    elif damage == "flipped":
+        content[-6] ^= 1  # of the check sum
+    else:
+        content[:2] = b"PK"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"damaged or was not downloaded to its end"):
+        read_all(path)
+
+
+def test_trailing_garbage_after_gzip_is_an_error(tmp_path):
+    path = tmp_path / "train.txt.gz"
+    path.write_bytes(gzip.compress(TEXT) + b"garbage")
+    with pytest.raises(ValueError, match="damaged"):
+        read_all(path)
+
+
+@pytest.mark.parametrize("name", ["../train.txt", "/train.txt", "dac/../../train.txt"])
+def test_a_tar_path_that_leaves_the_folder_is_an_error(tmp_path, name):
+    for members in ({name: TEXT}, {"train.txt": TEXT, name: TEXT}):
+        write_tar(tmp_path / "dac.tar.gz", members)
+        with pytest.raises(ValueError, match="a path that leaves the folder"):
+            read_all(tmp_path / "dac.tar.gz")
+
+
+def test_a_link_in_a_tar_is_an_error(tmp_path):
+    with tarfile.open(tmp_path / "dac.tar.gz", "w:gz") as archive:
+        link = tarfile.TarInfo("train.txt")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(link)
+    with pytest.raises(ValueError, match="is a link"):
+        read_all(tmp_path / "dac.tar.gz")
+
+
+def test_a_tar_without_a_log_is_an_error_that_lists_what_there_is(tmp_path):
+    write_tar(tmp_path / "dac.tar.gz", {"readme.txt": b"hello"})
+    with pytest.raises(ValueError, match=r"holds no train.txt; it holds: readme.txt"):
+        read_all(tmp_path / "dac.tar.gz")
+
+
+def test_a_missing_log_says_how_to_get_one(tmp_path):
+    for path in (tmp_path / "none.txt", tmp_path):
+        with pytest.raises(FileNotFoundError, match=r"Criteo AI Lab.*make synthesize"):
+            find_log(path)
+
+
+@pytest.mark.parametrize("name", ["train.txt", "train.txt.gz", "dac.tar.gz"])
+def test_a_folder_with_one_log_is_that_log(tmp_path, name):
+    for file in (name, "test.txt", "readme.txt", f"{name}.truth.parquet"):
+        (tmp_path / file).touch()
+    assert find_log(tmp_path) == tmp_path / name
+
+
+def test_a_folder_with_several_logs_is_an_error(tmp_path):
+    for name in ("train.txt", "dac.tar.gz"):
+        (tmp_path / name).touch()
+    with pytest.raises(ValueError, match=r"several logs \(dac.tar.gz, train.txt\)"):
+        find_log(tmp_path)

@@ -1,0 +1,74 @@
+import json
+
+import pytest
+
+from data_prep.schema import (
+    SCHEMA_FILE,
+    CategoricalField,
+    DataFile,
+    NumericField,
+    Schema,
+    Split,
+    read_schema,
+    write_schema,
+)
+
+SCHEMA = Schema(
+    format_version=1,
+    numeric=(NumericField("I1", "I1", "max", {"max": 9.0}),),
+    categorical=(CategoricalField("C1", (1, 2), ((2, 5), (7, 9))),),
+    vocabulary_size=9,
+    ids_dtype="int32",
+    block_rows=10,
+    splits={
+        "train": Split(25, 5, (DataFile("a", 10, 1, "xxh3:0"), DataFile("b", 15, 1, "xxh3:1"))),
+        "valid": Split(0, 0, ()),
+    },
+    rejected_rows=0,
+    options={"min_count": 10},
+    source={"name": "train.txt"},
+    other_files=(DataFile("vocabulary.parquet", 0, 1, "xxh3:2"),),
+)
+
+
+def test_written_and_read_back(tmp_path):
+    write_schema(SCHEMA, tmp_path)
+    assert read_schema(tmp_path) == SCHEMA
+    assert [path.name for path in tmp_path.iterdir()] == [SCHEMA_FILE]
+
+
+def test_what_follows_from_the_fields():
+    assert (SCHEMA.num_numeric, SCHEMA.num_categorical) == (1, 1)
+    assert SCHEMA.categorical[0].num_values == 5
+    assert SCHEMA.block_sizes("train") == [10, 10, 5]
+    assert SCHEMA.block_sizes("valid") == []
+    assert [file.name for file in SCHEMA.all_files()] == ["a", "b", "vocabulary.parquet"]
+    assert SCHEMA.splits["train"].click_rate == 0.2
+    assert SCHEMA.splits["valid"].click_rate != SCHEMA.splits["valid"].click_rate  # NaN
+
+
+def test_an_unfinished_or_missing_folder_says_what_to_run(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"has no schema.json.*make preprocess"):
+        read_schema(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"the folder does not exist"):
+        read_schema(tmp_path / "none")
+
+
+@pytest.mark.parametrize("damage", ["cut", "no version", "no fields", "unknown field", "other version"])
+def test_a_damaged_schema_is_an_error(tmp_path, damage):
+    write_schema(SCHEMA, tmp_path)
+    path = tmp_path / SCHEMA_FILE
+    content = json.loads(path.read_text())
+    if damage == "no version":
+        del content["format_version"]
+    elif damage == "no fields":
+        del content["categorical"]
+    elif damage == "unknown field":
+        content["colour"] = "red"
+    elif damage == "other version":
+        content["format_version"] = 99
+    text = json.dumps(content)
+    path.write_text(text[:50] if damage == "cut" else text)
+    message = "has format version 99, this program reads 1" if damage == "other version" else "is damaged"
+    with pytest.raises(ValueError, match=message):
+        read_schema(tmp_path)

@@ -1,0 +1,118 @@
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pytest
+
+from data_prep import settings
+
+
+@dataclass(frozen=True)
+class Tower:
+    widths: tuple[int, ...] = (64, 32)
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True)
+class Run:
+    name: str = "run"
+    steps: int = 10
+    seed: int | None = None
+    shuffle: bool = True
+    target: Literal["auto", "CPU"] = "auto"
+    tower: Tower = field(default_factory=Tower)
+
+    def __post_init__(self):
+        if self.steps < 1:
+            raise ValueError(f"steps must be at least 1; found {self.steps}")
+
+
+def test_a_yaml_file_changes_defaults_and_arguments_change_both(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("steps: 20\ntower:\n  dropout: 0.5\n")
+    run = settings.resolve(Run, path, ["tower.widths=[8, 4]", "steps=30"])
+    assert run == Run(steps=30, tower=Tower(widths=(8, 4), dropout=0.5))
+
+
+def test_an_empty_yaml_file_changes_nothing(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("# nothing yet\n")
+    assert settings.resolve(Run, path) == Run()
+
+
+@pytest.mark.parametrize(
+    ("word", "name", "value"),
+    [
+        ("steps=3", "steps", 3),
+        ("seed=null", "seed", None),
+        ("seed=3", "seed", 3),
+        ("shuffle=false", "shuffle", False),
+        ("name=5", "name", "5"),
+        ("name=a=b", "name", "a=b"),
+        ("target=CPU", "target", "CPU"),
+        ("tower.dropout=1e-3", "tower", Tower(dropout=1e-3)),
+        ("tower.dropout=1", "tower", Tower(dropout=1.0)),
+        ("tower.widths=[]", "tower", Tower(widths=())),
+    ],
+)
+def test_values_become_what_the_field_says(word, name, value):
+    assert getattr(settings.resolve(Run, overrides=[word]), name) == value
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("step=3", r"argument 'step=3': unknown key 'step'; did you mean 'steps'\?"),
+        ("tower.width=3", r"unknown key 'tower.width'; did you mean 'tower.widths'\?"),
+        ("xyz=3", r"unknown key 'xyz'; known here: name, steps, seed, shuffle, target, tower"),
+        ("steps", r"expected section.key=value"),
+        ("=3", r"expected section.key=value"),
+        ("steps=3.5", r"'steps' must be a whole number; found float 3.5"),
+        ("steps=true", r"'steps' must be a whole number; found bool True"),
+        ("steps=[", r"the value is not YAML"),
+        ("seed=x", r"'seed' must be a whole number; found str 'x'"),
+        ("shuffle=1", r"'shuffle' must be true or false; found int 1"),
+        ("name=[a]", r"'name' must be text; found list"),
+        ("target=GPU", r"'target' must be one of auto, CPU; found 'GPU'"),
+        ("tower=3", r"'tower' is a section with keys, found int 3"),
+        ("tower.dropout=true", r"'tower.dropout' must be a number; found bool True"),
+        ("tower.dropout=high", r"'tower.dropout' must be a number; found str 'high'"),
+        ("tower.widths=3", r"'tower.widths' must be a list such as \[64, 32\]; found int 3"),
+        ("tower.widths=[3, x]", r"'tower.widths\[1\]' must be a whole number; found str 'x'"),
+        ("steps=0", r"argument 'steps=0': steps must be at least 1; found 0"),
+    ],
+)
+def test_wrong_keys_and_values_are_errors_that_name_them(word, message):
+    with pytest.raises(ValueError, match=message):
+        settings.resolve(Run, overrides=[word])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[1, 2]", "expected sections with keys, found list"),
+        ("a: [", "is not YAML"),
+        ("step: 1", r"run.yaml: unknown key"),
+    ],
+)
+def test_wrong_yaml_files_are_errors_that_name_them(tmp_path, content, message):
+    path = tmp_path / "run.yaml"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=message):
+        settings.resolve(Run, path)
+
+
+def test_a_missing_yaml_file_lists_those_that_are_there(tmp_path):
+    (tmp_path / "tiny.yaml").touch()
+    with pytest.raises(FileNotFoundError, match=r"no config file .*small.yaml.*: tiny.yaml"):
+        settings.resolve(Run, tmp_path / "small.yaml")
+
+
+def test_as_dict_gives_what_a_yaml_file_can_hold():
+    plain: dict[str, Any] = settings.as_dict(Run())
+    assert plain["tower"] == {"widths": [64, 32], "dropout": 0.0}
+    assert settings.merge(Run(steps=99), plain, where="here") == Run()
+
+
+def test_a_field_type_that_cannot_be_read_is_a_programming_error():
+    with pytest.raises(TypeError, match=r"which settings\.py does not read"):
+        settings.convert(1, complex, "here", "key")

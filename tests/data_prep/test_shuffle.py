@@ -1,0 +1,48 @@
+import numpy as np
+import pytest
+
+from data_prep import shuffle
+from data_prep.encode import EncodedRows, concatenate
+from data_prep.shuffle import WindowShuffle
+
+
+def rows_of(numbers):
+    numbers = np.asarray(numbers)
+    return EncodedRows(
+        ids=np.stack([numbers, -numbers], axis=1).astype(np.int32),
+        numeric=numbers[:, None].astype(np.float32),
+        labels=numbers.astype(np.float32),
+        row_numbers=numbers,
+    )
+
+
+def shuffled(num_rows, chunk_rows, seed=1, window_rows=100):
+    window = WindowShuffle(seed, window_rows)
+    pieces = []
+    for first in range(0, num_rows, chunk_rows):
+        pieces += window.add(rows_of(range(first, min(first + chunk_rows, num_rows))))
+    return concatenate([*pieces, *window.finish()])
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 37, 100, 1000])
+def test_rows_stay_whole_in_their_window_and_the_order_does_not_depend_on_chunks(chunk_rows, monkeypatch):
+    monkeypatch.setattr(shuffle, "_PIECE_ROWS", 30)
+    rows = shuffled(250, chunk_rows)
+    for first in (0, 100, 200):
+        assert sorted(rows.row_numbers[first : first + 100]) == list(range(first, min(first + 100, 250)))
+    assert np.array_equal(rows.ids[:, 0], rows.row_numbers)
+    assert np.array_equal(rows.ids[:, 1], -rows.row_numbers)
+    assert np.array_equal(rows.numeric[:, 0], rows.row_numbers)
+    assert np.array_equal(rows.labels, rows.row_numbers)
+    assert np.array_equal(rows.row_numbers, shuffled(250, 50).row_numbers)
+
+
+def test_every_window_and_seed_has_an_order_of_its_own():
+    first, second = shuffled(200, 200).row_numbers.reshape(2, 100)
+    assert not np.array_equal(first, np.arange(100))
+    assert not np.array_equal(first, second - 100)
+    assert not np.array_equal(first, shuffled(100, 100, seed=2).row_numbers)
+
+
+def test_a_shuffle_of_nothing_is_empty():
+    assert list(WindowShuffle(1, 10).finish()) == []

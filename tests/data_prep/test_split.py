@@ -1,0 +1,44 @@
+import numpy as np
+import pytest
+
+from data_prep.options import PrepareOptions
+from data_prep.split import TEST, TRAIN, VALID, make_split, splitmix64
+
+
+def unused():
+    raise AssertionError("a hash split does not depend on the log's length")
+
+
+def test_splitmix64_gives_the_published_outputs():
+    # The first outputs for seed 1234567 of the reference program, as Rosetta Code lists them.
+    expected = [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+        4593380528125082431,
+        16408922859458223821,
+    ]
+    assert splitmix64(1234567, np.arange(5)).tolist() == expected
+
+
+@pytest.mark.parametrize("fractions", [(0.8, 0.1, 0.1), (1.0, 0.0, 0.0), (0.0, 0.0, 1.0), (0.5, 0.0, 0.5)])
+def test_hash_split_keeps_to_its_fractions(fractions):
+    train, valid, test = fractions
+    options = PrepareOptions(train_fraction=train, valid_fraction=valid, test_fraction=test)
+    assigned = make_split(options, unused).assign(np.arange(100_000))
+    for place, fraction in zip((TRAIN, VALID, TEST), fractions, strict=True):
+        # Four standard deviations of a binomial share; exact where the fraction is 0 or 1.
+        allowed = 4 * (fraction * (1 - fraction) / 100_000) ** 0.5
+        assert abs(np.mean(assigned == place) - fraction) <= allowed
+
+
+def test_hash_split_depends_on_the_seed_and_the_row_number_alone():
+    numbers = np.arange(1000)
+    split = make_split(PrepareOptions(seed=5), unused)
+    assert np.array_equal(split.assign(numbers)[300:], split.assign(numbers[300:]))
+    assert not np.array_equal(split.assign(numbers), make_split(PrepareOptions(seed=6), unused).assign(numbers))
+
+
+def test_chronological_split_cuts_the_log_in_order():
+    options = PrepareOptions(split="chronological", train_fraction=0.7, valid_fraction=0.2, test_fraction=0.1)
+    assert make_split(options, lambda: 10).assign(np.arange(10)).tolist() == [TRAIN] * 7 + [VALID] * 2 + [TEST]
