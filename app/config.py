@@ -5,6 +5,7 @@ Most sections stand beside the code that uses them; those of files that import M
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -13,6 +14,8 @@ from app.device import DeviceOptions
 from app.tables import TablesOptions
 from app.tables.optimizers import AdamOptions, FtrlOptions
 from data_prep.options import PrepareOptions
+
+LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
 
 
 @dataclass(frozen=True)
@@ -29,8 +32,8 @@ class ModelOptions:
             raise ValueError(f"model.embedding_dim must be 1 or more, found {self.embedding_dim}")
         if not self.hidden_widths or min(self.hidden_widths) < 1:
             raise ValueError(f"model.hidden_widths must be widths of 1 or more, found {list(self.hidden_widths)}")
-        if self.initial_scale < 0:
-            raise ValueError(f"model.initial_scale must be 0 or more, found {self.initial_scale}")
+        if not 0 <= self.initial_scale < math.inf:
+            raise ValueError(f"model.initial_scale must be 0 or more, and finite; found {self.initial_scale}")
 
 
 @dataclass(frozen=True)
@@ -41,10 +44,10 @@ class LossOptions:
     loss_scale: float = 1024.0
 
     def __post_init__(self) -> None:
-        if self.l2_coef < 0:
-            raise ValueError(f"loss.l2_coef must be 0 or more, found {self.l2_coef}")
-        if not self.loss_scale > 0:
-            raise ValueError(f"loss.loss_scale must be above 0, found {self.loss_scale}")
+        if not 0 <= self.l2_coef < math.inf:
+            raise ValueError(f"loss.l2_coef must be 0 or more, and finite; found {self.l2_coef}")
+        if not 0 < self.loss_scale <= LARGEST_FLOAT32:
+            raise ValueError(f"loss.loss_scale must be above 0, and finite in float32; found {self.loss_scale}")
 
 
 @dataclass(frozen=True)
@@ -73,9 +76,13 @@ class TrainOptions:
 
 @dataclass(frozen=True)
 class EvalOptions:
-    """`batch_size` 0 takes the training's, which needs no second compiled graph shape."""
+    """`batch_size` is that of `evaluate`, 0 the training's; between epochs the training's compiled graph is used."""
 
     batch_size: int = 0
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 0:
+            raise ValueError(f"eval.batch_size must be 0 (the training's) or more, found {self.batch_size}")
 
 
 @dataclass(frozen=True)

@@ -79,5 +79,5 @@ def lazy_adam_step(
 
 
 def _check(name: str, value: float, holds: bool, expected: str) -> None:
-    if not holds:
-        raise ValueError(f"{name} must be {expected}, found {value}")
+    if not (holds and math.isfinite(value)):
+        raise ValueError(f"{name} must be {expected}, and finite; found {value}")

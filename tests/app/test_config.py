@@ -1,0 +1,105 @@
+import subprocess
+import sys
+
+import pytest
+
+from app.config import Config
+from data_prep import settings
+
+
+def resolved(*overrides):
+    return settings.resolve(Config, None, overrides)
+
+
+def test_every_config_file_loads(project):
+    paths = sorted((project / "configs").glob("*.yaml"))
+    assert {"criteo.yaml", "demo.yaml", "tiny.yaml"} <= {path.name for path in paths}
+    for path in paths:
+        settings.resolve(Config, path)
+
+
+def test_criteo_has_the_model_zoo_s_settings(project):
+    """They stand in the file, and are the defaults too."""
+    config = settings.resolve(Config, project / "configs" / "criteo.yaml")
+    assert config.prepare.min_count == 101
+    assert (config.model.embedding_dim, config.model.hidden_widths) == (80, (1024, 512, 256, 128))
+    assert (config.loss.l2_coef, config.loss.loss_scale, config.train.batch_size) == (8e-5, 1024, 16_000)
+    wide = config.wide_optimizer
+    assert (wide.learning_rate, wide.l1, wide.l2, wide.initial_accumulator) == (5e-2, 1e-8, 1e-8, 1.0)
+    for adam in (config.deep_optimizer, config.tower_optimizer):
+        assert (adam.learning_rate, adam.epsilon) == (3.5e-4, 1e-8)
+
+
+def test_the_command_line_goes_over_the_file(project):
+    config = settings.resolve(Config, project / "configs" / "tiny.yaml", ["train.batch_size=64", "train.epochs=3"])
+    assert (config.train.batch_size, config.train.epochs, config.train.pool_blocks) == (64, 3, 16)
+
+
+def test_settings_survive_being_written_and_read(project, tmp_path):
+    """As config.yaml in the run folder and the manifest's `config` are."""
+    config = settings.resolve(Config, project / "configs" / "tiny.yaml", ["model.hidden_widths=[7]"])
+    assert settings.merge(Config(), settings.as_dict(config), where="manifest") == config
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("train.batchsize=5", "unknown key 'train.batchsize'; did you mean 'train.batch_size'"),
+        ("trian.batch_size=5", "unknown key 'trian'; did you mean 'train'"),
+        ("train.batch_size=many", "'train.batch_size' must be a whole number; found str 'many'"),
+        ("train.batch_size=1.5", "'train.batch_size' must be a whole number; found float 1.5"),
+        ("train.profile=1", "'train.profile' must be true or false; found int 1"),
+        ("train=3", "'train' is a section with keys, found int 3"),
+        ("model.hidden_widths=256", r"'model.hidden_widths' must be a list such as \[64, 32\]; found int 256"),
+        ("model.hidden_widths=[8, x]", r"'model.hidden_widths\[1\]' must be a whole number; found str 'x'"),
+        ("device.target=cpu", "'device.target' must be one of auto, CPU, GPU, Ascend; found 'cpu'"),
+        ("tables.backend=fast", "'tables.backend' must be one of auto, native, stock, reference; found 'fast'"),
+        ("train.resume=maybe", "'train.resume' must be one of auto, never, require; found 'maybe'"),
+        ("train.epochs", "expected section.key=value"),
+    ],
+)
+def test_unknown_keys_and_wrong_types_are_named(word, message):
+    with pytest.raises(ValueError, match=message):
+        resolved(word)
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("model.embedding_dim=0", "model.embedding_dim must be 1 or more, found 0"),
+        ("model.hidden_widths=[]", "model.hidden_widths must be widths of 1 or more"),
+        ("model.hidden_widths=[8, 0]", r"found \[8, 0\]"),
+        ("model.initial_scale=-1", "model.initial_scale must be 0 or more"),
+        ("model.initial_scale=.nan", "model.initial_scale must be 0 or more, and finite; found nan"),
+        ("loss.l2_coef=-1e-9", "loss.l2_coef must be 0 or more"),
+        ("loss.l2_coef=.inf", "loss.l2_coef must be 0 or more, and finite; found inf"),
+        ("loss.loss_scale=0", "loss.loss_scale must be above 0"),
+        ("loss.loss_scale=1e39", "loss.loss_scale must be above 0, and finite in float32; found 1e"),
+        ("wide_optimizer.learning_rate=0", "learning_rate must be above 0"),
+        ("wide_optimizer.learning_rate=.inf", "learning_rate must be above 0, and finite; found inf"),
+        ("wide_optimizer.initial_accumulator=0", "initial_accumulator must be above 0"),
+        ("deep_optimizer.beta1=1", r"beta1 must be in \[0, 1\)"),
+        ("tower_optimizer.epsilon=0", "epsilon must be above 0"),
+        ("train.epochs=0", "train.epochs must be 1 or more, found 0"),
+        ("train.batch_size=-5", "train.batch_size must be 1 or more, found -5"),
+        ("train.seed=-1", "train.seed must be between 0"),
+        ("eval.batch_size=-1", "eval.batch_size must be 0 .* or more, found -1"),
+        ("checkpoint.every_steps=-1", "checkpoint.every_steps and keep_last must be 0 or more"),
+        ("device.threads=-1", "device.threads must be 0"),
+        ("prepare.min_count=0", "min_count must be at least 1"),
+    ],
+)
+def test_values_out_of_range_are_named(word, message):
+    with pytest.raises(ValueError, match=message):
+        resolved(word)
+
+
+def test_a_missing_file_names_those_that_are_there(project):
+    with pytest.raises(FileNotFoundError, match="no config file .*criteoo.yaml; .*criteo.yaml, demo.yaml"):
+        settings.resolve(Config, project / "configs" / "criteoo.yaml")
+
+
+def test_settings_are_read_without_mindspore():
+    """Threads are an environment variable that must stand before MindSpore is imported."""
+    command = "import sys, app.config, app.__main__; sys.exit('mindspore' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", command], check=False).returncode == 0

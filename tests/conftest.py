@@ -1,0 +1,69 @@
+"""A small synthetic log, the folder prepared from it, and MindSpore made ready, once for all tests."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from app import device
+from app.config import Config
+from data_prep import settings
+from data_prep.options import read_options
+from data_prep.prepare import prepare
+from data_prep.schema import read_schema
+from data_prep.synthetic import synthesize
+
+PROJECT = Path(__file__).parents[1]
+TINY_CONFIG = PROJECT / "configs" / "tiny.yaml"
+FILE_ROWS = 700  # several files a split, where the default is millions of rows
+
+
+@pytest.fixture(scope="session")
+def project() -> Path:
+    return PROJECT
+
+
+@pytest.fixture(scope="session")
+def tiny_log(tmp_path_factory) -> Path:
+    """3,000 rows of the raw form, with their true click probabilities beside them."""
+    path = tmp_path_factory.mktemp("log") / "log.txt"
+    synthesize(path, 3_000, seed=1, workers=1)
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny_dataset(tmp_path_factory, tiny_log) -> Path:
+    """The prepared folder of `tiny_log`; not to be changed."""
+    folder = tmp_path_factory.mktemp("tiny") / "prepared"
+    prepare(tiny_log, folder, read_options(TINY_CONFIG, ["prepare.workers=1"]), file_rows=FILE_ROWS)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_schema(tiny_dataset):
+    return read_schema(tiny_dataset)
+
+
+@pytest.fixture(scope="session")
+def tiny_config():
+    """configs/tiny.yaml, changed by `section.key=value` words."""
+
+    def make(*overrides: str) -> Config:
+        return settings.resolve(Config, TINY_CONFIG, overrides)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def cpu() -> str:
+    """MindSpore on the CPU; to be chosen once a process."""
+    options = device.DeviceOptions(target="CPU", threads=2)
+    device.prepare_environment(options)
+    return device.select_device(options)
+
+
+@pytest.fixture(scope="session")
+def command_environment() -> dict[str, str]:
+    """The environment of commands that a test starts: this Python, and this project from any folder."""
+    return {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(PROJECT), "CONFIG": str(TINY_CONFIG)}
