@@ -68,7 +68,7 @@ class MetricStream:
         self._labels += other._labels
         self._kept += other._kept
         self._bins = self._bins.plus(other._bins)
-        if self._kept > self._exact_rows or (self._bins.keys.size and self._kept):
+        if self._kept > self._exact_rows:
             self._spill()
 
     def _spill(self) -> None:
@@ -82,9 +82,11 @@ class MetricStream:
         rows, clicks, cross_entropy, predictions = self._sums
         if not rows:
             raise ValueError("no rows to measure: the split is empty")
+        if self._bins.keys.size and self._kept:
+            self._spill()  # beside bins, exact logits would rank above those that were moved to their bin's edge
         counts = self._bins
         if self._kept:
-            counts = counts.plus(Bins.of(np.concatenate(self._logits), np.concatenate(self._labels)))
+            counts = Bins.of(np.concatenate(self._logits), np.concatenate(self._labels))
         rate = clicks / rows
         return Metrics(
             rows=int(rows),

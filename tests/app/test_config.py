@@ -95,7 +95,7 @@ def test_values_out_of_range_are_named(word, message):
 
 
 def test_a_missing_file_names_those_that_are_there(project):
-    with pytest.raises(FileNotFoundError, match="no config file .*criteoo.yaml; .*criteo.yaml, demo.yaml"):
+    with pytest.raises(FileNotFoundError, match=r"no config file .*criteoo\.yaml; .*criteo\.yaml, demo\.yaml"):
         settings.resolve(Config, project / "configs" / "criteoo.yaml")
 
 
