@@ -108,6 +108,8 @@ def test_every_line_is_a_row_or_a_reject_as_the_oracle_says(lines):
         ("1.5", "integer"),
         ("0x1f", "integer"),
         ("1\r", "integer"),
+        ("ÿ", "integer"),
+        ("1ÿ", "integer"),
     ],
 )
 def test_integers(make_line, cell, reason):

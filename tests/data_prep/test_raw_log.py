@@ -7,7 +7,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.criteo import MAX_LINE_BYTES
+from data_prep.criteo import MAX_LINE_BYTES, parse_chunk
 from data_prep.raw_log import find_log, open_log
 
 TEXT = b"".join(b"line %d\n" % i for i in range(1000))
@@ -61,6 +61,19 @@ def test_a_file_without_line_ends_does_not_fill_the_memory(tmp_path, chunk_bytes
     assert len(lines[1]) > MAX_LINE_BYTES
     if chunk_bytes == 1000:
         assert len(lines[1]) < MAX_LINE_BYTES + 3 * chunk_bytes
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n", b"\nlast"])
+@pytest.mark.parametrize("extra_bytes", [-1, 0, 1, 2])
+def test_the_longest_line_is_as_long_for_any_chunk_size(tmp_path, extra_bytes, end):
+    path = tmp_path / "train.txt"
+    path.write_bytes(b"first\n" + b"x" * (MAX_LINE_BYTES + extra_bytes) + end)
+    rejects = []
+    for chunk_bytes in (1000, MAX_LINE_BYTES + 7, 10**6):
+        with open_log(path) as reader:
+            rejects.append(b"".join(parse_chunk(chunk).rejects_tsv for chunk in reader.chunks(chunk_bytes)))
+    assert rejects[0] == rejects[1] == rejects[2]
+    assert (b"too long" in rejects[0]) == (extra_bytes + end.startswith(b"\r") > 0)
 
 
 def test_the_fingerprint_is_of_the_file_as_stored(tmp_path):
