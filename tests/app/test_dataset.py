@@ -1,0 +1,105 @@
+"""Order, position and completeness of the batches, on a folder with several files a split."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.dataset import num_batches, read_batches, training_order, written_order
+from data_prep.mindrecord import read_blocks
+
+POOL_BLOCKS = 4
+
+
+def written_rows(folder, schema, split):
+    """All rows of a split as the files hold them, read without `app`: [rows, N + C + 1]."""
+    files = [file.name for file in schema.splits[split].files]
+    return np.concatenate([joined(block) for block in read_blocks(folder, files)])
+
+
+def joined(rows):
+    return np.column_stack([rows.ids, rows.numeric, rows.labels])
+
+
+def epoch_rows(folder, schema, batch_size=500, seed=1, epoch=1, first_batch=0, pool_blocks=POOL_BLOCKS):
+    order = training_order(schema, seed, epoch, pool_blocks)
+    return [joined(b) for b in read_batches(folder, schema, "train", order, batch_size, first_batch)]
+
+
+def sorted_rows(rows):
+    return rows[np.lexsort(rows.T)]
+
+
+def test_the_folder_has_what_these_tests_are_about(tiny_schema):
+    assert len(tiny_schema.splits["train"].files) > 1
+    sizes = tiny_schema.block_sizes("train")
+    assert len(sizes) > 2 * POOL_BLOCKS
+    assert sizes[-1] < tiny_schema.block_rows
+
+
+def test_a_sampler_s_numbers_count_through_the_files_in_their_order(tiny_dataset, tiny_schema):
+    """The order of an epoch stands on it: block b of the schema is block b of the reader."""
+    expected = written_rows(tiny_dataset, tiny_schema, "train")
+    order = written_order(tiny_schema, "train", POOL_BLOCKS)
+    found = np.concatenate([joined(b) for b in read_batches(tiny_dataset, tiny_schema, "train", order, 333)])
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_blocks_are_read_by_their_number(tiny_dataset, tiny_schema):
+    """Whole blocks in a pool of one each come out in the permutation's order, but for their rows' mixing."""
+    rows = written_rows(tiny_dataset, tiny_schema, "train")
+    ends = np.cumsum(tiny_schema.block_sizes("train"))
+    blocks = np.split(rows, ends[:-1])
+    order = training_order(tiny_schema, seed=5, epoch=2, pool_blocks=1)
+    found = np.concatenate(epoch_rows(tiny_dataset, tiny_schema, 100, seed=5, epoch=2, pool_blocks=1))
+    start = 0
+    for (number,) in order.pools:
+        size = len(blocks[number])
+        np.testing.assert_array_equal(sorted_rows(found[start : start + size]), sorted_rows(blocks[number]))
+        start += size
+
+
+@pytest.mark.parametrize("batch_size", [1, 37, 100, 500, 100_000])
+def test_an_epoch_has_every_row_once_at_any_batch_size(tiny_dataset, tiny_schema, batch_size):
+    batches = epoch_rows(tiny_dataset, tiny_schema, batch_size)
+    assert len(batches) == num_batches(tiny_schema, "train", batch_size)
+    assert {len(batch) for batch in batches[:-1]} <= {batch_size}
+    assert 0 < len(batches[-1]) <= batch_size
+    expected = written_rows(tiny_dataset, tiny_schema, "train")
+    np.testing.assert_array_equal(sorted_rows(np.concatenate(batches)), sorted_rows(expected))
+
+
+def test_the_rows_order_does_not_depend_on_the_batch_size(tiny_dataset, tiny_schema):
+    one, other = (np.concatenate(epoch_rows(tiny_dataset, tiny_schema, size)) for size in (64, 500))
+    np.testing.assert_array_equal(one, other)
+
+
+def test_rows_are_mixed_anew_by_seed_and_epoch(tiny_dataset, tiny_schema):
+    written = written_rows(tiny_dataset, tiny_schema, "train")
+    orders = [
+        np.concatenate(epoch_rows(tiny_dataset, tiny_schema, seed=seed, epoch=epoch))
+        for seed, epoch in ((1, 1), (1, 2), (2, 1))
+    ]
+    again = np.concatenate(epoch_rows(tiny_dataset, tiny_schema, seed=1, epoch=1))
+    np.testing.assert_array_equal(orders[0], again)
+    for one, other in ((orders[0], orders[1]), (orders[0], orders[2]), (orders[1], orders[2]), (orders[0], written)):
+        assert np.mean((one == other).all(axis=1)) < 0.05
+
+
+@given(batch_size=st.integers(1, 900), first_batch=st.integers(0, 30), epoch=st.integers(1, 3))
+@settings(max_examples=15, deadline=None)
+def test_starting_at_a_step_is_skipping_those_before(tiny_dataset, tiny_schema, batch_size, first_batch, epoch):
+    whole = epoch_rows(tiny_dataset, tiny_schema, batch_size, epoch=epoch)
+    later = epoch_rows(tiny_dataset, tiny_schema, batch_size, epoch=epoch, first_batch=first_batch)
+    assert len(later) == max(len(whole) - first_batch, 0)
+    for found, expected in zip(later, whole[first_batch:], strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_a_batch_has_the_schema_s_types(tiny_dataset, tiny_schema):
+    batch = next(read_batches(tiny_dataset, tiny_schema, "valid", written_order(tiny_schema, "valid"), 50))
+    assert batch.num_rows == 50
+    assert batch.ids.shape == (50, tiny_schema.num_categorical)
+    assert batch.ids.dtype == tiny_schema.ids_dtype
+    assert batch.numeric.shape == (50, tiny_schema.num_numeric)
+    assert batch.numeric.dtype == batch.labels.dtype == np.float32
