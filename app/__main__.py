@@ -14,6 +14,7 @@ from app import device
 from app.checkpoint import best_or_newest
 from app.cluster import check_rank_table
 from app.config import Config
+from app.dataset import check_files
 from app.run_folder import open_run, run_checkpoints
 from app.tables import pick_backend
 from data_prep import settings
@@ -69,6 +70,7 @@ def _train(arguments: argparse.Namespace) -> None:
     if arguments.rank_table != "-":
         check_rank_table(Path(arguments.rank_table), arguments.ranks)
     schema = read_schema(arguments.dataset)
+    check_files(arguments.dataset, schema)
     # All that can fail for a wrong setting comes before the run folder: an older run is not put aside for nothing.
     device.prepare_environment(config.device)
     target = device.select_device(config.device)

@@ -32,6 +32,20 @@ class Batch:
         return len(self.labels)
 
 
+def check_files(folder: Path, schema: Schema) -> None:
+    """Raise ValueError unless every file with rows, and its index, is there in its size (`inspect` reads them all)."""
+    for file in schema.all_files():
+        path = folder / file.name
+        if path.suffix not in (".mindrecord", ".db"):
+            continue
+        found = path.stat().st_size if path.is_file() else None
+        if found != file.size_bytes:
+            raise ValueError(
+                f"prepared file {path} {'is missing' if found is None else f'has {found} bytes'}, expected "
+                f"{file.size_bytes} bytes; copy the folder again or prepare the data again"
+            )
+
+
 @dataclass(frozen=True)
 class Order:
     """How one epoch passes over a split: `pools` of block numbers, in reading order, and the mixing seed."""

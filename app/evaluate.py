@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from app import checkpoint
 from app.config import Config
-from app.dataset import Batch, num_batches, read_batches, written_order
+from app.dataset import Batch, check_files, num_batches, read_batches, written_order
 from app.metrics import Metrics, MetricStream
 from app.prefetch import Prefetcher
 from app.run_folder import data_identity, first_difference
@@ -75,6 +75,7 @@ def evaluate_checkpoint(path: Path, split: str, dataset: Path | None, config: Co
     manifest = checkpoint.read_manifest(path)
     folder = dataset or Path(manifest.dataset)
     schema = read_schema(folder)
+    check_files(folder, schema)
     _check_same_vocabulary(manifest, schema, folder)
     config = config or settings.merge(Config(), manifest.config, where=str(path / checkpoint.MANIFEST))
     batch_size = config.eval.batch_size or config.train.batch_size

@@ -1,11 +1,13 @@
 """Order, position and completeness of the batches, on a folder with several files a split."""
 
+import shutil
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.dataset import num_batches, read_batches, training_order, written_order
+from app.dataset import check_files, num_batches, read_batches, training_order, written_order
 from data_prep.mindrecord import read_blocks
 
 POOL_BLOCKS = 4
@@ -103,3 +105,17 @@ def test_a_batch_has_the_schema_s_types(tiny_dataset, tiny_schema):
     assert batch.ids.dtype == tiny_schema.ids_dtype
     assert batch.numeric.shape == (50, tiny_schema.num_numeric)
     assert batch.numeric.dtype == batch.labels.dtype == np.float32
+
+
+@pytest.mark.parametrize("name", ["train-00001.mindrecord", "valid-00000.mindrecord.db"])
+def test_a_file_that_is_missing_or_cut_is_named(tiny_dataset, tiny_schema, tmp_path, name):
+    folder = tmp_path / "copy"
+    shutil.copytree(tiny_dataset, folder)
+    check_files(folder, tiny_schema)
+    with (folder / name).open("rb+") as file:
+        file.truncate(1000)
+    with pytest.raises(ValueError, match=f"{name} has 1000 bytes, expected [0-9]+ bytes; copy the folder again"):
+        check_files(folder, tiny_schema)
+    (folder / name).unlink()
+    with pytest.raises(ValueError, match=f"{name} is missing, expected"):
+        check_files(folder, tiny_schema)
