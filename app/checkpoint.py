@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
+PARTIAL = ".partial"
 DENSE = "dense.safetensors"
 ROW_IDS = "row_ids"
 
@@ -84,7 +85,7 @@ class ModelState:
 def save(folder: Path, state: ModelState, manifest: Manifest) -> Path:
     """Write one checkpoint below `folder` and return its path; whole, or (on any error) not there at all."""
     final = folder / f"step-{manifest.step:08d}"
-    partial = folder / f"{final.name}.partial"
+    partial = folder / f"{final.name}{PARTIAL}"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
@@ -118,7 +119,7 @@ def read_manifest(checkpoint: Path) -> Manifest:
         if version == FORMAT_VERSION:
             return Manifest(**content)
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is damaged ({error!r}); use an older checkpoint") from error
+        raise ValueError(f"{path} is damaged ({error!r}); {_use_an_older(checkpoint)}") from error
     raise ValueError(f"{path} has format version {version}, this program reads {FORMAT_VERSION}")
 
 
@@ -140,7 +141,9 @@ def load(checkpoint: Path) -> tuple[Manifest, ModelState]:
 def whole_checkpoints(folder: Path) -> list[Path]:
     """The checkpoints below `folder` that have a readable manifest, oldest step first."""
     whole = []
-    for path in sorted(folder.glob("step-*")):
+    for path in folder.glob("step-*"):
+        if path.suffix == PARTIAL:  # of a run that was killed while it saved
+            continue
         try:
             whole.append((read_manifest(path).step, path))
         except (FileNotFoundError, ValueError):
@@ -191,18 +194,22 @@ def checksum(path: Path) -> str:
 
 def _verify(path: Path, expected: dict[str, Any]) -> None:
     if not path.is_file():
-        raise ValueError(f"checkpoint file {path} is missing; use an older checkpoint")
+        raise ValueError(f"checkpoint file {path} is missing; {_use_an_older(path.parent)}")
     if path.stat().st_size != expected["size_bytes"]:
         raise ValueError(
             f"checkpoint file {path} has {path.stat().st_size} bytes, expected {expected['size_bytes']}; "
-            "use an older checkpoint"
+            f"{_use_an_older(path.parent)}"
         )
     found = checksum(path)
     if found != expected["checksum"]:
         raise ValueError(
             f"checkpoint file {path} is damaged: checksum {found}, expected {expected['checksum']}; "
-            "use an older checkpoint"
+            f"{_use_an_older(path.parent)}"
         )
+
+
+def _use_an_older(checkpoint: Path) -> str:
+    return f"remove {checkpoint}, and the one before it is used"
 
 
 def _load_arrays(path: Path) -> dict[str, np.ndarray]:

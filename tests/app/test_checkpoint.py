@@ -1,0 +1,172 @@
+import json
+import os
+
+import numpy as np
+import pytest
+
+from app import checkpoint
+from app.checkpoint import Manifest, ModelState
+from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, TableState
+
+
+def make_state(seed=0):
+    rng = np.random.default_rng(seed)
+    row_ids = np.sort(rng.choice(1000, 40, replace=False)).astype(np.int64)
+    tables = {
+        table: TableState(row_ids, {name: rng.standard_normal((40, width), np.float32) for name in STATE_ARRAYS[table]})
+        for table, width in ((WIDE, 1), (DEEP, 5))
+    }
+    dense = {"tower.matrix_0": rng.standard_normal((7, 3), np.float32), "adam.beta1_power": np.array(0.9, np.float32)}
+    return ModelState(dense, tables)
+
+
+def make_manifest(step=3, auc=None):
+    metrics = {} if auc is None else {"auc": auc, "log_loss": 0.5}
+    return Manifest(step, 1, step, {"train": {"seed": 1}}, "/prepared", {"vocabulary_size": 1000}, metrics)
+
+
+def assert_same(found: ModelState, expected: ModelState):
+    assert found.dense.keys() == expected.dense.keys()
+    for name, array in expected.dense.items():
+        np.testing.assert_array_equal(found.dense[name], array)
+    assert found.tables.keys() == expected.tables.keys()
+    for table, saved in expected.tables.items():
+        np.testing.assert_array_equal(found.tables[table].row_ids, saved.row_ids)
+        assert set(found.tables[table].arrays) == set(saved.arrays)
+        for name, array in saved.arrays.items():
+            np.testing.assert_array_equal(found.tables[table].arrays[name], array)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    return checkpoint.save(tmp_path, make_state(), make_manifest())
+
+
+def test_what_is_loaded_is_what_was_saved(saved):
+    assert saved.name == "step-00000003"
+    manifest, state = checkpoint.load(saved)
+    assert_same(state, make_state())
+    assert (manifest.step, manifest.epoch, manifest.epoch_step) == (3, 1, 3)
+    assert manifest.config == {"train": {"seed": 1}}
+    assert manifest.shards == {WIDE: 1, DEEP: 1}
+    assert sorted(manifest.files) == [
+        "deep-0-of-1.safetensors",
+        "dense.safetensors",
+        "wide-0-of-1.safetensors",
+    ]
+
+
+def test_tables_without_a_touched_row(tmp_path):
+    """A run that is saved before its first step."""
+    empty = {
+        table: TableState(np.zeros(0, np.int64), {name: np.zeros((0, 1), np.float32) for name in names})
+        for table, names in STATE_ARRAYS.items()
+    }
+    state = ModelState({"wide.bias": np.zeros(1, np.float32)}, empty)
+    assert_same(checkpoint.load(checkpoint.save(tmp_path, state, make_manifest()))[1], state)
+
+
+def test_saving_the_same_step_again_replaces_it(tmp_path, saved):
+    assert checkpoint.save(tmp_path, make_state(seed=1), make_manifest()) == saved
+    assert_same(checkpoint.load(saved)[1], make_state(seed=1))
+    assert [path.name for path in tmp_path.iterdir()] == [saved.name]
+
+
+def flip_a_byte(path):
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", ["dense.safetensors", "deep-0-of-1.safetensors", "wide-0-of-1.safetensors"])
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (os.unlink, "is missing"),
+        (lambda path: os.truncate(path, 10), "has 10 bytes, expected [0-9]+"),
+        (flip_a_byte, "is damaged: checksum xxh3:[0-9a-f]{16}, expected xxh3:[0-9a-f]{16}"),
+    ],
+)
+def test_damage_is_named_by_file(saved, name, damage, message):
+    damage(saved / name)
+    with pytest.raises(ValueError, match=f"{name} {message}; remove .*step-00000003, and the one before it is used"):
+        checkpoint.load(saved)
+
+
+def test_a_manifest_that_is_missing_damaged_or_newer(saved):
+    path = saved / checkpoint.MANIFEST
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "format_version": 2}))
+    with pytest.raises(ValueError, match="has format version 2, this program reads 1"):
+        checkpoint.read_manifest(saved)
+    path.write_text(path.read_text()[:50])
+    with pytest.raises(ValueError, match=r"manifest\.json is damaged"):
+        checkpoint.read_manifest(saved)
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match=r"is no whole checkpoint: it has no manifest\.json"):
+        checkpoint.read_manifest(saved)
+
+
+def test_only_whole_checkpoints_count(tmp_path):
+    """No manifest, a damaged one, one of a newer form, and what a kill left just before the renaming."""
+    for step in (1, 20, 100):
+        checkpoint.save(tmp_path, make_state(), make_manifest(step))
+    (checkpoint.save(tmp_path, make_state(), make_manifest(200)) / checkpoint.MANIFEST).unlink()
+    (checkpoint.save(tmp_path, make_state(), make_manifest(201)) / checkpoint.MANIFEST).write_text("{")
+    newer = checkpoint.save(tmp_path, make_state(), make_manifest(202)) / checkpoint.MANIFEST
+    newer.write_text(json.dumps({**json.loads(newer.read_text()), "format_version": 99}))
+    unnamed = checkpoint.save(tmp_path, make_state(), make_manifest(203))
+    unnamed.rename(unnamed.with_name("step-00000203.partial"))
+    assert [path.name for path in checkpoint.whole_checkpoints(tmp_path)] == [
+        "step-00000001",
+        "step-00000020",
+        "step-00000100",
+    ]
+    assert checkpoint.best_or_newest(tmp_path).name == "step-00000100"
+
+
+def test_an_error_while_saving_leaves_nothing(tmp_path, saved, monkeypatch):
+    def disk_full(arrays, path):
+        path.write_bytes(b"half of it")
+        raise OSError("no space left")
+
+    monkeypatch.setattr(checkpoint, "save_file", disk_full)
+    with pytest.raises(OSError, match="no space left"):
+        checkpoint.save(tmp_path, make_state(seed=1), make_manifest(4))
+    assert [path.name for path in tmp_path.iterdir()] == [saved.name]
+
+
+def test_leftovers_of_a_killed_save_are_written_over(tmp_path):
+    leftover = tmp_path / "step-00000003.partial"
+    leftover.mkdir()
+    (leftover / "foreign.safetensors").write_text("cut")
+    manifest, _ = checkpoint.load(checkpoint.save(tmp_path, make_state(), make_manifest()))
+    assert "foreign.safetensors" not in manifest.files
+    assert not leftover.exists()
+
+
+def save_steps(folder, aucs):
+    for step, auc in enumerate(aucs, start=1):
+        checkpoint.save(folder, make_state(), make_manifest(step, auc))
+
+
+def steps_in(folder):
+    return [checkpoint.read_manifest(path).step for path in checkpoint.whole_checkpoints(folder)]
+
+
+@pytest.mark.parametrize(
+    ("keep_last", "kept"), [(0, [1, 2, 3, 4, 5]), (1, [2, 5]), (2, [2, 4, 5]), (4, [2, 3, 4, 5]), (9, [1, 2, 3, 4, 5])]
+)
+def test_the_newest_and_the_best_are_kept(tmp_path, keep_last, kept):
+    save_steps(tmp_path, [0.6, 0.8, 0.7, None, 0.75])
+    checkpoint.remove_old(tmp_path, keep_last)
+    assert steps_in(tmp_path) == kept
+
+
+def test_the_best_is_taken_or_the_newest(tmp_path):
+    save_steps(tmp_path / "scored", [0.6, 0.8, 0.7, None])
+    assert checkpoint.best_or_newest(tmp_path / "scored").name == "step-00000002"
+    save_steps(tmp_path / "not scored", [None, None])
+    assert checkpoint.best_or_newest(tmp_path / "not scored").name == "step-00000002"
+    with pytest.raises(FileNotFoundError, match=r"no whole checkpoint in .*nowhere; train first: make train"):
+        checkpoint.best_or_newest(tmp_path / "nowhere")
