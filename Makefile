@@ -28,7 +28,14 @@ $(VENV)/.installed: pyproject.toml requirements.lock
 	touch $@
 
 .PHONY: setup
-setup: $(VENV)/.installed  ## make .venv with the pinned packages
+setup: $(VENV)/.installed  ## make .venv with the pinned packages, and the native tables where there is a compiler
+	@if command -v $(CXX) > /dev/null; then $(MAKE) --no-print-directory -C app/tables/csrc all; \
+	else echo "warning: no C++ compiler ($(CXX)): the native tables are not built and training falls back to stock;" \
+	     "install g++ and run 'make native'" >&2; fi
+
+.PHONY: native
+native:  ## build the native host tables
+	$(MAKE) -C app/tables/csrc all
 
 .PHONY: synthesize
 synthesize: setup  ## make a synthetic log: ROWS=1000000 SEED=1 -> data/synthetic.txt

@@ -5,6 +5,9 @@ Letters: B batch size, F looked-up fields, N numeric fields, D embedding width.
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
@@ -12,6 +15,7 @@ from mindspore import Tensor, nn, ops
 from app.config import LossOptions
 from app.dataset import Batch
 from app.losses import l2_loss
+from app.profile import GraphProfile, KernelProfile
 from app.tables.interface import UniqueIds
 from app.tables.stock import StockIds, StockTables
 from app.train_step import (
@@ -125,6 +129,7 @@ class StockStep:
     ) -> None:
         self.tables = tables
         self.graph = StockGraph(tables, ForwardBackward(model, options), optimizers, options.loss_scale)
+        self.seconds = {"graph": 0.0}
         self._scoring = StockScoring(self.graph.lookup, model)
         self._model = model
         self._options = options
@@ -137,6 +142,7 @@ class StockStep:
     def __call__(self, batch: Batch, unique: UniqueIds) -> Losses:
         """See `TrainStep.__call__`."""
         assert isinstance(unique, StockIds)
+        start = time.perf_counter()
         first_seen = np.zeros((self._batch_size * unique.shape[1], 1), np.float32)
         first_seen[: len(unique.first_seen)] = unique.first_seen
         # Filling rows have id 0 and gradient 0: neither optimizer changes a row for that.
@@ -150,6 +156,7 @@ class StockStep:
             raise FloatingPointError(self._find_bad(batch, unique))
         self.tables.step += 1
         self.tables.touched[unique.values] = True
+        self.seconds["graph"] += time.perf_counter() - start
         return Losses(float(wide_loss), float(deep_loss) + float(l2_loss(float(squared_norm), self._options.l2_coef)))
 
     def score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
@@ -157,6 +164,10 @@ class StockStep:
         assert isinstance(unique, StockIds)
         inputs = (pad_rows(values, self._batch_size) for values in (unique.ids, batch.numeric))
         return self._scoring(*(Tensor.from_numpy(values) for values in inputs)).asnumpy()[: batch.num_rows]
+
+    def profile(self, folder: Path) -> KernelProfile:
+        """See `TrainStep.profile`."""
+        return GraphProfile(folder)
 
     def _find_bad(self, batch: Batch, unique: StockIds) -> str:
         deep, wide = (rows.asnumpy() for rows in self.tables.parameters(Tensor(unique.ids)))

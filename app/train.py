@@ -48,6 +48,7 @@ class Trainer:
         self.schema = schema
         self.run = run
         self.parts: Parts = assemble(config, schema)
+        self.profile = self.parts.step.profile(run.path / "profile") if config.train.profile else None
         self.position = Position()
         if run.plan.checkpoint is not None:
             self._restore(run.plan.checkpoint)
@@ -66,11 +67,15 @@ class Trainer:
 
     def _train_epoch(self) -> None:
         epoch, total = self.position.epoch, num_batches(self.schema, "train", self.config.train.batch_size)
-        progress = Progress(self.run, epoch, total, self.position.epoch_step, self.config.train.log_every_steps)
+        progress = Progress(
+            self.run, epoch, total, self.position.epoch_step, self.config.train.log_every_steps, self.parts.step.seconds
+        )
         with Prefetcher(self._prepared_batches()) as batches, progress:
             for batch, unique in batches:
                 losses = self._take_step(batch, unique)
                 progress.add(self.position, losses, batch.num_rows, batches.waited_seconds)
+                if self.profile is not None:
+                    self.profile.after_step()
                 every = self.config.checkpoint.every_steps
                 if every and self.position.step % every == 0 and self.position.epoch_step < total:
                     progress.flush()
@@ -138,10 +143,14 @@ class Trainer:
 class Progress:
     """One epoch's progress bar, loss.log lines and metrics.jsonl lines."""
 
-    def __init__(self, run: RunFolder, epoch: int, total: int, done: int, log_every_steps: int) -> None:
+    def __init__(
+        self, run: RunFolder, epoch: int, total: int, done: int, log_every_steps: int, seconds: dict[str, float]
+    ) -> None:
         self._run = run
         self._log_every_steps = log_every_steps
         self._bar = tqdm(total=total, initial=done, desc=f"epoch {epoch}", unit="step", mininterval=1.0)
+        self._seconds = seconds  # of the step's parts, still counting
+        self._seconds_before = dict(seconds)
         self._lines: list[str] = []
         self._rows = 0
         self._waited = 0.0
@@ -178,10 +187,17 @@ class Progress:
             **dataclasses.asdict(losses),
             samples_per_second=round(speed, 1),
             wait_share=round(wait_share, 4),
+            **self._millis_per_step(),
         )
         self._bar.set_postfix_str(f"{speed:,.0f} samples/s, loss {losses.wide_loss:.4f}, waiting {wait_share:.0%}")
         self._lines, self._rows, self._last = [], 0, None
         self._since, self._waited = time.perf_counter(), waited
+
+    def _millis_per_step(self) -> dict[str, float]:
+        before, self._seconds_before = self._seconds_before, dict(self._seconds)
+        return {
+            f"{part}_ms": round(1000 * (self._seconds[part] - before[part]) / len(self._lines), 2) for part in before
+        }
 
 
 def loss_line(epoch: int, step: int, losses: Losses) -> str:

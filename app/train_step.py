@@ -12,7 +12,9 @@ Letters: B batch size, n rows of this batch (n < B only in an epoch's last), C f
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import mindspore as ms
@@ -22,6 +24,7 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from app.config import LossOptions
 from app.dataset import Batch
 from app.losses import cross_entropy, l2_loss
+from app.profile import LOOKUP, HostProfile, KernelProfile
 from app.tables.interface import HostTables, RowGradients, Rows, TablesSpec, TableState, UniqueIds
 from app.tables.optimizers import AdamOptions, FtrlOptions
 from app.wide_deep import WideDeep
@@ -57,6 +60,8 @@ class StepTables(Protocol):
 class TrainStep(Protocol):
     """What the training loop calls."""
 
+    seconds: dict[str, float]  # spent in each part of the steps so far, by name
+
     @property
     def tables(self) -> StepTables:
         """The tables that the step updates."""
@@ -72,6 +77,10 @@ class TrainStep(Protocol):
 
     def score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
         """The logits [n] of a batch; changes nothing."""
+        ...
+
+    def profile(self, folder: Path) -> KernelProfile:
+        """What logs the table kernels' times; raw measurements go to `folder`."""
         ...
 
 
@@ -204,6 +213,8 @@ class HostTablesStep:
     ) -> None:
         self.tables = tables
         self.graph = DeviceGraph(ForwardBackward(model, options), optimizers)
+        self._kernel_seconds: dict[str, float] = {}  # of the last step
+        self.seconds = {"lookup": 0.0, "tower": 0.0, "update": 0.0}
         self._scorer = HostTablesScorer(tables, model, batch_size)
         self._model = model
         self._options = options
@@ -215,22 +226,38 @@ class HostTablesStep:
 
     def __call__(self, batch: Batch, unique: UniqueIds) -> Losses:
         """See `TrainStep.__call__`."""
+        start = time.perf_counter()
         rows = self.tables.lookup(unique)
-        inputs = [
-            pad_rows(values, self._batch_size)
-            for values in (rows.deep, rows.wide, batch.numeric, batch.labels, example_weights(batch))
-        ]
-        outputs = self.graph(*(Tensor.from_numpy(values) for values in inputs))
-        deep_loss, wide_loss, finite, deep, wide = (output.asnumpy() for output in outputs)
-        gradients = RowGradients(deep[: batch.num_rows], wide[: batch.num_rows], scale=1 / self._options.loss_scale)
+        looked_up = time.perf_counter()
+        wide_loss, deep_loss, finite, gradients = self._forward_backward(batch, rows)
+        computed = time.perf_counter()
         if not finite:
             raise FloatingPointError(self._find_bad(batch, rows, gradients))
         self.tables.update(unique, gradients, checked=True)
-        return Losses(float(wide_loss), float(deep_loss) + float(l2_loss(rows.squared_norm, self._options.l2_coef)))
+        self._kernel_seconds = {LOOKUP: looked_up - start, **self.tables.update_seconds}
+        self.seconds["lookup"] += looked_up - start
+        self.seconds["tower"] += computed - looked_up
+        self.seconds["update"] += time.perf_counter() - computed
+        return Losses(wide_loss, deep_loss + float(l2_loss(rows.squared_norm, self._options.l2_coef)))
+
+    def _forward_backward(self, batch: Batch, rows: Rows) -> tuple[float, float, bool, RowGradients]:
+        """The device's graph on one batch: wide loss, deep loss without the tables' L2 term, finite, row gradients."""
+        inputs = (
+            pad_rows(values, self._batch_size)
+            for values in (rows.deep, rows.wide, batch.numeric, batch.labels, example_weights(batch))
+        )
+        outputs = self.graph(*(Tensor.from_numpy(values) for values in inputs))
+        deep_loss, wide_loss, finite, deep, wide = (output.asnumpy() for output in outputs)
+        gradients = RowGradients(deep[: batch.num_rows], wide[: batch.num_rows], scale=1 / self._options.loss_scale)
+        return float(wide_loss), float(deep_loss), bool(finite), gradients
 
     def score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
         """See `TrainStep.score`."""
         return self._scorer(batch, unique)
+
+    def profile(self, folder: Path) -> KernelProfile:
+        """See `TrainStep.profile`."""
+        return HostProfile(lambda: self._kernel_seconds)
 
     def _find_bad(self, batch: Batch, rows: Rows, gradients: RowGradients) -> str:
         fields, width = self.tables.spec.field_names, self.tables.spec.embedding_dim

@@ -27,7 +27,7 @@ def pick_backend(wanted: Backend, fold_numeric: bool) -> str:
     """
     backend: str = wanted
     if wanted == "auto":
-        backend = "stock"
+        backend = "native" if fold_numeric and _native_works("stock") else "stock"
     if not fold_numeric and backend != "stock":
         raise ValueError(
             f"model.fold_numeric=false is for tables.backend=stock, the backend is {backend}: host tables leave the "
@@ -38,11 +38,29 @@ def pick_backend(wanted: Backend, fold_numeric: bool) -> str:
 
 def pick_host_backend() -> str:
     """The best backend whose tables live outside MindSpore's graph."""
-    return "reference"
+    return "native" if _native_works("reference") else "reference"
 
 
 def make_host_tables(backend: str, spec: TablesSpec, num_threads: int) -> HostTables:
-    """Tables outside MindSpore's graph, by backend name (`native` or `reference`)."""
+    """Tables outside MindSpore's graph, by backend name (`native` or `reference`).
+
+    Raises OSError where the native library is missing.
+    """
+    if backend == "native":
+        from app.tables.native import NativeTables
+
+        return NativeTables(spec, num_threads)
     from app.tables.reference import ReferenceTables
 
     return ReferenceTables(spec)
+
+
+def _native_works(otherwise: str) -> bool:
+    from app.tables import native
+
+    try:
+        native.load()
+    except OSError as error:
+        log.warning("warning: %s; going on with the slower backend %s", error, otherwise)
+        return False
+    return True

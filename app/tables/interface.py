@@ -17,6 +17,7 @@ import numpy as np
 from app.tables.optimizers import AdamOptions, FtrlOptions
 
 WIDE, DEEP = "wide", "deep"
+FTRL, LAZY_ADAM = "FusedSparseFtrl", "FusedSparseLazyAdam"  # as MindSpore calls its own ones
 STATE_ARRAYS = {
     WIDE: ("rows", "accumulator", "linear"),
     DEEP: ("rows", "first_moment", "second_moment"),
@@ -90,6 +91,7 @@ class HostTables(Protocol):
 
     spec: TablesSpec
     step: int  # updates so far; LazyAdam's bias correction counts by it
+    update_seconds: dict[str, float]  # what the last update took, by optimizer
 
     def unique(self, ids: np.ndarray) -> UniqueIds:
         """The distinct ids of `ids` [B, C]; changes nothing, so it may run beside `lookup` and `update`.

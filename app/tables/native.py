@@ -9,6 +9,7 @@ import ctypes
 import functools
 import mmap
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,8 @@ import numpy as np
 
 from app.tables.interface import (
     DEEP,
+    FTRL,
+    LAZY_ADAM,
     STATE_ARRAYS,
     WIDE,
     RowGradients,
@@ -77,7 +80,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "find": (_COUNT, [_HANDLE, _ARRAY, _COUNT, _ARRAY]),
     "growth_bytes": (_COUNT, [_HANDLE, _COUNT]),
     "touch": (ctypes.c_int, [_HANDLE, _ARRAY, _COUNT, _ARRAY]),
-    "lookup": (None, [_HANDLE, ctypes.POINTER(_Batch), *[_ARRAY] * 4]),
+    "lookup": (None, [_HANDLE, ctypes.POINTER(_Batch), *[_ARRAY] * 5]),
     "all_finite": (ctypes.c_int32, [_HANDLE, _ARRAY, _COUNT]),
     "ftrl": (
         None,
@@ -155,6 +158,7 @@ class NativeTables:
     def __init__(self, spec: TablesSpec, num_threads: int | None = None) -> None:
         self.spec = spec
         self.step = 0
+        self.update_seconds: dict[str, float] = {}
         self.num_threads = num_threads or len(os.sched_getaffinity(0))
         self._library = load()
         self._handle = self._create()
@@ -216,10 +220,10 @@ class NativeTables:
         batch, num_fields = unique.shape
         self._deep_buffers = self._deep_buffers[::-1]
         deep = self._deep_buffers[0].array((batch, num_fields * self.spec.embedding_dim))
-        wide = np.empty(batch, np.float32)
+        wide, wide_rows = np.empty(batch, np.float32), np.empty(unique.values.size, np.float32)
         squared_norms = np.empty(unique.values.size, np.float64)
         slots, _ = self._find(unique.values)
-        outputs = (_address(array) for array in (slots, deep, wide, squared_norms))
+        outputs = (_address(array) for array in (slots, deep, wide, wide_rows, squared_norms))
         self._library.host_tables_lookup(self._handle, ctypes.byref(unique.as_struct()), *outputs)
         return Rows(deep, wide, float(squared_norms.sum()))
 
@@ -232,8 +236,11 @@ class NativeTables:
             check_gradients(gradients, unique, self.spec)
         slots = self.touch(unique.values)
         self.step += 1
+        start = time.perf_counter()
         self.update_wide(unique, slots, wide, gradients.scale)
+        middle = time.perf_counter()
         self.update_deep(unique, slots, deep, gradients.scale)
+        self.update_seconds = {FTRL: middle - start, LAZY_ADAM: time.perf_counter() - middle}
 
     def update_wide(self, unique: NativeUniqueIds, slots: np.ndarray, gradient: np.ndarray, scale: float) -> None:
         """The FTRL step of `update` alone; `slots` as `touch` gives them, `gradient` [B]."""
@@ -318,13 +325,13 @@ class _HugeBuffer:
         """A float32 array of `shape` at the buffer's start; a larger shape than ever before takes new memory."""
         num_bytes = shape[0] * shape[1] * 4
         if num_bytes > self._bytes.size:
-            self._bytes = _huge_pages(num_bytes)
+            self._bytes = huge_pages(num_bytes)
         return self._bytes[:num_bytes].view(np.float32).reshape(shape)
 
 
-def _huge_pages(num_bytes: int) -> np.ndarray:
+def huge_pages(num_bytes: int) -> np.ndarray:
     """Fresh bytes that start on a huge page."""
-    mapped = mmap.mmap(-1, num_bytes + HUGE_PAGE)
+    mapped = mmap.mmap(-1, num_bytes + HUGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared pages stay small
     mapped.madvise(mmap.MADV_HUGEPAGE)
     everything = np.frombuffer(mapped, np.uint8)
     start = -everything.ctypes.data % HUGE_PAGE

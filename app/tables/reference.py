@@ -5,11 +5,15 @@ Flat arrays of V rows, so it is for vocabularies that fit comfortably.
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 
 from app.tables.initial import initial_rows
 from app.tables.interface import (
     DEEP,
+    FTRL,
+    LAZY_ADAM,
     WIDE,
     RowGradients,
     Rows,
@@ -29,6 +33,7 @@ class ReferenceTables:
 
     def __init__(self, spec: TablesSpec) -> None:
         self.spec = spec
+        self.update_seconds: dict[str, float] = {}
         self.load_state({}, step=0)
 
     def unique(self, ids: np.ndarray) -> UniqueIds:
@@ -54,8 +59,11 @@ class ReferenceTables:
         check(gradients, unique, self.spec)
         self.step += 1
         self._touched[unique.values] = True
+        start = time.perf_counter()
         self._update_wide(unique, gradients)
+        middle = time.perf_counter()
         self._update_deep(unique, gradients)
+        self.update_seconds = {FTRL: middle - start, LAZY_ADAM: time.perf_counter() - middle}
 
     def _update_wide(self, unique: UniqueIds, gradients: RowGradients) -> None:
         per_position = np.repeat(gradients.wide * np.float32(gradients.scale), unique.shape[1])

@@ -1,0 +1,102 @@
+"""Real times of the table kernels, for `train.profile=true`: lines `host kernel: EmbeddingLookup costs 3066 us`.
+
+`stock`'s kernels run inside MindSpore's graph, so MindSpore's own profiler times them; the other backends note the
+times of their calls. A few steps are enough and the profiler is not free: it sees `PROFILED_STEPS`, from the second
+on, as the first compiles the graph.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from app.device import records_dropped
+from app.tables.interface import FTRL, LAZY_ADAM
+
+log = logging.getLogger(__name__)
+
+PROFILED_STEPS = 5
+LOOKUP = "EmbeddingLookup"
+TIMES_FILE = "cpu_op_execute_timestamp_*.txt"
+
+
+class KernelProfile(Protocol):
+    """Watches the steps of a run and logs the kernels' times."""
+
+    def after_step(self) -> None:
+        """Call after each step."""
+        ...
+
+
+class HostProfile:
+    """For tables outside the graph: `kernel_seconds` gives the times of the last step's kernels, by name."""
+
+    def __init__(self, kernel_seconds: Callable[[], dict[str, float]]) -> None:
+        self._kernel_seconds = kernel_seconds
+        self._steps = 0
+
+    def after_step(self) -> None:
+        """See `KernelProfile.after_step`."""
+        self._steps += 1
+        if 1 < self._steps <= 1 + PROFILED_STEPS:
+            for kernel, seconds in self._kernel_seconds().items():
+                log_kernel_time(kernel, 1e6 * seconds)
+
+
+class GraphProfile:
+    """MindSpore's profiler over a few steps of a graph; its raw output stays in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._profiler: Any = None
+        self._steps = 0
+
+    def after_step(self) -> None:
+        """See `KernelProfile.after_step`; logs all times after the last profiled step."""
+        self._steps += 1
+        if self._steps == 1:
+            self._start()
+        elif self._steps == 1 + PROFILED_STEPS:
+            self._stop()
+
+    def _start(self) -> None:
+        from mindspore import profiler
+
+        shutil.rmtree(self._folder, ignore_errors=True)
+        with records_dropped(lambda record: True):  # it finds the lack of a warm-up schedule worth a warning
+            self._profiler = profiler.profile(
+                activities=[profiler.ProfilerActivity.CPU],
+                start_profile=False,
+                on_trace_ready=profiler.tensorboard_trace_handler(str(self._folder)),
+            )
+            self._profiler.start()
+
+    def _stop(self) -> None:
+        with records_dropped(lambda record: True):
+            self._profiler.stop()
+        for kernel, micros in graph_kernel_times(self._folder):
+            log_kernel_time(kernel, micros)
+
+
+def graph_kernel_times(folder: Path) -> list[tuple[str, float]]:
+    """(kernel, microseconds) of every run of a table kernel in the profiler's output, in order of time.
+
+    A line of its file is `scope/Kernel-op0;side;start_ns,milliseconds,… start_ns,milliseconds,…`.
+    """
+    runs = []
+    for path in folder.rglob(TIMES_FILE):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            scope, _, times = line.split(";")
+            kernel = scope.rsplit("/", 1)[-1].rsplit("-", 1)[0]
+            if kernel in (LOOKUP, FTRL, LAZY_ADAM):
+                fields = (time.split(",") for time in times.split())
+                runs += [(int(start), kernel, 1000 * float(millis)) for start, millis, *_ in fields]
+    return [(kernel, micros) for _, kernel, micros in sorted(runs)]
+
+
+def log_kernel_time(kernel: str, micros: float) -> None:
+    """One line in the tutorial's form."""
+    log.info("host kernel: %s costs %.0f us", kernel, micros)
