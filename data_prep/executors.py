@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import signal
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
@@ -24,11 +24,13 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def map_in_order(function: Callable[[Task], Result], tasks: Iterable[Task], num_workers: int) -> Iterator[Result]:
+def map_in_order(
+    function: Callable[[Task], Result], tasks: Iterable[Task], num_workers: int
+) -> Generator[Result, None, None]:
     """`function` of each task, in the order of the tasks; with one worker in this process.
 
     `function` is sent to each worker once (it may be large: a vocabulary), tasks and results with every call.
-    Few tasks are under way at a time, so an endless stream of tasks will do.
+    Few tasks are under way at a time, so an endless stream of tasks will do. Closing the generator ends the workers.
 
     Raises MemoryError where a worker process was ended from outside.
     """

@@ -42,7 +42,7 @@ def inspect(folder: Path) -> None:
 
 
 def _print(title: str, frame: pd.DataFrame) -> None:
-    print(f"\n{title}\n{frame.to_string()}")
+    print(f"\n{title}\n{frame.to_string(float_format='{:.4g}'.format)}")
 
 
 def check_files(folder: Path, schema: Schema) -> int:
@@ -75,7 +75,7 @@ def splits_frame(schema: Schema) -> pd.DataFrame:
         }
     )
     frame.insert(1, "share", frame["rows"] / frame["rows"].sum())
-    return frame.round(4)
+    return frame
 
 
 def categorical_frame(schema: Schema, summaries: dict[str, SplitSummary]) -> pd.DataFrame:
@@ -84,7 +84,7 @@ def categorical_frame(schema: Schema, summaries: dict[str, SplitSummary]) -> pd.
     for share in ("missing", "oov"):
         for split, summary in summaries.items():
             frame[f"{share} {split}"] = summary.categorical[share]
-    return frame.round(2)
+    return frame
 
 
 def missing_ids(folder: Path) -> dict[str, int]:
@@ -144,4 +144,4 @@ class SplitSummary:
                 quantiles = np.quantile(present, QUANTILES) if len(present) else np.full(len(QUANTILES), np.nan)
                 rows[field.name] = [100 * np.mean(indicator, dtype=np.float64), *quantiles]
         names = ["missing", *(f"{100 * quantile:g} %" for quantile in QUANTILES)]
-        return pd.DataFrame.from_dict(rows, orient="index", columns=names).round(3)
+        return pd.DataFrame.from_dict(rows, orient="index", columns=names)

@@ -8,7 +8,9 @@ Letters: n rows of a block, N numeric columns, C categorical fields.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,9 +76,9 @@ class MindRecordWriter:
                 self._open_file(blocks[0])
             count = min(_SAMPLES_PER_WRITE, self._file_blocks - self._blocks_in_file)
             now, blocks = blocks[:count], blocks[count:]
-            self._file.write_raw_data(
-                [{"ids": b.ids.ravel(), "numeric": b.numeric.ravel(), "label": b.labels} for b in now]
-            )
+            samples = [{"ids": b.ids.ravel(), "numeric": b.numeric.ravel(), "label": b.labels} for b in now]
+            with _as_os_error(self._folder):
+                self._file.write_raw_data(samples)
             self._blocks_in_file += len(now)
             self._rows_in_file += sum(map(len, now))
             if self._blocks_in_file == self._file_blocks:
@@ -106,9 +108,20 @@ class MindRecordWriter:
     def _close_file(self) -> None:
         if self._file is None:
             return
-        self._file.commit()
+        with _as_os_error(self._folder):
+            self._file.commit()
         self.files.append(WrittenFile(_file_name(self._split, len(self.files)), self._rows_in_file))
         self._file, self._blocks_in_file, self._rows_in_file = None, 0, 0
+
+
+@contextmanager
+def _as_os_error(folder: Path) -> Iterator[None]:
+    """MindSpore reports a full disk and the like as RuntimeError, the reason in one line of many."""
+    try:
+        yield
+    except RuntimeError as error:
+        reason = re.search(r"\[ERROR\] (.*)", str(error))
+        raise OSError(f"cannot write to {folder}: {reason[1] if reason else error}") from error
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from data_prep import settings
 
 # Other sections of the file are not about the preparation; `app` checks them.
 PREPARE_SECTION = "prepare"
+MAX_BLOCK_ROWS = 100_000  # eight blocks of 300 bytes a row still fit MindRecord's largest page, 256 MB
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class PrepareOptions:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1; found {value}")
+        if self.block_rows > MAX_BLOCK_ROWS:
+            raise ValueError(f"block_rows must be at most {MAX_BLOCK_ROWS:,}; found {self.block_rows:,}")
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed must be between 0 and 2**63 - 1; found {self.seed}")
 

@@ -15,8 +15,8 @@ import itertools
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,7 +34,7 @@ from data_prep.options import PrepareOptions
 from data_prep.raw_log import CHUNK_BYTES, Fingerprint, find_log, open_log
 from data_prep.shuffle import WindowShuffle
 from data_prep.split import Split, make_split
-from data_prep.statistics import LogStatistics, count_chunk
+from data_prep.statistics import ChunkCounts, LogStatistics, count_chunk
 from data_prep.truth import truth_path
 from data_prep.vocabulary import (
     VOCABULARY_FILE,
@@ -96,11 +96,15 @@ def _new_folder(output: Path, overwrite: bool) -> Iterator[Path]:
     partial.mkdir(parents=True)
     try:
         yield partial
-        _remove(output)
-        partial.rename(output)
     except BaseException:
         _remove(partial)
         raise
+    replaced = output.with_name(output.name + ".replaced")
+    if output.exists():
+        _remove(replaced)
+        output.rename(replaced)
+    partial.rename(output)
+    _remove(replaced)
 
 
 def _check_output(output: Path, overwrite: bool) -> None:
@@ -134,11 +138,17 @@ class _LogReading:
             num_lines += chunk.num_lines
         return num_lines
 
-    def map(self, function: Callable[[Chunk], Result], title: str) -> Iterator[Result]:
-        """`function` of each chunk, run by the workers, in the chunks' order."""
-        return map_in_order(function, self._chunks(title), self._num_workers)
+    def run(self, function: Callable[[Chunk], Result], consume: Callable[[Result], None], title: str) -> None:
+        """One reading: `function` of each chunk on the workers, their results to `consume` in the chunks' order."""
+        # Closed at once on an error too: workers and progress bar are gone before anything is said or removed.
+        with (
+            closing(self._chunks(title)) as chunks,
+            closing(map_in_order(function, chunks, self._num_workers)) as results,
+        ):
+            for result in results:
+                consume(result)
 
-    def _chunks(self, title: str) -> Iterator[Chunk]:
+    def _chunks(self, title: str) -> Generator[Chunk, None, None]:
         size = self.path.stat().st_size
         with open_log(self.path) as reader, tqdm(total=size, desc=title, unit="B", unit_scale=True) as bar:
             for chunk in reader.chunks(self._chunk_bytes):
@@ -155,9 +165,12 @@ def _count(reading: _LogReading, split: Split, folder: Path) -> LogStatistics:
     """First reading: statistics of the training rows, and rejects.tsv."""
     statistics = LogStatistics()
     with (folder / REJECTS_FILE).open("wb") as rejects:
-        for counts in reading.map(functools.partial(count_chunk, split), "count"):
+
+        def consume(counts: ChunkCounts) -> None:
             statistics.add(counts)
             rejects.write(counts.rejects_tsv)
+
+        reading.run(functools.partial(count_chunk, split), consume, "count")
     return statistics
 
 
@@ -236,10 +249,12 @@ def _write_splits(
         )
         for split in schema.SPLITS
     }
-    for rows_by_split in reading.map(encoder.encode_chunk, "encode"):
+
+    def consume(rows_by_split: dict[str, EncodedRows]) -> None:
         for split, rows in rows_by_split.items():
             outputs[split].add(rows)
 
+    reading.run(encoder.encode_chunk, consume, "encode")
     splits = {}
     for split, output in outputs.items():
         files, row_numbers = output.finish()

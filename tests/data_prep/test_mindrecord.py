@@ -88,3 +88,12 @@ def test_a_split_without_rows_has_no_files(tmp_path):
     assert write(tmp_path, random_rows(0), 1) == []
     assert list(tmp_path.iterdir()) == []
     assert list(read_blocks(tmp_path, [])) == []
+
+
+def test_a_full_disk_is_an_os_error_in_one_line(tmp_path, monkeypatch):
+    def no_space(*_):
+        raise RuntimeError("Exception thrown.\n---\n[ERROR] No free disk to be used, available: 9\n---\nC++ call stack")
+
+    monkeypatch.setattr("mindspore.mindrecord.FileWriter.write_raw_data", no_space)
+    with pytest.raises(OSError, match=r"cannot write to .*: No free disk to be used, available: 9$"):
+        write(tmp_path, random_rows(25), 25)

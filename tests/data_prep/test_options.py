@@ -27,6 +27,7 @@ def test_a_config_without_the_section_changes_nothing(tmp_path):
         ("prepare.workers=0", r"workers must be at least 1; found 0"),
         ("prepare.train_fraction=0.9", r"must be >= 0 and sum to 1"),
         ("prepare.max_reject_fraction=2", r"max_reject_fraction must be between 0 and 1; found 2"),
+        ("prepare.block_rows=100001", r"block_rows must be at most 100,000; found 100,001"),
         ("prepare.seed=-1", r"seed must be between 0"),
     ],
 )
