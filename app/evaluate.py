@@ -128,6 +128,6 @@ def _check_same_vocabulary(manifest: checkpoint.Manifest, schema: Schema, folder
     difference = first_difference({key: trained[key] for key in keys}, {key: here[key] for key in keys})
     if difference:
         raise ValueError(
-            f"{folder} does not fit the checkpoint, whose ids mean something else: {difference}; "
-            "give the folder that the run was trained on (DATASET=…)"
+            f"{folder} does not fit the checkpoint, whose inputs mean something else: {difference}; "
+            "give the folder that the run was trained on (--dataset DIR)"
         )

@@ -11,11 +11,12 @@ import json
 import logging
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
@@ -65,7 +66,9 @@ class RunFolder:
     def append_metrics(self, **values: Any) -> None:
         """Add one line to metrics.jsonl, with the seconds since the launch."""
         values = {"seconds": round(time.time() - self._started, 3), **values}
-        _append(self.metrics_path, json.dumps(values) + "\n")
+        # A metric that is undefined (NaN) is null: JSON knows no NaN.
+        plain = {name: None if value != value else value for name, value in values.items()}
+        _append(self.metrics_path, json.dumps(plain) + "\n")
 
     def append_eval(self, line: str) -> None:
         """Add a line to eval.log."""
@@ -80,11 +83,14 @@ class RunFolder:
 def open_run(base: Path, rank: int, config: Config, schema: Schema) -> tuple[RunFolder, IO[str]]:
     """The run folder to use, and its held lock; renames what was there, where the plan says so.
 
-    Raises ValueError where another process trains in the folder, or `train.resume=require` finds nothing to resume.
+    Raises ValueError where another process trains in the folder, `train.resume=require` finds nothing to resume, or
+    the checkpoints of a new run would mix with another's.
     """
     path = base / f"device_{rank}"
     lock = _lock(path) if path.exists() else None
     plan = make_plan(path, config, schema)
+    if plan.kind == "new" and config.checkpoint.dir:
+        _check_no_foreign_checkpoints(checkpoint_folder(path, config), plan.reason)
     if plan.kind == "new" and path.exists():
         path.rename(_free_name(path))
         assert lock is not None
@@ -97,6 +103,16 @@ def open_run(base: Path, rank: int, config: Config, schema: Schema) -> tuple[Run
         _forget_after(run, checkpoint.read_manifest(plan.checkpoint).step)
     _describe(run, config, schema)
     return run, lock
+
+
+def _check_no_foreign_checkpoints(folder: Path, reason: str) -> None:
+    """A folder of the user's own stays where it is when a run is renamed; two runs in it could not be told apart."""
+    whole = checkpoint.whole_checkpoints(folder)
+    if whole:
+        raise ValueError(
+            f"a new run starts ({reason}), but checkpoint.dir={folder} holds checkpoints of another one, up to "
+            f"{whole[-1].name}; give another folder, or move them away"
+        )
 
 
 def make_plan(path: Path, config: Config, schema: Schema) -> Plan:
@@ -140,7 +156,7 @@ def data_identity(schema: Schema) -> dict[str, Any]:
     """What tells one prepared folder from another."""
     return {
         "vocabulary_size": schema.vocabulary_size,
-        "numeric": [field.name for field in schema.numeric],
+        "numeric": {field.name: asdict(field) for field in schema.numeric},
         "categorical": [field.name for field in schema.categorical],
         "vocabulary": [file.checksum for file in schema.other_files if file.name == VOCABULARY_FILE],
         "train_files": [file.checksum for file in schema.splits["train"].files],
@@ -159,8 +175,8 @@ def first_difference(old: Any, new: Any, where: str = "") -> str | None:
 
 
 def checkpoint_folder(run_path: Path, config: Config) -> Path:
-    """Where a run's checkpoints lie."""
-    return Path(config.checkpoint.dir) if config.checkpoint.dir else run_path / "checkpoints"
+    """Where a run's checkpoints lie; a relative `checkpoint.dir` is taken from where the run was started."""
+    return run_path.parent / config.checkpoint.dir if config.checkpoint.dir else run_path / "checkpoints"
 
 
 def run_checkpoints(run_path: Path) -> Path:
@@ -199,19 +215,25 @@ def _commit() -> str:
 
 def _forget_after(run: RunFolder, step: int) -> None:
     """Drop what was logged after the checkpoint: those steps are taken again."""
-    if run.metrics_path.is_file():
-        lines = run.metrics_path.read_text(encoding="utf-8").splitlines(keepends=True)
-        run.metrics_path.write_text("".join(line for line in lines if _step_of(line) <= step), encoding="utf-8")
+    for path, step_of in ((run.metrics_path, _metrics_step), (run.eval_path, _eval_step)):
+        if path.is_file():
+            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+            path.write_text("".join(line for line in lines if step_of(line) <= step), encoding="utf-8")
     if run.loss_path.is_file():
         lines = run.loss_path.read_text(encoding="utf-8").splitlines(keepends=True)
         run.loss_path.write_text("".join(lines[:step]), encoding="utf-8")
 
 
-def _step_of(line: str) -> float:
+def _metrics_step(line: str) -> float:
     try:
         return float(json.loads(line)["step"])
     except (ValueError, KeyError):
         return float("inf")  # a line cut by the kill
+
+
+def _eval_step(line: str) -> float:
+    found = re.match(r"epoch: \d+ step: (\d+) .*\n", line)
+    return float(found[1]) if found else float("inf")  # a line cut by the kill
 
 
 def _read_state(path: Path) -> dict[str, Any]:

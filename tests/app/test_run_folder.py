@@ -1,0 +1,261 @@
+"""What is done at launch: new, resume, continue, or put the old run aside."""
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from app import checkpoint
+from app.checkpoint import Manifest, ModelState
+from app.run_folder import RunFolder, first_difference, identity, make_plan, open_run, run_checkpoints
+from data_prep import settings
+
+
+@pytest.fixture
+def start(tmp_path, tiny_config, tiny_schema):
+    """Open the run in `tmp_path` as a launch with these settings does; returns the run, its lock released."""
+
+    def start_run(*overrides, schema=tiny_schema, status=None, steps=()):
+        config = tiny_config(*overrides)
+        run, lock = open_run(tmp_path, 0, config, schema)
+        for step in steps:
+            save_checkpoint(run.path / "checkpoints", step)
+        if status:
+            run.set_status(status)
+        lock.close()
+        return run
+
+    return start_run
+
+
+def save_checkpoint(folder, step):
+    return checkpoint.save(folder, ModelState({}, {}), Manifest(step, 1, step, {}, "", {}, {}))
+
+
+def state_of(run):
+    return json.loads((run.path / "run.json").read_text())
+
+
+def test_the_first_run_is_new_and_described(start, tiny_config, tiny_schema):
+    run = start("train.epochs=2")
+    assert (run.plan.kind, run.plan.reason) == ("new", "there is no run yet")
+    assert run.path.name == "device_0"
+    assert run.log_path.name == "test_deep0.log"
+    written = yaml.safe_load((run.path / "config.yaml").read_text())
+    assert written == settings.as_dict(tiny_config("train.epochs=2"))
+    state = state_of(run)
+    assert (state["status"], state["epochs"]) == ("running", 2)
+    assert {"command", "commit", "versions", "python", "machine"} <= state.keys()
+    assert state["identity"] == identity(tiny_config(), tiny_schema)
+
+
+@pytest.mark.parametrize("status", ["running", "failed"])
+def test_an_unfinished_run_is_resumed_from_its_newest_checkpoint(start, status):
+    start(steps=(2, 10), status=status)
+    run = start()
+    assert run.plan.kind == "resume"
+    assert run.plan.checkpoint.name == "step-00000010"
+    assert state_of(run)["status"] == "running"
+
+
+@pytest.mark.parametrize(
+    "free",
+    [
+        "train.epochs=7",
+        "train.log_every_steps=1",
+        "train.profile=true",
+        "checkpoint.every_steps=3",
+        "eval.batch_size=10",
+        "device.threads=1",
+        "prepare.workers=3",
+    ],
+)
+def test_what_changes_no_step_may_differ(start, free):
+    start(steps=(2,))
+    assert start(free).plan.kind == "resume"
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ("train.seed=2", "train.seed was 1, is 2"),
+        ("train.batch_size=100", "train.batch_size was 500, is 100"),
+        ("model.hidden_widths=[8]", r"model.hidden_widths was [32, 16], is [8]"),
+        ("loss.l2_coef=0", "loss.l2_coef was 8e-05, is 0.0"),
+        ("tables.backend=reference", "tables.backend was 'auto', is 'reference'"),
+    ],
+)
+def test_a_different_run_is_put_aside_and_says_what_differs(start, tmp_path, changed, reason):
+    start(steps=(2,))
+    run = start(changed)
+    assert run.plan.kind == "new"
+    assert run.plan.reason == f"the run there differs: {reason}"
+    assert checkpoint.whole_checkpoints(tmp_path / "device_0.1" / "checkpoints")
+    assert not (run.path / "checkpoints").exists()
+
+
+def other_transform(schema):
+    first = dataclasses.replace(schema.numeric[0], transform="max", parameters={"max": 5.0})
+    return dataclasses.replace(schema, numeric=(first, *schema.numeric[1:]))
+
+
+def other_vocabulary(schema):
+    return dataclasses.replace(schema, vocabulary_size=10**6)
+
+
+def other_rows(schema):
+    fewer = dataclasses.replace(schema.splits["train"], files=schema.splits["train"].files[:1])
+    return dataclasses.replace(schema, splits={**schema.splits, "train": fewer})
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (other_transform, "data.numeric.I1.parameters.max was None, is 5.0"),
+        (other_vocabulary, "data.vocabulary_size was [0-9]+, is 1000000"),
+        (other_rows, "data.train_files was"),
+    ],
+)
+def test_other_data_is_another_run(start, tiny_schema, change, reason):
+    start(steps=(2,))
+    plan = start(schema=change(tiny_schema)).plan
+    assert plan.kind == "new"
+    assert re.search(reason, plan.reason)
+
+
+def test_a_run_without_a_checkpoint_starts_anew(start, tmp_path):
+    start(status="failed")
+    assert start().plan.reason == "the run there has no whole checkpoint"
+    assert (tmp_path / "device_0.1").is_dir()
+
+
+def test_a_folder_that_is_no_run_is_put_aside(start, tmp_path):
+    (tmp_path / "device_0").mkdir()
+    (tmp_path / "device_0" / "notes.txt").write_text("mine")
+    assert start().plan.reason == "device_0 has no run.json"
+    assert (tmp_path / "device_0.1" / "notes.txt").read_text() == "mine"
+
+
+def test_a_finished_run_is_put_aside_under_the_next_free_number(start, tmp_path):
+    for _ in range(3):
+        run = start(steps=(2,), status="finished")
+    assert run.plan.reason == "the run there is finished"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["device_0", "device_0.1", "device_0.2"]
+
+
+def test_more_epochs_continue_a_finished_run_and_fewer_do_not(start):
+    start("train.epochs=2", steps=(2,), status="finished")
+    run = start("train.epochs=5")
+    assert (run.plan.kind, run.plan.reason) == ("continue", "the run there finished 2 epochs of 5")
+    run.set_status("finished")
+    assert start("train.epochs=4").plan.kind == "new"
+
+
+def test_resume_never_starts_anew_and_says_why(start):
+    start(steps=(2,))
+    plan = start("train.resume=never").plan
+    assert (plan.kind, plan.reason) == ("new", "train.resume=never")
+
+
+def test_resume_require_is_refused_where_nothing_can_be_resumed(start, tmp_path):
+    with pytest.raises(ValueError, match=r"require, but .*device_0 cannot be resumed: there is no run yet"):
+        start("train.resume=require")
+    assert list(tmp_path.iterdir()) == []
+    start(steps=(2,))
+    with pytest.raises(ValueError, match=r"cannot be resumed: the run there differs: train\.seed was 1, is 2"):
+        start("train.resume=require", "train.seed=2")
+    assert start("train.resume=require").plan.kind == "resume"
+
+
+HOLD_LOCK = """
+import sys, fcntl, pathlib
+lock = (pathlib.Path(sys.argv[1]) / "run.lock").open("w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_two_processes_cannot_train_in_one_folder(start, tmp_path):
+    run = start(steps=(2,))
+    command = [sys.executable, "-c", HOLD_LOCK, str(run.path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "locked\n"
+        for overrides in ((), ("train.seed=2",)):
+            with pytest.raises(ValueError, match=r"another process trains in .*device_0; wait for it"):
+                start(*overrides)
+        other.stdin.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["device_0"]
+    assert start().plan.kind == "resume"
+
+
+def test_a_run_holds_its_lock(tmp_path, tiny_config, tiny_schema):
+    _, lock = open_run(tmp_path, 0, tiny_config(), tiny_schema)
+    with lock, pytest.raises(ValueError, match="another process trains in"):
+        open_run(tmp_path, 0, tiny_config(), tiny_schema)
+
+
+def eval_line(step, split="valid"):
+    return f"epoch: 1 step: {step} split: {split} rows: 9, auc is 0.5"
+
+
+def test_what_was_logged_after_the_checkpoint_is_forgotten(start):
+    run = start(steps=(2,))
+    run.append_losses([f"epoch: 1 step: {step}, wide_loss is 0.5, deep_loss is 0.6" for step in range(1, 5)])
+    for step in (1, 2, 3):
+        run.append_metrics(step=step, wide_loss=0.5)
+        run.append_eval(eval_line(step))
+    for path, cut in ((run.metrics_path, '{"step": 2'), (run.eval_path, "epoch: 1 step: 1 spl")):
+        with path.open("a") as file:
+            file.write(cut)
+    resumed = start()
+    losses = resumed.loss_path.read_text().splitlines()
+    assert [line.split(",")[0] for line in losses] == ["epoch: 1 step: 1", "epoch: 1 step: 2"]
+    assert [json.loads(line)["step"] for line in resumed.metrics_path.read_text().splitlines()] == [1, 2]
+    assert resumed.eval_path.read_text().splitlines() == [eval_line(1), eval_line(2)]
+
+
+def test_undefined_metrics_are_null(start):
+    run = start()
+    run.append_metrics(step=1, auc=float("nan"), split="valid", log_loss=0.25)
+    line = json.loads(run.metrics_path.read_text(), parse_constant=pytest.fail)
+    assert (line["auc"], line["split"], line["log_loss"]) == (None, "valid", 0.25)
+
+
+def test_a_checkpoint_folder_of_the_user_s_own(start, tmp_path):
+    """Relative to where the run was started, found by `evaluate`, and never shared by two runs."""
+    overrides = ("checkpoint.dir=kept",)
+    run = start(*overrides)
+    save_checkpoint(tmp_path / "kept", 2)
+    assert run_checkpoints(run.path) == tmp_path / "kept"
+    assert start(*overrides).plan.kind == "resume"
+    with pytest.raises(ValueError, match=r"a new run starts \(.* train\.seed .*\), but checkpoint\.dir=.*kept holds"):
+        start(*overrides, "train.seed=2")
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["device_0", "kept"]
+    assert start("checkpoint.dir=other", "train.seed=2").plan.kind == "new"
+
+
+def test_a_folder_without_a_run_has_no_checkpoints(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no run in .*: it has no config\.yaml; train first"):
+        run_checkpoints(tmp_path)
+
+
+def test_planning_changes_nothing(start, tmp_path, tiny_config, tiny_schema):
+    start(steps=(2,), status="finished")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    make_plan(tmp_path / "device_0", tiny_config(), tiny_schema)
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+
+def test_first_difference_goes_by_key_and_in_order():
+    assert first_difference({"a": {"b": 1}}, {"a": {"b": 1}}) is None
+    assert first_difference({"config": {"b": 1, "a": [1]}}, {"config": {"b": 2, "a": [2]}}) == "a was [1], is [2]"
+    assert first_difference({"a": 1}, {"a": 1, "b": 2}) == "b was None, is 2"
+
+
+def test_the_rank_names_the_folder_s_log(tmp_path):
+    assert RunFolder(tmp_path, 3, plan=None).log_path.name == "test_deep3.log"
