@@ -127,9 +127,9 @@ HostTablesStatus host_tables_touch(HostTables* tables, const int64_t* row_ids, i
 }
 
 void host_tables_lookup(const HostTables* tables, const HostTablesBatch* batch, const int32_t* slots, float* deep,
-                        float* wide, double* squared_norms) {
-  tables->kernels.lookup(tables->slabs.view(), tables->initial, *batch, slots, deep, wide, squared_norms,
-                         tables->spec.num_threads);
+                        float* wide, float* wide_rows, double* squared_norms) {
+  tables->kernels.lookup(tables->slabs.view(), tables->initial, *batch, slots, deep, wide, wide_rows,
+                         squared_norms, tables->spec.num_threads);
 }
 
 int32_t host_tables_all_finite(const HostTables* tables, const float* values, int64_t count) {

@@ -84,10 +84,11 @@ HOST_TABLES_API int64_t host_tables_growth_bytes(const HostTables* tables, int64
 HOST_TABLES_API HostTablesStatus host_tables_touch(HostTables* tables, const int64_t* row_ids, int64_t count,
                                                    int32_t* slots);
 
-// Rows of a batch: deep [B, C * D], wide [B] (summed over fields in their order), squared_norms [U] of the
-// deep rows. `slots` [U] as host_tables_find gives them. Changes nothing in the tables.
+// Rows of a batch: deep [B, C * D] and wide [B] (summed over fields in their order); of each unique id the
+// wide_rows [U] and the squared_norms [U] of the deep rows. `slots` [U] as host_tables_find gives them.
 HOST_TABLES_API void host_tables_lookup(const HostTables* tables, const HostTablesBatch* batch,
-                                        const int32_t* slots, float* deep, float* wide, double* squared_norms);
+                                        const int32_t* slots, float* deep, float* wide, float* wide_rows,
+                                        double* squared_norms);
 
 // 1 if all of `values` [count] are finite, else 0.
 HOST_TABLES_API int32_t host_tables_all_finite(const HostTables* tables, const float* values, int64_t count);

@@ -23,7 +23,7 @@ struct Kernels {
   void (*initialize)(const Slots&, const InitialValues&, const std::int64_t* row_ids, std::int64_t count,
                      std::int32_t first_slot, int num_threads);
   void (*lookup)(const Slots&, const InitialValues&, const HostTablesBatch&, const std::int32_t* slots, float* deep,
-                 float* wide, double* squared_norms, int num_threads);
+                 float* wide, float* wide_rows, double* squared_norms, int num_threads);
   bool (*all_finite)(const float* values, std::int64_t count, int num_threads);
   void (*ftrl)(const Slots&, const HostTablesBatch&, const std::int32_t* slots, const float* gradient, float scale,
                const HostTablesFtrl&, int num_threads);

@@ -6,8 +6,9 @@
 namespace host_tables::ISA {
 namespace {
 
-constexpr std::int64_t kRowsPerTask = 32;    // batch rows; small enough to even out threads that were held up
-constexpr std::int64_t kPrefetchAhead = 12;  // positions
+constexpr std::int64_t kPositionsPerTask = 1024;  // small enough to even out threads that were held up
+constexpr std::int64_t kRowsPerTask = 256;        // batch rows, of the wide sum
+constexpr std::int64_t kPrefetchAhead = 6;        // unique ids
 
 // Everything a task reads and writes.
 struct Lookup {
@@ -17,13 +18,10 @@ struct Lookup {
   const std::int32_t* row_slots;
   float* deep;
   float* wide;
+  float* wide_rows;
   double* squared_norms;
   bool streams;
 };
-
-float* deep_output(const Lookup& lookup, std::int64_t position) {
-  return lookup.deep + position * lookup.slots.embedding_dim;
-}
 
 // Σ x² in float64, in eight lanes whatever the instruction set: the same bits everywhere.
 double squared_norm(const float* row, std::int64_t width) {
@@ -40,27 +38,18 @@ double squared_norm(const float* row, std::int64_t width) {
   return ((lanes[0] + lanes[4]) + (lanes[1] + lanes[5])) + ((lanes[2] + lanes[6]) + (lanes[3] + lanes[7]));
 }
 
-// The first position of an untouched id holds its initial row, from where the others are copied.
-const float* deep_source(const Lookup& lookup, std::int32_t u) {
+PREFETCH_FUNCTION prefetch_state(const Lookup& lookup, std::int64_t u) {
+  if (u >= lookup.batch.num_unique || lookup.row_slots[u] < 0) return;
+  prefetch_row(deep_state(lookup.slots, lookup.row_slots[u]), lookup.slots.embedding_dim);
+  __builtin_prefetch(wide_state(lookup.slots, lookup.row_slots[u]));
+}
+
+// The deep row of unique id u; that of an untouched one is computed into `room`.
+const float* deep_row(const Lookup& lookup, std::int64_t u, float* room) {
   const std::int32_t slot = lookup.row_slots[u];
   if (slot >= 0) return deep_state(lookup.slots, slot);
-  return deep_output(lookup, lookup.batch.positions[lookup.batch.offsets[u]]);
-}
-
-void compute_untouched_rows(const Lookup& lookup) {
-#pragma omp for schedule(static)
-  for (std::int64_t u = 0; u < lookup.batch.num_unique; ++u) {
-    if (lookup.row_slots[u] >= 0) continue;
-    float* const row = deep_output(lookup, lookup.batch.positions[lookup.batch.offsets[u]]);
-    initial_row(lookup.initial, lookup.batch.values[u], lookup.slots.embedding_dim, row);
-  }
-}
-
-void prefetch_source(const Lookup& lookup, std::int32_t u) {
-  const std::int32_t slot = lookup.row_slots[u];
-  if (slot < 0) return;
-  prefetch_row(deep_state(lookup.slots, slot), lookup.slots.embedding_dim);
-  __builtin_prefetch(wide_state(lookup.slots, slot));
+  initial_row(lookup.initial, lookup.batch.values[u], lookup.slots.embedding_dim, room);
+  return room;
 }
 
 void copy_row(const Lookup& lookup, const float* source, float* target) {
@@ -73,59 +62,66 @@ void copy_row(const Lookup& lookup, const float* source, float* target) {
   }
 }
 
-// How many ids have their first position before `position`: ids are numbered by it.
-std::int64_t num_seen_before(const HostTablesBatch& batch, std::int64_t position) {
-  std::int64_t low = 0, high = batch.num_unique;
+// The places begin … end - 1 of `positions`, all of unique id u.
+void look_up_positions(const Lookup& lookup, std::int64_t u, std::int64_t begin, std::int64_t end) {
+  const std::int64_t width = lookup.slots.embedding_dim;
+  const std::int32_t* const positions = lookup.batch.positions;
+  const float* const row = deep_row(lookup, u, lookup.deep + positions[begin] * width);
+  if (begin == lookup.batch.offsets[u]) {
+    lookup.squared_norms[u] = squared_norm(row, width);
+    lookup.wide_rows[u] = lookup.row_slots[u] < 0 ? 0.0f : wide_state(lookup.slots, lookup.row_slots[u])[0];
+  }
+  for (std::int64_t i = begin; i < end; ++i) copy_row(lookup, row, lookup.deep + positions[i] * width);
+}
+
+// The unique id that has place `i` of `positions`.
+std::int64_t id_of_place(const HostTablesBatch& batch, std::int64_t i) {
+  std::int64_t low = 0, high = batch.num_unique - 1;
   while (low < high) {
-    const std::int64_t middle = (low + high) / 2;
-    if (batch.positions[batch.offsets[middle]] < position) {
-      low = middle + 1;
+    const std::int64_t middle = (low + high + 1) / 2;
+    if (batch.offsets[middle] <= i) {
+      low = middle;
     } else {
-      high = middle;
+      high = middle - 1;
     }
   }
   return low;
 }
 
-void look_up_rows(const Lookup& lookup, std::int64_t begin_row, std::int64_t end_row) {
-  const HostTablesBatch& batch = lookup.batch;
-  std::int64_t position = begin_row * batch.num_fields;
-  const std::int64_t last = batch.num_rows * batch.num_fields - 1;
-  std::int64_t num_seen = num_seen_before(batch, position);
-  for (std::int64_t row = begin_row; row < end_row; ++row) {
-    float wide_sum = 0.0f;
-    for (const std::int64_t end = position + batch.num_fields; position < end; ++position) {
-      const std::int64_t ahead = position + kPrefetchAhead < last ? position + kPrefetchAhead : last;
-      prefetch_source(lookup, batch.inverse[ahead]);
-      const std::int32_t u = batch.inverse[position];
-      const float* const source = deep_source(lookup, u);
-      if (u == num_seen) {
-        lookup.squared_norms[u] = squared_norm(source, lookup.slots.embedding_dim);
-        ++num_seen;
-      }
-      copy_row(lookup, source, deep_output(lookup, position));
-      if (lookup.row_slots[u] >= 0) wide_sum += wide_state(lookup.slots, lookup.row_slots[u])[0];
-    }
-    lookup.wide[row] = wide_sum;
+void look_up_deep(const Lookup& lookup, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t u = id_of_place(lookup.batch, begin); begin < end; ++u) {
+    prefetch_state(lookup, u + kPrefetchAhead);
+    const std::int64_t end_of_id = lookup.batch.offsets[u + 1] < end ? lookup.batch.offsets[u + 1] : end;
+    look_up_positions(lookup, u, begin, end_of_id);
+    begin = end_of_id;
   }
+}
+
+void sum_wide(const Lookup& lookup, std::int64_t row) {
+  const std::int32_t* const ids = lookup.batch.inverse + row * lookup.batch.num_fields;
+  float sum = 0.0f;
+  for (std::int64_t field = 0; field < lookup.batch.num_fields; ++field) sum += lookup.wide_rows[ids[field]];
+  lookup.wide[row] = sum;
 }
 
 }  // namespace
 
 void lookup(const Slots& slots, const InitialValues& initial, const HostTablesBatch& batch,
-            const std::int32_t* row_slots, float* deep, float* wide, double* squared_norms, int num_threads) {
+            const std::int32_t* row_slots, float* deep, float* wide, float* wide_rows, double* squared_norms,
+            int num_threads) {
   const bool streams = can_stream(deep, slots.embedding_dim);
-  const Lookup all = {slots, initial, batch, row_slots, deep, wide, squared_norms, streams};
-  const std::int64_t num_tasks = (batch.num_rows + kRowsPerTask - 1) / kRowsPerTask;
+  const Lookup all = {slots, initial, batch, row_slots, deep, wide, wide_rows, squared_norms, streams};
+  const std::int64_t num_positions = batch.num_rows * batch.num_fields;
 #pragma omp parallel num_threads(num_threads)
   {
-    compute_untouched_rows(all);
 #pragma omp for schedule(dynamic)
-    for (std::int64_t task = 0; task < num_tasks; ++task) {
-      const std::int64_t end = (task + 1) * kRowsPerTask;
-      look_up_rows(all, task * kRowsPerTask, end < batch.num_rows ? end : batch.num_rows);
+    for (std::int64_t begin = 0; begin < num_positions; begin += kPositionsPerTask) {
+      const std::int64_t end = begin + kPositionsPerTask;
+      look_up_deep(all, begin, end < num_positions ? end : num_positions);
     }
     end_stream();
+#pragma omp for schedule(dynamic, kRowsPerTask)
+    for (std::int64_t row = 0; row < batch.num_rows; ++row) sum_wide(all, row);
   }
 }
 

@@ -34,7 +34,7 @@ class UniqueScratchPool {
 
 enum class UniqueStatus { kOk, kBadId, kNoMemory };
 
-// See host_tables_unique. Ids are numbered in order of their first position, which lookup relies on.
+// See host_tables_unique.
 template <typename Id>
 UniqueStatus unique_ids(const Id* ids, std::int64_t count, std::int64_t vocabulary_size, UniqueScratch& scratch,
                         std::int64_t* values, std::int32_t* inverse, std::int32_t* offsets, std::int32_t* positions,
