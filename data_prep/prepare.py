@@ -150,7 +150,10 @@ class _LogReading:
 
     def _chunks(self, title: str) -> Generator[Chunk, None, None]:
         size = self.path.stat().st_size
-        with open_log(self.path) as reader, tqdm(total=size, desc=title, unit="B", unit_scale=True) as bar:
+        with (
+            open_log(self.path) as reader,
+            tqdm(total=size, desc=title, unit="B", unit_scale=True, mininterval=0.5) as bar,
+        ):
             for chunk in reader.chunks(self._chunk_bytes):
                 yield chunk
                 rows = chunk.first_line + chunk.num_lines

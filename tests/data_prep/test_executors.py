@@ -1,7 +1,9 @@
 import os
+import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
 import data_prep.encode
@@ -29,6 +31,13 @@ def fail_at_3(number):
 
 def end_process(_):
     os._exit(9)
+
+
+def is_alive(process):
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
@@ -61,3 +70,17 @@ def test_an_error_in_a_task_reaches_the_caller(num_workers):
 def test_a_worker_that_dies_is_an_error_that_says_what_to_do():
     with pytest.raises(MemoryError, match=r"ended from outside.*prepare.workers=1"):
         list(map_in_order(end_process, range(10), 2))
+
+
+def test_workers_end_when_their_parent_is_killed():
+    program = "import time; from data_prep.executors import map_in_order\n"
+    program += "for _ in map_in_order(time.sleep, iter([0, 0, 1000, 1000]), 2): print('result', flush=True)"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout.readline() == b"result\n"
+        workers = psutil.Process(parent.pid).children()
+        assert len(workers) >= 2
+        parent.kill()
+    give_up = time.monotonic() + 60
+    while any(is_alive(process) for process in workers):
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
