@@ -68,14 +68,14 @@ class SyntheticLog:
 
 @dataclass(frozen=True)
 class Block:
-    """n rows: numbers [N, n] and which are missing [N, n], ranks [C, n], parts of the log odds [4, n], …"""
+    """BLOCK_ROWS rows, a field a line: `numbers` counts where `number_missing` is false, `ranks` name the values."""
 
-    numbers: np.ndarray
-    number_missing: np.ndarray
-    ranks: np.ndarray
-    logit_parts: np.ndarray
-    probability: np.ndarray
-    label: np.ndarray
+    numbers: np.ndarray  # [N, n] int64
+    number_missing: np.ndarray  # [N, n] bool
+    ranks: np.ndarray  # [C, n] int64, MISSING_RANK where missing
+    logit_parts: np.ndarray  # [4, n] float64, see synthetic_clicks.PART_SHARES
+    probability: np.ndarray  # [n] float64, of a click
+    label: np.ndarray  # [n] int8, drawn from it
 
 
 def synthetic_log(seed: int) -> SyntheticLog:
@@ -145,6 +145,7 @@ def synthesize(
                 truth_file.write_table(truth_rows)
                 clicks += truth_rows["label"].to_numpy().sum()
                 progress.update(len(truth_rows))
+        # The truth first: where there is a finished log, its truth is there too.
         temporary[1].replace(truth)
         temporary[0].replace(output)
     finally:
