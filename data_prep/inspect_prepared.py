@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from data_prep.checksums import checksum
 from data_prep.encode import INDICATOR
 from data_prep.mindrecord import Block, read_blocks
-from data_prep.schema import SPLITS, Schema, read_schema
-from data_prep.vocabulary import VOCABULARY_FILE
+from data_prep.schema import SPLITS, VOCABULARY_FILE, Schema, read_schema
 
 QUANTILES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)
 # Quantiles are of at most so many rows of a split, in evenly spaced blocks; all other figures of all rows.

@@ -37,7 +37,6 @@ from data_prep.split import Split, make_split
 from data_prep.statistics import ChunkCounts, LogStatistics, count_chunk
 from data_prep.truth import truth_path
 from data_prep.vocabulary import (
-    VOCABULARY_FILE,
     FieldVocabulary,
     ids_dtype,
     make_vocabulary,
@@ -209,7 +208,7 @@ def _make_vocabulary(statistics: LogStatistics, options: PrepareOptions, folder:
     ]
     num_numeric = len(numeric_fields(options, statistics.integers))
     vocabulary = make_vocabulary(CATEGORICAL_FIELDS, ordered, num_numeric)
-    write_vocabulary(vocabulary, folder / VOCABULARY_FILE)
+    write_vocabulary(vocabulary, folder / schema.VOCABULARY_FILE)
     return vocabulary
 
 

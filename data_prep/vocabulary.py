@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-VOCABULARY_FILE = "vocabulary.parquet"
 MISSING = -1  # among values as numbers; sorts before all of them, as "" does before all text
 
 _PARQUET_SCHEMA = pa.schema(
