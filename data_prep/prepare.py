@@ -261,15 +261,10 @@ def _write_splits(
     for split, output in outputs.items():
         files, row_numbers = output.finish()
         if row_numbers is not None:
-            np.save(folder / row_numbers_file(split), row_numbers)
+            np.save(folder / schema.row_numbers_file(split), row_numbers)
         data_files = tuple(_data_file(folder, file.name, file.rows) for file in files)
         splits[split] = schema.Split(sum(file.rows for file in files), output.clicks, data_files)
     return splits
-
-
-def row_numbers_file(split: str) -> str:
-    """The file that says which line of the log each row of a split was (valid and test; int64, from 0)."""
-    return f"row_numbers-{split}.npy"
 
 
 def _describe(

@@ -126,6 +126,11 @@ class Schema:
         yield from self.other_files
 
 
+def row_numbers_file(split: str) -> str:
+    """Which line of the raw log, from 0, each row of valid or test was: int64 [rows], in the order written."""
+    return f"row_numbers-{split}.npy"
+
+
 def write_schema(schema: Schema, folder: Path) -> None:
     """Write `folder`/schema.json in one rename, so that it is there whole or not at all."""
     path = folder / SCHEMA_FILE

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from data_prep import prepare as prepare_module
 from data_prep.mindrecord import read_blocks
 from data_prep.options import PrepareOptions
-from data_prep.prepare import prepare, row_numbers_file
-from data_prep.schema import SPLITS, read_schema
+from data_prep.prepare import prepare
+from data_prep.schema import SPLITS, read_schema, row_numbers_file
 from data_prep.split import make_split
 
 
