@@ -7,19 +7,32 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import mindspore as ms
 
 log = logging.getLogger(__name__)
 
 Target = Literal["auto", "CPU", "GPU", "Ascend"]
+Precision = Literal["float32", "bfloat16"]
+
+CPU_INFO = Path("/proc/cpuinfo")
+BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}  # the last is Arm's
+ONEDNN_MATH_MODE = "ONEDNN_DEFAULT_FPMATH_MODE"
 
 
 @dataclass(frozen=True)
 class DeviceOptions:
-    """`target` auto takes Ascend, then GPU, then CPU; `threads` 0 takes every core this process may use."""
+    """`target` auto takes Ascend, then GPU, then CPU; `threads` 0 takes every core this process may use.
+
+    `precision` bfloat16 rounds the inputs of the tower's matrix products; sums and parameters stay float32.
+    """
 
     target: Target = "auto"
     threads: int = 0
+    precision: Precision = "float32"
 
     def __post_init__(self) -> None:
         if self.threads < 0:
@@ -34,6 +47,32 @@ class DeviceOptions:
 def prepare_environment(options: DeviceOptions) -> None:
     """Set what oneDNN, OpenMP and MindSpore read once, at import. Call it before `import mindspore`."""
     os.environ["OMP_NUM_THREADS"] = str(options.num_threads)
+    os.environ.pop(ONEDNN_MATH_MODE, None)
+    if options.precision == "bfloat16" and cpu_has_bfloat16():
+        # oneDNN then rounds the inputs of float32 products itself; the other targets cast (`matmul_dtype`).
+        os.environ[ONEDNN_MATH_MODE] = "BF16"
+
+
+def cpu_has_bfloat16() -> bool:
+    """Whether this machine's cores multiply bfloat16."""
+    try:
+        words = set(CPU_INFO.read_text(encoding="utf-8").split())
+    except OSError:
+        return False
+    return bool(words & BFLOAT16_FLAGS)
+
+
+def matmul_dtype(options: DeviceOptions, target: str) -> ms.Type | None:
+    """The type to cast the inputs of the tower's matrix products to; None for no cast."""
+    import mindspore as ms
+
+    if options.precision == "float32":
+        return None
+    if target == "CPU":
+        if not cpu_has_bfloat16():
+            log.warning("warning: device.precision=bfloat16, but these cores have no bfloat16 units: float32 is used")
+        return None
+    return ms.bfloat16
 
 
 def select_device(options: DeviceOptions) -> str:
