@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from mindspore import Parameter, Tensor
+from mindspore import Parameter
 
-from app import checkpoint
+from app import checkpoint, parameters
 from app.checkpoint import ModelState
 from app.config import Config
 from app.device import deprecations_silenced
@@ -42,7 +42,7 @@ class Parts:
         """
         check_dense(state.dense, self._dense())
         for name, parameter in self._dense().items():
-            parameter.set_data(Tensor(state.dense[name]))
+            parameters.write(parameter, state.dense[name])
         self.step.tables.load_state(state.tables, step)
 
     def _dense(self) -> dict[str, Parameter]:
@@ -71,17 +71,18 @@ def assemble(config: Config, schema: Schema) -> Parts:
     folded = config.model.fold_numeric
     backend = pick_backend(config.tables.backend, folded)
     categorical = tuple(field.name for field in schema.categorical)
-    numeric = () if folded else tuple(field.name for field in schema.numeric)
-    spec = table_spec(config, schema, numeric + categorical)
+    numeric = tuple(field.name for field in schema.numeric)
+    looked_up = () if folded else numeric
+    spec = table_spec(config, schema, looked_up + categorical)
     model = make_model(config, schema, folded)
     with deprecations_silenced():
         optimizers = DenseOptimizers(model, config.wide_optimizer, config.tower_optimizer, config.loss.loss_scale)
     batch_size = config.train.batch_size
     if backend == "stock":
-        stock = StockTables(spec, len(numeric))
-        return Parts(StockStep(stock, model, optimizers, config.loss, batch_size), model, optimizers)
+        stock = StockTables(spec, len(looked_up))
+        return Parts(StockStep(stock, model, optimizers, config.loss, batch_size, numeric), model, optimizers)
     tables = make_host_tables(backend, spec, config.device.num_threads)
-    return Parts(HostTablesStep(tables, model, optimizers, config.loss, batch_size), model, optimizers)
+    return Parts(HostTablesStep(tables, model, optimizers, config.loss, batch_size, numeric), model, optimizers)
 
 
 def load_for_scoring(path: Path, config: Config, schema: Schema, batch_size: int) -> HostTablesScorer:
@@ -99,7 +100,7 @@ def load_for_scoring(path: Path, config: Config, schema: Schema, batch_size: int
     dense = {name: array for name, array in folded.items() if name in expected}
     check_dense(dense, expected)
     for name, parameter in expected.items():
-        parameter.set_data(Tensor(dense[name]))
+        parameters.write(parameter, dense[name])
     return HostTablesScorer(tables, model, batch_size)
 
 

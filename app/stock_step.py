@@ -15,6 +15,7 @@ from mindspore import Tensor, nn, ops
 from app.config import LossOptions
 from app.dataset import Batch
 from app.losses import l2_loss
+from app.not_finite import Place, batch_places, describe_not_finite
 from app.profile import GraphProfile, KernelProfile
 from app.tables.interface import UniqueIds
 from app.tables.stock import StockIds, StockTables
@@ -22,7 +23,6 @@ from app.train_step import (
     DenseOptimizers,
     ForwardBackward,
     Losses,
-    describe_not_finite,
     example_weights,
     pad_rows,
 )
@@ -125,7 +125,13 @@ class StockStep:
     """`TrainStep` over MindSpore's own host ops."""
 
     def __init__(
-        self, tables: StockTables, model: WideDeep, optimizers: DenseOptimizers, options: LossOptions, batch_size: int
+        self,
+        tables: StockTables,
+        model: WideDeep,
+        optimizers: DenseOptimizers,
+        options: LossOptions,
+        batch_size: int,
+        numeric_names: tuple[str, ...],
     ) -> None:
         self.tables = tables
         self.graph = StockGraph(tables, ForwardBackward(model, options), optimizers, options.loss_scale)
@@ -134,6 +140,7 @@ class StockStep:
         self._model = model
         self._options = options
         self._batch_size = batch_size
+        self._numeric_names = numeric_names  # for messages
 
     def prepare(self, batch: Batch) -> UniqueIds:
         """See `TrainStep.prepare`."""
@@ -145,8 +152,9 @@ class StockStep:
         start = time.perf_counter()
         first_seen = np.zeros((self._batch_size * unique.shape[1], 1), np.float32)
         first_seen[: len(unique.first_seen)] = unique.first_seen
-        # Filling rows have id 0 and gradient 0: neither optimizer changes a row for that.
-        inputs = [pad_rows(unique.ids, self._batch_size), first_seen] + [
+        # Filling rows have gradient 0, but LazyAdam moves every row it is given: so they repeat ids of the batch.
+        padding = ((0, self._batch_size - batch.num_rows), (0, 0))
+        inputs = [np.pad(unique.ids, padding, mode="edge"), first_seen] + [
             pad_rows(values, self._batch_size) for values in (batch.numeric, batch.labels, example_weights(batch))
         ]
         rate = self.tables.spec.deep_optimizer.corrected_rate(self.tables.step + 1)
@@ -170,7 +178,19 @@ class StockStep:
         return GraphProfile(folder)
 
     def _find_bad(self, batch: Batch, unique: StockIds) -> str:
-        deep, wide = (rows.asnumpy() for rows in self.tables.parameters(Tensor(unique.ids)))
-        fields, width = self.tables.spec.field_names, self.tables.spec.embedding_dim
-        rows = (("deep row", deep.reshape(len(deep), -1), fields, width), ("wide row", wide[..., 0], fields, 1))
-        return describe_not_finite(rows, batch, self._model)
+        ids, numeric, labels, weights = (
+            Tensor(values) for values in (unique.ids, batch.numeric, batch.labels, example_weights(batch))
+        )
+        deep, wide = (rows.asnumpy().reshape(batch.num_rows, -1) for rows in self.tables.parameters(ids))
+        _, deep_inputs, wide_inputs = self.graph.lookup(ids, numeric)
+        gradients = self.graph.forward_backward(deep_inputs, wide_inputs, numeric, labels, weights)[2]
+        fields = self.tables.spec.field_names
+        return describe_not_finite(
+            (
+                Place("deep row", deep, fields, unique.ids),
+                Place("wide row", wide, fields, unique.ids),
+                *batch_places(batch, self._numeric_names),
+            ),
+            self._model.named_parameters(),
+            (Place("gradient of the deep row", gradients[0].asnumpy(), fields, unique.ids),),
+        )

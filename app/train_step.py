@@ -24,6 +24,7 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from app.config import LossOptions
 from app.dataset import Batch
 from app.losses import cross_entropy, l2_loss
+from app.not_finite import Place, batch_places, describe_not_finite
 from app.profile import LOOKUP, HostProfile, KernelProfile
 from app.tables.interface import HostTables, RowGradients, Rows, TablesSpec, TableState, UniqueIds
 from app.tables.optimizers import AdamOptions, FtrlOptions
@@ -209,7 +210,13 @@ class HostTablesStep:
     """The step over tables that live outside the graph (`reference`, `native`)."""
 
     def __init__(
-        self, tables: HostTables, model: WideDeep, optimizers: DenseOptimizers, options: LossOptions, batch_size: int
+        self,
+        tables: HostTables,
+        model: WideDeep,
+        optimizers: DenseOptimizers,
+        options: LossOptions,
+        batch_size: int,
+        numeric_names: tuple[str, ...],
     ) -> None:
         self.tables = tables
         self.graph = DeviceGraph(ForwardBackward(model, options), optimizers)
@@ -219,6 +226,7 @@ class HostTablesStep:
         self._model = model
         self._options = options
         self._batch_size = batch_size
+        self._numeric_names = numeric_names  # for messages
 
     def prepare(self, batch: Batch) -> UniqueIds:
         """See `TrainStep.prepare`."""
@@ -232,7 +240,7 @@ class HostTablesStep:
         wide_loss, deep_loss, finite, gradients = self._forward_backward(batch, rows)
         computed = time.perf_counter()
         if not finite:
-            raise FloatingPointError(self._find_bad(batch, rows, gradients))
+            raise FloatingPointError(self._find_bad(batch, unique, rows, gradients))
         self.tables.update(unique, gradients, checked=True)
         self._kernel_seconds = {LOOKUP: looked_up - start, **self.tables.update_seconds}
         self.seconds["lookup"] += looked_up - start
@@ -259,48 +267,26 @@ class HostTablesStep:
         """See `TrainStep.profile`."""
         return HostProfile(lambda: self._kernel_seconds)
 
-    def _find_bad(self, batch: Batch, rows: Rows, gradients: RowGradients) -> str:
-        fields, width = self.tables.spec.field_names, self.tables.spec.embedding_dim
+    def _find_bad(self, batch: Batch, unique: UniqueIds, rows: Rows, gradients: RowGradients) -> str:
+        fields, ids = self.tables.spec.field_names, unique.values[unique.inverse].reshape(unique.shape)
+        deep = Place("deep row", rows.deep.copy(), fields, ids)  # the next lookup may write over `rows`
+        wide = Place("wide row", self._wide_rows_of_bad_sum(ids, rows.wide), fields, ids)
         return describe_not_finite(
-            (("deep row", rows.deep, fields, width), ("sum of wide rows", rows.wide, (), 1)),
-            batch,
-            self._model,
-            (("gradient of the deep row", gradients.deep, fields, width),),
+            (deep, wide, Place("sum of wide rows", rows.wide), *batch_places(batch, self._numeric_names)),
+            self._model.named_parameters(),
+            (Place("gradient of the deep row", gradients.deep, fields, ids),),
         )
 
+    def _wide_rows_of_bad_sum(self, ids: np.ndarray, sums: np.ndarray) -> np.ndarray:
+        """[n, C]: the wide rows behind the first of `sums` [n] that is not finite, each C times; the rest is 0.
 
-Places = tuple[tuple[str, np.ndarray, tuple[str, ...], int], ...]
-
-
-def describe_not_finite(rows: Places, batch: Batch, model: WideDeep, gradients: Places = ()) -> str:
-    """Where the first value that is not finite lies: inputs first, then parameters, then gradients.
-
-    A place is (what, values [n, …], names of the fields, columns a field has).
-    """
-    inputs = (("numeric input", batch.numeric, (), 1), ("label", batch.labels, (), 1))
-    found = _first_in(rows + inputs) or _first_parameter(model) or _first_in(gradients)
-    return (found or "the loss or a gradient overflowed; try a lower loss.loss_scale or learning rate") + (
-        "; no table and no parameter was changed"
-    )
-
-
-def _first_in(places: Places) -> str | None:
-    for what, values, fields, width in places:
-        bad = np.argwhere(~np.isfinite(values))
-        if len(bad):
-            place = bad[0]
-            field = f", field {fields[place[1] // width]}" if fields else "".join(f", column {c}" for c in place[1:])
-            return f"the {what} of batch row {place[0]}{field} is {values[tuple(place)]}"
-    return None
-
-
-def _first_parameter(model: WideDeep) -> str | None:
-    for name, parameter in model.named_parameters().items():
-        values = parameter.asnumpy()
-        bad = np.argwhere(~np.isfinite(values))
-        if len(bad):
-            return f"the parameter {name}{bad[0].tolist()} is {values[tuple(bad[0])]}"
-    return None
+        `lookup` gives sums over fields only, so each id of that batch row is looked up as a row of its own.
+        """
+        wide = np.zeros(ids.shape, np.float32)
+        for row in np.flatnonzero(~np.isfinite(sums))[:1]:
+            id_by_id = np.repeat(ids[row][:, None], ids.shape[1], axis=1)
+            wide[row] = self.tables.lookup(self.tables.unique(id_by_id)).wide
+        return wide
 
 
 def pad_rows(values: np.ndarray, batch_size: int) -> np.ndarray:

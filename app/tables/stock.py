@@ -20,6 +20,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
+from app import parameters
 from app.device import deprecations_silenced
 from app.tables.interface import STATE_ARRAYS, TablesSpec, TableState, UniqueIds, check_ids, check_state
 from app.tables.optimizers import FtrlOptions
@@ -165,7 +166,7 @@ class StockTables:
                 arrays[table][name][saved.row_ids] = values
         for table, by_name in arrays.items():
             for name, parameter in self._parameters(table).items():
-                parameter.set_data(Tensor(by_name[name]))
+                parameters.write(parameter, by_name[name])
 
     def _parameters(self, table: str) -> dict[str, Parameter]:
         return {name: getattr(self.parameters, f"{table}_{name}") for name in STATE_ARRAYS[table]}

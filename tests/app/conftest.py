@@ -1,0 +1,88 @@
+"""Small models without a prepared folder: a schema of any shape, its parts, and random batches."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from app.dataset import Batch
+from data_prep.schema import FORMAT_VERSION, CategoricalField, NumericField, Schema
+
+
+@pytest.fixture(scope="session")
+def make_schema():
+    """A schema of N numeric and C categorical fields, whose V ids are spread over all fields."""
+
+    def make(num_numeric=3, num_categorical=4, vocabulary_size=60) -> Schema:
+        return Schema(
+            format_version=FORMAT_VERSION,
+            numeric=tuple(NumericField(f"I{i + 1}", f"I{i + 1}", "log1p", {}) for i in range(num_numeric)),
+            categorical=tuple(CategoricalField(f"C{i + 1}", (0, 0), ()) for i in range(num_categorical)),
+            vocabulary_size=vocabulary_size,
+            ids_dtype="int32",
+            block_rows=100,
+            splits={},
+            rejected_rows=0,
+            options={},
+            source={},
+            other_files=(),
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_parts(cpu, tiny_config):
+    """A model with its tables, optimizers and step; `backend` is stock or reference."""
+
+    def make(backend, schema, *overrides):
+        from app.assemble import assemble
+
+        return assemble(tiny_config(f"tables.backend={backend}", *overrides), schema)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def random_batch():
+    def make(schema, num_rows, rng) -> Batch:
+        """Few ids are frequent, so a batch has many twice; none is that of a numeric field."""
+        first_id = schema.num_numeric
+        span = schema.vocabulary_size - first_id
+        ids = first_id + rng.random((num_rows, schema.num_categorical)) ** 3 * span
+        numeric = rng.standard_normal((num_rows, schema.num_numeric)).astype(np.float32)
+        labels = (rng.random(num_rows) < 0.4).astype(np.float32)
+        return Batch(ids.astype(schema.ids_dtype), numeric, labels)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def changed():
+    """A copy of a batch with one value changed."""
+
+    def change(batch, array, place, value):
+        copy = getattr(batch, array).copy()
+        copy[place] = value
+        return dataclasses.replace(batch, **{array: copy})
+
+    return change
+
+
+def bits(array):
+    return array.view(np.dtype(f"i{array.dtype.itemsize}"))
+
+
+@pytest.fixture(scope="session")
+def assert_same_bits():
+    def check(found, expected):
+        """Two `ModelState`s of equal arrays, bit for bit; NaN equals itself."""
+        assert found.dense.keys() == expected.dense.keys()
+        for name, array in expected.dense.items():
+            np.testing.assert_array_equal(bits(found.dense[name]), bits(array), name)
+        for table, saved in expected.tables.items():
+            np.testing.assert_array_equal(found.tables[table].row_ids, saved.row_ids, table)
+            for name, array in saved.arrays.items():
+                np.testing.assert_array_equal(bits(found.tables[table].arrays[name]), bits(array), f"{table} {name}")
+
+    return check

@@ -1,0 +1,252 @@
+"""Whole training steps: finite or nothing, short batches, and `stock` against `reference`."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app import parameters
+from app.tables.interface import DEEP, WIDE
+
+BATCH_SIZE = 16
+WARM_STEPS = 2  # so that moments and accumulators are not at their first values
+STEPS = {
+    "reference": ("reference",),
+    "stock": ("stock",),
+    "stock, numeric fields looked up": ("stock", "model.fold_numeric=false"),
+}
+
+
+def take_step(parts, batch):
+    return parts.step(batch, parts.step.prepare(batch))
+
+
+@pytest.fixture(scope="module", params=STEPS)
+def trained(request, make_parts, make_schema, random_batch):
+    """Parts after two steps, with a batch and the state to go back to."""
+    schema, rng = make_schema(), np.random.default_rng(1)
+    backend, *overrides = STEPS[request.param]
+    parts = make_parts(backend, schema, f"train.batch_size={BATCH_SIZE}", *overrides)
+    for _ in range(WARM_STEPS):
+        take_step(parts, random_batch(schema, BATCH_SIZE, rng))
+    return parts, random_batch(schema, BATCH_SIZE, rng), parts.state()
+
+
+@pytest.fixture
+def ready(trained):
+    """The parts at the state after two steps, whatever a test before did; and a batch."""
+    parts, batch, state = trained
+    parts.load_state(state, WARM_STEPS)
+    return parts, batch
+
+
+def set_table_value(tables, table, row_id, value):
+    """Behind the interface's back, which would refuse a value that is not finite."""
+    if hasattr(tables, "parameters"):
+        parameter = getattr(tables.parameters, f"{table}_rows")
+        array = parameter.asnumpy().copy()
+        array[row_id, -1] = value
+        parameters.write(parameter, array)
+    else:
+        tables._arrays[table]["rows"][row_id, -1] = value
+
+
+def set_parameter_value(parameter, value):
+    array = parameter.asnumpy().copy()
+    array.reshape(-1)[-1] = value
+    parameters.write(parameter, array)
+
+
+@pytest.fixture
+def assert_refused(assert_same_bits):
+    def check(parts, batch, message):
+        before, steps_before = parts.state(), parts.step.tables.step
+        with pytest.raises(FloatingPointError, match=f"{message}.*; no table and no parameter was changed"):
+            take_step(parts, batch)
+        assert_same_bits(parts.state(), before)
+        assert parts.step.tables.step == steps_before
+
+    return check
+
+
+BAD_VALUES = pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=str)
+
+
+@BAD_VALUES
+@pytest.mark.parametrize("table", [DEEP, WIDE])
+def test_a_bad_row_changes_nothing(ready, assert_refused, table, value):
+    parts, batch = ready
+    row_id = batch.ids[5, 2]
+    set_table_value(parts.step.tables, table, row_id, value)
+    row, field = np.argwhere(batch.ids == row_id)[0]
+    assert_refused(parts, batch, rf"the {table} row of batch row {row}, field C{field + 1} \(id {row_id}\) is {value}")
+
+
+@BAD_VALUES
+def test_a_bad_row_of_an_id_twice_in_a_batch_row_is_named(ready, assert_refused, changed, value):
+    """Two rows of inf and -inf would even sum to NaN."""
+    parts, batch = ready
+    batch = changed(batch, "ids", (3, slice(None)), [50, 51, 50, 52])
+    set_table_value(parts.step.tables, WIDE, 51, value)
+    row, field = np.argwhere(batch.ids == 51)[0]
+    assert_refused(parts, batch, rf"the wide row of batch row {row}, field C{field + 1} \(id 51\) is {value}")
+
+
+@BAD_VALUES
+def test_a_bad_numeric_input_changes_nothing(ready, assert_refused, changed, value):
+    parts, batch = ready
+    batch = changed(batch, "numeric", (7, 1), value)
+    assert_refused(parts, batch, f"the numeric input of batch row 7, field I2 is {value}")
+
+
+def test_a_bad_label_changes_nothing(ready, assert_refused, changed):
+    parts, batch = ready
+    assert_refused(parts, changed(batch, "labels", 4, np.nan), "the label of batch row 4 is nan")
+
+
+@BAD_VALUES
+def test_every_bad_parameter_changes_nothing(trained, assert_refused, value):
+    """Each weight matrix and bias, though ReLU makes 0 of NaN and the loss may stay finite."""
+    parts, batch, state = trained
+    names = list(parts.model.named_parameters())
+    assert {"wide.bias", "tower.matrix_0", "tower.matrix_1", "tower.matrix_2", "tower.bias_1"} <= set(names)
+    for name in names:
+        parts.load_state(state, WARM_STEPS)
+        set_parameter_value(parts.model.named_parameters()[name], value)
+        assert_refused(parts, batch, rf"the parameter {name}\[.*\] is {value}")
+
+
+def test_after_a_refused_step_training_goes_on_as_if_it_had_not_been(ready, changed, assert_same_bits, trained):
+    parts, batch = ready
+    expected = take_step(parts, batch)
+    after = parts.state()
+    parts.load_state(trained[2], WARM_STEPS)
+    with pytest.raises(FloatingPointError):
+        take_step(parts, changed(batch, "numeric", (0, 0), np.nan))
+    assert take_step(parts, batch) == expected
+    assert_same_bits(parts.state(), after)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_gradient_that_overflows_changes_nothing(step, make_parts, make_schema, random_batch, assert_refused):
+    """A scaled gradient of the logits that float32 holds, and which the last matrix takes beyond it."""
+    schema, rng = make_schema(), np.random.default_rng(1)
+    backend, *overrides = STEPS[step]
+    parts = make_parts(backend, schema, f"train.batch_size={BATCH_SIZE}", "loss.loss_scale=3e38", *overrides)
+    last = parts.model.named_parameters()["tower.matrix_2"]
+    parameters.write(last, np.full(last.shape, 1e3, np.float32))
+    batch = random_batch(schema, BATCH_SIZE, rng)
+    assert_refused(parts, batch, r"the gradient of the deep row of batch row \d+, field \w+ \(id \d+\)")
+
+
+def test_a_loss_that_overflows_says_what_to_try(make_parts, make_schema, random_batch, assert_refused):
+    """The scaled loss alone: no row, parameter or row gradient is to blame."""
+    schema, rng = make_schema(), np.random.default_rng(1)
+    parts = make_parts("reference", schema, f"train.batch_size={BATCH_SIZE}", "loss.loss_scale=1e38")
+    batch = random_batch(schema, BATCH_SIZE, rng)
+    batch = dataclasses.replace(batch, labels=np.zeros_like(batch.labels))
+    bias = parts.model.named_parameters()["wide.bias"]
+    parameters.write(bias, np.array([30], np.float32))
+    assert_refused(parts, batch, "try a lower loss.loss_scale or learning rate")
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("num_numeric", [0, 3])
+def test_filling_up_a_short_batch_changes_nothing(
+    step, num_numeric, make_parts, make_schema, random_batch, assert_same_bits
+):
+    """A step over 5 rows is the same whether its graph takes 5 rows or 16.
+
+    Not to the bit: the matrix products add the 11 rows of zeros in another order. 1e-6 of the arrays' scale.
+    """
+    schema = make_schema(num_numeric=num_numeric)
+    backend, *overrides = STEPS[step]
+    parts = [make_parts(backend, schema, f"train.batch_size={size}", *overrides) for size in (5, BATCH_SIZE)]
+    rng = np.random.default_rng(1)
+    for _ in range(3):
+        batch = random_batch(schema, 5, rng)
+        losses = [take_step(p, batch) for p in parts]
+        assert dataclasses.astuple(losses[1]) == pytest.approx(dataclasses.astuple(losses[0]), rel=1e-6)
+        scores = [p.step.score(batch, p.step.prepare(batch)) for p in parts]
+        assert scores[1].shape == (5,)
+        np.testing.assert_allclose(scores[1], scores[0], atol=1e-6)
+    assert_close(parts[1].state(), parts[0].state(), relative_to_scale=3e-6)
+
+
+def assert_close(found, expected, relative_to_scale):
+    """Two `ModelState`s, each array to a share of its largest value."""
+    assert found.dense.keys() == expected.dense.keys()
+    pairs = {name: (found.dense[name], array) for name, array in expected.dense.items()}
+    for table, saved in expected.tables.items():
+        np.testing.assert_array_equal(found.tables[table].row_ids, saved.row_ids)
+        pairs |= {f"{table} {name}": (found.tables[table].arrays[name], array) for name, array in saved.arrays.items()}
+    for name, (array, expected_array) in pairs.items():
+        tolerance = relative_to_scale * np.abs(expected_array).max(initial=0)
+        np.testing.assert_allclose(array, expected_array, rtol=0, atol=tolerance, err_msg=name)
+
+
+def test_scoring_changes_nothing(ready, assert_same_bits):
+    parts, batch = ready
+    before = parts.state()
+    scores = parts.step.score(batch, parts.step.prepare(batch))
+    assert scores.shape == (BATCH_SIZE,)
+    assert_same_bits(parts.state(), before)
+
+
+def test_rows_that_no_batch_touched_stay_bit_equal(ready):
+    parts, batch = ready
+    before = parts.state()
+    take_step(parts, batch)
+    after = parts.state()
+    for table, saved in before.tables.items():
+        others = np.setdiff1d(saved.row_ids, [*batch.ids.reshape(-1), *range(3)])
+        assert len(others)
+        places_before = np.searchsorted(saved.row_ids, others)
+        places_after = np.searchsorted(after.tables[table].row_ids, others)
+        for name, array in saved.arrays.items():
+            np.testing.assert_array_equal(after.tables[table].arrays[name][places_after], array[places_before])
+
+
+@given(
+    num_numeric=st.integers(0, 3),
+    num_categorical=st.integers(1, 4),
+    embedding_dim=st.integers(1, 9),
+    num_rows=st.integers(1, 12),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=5, deadline=None)  # each shape is two graphs to compile
+def test_a_step_of_stock_is_the_reference_s(
+    make_parts, make_schema, random_batch, num_numeric, num_categorical, embedding_dim, num_rows, seed
+):
+    """From equal state, with ids twice in a batch: rows and moments to 1e-6 of their scale, the order of sums apart."""
+    schema, rng = make_schema(num_numeric, num_categorical, vocabulary_size=30), np.random.default_rng(seed)
+    overrides = (f"train.batch_size={num_rows}", f"model.embedding_dim={embedding_dim}", "model.initial_scale=0.5")
+    stock, reference = (make_parts(backend, schema, *overrides) for backend in ("stock", "reference"))
+    for step in range(2):
+        stock.load_state(reference.state(), step)
+        batch = random_batch(schema, num_rows, rng)
+        losses = [take_step(parts, batch) for parts in (stock, reference)]
+        assert dataclasses.astuple(losses[0]) == pytest.approx(dataclasses.astuple(losses[1]), rel=1e-6)
+        assert_close(stock.state(), reference.state(), relative_to_scale=1e-6)
+
+
+def test_stock_s_losses_are_the_reference_s_for_20_steps(make_parts, make_schema, random_batch):
+    """Roundings grow along the way: 1e-5, where single steps agree to 1e-6."""
+    schema, rng = make_schema(vocabulary_size=300), np.random.default_rng(5)
+    both = [make_parts(b, schema, "train.batch_size=64", "model.initial_scale=0.1") for b in ("stock", "reference")]
+    for _ in range(20):
+        batch = random_batch(schema, 64, rng)
+        losses = [dataclasses.astuple(take_step(parts, batch)) for parts in both]
+        assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+
+
+def test_a_checkpoint_s_state_goes_on_as_if_nothing_had_happened(ready, make_parts, make_schema, assert_same_bits):
+    parts, batch = ready
+    overrides = () if parts.model.wide.num_numeric else ("model.fold_numeric=false",)
+    backend = "stock" if hasattr(parts.step.tables, "parameters") else "reference"
+    resumed = make_parts(backend, make_schema(), f"train.batch_size={BATCH_SIZE}", *overrides)
+    resumed.load_state(parts.state(), WARM_STEPS)
+    assert take_step(resumed, batch) == take_step(parts, batch)
+    assert_same_bits(resumed.state(), parts.state())
