@@ -19,7 +19,8 @@ Target = Literal["auto", "CPU", "GPU", "Ascend"]
 Precision = Literal["float32", "bfloat16"]
 
 CPU_INFO = Path("/proc/cpuinfo")
-BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}  # the last is Arm's
+# What oneDNN 3.10's math mode rounds to bfloat16 for; it passes over AVX512_BF16 without AMX. The last is Arm's.
+BFLOAT16_FLAGS = {"amx_bf16", "bf16"}
 ONEDNN_MATH_MODE = "ONEDNN_DEFAULT_FPMATH_MODE"
 
 
@@ -54,7 +55,7 @@ def prepare_environment(options: DeviceOptions) -> None:
 
 
 def cpu_has_bfloat16() -> bool:
-    """Whether this machine's cores multiply bfloat16."""
+    """Whether oneDNN multiplies bfloat16 on this machine's cores for float32 inputs."""
     try:
         words = set(CPU_INFO.read_text(encoding="utf-8").split())
     except OSError:
@@ -70,7 +71,7 @@ def matmul_dtype(options: DeviceOptions, target: str) -> ms.Type | None:
         return None
     if target == "CPU":
         if not cpu_has_bfloat16():
-            log.warning("warning: device.precision=bfloat16, but these cores have no bfloat16 units: float32 is used")
+            log.warning("warning: device.precision=bfloat16 needs AMX (x86) or BF16 (Arm) units: float32 is used")
         return None
     return ms.bfloat16
 
