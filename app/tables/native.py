@@ -5,11 +5,13 @@ All calls release the GIL. `csrc/host_tables.h` says what each C function promis
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import mmap
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -123,13 +125,30 @@ def load() -> ctypes.CDLL:
             "(it needs g++ and make), or choose another table backend"
         )
     try:
-        library = ctypes.CDLL(str(path))
+        with _patient_openmp():
+            library = ctypes.CDLL(str(path))
     except OSError as error:
         raise OSError(f"{path} cannot be loaded: {error}; run `make native` to build it for this machine") from error
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(library, f"host_tables_{name}")
         function.restype, function.argtypes = result, arguments
     return library
+
+
+@contextlib.contextmanager
+def _patient_openmp() -> Iterator[None]:
+    """OpenMP's threads sleep between kernels, unless the environment says otherwise.
+
+    By default they spin, on the cores that MindSpore's threads need; with one other busy thread on two cores a
+    lookup took 32 ms so, and 14 ms with sleeping threads. OpenMP reads the variable as it is loaded.
+    """
+    inherited = os.environ.get("OMP_WAIT_POLICY")
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    try:
+        yield
+    finally:
+        if inherited is None:
+            del os.environ["OMP_WAIT_POLICY"]
 
 
 @dataclass(frozen=True)
@@ -232,7 +251,7 @@ class NativeTables:
         unique = _own(unique)
         check_gradients_shape(gradients, unique, self.spec)
         deep, wide = np.ascontiguousarray(gradients.deep), np.ascontiguousarray(gradients.wide)
-        if not checked and not (self._all_finite(deep) and self._all_finite(wide)):
+        if not checked and not (self.all_finite(deep) and self.all_finite(wide)):
             check_gradients(gradients, unique, self.spec)
         slots = self.touch(unique.values)
         self.step += 1
@@ -274,6 +293,10 @@ class NativeTables:
             raise MemoryError(f"{purpose} needs {growth_bytes / 2**20:,.0f} MiB more, which the system refused")
         return slots
 
+    def all_finite(self, values: np.ndarray) -> bool:
+        """Whether all of `values`, contiguous float32, are finite."""
+        return bool(self._library.host_tables_all_finite(self._handle, _address(values), values.size))
+
     def state(self) -> dict[str, TableState]:
         """See `HostTables.state`."""
         num_rows = self._library.host_tables_num_touched(self._handle)
@@ -305,9 +328,6 @@ class NativeTables:
         slots = np.empty(row_ids.size, np.int32)
         num_new = self._library.host_tables_find(self._handle, _address(row_ids), row_ids.size, _address(slots))
         return slots, num_new
-
-    def _all_finite(self, values: np.ndarray) -> bool:
-        return bool(self._library.host_tables_all_finite(self._handle, _address(values), values.size))
 
     def _growth_purpose(self, num_new: int) -> str:
         touched = self._library.host_tables_num_touched(self._handle)

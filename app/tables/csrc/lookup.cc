@@ -20,21 +20,23 @@ struct Lookup {
   float* wide;
   float* wide_rows;
   double* squared_norms;
-  bool streams;
 };
 
 // Σ x² in float64, in eight lanes whatever the instruction set: the same bits everywhere.
 double squared_norm(const float* row, std::int64_t width) {
   constexpr std::int64_t kLanes = 8;
+  const std::int64_t rest = width % kLanes;
   double lanes[kLanes] = {};
-  std::int64_t column = 0;
-  for (; column + kLanes <= width; column += kLanes) {
+  for (std::int64_t column = 0; column < width - rest; column += kLanes) {
     for (std::int64_t lane = 0; lane < kLanes; ++lane) {
       const double value = row[column + lane];
       lanes[lane] += value * value;
     }
   }
-  for (; column < width; ++column) lanes[column % kLanes] += static_cast<double>(row[column]) * row[column];
+  for (std::int64_t lane = 0; lane < rest; ++lane) {
+    const double value = row[width - rest + lane];
+    lanes[lane] += value * value;
+  }
   return ((lanes[0] + lanes[4]) + (lanes[1] + lanes[5])) + ((lanes[2] + lanes[6]) + (lanes[3] + lanes[7]));
 }
 
@@ -52,26 +54,30 @@ const float* deep_row(const Lookup& lookup, std::int64_t u, float* room) {
   return room;
 }
 
-void copy_row(const Lookup& lookup, const float* source, float* target) {
-  const std::int64_t width = lookup.slots.embedding_dim;
-  if (source == target) return;
-  if (lookup.streams) {
-    stream_row(source, width, target);
+// Rows of kWidth floats, streamed; of any width, and not, where kWidth is kAnyWidth. With the width known to the
+// compiler, D 80 takes a fifth less time.
+constexpr std::int64_t kAnyWidth = 0;
+
+template <std::int64_t kWidth>
+void copy_row(const float* source, std::int64_t width, float* target) {
+  if constexpr (kWidth == kAnyWidth) {
+    std::memmove(target, source, static_cast<std::size_t>(width) * sizeof(float));
   } else {
-    std::memcpy(target, source, static_cast<std::size_t>(width) * sizeof(float));
+    stream_row(source, kWidth, target);
   }
 }
 
 // The places begin … end - 1 of `positions`, all of unique id u.
+template <std::int64_t kWidth>
 void look_up_positions(const Lookup& lookup, std::int64_t u, std::int64_t begin, std::int64_t end) {
-  const std::int64_t width = lookup.slots.embedding_dim;
+  const std::int64_t width = kWidth == kAnyWidth ? lookup.slots.embedding_dim : kWidth;
   const std::int32_t* const positions = lookup.batch.positions;
   const float* const row = deep_row(lookup, u, lookup.deep + positions[begin] * width);
   if (begin == lookup.batch.offsets[u]) {
     lookup.squared_norms[u] = squared_norm(row, width);
     lookup.wide_rows[u] = lookup.row_slots[u] < 0 ? 0.0f : wide_state(lookup.slots, lookup.row_slots[u])[0];
   }
-  for (std::int64_t i = begin; i < end; ++i) copy_row(lookup, row, lookup.deep + positions[i] * width);
+  for (std::int64_t i = begin; i < end; ++i) copy_row<kWidth>(row, width, lookup.deep + positions[i] * width);
 }
 
 // The unique id that has place `i` of `positions`.
@@ -88,12 +94,33 @@ std::int64_t id_of_place(const HostTablesBatch& batch, std::int64_t i) {
   return low;
 }
 
+template <std::int64_t kWidth>
 void look_up_deep(const Lookup& lookup, std::int64_t begin, std::int64_t end) {
   for (std::int64_t u = id_of_place(lookup.batch, begin); begin < end; ++u) {
     prefetch_state(lookup, u + kPrefetchAhead);
     const std::int64_t end_of_id = lookup.batch.offsets[u + 1] < end ? lookup.batch.offsets[u + 1] : end;
-    look_up_positions(lookup, u, begin, end_of_id);
+    look_up_positions<kWidth>(lookup, u, begin, end_of_id);
     begin = end_of_id;
+  }
+}
+
+using LookUpDeep = void (*)(const Lookup& lookup, std::int64_t begin, std::int64_t end);
+
+LookUpDeep choose_look_up_deep(const float* deep, std::int64_t width) {
+  if (!can_stream(deep, width)) return look_up_deep<kAnyWidth>;
+  switch (width) {
+    case 16:
+      return look_up_deep<16>;
+    case 32:
+      return look_up_deep<32>;
+    case 64:
+      return look_up_deep<64>;
+    case 80:
+      return look_up_deep<80>;
+    case 128:
+      return look_up_deep<128>;
+    default:
+      return look_up_deep<kAnyWidth>;
   }
 }
 
@@ -109,8 +136,8 @@ void sum_wide(const Lookup& lookup, std::int64_t row) {
 void lookup(const Slots& slots, const InitialValues& initial, const HostTablesBatch& batch,
             const std::int32_t* row_slots, float* deep, float* wide, float* wide_rows, double* squared_norms,
             int num_threads) {
-  const bool streams = can_stream(deep, slots.embedding_dim);
-  const Lookup all = {slots, initial, batch, row_slots, deep, wide, wide_rows, squared_norms, streams};
+  const Lookup all = {slots, initial, batch, row_slots, deep, wide, wide_rows, squared_norms};
+  const LookUpDeep look_up_deep = choose_look_up_deep(deep, slots.embedding_dim);
   const std::int64_t num_positions = batch.num_rows * batch.num_fields;
 #pragma omp parallel num_threads(num_threads)
   {

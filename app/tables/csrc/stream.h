@@ -20,7 +20,8 @@ static inline bool can_stream(const float* target, std::int64_t width) {
   return width % kLineFloats == 0 && reinterpret_cast<std::uintptr_t>(target) % (kLineFloats * sizeof(float)) == 0;
 }
 
-static inline void stream_row(const float* source, std::int64_t width, float* target) {
+// Source and target may be the same.
+static inline __attribute__((always_inline)) void stream_row(const float* source, std::int64_t width, float* target) {
 #if defined(__AVX512F__)
   for (std::int64_t i = 0; i < width; i += 16) _mm512_stream_ps(target + i, _mm512_loadu_ps(source + i));
 #elif defined(__AVX__)
@@ -28,7 +29,7 @@ static inline void stream_row(const float* source, std::int64_t width, float* ta
 #elif defined(__SSE2__)
   for (std::int64_t i = 0; i < width; i += 4) _mm_stream_ps(target + i, _mm_loadu_ps(source + i));
 #else
-  std::memcpy(target, source, static_cast<std::size_t>(width) * sizeof(float));
+  std::memmove(target, source, static_cast<std::size_t>(width) * sizeof(float));
 #endif
 }
 

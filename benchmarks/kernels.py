@@ -1,0 +1,303 @@
+"""How fast are the native table kernels, against MindSpore's stock host operators and a plain memory copy?
+
+    python -m benchmarks.kernels             lookup, LazyAdam, FTRL, unique at batch 16,000, D 80, V 200,000
+    python -m benchmarks.kernels --growth    lookup + update as vocabulary and batch grow
+    python -m benchmarks.kernels --huge      500 M rows × 16, ids uniform over all of them, 2 M distinct
+
+Ids follow a power law, density x^(-2/3) over x · V: a third of a batch's ids are distinct, one is 1.7 % of all.
+
+The copy moves the bytes that the operation has to move, half of them read and half written, on as many
+threads: lookup reads each unique row once and writes every position; LazyAdam reads the gradient of every
+position once (the finite check's own reading is not counted), and reads and writes each unique row with
+its moments. The operation's time includes all that its call does in Python.
+
+The stock operators do less: no check of ids or gradients, no L2, no ‖row‖². They sum duplicates themselves;
+native's unique, which runs ahead beside the step before, has a line of its own.
+
+Letters: B batch, C looked-up fields, D embedding width, V vocabulary size, U unique ids of a batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import itertools
+import json
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import psutil
+
+from app.tables.interface import RowGradients, TablesSpec
+from app.tables.native import NativeTables, huge_pages
+from app.tables.optimizers import AdamOptions, FtrlOptions
+from benchmarks.timing import Timing, machine, side_by_side
+
+NUM_FIELDS = 26
+FLOAT_BYTES = 4
+Contenders = dict[str, Callable[[], object]]
+
+
+def make_spec(vocabulary_size: int, embedding_dim: int) -> TablesSpec:
+    """Tables with the model zoo's settings."""
+    names = tuple(f"C{field + 1}" for field in range(NUM_FIELDS))
+    return TablesSpec(vocabulary_size, embedding_dim, names, 1, 0.01, 8e-5, FtrlOptions(), AdamOptions())
+
+
+def power_law_ids(rng: np.random.Generator, vocabulary_size: int, batch: int) -> np.ndarray:
+    """[B, C] int32; how frequent an id is has nothing to do with its number."""
+    by_frequency = rng.permutation(vocabulary_size).astype(np.int32)
+    return by_frequency[(rng.random((batch, NUM_FIELDS)) ** 3 * vocabulary_size).astype(np.int64)]
+
+
+def random_gradients(rng: np.random.Generator, batch: int, embedding_dim: int) -> RowGradients:
+    """Gradients as large as the mean over a batch makes them."""
+    num_floats = batch * NUM_FIELDS * embedding_dim
+    deep = huge_pages(num_floats * FLOAT_BYTES).view(np.float32).reshape(batch, -1)
+    rng.standard_normal(dtype=np.float32, out=deep)
+    deep /= batch
+    return RowGradients(deep, rng.standard_normal(batch, np.float32) / np.float32(batch))
+
+
+class MemoryCopy:
+    """A copy from one buffer to another that moves `num_bytes`: half of them read, half written."""
+
+    def __init__(self, num_bytes: int, num_threads: int) -> None:
+        part = num_bytes // 2 // num_threads
+        self._source, self._target = huge_pages(part * num_threads), huge_pages(part * num_threads)
+        self._source[:] = 1
+        self._parts = [slice(thread * part, (thread + 1) * part) for thread in range(num_threads)]
+        self._pool = ThreadPoolExecutor(num_threads)
+
+    def __call__(self) -> None:
+        """One copy."""
+        list(self._pool.map(self._copy, self._parts))
+
+    def _copy(self, part: slice) -> None:
+        np.copyto(self._target[part], self._source[part])
+
+
+def native_contenders(tables: NativeTables, ids: np.ndarray, gradients: RowGradients) -> Contenders:
+    """Each kernel as a step calls it."""
+    unique = tables.unique(ids)
+    tables.update(unique, gradients)
+    slots = tables.touch(unique.values)
+
+    def lazy_adam() -> None:
+        tables.all_finite(gradients.deep)
+        tables.update_deep(unique, slots, gradients.deep, gradients.scale)
+
+    return {
+        "lookup native": lambda: tables.lookup(unique),
+        "lazy_adam native": lazy_adam,
+        "ftrl native": lambda: tables.update_wide(unique, slots, gradients.wide, gradients.scale),
+        "unique native": lambda: tables.unique(ids),
+    }
+
+
+def copy_contenders(num_unique: int, num_positions: int, embedding_dim: int, num_threads: int) -> Contenders:
+    """The copies that lookup and LazyAdam are measured against, and that of every position's row in and out."""
+    row_bytes = embedding_dim * FLOAT_BYTES
+    return {
+        "lookup copy": MemoryCopy((num_unique + num_positions) * row_bytes, num_threads),
+        "lookup copy of all positions": MemoryCopy(2 * num_positions * row_bytes, num_threads),
+        "lazy_adam copy": MemoryCopy((num_positions + 6 * num_unique) * row_bytes, num_threads),
+    }
+
+
+def stock_contenders(spec: TablesSpec, ids: np.ndarray, gradients: RowGradients) -> Contenders:
+    """MindSpore's operators on all its threads; `asnumpy` waits for the result."""
+    import mindspore as ms
+
+    from benchmarks.stock_operators import StockFtrl, StockLazyAdam, StockLookup
+
+    ms.set_context(mode=ms.GRAPH_MODE, device_target="CPU")
+    flat_ids = ms.Tensor(ids.reshape(-1))
+    deep = ms.Tensor(gradients.deep.reshape(-1, spec.embedding_dim))
+    wide = ms.Tensor(np.repeat(gradients.wide, NUM_FIELDS)[:, None])
+    lookup, lazy_adam, ftrl = StockLookup(spec), StockLazyAdam(spec), StockFtrl(spec)
+    return {
+        "lookup stock": lambda: lookup(flat_ids).asnumpy(),
+        "lazy_adam stock": lambda: lazy_adam(deep, flat_ids)[0].asnumpy(),
+        "ftrl stock": lambda: ftrl(wide, flat_ids)[0].asnumpy(),
+    }
+
+
+def measure_kernels(batch: int, embedding_dim: int, vocabulary_size: int, threads: int, rounds: int) -> dict[str, Any]:
+    """All kernels beside stock and copy: seconds and ratios."""
+    rng = np.random.default_rng(0)
+    spec = make_spec(vocabulary_size, embedding_dim)
+    tables = NativeTables(spec, threads)
+    ids, gradients = power_law_ids(rng, vocabulary_size, batch), random_gradients(rng, batch, embedding_dim)
+    num_unique = tables.unique(ids).values.size
+    print(f"{ids.size:,} ids, {num_unique:,} of them distinct; {threads} threads, {tables.instruction_set}")
+    contenders = {
+        **native_contenders(tables, ids, gradients),
+        **copy_contenders(num_unique, ids.size, embedding_dim, threads),
+        **stock_contenders(spec, ids, gradients),
+    }
+    timings = side_by_side(dict(sorted(contenders.items())), rounds)
+    for name, timing in timings.items():
+        print(f"{name:30s} {timing}")
+    return {"num_unique": num_unique, "seconds": medians(timings), "ratios": ratios(timings)}
+
+
+def medians(timings: dict[str, Timing]) -> dict[str, float]:
+    """Seconds by contender."""
+    return {name: timing.median for name, timing in timings.items()}
+
+
+def ratios(timings: dict[str, Timing]) -> dict[str, float]:
+    """How many times faster than stock, and how many times as long as the copy, native is."""
+    found = {}
+    for name, timing in timings.items():
+        operation, _, contender = name.partition(" ")
+        native = timings[f"{operation} native"].median
+        if contender == "stock":
+            found[f"{operation} faster than stock"] = timing.median / native
+        elif contender != "native":
+            found[f"{operation} time of {contender}"] = native / timing.median
+    for name, ratio in found.items():
+        print(f"{name:50s} {ratio:.2f}")
+    return found
+
+
+def measure_vocabularies(
+    batch: int, embedding_dim: int, num_touched: int, threads: int, rounds: int
+) -> list[dict[str, Any]]:
+    """Lookup + update from V = 10⁵ to 10⁸, every batch with the same number of unique ids.
+
+    They are drawn uniformly from the touched rows, which lie anywhere in the vocabulary.
+    """
+    num_unique, num_batches = 60_000, 4
+    rng, gradients = np.random.default_rng(0), random_gradients(np.random.default_rng(0), batch, embedding_dim)
+    contenders: Contenders = {}
+    touched: dict[str, int] = {}
+    for vocabulary_size in (10**5, 10**6, 10**7, 10**8):
+        tables = NativeTables(make_spec(vocabulary_size, embedding_dim), threads)
+        pool = rng.choice(vocabulary_size, min(vocabulary_size, num_touched), replace=False)
+        tables.touch(pool)
+        batches = [ids_with_unique(rng, pool, batch, num_unique) for _ in range(num_batches)]
+        name = f"V {vocabulary_size:,}"
+        contenders[name], touched[name] = step_through(tables, batches, gradients), pool.size
+    timings = side_by_side(contenders, rounds)
+    fastest = timings["V 100,000"].median
+    for name, timing in timings.items():
+        print(f"{name:15s} {touched[name]:10,} rows touched  {timing}  {timing.median / fastest:.2f} × V 100,000")
+    return [
+        {"name": name, "num_touched": touched[name], "num_unique": num_unique, "seconds": timing.median}
+        for name, timing in timings.items()
+    ]
+
+
+def ids_with_unique(rng: np.random.Generator, pool: np.ndarray, batch: int, num_unique: int) -> np.ndarray:
+    """[B, C] int32 ids of `pool`, exactly `num_unique` of them distinct, in random order."""
+    distinct = rng.choice(pool, num_unique, replace=False)
+    ids = np.concatenate([distinct, rng.choice(distinct, batch * NUM_FIELDS - num_unique)])
+    return rng.permutation(ids).reshape(batch, NUM_FIELDS).astype(np.int32)
+
+
+def step_through(tables: NativeTables, batches: list[np.ndarray], gradients: RowGradients) -> Callable[[], object]:
+    """The table's part of one step, unique ids being ready: lookup and update of one batch after the other."""
+    uniques = itertools.cycle([tables.unique(ids) for ids in batches])
+
+    def step() -> None:
+        unique = next(uniques)
+        tables.lookup(unique)
+        tables.update(unique, gradients)
+
+    return step
+
+
+def measure_batches(embedding_dim: int, vocabulary_size: int, threads: int, rounds: int) -> list[dict[str, Any]]:
+    """Lookup + update of all touched rows at growing batch sizes: time a batch row."""
+    rng = np.random.default_rng(0)
+    spec, contenders = make_spec(vocabulary_size, embedding_dim), {}
+    batch_sizes = (256, 16_000, 65_536)
+    for batch in batch_sizes:
+        tables = NativeTables(spec, threads)
+        tables.touch(np.arange(vocabulary_size))
+        batches = [power_law_ids(rng, vocabulary_size, batch) for _ in range(2)]
+        contenders[f"B {batch:,}"] = step_through(tables, batches, random_gradients(rng, batch, embedding_dim))
+    timings = side_by_side(contenders, rounds)
+    results = []
+    for batch, (name, timing) in zip(batch_sizes, timings.items(), strict=True):
+        print(f"{name:15s} {timing}  {timing.median / batch * 1e6:.2f} µs a row")
+        results.append({"batch": batch, "seconds": timing.median, "microseconds_per_row": timing.median / batch * 1e6})
+    return results
+
+
+def measure_huge(threads: int) -> dict[str, Any]:
+    """500 M rows × 16 with ids uniform over all of them: start, memory, and the first and second time round."""
+    vocabulary_size, embedding_dim, batch, num_batches = 500_000_000, 16, 16_000, 5
+    rng = np.random.default_rng(0)
+    batches = [rng.integers(0, vocabulary_size, (batch, NUM_FIELDS), np.int32) for _ in range(num_batches)]
+    gradients = random_gradients(rng, batch, embedding_dim)
+    resident_before = psutil.Process().memory_info().rss
+    start = time.perf_counter()
+    tables = NativeTables(make_spec(vocabulary_size, embedding_dim), threads)
+    start_seconds = time.perf_counter() - start
+    uniques = [tables.unique(ids) for ids in batches]
+    unique_bytes = psutil.Process().memory_info().rss - resident_before
+    first_touch = [seconds_of(functools.partial(tables.update, unique, gradients)) for unique in uniques]
+    num_touched = int(tables.state()["wide"].row_ids.size)
+    table_bytes = psutil.Process().memory_info().rss - resident_before - unique_bytes
+    bound = 4 * vocabulary_size + 1.1 * num_touched * 3 * (embedding_dim + 1) * FLOAT_BYTES
+    again = [seconds_of(functools.partial(tables.update, unique, gradients)) for unique in uniques]
+    lookups = [seconds_of(functools.partial(tables.lookup, unique)) for unique in uniques]
+    result = {
+        "num_touched": num_touched,
+        "start_seconds": start_seconds,
+        "table_mib": table_bytes / 2**20,
+        "bound_mib": bound / 2**20,
+        "first_update_seconds": float(np.median(first_touch)),
+        "update_seconds": float(np.median(again)),
+        "lookup_seconds": float(np.median(lookups)),
+    }
+    for name, value in result.items():
+        print(f"{name:25s} {value:,.4g}")
+    return result
+
+
+def seconds_of(function: Callable[[], object]) -> float:
+    """How long one call takes."""
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--growth", action="store_true", help="lookup + update as vocabulary and batch grow")
+    parser.add_argument("--huge", action="store_true", help="500 M rows × 16, 2 M of them touched")
+    parser.add_argument("--batch", type=int, default=16_000)
+    parser.add_argument("--embedding-dim", type=int, default=80)
+    parser.add_argument("--vocabulary-size", type=int, default=200_000)
+    parser.add_argument("--touched", type=int, default=1_500_000, help="of --growth, in rows: 972 bytes each at D 80")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--rounds", type=int, default=21)
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure what the command line asks for; the last line is JSON."""
+    options = parse_arguments()
+    batch, width, threads, rounds = options.batch, options.embedding_dim, options.threads, options.rounds
+    result: dict[str, Any] = {"machine": machine(), "arguments": vars(options)}
+    if options.growth:
+        result["vocabularies"] = measure_vocabularies(batch, width, options.touched, threads, rounds)
+        result["batches"] = measure_batches(width, options.vocabulary_size, threads, rounds)
+    elif options.huge:
+        result["huge"] = measure_huge(threads)
+    else:
+        result["kernels"] = measure_kernels(batch, width, options.vocabulary_size, threads, rounds)
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""Contenders measured side by side: in turn, round by round, so that what else the machine does hits all of them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+SETTLE_SECONDS = 0.02  # thread pools spin for a while after their work, on the cores of whoever comes next
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one contender over the rounds: median and quartiles."""
+
+    median: float
+    lower: float
+    upper: float
+
+    def __str__(self) -> str:
+        return f"{self.median * 1e3:8.2f} ms  [{self.lower * 1e3:.2f} … {self.upper * 1e3:.2f}]"
+
+
+def side_by_side(contenders: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = 2) -> dict[str, Timing]:
+    """Each contender once a round, in turn, starting with another one each round; the warm-up rounds do not count."""
+    names = list(contenders)
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for turn in range(warm_up + rounds):
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            time.sleep(SETTLE_SECONDS)
+            start = time.perf_counter()
+            contenders[name]()
+            elapsed = time.perf_counter() - start
+            if turn >= warm_up:
+                seconds[name].append(elapsed)
+    return {name: _summary(values) for name, values in seconds.items()}
+
+
+def _summary(seconds: list[float]) -> Timing:
+    lower, median, upper = np.quantile(seconds, [0.25, 0.5, 0.75])
+    return Timing(float(median), float(lower), float(upper))
+
+
+def machine() -> dict[str, str | int]:
+    """What a figure depends on and a reader has to know."""
+    return {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "commit": _commit(),
+    }
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _commit() -> str:
+    command = ["git", "describe", "--always", "--dirty"]
+    result = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    return result.stdout.strip() or "unknown"
