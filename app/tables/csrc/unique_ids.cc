@@ -6,8 +6,8 @@
 namespace host_tables {
 namespace {
 
-// 4 MiB of places: above, a hash of the batch's size is faster than addressing by id, and it takes no memory that
-// grows with the vocabulary.
+// 4 MiB of places. Above, a hash of the batch's size takes less memory and, from 4 M rows on, less time. Measured with
+// 416,000 power-law ids, direct against hash: 2.6 and 3.6 ms at 200,000 rows, 3.6 and 4.5 at 1 M, 5.9 and 5.1 at 4 M.
 constexpr std::int64_t kLargestDirect = std::int64_t{1} << 20;
 constexpr std::uint64_t kGolden = 0x9E3779B97F4A7C15;  // Fibonacci hashing (Knuth, 6.4)
 

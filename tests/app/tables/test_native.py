@@ -1,5 +1,6 @@
 """What only the native tables promise: the same bits everywhere, memory by touched rows, errors of their own."""
 
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -207,6 +208,17 @@ def test_a_broken_library_says_how_to_build_it(monkeypatch, tmp_path):
     native.load.cache_clear()
     with pytest.raises(OSError, match=r"cannot be loaded: .*; run `make native`"):
         native.load()
+
+
+def test_loading_the_library_leaves_the_environment_as_it_was(monkeypatch):
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    native.load.cache_clear()
+    native.load()
+    assert "OMP_WAIT_POLICY" not in os.environ
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    native.load.cache_clear()
+    native.load()
+    assert os.environ["OMP_WAIT_POLICY"] == "active"
 
 
 @pytest.fixture(autouse=True)
