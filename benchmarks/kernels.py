@@ -89,7 +89,7 @@ def native_contenders(tables: NativeTables, ids: np.ndarray, gradients: RowGradi
 
     def lazy_adam() -> None:
         tables.all_finite(gradients.deep)
-        tables.update_deep(unique, slots, gradients.deep, gradients.scale)
+        tables.update_deep(unique, tables.touch(unique.values), gradients.deep, gradients.scale)
 
     return {
         "lookup native": lambda: tables.lookup(unique),
