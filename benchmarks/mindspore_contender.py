@@ -1,0 +1,93 @@
+"""A contender on MindSpore: the project's own training step, or the tower's matrix products alone.
+
+    python -m benchmarks.mindspore_contender {native,stock,matmuls} WORKLOAD
+
+WORKLOAD is JSON, with fields of `benchmarks.workload.Workload`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from app import device
+from app.config import Config, ModelOptions, TrainOptions
+from app.device import DeviceOptions
+from app.tables import Backend, TablesOptions
+from benchmarks.contender import Parts, serve
+from benchmarks.kernels import NUM_FIELDS
+from benchmarks.workload import NUM_NUMERIC, Workload, contender_arguments, field_names, steps_on_prefetched_batches
+from data_prep.schema import FORMAT_VERSION, CategoricalField, NumericField, Schema
+
+BACKENDS: dict[str, Backend] = {"native": "native", "stock": "stock"}
+
+
+def make_config(workload: Workload, backend: Backend) -> Config:
+    """The workload as settings of a run; all else is at its default."""
+    return Config(
+        device=DeviceOptions("CPU", workload.threads, workload.precision),
+        model=ModelOptions(workload.embedding_dim, workload.hidden_widths, fold_numeric=workload.fold_numeric),
+        tables=TablesOptions(backend),
+        train=TrainOptions(batch_size=workload.batch_size),
+    )
+
+
+def make_schema(workload: Workload) -> Schema:
+    """The schema of a prepared folder that has the workload's fields, and no rows."""
+    names = field_names(NUM_NUMERIC)
+    return Schema(
+        format_version=FORMAT_VERSION,
+        numeric=tuple(NumericField(name, name, "log1p", {}) for name in names[:NUM_NUMERIC]),
+        categorical=tuple(CategoricalField(name, (0, 0), ()) for name in names[NUM_NUMERIC:]),
+        vocabulary_size=workload.vocabulary_size,
+        ids_dtype="int32",
+        block_rows=1000,
+        splits={},
+        rejected_rows=0,
+        options={},
+        source={},
+        other_files=(),
+    )
+
+
+def training_steps(workload: Workload, backend: Backend) -> Callable[[int], Parts]:
+    """The step that `make train` takes."""
+    from app.assemble import assemble
+
+    step = assemble(make_config(workload, backend), make_schema(workload)).step
+    return steps_on_prefetched_batches(step, step, workload)
+
+
+def matmul_steps(workload: Workload) -> Callable[[int], Parts]:
+    """The tower's forward and backward matrix products."""
+    from benchmarks.tower_matmuls import TowerMatmuls
+
+    matmuls = TowerMatmuls(workload.batch_size, tower_widths(workload))
+
+    def take_steps(count: int) -> Parts:
+        for _ in range(count):
+            matmuls().asnumpy()
+        return {}
+
+    return take_steps
+
+
+def tower_widths(workload: Workload) -> tuple[int, ...]:
+    """Inputs and outputs of the tower's layers, first to last."""
+    num_looked_up = NUM_FIELDS + (0 if workload.fold_numeric else NUM_NUMERIC)
+    return (num_looked_up * workload.embedding_dim, *workload.hidden_widths, 1)
+
+
+def main() -> None:
+    """Build the contender and take steps as told."""
+    kind, workload = contender_arguments(__doc__, (*BACKENDS, "matmuls"))
+    options = DeviceOptions("CPU", workload.threads, workload.precision)
+    device.prepare_environment(options)
+    device.select_device(options)
+    if kind in BACKENDS:
+        serve(training_steps(workload, BACKENDS[kind]))
+    else:
+        serve(matmul_steps(workload))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""The same Wide&Deep step in PyTorch: same model, losses, batches and ids.
+
+    python -m benchmarks.peers.pytorch_wide_deep pytorch WORKLOAD     (see benchmarks.train_step)
+
+Written to be as fast as PyTorch's own parts allow, without kernels of our own:
+
+- unique ids are made ahead, beside the step before, by NumPy (torch.unique takes six times as long);
+- each unique row is looked up once and then expanded, so that autograd sums the gradients of a row
+  and the sparse gradient that the optimizer gets has been coalesced already (`nn.Embedding(sparse=True)` leaves
+  416,000 rows to be sorted and summed by SparseAdam);
+- the L2 term's gradient is added to the unique rows' gradient;
+- unfolded numeric fields weigh their rows inside `embedding_bag`, without a pass of their own;
+- SparseAdam for the deep table, fused Adam for the tower, autocast around the tower only.
+
+PyTorch has no FTRL. Adagrad stands for it: without l1 and l2, FTRL takes Adagrad's steps. There is no
+finite check.
+
+Letters: B batch, F looked-up fields, N numeric fields, D embedding width, U unique ids, H width of a layer.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from app.config import LossOptions, ModelOptions
+from app.dataset import Batch
+from app.tables.optimizers import AdamOptions, FtrlOptions
+from benchmarks.contender import serve
+from benchmarks.kernels import NUM_FIELDS
+from benchmarks.workload import NUM_NUMERIC, Workload, contender_arguments, steps_on_prefetched_batches
+
+
+class Tower(nn.Module):
+    """`app.wide_deep.Tower`; with `num_numeric` the numeric fields are folded into its first layer."""
+
+    def __init__(self, num_fields: int, num_numeric: int, embedding_dim: int, hidden_widths: tuple[int, ...]) -> None:
+        super().__init__()
+        widths = (num_fields * embedding_dim, *hidden_widths)
+        self.hidden = nn.ModuleList(
+            nn.Linear(inputs, outputs) for inputs, outputs in zip(widths, hidden_widths, strict=False)
+        )
+        self.last = nn.Linear(hidden_widths[-1], 1, bias=False)
+        self.num_numeric = num_numeric
+        if num_numeric:
+            self.numeric_rows = nn.Parameter(torch.empty(num_numeric, embedding_dim).uniform_(-0.01, 0.01))
+            matrix = torch.empty(num_numeric, embedding_dim, hidden_widths[0])
+            self.numeric_matrix = nn.Parameter(matrix.uniform_(-0.04, 0.04))
+
+    def forward(self, deep_rows: Tensor, numeric: Tensor) -> Tensor:
+        """`deep_rows` [B, F * D], `numeric` [B, N] -> [B]."""
+        hidden = self.hidden[0](deep_rows)
+        if self.num_numeric:
+            folded = torch.bmm(self.numeric_rows[:, None], self.numeric_matrix)[:, 0]  # [N, H]
+            hidden = hidden + numeric @ folded
+        for layer in self.hidden[1:]:
+            hidden = layer(functional.relu(hidden))
+        logits: Tensor = self.last(functional.relu(hidden))
+        return logits[:, 0]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A batch as the step takes it: `unique` [U] and `inverse` [B, F] int64, `weights` [B, F] if unfolded."""
+
+    unique: Tensor
+    inverse: Tensor
+    weights: Tensor | None
+    numeric: Tensor
+    labels: Tensor
+
+
+class PyTorchStep:
+    """Tables, tower, optimizers, and the step over them."""
+
+    def __init__(self, workload: Workload, num_fields: int = NUM_FIELDS, num_numeric: int = NUM_NUMERIC) -> None:
+        self.l2_coef = LossOptions().l2_coef
+        self.fold_numeric = workload.fold_numeric
+        self.bfloat16 = workload.precision == "bfloat16"
+        num_folded = num_numeric if workload.fold_numeric else 0
+        scale = ModelOptions().initial_scale
+        self.deep = nn.Parameter(torch.empty(workload.vocabulary_size, workload.embedding_dim).uniform_(-scale, scale))
+        self.wide = nn.Parameter(torch.zeros(workload.vocabulary_size, 1))
+        self.bias, self.numeric_weight = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(num_folded, 1))
+        num_looked_up = num_fields + num_numeric - num_folded
+        self.tower = Tower(num_looked_up, num_folded, workload.embedding_dim, workload.hidden_widths)
+        self.optimizers = self._make_optimizers()
+        self.seconds = {"lookup": 0.0, "tower": 0.0, "update": 0.0}
+
+    def _make_optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
+        adam, ftrl = AdamOptions(), FtrlOptions()
+        betas = (adam.beta1, adam.beta2)
+        return (
+            torch.optim.SparseAdam([self.deep], adam.learning_rate, betas, adam.epsilon),
+            torch.optim.Adagrad(
+                [self.wide, self.bias, self.numeric_weight],
+                ftrl.learning_rate,
+                initial_accumulator_value=ftrl.initial_accumulator,
+            ),
+            torch.optim.Adam(self.tower.parameters(), adam.learning_rate, betas, adam.epsilon, fused=True),
+        )
+
+    def prepare(self, batch: Batch) -> Prepared:
+        """What can be made of a batch before its step."""
+        ids, weights = batch.ids, None
+        if not self.fold_numeric:
+            num_rows, num_numeric = batch.numeric.shape
+            numeric_ids = np.broadcast_to(np.arange(num_numeric, dtype=ids.dtype), (num_rows, num_numeric))
+            weights = torch.from_numpy(np.concatenate([batch.numeric, np.ones(ids.shape, np.float32)], axis=1))
+            ids = np.concatenate([numeric_ids, ids], axis=1)
+        unique, inverse = np.unique(ids, return_inverse=True)
+        return Prepared(
+            torch.from_numpy(unique.astype(np.int64)),
+            torch.from_numpy(inverse.reshape(ids.shape)),
+            weights,
+            torch.from_numpy(batch.numeric),
+            torch.from_numpy(batch.labels),
+        )
+
+    def __call__(self, _: Batch, batch: Prepared) -> float:
+        """One update; returns the deep loss."""
+        start = time.perf_counter()
+        deep_rows = self.deep.detach().index_select(0, batch.unique).requires_grad_()
+        wide_rows = self.wide.detach().index_select(0, batch.unique).requires_grad_()
+        deep, wide = self.expand(deep_rows, wide_rows, batch)
+        looked_up = time.perf_counter()
+        loss = functional.binary_cross_entropy_with_logits(self.logits(deep, wide, batch), batch.labels)
+        loss = loss + self.numeric_l2()
+        loss.backward()
+        computed = time.perf_counter()
+        with torch.no_grad():
+            squared_norm = torch.linalg.vector_norm(deep_rows).square()
+            deep_rows.grad.add_(deep_rows, alpha=self.l2_coef)
+        self.deep.grad = _coalesced(batch.unique, deep_rows.grad, self.deep)
+        self.wide.grad = _coalesced(batch.unique, wide_rows.grad, self.wide)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        self.seconds["lookup"] += looked_up - start
+        self.seconds["tower"] += computed - looked_up
+        self.seconds["update"] += time.perf_counter() - computed
+        return float(loss.detach()) + 0.5 * self.l2_coef * float(squared_norm)
+
+    def expand(self, deep_rows: Tensor, wide_rows: Tensor, batch: Prepared) -> tuple[Tensor, Tensor]:
+        """Unique rows [U, D] and [U, 1] -> those of the batch, [B, F * D] and, summed over fields, [B]."""
+        num_rows = len(batch.inverse)
+        wide = functional.embedding_bag(batch.inverse, wide_rows, mode="sum", per_sample_weights=batch.weights)
+        if batch.weights is None:
+            deep = deep_rows.index_select(0, batch.inverse.view(-1))
+        else:
+            bags = batch.inverse.view(-1, 1)  # one row each
+            weights = batch.weights.view(-1, 1)
+            deep = functional.embedding_bag(bags, deep_rows, mode="sum", per_sample_weights=weights)
+        return deep.view(num_rows, -1), wide.view(-1)
+
+    def logits(self, deep: Tensor, wide: Tensor, batch: Prepared) -> Tensor:
+        """Logits [B] float32; only the tower computes in bfloat16."""
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.bfloat16):
+            tower = self.tower(deep, batch.numeric)
+        wide = wide + self.bias
+        if self.fold_numeric:
+            wide = wide + (batch.numeric @ self.numeric_weight)[:, 0]
+        return wide + tower.float()
+
+    def numeric_l2(self) -> Tensor | float:
+        """The L2 term of folded numeric rows; looked-up ones are among the unique rows."""
+        if self.fold_numeric:
+            return 0.5 * self.l2_coef * self.tower.numeric_rows.square().sum()
+        return 0.0
+
+
+def _coalesced(unique: Tensor, gradient: Tensor, table: Tensor) -> Tensor:
+    """The gradient of a whole table from that of its unique rows, whose ids ascend."""
+    return torch.sparse_coo_tensor(unique[None], gradient, table.shape, is_coalesced=True, check_invariants=False)
+
+
+def main() -> None:
+    """Build the contender and take steps as told."""
+    _, workload = contender_arguments(__doc__, ("pytorch",))
+    torch.set_num_threads(workload.threads)
+    torch.sparse.check_sparse_tensor_invariants.disable()  # its default too, but then it warns
+    step = PyTorchStep(workload)
+    serve(steps_on_prefetched_batches(step, step, workload))
+
+
+if __name__ == "__main__":
+    main()

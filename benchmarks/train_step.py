@@ -1,0 +1,149 @@
+"""How fast is the whole training step, against MindSpore's own host operators, PyTorch, and its matrix products alone?
+
+    python -m benchmarks.train_step             batch 16,000, D 80, V 200,000, 26 + 13 fields, tower 1024-512-256-128
+    python -m benchmarks.train_step --quick     the same at batch 1,000 and few rounds: does everything work?
+
+    as users find it    the peers look up 39 fields; environment as it comes
+    best form           all fold the 13 numeric fields into the first layer (the same function, 27 % of the
+                        tower's work less), and malloc keeps its pages; beside them the tower's matrix products
+                        alone, forward and backward, in MindSpore: what the step would take if all else were free
+    small batch         256 rows, best form: how much of a step does not shrink with the batch
+
+Contenders are native and stock (this project's step over either backend) and pytorch (peers/pytorch_wide_deep.py). A
+contender takes `--steps` steps a turn, in a process of its own; those of a group are measured in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from app.device import Precision, cpu_has_bfloat16
+from benchmarks.contender import KEEP_PAGES, Contender
+from benchmarks.timing import Timing, machine, side_by_side
+from benchmarks.workload import Workload
+
+WARM_UP_TURNS = 2
+PYTORCH = "benchmarks.peers.pytorch_wide_deep"
+MINDSPORE = "benchmarks.mindspore_contender"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Contenders of one form of the step, measured in turns; `workload` is that of the peers."""
+
+    form: str
+    workload: Workload
+    contenders: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        return f"{self.form}, {self.workload.precision}, batch {self.workload.batch_size:,}"
+
+    def start(self, name: str) -> Contender:
+        """The process of one contender. native always folds: it has no other form."""
+        workload = replace(self.workload, fold_numeric=True) if name == "native" else self.workload
+        environment = {"OMP_NUM_THREADS": str(workload.threads), "GLOG_v": "3"}
+        if workload.fold_numeric and self.workload.fold_numeric:
+            environment |= KEEP_PAGES
+        module = PYTORCH if name == "pytorch" else MINDSPORE
+        return Contender(name, module, [name, workload.to_json()], environment)
+
+
+def make_groups(batch_size: int, precisions: tuple[Precision, ...], with_pytorch: bool) -> list[Group]:
+    """All groups, in the order of the report."""
+    steps = ("native", "stock", *(("pytorch",) if with_pytorch else ()))
+    groups = []
+    for precision in precisions:
+        best = Workload(batch_size=batch_size, precision=precision)
+        groups += [
+            Group("as users find it", replace(best, fold_numeric=False), steps),
+            Group("best form", best, (*steps, "matmuls")),
+            Group("small batch", replace(best, batch_size=256), (*steps, "matmuls")),
+        ]
+    return sorted(groups, key=lambda group: [g.form for g in groups].index(group.form))
+
+
+def measure(group: Group, rounds: int, steps: int) -> dict[str, Any]:
+    """Seconds a step of each contender of a group, with quartiles, parts, ratios to native and peak memory."""
+    print(f"\n== {group.title}", flush=True)
+    with ExitStack() as running:
+        contenders = [running.enter_context(group.start(name)) for name in group.contenders]
+        for contender in contenders:
+            contender.wait_until_ready()
+        turns: dict[str, Callable[[], object]] = {c.name: partial(c.take_steps, steps) for c in contenders}
+        timings = side_by_side(turns, rounds, WARM_UP_TURNS)
+        results = {c.name: describe(c, timings[c.name], timings["native"], steps, group) for c in contenders}
+    for name, result in results.items():
+        print(one_line(name, result))
+    return {"form": group.form, "workload": asdict(group.workload), "steps": results}
+
+
+def describe(contender: Contender, timing: Timing, native: Timing, steps: int, group: Group) -> dict[str, Any]:
+    """One contender's figures; all times are seconds a step."""
+    counted = contender.parts[WARM_UP_TURNS:]
+    return {
+        "median": timing.median / steps,
+        "lower": timing.lower / steps,
+        "upper": timing.upper / steps,
+        "samples_per_second": group.workload.batch_size * steps / timing.median,
+        "over_native": timing.median / native.median,
+        "parts": {part: float(np.median([turn[part] for turn in counted])) / steps for part in counted[0]},
+        "peak_memory_mib": contender.peak_memory_mib,
+    }
+
+
+def one_line(name: str, result: dict[str, Any]) -> str:
+    """`native  612.0 ms [600.1 … 630.9]  26,144 samples/s  1.00 × native   lookup 9.1, tower 560.2, update 40.0`."""
+    median, lower, upper = (1e3 * result[key] for key in ("median", "lower", "upper"))
+    parts = ", ".join(f"{part} {1e3 * seconds:.1f}" for part, seconds in result["parts"].items())
+    return (
+        f"{name:8} {median:8.1f} ms [{lower:.1f} … {upper:.1f}] {result['samples_per_second']:8,.0f} samples/s "
+        f"{result['over_native']:6.2f} × native   {parts}"
+    )
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--steps", type=int, default=2, help="of a contender's turn (2)")
+    parser.add_argument("--batch", type=int, default=16_000)
+    parser.add_argument("--forms", nargs="+", help="only these of the forms, by their names above")
+    parser.add_argument("--precisions", nargs="+", choices=("float32", "bfloat16"), default=("float32", "bfloat16"))
+    parser.add_argument("--quick", action="store_true", help="3 rounds of 1 step at batch 1,000")
+    options = parser.parse_args()
+    if options.quick:
+        options.rounds, options.steps, options.batch = 3, 1, 1_000
+    return options
+
+
+def main() -> None:
+    """Measure all groups; the last line is JSON."""
+    options = parse_arguments()
+    precisions = tuple(options.precisions)
+    if not cpu_has_bfloat16() and "bfloat16" in precisions:
+        print("warning: this processor has no bfloat16 products; float32 alone is measured")
+        precisions = ("float32",)
+    with_pytorch = importlib.util.find_spec("torch") is not None
+    if not with_pytorch:
+        print("warning: PyTorch is not installed, so it is left out; `make bench` installs it")
+    groups = make_groups(options.batch, precisions, with_pytorch)
+    wanted = [group for group in groups if options.forms is None or group.form in options.forms]
+    load = os.getloadavg()[0]
+    results = [measure(group, options.rounds, options.steps) for group in wanted]
+    print(json.dumps({"machine": machine(), "arguments": vars(options), "load_before": load, "groups": results}))
+
+
+if __name__ == "__main__":
+    main()

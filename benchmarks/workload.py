@@ -1,0 +1,108 @@
+"""What every contender of the step benchmarks does: one model, one size, the same seeded batches.
+
+Letters: B batch, C categorical fields, N numeric fields, V vocabulary size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from app.dataset import Batch
+from app.device import Precision
+from app.prefetch import Prefetcher
+from benchmarks.contender import Parts
+from benchmarks.kernels import NUM_FIELDS, power_law_ids
+
+NUM_NUMERIC = 13
+NUM_BATCHES = 6  # taken round and round: more than any cache holds, and after one round no row is new
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A training step of the model zoo's Wide&Deep; `fold_numeric` false looks the N numeric fields up as well."""
+
+    batch_size: int = 16_000
+    precision: Precision = "float32"
+    fold_numeric: bool = True
+    vocabulary_size: int = 200_000
+    embedding_dim: int = 80
+    hidden_widths: tuple[int, ...] = (1024, 512, 256, 128)
+    threads: int = len(os.sched_getaffinity(0))
+
+    def to_json(self) -> str:
+        """For the command line of a contender's process."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> Workload:
+        """The inverse of `to_json`."""
+        read = Workload(**json.loads(text))
+        return replace(read, hidden_widths=tuple(read.hidden_widths))
+
+
+def make_batches(workload: Workload) -> list[Batch]:
+    """Batches that depend on sizes only: ids by a power law that all of them share, a quarter of the labels 1."""
+    rng = np.random.default_rng(0)
+    batch_size, num_rows = workload.batch_size, workload.batch_size * NUM_BATCHES
+    ids = power_law_ids(rng, workload.vocabulary_size, num_rows)
+    numeric = rng.random((num_rows, NUM_NUMERIC), np.float32)
+    labels = (rng.random(num_rows) < 0.25).astype(np.float32)
+    return [
+        Batch(ids[start : start + batch_size], numeric[start : start + batch_size], labels[start : start + batch_size])
+        for start in range(0, num_rows, batch_size)
+    ]
+
+
+class Step(Protocol):
+    """A training step in two halves; `seconds` is what its parts have taken so far."""
+
+    seconds: dict[str, float]
+
+    def prepare(self, batch: Batch) -> Any:
+        """What can be made of a batch before its step."""
+        ...
+
+
+def steps_on_prefetched_batches(
+    step: Step, take: Callable[[Batch, Any], object], workload: Workload
+) -> Callable[[int], Parts]:
+    """A function that takes `count` steps, for `contender.serve`. As in `app.train`, a thread prepares the batches
+    ahead, beside the steps; it ends with the process."""
+
+    def prepared() -> Iterator[tuple[Batch, Any]]:
+        for batch in itertools.cycle(make_batches(workload)):
+            yield batch, step.prepare(batch)
+
+    prefetcher = Prefetcher(prepared())
+    batches = iter(prefetcher.__enter__())
+
+    def take_steps(count: int) -> Parts:
+        before, waited = dict(step.seconds), prefetcher.waited_seconds
+        for _ in range(count):
+            take(*next(batches))
+        parts = {name: seconds - before[name] for name, seconds in step.seconds.items()}
+        return {**parts, "waiting": prefetcher.waited_seconds - waited}
+
+    return take_steps
+
+
+def field_names(num_numeric: int) -> tuple[str, ...]:
+    """Names of the looked-up fields, the numeric ones first."""
+    return tuple(f"I{i + 1}" for i in range(num_numeric)) + tuple(f"C{i + 1}" for i in range(NUM_FIELDS))
+
+
+def contender_arguments(description: str | None, kinds: tuple[str, ...]) -> tuple[str, Workload]:
+    """The command line of a contender's process: which of `kinds`, and the workload as JSON."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=kinds)
+    parser.add_argument("workload", type=Workload.from_json, help="fields of Workload as JSON; {} for the defaults")
+    options = parser.parse_args()
+    return options.kind, options.workload
