@@ -71,6 +71,7 @@ class Tower(nn.Cell):
         super().__init__()
         self.num_numeric = num_numeric
         self.matmul = MatMul(matmul_dtype)
+        self.matmul_each = ops.BatchMatMul()  # `ops.matmul` has no gradient for N = D = 1
         widths = ((num_numeric + num_fields) * embedding_dim, *hidden_widths, 1)
         matrices = [_initial_matrix(seed, i, widths[i], widths[i + 1]) for i in range(len(widths) - 1)]
         if num_numeric:
@@ -105,7 +106,7 @@ class Tower(nn.Cell):
         if self.num_numeric == 0:
             return bias
         # [N, 1, D] x [N, D, H] -> [N, H], once a batch and not once an example
-        folded = ops.matmul(self.numeric_rows.expand_dims(1), self.numeric_matrix).squeeze(1)
+        folded = self.matmul_each(self.numeric_rows.expand_dims(1), self.numeric_matrix).squeeze(1)
         ones = ops.ones((numeric.shape[0], 1), ms.float32)
         return self.matmul(ops.concat((numeric, ones), 1), ops.concat((folded, bias), 0))
 
