@@ -25,17 +25,24 @@ help:  ## list every target
 $(VENV)/.installed: pyproject.toml requirements.lock
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	# Headers alone: the library is the one that MindSpore ships.
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps onednn-devel==2025.3.0
 	touch $@
 
 .PHONY: setup
-setup: $(VENV)/.installed  ## make .venv with the pinned packages, and the native tables where there is a compiler
-	@if command -v $(CXX) > /dev/null; then $(MAKE) --no-print-directory -C app/tables/csrc all; \
-	else echo "warning: no C++ compiler ($(CXX)): the native tables are not built and training falls back to stock;" \
+setup: $(VENV)/.installed  ## make .venv with the pinned packages, and the native parts where there is a compiler
+	@if command -v $(CXX) > /dev/null; then $(MAKE) --no-print-directory native; \
+	else echo "warning: no C++ compiler ($(CXX)): the native parts are not built and training is slower;" \
 	     "install g++ and run 'make native'" >&2; fi
 
 .PHONY: native
-native:  ## build the native host tables
-	$(MAKE) -C app/tables/csrc all
+native: $(VENV)/.installed  ## build the native parts: host tables, dense layer
+	@$(MAKE) --no-print-directory -C app/tables/csrc all
+	@$(MAKE) --no-print-directory -C app/csrc PYTHON=$(RUN_PYTHON) all
+
+.PHONY: native-sanitize
+native-sanitize: setup  ## run the native tables' tests under AddressSanitizer and UBSan
+	$(MAKE) -C app/tables/csrc PYTHON=$(RUN_PYTHON) sanitize
 
 .PHONY: synthesize
 synthesize: setup  ## make a synthetic log: ROWS=1000000 SEED=1 -> data/synthetic.txt

@@ -11,7 +11,7 @@ from mindspore import Parameter
 from app import checkpoint, parameters
 from app.checkpoint import ModelState
 from app.config import Config
-from app.device import deprecations_silenced
+from app.device import dense_layer, deprecations_silenced
 from app.stock_step import StockStep
 from app.tables import make_host_tables, pick_backend, pick_host_backend
 from app.tables.initial import initial_rows
@@ -131,6 +131,7 @@ def make_model(config: Config, schema: Schema, folded: bool = True) -> WideDeep:
         hidden_widths=config.model.hidden_widths,
         seed=config.train.seed,
         initial_scale=config.model.initial_scale,
+        layer=dense_layer(config.device),
     )
 
 

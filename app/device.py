@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    import mindspore as ms
+    from mindspore import nn
 
 log = logging.getLogger(__name__)
 
@@ -19,8 +19,9 @@ Target = Literal["auto", "CPU", "GPU", "Ascend"]
 Precision = Literal["float32", "bfloat16"]
 
 CPU_INFO = Path("/proc/cpuinfo")
-# What oneDNN 3.10's math mode rounds to bfloat16 for; it passes over AVX512_BF16 without AMX. The last is Arm's.
-BFLOAT16_FLAGS = {"amx_bf16", "bf16"}
+# Cores that multiply bfloat16 (the last is Arm's), and those for which oneDNN's math mode makes use of it.
+BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
+MATH_MODE_FLAGS = {"amx_bf16", "bf16"}
 ONEDNN_MATH_MODE = "ONEDNN_DEFAULT_FPMATH_MODE"
 
 
@@ -49,31 +50,38 @@ def prepare_environment(options: DeviceOptions) -> None:
     """Set what oneDNN, OpenMP and MindSpore read once, at import. Call it before `import mindspore`."""
     os.environ["OMP_NUM_THREADS"] = str(options.num_threads)
     os.environ.pop(ONEDNN_MATH_MODE, None)
-    if options.precision == "bfloat16" and cpu_has_bfloat16():
-        # oneDNN then rounds the inputs of float32 products itself; the other targets cast (`matmul_dtype`).
+    if options.precision == "bfloat16" and cpu_flags() & MATH_MODE_FLAGS:
+        # For products that MindSpore's own operators make on a CPU: oneDNN rounds their float32 inputs itself.
         os.environ[ONEDNN_MATH_MODE] = "BF16"
 
 
-def cpu_has_bfloat16() -> bool:
-    """Whether oneDNN multiplies bfloat16 on this machine's cores for float32 inputs."""
+def cpu_flags() -> set[str]:
+    """The features that this machine's cores name."""
     try:
-        words = set(CPU_INFO.read_text(encoding="utf-8").split())
+        return set(CPU_INFO.read_text(encoding="utf-8").split())
     except OSError:
-        return False
-    return bool(words & BFLOAT16_FLAGS)
+        return set()
 
 
-def matmul_dtype(options: DeviceOptions, target: str) -> ms.Type | None:
-    """The type to cast the inputs of the tower's matrix products to; None for no cast."""
+def dense_layer(options: DeviceOptions) -> nn.Cell:
+    """The tower's hidden layer for the selected device: the native one on a CPU where it is built."""
     import mindspore as ms
 
-    if options.precision == "float32":
-        return None
-    if target == "CPU":
-        if not cpu_has_bfloat16():
-            log.warning("warning: device.precision=bfloat16 needs AMX (x86) or BF16 (Arm) units: float32 is used")
-        return None
-    return ms.bfloat16
+    from app import dense_layer as layers
+
+    bfloat16 = options.precision == "bfloat16"
+    if ms.get_current_device().device_target != "CPU":
+        return layers.DenseLayer(ms.bfloat16 if bfloat16 else None)
+    flags = cpu_flags()
+    try:
+        layer: nn.Cell = layers.NativeDenseLayer(options.num_threads, bfloat16 and bool(flags & BFLOAT16_FLAGS))
+        usable = BFLOAT16_FLAGS
+    except OSError as error:
+        log.warning("warning: %s; going on with MindSpore's operators", error)
+        layer, usable = layers.DenseLayer(), MATH_MODE_FLAGS
+    if bfloat16 and not flags & usable:
+        log.warning("warning: device.precision=bfloat16 needs one of %s: float32 is used", ", ".join(sorted(usable)))
+    return layer
 
 
 def select_device(options: DeviceOptions) -> str:

@@ -15,25 +15,8 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
+from app.dense_layer import DenseLayer, MatMul
 from app.tables.initial import initial_rows
-
-
-class MatMul(nn.Cell):
-    """Matrix product, float32 in and out; with `input_dtype` its inputs are cast to that, the sums stay float32.
-
-    The primitive, not `ops.matmul`: the gradient of that one copies its matrices to transpose them.
-    """
-
-    def __init__(self, input_dtype: ms.Type | None = None) -> None:
-        super().__init__()
-        self.product = ops.MatMul()
-        self.input_dtype = input_dtype
-
-    def construct(self, left: Tensor, right: Tensor) -> Tensor:
-        """[M, K] x [K, N] -> [M, N]."""
-        if self.input_dtype is None:
-            return self.product(left, right)
-        return self.product(left.astype(self.input_dtype), right.astype(self.input_dtype)).astype(ms.float32)
 
 
 class WideHead(nn.Cell):
@@ -66,11 +49,12 @@ class Tower(nn.Cell):
         hidden_widths: tuple[int, ...],
         seed: int,
         initial_scale: float,
-        matmul_dtype: ms.Type | None = None,
+        layer: nn.Cell | None = None,
     ) -> None:
         super().__init__()
         self.num_numeric = num_numeric
-        self.matmul = MatMul(matmul_dtype)
+        self.layer = layer or DenseLayer()
+        self.matmul = MatMul()
         self.matmul_each = ops.BatchMatMul()  # `ops.matmul` has no gradient for N = D = 1
         widths = ((num_numeric + num_fields) * embedding_dim, *hidden_widths, 1)
         matrices = [_initial_matrix(seed, i, widths[i], widths[i + 1]) for i in range(len(widths) - 1)]
@@ -91,24 +75,24 @@ class Tower(nn.Cell):
 
     def construct(self, deep_rows: Tensor, numeric: Tensor) -> Tensor:
         """`deep_rows` [B, C * D], `numeric` [B, N] -> [B]."""
-        hidden = self.matmul(deep_rows, self.matrices[0]) + self.numeric_share(numeric)
-        for i in range(self.num_hidden - 1):
-            hidden = self.matmul(ops.relu(hidden), self.matrices[i + 1]) + self.biases[i + 1]
-        return self.matmul(ops.relu(hidden), self.matrices[self.num_hidden]).reshape(-1)
+        ones = ops.ones((deep_rows.shape[0], 1), ms.float32)
+        inputs, rows = self.numeric_inputs(numeric, ones)
+        hidden = self.layer(deep_rows, self.matrices[0], inputs, rows)
+        for i in range(1, self.num_hidden):
+            hidden = self.layer(hidden, self.matrices[i], ones, self.biases[i].expand_dims(0))
+        return self.matmul(hidden, self.matrices[self.num_hidden]).reshape(-1)
 
-    def numeric_share(self, numeric: Tensor) -> Tensor:
-        """`numeric` [B, N] -> [B, H] or [1, H]: what numeric fields and bias add to the first layer.
+    def numeric_inputs(self, numeric: Tensor, ones: Tensor) -> tuple[Tensor, Tensor]:
+        """What the first layer adds for numeric fields and bias: inputs [B, N + 1] and their rows [N + 1, H].
 
-        The bias counts as one more numeric field, which is always 1: its gradient is then a row of a matrix
-        product, and no sum of its own over [B, H].
+        The bias counts as one more numeric field, which is always 1.
         """
         bias = self.biases[0].expand_dims(0)
         if self.num_numeric == 0:
-            return bias
+            return ones, bias
         # [N, 1, D] x [N, D, H] -> [N, H], once a batch and not once an example
-        folded = self.matmul_each(self.numeric_rows.expand_dims(1), self.numeric_matrix).squeeze(1)
-        ones = ops.ones((numeric.shape[0], 1), ms.float32)
-        return self.matmul(ops.concat((numeric, ones), 1), ops.concat((folded, bias), 0))
+        folded = ops.matmul(self.numeric_rows.expand_dims(1), self.numeric_matrix).squeeze(1)
+        return ops.concat((numeric, ones), 1), ops.concat((folded, bias), 0)
 
     def numeric_rows_squared_norm(self) -> Tensor:
         """Σ‖E_f‖²: the numeric fields' rows are rows of every batch, so they share its L2 term."""
@@ -128,11 +112,11 @@ class WideDeep(nn.Cell):
         hidden_widths: tuple[int, ...],
         seed: int,
         initial_scale: float,
-        matmul_dtype: ms.Type | None = None,
+        layer: nn.Cell | None = None,
     ) -> None:
         super().__init__()
         self.wide = WideHead(num_numeric)
-        self.tower = Tower(num_fields, num_numeric, embedding_dim, hidden_widths, seed, initial_scale, matmul_dtype)
+        self.tower = Tower(num_fields, num_numeric, embedding_dim, hidden_widths, seed, initial_scale, layer)
 
     def construct(self, deep_rows: Tensor, wide_rows: Tensor, numeric: Tensor) -> Tensor:
         """`deep_rows` [B, C * D], `wide_rows` [B], `numeric` [B, N] -> logits [B]."""

@@ -1,0 +1,64 @@
+#include "product.h"
+
+#include <array>
+#include <map>
+
+// Of dnnl_threadpool.h, whose other declarations need oneDNN's own build settings: the thread pool that MindSpore's
+// oneDNN is built for counts as `max_concurrency` threads when a primitive is made without one.
+extern "C" dnnl_status_t dnnl_threadpool_interop_set_max_concurrency(int max_concurrency);
+
+namespace dense {
+namespace {
+
+using dnnl::memory;
+
+// Everything that a compiled product depends on.
+using Key = std::array<std::int64_t, 11>;
+
+// What one thread needs to run products. A primitive keeps scratch memory, so each thread has its own.
+struct Worker {
+  dnnl::engine engine{dnnl::engine::kind::cpu, 0};
+  dnnl::stream stream{engine};
+  std::map<Key, dnnl::matmul> products;
+
+  Worker() { dnnl_threadpool_interop_set_max_concurrency(1); }
+};
+
+memory::desc describe(std::int64_t rows, std::int64_t columns, memory::data_type type, const Matrix& matrix) {
+  return memory::desc({rows, columns}, type, memory::dims{matrix.row_stride, matrix.column_stride});
+}
+
+dnnl::matmul compile(const dnnl::engine& engine, const memory::desc& a, const memory::desc& b, const memory::desc& c,
+                     Finish finish) {
+  dnnl::primitive_attr attributes;
+  attributes.set_fpmath_mode(dnnl::fpmath_mode::strict);  // float32 means float32, whatever the environment says
+  if (finish == Finish::kAddRelu) {
+    dnnl::post_ops steps;
+    steps.append_sum(1.0f);
+    steps.append_eltwise(dnnl::algorithm::eltwise_relu, 0.0f, 0.0f);
+    attributes.set_post_ops(steps);
+  }
+  return dnnl::matmul(dnnl::matmul::primitive_desc(engine, a, b, c, attributes));
+}
+
+}  // namespace
+
+void multiply(const Shape& shape, memory::data_type type, const Matrix& a, const Matrix& b, const Matrix& c,
+              Finish finish) {
+  thread_local Worker worker;
+  const memory::desc a_desc = describe(shape.rows, shape.inner, type, a);
+  const memory::desc b_desc = describe(shape.inner, shape.columns, type, b);
+  const memory::desc c_desc = describe(shape.rows, shape.columns, memory::data_type::f32, c);
+  const Key key{shape.rows,   shape.columns, shape.inner,  static_cast<std::int64_t>(type),
+                a.row_stride, a.column_stride, b.row_stride, b.column_stride,
+                c.row_stride, c.column_stride, static_cast<std::int64_t>(finish)};
+  auto found = worker.products.find(key);
+  if (found == worker.products.end()) {
+    found = worker.products.emplace(key, compile(worker.engine, a_desc, b_desc, c_desc, finish)).first;
+  }
+  found->second.execute(worker.stream, {{DNNL_ARG_SRC, memory(a_desc, worker.engine, a.data)},
+                                        {DNNL_ARG_WEIGHTS, memory(b_desc, worker.engine, b.data)},
+                                        {DNNL_ARG_DST, memory(c_desc, worker.engine, c.data)}});
+}
+
+}  // namespace dense

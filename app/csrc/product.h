@@ -1,0 +1,34 @@
+// A matrix product on one thread, by oneDNN: C = A B, or relu(C + A B).
+
+#ifndef PRODUCT_H_
+#define PRODUCT_H_
+
+#include <oneapi/dnnl/dnnl.hpp>
+
+#include <cstdint>
+
+namespace dense {
+
+// A matrix as it lies in memory: the element (row, column) is at row * row_stride + column * column_stride.
+struct Matrix {
+  void* data;
+  std::int64_t row_stride;
+  std::int64_t column_stride;
+};
+
+enum class Finish {
+  kStore,    // C = A B
+  kAddRelu,  // C = relu(C + A B)
+};
+
+struct Shape {
+  std::int64_t rows, columns, inner;  // C is [rows, columns], A [rows, inner], B [inner, columns]
+};
+
+// Runs on the calling thread alone; C is float32, A and B are of `type`. Throws dnnl::error.
+void multiply(const Shape& shape, dnnl::memory::data_type type, const Matrix& a, const Matrix& b, const Matrix& c,
+              Finish finish);
+
+}  // namespace dense
+
+#endif  // PRODUCT_H_
