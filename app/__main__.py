@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
 def _train(arguments: argparse.Namespace) -> None:
     config = settings.resolve(Config, arguments.config, arguments.settings)
     if arguments.ranks != 1:
-        raise ValueError(f"RANK_SIZE {arguments.ranks}: training on several ranks is not there yet; give 1")
+        raise ValueError(f"RANK_SIZE must be 1, found {arguments.ranks}: training on several ranks is not there yet")
     if arguments.rank_table != "-":
         check_rank_table(Path(arguments.rank_table), arguments.ranks)
     schema = read_schema(arguments.dataset)

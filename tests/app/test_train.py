@@ -1,0 +1,102 @@
+"""Runs as processes of their own: the same bits again, and again after a kill."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from app import checkpoint
+
+SETTINGS = ("train.epochs=2", "train.log_every_steps=1", "checkpoint.every_steps=3", "checkpoint.keep_last=0")
+LOSS_LINE = re.compile(r"epoch: \d+ step: \d+, wide_loss is \d\.\d+(e-\d+)?, deep_loss is \d\.\d+(e-\d+)?")
+KILLED_BEFORE_STEP_5 = """
+import os, signal, sys
+import app.train
+from app.__main__ import main
+
+take_step = app.train.Trainer._take_step
+
+def take_step_or_die(self, *arguments):
+    if self.position.step == 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return take_step(self, *arguments)
+
+app.train.Trainer._take_step = take_step_or_die
+sys.exit(main())
+"""
+
+
+@pytest.fixture(scope="module")
+def run_in(tiny_dataset, project, command_environment):
+    def run(folder, program=("-m", "app"), settings=SETTINGS):
+        folder.mkdir(exist_ok=True)
+        config = project / "configs" / "tiny.yaml"
+        words = ["train", "--config", str(config), "--dataset", str(tiny_dataset), *settings]
+        environment = {**command_environment, "OMP_NUM_THREADS": "2"}
+        done = subprocess.run(
+            [sys.executable, "-P", *program, *words],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stderr, folder / "device_0"
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def whole_run(run_in, tmp_path_factory):
+    """Two epochs of five steps without an interruption."""
+    status, errors, folder = run_in(tmp_path_factory.mktemp("whole"))
+    assert status == 0, errors
+    return folder
+
+
+def kept_files(run):
+    """What a run leaves: every array, every loss and every metric."""
+    files = {str(path.relative_to(run)): path.read_bytes() for path in run.rglob("*.safetensors")}
+    return files | {name: (run / name).read_bytes() for name in ("loss.log", "eval.log")}
+
+
+def test_loss_log_has_a_line_a_step_in_the_tutorial_s_form(whole_run):
+    lines = (whole_run / "loss.log").read_text().splitlines()
+    assert all(LOSS_LINE.fullmatch(line) for line in lines)
+    steps = [tuple(map(int, re.findall(r"\d+", line)[:2])) for line in lines]
+    assert steps == [(epoch, step) for epoch in (1, 2) for step in range(1, 6)]
+
+
+def test_checkpoints_lie_at_each_epoch_s_end_and_every_third_step(whole_run):
+    whole = checkpoint.whole_checkpoints(whole_run / "checkpoints")
+    manifests = [checkpoint.read_manifest(path) for path in whole]
+    positions = [(manifest.step, manifest.epoch, manifest.epoch_step) for manifest in manifests]
+    assert positions == [(3, 1, 3), (5, 2, 0), (6, 2, 1), (9, 2, 4), (10, 3, 0)]
+    assert [bool(manifest.metrics) for manifest in manifests] == [False, True, False, False, True]
+
+
+def test_the_same_seed_gives_the_same_bits_in_another_process(whole_run, run_in, tmp_path):
+    status, errors, again = run_in(tmp_path)
+    assert status == 0, errors
+    assert kept_files(again) == kept_files(whole_run)
+
+
+def test_a_killed_run_that_is_resumed_ends_as_one_that_was_not_killed(whole_run, run_in, tmp_path):
+    status, _, run = run_in(tmp_path, program=("-c", KILLED_BEFORE_STEP_5))
+    assert status == -9
+    assert len((run / "loss.log").read_text().splitlines()) == 4
+    assert [path.name for path in checkpoint.whole_checkpoints(run / "checkpoints")] == ["step-00000003"]
+    status, errors, run = run_in(tmp_path)
+    assert status == 0, errors
+    assert "resume run in" in errors
+    assert kept_files(run) == kept_files(whole_run)
+
+
+def test_more_epochs_go_on_where_the_run_ended(whole_run, run_in, tmp_path):
+    one_epoch = ("train.epochs=1", *SETTINGS[1:])
+    assert run_in(tmp_path, settings=one_epoch)[0] == 0
+    status, errors, run = run_in(tmp_path)
+    assert status == 0, errors
+    assert "continue run in" in errors
+    assert kept_files(run) == kept_files(whole_run)

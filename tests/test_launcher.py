@@ -1,0 +1,79 @@
+"""scripts/run_auto_parallel_train.sh as a user starts it: from any folder, with the status of the training."""
+
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def launch(project, command_environment):
+    def run(folder, *arguments, script=None):
+        script = script or project / "scripts" / "run_auto_parallel_train.sh"
+        command = ["bash", str(script), *map(str, arguments)]
+        done = subprocess.run(command, cwd=folder, env=command_environment, capture_output=True, text=True, check=False)
+        return done.returncode, done.stderr
+
+    return run
+
+
+def test_from_the_scripts_folder_of_a_copy_with_a_rank_table(launch, project, tiny_dataset, tmp_path):
+    """`cd scripts && bash run_auto_parallel_train.sh 1 1 DATASET RANK_TABLE_FILE`; in a copy, as it leaves a run there."""
+    for name in ("app", "data_prep", "configs", "scripts"):
+        shutil.copytree(project / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    table = tmp_path / "configs" / "rank_table_1p_0.json"
+    scripts = tmp_path / "scripts"
+    status, errors = launch(scripts, 1, 1, tiny_dataset, table, script="run_auto_parallel_train.sh")
+    assert status == 0, errors
+    assert (scripts / "device_0" / "loss.log").read_text().startswith("epoch: 1 step: 1, wide_loss is 0.69")
+
+
+def test_from_any_folder_with_relative_paths_and_settings(launch, tiny_dataset, tmp_path):
+    (tmp_path / "data").symlink_to(tiny_dataset)
+    status, errors = launch(tmp_path, 1, 2, "data", "-", "train.batch_size=2000", "tables.backend=stock")
+    assert status == 0, errors
+    assert len((tmp_path / "device_0" / "loss.log").read_text().splitlines()) == 4
+    assert "the tables are stock" in (tmp_path / "device_0" / "test_deep0.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((1, 1), "usage: bash .*RANK_SIZE EPOCHS DATASET RANK_TABLE_FILE"),
+        ((2, 1, "{data}", "-"), "error: RANK_SIZE .*2.*not there yet"),
+        ((0, 1, "{data}", "-"), "error: RANK_SIZE .*0"),
+        (("one", 1, "{data}", "-"), "--ranks: invalid int value: 'one'"),
+        ((1, 0, "{data}", "-"), "train.epochs must be 1 or more, found 0"),
+        ((1, "many", "{data}", "-"), "'train.epochs' must be a whole number; found str 'many'"),
+        ((1, 1, "nowhere", "-"), "error: no prepared data in nowhere: the folder does not exist"),
+        ((1, 1, "{data}", "nowhere.json"), "error: no rank table nowhere.json; give '-'"),
+        ((1, 1, "{data}", "bad.json"), "error: rank table bad.json is not JSON"),
+        ((1, 1, "{data}", "two.json"), r"found rank_id \[0, 1\]; it must fit RANK_SIZE=1"),
+        ((1, 1, "{data}", "-", "train.batchsize=1"), "unknown key 'train.batchsize'; did you mean 'train.batch_size'"),
+    ],
+)
+def test_what_is_wrong_is_said_with_status_2_and_no_run_folder(launch, tiny_dataset, tmp_path, arguments, message):
+    (tmp_path / "bad.json").write_text("{")
+    device = [{"device_id": "0", "rank_id": str(rank)} for rank in range(2)]
+    (tmp_path / "two.json").write_text(json.dumps({"version": "1.0", "server_list": [{"device": device}]}))
+    words = [str(word).format(data=tiny_dataset) for word in arguments]
+    status, errors = launch(tmp_path, *words)
+    assert status == 2
+    assert re.search(message, errors)
+    assert not (tmp_path / "device_0").exists()
+
+
+def test_without_its_python_the_launcher_says_how_to_get_one(project, tmp_path):
+    script = project / "scripts" / "run_auto_parallel_train.sh"
+    done = subprocess.run(
+        ["bash", str(script), "1", "1", "data", "-"],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "PYTHON": "/nowhere/python"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "no Python at /nowhere/python; run: make -C" in done.stderr
