@@ -57,16 +57,17 @@ class NativeDenseLayer(nn.Cell):
 
     def __init__(self, num_threads: int, bfloat16: bool) -> None:
         super().__init__()
-        load().dense_configure(num_threads, bfloat16)
+        load().dense_set_threads(num_threads)
+        suffix = "bfloat16" if bfloat16 else "float32"
         with records_dropped(lambda record: "whitelist" in record.getMessage().lower()):
             self.forward = ops.Custom(
-                f"{library_path()}:dense_forward",
+                f"{library_path()}:dense_forward_{suffix}",
                 out_shape=lambda inputs, weights, numeric, numeric_weights: (inputs[0], weights[1]),
                 out_dtype=lambda inputs, weights, numeric, numeric_weights: inputs,
                 func_type="aot",
             )
             self.backward = ops.Custom(
-                f"{library_path()}:dense_backward",
+                f"{library_path()}:dense_backward_{suffix}",
                 out_shape=lambda gradient, outputs, inputs, weights, numeric: (
                     inputs,
                     weights,
@@ -112,6 +113,6 @@ def load() -> ctypes.CDLL:
         library = ctypes.CDLL(str(path))
     except OSError as error:
         raise OSError(f"{path} cannot be loaded: {error}; run `make native` to build it for this machine") from error
-    library.dense_configure.argtypes = [ctypes.c_int32, ctypes.c_int32]
-    library.dense_configure.restype = None
+    library.dense_set_threads.argtypes = [ctypes.c_int32]
+    library.dense_set_threads.restype = None
     return library

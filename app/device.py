@@ -49,6 +49,8 @@ class DeviceOptions:
 def prepare_environment(options: DeviceOptions) -> None:
     """Set what oneDNN, OpenMP and MindSpore read once, at import. Call it before `import mindspore`."""
     os.environ["OMP_NUM_THREADS"] = str(options.num_threads)
+    # Idle OpenMP threads would spin on the cores that MindSpore's own threads want: lookups take twice as long then.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.pop(ONEDNN_MATH_MODE, None)
     if options.precision == "bfloat16" and cpu_flags() & MATH_MODE_FLAGS:
         # For products that MindSpore's own operators make on a CPU: oneDNN rounds their float32 inputs itself.

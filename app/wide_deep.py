@@ -91,7 +91,7 @@ class Tower(nn.Cell):
         if self.num_numeric == 0:
             return ones, bias
         # [N, 1, D] x [N, D, H] -> [N, H], once a batch and not once an example
-        folded = ops.matmul(self.numeric_rows.expand_dims(1), self.numeric_matrix).squeeze(1)
+        folded = self.matmul_each(self.numeric_rows.expand_dims(1), self.numeric_matrix).squeeze(1)
         return ops.concat((numeric, ones), 1), ops.concat((folded, bias), 0)
 
     def numeric_rows_squared_norm(self) -> Tensor:

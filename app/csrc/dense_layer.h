@@ -7,8 +7,8 @@
 // dW, of columns) on one thread, product and elementwise work together; and the inputs of the products can
 // be bfloat16 on any core that oneDNN multiplies it on, not only where its math mode does (AMX).
 //
-// The functions dense_forward and dense_backward have the form of MindSpore's "aot" custom operators: params holds
-// the inputs, then the outputs, all dense float32. They return 0, or a oneDNN status as a positive number.
+// The layer's functions have the form of MindSpore's "aot" custom operators: params holds the inputs, then the outputs,
+// all dense float32. They return 0, or a oneDNN status as a positive number.
 // Blocks depend on the shapes alone, so the results are the same bits for any number of threads.
 //
 // Letters: B rows of the batch, K width in, H width out, N columns of n.
@@ -24,16 +24,20 @@
 extern "C" {
 #endif
 
-// Before the first call: how many threads, and whether the inputs of the products are rounded to bfloat16.
-DENSE_LAYER_API void dense_configure(int32_t num_threads, int32_t bfloat16);
+// Before the first call: how many threads the layers of this process run on.
+DENSE_LAYER_API void dense_set_threads(int32_t num_threads);
+
+#define DENSE_LAYER_OPERATOR(name)                                                                           \
+  DENSE_LAYER_API int name(int num_params, void** params, int* num_dims, int64_t** shapes, const char** dtypes, \
+                           void* stream, void* extra)
 
 // x [B, K], W [K, H], n [B, N], F [N, H] -> y [B, H]
-DENSE_LAYER_API int dense_forward(int num_params, void** params, int* num_dims, int64_t** shapes, const char** dtypes,
-                                  void* stream, void* extra);
+DENSE_LAYER_OPERATOR(dense_forward_float32);
+DENSE_LAYER_OPERATOR(dense_forward_bfloat16);  // x and W are rounded for the product
 
 // dy [B, H], y [B, H], x [B, K], W [K, H], n [B, N] -> dx [B, K], dW [K, H], dF [N, H]
-DENSE_LAYER_API int dense_backward(int num_params, void** params, int* num_dims, int64_t** shapes, const char** dtypes,
-                                   void* stream, void* extra);
+DENSE_LAYER_OPERATOR(dense_backward_float32);
+DENSE_LAYER_OPERATOR(dense_backward_bfloat16);  // x, W, n and dy (where y > 0) are rounded for the products
 
 #if defined(__cplusplus)
 }

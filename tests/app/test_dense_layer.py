@@ -1,0 +1,114 @@
+import os
+
+import numpy as np
+import pytest
+
+from app import dense_layer
+
+try:
+    dense_layer.load()
+except OSError as error:
+    if os.environ.get("CI"):
+        raise
+    pytest.skip(str(error), allow_module_level=True)
+
+import mindspore as ms
+from mindspore import Tensor, nn
+
+from app.dense_layer import DenseLayer, NativeDenseLayer
+
+# One row; fewer rows than a task; several tasks with a short last one, and widths that no block divides.
+SHAPES = [(1, 1, 1, 1), (5, 7, 3, 2), (1300, 50, 33, 1), (700, 300, 130, 27)]
+
+
+class WeightedSum(nn.Cell):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def construct(self, inputs, weights, numeric, numeric_weights, output_gradient):
+        return (self.layer(inputs, weights, numeric, numeric_weights) * output_gradient).sum()
+
+
+class Gradient(nn.Cell):
+    def __init__(self, layer):
+        super().__init__()
+        self.gradient = ms.grad(WeightedSum(layer), grad_position=(0, 1, 3))
+
+    def construct(self, *inputs):
+        return self.gradient(*inputs)
+
+
+def draw(shape, seed=0):
+    rows, width_in, width_out, numeric = shape
+    generator = np.random.default_rng(seed)
+    shapes = ((rows, width_in), (width_in, width_out), (rows, numeric), (numeric, width_out), (rows, width_out))
+    return [generator.standard_normal(s).astype(np.float32) for s in shapes]
+
+
+def run(layer, arrays):
+    tensors = [Tensor(array) for array in arrays]
+    outputs = layer(*tensors[:4]).asnumpy()
+    return [outputs, *(gradient.asnumpy() for gradient in Gradient(layer)(*tensors))]
+
+
+def to_bfloat16(values):
+    """Round to bfloat16 as the kernel does, by way of the bits."""
+    bits = values.view(np.uint32)
+    return (((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16) << 16).astype(np.uint32).view(np.float32)
+
+
+def expected(arrays, rounded=lambda values: values):
+    """The layer and its gradients in float64; `rounded` is done to the inputs of the large products."""
+    x, w, n, f, dy = arrays
+    wide = np.float64
+    z = rounded(x).astype(wide) @ rounded(w).astype(wide) + n.astype(wide) @ f.astype(wide)
+    dz = rounded(np.where(z > 0, dy, 0).astype(np.float32)).astype(wide)
+    return [np.maximum(z, 0), dz @ rounded(w).T, rounded(x).T @ dz, rounded(n).T @ dz]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.usefixtures("cpu")
+def test_native_layer_is_the_layer(shape):
+    arrays = draw(shape)
+    native, plain = run(NativeDenseLayer(2, bfloat16=False), arrays), run(DenseLayer(), arrays)
+    for got, same, want in zip(native, plain, expected(arrays), strict=True):
+        # Sums of up to 1,300 float32 products, relative to the largest one.
+        scale = np.abs(want).max() or 1
+        assert np.abs(got - want).max() <= 2e-6 * scale
+        assert np.abs(got - same).max() <= 2e-6 * scale
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.usefixtures("cpu")
+def test_bfloat16_rounds_the_inputs_and_nothing_else(shape):
+    arrays = draw(shape)
+    # A unit whose sum lies at the ReLU's edge may fall to either side; these inputs have none that close.
+    for got, want in zip(run(NativeDenseLayer(2, bfloat16=True), arrays), expected(arrays, to_bfloat16), strict=True):
+        assert np.abs(got - want).max() <= 2e-6 * (np.abs(want).max() or 1)
+
+
+@pytest.mark.parametrize("bfloat16", [False, True])
+@pytest.mark.usefixtures("cpu")
+def test_bits_do_not_depend_on_threads(bfloat16):
+    arrays = draw((1300, 300, 130, 27))
+    one, three = (run(NativeDenseLayer(threads, bfloat16), arrays) for threads in (1, 3))
+    for left, right in zip(one, three, strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+@pytest.mark.parametrize("place", range(4))
+@pytest.mark.usefixtures("cpu")
+def test_nan_reaches_a_weight_gradient(place):
+    """ReLU turns NaN into 0, so the flag of a step relies on this."""
+    arrays = draw((700, 40, 20, 3))
+    arrays[place][0, 0] = np.nan
+    gradients = run(NativeDenseLayer(2, bfloat16=False), arrays)[1:]
+    poisoned_parameter = place in (1, 3)  # a parameter's own check sees that one
+    assert poisoned_parameter or any(not np.isfinite(gradient).all() for gradient in gradients)
+
+
+def test_missing_library_says_how_to_build_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("DENSE_LAYER_LIBRARY", str(tmp_path / "none.so"))
+    with pytest.raises(FileNotFoundError, match=r"none\.so is missing; run `make native`"):
+        dense_layer.load.__wrapped__()
