@@ -79,6 +79,16 @@ lint: setup  ## ruff and mypy
 	$(RUN_PYTHON) -m ruff format --check .
 	$(RUN_PYTHON) -m mypy
 
+# The peers are large (PyTorch, FBGEMM) and nothing else needs them, so they are no part of setup.
+BENCH_EXTRA = import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["bench"])
+$(VENV)/.bench-installed: $(VENV)/.installed
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check $$($(VENV)/bin/python -c '$(BENCH_EXTRA)')
+	touch $@
+
+.PHONY: bench
+bench: setup $(VENV)/.bench-installed  ## run all benchmarks and write docs/results.md: ARGS='--quick', '--only train_step'
+	$(RUN_PYTHON) -m benchmarks $(ARGS)
+
 .PHONY: clean
 clean:  ## remove caches and the demo; data, prepared folders, runs and .venv stay
 	rm -rf demo build .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -1,0 +1,98 @@
+"""Run all benchmarks and write docs/results.md: `make bench`.
+
+python -m benchmarks                             all of them, half an hour
+python -m benchmarks --only train_step fbgemm    these; the others' figures stay
+python -m benchmarks --quick                     does everything work? writes nothing
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.results import read_results, replace_section, section, summary
+
+PROJECT = Path(__file__).parents[1]
+RESULTS_TEXT, RESULTS_JSON = PROJECT / "docs" / "results.md", PROJECT / "docs" / "results.json"
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One command; `quick` are the arguments of a short trial, None where there is no short form."""
+
+    title: str
+    module: str
+    arguments: tuple[str, ...]
+    quick: tuple[str, ...] | None
+
+
+BENCHMARKS = {
+    "kernels": Benchmark("Table kernels", "benchmarks.kernels", (), ("--rounds", "3", "--batch", "1000")),
+    "growth": Benchmark(
+        "Growth of vocabulary and batch",
+        "benchmarks.kernels",
+        ("--growth",),
+        ("--growth", "--rounds", "3", "--batch", "4000", "--touched", "100000"),
+    ),
+    "huge": Benchmark("500 million rows", "benchmarks.kernels", ("--huge",), None),
+    "train_step": Benchmark("The training step", "benchmarks.train_step", (), ("--quick",)),
+    "fbgemm": Benchmark("FBGEMM's tables", "benchmarks.peers.fbgemm_tables", (), ("--quick",)),
+}
+
+
+def run(module: str, arguments: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
+    """Run a benchmark, showing what it prints; returns its printout and the JSON of its last line.
+
+    Raises CalledProcessError where it fails.
+    """
+    command = [sys.executable, "-m", module, *arguments]
+    lines = []
+    with subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line if not line.startswith("{") else "", end="", flush=True)
+            lines.append(line)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return "".join(lines[:-1]), json.loads(lines[-1])
+
+
+def keep(name: str, benchmark: Benchmark, printout: str, result: dict[str, Any]) -> None:
+    """Put one benchmark's figures, and the summary with them, into docs/."""
+    results = read_results(RESULTS_JSON) | {name: result}
+    RESULTS_JSON.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    command = " ".join(["python -m", benchmark.module, *benchmark.arguments])
+    text = RESULTS_TEXT.read_text(encoding="utf-8") if RESULTS_TEXT.exists() else "# Results\n"
+    text = replace_section(text, "summary", "Targets", summary(results))
+    today = datetime.datetime.now(datetime.UTC).date()
+    text = replace_section(text, name, benchmark.title, section(command, printout, result, today))
+    RESULTS_TEXT.write_text(text, encoding="utf-8")
+
+
+def main() -> None:
+    """Run what the command line asks for, each benchmark in a process of its own."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=tuple(BENCHMARKS), default=tuple(BENCHMARKS))
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    for name in options.only:
+        benchmark = BENCHMARKS[name]
+        arguments = benchmark.quick if options.quick else benchmark.arguments
+        if arguments is None:
+            continue
+        print(f"\n#### {benchmark.title}", flush=True)
+        printout, result = run(benchmark.module, arguments)
+        if not options.quick:
+            keep(name, benchmark, printout, result)
+    if not options.quick:
+        print(f"\n{summary(read_results(RESULTS_JSON))}\n\nwritten to {RESULTS_TEXT} and {RESULTS_JSON}")
+
+
+if __name__ == "__main__":
+    main()

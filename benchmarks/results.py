@@ -1,0 +1,134 @@
+"""docs/results.md and docs/results.json: what the benchmarks measured last, and how it compares with the targets.
+
+results.json holds the last line of each benchmark. results.md is written by hand but for what stands between
+`<!-- begin NAME -->` and `<!-- end NAME -->`: a benchmark's own printout, or the summary.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+LIBRARIES = ("mindspore", "numpy", "torch", "fbgemm-gpu-cpu")
+
+Results = dict[str, Any]  # by benchmark, the JSON that it ended with
+
+
+@dataclass(frozen=True)
+class Target:
+    """A ratio to reach: `find` takes it from the results and raises KeyError where it was not measured."""
+
+    what: str
+    sign: str  # ≥ or ≤
+    bound: float
+    find: Callable[[Results], float]
+
+    def row(self, results: Results) -> tuple[str, str, str, str]:
+        """What, target, measured, and whether the target is reached."""
+        target = f"{self.sign} {self.bound:g}"
+        try:
+            measured = self.find(results)
+        except KeyError:
+            return self.what, target, "not measured", ""
+        reached = measured >= self.bound if self.sign == "≥" else measured <= self.bound
+        return self.what, target, f"{measured:.2f}", "yes" if reached else "**no**"
+
+
+def kernel_ratio(name: str) -> Callable[[Results], float]:
+    """One of the ratios that benchmarks.kernels gives."""
+    return lambda results: results["kernels"]["kernels"]["ratios"][name]
+
+
+def step_ratio(form: str, precision: str, peer: str) -> Callable[[Results], float]:
+    """A peer's time over native's, for one group of benchmarks.train_step."""
+
+    def find(results: Results) -> float:
+        ratio: float = _step_group(results, form, precision)[peer]["over_native"]
+        return ratio
+
+    return find
+
+
+def _step_group(results: Results, form: str, precision: str) -> dict[str, Any]:
+    for group in results["train_step"]["groups"]:
+        if (group["form"], group["workload"]["precision"]) == (form, precision):
+            steps: dict[str, Any] = group["steps"]
+            return steps
+    raise KeyError(f"{form}, {precision}")
+
+
+def vocabulary_growth(results: Results) -> float:
+    """Seconds of lookup and update at V = 10⁸ over those at 10⁵."""
+    seconds = {entry["name"]: entry["seconds"] for entry in results["growth"]["vocabularies"]}
+    return seconds["V 100,000,000"] / seconds["V 100,000"]
+
+
+def batch_growth(results: Results) -> float:
+    """Seconds a row of lookup and update at batch 65,536 over those at 16,000."""
+    per_row = {entry["batch"]: entry["microseconds_per_row"] for entry in results["growth"]["batches"]}
+    return per_row[65_536] / per_row[16_000]
+
+
+FOUND, BEST = "as users find it", "best form"
+TARGETS = (
+    Target("lookup, 416k rows: times faster than stock", "≥", 2, kernel_ratio("lookup faster than stock")),
+    Target("lookup: time over that of copying its bytes", "≤", 1.5, kernel_ratio("lookup time of copy")),
+    Target("LazyAdam with L2: times faster than stock", "≥", 6, kernel_ratio("lazy_adam faster than stock")),
+    Target("LazyAdam: time over that of copying its bytes", "≤", 2.5, kernel_ratio("lazy_adam time of copy")),
+    Target("FTRL: times faster than stock", "≥", 4, kernel_ratio("ftrl faster than stock")),
+    Target("step float32, as users find it: × stock", "≥", 1.6, step_ratio(FOUND, "float32", "stock")),
+    Target("step float32, as users find it: × PyTorch", "≥", 1.4, step_ratio(FOUND, "float32", "pytorch")),
+    Target("step bf16, as users find it: × stock with bf16 products", "≥", 1.9, step_ratio(FOUND, "bfloat16", "stock")),
+    Target("step bf16, as users find it: × PyTorch autocast", "≥", 1.6, step_ratio(FOUND, "bfloat16", "pytorch")),
+    Target("step float32, best form: × stock", "≥", 1.15, step_ratio(BEST, "float32", "stock")),
+    Target("step float32, best form: × PyTorch", "≥", 1.05, step_ratio(BEST, "float32", "pytorch")),
+    Target("step bf16, best form: × stock with bf16 products", "≥", 1.4, step_ratio(BEST, "bfloat16", "stock")),
+    Target("step bf16, best form: × PyTorch autocast", "≥", 1.2, step_ratio(BEST, "bfloat16", "pytorch")),
+    Target("step bf16: share of what the matmuls alone allow", "≥", 0.7, step_ratio(BEST, "bfloat16", "matmuls")),
+    Target("growth, tables: time at V = 10⁸ over 10⁵", "≤", 1.5, vocabulary_growth),
+    Target("growth, batch: time a row at 65,536 over 16,000", "≤", 1.1, batch_growth),
+)
+
+
+def summary(results: Results) -> str:
+    """All targets beside what was measured, as a Markdown table."""
+    rows = [("", "target", "measured", "reached"), ("---", "---", "---", "---")]
+    rows += [target.row(results) for target in TARGETS]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def section(command: str, printout: str, result: dict[str, Any], today: datetime.date) -> str:
+    """A benchmark's printout, under what a figure depends on."""
+    machine = result["machine"]
+    where = f"{machine['processor']}, {machine['cores']} cores, Python {machine['python']}, {versions()}"
+    return f"`{command}`\n\n{today}, commit {machine['commit']}; {where}\n\n```text\n{printout.strip()}\n```"
+
+
+def versions() -> str:
+    """The versions of the libraries that are measured here, as far as they are installed."""
+    installed = {distribution.name: distribution.version for distribution in importlib.metadata.distributions()}
+    names = {name.lower().replace("_", "-"): version for name, version in installed.items()}
+    return ", ".join(f"{name} {names[name]}" for name in LIBRARIES if name in names)
+
+
+def replace_section(text: str, name: str, title: str, content: str) -> str:
+    """`text` with `content` between the markers of `name`; without markers yet, a new section at the end."""
+    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+    marked = f"{begin}\n{content}\n{end}"
+    if begin not in text and end not in text:
+        return f"{text.rstrip()}\n\n## {title}\n\n{marked}\n".lstrip()
+    before, _, rest = text.partition(begin)
+    _, found, after = rest.partition(end)
+    if not found:
+        raise ValueError(f"of the markers '{begin}' and '{end}' one is missing or they are out of order; put them back")
+    return before + marked + after
+
+
+def read_results(path: Path) -> Results:
+    """results.json, or nothing where it is not there yet."""
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
