@@ -73,6 +73,11 @@ class Manifest:
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
     format_version: int = FORMAT_VERSION
 
+    @property
+    def last_epoch(self) -> int:
+        """The epoch of the last step taken: at an epoch's end `epoch` is the next one already."""
+        return self.epoch if self.epoch_step else self.epoch - 1
+
 
 @dataclass(frozen=True)
 class ModelState:

@@ -81,7 +81,7 @@ def evaluate_checkpoint(path: Path, split: str, dataset: Path | None, config: Co
     batch_size = config.eval.batch_size or config.train.batch_size
     scorer = load_for_scoring(path, config, schema, batch_size)
     metrics = measure(folder, schema, split, batch_size, scorer.tables.unique, scorer)
-    return Evaluation(path, manifest.step, manifest.epoch, split, metrics, best_on(folder, schema, split))
+    return Evaluation(path, manifest.step, manifest.last_epoch, split, metrics, best_on(folder, schema, split))
 
 
 def best_on(folder: Path, schema: Schema, split: str) -> Best | None:

@@ -1,0 +1,61 @@
+import logging
+import os
+import subprocess
+import sys
+
+import pytest
+
+from app import device
+from app.device import DeviceOptions
+
+
+def test_the_cpu_can_be_selected_by_name_and_by_auto(cpu):
+    assert cpu == "CPU"
+    assert device.select_device(DeviceOptions(target="CPU")) == "CPU"
+
+
+@pytest.mark.parametrize("target", ["GPU", "Ascend"])
+def test_a_target_that_cannot_be_loaded_is_said_in_one_line(target, project, command_environment):
+    program = f"""
+from app.device import DeviceOptions, select_device
+try:
+    select_device(DeviceOptions(target="{target}"))
+except ValueError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=command_environment, capture_output=True, text=True, check=True
+    )
+    if not done.stdout:
+        pytest.skip(f"this machine has the target {target}")
+    (line,) = done.stdout.splitlines()
+    assert line.startswith(f"device.target={target} cannot be used here: ")
+    assert line.endswith("Choose device.target=CPU or auto.")
+
+
+def test_threads_are_set_for_openmp(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "77")
+    device.prepare_environment(DeviceOptions(threads=3))
+    assert os.environ["OMP_NUM_THREADS"] == "3"
+
+
+def test_no_threads_given_are_all_that_this_process_may_use():
+    assert DeviceOptions(threads=0).num_threads == len(os.sched_getaffinity(0))
+    assert DeviceOptions(threads=5).num_threads == 5
+
+
+def test_only_unwanted_records_are_dropped_and_only_within(cpu):
+    import mindspore.log
+
+    logger, seen = mindspore.log._get_logger(), []
+    handler = logging.Handler()
+    handler.emit = lambda record: seen.append(record.getMessage())
+    logger.addHandler(handler)
+    try:
+        with device.deprecations_silenced():
+            logger.warning("'FTRL' is deprecated from version 2.8.0 and will be removed")
+            logger.warning("something else")
+        logger.warning("'FTRL' is deprecated from version 2.8.0 and will be removed")
+    finally:
+        logger.removeHandler(handler)
+    assert [message.split()[0] for message in seen] == ["something", "'FTRL'"]

@@ -1,0 +1,139 @@
+"""Evaluation from a checkpoint's folder alone."""
+
+import dataclasses
+import shutil
+
+import numpy as np
+import pytest
+from sklearn.metrics import log_loss, roc_auc_score
+
+from app import checkpoint
+from app.dataset import read_batches, written_order
+from app.evaluate import describe, evaluate_checkpoint, measure, one_line
+from app.run_folder import data_identity
+from data_prep import settings
+from data_prep.schema import write_schema
+from data_prep.truth import best_possible
+
+
+@pytest.fixture(scope="module", params=["reference", "stock", "stock, numeric fields looked up"])
+def saved(request, make_parts, tiny_config, tiny_dataset, tiny_schema, tmp_path_factory):
+    """A checkpoint after two steps, the parts it was made from, and their logits on the test rows."""
+    backend, *unfolded = request.param.split(", ")
+    overrides = (f"tables.backend={backend}", "train.batch_size=200", *(["model.fold_numeric=false"] * len(unfolded)))
+    config = tiny_config(*overrides)
+    parts = make_parts(backend, tiny_schema, *overrides)
+    batches = list(read_batches(tiny_dataset, tiny_schema, "test", written_order(tiny_schema, "test"), 200))
+    for batch in batches:
+        parts.step(batch, parts.step.prepare(batch))
+    manifest = checkpoint.Manifest(2, 1, 2, settings.as_dict(config), str(tiny_dataset), data_identity(tiny_schema), {})
+    path = checkpoint.save(tmp_path_factory.mktemp("saved"), parts.state(), manifest)
+    logits = np.concatenate([parts.step.score(batch, parts.step.prepare(batch)) for batch in batches])
+    return path, logits, np.concatenate([batch.labels for batch in batches])
+
+
+@pytest.mark.parametrize("batch_size", [0, 33])
+def test_a_checkpoint_is_judged_as_the_model_it_was_saved_from(saved, tiny_config, batch_size):
+    """Over every row, in whatever batches, whatever backend trained it: scikit-learn on the model's own logits."""
+    path, logits, labels = saved
+    manifest = checkpoint.read_manifest(path)
+    config = settings.merge(tiny_config(), {**manifest.config, "eval": {"batch_size": batch_size}}, where="test")
+    metrics = evaluate_checkpoint(path, "test", None, config).metrics
+    assert metrics.rows == len(labels)
+    assert metrics.auc == pytest.approx(roc_auc_score(labels, logits), abs=1e-4)  # a near tie may fall either way
+    assert metrics.log_loss == pytest.approx(log_loss(labels, 1 / (1 + np.exp(-logits.astype(np.float64)))), abs=1e-6)
+
+
+@pytest.fixture(scope="module")
+def one_saved(make_parts, tiny_config, tiny_dataset, tiny_schema, tmp_path_factory):
+    config = tiny_config("tables.backend=reference")
+    manifest = checkpoint.Manifest(0, 1, 0, settings.as_dict(config), str(tiny_dataset), data_identity(tiny_schema), {})
+    state = make_parts("reference", tiny_schema).state()
+    return checkpoint.save(tmp_path_factory.mktemp("one"), state, manifest)
+
+
+def test_the_best_possible_stands_beside(one_saved, tiny_dataset, tiny_log):
+    evaluation = evaluate_checkpoint(one_saved, "valid", None)
+    truth = tiny_log.with_name("log.txt.truth.parquet")
+    best = best_possible(truth, np.load(tiny_dataset / "row_numbers-valid.npy"))
+    assert evaluation.best == best
+    text = describe(evaluation)
+    assert f"(best possible {best.auc:.6f})" in text
+    assert f"(best possible {best.log_loss:.6f})" in text
+    assert evaluate_checkpoint(one_saved, "train", None).best is None  # its rows were shuffled
+
+
+def test_a_line_of_eval_log(one_saved):
+    evaluation = evaluate_checkpoint(one_saved, "valid", None)
+    line = one_line("valid", 3, 40, dataclasses.replace(evaluation.metrics, auc=0.75))
+    assert line.startswith(
+        f"epoch: 3 step: 40 split: valid rows: {evaluation.metrics.rows}, auc is 0.750000, log_loss is "
+    )
+    assert "nan" not in line
+
+
+def test_a_split_that_is_not_there_names_those_that_are(one_saved):
+    with pytest.raises(ValueError, match=r"has no rows in split 'tset'; the splits with rows: train, valid, test"):
+        evaluate_checkpoint(one_saved, "tset", None)
+
+
+def test_one_class_is_explained(one_saved):
+    evaluation = evaluate_checkpoint(one_saved, "valid", None)
+    one_class = dataclasses.replace(evaluation, metrics=dataclasses.replace(evaluation.metrics, auc=float("nan")))
+    assert "undefined: the rows have one class only" in describe(one_class)
+
+
+@pytest.fixture
+def folder_with(tiny_dataset, tiny_schema, tmp_path):
+    """A prepared folder whose schema says something else."""
+
+    def make(**changes):
+        folder = tmp_path / "prepared"
+        shutil.copytree(tiny_dataset, folder)
+        write_schema(dataclasses.replace(tiny_schema, **changes), folder)
+        return folder
+
+    return make
+
+
+def test_a_folder_that_was_moved_is_taken(one_saved, folder_with):
+    assert evaluate_checkpoint(one_saved, "valid", folder_with()).metrics.rows > 0
+
+
+def test_another_vocabulary_is_refused(one_saved, folder_with, tiny_schema):
+    folder = folder_with(vocabulary_size=tiny_schema.vocabulary_size + 1)
+    with pytest.raises(ValueError, match=r"inputs mean something else: vocabulary_size was \d+, is \d+; .*--dataset"):
+        evaluate_checkpoint(one_saved, "valid", folder)
+
+
+def test_numbers_transformed_in_another_way_are_refused(one_saved, folder_with, tiny_schema):
+    """The ids would fit; the model would take x / max for log(1 + x)."""
+    first = dataclasses.replace(tiny_schema.numeric[0], transform="max", parameters={"max": 9.0})
+    folder = folder_with(numeric=(first, *tiny_schema.numeric[1:]))
+    with pytest.raises(ValueError, match=r"inputs mean something else: numeric\.I1\.parameters\.max was None, is 9\.0"):
+        evaluate_checkpoint(one_saved, "valid", folder)
+
+
+def test_a_damaged_checkpoint_is_refused(one_saved, tmp_path):
+    copy = tmp_path / one_saved.name
+    shutil.copytree(one_saved, copy)
+    (copy / "dense.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"dense\.safetensors is missing"):
+        evaluate_checkpoint(copy, "valid", None)
+
+
+def test_a_checkpoint_of_another_shape_names_the_array(one_saved, tiny_config):
+    config = tiny_config("tables.backend=reference", "model.hidden_widths=[32, 8]")
+    with pytest.raises(ValueError, match=r"another model: tower\.matrix_1 has shape \[32, 16\], expected \[32, 8\]"):
+        evaluate_checkpoint(one_saved, "valid", None, config)
+    deeper = tiny_config("tables.backend=reference", "model.hidden_widths=[32, 16, 4]")
+    with pytest.raises(ValueError, match=r"another model: it lacks tower\.bias_2, tower\.matrix_3"):
+        evaluate_checkpoint(one_saved, "valid", None, deeper)
+
+
+def test_a_logit_that_is_not_finite_stops_the_measurement(tiny_dataset, tiny_schema):
+    def score(batch, _):
+        return np.full(batch.num_rows, np.nan, np.float32)
+
+    with pytest.raises(FloatingPointError, match="the logit of row 0 is nan"):
+        measure(tiny_dataset, tiny_schema, "valid", 50, lambda ids: None, score)

@@ -1,0 +1,20 @@
+import numpy as np
+import pytest
+from mindspore import Tensor
+
+from app.losses import cross_entropy, l2_loss
+
+
+def test_cross_entropy_is_the_weighted_sum_of_its_formula(cpu):
+    """Logits far from 0 included, where exp overflows; an example of weight 0 counts nothing, whatever it holds."""
+    logits = np.array([-200, -3, 0, 0.5, 200, 5], np.float32)
+    labels = np.array([0, 1, 1, 0, 0, 1], np.float32)
+    weights = np.array([0.2, 0.2, 0.2, 0.2, 0.2, 0], np.float32)
+    wide = logits.astype(np.float64)
+    expected = (weights * (np.logaddexp(0, wide) - labels * wide)).sum()
+    found = cross_entropy(Tensor(logits), Tensor(labels), Tensor(weights)).asnumpy()
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_l2_loss_halves_the_squared_norm():
+    assert l2_loss(6.0, 0.5) == 1.5
