@@ -6,7 +6,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "bfloat16.h"
+#include "elementwise.h"
 #include "product.h"
 
 namespace dense {
@@ -82,18 +82,6 @@ class Layer {
   static constexpr bool kRounds = std::is_same_v<Input, BFloat16>;
   static constexpr auto kType = kRounds ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
 
-  static Input rounded(float value) {
-    if constexpr (kRounds) {
-      return to_bfloat16(value);
-    } else {
-      return value;
-    }
-  }
-
-  static void round_values(const float* from, std::int64_t size, Input* to) {
-    for (std::int64_t i = 0; i < size; ++i) to[i] = rounded(from[i]);
-  }
-
   // W [K, H] as the products take it.
   Input* rounded_weights(float* weights) const {
     if constexpr (kRounds) {
@@ -141,9 +129,7 @@ class Layer {
     return run_tasks(num_blocks(s_.rows, kRowsPerTask), [&](std::int64_t task) {
       const std::int64_t first = task * kRowsPerTask;
       const std::int64_t rows = std::min(kRowsPerTask, s_.rows - first);
-      for (std::int64_t i = first * s_.out; i < (first + rows) * s_.out; ++i) {
-        dz[i] = rounded(y[i] > 0.0f ? dy[i] : 0.0f);
-      }
+      relu_gradient(dy + first * s_.out, y + first * s_.out, rows * s_.out, dz + first * s_.out);
       multiply({rows, s_.in, s_.out}, kType, row_major(dz + first * s_.out, s_.out), transposed(w, s_.out),
                row_major(dx + first * s_.in, s_.in), Finish::kStore);
     });
