@@ -14,8 +14,14 @@ from app.config import Config, ModelOptions, TrainOptions
 from app.device import DeviceOptions
 from app.tables import Backend, TablesOptions
 from benchmarks.contender import Parts, serve
-from benchmarks.kernels import NUM_FIELDS
-from benchmarks.workload import NUM_NUMERIC, Workload, contender_arguments, field_names, steps_on_prefetched_batches
+from benchmarks.workload import (
+    NUM_NUMERIC,
+    Workload,
+    contender_arguments,
+    field_names,
+    steps_on_prefetched_batches,
+    tower_widths,
+)
 from data_prep.schema import FORMAT_VERSION, CategoricalField, NumericField, Schema
 
 BACKENDS: dict[str, Backend] = {"native": "native", "stock": "stock"}
@@ -69,12 +75,6 @@ def matmul_steps(workload: Workload) -> Callable[[int], Parts]:
         return {}
 
     return take_steps
-
-
-def tower_widths(workload: Workload) -> tuple[int, ...]:
-    """Inputs and outputs of the tower's layers, first to last."""
-    num_looked_up = NUM_FIELDS + (0 if workload.fold_numeric else NUM_NUMERIC)
-    return (num_looked_up * workload.embedding_dim, *workload.hidden_widths, 1)
 
 
 def main() -> None:

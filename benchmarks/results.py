@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.train_step import AS_FOUND, BEST_FORM
+
 LIBRARIES = ("mindspore", "numpy", "torch", "fbgemm-gpu-cpu")
 
 Results = dict[str, Any]  # by benchmark, the JSON that it ended with
@@ -62,6 +64,12 @@ def _step_group(results: Results, form: str, precision: str) -> dict[str, Any]:
     raise KeyError(f"{form}, {precision}")
 
 
+def matmul_share(results: Results) -> float:
+    """Seconds of the products alone, in the library that is faster at them, over those of native's bfloat16 step."""
+    group = _step_group(results, BEST_FORM, "bfloat16")
+    return min(step["over_native"] for name, step in group.items() if name.startswith("matmuls"))
+
+
 def vocabulary_growth(results: Results) -> float:
     """Seconds of lookup and update at V = 10⁸ over those at 10⁵."""
     seconds = {entry["name"]: entry["seconds"] for entry in results["growth"]["vocabularies"]}
@@ -74,22 +82,23 @@ def batch_growth(results: Results) -> float:
     return per_row[65_536] / per_row[16_000]
 
 
-FOUND, BEST = "as users find it", "best form"
 TARGETS = (
     Target("lookup, 416k rows: times faster than stock", "≥", 2, kernel_ratio("lookup faster than stock")),
     Target("lookup: time over that of copying its bytes", "≤", 1.5, kernel_ratio("lookup time of copy")),
     Target("LazyAdam with L2: times faster than stock", "≥", 6, kernel_ratio("lazy_adam faster than stock")),
     Target("LazyAdam: time over that of copying its bytes", "≤", 2.5, kernel_ratio("lazy_adam time of copy")),
     Target("FTRL: times faster than stock", "≥", 4, kernel_ratio("ftrl faster than stock")),
-    Target("step float32, as users find it: × stock", "≥", 1.6, step_ratio(FOUND, "float32", "stock")),
-    Target("step float32, as users find it: × PyTorch", "≥", 1.4, step_ratio(FOUND, "float32", "pytorch")),
-    Target("step bf16, as users find it: × stock with bf16 products", "≥", 1.9, step_ratio(FOUND, "bfloat16", "stock")),
-    Target("step bf16, as users find it: × PyTorch autocast", "≥", 1.6, step_ratio(FOUND, "bfloat16", "pytorch")),
-    Target("step float32, best form: × stock", "≥", 1.15, step_ratio(BEST, "float32", "stock")),
-    Target("step float32, best form: × PyTorch", "≥", 1.05, step_ratio(BEST, "float32", "pytorch")),
-    Target("step bf16, best form: × stock with bf16 products", "≥", 1.4, step_ratio(BEST, "bfloat16", "stock")),
-    Target("step bf16, best form: × PyTorch autocast", "≥", 1.2, step_ratio(BEST, "bfloat16", "pytorch")),
-    Target("step bf16: share of what the matmuls alone allow", "≥", 0.7, step_ratio(BEST, "bfloat16", "matmuls")),
+    Target("step float32, as users find it: × stock", "≥", 1.6, step_ratio(AS_FOUND, "float32", "stock")),
+    Target("step float32, as users find it: × PyTorch", "≥", 1.4, step_ratio(AS_FOUND, "float32", "pytorch")),
+    Target(
+        "step bf16, as users find it: × stock with bf16 products", "≥", 1.9, step_ratio(AS_FOUND, "bfloat16", "stock")
+    ),
+    Target("step bf16, as users find it: × PyTorch autocast", "≥", 1.6, step_ratio(AS_FOUND, "bfloat16", "pytorch")),
+    Target("step float32, best form: × stock", "≥", 1.15, step_ratio(BEST_FORM, "float32", "stock")),
+    Target("step float32, best form: × PyTorch", "≥", 1.05, step_ratio(BEST_FORM, "float32", "pytorch")),
+    Target("step bf16, best form: × stock with bf16 products", "≥", 1.4, step_ratio(BEST_FORM, "bfloat16", "stock")),
+    Target("step bf16, best form: × PyTorch autocast", "≥", 1.2, step_ratio(BEST_FORM, "bfloat16", "pytorch")),
+    Target("step bf16: share of what the matmuls alone allow", "≥", 0.7, matmul_share),
     Target("growth, tables: time at V = 10⁸ over 10⁵", "≤", 1.5, vocabulary_growth),
     Target("growth, batch: time a row at 65,536 over 16,000", "≤", 1.1, batch_growth),
 )

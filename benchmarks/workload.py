@@ -99,6 +99,12 @@ def field_names(num_numeric: int) -> tuple[str, ...]:
     return tuple(f"I{i + 1}" for i in range(num_numeric)) + tuple(f"C{i + 1}" for i in range(NUM_FIELDS))
 
 
+def tower_widths(workload: Workload) -> tuple[int, ...]:
+    """Inputs and outputs of the tower's layers, first to last."""
+    num_looked_up = NUM_FIELDS + (0 if workload.fold_numeric else NUM_NUMERIC)
+    return (num_looked_up * workload.embedding_dim, *workload.hidden_widths, 1)
+
+
 def contender_arguments(description: str | None, kinds: tuple[str, ...]) -> tuple[str, Workload]:
     """The command line of a contender's process: which of `kinds`, and the workload as JSON."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)

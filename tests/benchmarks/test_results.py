@@ -1,0 +1,74 @@
+"""What is written into docs/results.md."""
+
+import datetime
+
+import pytest
+
+from benchmarks import results
+from benchmarks.results import BEST_FORM, TARGETS, Target, replace_section, section, summary
+
+SHARE = "step bf16: share of what the matmuls alone allow"
+
+
+def by_name(what):
+    return next(target for target in TARGETS if target.what == what)
+
+
+def step_results(form, precision, **over_native):
+    steps = {name: {"over_native": ratio} for name, ratio in over_native.items()}
+    return {"train_step": {"groups": [{"form": form, "workload": {"precision": precision}, "steps": steps}]}}
+
+
+@pytest.mark.parametrize(
+    ("sign", "measured", "reached"), [("≥", 2.0, "yes"), ("≥", 1.99, "**no**"), ("≤", 2.01, "**no**")]
+)
+def test_a_target_is_reached_at_its_bound(sign, measured, reached):
+    assert Target("x", sign, 2, lambda _: measured).row({})[3] == reached
+
+
+def test_what_was_not_measured_is_said_to_be_so():
+    table = summary({}).splitlines()
+    assert len(table) == 2 + len(TARGETS)
+    assert all("| not measured |" in line for line in table[2:])
+
+
+def test_a_step_ratio_is_that_of_its_own_group():
+    found = step_results(BEST_FORM, "bfloat16", pytorch=1.25)
+    assert by_name("step bf16, best form: × PyTorch autocast").row(found)[2:] == ("1.25", "yes")
+    assert by_name("step float32, best form: × PyTorch").row(found)[2] == "not measured"
+    assert by_name("step bf16, as users find it: × PyTorch autocast").row(found)[2] == "not measured"
+
+
+def test_the_share_is_taken_of_the_faster_products():
+    found = step_results(BEST_FORM, "bfloat16", native=1.0, matmuls=0.9, matmuls_pytorch=0.6)
+    assert by_name(SHARE).row(found)[2:] == ("0.60", "**no**")
+
+
+def test_growth_compares_the_largest_with_the_usual_size():
+    vocabularies = [{"name": "V 100,000", "seconds": 0.02}, {"name": "V 100,000,000", "seconds": 0.03}]
+    batches = [
+        {"batch": size, "microseconds_per_row": time} for size, time in ((256, 9.0), (16_000, 2.0), (65_536, 2.1))
+    ]
+    found = {"growth": {"vocabularies": vocabularies, "batches": batches}}
+    assert results.vocabulary_growth(found) == pytest.approx(1.5)
+    assert results.batch_growth(found) == pytest.approx(1.05)
+
+
+def test_a_section_is_replaced_and_all_else_stays():
+    text = replace_section("# Results\n\nby hand\n", "a", "Title", "old")
+    text = replace_section(text, "b", "Other", "kept") + "more by hand\n"
+    assert replace_section(text, "a", "ignored", "new") == text.replace("old", "new")
+    assert text.startswith("# Results\n\nby hand\n\n## Title\n\n<!-- begin a -->\nold\n<!-- end a -->\n")
+
+
+@pytest.mark.parametrize("text", ["<!-- begin a -->\nx\n", "x\n<!-- end a -->\n", "<!-- end a -->\n<!-- begin a -->\n"])
+def test_broken_markers_are_an_error_that_names_them(text):
+    with pytest.raises(ValueError, match=r"<!-- begin a -->.*put them back"):
+        replace_section(text, "a", "Title", "new")
+
+
+def test_a_section_says_what_its_figures_depend_on():
+    machine = {"processor": "Some CPU", "cores": 2, "python": "3.11.7", "commit": "abc123"}
+    text = section("python -m x", "line 1\n", {"machine": machine}, datetime.date(2026, 1, 2))
+    for part in ("`python -m x`", "2026-01-02", "abc123", "Some CPU, 2 cores", "numpy ", "```text\nline 1\n```"):
+        assert part in text
