@@ -36,12 +36,14 @@ setup: $(VENV)/.installed  ## make .venv with the pinned packages, and the nativ
 	     "install g++ and run 'make native'" >&2; fi
 
 .PHONY: native
-native: $(VENV)/.installed  ## build the native parts: host tables, dense layer
+native: $(VENV)/.installed  ## build the native parts: log kernels, host tables, dense layer
+	@$(MAKE) --no-print-directory -C data_prep/csrc all
 	@$(MAKE) --no-print-directory -C app/tables/csrc all
 	@$(MAKE) --no-print-directory -C app/csrc PYTHON=$(RUN_PYTHON) all
 
 .PHONY: native-sanitize
-native-sanitize: setup  ## run the native tables' tests under AddressSanitizer and UBSan
+native-sanitize: setup  ## run the native kernels' and tables' tests under AddressSanitizer and UBSan
+	$(MAKE) -C data_prep/csrc PYTHON=$(RUN_PYTHON) sanitize
 	$(MAKE) -C app/tables/csrc PYTHON=$(RUN_PYTHON) sanitize
 
 .PHONY: synthesize

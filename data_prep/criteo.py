@@ -46,6 +46,7 @@ class Chunk:
     first_line: int
     num_lines: int
     lines: bytes
+    offset: int | None = None  # of the lines in the log's file, where they lie there as they are
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def parse_chunk(chunk: Chunk) -> ParsedChunk:
         rows=rows.take(reasons[shaped] == 0),
         rejects_by_reason=Counter({REASONS[code]: int(np.sum(reasons == code)) for code in np.unique(reasons[bad])}),
         rejects_tsv=b"".join(
-            _reject_line(
+            reject_line(
                 chunk.first_line + int(line) + 1, reasons[line], text.bytes[line_starts[line] : line_ends[line]]
             )
             for line in bad
@@ -243,5 +244,6 @@ def _join_decimal(digits: NDArray[np.integer]) -> NDArray[np.integer]:
     return quads * (1 + (10_000 << 32)) >> 32
 
 
-def _reject_line(line_number: int, code: int, line: NDArray[np.uint8]) -> bytes:
+def reject_line(line_number: int, code: int, line: NDArray[np.uint8]) -> bytes:
+    """A line of rejects.tsv."""
     return b"%d\t%s\t%s\n" % (line_number, REASONS[code].encode(), line[:MAX_LINE_BYTES].tobytes())

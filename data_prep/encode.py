@@ -5,18 +5,21 @@ Letters: n rows, N numeric columns, C categorical fields, V ids.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.criteo import NUMERIC_FIELDS, Chunk, LogRows, parse_chunk
+from data_prep.buckets import categorical_columns
+from data_prep.criteo import NUMERIC_FIELDS, Chunk, LogRows
+from data_prep.kernels import choose_kernels
+from data_prep.lookup import FieldLookup, LookupFile
 from data_prep.options import PrepareOptions
 from data_prep.schema import SPLITS, NumericField
 from data_prep.split import Split
 from data_prep.statistics import IntegerStatistics
-from data_prep.vocabulary import MISSING, FieldVocabulary, ids_dtype
 
 INDICATOR = "missing"
 
@@ -82,53 +85,40 @@ def transform_integers(field: NumericField, integers: NDArray[np.int64]) -> NDAr
     raise ValueError(f"numeric column {field.name!r} has transform {field.transform!r}, which encode.py does not know")
 
 
-class FieldEncoder:
-    """Values of one categorical field to ids by binary search."""
-
-    def __init__(self, vocabulary: FieldVocabulary, dtype: str) -> None:
-        order = np.argsort(vocabulary.values)
-        ids = (vocabulary.first_id + order).astype(dtype)
-        assert vocabulary.values[order[0]] == MISSING  # every field has it, and it sorts first
-        self._missing_id = ids[0]
-        self._oov_id = vocabulary.oov_id
-        self._values = vocabulary.values[order[1:]].astype(np.uint32)
-        self._ids = ids[1:]
-
-    def encode(self, values: NDArray[np.uint32], present: NDArray[np.bool_]) -> NDArray[np.signedinteger]:
-        """Ids [n] of values [n]."""
-        ids = np.full(len(values), self._oov_id, self._ids.dtype)
-        if len(self._values):
-            places = np.minimum(np.searchsorted(self._values, values), len(self._values) - 1)
-            known = self._values[places] == values
-            ids[known] = self._ids[places[known]]
-        ids[~present] = self._missing_id
-        return ids
-
-
 class Encoder:
     """Rows of the log to rows as they are written; the same for every chunk, so workers get it once."""
 
-    def __init__(self, numeric: Sequence[NumericField], vocabulary: Sequence[FieldVocabulary], split: Split) -> None:
+    def __init__(
+        self,
+        numeric: Sequence[NumericField],
+        lookup: LookupFile,
+        dtype: str,
+        split: Split,
+        options: PrepareOptions,
+    ) -> None:
         self._numeric = numeric
-        self._dtype = ids_dtype(vocabulary[-1].end_id)
-        self._fields = [FieldEncoder(field, self._dtype) for field in vocabulary]
+        self._lookup = lookup
+        self._dtype = dtype
         self._split = split
+        self._options = options
+
+    @functools.cached_property
+    def _fields(self) -> list[FieldLookup]:
+        """The vocabulary, mapped into this process at the first chunk."""
+        return self._lookup.open()
 
     def encode_chunk(self, chunk: Chunk) -> dict[str, EncodedRows]:
         """Parse a chunk and encode its good lines, by split."""
-        rows = parse_chunk(chunk).rows
-        encoded = EncodedRows(self._ids(rows), self._numbers(rows), rows.labels.astype(np.float32), rows.row_numbers)
+        kernels = choose_kernels(self._options.kernels)
+        rows = kernels.parse_chunk(chunk).rows
+        values, present = categorical_columns(rows, self._options.integer_buckets)
+        ids = kernels.encode_values(self._fields, values, present, self._dtype)
+        encoded = EncodedRows(ids, self._numbers(rows), rows.labels.astype(np.float32), rows.row_numbers)
         splits = self._split.assign(rows.row_numbers)
-        return {name: encoded.take(splits == place) for place, name in enumerate(SPLITS)}
-
-    def _ids(self, rows: LogRows) -> NDArray[np.signedinteger]:
-        ids = np.empty((len(rows.labels), len(self._fields)), self._dtype)
-        for place, field in enumerate(self._fields):
-            ids[:, place] = field.encode(rows.values[place], rows.values_present[place])
-        return ids
+        return {name: encoded.take(np.flatnonzero(splits == place)) for place, name in enumerate(SPLITS)}
 
     def _numbers(self, rows: LogRows) -> NDArray[np.float32]:
-        numbers = np.zeros((len(rows.labels), len(self._numeric)), np.float32)
+        numbers = np.empty((len(rows.labels), len(self._numeric)), np.float32)
         for place, field in enumerate(self._numeric):
             source = NUMERIC_FIELDS.index(field.source)
             present = rows.integers_present[source]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,12 +12,13 @@ from data_prep import settings
 
 # Other sections of the file are not about the preparation; `app` checks them.
 PREPARE_SECTION = "prepare"
+INDECISIVE = ("workers", "memory_limit", "kernels")  # options that no byte of the result depends on
 MAX_BLOCK_ROWS = 100_000  # eight blocks of 300 bytes a row still fit MindRecord's largest page, 256 MB
 
 
 @dataclass(frozen=True)
 class PrepareOptions:
-    """What decides the bytes of the prepared folder (all but `workers`)."""
+    """What decides the bytes of the prepared folder, and at the end what does not (`INDECISIVE`)."""
 
     min_count: int = 10  # a value seen less often in the training rows has no id of its own
     split: Literal["hash", "chronological"] = "hash"
@@ -25,11 +27,14 @@ class PrepareOptions:
     test_fraction: float = 0.1
     seed: int = 1  # of the split and of the order of the training rows
     numeric_transform: Literal["log1p", "max", "standardize"] = "log1p"
+    integer_buckets: bool = False  # each integer field is a categorical one too, see buckets.py
     missing_indicator: bool = True  # one more numeric column a field: 1 where the cell is missing
     shuffle_window_rows: int = 1_000_000
     block_rows: int = 1_000
     max_reject_fraction: float = 0.01
-    workers: int | None = None  # processes; None: one a core
+    workers: int | None = None  # processes; None: one a core, as far as memory_limit allows
+    memory_limit: str = "4 GiB"  # of all processes together (the sum of their Pss)
+    kernels: Literal["auto", "native", "numpy"] = "auto"  # auto: native where it is built
 
     def __post_init__(self) -> None:
         fractions = (self.train_fraction, self.valid_fraction, self.test_fraction)
@@ -45,12 +50,26 @@ class PrepareOptions:
                 raise ValueError(f"{name} must be at least 1; found {value}")
         if self.block_rows > MAX_BLOCK_ROWS:
             raise ValueError(f"block_rows must be at most {MAX_BLOCK_ROWS:,}; found {self.block_rows:,}")
+        parse_bytes(self.memory_limit)
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed must be between 0 and 2**63 - 1; found {self.seed}")
 
     def decisive(self) -> dict[str, Any]:
         """The options that decide the result, as plain values."""
-        return {name: value for name, value in settings.as_dict(self).items() if name != "workers"}
+        return {name: value for name, value in settings.as_dict(self).items() if name not in INDECISIVE}
+
+    @property
+    def memory_limit_bytes(self) -> int:
+        """`memory_limit` as a number."""
+        return parse_bytes(self.memory_limit)
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes of "4 GiB", "512MiB" or plain "1000000". Raises ValueError."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB|TiB)?\s*", text)
+    if match is None:
+        raise ValueError(f"memory_limit must be a size such as '4 GiB' or '512 MiB'; found {text!r}")
+    return int(float(match[1]) * 1024 ** ("B", "KiB", "MiB", "GiB", "TiB").index(match[2] or "B"))
 
 
 @dataclass(frozen=True)

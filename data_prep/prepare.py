@@ -10,41 +10,38 @@ has the same bytes for any chunk size and number of workers.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import logging
 import shutil
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from data_prep import schema
+from data_prep import memory, schema
+from data_prep.buckets import categorical_fields
 from data_prep.checksums import checksum
-from data_prep.criteo import CATEGORICAL_FIELDS, Chunk
+from data_prep.criteo import Chunk
 from data_prep.encode import EncodedRows, Encoder, numeric_fields
 from data_prep.executors import map_in_order, num_cores
+from data_prep.lookup import LookupFile, LookupWriter
 from data_prep.mindrecord import FILE_ROWS, MindRecordWriter, WrittenFile
 from data_prep.options import PrepareOptions
-from data_prep.raw_log import CHUNK_BYTES, Fingerprint, find_log, open_log
+from data_prep.raw_log import CHUNK_BYTES, Fingerprint, StoredChunk, changed_while_read, find_log, open_log
 from data_prep.shuffle import WindowShuffle
 from data_prep.split import Split, make_split
-from data_prep.statistics import ChunkCounts, LogStatistics, count_chunk
+from data_prep.statistics import ChunkCounter, ChunkCounts, LogStatistics
 from data_prep.truth import truth_path
-from data_prep.vocabulary import (
-    FieldVocabulary,
-    ids_dtype,
-    make_vocabulary,
-    order_values,
-    write_vocabulary,
-)
+from data_prep.vocabulary import VocabularyWriter, ids_dtype, make_vocabulary, order_values
 
 REJECTS_FILE = "rejects.tsv"
+_LOOKUP_FILE = "lookup.bin"  # while the log is read for the second time
 _REJECTS_SHOWN = 5
 _REJECT_BYTES_SHOWN = 300
 
@@ -71,14 +68,16 @@ def prepare(
     log_path = find_log(input_path)
     with _new_folder(output, overwrite) as folder:
         started = time.monotonic()
-        reading = _LogReading(log_path, options.workers or num_cores(), chunk_bytes)
+        reading = _LogReading(log_path, memory.num_workers(options, num_cores()), chunk_bytes)
         split = make_split(options, reading.count_lines)
-        statistics = _count(reading, split, folder)
+        statistics = _count(reading, split, options, folder)
         _check_statistics(statistics, options, log_path, folder)
-        vocabulary = _make_vocabulary(statistics, options, folder)
         numeric = numeric_fields(options, statistics.integers)
+        vocabulary = _make_vocabulary(statistics, options, len(numeric), folder)
 
-        splits = _write_splits(reading, Encoder(numeric, vocabulary, split), options, folder, file_rows)
+        encoder = Encoder(numeric, vocabulary.lookup, vocabulary.ids_dtype, split, options)
+        splits = _write_splits(reading, encoder, options, folder, file_rows)
+        vocabulary.lookup.path.unlink()
         result = _describe(reading, statistics, vocabulary, numeric, splits, options, folder)
         schema.write_schema(result, folder)
     rate = statistics.num_lines / (time.monotonic() - started)
@@ -127,7 +126,7 @@ class _LogReading:
     def __init__(self, path: Path, num_workers: int, chunk_bytes: int) -> None:
         self.path = path
         self.fingerprint: Fingerprint | None = None
-        self._num_workers = num_workers
+        self.num_workers = num_workers
         self._chunk_bytes = chunk_bytes
 
     def count_lines(self) -> int:
@@ -142,10 +141,15 @@ class _LogReading:
         # Closed at once on an error too: workers and progress bar are gone before anything is said or removed.
         with (
             closing(self._chunks(title)) as chunks,
-            closing(map_in_order(function, chunks, self._num_workers)) as results,
+            closing(map_in_order(_OnChunk(function), map(self._task, chunks), self.num_workers)) as results,
         ):
             for result in results:
                 consume(result)
+
+    def _task(self, chunk: Chunk) -> Chunk | StoredChunk:
+        """What to send to a worker."""
+        stored = StoredChunk.of(chunk, self.path) if self.num_workers > 1 else None
+        return stored or chunk
 
     def _chunks(self, title: str) -> Generator[Chunk, None, None]:
         size = self.path.stat().st_size
@@ -159,20 +163,32 @@ class _LogReading:
                 bar.set_postfix_str(f"{rows / bar.format_dict['elapsed']:,.0f} rows/s", refresh=False)
                 bar.update(reader.stored_bytes_read - bar.n)
         if self.fingerprint not in (None, reader.fingerprint):
-            raise ValueError(f"{self.path} changed while it was read; prepare it again when it is at rest")
+            raise ValueError(changed_while_read(self.path))
         self.fingerprint = reader.fingerprint
 
 
-def _count(reading: _LogReading, split: Split, folder: Path) -> LogStatistics:
+@dataclass(frozen=True)
+class _OnChunk(Generic[Result]):
+    """A function of chunks as one of what is sent to workers."""
+
+    function: Callable[[Chunk], Result]
+
+    def __call__(self, task: Chunk | StoredChunk) -> Result:
+        return self.function(task.load() if isinstance(task, StoredChunk) else task)
+
+
+def _count(reading: _LogReading, split: Split, options: PrepareOptions, folder: Path) -> LogStatistics:
     """First reading: statistics of the training rows, and rejects.tsv."""
-    statistics = LogStatistics()
+    counter = ChunkCounter(split, options.kernels, options.integer_buckets)
+    num_categorical = len(categorical_fields(options.integer_buckets))
+    statistics = LogStatistics(num_categorical, folder, memory.counts_bytes(options, reading.num_workers))
     with (folder / REJECTS_FILE).open("wb") as rejects:
 
         def consume(counts: ChunkCounts) -> None:
             statistics.add(counts)
             rejects.write(counts.rejects_tsv)
 
-        reading.run(functools.partial(count_chunk, split), consume, "count")
+        reading.run(counter.count, consume, "count")
     return statistics
 
 
@@ -200,16 +216,37 @@ def _first_rejects(folder: Path) -> str:
     return "\n".join(line[:_REJECT_BYTES_SHOWN].decode("utf-8", errors="backslashreplace") for line in lines)
 
 
-def _make_vocabulary(statistics: LogStatistics, options: PrepareOptions, folder: Path) -> list[FieldVocabulary]:
-    """Give ids to the frequent values, and write them down."""
-    ordered = [
-        order_values(*counts.result(), num_missing, options.min_count)
-        for counts, num_missing in zip(statistics.values, statistics.missing, strict=True)
-    ]
-    num_numeric = len(numeric_fields(options, statistics.integers))
-    vocabulary = make_vocabulary(CATEGORICAL_FIELDS, ordered, num_numeric)
-    write_vocabulary(vocabulary, folder / schema.VOCABULARY_FILE)
-    return vocabulary
+@dataclass(frozen=True)
+class _Vocabulary:
+    """What the second reading and schema.json need of the vocabulary."""
+
+    lookup: LookupFile
+    categorical: tuple[schema.CategoricalField, ...]
+    size: int
+
+    @property
+    def ids_dtype(self) -> str:
+        return ids_dtype(self.size)
+
+
+def _make_vocabulary(statistics: LogStatistics, options: PrepareOptions, num_numeric: int, folder: Path) -> _Vocabulary:
+    """Give ids to the frequent values, and write them down for readers and for the second reading."""
+    names = categorical_fields(options.integer_buckets)
+    ordered = (
+        order_values(statistics.values.frequent(place, options.min_count), statistics.missing[place])
+        for place in range(len(names))
+    )
+    listed = VocabularyWriter(folder / schema.VOCABULARY_FILE, names)
+    searched = LookupWriter(folder / _LOOKUP_FILE)
+    categorical = []
+    for field in make_vocabulary(names, ordered, num_numeric):
+        listed.add(field)
+        searched.add(field)
+        categorical.append(field.ids)
+        end_id = field.end_id
+    listed.finish()
+    statistics.values.close()
+    return _Vocabulary(searched.finish(), tuple(categorical), end_id)
 
 
 class _SplitOutput:
@@ -270,24 +307,20 @@ def _write_splits(
 def _describe(
     reading: _LogReading,
     statistics: LogStatistics,
-    vocabulary: Sequence[FieldVocabulary],
+    vocabulary: _Vocabulary,
     numeric: tuple[schema.NumericField, ...],
     splits: dict[str, schema.Split],
     options: PrepareOptions,
     folder: Path,
 ) -> schema.Schema:
     """schema.json's content."""
-    vocabulary_size = vocabulary[-1].end_id
     in_splits = {file.name for split in splits.values() for file in split.files}
     return schema.Schema(
         format_version=schema.FORMAT_VERSION,
         numeric=numeric,
-        categorical=tuple(
-            schema.CategoricalField(field.name, (field.oov_id, field.oov_id + 1), ((field.first_id, field.end_id),))
-            for field in vocabulary
-        ),
-        vocabulary_size=vocabulary_size,
-        ids_dtype=ids_dtype(vocabulary_size),
+        categorical=vocabulary.categorical,
+        vocabulary_size=vocabulary.size,
+        ids_dtype=vocabulary.ids_dtype,
         block_rows=options.block_rows,
         splits=splits,
         rejected_rows=statistics.num_rejects,

@@ -93,12 +93,45 @@ class StoredFile(io.RawIOBase):
         super().close()
 
 
+@dataclass(frozen=True)
+class StoredChunk:
+    """Where a chunk lies in the log's file: a worker reads it there, so its bytes need not be sent."""
+
+    path: Path
+    offset: int
+    num_bytes: int
+    first_line: int
+    num_lines: int
+
+    @classmethod
+    def of(cls, chunk: Chunk, path: Path) -> StoredChunk | None:
+        """The place of a chunk, None where it does not lie in the file as it is."""
+        if chunk.offset is None:
+            return None
+        return cls(path, chunk.offset, len(chunk.lines), chunk.first_line, chunk.num_lines)
+
+    def load(self) -> Chunk:
+        """The chunk. Raises ValueError where other lines are there now."""
+        with self.path.open("rb") as file:
+            file.seek(self.offset)
+            lines = file.read(self.num_bytes)
+        if len(lines) != self.num_bytes or not lines.endswith(b"\n") or lines.count(b"\n") != self.num_lines:
+            raise ValueError(changed_while_read(self.path))
+        return Chunk(self.first_line, self.num_lines, lines, self.offset)
+
+
+def changed_while_read(path: Path) -> str:
+    """The message of the error."""
+    return f"{path} changed while it was read; prepare it again when it is at rest"
+
+
 class LogReader:
     """One reading of the log, from its first line to its last."""
 
-    def __init__(self, stored: StoredFile, stream: BinaryIO) -> None:
+    def __init__(self, stored: StoredFile, stream: BinaryIO, is_plain: bool) -> None:
         self._stored = stored
         self._stream = stream
+        self._is_plain = is_plain
         self.fingerprint: Fingerprint | None = None  # known when the reading is over
 
     @property
@@ -111,16 +144,19 @@ class LogReader:
 
         Raises ValueError where the file is damaged.
         """
-        first_line, rest = 0, b""
+        first_line, rest, num_read, is_whole = 0, b"", 0, True
         while data := self._stream.read(chunk_bytes):
+            num_read += len(data)
             data = rest + data
             end = data.rfind(b"\n") + 1
-            # The parser rejects a longer line whatever follows, so that may be forgotten.
-            rest = data[end:][: MAX_LINE_BYTES + 1]
             if end:
                 num_lines = data.count(b"\n")
-                yield Chunk(first_line, num_lines, data[:end])
+                offset = num_read - len(data) if self._is_plain and is_whole else None
+                yield Chunk(first_line, num_lines, data[:end], offset)
                 first_line += num_lines
+            # The parser rejects a longer line whatever follows, so that may be forgotten.
+            rest = data[end:][: MAX_LINE_BYTES + 1]
+            is_whole = (is_whole or end > 0) and len(data) - end == len(rest)
         if rest:
             yield Chunk(first_line, 1, rest + b"\n")
 
@@ -135,7 +171,7 @@ def open_log(path: Path) -> Iterator[LogReader]:
         buffered = io.BufferedReader(stored, _READ_BYTES)
         try:
             with _unpacked(path, buffered) as stream:
-                reader = LogReader(stored, stream)
+                reader = LogReader(stored, stream, is_plain=stream is buffered)
                 yield reader
             reader.fingerprint = stored.fingerprint()
         except (EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError) as error:

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from data_prep.criteo import Chunk
-from data_prep.encode import Encoder, FieldEncoder, numeric_fields, transform_integers
+from data_prep.encode import Encoder, numeric_fields, transform_integers
+from data_prep.lookup import LookupWriter
 from data_prep.options import PrepareOptions
 from data_prep.schema import NumericField
 from data_prep.split import make_split
@@ -12,17 +13,22 @@ from data_prep.vocabulary import MISSING, FieldVocabulary
 STATISTICS = IntegerStatistics.of(np.array([-1, 0, 4, 9]))  # mean 3, variance (16 + 9 + 1 + 36) / 4
 
 
-def encode(line, transform, missing_indicator=True):
+@pytest.fixture(scope="module")
+def lookup(tmp_path_factory):
+    writer = LookupWriter(tmp_path_factory.mktemp("lookup") / "lookup.bin")
+    for i in range(1, 27):
+        values, counts = np.array([0xABCDEF01, MISSING, 0x12]), np.array([3, 2, 1])
+        writer.add(FieldVocabulary(f"C{i}", 100 + i, 1000 * i, values, counts))
+    return writer.finish()
+
+
+def encode(lookup, line, transform, missing_indicator=True):
     options = PrepareOptions(
         numeric_transform=transform, missing_indicator=missing_indicator, train_fraction=1, valid_fraction=0,
         test_fraction=0,
     )  # fmt: skip
     numeric = numeric_fields(options, [STATISTICS] * 13)
-    vocabulary = [
-        FieldVocabulary(f"C{i}", 100 + i, 1000 * i, np.array([0xABCDEF01, MISSING, 0x12]), np.array([3, 2, 1]))
-        for i in range(1, 27)
-    ]
-    encoder = Encoder(numeric, vocabulary, make_split(options, lambda: 0))
+    encoder = Encoder(numeric, lookup, "int32", make_split(options, lambda: 0), options)
     return encoder.encode_chunk(Chunk(0, 1, line.encode() + b"\n"))["train"]
 
 
@@ -42,33 +48,22 @@ def encode(line, transform, missing_indicator=True):
         ("standardize", "", 0.0),
     ],
 )
-def test_numeric_transforms(make_line, transform, cell, expected):
-    rows = encode(make_line(integer=cell), transform)
+def test_numeric_transforms(make_line, lookup, transform, cell, expected):
+    rows = encode(lookup, make_line(integer=cell), transform)
     assert rows.numeric.dtype == np.float32
     assert np.array_equal(rows.numeric[0, :13], np.full(13, expected, np.float32))
     assert np.array_equal(rows.numeric[0, 13:], np.full(13, cell == "", np.float32))
     assert np.array_equal(
-        encode(make_line(integer=cell), transform, missing_indicator=False).numeric, rows.numeric[:, :13]
+        encode(lookup, make_line(integer=cell), transform, missing_indicator=False).numeric, rows.numeric[:, :13]
     )
 
 
 @pytest.mark.parametrize(("cell", "place"), [("abcdef01", 0), ("", 1), ("00000012", 2), ("00000013", None)])
-def test_known_missing_and_unknown_values(make_line, cell, place):
-    ids = encode(make_line(value=cell), "log1p").ids
+def test_known_missing_and_unknown_values(make_line, lookup, cell, place):
+    ids = encode(lookup, make_line(value=cell), "log1p").ids
     fields = np.arange(1, 27)
     assert ids.dtype == np.int32
     assert ids[0].tolist() == (100 + fields if place is None else 1000 * fields + place).tolist()
-
-
-def test_a_field_of_which_no_value_is_known():
-    encoder = FieldEncoder(FieldVocabulary("C1", 5, 70, np.array([MISSING]), np.array([0])), "int32")
-    assert encoder.encode(np.array([1, 0], np.uint32), np.array([True, False])).tolist() == [5, 70]
-
-
-def test_the_largest_ids_need_int64():
-    vocabulary = FieldVocabulary("C1", 5, 2**33, np.array([MISSING, 0xFFFFFFFF]), np.array([2, 1]))
-    encoder = FieldEncoder(vocabulary, "int64")
-    assert encoder.encode(np.array([2**32 - 1], np.uint32), np.array([True])).tolist() == [2**33 + 1]
 
 
 def test_the_numeric_columns_and_what_they_were_fitted_to():

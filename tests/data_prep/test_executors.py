@@ -11,7 +11,7 @@ import data_prep.statistics
 from data_prep.executors import map_in_order
 
 # The functions of this file are imported by worker processes, which run what the preparation's workers run.
-WORKERS_RUN = (data_prep.statistics.count_chunk, data_prep.encode.Encoder.encode_chunk)
+WORKERS_RUN = (data_prep.statistics.ChunkCounter.count, data_prep.encode.Encoder.encode_chunk)
 
 
 def late_at_first(number):

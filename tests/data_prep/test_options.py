@@ -28,6 +28,7 @@ def test_a_config_without_the_section_changes_nothing(tmp_path):
         ("prepare.train_fraction=0.9", r"must be >= 0 and sum to 1"),
         ("prepare.max_reject_fraction=2", r"max_reject_fraction must be between 0 and 1; found 2"),
         ("prepare.block_rows=100001", r"block_rows must be at most 100,000; found 100,001"),
+        ("prepare.memory_limit=much", r"memory_limit must be a size such as '4 GiB' or '512 MiB'; found 'much'"),
         ("prepare.seed=-1", r"seed must be between 0"),
     ],
 )
@@ -43,6 +44,14 @@ def test_a_bad_section_in_a_yaml_file_is_named(tmp_path):
         read_options(config)
 
 
-def test_workers_do_not_decide_the_result():
-    assert PrepareOptions(workers=3).decisive() == PrepareOptions(workers=1).decisive()
+def test_how_the_work_is_done_does_not_decide_the_result():
+    other = PrepareOptions(workers=3, memory_limit="1 GiB", kernels="numpy")
+    assert other.decisive() == PrepareOptions(workers=1).decisive()
     assert PrepareOptions(seed=3).decisive()["seed"] == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("4 GiB", 4 << 30), ("512MiB", 512 << 20), ("1.5 KiB", 1536), ("1000", 1000), ("7 B", 7)]
+)
+def test_sizes(text, size):
+    assert PrepareOptions(memory_limit=text).memory_limit_bytes == size

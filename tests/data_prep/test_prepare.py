@@ -4,6 +4,7 @@ import math
 from collections import Counter
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -75,14 +76,17 @@ def test_every_row_is_as_a_plain_python_oracle_says(prepared, log_path, small_op
         assert schema.splits[name].clicks == labels.sum()
 
 
-def test_the_folder_has_the_same_bytes_for_any_chunk_size_and_number_of_workers(
+def test_the_folder_has_the_same_bytes_for_any_chunk_size_workers_and_kernels(
     tmp_path, prepared, log_path, small_options
 ):
     prepare(log_path, tmp_path / "chunks", small_options, chunk_bytes=10_007)
     two = dataclasses.replace(small_options, workers=2)
     prepare(log_path, tmp_path / "workers", two, chunk_bytes=50_000)
+    one_way = dataclasses.replace(small_options, kernels="numpy")
+    prepare(log_path, tmp_path / "numpy", one_way, chunk_bytes=20_000)
     assert contents(tmp_path / "chunks") == contents(prepared)
     assert contents(tmp_path / "workers") == contents(prepared)
+    assert contents(tmp_path / "numpy") == contents(prepared)
 
 
 def test_another_seed_splits_and_orders_otherwise(tmp_path, prepared, log_path, small_options):
@@ -194,7 +198,7 @@ def test_an_error_while_writing_leaves_what_was_there(tmp_path, log_path, small_
     def no_space(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(prepare_module, "write_vocabulary", no_space)
+    monkeypatch.setattr(prepare_module.VocabularyWriter, "add", no_space)
     with pytest.raises(OSError, match="No space left"):
         prepare(log_path, tmp_path / "out", dataclasses.replace(small_options, seed=2), overwrite=True)
     assert contents(tmp_path / "out") == before
@@ -223,13 +227,13 @@ def test_a_folder_that_is_not_prepared_data_is_never_replaced(tmp_path, log_path
 def test_a_log_that_grows_meanwhile_is_an_error(tmp_path, make_log, small_options, monkeypatch):
     path = tmp_path / "train.txt"
     path.write_text(make_log(500))
-    write_vocabulary = prepare_module.write_vocabulary
+    finish = prepare_module.VocabularyWriter.finish
 
-    def write_and_grow(vocabulary, vocabulary_path):
-        write_vocabulary(vocabulary, vocabulary_path)
+    def finish_and_grow(writer):
+        finish(writer)
         path.write_text(make_log(501))
 
-    monkeypatch.setattr(prepare_module, "write_vocabulary", write_and_grow)
+    monkeypatch.setattr(prepare_module.VocabularyWriter, "finish", finish_and_grow)
     with pytest.raises(ValueError, match="changed while it was read"):
         prepare(path, tmp_path / "out", small_options)
     assert not (tmp_path / "out").exists()
@@ -241,3 +245,27 @@ def test_the_schema_says_where_a_synthetic_logs_truth_is(tmp_path, make_log, sma
     (tmp_path / "log.txt.truth.parquet").touch()
     source = prepare(tmp_path / "log.txt", tmp_path / "b", small_options).source
     assert source["truth"] == str(tmp_path / "log.txt.truth.parquet")
+
+
+def test_integer_buckets_are_categorical_fields_after_the_others(tmp_path, prepared, log_path, small_options):
+    options = dataclasses.replace(small_options, integer_buckets=True, missing_indicator=False)
+    schema = prepare(log_path, tmp_path / "out", options)
+    assert [field.name for field in schema.categorical[25:28]] == ["C26", "I1_bucket", "I2_bucket"]
+    vocabulary = pq.read_table(tmp_path / "out" / "vocabulary.parquet").to_pandas()
+    values = dict(zip(vocabulary["id"], vocabulary["value"], strict=True))
+
+    ids, numeric, _ = read_split(tmp_path / "out", "test")
+    lines = [log_path.read_text().splitlines()[row] for row in np.load(tmp_path / "out" / row_numbers_file("test"))]
+    assert ids.shape == (len(lines), 39)
+    assert numeric.shape == (len(lines), 13)
+    num_known = 0
+    for row, line in zip(ids, lines, strict=True):
+        for place, cell in enumerate(line.split("\t")[1:14]):
+            if (written := values.get(row[26 + place])) is not None:
+                large = cell != "" and int(cell) > 2
+                assert written == (str(math.floor(math.log(int(cell)) ** 2)) if large else cell)
+                num_known += 1
+    assert num_known > 0.9 * 13 * len(lines)
+    # 13 numeric columns fewer and 13 categorical ones more: the values' ids are the same.
+    without = read_split(prepared, "test")[0]
+    assert np.array_equal(ids[:, :26], np.where(without < 26 + 26, without - 13, without))

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep import statistics
 from data_prep.criteo import Chunk
 from data_prep.options import PrepareOptions
 from data_prep.split import make_split
-from data_prep.statistics import IntegerStatistics, LogStatistics, ValueCounts, count_chunk, count_values
+from data_prep.statistics import ChunkCounter, IntegerStatistics, LogStatistics
 
 int64s = st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 1000)
 
@@ -36,36 +35,23 @@ def test_statistics_of_nothing_are_nan():
     assert math.isnan(IntegerStatistics().standard_deviation)
 
 
-@settings(max_examples=50, deadline=None)
-@given(st.lists(st.lists(st.integers(0, 5) | st.integers(0, 2**32 - 1), max_size=20), max_size=8), st.integers(1, 30))
-def test_value_counts_add_up_over_chunks(chunks, merge_words):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(statistics, "_MERGE_WORDS", merge_words)
-        counts = ValueCounts()
-        for chunk in chunks:
-            counts.add(count_values(np.array(chunk, np.uint32)))
-        values, numbers = counts.result()
-    assert dict(zip(values.tolist(), numbers.tolist(), strict=True)) == Counter(
-        value for chunk in chunks for value in chunk
-    )
-    assert values.tolist() == sorted(values.tolist())
-
-
-def test_only_training_rows_are_counted(make_log):
+@pytest.mark.parametrize("kernels", ["numpy", "auto"])
+def test_only_training_rows_are_counted(tmp_path, make_log, kernels):
     lines = make_log(400).splitlines(keepends=True)
     split = make_split(PrepareOptions(split="chronological"), lambda: 400)
-    log = LogStatistics()
+    log = LogStatistics(26, tmp_path, 1 << 20)
+    counter = ChunkCounter(split, kernels, integer_buckets=False)
     for first in range(0, 400, 30):
         part = lines[first : first + 30]
-        log.add(count_chunk(split, Chunk(first, len(part), "".join(part).encode())))
+        log.add(counter.count(Chunk(first, len(part), "".join(part).encode())))
 
     training = [line.rstrip("\n").split("\t") for line in lines[:320]]
     assert (log.num_lines, log.num_training_rows, log.num_rejects) == (400, 320, 0)
     for field in range(26):
         expected = Counter(cells[14 + field] for cells in training)
         assert log.missing[field] == expected.pop("", 0)
-        values, counts = log.values[field].result()
-        assert {f"{value:08x}": count for value, count in zip(values, counts, strict=True)} == expected
+        words = log.values.frequent(field, 1).tolist()
+        assert {f"{word >> 32:08x}": word & 0xFFFFFFFF for word in words} == expected
     for field in range(13):
         cells = [int(cells[1 + field]) for cells in training if cells[1 + field]]
         assert log.integers[field] == IntegerStatistics(len(cells), sum(cells), sum(x * x for x in cells), max(cells))

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.vocabulary import MISSING, ids_dtype, make_vocabulary, order_values, write_vocabulary
+from data_prep import vocabulary as vocabulary_module
+from data_prep.vocabulary import MISSING, FieldVocabulary, VocabularyWriter, ids_dtype, make_vocabulary, order_values
 
 
 def oracle(columns, num_numeric, min_count):
@@ -21,6 +22,18 @@ def oracle(columns, num_numeric, min_count):
     return ids
 
 
+def words(counts, min_count=1):
+    """Words of (value, count), ascending, of {value: count}."""
+    return np.array([v << 32 | c for v, c in sorted(counts.items()) if c >= min_count], np.uint64)
+
+
+def write(path, vocabulary):
+    writer = VocabularyWriter(path, [field.name for field in vocabulary])
+    for field in vocabulary:
+        writer.add(field)
+    writer.finish()
+
+
 cells = st.lists(st.sampled_from(["", "00000000", "0000000a", "ffffffff", "80000000", "12345678"]), max_size=25)
 
 
@@ -28,16 +41,13 @@ cells = st.lists(st.sampled_from(["", "00000000", "0000000a", "ffffffff", "80000
 @given(st.lists(cells, min_size=1, max_size=4), st.integers(0, 3), st.integers(1, 6))
 def test_ids_are_the_oracles(tmp_path_factory, columns, num_numeric, min_count):
     columns = {f"C{i}": cells for i, cells in enumerate(columns, 1)}
-    ordered = []
-    for cells in columns.values():
-        counts = Counter(int(cell, 16) for cell in cells if cell)
-        values = np.array(sorted(counts), np.int64)
-        ordered.append(
-            order_values(values, np.array([counts[v] for v in sorted(counts)], np.int64), cells.count(""), min_count)
-        )
-    vocabulary = make_vocabulary(list(columns), ordered, num_numeric)
+    ordered = [
+        order_values(words(Counter(int(cell, 16) for cell in cells if cell), min_count), cells.count(""))
+        for cells in columns.values()
+    ]
+    vocabulary = list(make_vocabulary(list(columns), ordered, num_numeric))
     path = tmp_path_factory.mktemp("vocabulary") / "vocabulary.parquet"
-    write_vocabulary(vocabulary, path)
+    write(path, vocabulary)
 
     written = pq.read_table(path).to_pylist()
     assert [field.oov_id for field in vocabulary] == list(range(num_numeric, num_numeric + len(columns)))
@@ -47,15 +57,24 @@ def test_ids_are_the_oracles(tmp_path_factory, columns, num_numeric, min_count):
     assert vocabulary[-1].end_id == num_numeric + len(columns) + len(expected)
 
 
-def test_the_edge_of_min_count():
-    values, counts = order_values(np.array([1, 2, 3]), np.array([9, 10, 11]), num_missing=0, min_count=10)
-    assert values.tolist() == [3, 2, MISSING]
-    assert counts.tolist() == [11, 10, 0]
-
-
 def test_missing_goes_by_its_count_and_before_equal_counts():
-    values, _ = order_values(np.array([0, 7]), np.array([5, 6]), num_missing=5, min_count=1)
-    assert values.tolist() == [7, MISSING, 0]
+    values, counts = order_values(words({0: 5, 7: 6, 2**32 - 1: 2**32 - 1}), num_missing=5)
+    assert values.tolist() == [2**32 - 1, 7, MISSING, 0]
+    assert counts.tolist() == [2**32 - 1, 6, 5, 5]
+
+
+def test_a_large_field_has_several_row_groups(tmp_path, monkeypatch):
+    monkeypatch.setattr(vocabulary_module, "_GROUP_ROWS", 2)
+    vocabulary = list(make_vocabulary(["C1"], [order_values(words({1: 9, 2: 8, 3: 7}), 10)], 0))
+    write(tmp_path / "v.parquet", vocabulary)
+    assert pq.ParquetFile(tmp_path / "v.parquet").num_row_groups == 2
+    assert pq.read_table(tmp_path / "v.parquet")["value"].to_pylist() == ["", "00000001", "00000002", "00000003"]
+
+
+def test_buckets_are_written_as_numbers(tmp_path):
+    field = FieldVocabulary("I2_bucket", 0, 1, np.array([2**31 - 3, MISSING, 2**31 + 44]), np.array([3, 2, 1]))
+    write(tmp_path / "v.parquet", [field])
+    assert pq.read_table(tmp_path / "v.parquet")["value"].to_pylist() == ["-3", "", "44"]
 
 
 @pytest.mark.parametrize(("size", "dtype"), [(2**31 - 1, "int32"), (2**31, "int64")])

@@ -1,0 +1,50 @@
+// Values of a chunk to distinct values with their counts: a radix sort, then runs of equal values.
+
+#include <cstdint>
+#include <utility>
+
+#include "log_kernels.h"
+
+namespace {
+
+// Three digits of eleven bits: the counters of a digit (8 KiB) stay in the first-level cache.
+constexpr int kDigits = 3;
+constexpr int kDigitBits = 11;
+constexpr std::uint32_t kDigitMask = (1u << kDigitBits) - 1;
+
+// Sorts values [count] by least significant digits first; the result is in `values` or `spare`.
+std::uint32_t* radix_sort(std::uint32_t* values, std::uint32_t* spare, std::int64_t count) {
+  std::int32_t places[kDigits][1 << kDigitBits] = {};
+  for (std::int64_t i = 0; i < count; ++i) {
+    for (int digit = 0; digit < kDigits; ++digit) ++places[digit][values[i] >> digit * kDigitBits & kDigitMask];
+  }
+  for (int digit = 0; digit < kDigits; ++digit) {
+    std::int32_t start = 0;
+    for (std::int32_t& place : places[digit]) start += std::exchange(place, start);
+    for (std::int64_t i = 0; i < count; ++i) {
+      spare[places[digit][values[i] >> digit * kDigitBits & kDigitMask]++] = values[i];
+    }
+    std::swap(values, spare);
+  }
+  return values;
+}
+
+}  // namespace
+
+int64_t log_kernels_count(const uint32_t* values, const uint8_t* present, const uint8_t* chosen, int64_t num_rows,
+                          uint32_t* scratch, uint64_t* words, int64_t* num_missing) {
+  std::int64_t count = 0, missing = 0;
+  for (std::int64_t row = 0; row < num_rows; ++row) {
+    scratch[count] = values[row];
+    count += chosen[row] & present[row];
+    missing += chosen[row] & ~present[row] & 1;
+  }
+  *num_missing = missing;
+  const std::uint32_t* const sorted = radix_sort(scratch, scratch + num_rows, count);
+  std::int64_t num_words = 0;
+  for (std::int64_t first = 0, end; first < count; first = end) {
+    for (end = first + 1; end < count && sorted[end] == sorted[first];) ++end;
+    words[num_words++] = std::uint64_t{sorted[first]} << 32 | static_cast<std::uint64_t>(end - first);
+  }
+  return num_words;
+}

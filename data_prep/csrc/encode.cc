@@ -1,0 +1,57 @@
+// Values to ids: a directory on a value's upper bits leads to a few sorted words, one of which is the value's.
+// Criteo's values are hashes, so they spread evenly; values that do not only make the search in a bucket longer.
+
+#include <algorithm>
+#include <cstdint>
+
+#include "log_kernels.h"
+
+namespace {
+
+// Rows whose ids are made field by field: their part of `ids` stays in the first-level cache.
+constexpr std::int64_t kBlockRows = 128;
+
+// The finalizer of MurmurHash3 (A. Appleby), scaled to 0 ... num_buckets - 1 by a multiplication; lookup.bucket.
+std::uint32_t bucket(std::uint32_t value, std::int64_t num_buckets) {
+  value = (value ^ value >> 16) * 0x85EBCA6B;
+  value = (value ^ value >> 13) * 0xC2B2AE35;
+  value ^= value >> 16;
+  return static_cast<std::uint32_t>(value * static_cast<std::uint64_t>(num_buckets) >> 32);
+}
+
+std::int64_t find(const LogKernelsVocabulary& field, std::uint32_t value) {
+  const std::uint64_t wanted = std::uint64_t{value} << 32;
+  const std::uint64_t high = std::uint64_t{value} >> field.shift;
+  const std::uint64_t* const end = field.words + field.starts[high + 1];
+  const std::uint64_t* const word = std::lower_bound(field.words + field.starts[high], end, wanted);
+  if (word != end && (*word ^ wanted) >> 32 == 0) return field.base_id + static_cast<std::uint32_t>(*word);
+  return field.first_oov_id + bucket(value, field.num_oov_ids);
+}
+
+template <typename Id>
+void encode(const LogKernelsVocabulary* fields, std::int64_t num_fields, const std::uint32_t* values,
+            const std::uint8_t* present, std::int64_t column_stride, std::int64_t num_rows, Id* ids) {
+  for (std::int64_t first = 0; first < num_rows; first += kBlockRows) {
+    const std::int64_t end = std::min(first + kBlockRows, num_rows);
+    for (std::int64_t field = 0; field < num_fields; ++field) {
+      const LogKernelsVocabulary& vocabulary = fields[field];
+      for (std::int64_t row = first; row < end; ++row) {
+        const std::int64_t cell = field * column_stride + row;
+        const std::int64_t id = present[cell] ? find(vocabulary, values[cell]) : vocabulary.missing_id;
+        ids[row * num_fields + field] = static_cast<Id>(id);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void log_kernels_encode(const LogKernelsVocabulary* fields, int64_t num_fields, const uint32_t* values,
+                        const uint8_t* present, int64_t column_stride, int64_t num_rows, int32_t id_bytes,
+                        void* ids) {
+  if (id_bytes == 4) {
+    encode(fields, num_fields, values, present, column_stride, num_rows, static_cast<std::int32_t*>(ids));
+  } else {
+    encode(fields, num_fields, values, present, column_stride, num_rows, static_cast<std::int64_t*>(ids));
+  }
+}

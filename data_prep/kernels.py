@@ -1,0 +1,40 @@
+"""The three functions that most of the work is in, as NumPy (the definition) or native (the same, faster)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep import counts, criteo, lookup, native
+
+Choice = Literal["auto", "native", "numpy"]
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """See the functions of the same names in criteo.py, counts.py and lookup.py."""
+
+    name: str
+    parse_chunk: Callable[[criteo.Chunk], criteo.ParsedChunk]
+    count_values: Callable[[NDArray[np.uint32], NDArray[np.bool_], NDArray[np.bool_]], tuple[NDArray[np.uint64], int]]
+    encode_values: Callable[
+        [Sequence[lookup.FieldLookup], NDArray[np.uint32], NDArray[np.bool_], str], NDArray[np.signedinteger]
+    ]
+
+
+@functools.cache
+def choose_kernels(choice: Choice) -> Kernels:
+    """The kernels asked for; "auto" takes the native ones where they are built.
+
+    Raises OSError where "native" is asked for and not built.
+    """
+    if choice == "native":
+        native.load()
+    if choice == "native" or (choice == "auto" and native.is_available()):
+        return Kernels("native", native.parse_chunk, native.count_values, native.encode_values)
+    return Kernels("numpy", criteo.parse_chunk, counts.count_values, lookup.encode_values)

@@ -1,0 +1,184 @@
+"""The native kernels (csrc/): the same functions as the NumPy ones that they name, several times as fast.
+
+Letters: n rows, N numeric fields, C categorical fields.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.criteo import (
+    CATEGORICAL_FIELDS,
+    MAX_LINE_BYTES,
+    NUMERIC_FIELDS,
+    REASONS,
+    Chunk,
+    LogRows,
+    ParsedChunk,
+    reject_line,
+)
+from data_prep.lookup import FieldLookup, ids_room
+
+_ARRAY, _COUNT = ctypes.c_void_p, ctypes.c_int64
+
+
+class _Rows(ctypes.Structure):
+    _fields_ = [
+        ("capacity", _COUNT),
+        ("line_numbers", _ARRAY),
+        ("labels", _ARRAY),
+        ("integers", _ARRAY),
+        ("integers_present", _ARRAY),
+        ("values", _ARRAY),
+        ("values_present", _ARRAY),
+    ]
+
+
+class _Rejects(ctypes.Structure):
+    _fields_ = [(name, _ARRAY) for name in ("line_numbers", "starts", "ends", "reasons")]
+
+
+class _Vocabulary(ctypes.Structure):
+    _fields_ = [
+        ("words", _ARRAY),
+        ("starts", _ARRAY),
+        ("shift", ctypes.c_int32),
+        ("base_id", _COUNT),
+        ("missing_id", _COUNT),
+        ("first_oov_id", _COUNT),
+        ("num_oov_ids", _COUNT),
+    ]
+
+
+_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
+    "parse": (
+        _COUNT,
+        [_ARRAY, _COUNT, _COUNT, ctypes.POINTER(_Rows), ctypes.POINTER(_Rejects), ctypes.POINTER(_COUNT)],
+    ),
+    "count": (_COUNT, [*[_ARRAY] * 3, _COUNT, *[_ARRAY] * 2, ctypes.POINTER(_COUNT)]),
+    "encode": (
+        None,
+        [ctypes.POINTER(_Vocabulary), _COUNT, *[_ARRAY] * 2, *[_COUNT] * 2, ctypes.c_int32, _ARRAY],
+    ),
+}
+
+
+def library_path() -> Path:
+    """Where the library is, or would be; the environment variable LOG_KERNELS_LIBRARY names another."""
+    built = Path(__file__).parent / "csrc" / "build" / "liblog_kernels.so"
+    return Path(os.environ.get("LOG_KERNELS_LIBRARY", built))
+
+
+def is_available() -> bool:
+    """Whether the library is built and can be loaded here."""
+    try:
+        load()
+    except OSError:
+        return False
+    return True
+
+
+@functools.cache
+def load() -> ctypes.CDLL:
+    """The library. Raises OSError saying what is missing and how to build it."""
+    path = library_path()
+    if sys.byteorder != "little":
+        raise OSError("the native log kernels are for little-endian machines; choose prepare.kernels=numpy")
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"the native log kernels are not built: {path} is missing; run `make native` "
+            "(it needs g++ and make), or choose prepare.kernels=numpy"
+        )
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise OSError(f"{path} cannot be loaded: {error}; run `make native` to build it for this machine") from error
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(library, f"log_kernels_{name}")
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+def parse_chunk(chunk: Chunk) -> ParsedChunk:
+    """See `criteo.parse_chunk`."""
+    text = np.frombuffer(chunk.lines, np.uint8)
+    capacity, num_numeric, num_categorical = chunk.num_lines, len(NUMERIC_FIELDS), len(CATEGORICAL_FIELDS)
+    rows = LogRows(
+        row_numbers=np.empty(capacity, np.int64),
+        labels=np.empty(capacity, np.bool_),
+        integers=np.empty((num_numeric, capacity), np.int64),
+        integers_present=np.empty((num_numeric, capacity), np.bool_),
+        values=np.empty((num_categorical, capacity), np.uint32),
+        values_present=np.empty((num_categorical, capacity), np.bool_),
+    )
+    lines, starts, ends, reasons = (np.empty(capacity, dtype) for dtype in (np.int64, np.int64, np.int64, np.int8))
+    num_rejects = _COUNT()
+    num_rows = load().log_kernels_parse(
+        _address(text),
+        len(text),
+        MAX_LINE_BYTES,
+        _Rows(capacity, *(_address(column) for column in vars(rows).values())),
+        _Rejects(*(_address(column) for column in (lines, starts, ends, reasons))),
+        num_rejects,
+    )
+    bad = range(num_rejects.value)
+    rows.row_numbers[:num_rows] += chunk.first_line
+    return ParsedChunk(
+        rows=LogRows(*(column[..., :num_rows] for column in vars(rows).values())),
+        rejects_by_reason=Counter(REASONS[reasons[i]] for i in bad),
+        rejects_tsv=b"".join(
+            reject_line(chunk.first_line + int(lines[i]) + 1, reasons[i], text[starts[i] : ends[i]]) for i in bad
+        ),
+    )
+
+
+def count_values(
+    values: NDArray[np.uint32], present: NDArray[np.bool_], chosen: NDArray[np.bool_]
+) -> tuple[NDArray[np.uint64], int]:
+    """See `counts.count_values`."""
+    words, scratch = np.empty(len(values), np.uint64), np.empty(2 * len(values), np.uint32)
+    num_missing = _COUNT()
+    inputs = (_address(array) for array in (values, present, chosen))
+    num_words = load().log_kernels_count(*inputs, len(values), _address(scratch), _address(words), num_missing)
+    return words[:num_words].copy(), num_missing.value
+
+
+def encode_values(
+    fields: Sequence[FieldLookup], values: NDArray[np.uint32], present: NDArray[np.bool_], dtype: str
+) -> NDArray[np.signedinteger]:
+    """See `lookup.encode_values`."""
+    num_rows = values.shape[1]
+    ids = ids_room(num_rows, len(fields), dtype)
+    # Columns of a chunk may have room for more rows than there are; both arrays then have the same.
+    column_stride = values.strides[0] // values.itemsize
+    assert present.strides[0] == column_stride
+    vocabularies = (_Vocabulary * len(fields))(*map(_vocabulary, fields))
+    load().log_kernels_encode(
+        vocabularies,
+        len(fields),
+        _address(values),
+        _address(present),
+        column_stride,
+        num_rows,
+        ids.itemsize,
+        _address(ids),
+    )
+    return ids
+
+
+def _vocabulary(field: FieldLookup) -> _Vocabulary:
+    ids = (field.base_id, field.missing_id, field.first_oov_id, field.num_oov_ids)
+    return _Vocabulary(_address(field.words), _address(field.starts), field.shift, *ids)
+
+
+def _address(array: NDArray[np.generic]) -> int:
+    return int(array.ctypes.data)

@@ -1,0 +1,32 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_prep.buckets import bucket_of, categorical_columns, categorical_fields
+from data_prep.criteo import Chunk, parse_chunk
+
+
+@given(st.integers(3, 2**63 - 1) | st.integers(3, 10_000))
+def test_large_integers_go_by_the_square_of_their_logarithm(integer):
+    assert bucket_of(np.array([integer])).tolist() == [math.floor(math.log(integer) ** 2)]
+
+
+@pytest.mark.parametrize(
+    ("integer", "bucket"), [(-5, -5), (0, 0), (1, 1), (2, 2), (3, 1), (8, 4), (100, 21), (-(2**63), -(2**31))]
+)
+def test_buckets(integer, bucket):
+    assert bucket_of(np.array([integer])).tolist() == [bucket]
+
+
+def test_bucket_columns_come_after_the_others(make_line):
+    rows = parse_chunk(Chunk(0, 2, (make_line(integer="-3") + "\n" + make_line(integer="") + "\n").encode())).rows
+    assert len(categorical_fields(True)) == 39
+    values, present = categorical_columns(rows, True)
+    assert values.shape == present.shape == (39, 2)
+    assert np.array_equal(values[:26], rows.values)
+    assert (values[26:, 0] == 2**31 - 3).all()
+    assert present[26:].tolist() == [[True, False]] * 13
+    assert categorical_columns(rows, False)[0] is rows.values

@@ -1,0 +1,63 @@
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_prep import counts
+from data_prep.counts import ValueCounts, count_values
+
+values = st.integers(0, 5) | st.integers(0, 2**32 - 1) | st.just(2**32 - 1)
+
+
+def count(chunk):
+    everything = np.ones(len(chunk), np.bool_)
+    return count_values(np.array(chunk, np.uint32), everything, everything)[0]
+
+
+def as_counter(words):
+    assert (words[1:] > words[:-1]).all()
+    return {int(word) >> 32: int(word) & 0xFFFFFFFF for word in words}
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(st.tuples(st.lists(values, max_size=20), st.lists(values, max_size=20)), max_size=12),
+    st.integers(1, 30),
+    st.sampled_from([8, 100, 1 << 20]),
+    st.integers(1, 3),
+)
+def test_counts_add_up_over_chunks_in_memory_and_on_disk(tmp_path_factory, chunks, block_words, limit, min_count):
+    folder = tmp_path_factory.mktemp("counts")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(counts, "_BLOCK_WORDS", block_words)
+        log = ValueCounts(2, folder, limit)
+        for chunk in chunks:
+            log.add([count(field) for field in chunk])
+        found = [as_counter(log.frequent(field, min_count)) for field in range(2)]
+    for field in range(2):
+        expected = Counter(value for chunk in chunks for value in chunk[field])
+        assert found[field] == {value: n for value, n in expected.items() if n >= min_count}
+    log.close()
+    assert list(folder.iterdir()) == []
+
+
+def test_counts_beyond_the_limit_go_to_disk(tmp_path):
+    log = ValueCounts(1, tmp_path, 16_000)
+    for first in range(0, 10_000, 100):
+        log.add([count(range(first, first + 200))])
+    assert log.num_runs > 3
+    assert len(list(tmp_path.iterdir())) == log.num_runs
+    assert len(log.frequent(0, 1)) == 10_100
+    assert len(log.frequent(0, 2)) == 9_900
+
+
+def test_only_chosen_rows_are_counted():
+    words, num_missing = count_values(
+        np.array([7, 7, 7, 8, 0], np.uint32),
+        np.array([True, True, True, True, False]),
+        np.array([True, False, True, True, True]),
+    )
+    assert as_counter(words) == {7: 2, 8: 1}
+    assert num_missing == 1

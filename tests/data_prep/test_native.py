@@ -1,0 +1,142 @@
+"""Each native kernel gives what its NumPy definition gives, on good and on dirty lines."""
+
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_prep import counts, criteo, lookup, native
+from data_prep.criteo import MAX_LINE_BYTES, Chunk
+from data_prep.kernels import choose_kernels
+from data_prep.vocabulary import MISSING, FieldVocabulary
+
+# CI has a compiler, so there a missing library is a failure.
+if not native.is_available() and "CI" not in os.environ:
+    pytest.skip("the native log kernels are not built; run: make native", allow_module_level=True)
+
+# What stands in cells, and what is close to it.
+cells = (
+    st.sampled_from(["", "0", "1", "-1", "-", "--1", "+1", "1.5", " 1", "01", "0123abcd", "0123ABCD", "`1234567"])
+    | st.integers(-(2**64), 2**64).map(str)
+    | st.integers(0, 2**32 - 1).map(lambda value: f"{value:08x}")
+)
+ends = st.sampled_from([b"", b"\r", b"\r\r"])
+dirt = st.binary(max_size=3).map(lambda text: text.replace(b"\n", b"\t"))
+
+
+@st.composite
+def lines(draw):
+    """A line with the right columns or nearly, now and then with a few bytes replaced."""
+    label = draw(st.sampled_from(["0", "1", "1", "2", ""]))
+    good_integers = draw(st.lists(st.sampled_from(["", "0", "-12", "123456789"]), min_size=13, max_size=13))
+    good_values = draw(st.lists(st.sampled_from(["", "0123abcd", "ffffffff"]), min_size=26, max_size=26))
+    columns = [label, *good_integers, *good_values]
+    if draw(st.booleans()):
+        columns[draw(st.integers(0, 39))] = draw(cells)
+    if draw(st.integers(0, 9)) == 0:
+        columns = columns[: draw(st.integers(0, 39))] + draw(st.lists(cells, max_size=2))
+    line = bytearray("\t".join(columns).encode() + draw(ends))
+    if draw(st.integers(0, 3)) == 0:
+        place = draw(st.integers(0, len(line)))
+        line[place : place + draw(st.integers(0, 9))] = draw(dirt)
+    return bytes(line)
+
+
+def check_parsed(text_lines, first_line=0):
+    chunk = Chunk(first_line, len(text_lines), b"".join(line + b"\n" for line in text_lines))
+    ours, theirs = native.parse_chunk(chunk), criteo.parse_chunk(chunk)
+    assert ours.rejects_tsv == theirs.rejects_tsv
+    assert ours.rejects_by_reason == theirs.rejects_by_reason
+    for name, column in vars(theirs.rows).items():
+        found = getattr(ours.rows, name)
+        assert found.dtype == column.dtype, name
+        assert np.array_equal(found, column), name
+    return ours
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(lines() | dirt, min_size=1, max_size=6), st.integers(0, 2**40))
+def test_lines_are_parsed_alike(text_lines, first_line):
+    check_parsed(text_lines, first_line)
+
+
+@pytest.mark.parametrize(
+    "cell", ["9223372036854775807", "9223372036854775808", "-9223372036854775808", "-9223372036854775809", "0" * 19,
+             "0" * 20, "9" * 19, "9" * 40, "-0", "007"]
+)  # fmt: skip
+def test_the_ends_of_int64_are_parsed_alike(make_line, cell):
+    check_parsed([make_line(integer=cell).encode()])
+
+
+def test_every_byte_in_every_cell_is_parsed_alike(make_line):
+    good = make_line(label="1", integer="12", value="0123abcd").encode()
+    text_lines = [
+        good[:place] + bytes([byte]) + good[place + 1 :]
+        for place in range(len(good))
+        for byte in range(256)
+        if byte != ord("\n")
+    ]
+    parsed = check_parsed(text_lines)
+    assert 0 < len(parsed.rows.labels) < len(text_lines)
+
+
+def test_the_shortest_and_the_longest_lines_are_parsed_alike(make_line):
+    check_parsed([b"", b"1", b"1\t", make_line(value="").encode(), b"0" * MAX_LINE_BYTES, b"\t" * (MAX_LINE_BYTES + 1)])
+    check_parsed([make_line().encode()[:-1]])  # the last value lacks its last digit, at the end of the text
+
+
+def test_rows_of_a_log_are_parsed_alike(make_log):
+    parsed = check_parsed(make_log(500).encode().splitlines(), first_line=7)
+    assert parsed.rows.row_numbers.tolist() == list(range(7, 507))
+
+
+values = st.integers(0, 9) | st.integers(0, 2**32 - 1)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(values, st.booleans(), st.booleans()), max_size=80))
+def test_values_are_counted_alike(rows):
+    column, present, chosen = (np.array([row[i] for row in rows], t) for i, t in enumerate((np.uint32, bool, bool)))
+    ours, theirs = native.count_values(column, present, chosen), counts.count_values(column, present, chosen)
+    assert np.array_equal(ours[0], theirs[0])
+    assert ours[0].dtype == theirs[0].dtype
+    assert ours[1] == theirs[1]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.sets(values, max_size=30), min_size=1, max_size=4),
+    st.lists(st.tuples(values, st.booleans()), min_size=1, max_size=200),
+    st.sampled_from(["int32", "int64"]),
+)
+def test_values_are_encoded_alike(known, rows, dtype):
+    fields, base = [], 2**31 - 100 if dtype == "int32" else 2**40
+    for of_field in known:
+        of_field = np.array([*of_field, MISSING])
+        fields.append(lookup.make_lookup(FieldVocabulary("C", 3, base, of_field, np.ones(len(of_field), np.int64))))
+    column = np.array([value for value, _ in rows] + [value for of_field in known for value in of_field], np.uint32)
+    present = np.array([is_present for _, is_present in rows] + [True] * (len(column) - len(rows)))
+    columns, presents = np.tile(column, (len(fields), 1)), np.tile(present, (len(fields), 1))
+    for stop in (len(column), len(column) - 1):  # rows that fill the columns' room, and fewer
+        arguments = (fields, columns[:, :stop], presents[:, :stop], dtype)
+        ours, theirs = native.encode_values(*arguments), lookup.encode_values(*arguments)
+        assert ours.dtype == theirs.dtype == dtype
+        assert np.array_equal(ours, theirs)
+
+
+def test_the_native_kernels_are_chosen_where_they_are_built():
+    assert choose_kernels("auto").name == choose_kernels("native").name == "native"
+    assert choose_kernels("numpy").name == "numpy"
+
+
+def test_a_missing_library_says_how_to_build_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("LOG_KERNELS_LIBRARY", str(tmp_path / "none.so"))
+    native.load.cache_clear()
+    try:
+        with pytest.raises(FileNotFoundError, match=r"none.so is missing; run `make native`.*prepare.kernels=numpy"):
+            native.load()
+        assert not native.is_available()
+    finally:
+        native.load.cache_clear()
