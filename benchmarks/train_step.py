@@ -66,8 +66,6 @@ class Group:
         environment = {"OMP_NUM_THREADS": str(workload.threads), "GLOG_v": "3"}
         if self.workload.fold_numeric:
             environment |= KEEP_PAGES
-        if name == "stock":
-            environment["DENSE_LAYER_LIBRARY"] = "none"  # MindSpore's own operators make the tower, too
         return Contender(name, MODULES[name], [name, workload.to_json()], environment)
 
 

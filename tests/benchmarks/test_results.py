@@ -4,9 +4,11 @@ import datetime
 
 import pytest
 
+from benchmarks import __main__ as runner
 from benchmarks import results
 from benchmarks.results import BEST_FORM, TARGETS, Target, replace_section, section, summary
 
+MACHINE = {"processor": "Some CPU", "cores": 2, "python": "3.11.7", "commit": "abc123"}
 SHARE = "step bf16: share of what the matmuls alone allow"
 
 
@@ -67,8 +69,20 @@ def test_broken_markers_are_an_error_that_names_them(text):
         replace_section(text, "a", "Title", "new")
 
 
+def test_a_run_of_one_benchmark_leaves_the_figures_of_the_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "RESULTS_TEXT", tmp_path / "results.md")
+    monkeypatch.setattr(runner, "RESULTS_JSON", tmp_path / "results.json")
+    kernels = {"machine": MACHINE, "kernels": {"ratios": {"ftrl faster than stock": 5.0}}}
+    growth = {"machine": MACHINE, "batches": [{"batch": size, "microseconds_per_row": 1} for size in (16_000, 65_536)]}
+    runner.keep("kernels", runner.BENCHMARKS["kernels"], "kernel times", kernels)
+    runner.keep("growth", runner.BENCHMARKS["growth"], "growing times", growth)
+    text = (tmp_path / "results.md").read_text()
+    for line in ("kernel times", "growing times", "`python -m benchmarks.kernels --growth`", "| ≥ 4 | 5.00 | yes |"):
+        assert line in text
+    assert results.read_results(tmp_path / "results.json") == {"kernels": kernels, "growth": growth}
+
+
 def test_a_section_says_what_its_figures_depend_on():
-    machine = {"processor": "Some CPU", "cores": 2, "python": "3.11.7", "commit": "abc123"}
-    text = section("python -m x", "line 1\n", {"machine": machine}, datetime.date(2026, 1, 2))
+    text = section("python -m x", "line 1\n", {"machine": MACHINE}, datetime.date(2026, 1, 2))
     for part in ("`python -m x`", "2026-01-02", "abc123", "Some CPU, 2 cores", "numpy ", "```text\nline 1\n```"):
         assert part in text
