@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-PYTHON ?= python3.11
+PYTHON ?= $(firstword $(shell command -v python3.11 python3) python3)
 VENV ?= .venv
 RUN_PYTHON := $(CURDIR)/$(VENV)/bin/python
 CONFIG ?= configs/criteo.yaml
@@ -23,6 +23,8 @@ help:  ## list every target
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
 
 $(VENV)/.installed: pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "error: MindSpore 2.10 is set up \
+	on Python 3.11 here, $(PYTHON) is $$($(PYTHON) -V 2>&1); install it or give PYTHON=..." >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	# Headers alone: the library is the one that MindSpore ships.
@@ -37,9 +39,9 @@ setup: $(VENV)/.installed  ## make .venv with the pinned packages, and the nativ
 
 .PHONY: native
 native: $(VENV)/.installed  ## build the native parts: log kernels, host tables, dense layer
-	@$(MAKE) --no-print-directory -C data_prep/csrc all
-	@$(MAKE) --no-print-directory -C app/tables/csrc all
-	@$(MAKE) --no-print-directory -C app/csrc PYTHON=$(RUN_PYTHON) all
+	@$(MAKE) --no-print-directory -s -C data_prep/csrc all
+	@$(MAKE) --no-print-directory -s -C app/tables/csrc all
+	@$(MAKE) --no-print-directory -s -C app/csrc PYTHON=$(RUN_PYTHON) all
 
 .PHONY: native-sanitize
 native-sanitize: setup  ## run the native kernels' and tables' tests under AddressSanitizer and UBSan
@@ -64,8 +66,9 @@ train: setup  ## train, or go on with, the run in device_0: DATASET=prepared EPO
 	CONFIG=$(abspath $(CONFIG)) bash scripts/run_auto_parallel_train.sh 1 $(EPOCHS) $(DATASET) $(RANK_TABLE_FILE) $(ARGS)
 
 .PHONY: eval
-eval: setup  ## judge a run's best checkpoint: RUN=device_0 SPLIT=test CHECKPOINT=
-	$(RUN_PYTHON) -m app evaluate --run $(RUN) --split $(SPLIT) $(if $(CHECKPOINT),--checkpoint $(CHECKPOINT))
+eval: setup  ## judge a run's best checkpoint: RUN=device_0 SPLIT=test CHECKPOINT= DATASET=
+	$(RUN_PYTHON) -m app evaluate --run $(RUN) --split $(SPLIT) $(if $(CHECKPOINT),--checkpoint $(CHECKPOINT)) \
+		$(if $(filter command environment,$(firstword $(origin DATASET))),--dataset $(DATASET))
 
 .PHONY: demo
 demo: setup  ## the whole way on a synthetic log, in minutes: ROWS=400000 -> demo/

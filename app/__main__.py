@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from app import device
@@ -15,6 +16,7 @@ from app.checkpoint import best_or_newest
 from app.cluster import check_rank_table
 from app.config import Config
 from app.dataset import check_files
+from app.evaluate import describe, evaluate_checkpoint, one_line, saved_config
 from app.run_folder import open_run, run_checkpoints
 from app.tables import pick_backend
 from data_prep import settings
@@ -112,14 +114,12 @@ def _print_placement(config: Config, target: str, backend: str) -> None:
 
 def _evaluate(arguments: argparse.Namespace) -> None:
     path = arguments.checkpoint or best_or_newest(run_checkpoints(arguments.run))
-    device_options = device.DeviceOptions(target="CPU")
-    device.prepare_environment(device_options)
-    device.select_device(device_options)
-    from app.evaluate import describe, evaluate_checkpoint, one_line
-
+    options = replace(saved_config(path).device, target="auto")  # threads and precision as in training
+    device.prepare_environment(options)
+    device.select_device(options)
     evaluation = evaluate_checkpoint(path, arguments.split, arguments.dataset)
     print(describe(evaluation))
-    if arguments.run.is_dir():
+    if arguments.run.resolve() in path.resolve().parents:
         with (arguments.run / "eval.log").open("a", encoding="utf-8") as eval_log:
             eval_log.write(one_line(evaluation.split, evaluation.epoch, evaluation.step, evaluation.metrics) + "\n")
 

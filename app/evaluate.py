@@ -19,7 +19,7 @@ from app.prefetch import Prefetcher
 from app.run_folder import data_identity, first_difference
 from app.tables.interface import UniqueIds
 from data_prep import settings
-from data_prep.schema import Schema, read_schema
+from data_prep.schema import Schema, read_schema, row_numbers_file
 from data_prep.truth import Best, best_possible
 
 log = logging.getLogger(__name__)
@@ -77,16 +77,21 @@ def evaluate_checkpoint(path: Path, split: str, dataset: Path | None, config: Co
     schema = read_schema(folder)
     check_files(folder, schema)
     _check_same_vocabulary(manifest, schema, folder)
-    config = config or settings.merge(Config(), manifest.config, where=str(path / checkpoint.MANIFEST))
+    config = config or saved_config(path)
     batch_size = config.eval.batch_size or config.train.batch_size
     scorer = load_for_scoring(path, config, schema, batch_size)
     metrics = measure(folder, schema, split, batch_size, scorer.tables.unique, scorer)
     return Evaluation(path, manifest.step, manifest.last_epoch, split, metrics, best_on(folder, schema, split))
 
 
+def saved_config(path: Path) -> Config:
+    """The settings of the run that wrote a checkpoint."""
+    return settings.merge(Config(), checkpoint.read_manifest(path).config, where=str(path / checkpoint.MANIFEST))
+
+
 def best_on(folder: Path, schema: Schema, split: str) -> Best | None:
     """The best that any model can do on these rows, where the log is synthetic and its truth is still there."""
-    truth, rows = schema.source.get("truth"), folder / f"row_numbers-{split}.npy"
+    truth, rows = schema.source.get("truth"), folder / row_numbers_file(split)
     if not truth or not Path(truth).is_file() or not rows.is_file():
         return None
     return best_possible(Path(truth), np.load(rows))

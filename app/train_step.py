@@ -173,7 +173,7 @@ class ForwardBackward(nn.Cell):
     def all_finite(self, values: Tensor) -> Tensor:
         """Whether a sum of all values is finite, which it is only if every value is.
 
-        A matrix is summed by its product with ones, which reads it once on all cores: ReduceSum takes ten times as long.
+        A matrix is summed by a product with ones, which reads it once on all cores: ReduceSum takes ten times as long.
         """
         if values.ndim > 1:
             matrix = values.reshape(-1, values.shape[-1])
