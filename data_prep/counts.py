@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 _COUNT_BITS = np.uint64(32)
 _COUNT_MASK = np.uint64(2**32 - 1)
 _WORD_BYTES = 8
+_WAITING_WORDS = 1 << 22  # at least so many wait for a merge
 _BLOCK_WORDS = 1 << 20  # worked on at a time, so that only the words themselves need much memory
 
 
@@ -75,7 +76,7 @@ class ValueCounts:
             waiting.append(words)
             self._num_waiting += len(words)
         num_merged = sum(map(len, self._merged))
-        if self._num_waiting >= max(_BLOCK_WORDS, num_merged) or num_merged + self._num_waiting > self._limit_words:
+        if self._num_waiting >= max(_WAITING_WORDS, num_merged) or num_merged + self._num_waiting > self._limit_words:
             self._merge()
 
     def frequent(self, field: int, min_count: int) -> NDArray[np.uint64]:
@@ -94,10 +95,10 @@ class ValueCounts:
         return np.concatenate(parts)
 
     def close(self) -> None:
-        """Remove the runs."""
+        """Forget all counts, and remove the runs."""
         for run in self._runs:
             run.path.unlink()
-        self._runs = []
+        self._runs, self._merged = [], []
 
     def _merge(self) -> None:
         for field, waiting in enumerate(self._waiting):

@@ -46,7 +46,10 @@ class Chunk:
     first_line: int
     num_lines: int
     lines: bytes
-    offset: int | None = None  # of the lines in the log's file, where they lie there as they are
+
+    def load(self) -> Chunk:
+        """Itself; a `raw_log.StoredChunk` reads its lines."""
+        return self
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,7 @@ def parse_chunk(chunk: Chunk) -> ParsedChunk:
     separators = np.flatnonzero(text.bytes[: text.end] - np.uint8(_TAB) < 2)
     line_lasts = np.flatnonzero(text.bytes[separators] == _NEWLINE)  # places in `separators`
     line_ends = separators[line_lasts]
+    check_num_lines(chunk, len(line_ends))
     line_starts = np.concatenate([[text.first], line_ends[:-1] + 1])
 
     reasons = np.zeros(len(line_ends), np.int8)
@@ -121,6 +125,16 @@ def parse_chunk(chunk: Chunk) -> ParsedChunk:
             for line in bad
         ),
     )
+
+
+def check_num_lines(chunk: Chunk, num_lines: int) -> None:
+    """Raise ValueError where a chunk, which a worker may have read itself, has not the lines that were counted."""
+    if num_lines != chunk.num_lines:
+        raise ValueError(
+            f"the log changed while it was read: {chunk.num_lines:,} lines were counted from line "
+            f"{chunk.first_line + 1:,} on, now there are {'more' if num_lines < 0 else f'{num_lines:,}'}; prepare it "
+            "again when it is at rest"
+        )
 
 
 def _cells(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from data_prep.options import PrepareOptions
 
 _MIB = 1 << 20
+LIMIT_FOR_EARLY_IMPORT = 2048 * _MIB  # below, the counts of the first reading need MindSpore's room
 _MAIN_BYTES = 200 * _MIB  # Python, its libraries and the chunks under way
 _WORKER_BYTES = 120 * _MIB
 

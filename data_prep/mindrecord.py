@@ -9,8 +9,9 @@ Letters: n rows of a block, N numeric columns, C categorical fields.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,17 @@ class WrittenFile:
 
 def _file_name(split: str, number: int) -> str:
     return f"{split}-{number:05d}.mindrecord"
+
+
+def import_mindspore_early() -> None:
+    """Import MindSpore beside the first reading, which leaves room on the cores, not before the first write."""
+
+    def run() -> None:
+        with suppress(ImportError):  # the first write says what is missing
+            import mindspore.mindrecord  # noqa: F401
+
+    # Not a daemon: an interpreter that ends in the middle of an import may crash.
+    threading.Thread(target=run, name="import mindspore").start()
 
 
 class MindRecordWriter:

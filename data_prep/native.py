@@ -24,6 +24,7 @@ from data_prep.criteo import (
     Chunk,
     LogRows,
     ParsedChunk,
+    check_num_lines,
     reject_line,
 )
 from data_prep.lookup import FieldLookup, ids_room
@@ -130,6 +131,7 @@ def parse_chunk(chunk: Chunk) -> ParsedChunk:
         _Rejects(*(_address(column) for column in (lines, starts, ends, reasons))),
         num_rejects,
     )
+    check_num_lines(chunk, num_rows + num_rejects.value)
     bad = range(num_rejects.value)
     rows.row_numbers[:num_rows] += chunk.first_line
     return ParsedChunk(

@@ -31,7 +31,7 @@ from data_prep.criteo import Chunk
 from data_prep.encode import EncodedRows, Encoder, numeric_fields
 from data_prep.executors import map_in_order, num_cores
 from data_prep.lookup import LookupFile, LookupWriter
-from data_prep.mindrecord import FILE_ROWS, MindRecordWriter, WrittenFile
+from data_prep.mindrecord import FILE_ROWS, MindRecordWriter, WrittenFile, import_mindspore_early
 from data_prep.options import PrepareOptions
 from data_prep.raw_log import CHUNK_BYTES, Fingerprint, StoredChunk, changed_while_read, find_log, open_log
 from data_prep.shuffle import WindowShuffle
@@ -68,6 +68,8 @@ def prepare(
     log_path = find_log(input_path)
     with _new_folder(output, overwrite) as folder:
         started = time.monotonic()
+        if options.memory_limit_bytes >= memory.LIMIT_FOR_EARLY_IMPORT:
+            import_mindspore_early()
         reading = _LogReading(log_path, memory.num_workers(options, num_cores()), chunk_bytes)
         split = make_split(options, reading.count_lines)
         statistics = _count(reading, split, options, folder)
@@ -125,46 +127,72 @@ class _LogReading:
 
     def __init__(self, path: Path, num_workers: int, chunk_bytes: int) -> None:
         self.path = path
-        self.fingerprint: Fingerprint | None = None
         self.num_workers = num_workers
         self._chunk_bytes = chunk_bytes
+        self._before = _file_state(path)
+        self._fingerprint: Fingerprint | None = None
+        self._places: list[Chunk | StoredChunk] | None = None  # of a log that is not packed, once it was read
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """Of the log's file, after a reading."""
+        assert self._fingerprint is not None
+        return self._fingerprint
 
     def count_lines(self) -> int:
         """Lines of the log."""
-        num_lines = 0
-        for chunk in self._chunks("count lines"):
-            num_lines += chunk.num_lines
-        return num_lines
+        return sum(chunk.num_lines for chunk in self._chunks("count lines"))
 
     def run(self, function: Callable[[Chunk], Result], consume: Callable[[Result], None], title: str) -> None:
         """One reading: `function` of each chunk on the workers, their results to `consume` in the chunks' order."""
         # Closed at once on an error too: workers and progress bar are gone before anything is said or removed.
         with (
             closing(self._chunks(title)) as chunks,
-            closing(map_in_order(_OnChunk(function), map(self._task, chunks), self.num_workers)) as results,
+            closing(map_in_order(_OnChunk(function), chunks, self.num_workers)) as results,
         ):
             for result in results:
                 consume(result)
 
-    def _task(self, chunk: Chunk) -> Chunk | StoredChunk:
-        """What to send to a worker."""
-        stored = StoredChunk.of(chunk, self.path) if self.num_workers > 1 else None
-        return stored or chunk
-
-    def _chunks(self, title: str) -> Generator[Chunk, None, None]:
-        size = self.path.stat().st_size
-        with (
-            open_log(self.path) as reader,
-            tqdm(total=size, desc=title, unit="B", unit_scale=True, mininterval=0.5) as bar,
-        ):
-            for chunk in reader.chunks(self._chunk_bytes):
+    def _chunks(self, title: str) -> Generator[Chunk | StoredChunk, None, None]:
+        with tqdm(total=self._before.size, desc=title, unit="B", unit_scale=True, mininterval=0.5) as bar:
+            for chunk, stored_bytes_read in self._places_read() if self._places else self._read():
                 yield chunk
                 rows = chunk.first_line + chunk.num_lines
                 bar.set_postfix_str(f"{rows / bar.format_dict['elapsed']:,.0f} rows/s", refresh=False)
-                bar.update(reader.stored_bytes_read - bar.n)
-        if self.fingerprint not in (None, reader.fingerprint):
+                bar.update(stored_bytes_read - bar.n)
+        if _file_state(self.path) != self._before:
             raise ValueError(changed_while_read(self.path))
-        self.fingerprint = reader.fingerprint
+
+    def _read(self) -> Iterator[tuple[Chunk | StoredChunk, int]]:
+        """Chunks as the log is read, each with how far that is in bytes of its file."""
+        places: list[Chunk | StoredChunk] = []
+        with open_log(self.path) as reader:
+            for chunk in reader.chunks(self._chunk_bytes):
+                if reader.is_plain:
+                    places.append(chunk)
+                yield chunk, reader.stored_bytes_read
+        self._fingerprint, self._places = reader.fingerprint, places
+
+    def _places_read(self) -> Iterator[tuple[Chunk | StoredChunk, int]]:
+        """The same of a log that need not be read here again: the workers read it."""
+        assert self._places is not None
+        for chunk in self._places:
+            end = chunk.offset + chunk.num_bytes if isinstance(chunk, StoredChunk) else self._before.size
+            yield chunk, end
+
+
+@dataclass(frozen=True)
+class _FileState:
+    """What changes when a file does."""
+
+    size: int
+    modified_ns: int
+    inode: int
+
+
+def _file_state(path: Path) -> _FileState:
+    status = path.stat()
+    return _FileState(status.st_size, status.st_mtime_ns, status.st_ino)
 
 
 @dataclass(frozen=True)
@@ -174,7 +202,7 @@ class _OnChunk(Generic[Result]):
     function: Callable[[Chunk], Result]
 
     def __call__(self, task: Chunk | StoredChunk) -> Result:
-        return self.function(task.load() if isinstance(task, StoredChunk) else task)
+        return self.function(task.load())
 
 
 def _count(reading: _LogReading, split: Split, options: PrepareOptions, folder: Path) -> LogStatistics:
@@ -333,7 +361,6 @@ def _describe(
 
 
 def _describe_source(reading: _LogReading, statistics: LogStatistics) -> dict[str, Any]:
-    assert reading.fingerprint is not None
     truth = truth_path(reading.path)
     return {
         "name": reading.path.name,

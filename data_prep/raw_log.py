@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
 import xxhash
 
@@ -103,21 +103,14 @@ class StoredChunk:
     first_line: int
     num_lines: int
 
-    @classmethod
-    def of(cls, chunk: Chunk, path: Path) -> StoredChunk | None:
-        """The place of a chunk, None where it does not lie in the file as it is."""
-        if chunk.offset is None:
-            return None
-        return cls(path, chunk.offset, len(chunk.lines), chunk.first_line, chunk.num_lines)
-
     def load(self) -> Chunk:
         """The chunk. Raises ValueError where other lines are there now."""
         with self.path.open("rb") as file:
             file.seek(self.offset)
             lines = file.read(self.num_bytes)
-        if len(lines) != self.num_bytes or not lines.endswith(b"\n") or lines.count(b"\n") != self.num_lines:
+        if len(lines) != self.num_bytes or not lines.endswith(b"\n"):
             raise ValueError(changed_while_read(self.path))
-        return Chunk(self.first_line, self.num_lines, lines, self.offset)
+        return Chunk(self.first_line, self.num_lines, lines)
 
 
 def changed_while_read(path: Path) -> str:
@@ -128,37 +121,51 @@ def changed_while_read(path: Path) -> str:
 class LogReader:
     """One reading of the log, from its first line to its last."""
 
-    def __init__(self, stored: StoredFile, stream: BinaryIO, is_plain: bool) -> None:
+    def __init__(self, stored: StoredFile, stream: io.BufferedIOBase, plain_path: Path | None) -> None:
         self._stored = stored
         self._stream = stream
-        self._is_plain = is_plain
+        self._plain_path = plain_path  # of the file where it is not packed
         self.fingerprint: Fingerprint | None = None  # known when the reading is over
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the file holds the log as it is."""
+        return self._plain_path is not None
 
     @property
     def stored_bytes_read(self) -> int:
         """How far the reading is, in bytes of the file as stored."""
         return self._stored.bytes_read
 
-    def chunks(self, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chunk]:
+    def chunks(self, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chunk | StoredChunk]:
         """The log cut at line ends into chunks of about `chunk_bytes`; a last line without line end gets one.
 
         Raises ValueError where the file is damaged.
         """
-        first_line, rest, num_read, is_whole = 0, b"", 0, True
-        while data := self._stream.read(chunk_bytes):
-            num_read += len(data)
-            data = rest + data
-            end = data.rfind(b"\n") + 1
+        # One buffer for all chunks, as fresh memory costs more than the reading. What follows the last line end
+        # moves to the front; only where a line is longer than a chunk does the buffer grow.
+        buffer, filled, offset, first_line, num_dropped = bytearray(chunk_bytes), 0, 0, 0, 0
+        while num_read := self._stream.readinto(memoryview(buffer)[filled:]):
+            filled += num_read
+            end = buffer.rfind(b"\n", 0, filled) + 1
             if end:
-                num_lines = data.count(b"\n")
-                offset = num_read - len(data) if self._is_plain and is_whole else None
-                yield Chunk(first_line, num_lines, data[:end], offset)
+                num_lines = buffer.count(b"\n", 0, end)
+                if self._plain_path is not None and not num_dropped:
+                    yield StoredChunk(self._plain_path, offset, end, first_line, num_lines)
+                else:
+                    yield Chunk(first_line, num_lines, bytes(buffer[:end]))
                 first_line += num_lines
-            # The parser rejects a longer line whatever follows, so that may be forgotten.
-            rest = data[end:][: MAX_LINE_BYTES + 1]
-            is_whole = (is_whole or end > 0) and len(data) - end == len(rest)
-        if rest:
-            yield Chunk(first_line, 1, rest + b"\n")
+                offset += end + num_dropped
+                buffer[: filled - end] = buffer[end:filled]
+                filled, num_dropped = filled - end, 0
+            elif filled == len(buffer) > MAX_LINE_BYTES:
+                # The parser rejects a longer line whatever follows, so that may be forgotten.
+                num_dropped += filled - MAX_LINE_BYTES - 1
+                filled = MAX_LINE_BYTES + 1
+            elif filled == len(buffer):
+                buffer.extend(bytes(filled))
+        if filled:
+            yield Chunk(first_line, 1, bytes(buffer[: min(filled, MAX_LINE_BYTES + 1)]) + b"\n")
 
 
 @contextmanager
@@ -171,7 +178,7 @@ def open_log(path: Path) -> Iterator[LogReader]:
         buffered = io.BufferedReader(stored, _READ_BYTES)
         try:
             with _unpacked(path, buffered) as stream:
-                reader = LogReader(stored, stream, is_plain=stream is buffered)
+                reader = LogReader(stored, stream, path if stream is buffered else None)
                 yield reader
             reader.fingerprint = stored.fingerprint()
         except (EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError) as error:
@@ -182,20 +189,20 @@ def open_log(path: Path) -> Iterator[LogReader]:
 
 
 @contextmanager
-def _unpacked(path: Path, stored: BinaryIO) -> Iterator[BinaryIO]:
+def _unpacked(path: Path, stored: io.BufferedIOBase) -> Iterator[io.BufferedIOBase]:
     """The log's text, whatever its file's name says it is packed in."""
     if path.name.endswith(_TAR_ENDINGS):
-        with gzip.GzipFile(fileobj=stored) as unzipped, _log_in_tar(path, cast(BinaryIO, unzipped)) as text:
+        with gzip.GzipFile(fileobj=stored) as unzipped, _log_in_tar(path, unzipped) as text:
             yield text
     elif path.name.endswith(".gz"):
         with gzip.GzipFile(fileobj=stored) as unzipped:
-            yield cast(BinaryIO, unzipped)
+            yield unzipped
     else:
         yield stored
 
 
 @contextmanager
-def _log_in_tar(path: Path, unzipped: BinaryIO) -> Iterator[BinaryIO]:
+def _log_in_tar(path: Path, unzipped: io.BufferedIOBase) -> Iterator[io.BufferedIOBase]:
     """The member train.txt of an archive, which is read in one go; on leaving, the rest is read and checked."""
     with tarfile.open(fileobj=unzipped, mode="r|", bufsize=_READ_BYTES) as archive:
         members = _safe_members(path, archive)
@@ -205,7 +212,7 @@ def _log_in_tar(path: Path, unzipped: BinaryIO) -> Iterator[BinaryIO]:
             if member.isfile() and PurePosixPath(member.name).name == MEMBER:
                 stream = archive.extractfile(member)
                 assert stream is not None
-                yield cast(BinaryIO, stream)
+                yield cast(io.BufferedIOBase, stream)
                 break
         else:
             raise ValueError(f"{path} holds no {MEMBER}; it holds: {', '.join(names) or 'nothing'}")

@@ -27,7 +27,7 @@ typedef enum {
   LOG_KERNELS_CATEGORICAL = 5
 } LogKernelsReason;
 
-// A row's cells as columns of `capacity` >= L cells each, of which the first n are filled.
+// Cells as columns of `capacity` >= L rows each, of which the first n are filled.
 typedef struct {
   int64_t capacity;
   int64_t* line_numbers;      // [capacity] within the chunk, from 0
@@ -59,7 +59,8 @@ typedef struct {
 } LogKernelsVocabulary;
 
 // criteo.parse_chunk: the good lines of `text` [num_bytes], which ends in '\n', as rows, the others as rejects.
-// Returns n; *num_rejects is L - n. `max_line_bytes` is the length from which a line is too long.
+// Returns n; *num_rejects is L - n. -1 and 0 where L is more than the capacity: the outputs mean nothing then.
+// A line of more than `max_line_bytes` is too long.
 LOG_KERNELS_API int64_t log_kernels_parse(const uint8_t* text, int64_t num_bytes, int64_t max_line_bytes,
                                           const LogKernelsRows* rows, const LogKernelsRejects* rejects,
                                           int64_t* num_rejects);

@@ -109,6 +109,10 @@ int64_t log_kernels_parse(const uint8_t* text, int64_t num_bytes, int64_t max_li
   std::int64_t num_rows = 0, num_bad = 0;
   for (const std::uint8_t* line = text; line < text_end;) {
     const std::int64_t line_number = num_rows + num_bad;
+    if (line_number == rows->capacity) {
+      *num_rejects = 0;
+      return -1;
+    }
     LogKernelsReason bad_cell;
     const std::uint8_t* const next = parser.parse(line, num_rows, &bad_cell);
     if (next != nullptr) {

@@ -32,6 +32,7 @@ def test_counts_add_up_over_chunks_in_memory_and_on_disk(tmp_path_factory, chunk
     folder = tmp_path_factory.mktemp("counts")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(counts, "_BLOCK_WORDS", block_words)
+        patch.setattr(counts, "_WAITING_WORDS", block_words)
         log = ValueCounts(2, folder, limit)
         for chunk in chunks:
             log.add([count(field) for field in chunk])

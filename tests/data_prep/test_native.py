@@ -87,6 +87,14 @@ def test_the_shortest_and_the_longest_lines_are_parsed_alike(make_line):
     check_parsed([make_line().encode()[:-1]])  # the last value lacks its last digit, at the end of the text
 
 
+@pytest.mark.parametrize("parse_chunk", [criteo.parse_chunk, native.parse_chunk])
+@pytest.mark.parametrize(("counted", "found"), [(2, "(3|more)"), (4, "3")])
+def test_other_lines_than_were_counted_are_an_error(make_line, parse_chunk, counted, found):
+    lines = (make_line() + "\n").encode() * 3
+    with pytest.raises(ValueError, match=f"{counted} lines were counted from line 11 on, now there are {found};"):
+        parse_chunk(Chunk(10, counted, lines))
+
+
 def test_rows_of_a_log_are_parsed_alike(make_log):
     parsed = check_parsed(make_log(500).encode().splitlines(), first_line=7)
     assert parsed.rows.row_numbers.tolist() == list(range(7, 507))

@@ -23,7 +23,7 @@ def write_tar(path, members):
 
 def read_all(path, chunk_bytes=100):
     with open_log(path) as reader:
-        return b"".join(chunk.lines for chunk in reader.chunks(chunk_bytes))
+        return b"".join(chunk.load().lines for chunk in reader.chunks(chunk_bytes))
 
 
 def test_text_gzip_and_tar_give_the_same_lines(tmp_path):
@@ -40,7 +40,7 @@ def test_chunks_are_whole_lines_and_all_of_them(tmp_path_factory, lines, chunk_b
     path = tmp_path_factory.mktemp("raw") / "train.txt"
     path.write_bytes(b"\n".join(lines))
     with open_log(path) as reader:
-        chunks = list(reader.chunks(chunk_bytes))
+        chunks = [chunk.load() for chunk in reader.chunks(chunk_bytes)]
     expected = lines[:-1] if lines and not lines[-1] else lines  # what follows the last line end is no line
     assert b"".join(chunk.lines for chunk in chunks) == b"".join(line + b"\n" for line in expected)
     next_line = 0
@@ -56,11 +56,11 @@ def test_a_file_without_line_ends_does_not_fill_the_memory(tmp_path, chunk_bytes
     path = tmp_path / "train.txt"
     path.write_bytes(b"a\n" + b"x" * 500_000 + b"\nb")
     with open_log(path) as reader:
-        lines = b"".join(chunk.lines for chunk in reader.chunks(chunk_bytes)).split(b"\n")
+        lines = b"".join(chunk.load().lines for chunk in reader.chunks(chunk_bytes)).split(b"\n")
     assert [lines[0], *lines[2:]] == [b"a", b"b", b""]
     assert len(lines[1]) > MAX_LINE_BYTES
     if chunk_bytes == 1000:
-        assert len(lines[1]) < MAX_LINE_BYTES + 3 * chunk_bytes
+        assert len(lines[1]) < 2 * (MAX_LINE_BYTES + chunk_bytes)
 
 
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n", b"\nlast"])
@@ -71,7 +71,7 @@ def test_the_longest_line_is_as_long_for_any_chunk_size(tmp_path, extra_bytes, e
     rejects = []
     for chunk_bytes in (1000, MAX_LINE_BYTES + 7, 10**6):
         with open_log(path) as reader:
-            rejects.append(b"".join(parse_chunk(chunk).rejects_tsv for chunk in reader.chunks(chunk_bytes)))
+            rejects.append(b"".join(parse_chunk(chunk.load()).rejects_tsv for chunk in reader.chunks(chunk_bytes)))
     assert rejects[0] == rejects[1] == rejects[2]
     assert (b"too long" in rejects[0]) == (extra_bytes + end.startswith(b"\r") > 0)
 
@@ -154,3 +154,14 @@ def test_a_folder_with_several_logs_is_an_error(tmp_path):
         (tmp_path / name).touch()
     with pytest.raises(ValueError, match=r"several logs \(dac.tar.gz, train.txt\)"):
         find_log(tmp_path)
+
+
+def test_a_chunk_that_is_not_there_any_more_is_an_error(tmp_path):
+    path = tmp_path / "train.txt"
+    path.write_bytes(TEXT)
+    with open_log(path) as reader:
+        chunks = list(reader.chunks(1000))
+    for changed in (TEXT[:-1], b"x" * len(TEXT)):
+        path.write_bytes(changed)
+        with pytest.raises(ValueError, match=r"train.txt changed while it was read"):
+            chunks[-1].load()
