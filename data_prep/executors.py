@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import mmap
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 Task = TypeVar("Task")
@@ -28,11 +32,11 @@ def num_cores() -> int:
 
 
 def map_in_order(
-    function: Callable[[Task], Result], tasks: Iterable[Task], num_workers: int
+    function: Callable[[Task], Result], tasks: Iterable[Task], num_workers: int, work_folder: Path
 ) -> Generator[Result, None, None]:
     """`function` of each task, in the order of the tasks; with one worker in this process.
 
-    `function` is sent to each worker once (it may be large: a vocabulary), tasks and results with every call.
+    `function` is sent to each worker once, tasks with every call; results come through files in `work_folder`.
     Few tasks are under way at a time, so an endless stream of tasks will do. Closing the generator ends the workers.
 
     Raises MemoryError where a worker process was ended from outside.
@@ -42,16 +46,16 @@ def map_in_order(
         return
     # Fresh processes instead of forked ones: this one may hold MindSpore and its threads.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(num_workers, context, _start_worker, (function,)) as pool:
+    with ProcessPoolExecutor(num_workers, context, _start_worker, (function, work_folder)) as pool:
         waiting = iter(tasks)
-        running: deque[Future[Result]] = deque()
+        running: deque[Future[_Parcel]] = deque()
         try:
             while True:
                 free = num_workers * _TASKS_PER_WORKER - len(running)
                 running.extend(pool.submit(_call, task) for task in itertools.islice(waiting, free))
                 if not running:
                     return
-                yield running.popleft().result()
+                yield running.popleft().result().open()
         except BrokenProcessPool as error:
             raise MemoryError(
                 f"one of {num_workers} worker processes was ended from outside, most likely for want of memory; "
@@ -61,13 +65,52 @@ def map_in_order(
             pool.shutdown(wait=True, cancel_futures=True)
 
 
+@dataclass(frozen=True)
+class _Parcel:
+    """A result on its way from a worker: its arrays lie in a file, which the receiver maps into its memory.
+
+    A pipe would copy them six times in pieces of 64 KiB; a file that is removed at once seldom reaches the disk.
+    """
+
+    pickled: bytes
+    path: Path | None  # None where there are no arrays
+    sizes: list[int]  # of the arrays, in bytes
+
+    @classmethod
+    def pack(cls, result: Any, path: Path) -> _Parcel:
+        """Put a result's arrays into a new file."""
+        buffers: list[pickle.PickleBuffer] = []
+        pickled = pickle.dumps(result, protocol=5, buffer_callback=buffers.append)
+        arrays = [buffer.raw() for buffer in buffers]
+        sizes = [array.nbytes for array in arrays]
+        if sum(sizes) == 0:  # an empty file cannot be mapped
+            return cls(pickled, None, sizes)
+        with path.open("wb") as file:
+            file.writelines(arrays)
+        return cls(pickled, path, sizes)
+
+    def open(self) -> Any:
+        """The result. Its arrays keep the file's memory, the file is gone."""
+        content = memoryview(bytearray())
+        if self.path is not None:
+            with self.path.open("rb") as file:
+                content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+            self.path.unlink()
+        ends = list(itertools.accumulate(self.sizes))
+        return pickle.loads(
+            self.pickled, buffers=[content[end - size : end] for size, end in zip(self.sizes, ends, strict=True)]
+        )
+
+
 _function: Callable[[Any], Any]
+_result_paths: Iterator[Path]
 
 
-def _start_worker(function: Callable[[Any], Any]) -> None:
+def _start_worker(function: Callable[[Any], Any], work_folder: Path) -> None:
     """Keep the function for all tasks to come; Ctrl-C is the parent's business, which ends the pool."""
-    global _function
+    global _function, _result_paths
     _function = function
+    _result_paths = (work_folder / f"result-{os.getpid()}-{number}" for number in itertools.count())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _keep_freed_memory()
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -93,5 +136,5 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _call(task: Any) -> Any:
-    return _function(task)
+def _call(task: Any) -> _Parcel:
+    return _Parcel.pack(_function(task), next(_result_paths))

@@ -41,7 +41,7 @@ from data_prep.truth import truth_path
 from data_prep.vocabulary import VocabularyWriter, ids_dtype, make_vocabulary, order_values
 
 REJECTS_FILE = "rejects.tsv"
-_LOOKUP_FILE = "lookup.bin"  # while the log is read for the second time
+WORK_FOLDER = "work"  # in the folder while it is made: counts, tables and results under way
 _REJECTS_SHOWN = 5
 _REJECT_BYTES_SHOWN = 300
 
@@ -70,7 +70,9 @@ def prepare(
         started = time.monotonic()
         if options.memory_limit_bytes >= memory.LIMIT_FOR_EARLY_IMPORT:
             import_mindspore_early()
-        reading = _LogReading(log_path, memory.num_workers(options, num_cores()), chunk_bytes)
+        work_folder = folder / WORK_FOLDER
+        work_folder.mkdir()
+        reading = _LogReading(log_path, memory.num_workers(options, num_cores()), chunk_bytes, work_folder)
         split = make_split(options, reading.count_lines)
         statistics = _count(reading, split, options, folder)
         _check_statistics(statistics, options, log_path, folder)
@@ -79,7 +81,7 @@ def prepare(
 
         encoder = Encoder(numeric, vocabulary.lookup, vocabulary.ids_dtype, split, options)
         splits = _write_splits(reading, encoder, options, folder, file_rows)
-        vocabulary.lookup.path.unlink()
+        shutil.rmtree(work_folder)
         result = _describe(reading, statistics, vocabulary, numeric, splits, options, folder)
         schema.write_schema(result, folder)
     rate = statistics.num_lines / (time.monotonic() - started)
@@ -125,8 +127,9 @@ def _remove(folder: Path) -> None:
 class _LogReading:
     """Reads a log several times and makes sure that it stays the same."""
 
-    def __init__(self, path: Path, num_workers: int, chunk_bytes: int) -> None:
+    def __init__(self, path: Path, num_workers: int, chunk_bytes: int, work_folder: Path) -> None:
         self.path = path
+        self._work_folder = work_folder
         self.num_workers = num_workers
         self._chunk_bytes = chunk_bytes
         self._before = _file_state(path)
@@ -148,7 +151,7 @@ class _LogReading:
         # Closed at once on an error too: workers and progress bar are gone before anything is said or removed.
         with (
             closing(self._chunks(title)) as chunks,
-            closing(map_in_order(_OnChunk(function), chunks, self.num_workers)) as results,
+            closing(map_in_order(_OnChunk(function), chunks, self.num_workers, self._work_folder)) as results,
         ):
             for result in results:
                 consume(result)
@@ -209,7 +212,7 @@ def _count(reading: _LogReading, split: Split, options: PrepareOptions, folder: 
     """First reading: statistics of the training rows, and rejects.tsv."""
     counter = ChunkCounter(split, options.kernels, options.integer_buckets)
     num_categorical = len(categorical_fields(options.integer_buckets))
-    statistics = LogStatistics(num_categorical, folder, memory.counts_bytes(options, reading.num_workers))
+    statistics = LogStatistics(num_categorical, folder / WORK_FOLDER, memory.counts_bytes(options, reading.num_workers))
     with (folder / REJECTS_FILE).open("wb") as rejects:
 
         def consume(counts: ChunkCounts) -> None:
@@ -265,7 +268,7 @@ def _make_vocabulary(statistics: LogStatistics, options: PrepareOptions, num_num
         for place in range(len(names))
     )
     listed = VocabularyWriter(folder / schema.VOCABULARY_FILE, names)
-    searched = LookupWriter(folder / _LOOKUP_FILE)
+    searched = LookupWriter(folder / WORK_FOLDER / "lookup.bin")
     categorical = []
     for field in make_vocabulary(names, ordered, num_numeric):
         listed.add(field)
@@ -290,7 +293,7 @@ class _SplitOutput:
         """Take rows in the log's order."""
         self.clicks += int(rows.labels.sum())
         if self._shuffle is None:
-            self._row_numbers.append(rows.row_numbers)
+            self._row_numbers.append(rows.row_numbers.copy())  # a part would keep all memory of a worker's result
             self._writer.write(rows)
             return
         for piece in self._shuffle.add(rows):

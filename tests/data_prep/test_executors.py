@@ -3,6 +3,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import psutil
 import pytest
 
@@ -23,6 +24,10 @@ def imported_mindspore(_):
     return [name for name in sys.modules if name.split(".")[0] == "mindspore"]
 
 
+def make_arrays(number):
+    return str(number), np.empty(0), [np.arange(number * 1000), np.full((number, 3), number, np.float32)]
+
+
 def fail_at_3(number):
     if number == 3:
         raise ValueError("number 3")
@@ -41,40 +46,53 @@ def is_alive(process):
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_results_come_in_the_tasks_order(num_workers):
-    results = list(map_in_order(late_at_first, range(20), num_workers))
+def test_results_come_in_the_tasks_order(tmp_path, num_workers):
+    results = list(map_in_order(late_at_first, range(20), num_workers, tmp_path))
     assert [number for number, _ in results] == list(range(20))
     processes = {process for _, process in results}
     assert (os.getpid() in processes) == (num_workers == 1)
 
 
+def test_arrays_come_whole_and_leave_no_file(tmp_path):
+    results = list(map_in_order(make_arrays, range(10), 2, tmp_path))
+    for number, (name, empty, arrays) in enumerate(results):
+        assert name == str(number)
+        assert empty.shape == (0,)
+        assert np.array_equal(arrays[0], np.arange(number * 1000))
+        assert np.array_equal(arrays[1], np.full((number, 3), number, np.float32))
+        arrays[1][:] = 0  # the result is the receiver's own
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_few_tasks_are_taken_ahead_of_the_results(num_workers):
+def test_few_tasks_are_taken_ahead_of_the_results(tmp_path, num_workers):
     taken = []
-    results = map_in_order(abs, (taken.append(number) or number for number in range(1000)), num_workers)
+    results = map_in_order(abs, (taken.append(number) or number for number in range(1000)), num_workers, tmp_path)
     assert next(results) == 0
     assert len(taken) <= 2 * num_workers
     results.close()
 
 
-def test_workers_do_not_import_mindspore():
-    assert list(map_in_order(imported_mindspore, range(4), 2)) == [[]] * 4
+def test_workers_do_not_import_mindspore(tmp_path):
+    assert list(map_in_order(imported_mindspore, range(4), 2, tmp_path)) == [[]] * 4
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_an_error_in_a_task_reaches_the_caller(num_workers):
+def test_an_error_in_a_task_reaches_the_caller(tmp_path, num_workers):
     with pytest.raises(ValueError, match="number 3"):
-        list(map_in_order(fail_at_3, range(1000), num_workers))
+        list(map_in_order(fail_at_3, range(1000), num_workers, tmp_path))
 
 
-def test_a_worker_that_dies_is_an_error_that_says_what_to_do():
+def test_a_worker_that_dies_is_an_error_that_says_what_to_do(tmp_path):
     with pytest.raises(MemoryError, match=r"ended from outside.*prepare.workers=1"):
-        list(map_in_order(end_process, range(10), 2))
+        list(map_in_order(end_process, range(10), 2, tmp_path))
 
 
 def test_workers_end_when_their_parent_is_killed():
-    program = "import time; from data_prep.executors import map_in_order\n"
-    program += "for _ in map_in_order(time.sleep, iter([0, 0, 1000, 1000]), 2): print('result', flush=True)"
+    program = "import pathlib, time; from data_prep.executors import map_in_order\n"
+    program += (
+        "for _ in map_in_order(time.sleep, iter([0, 0, 1000, 1000]), 2, pathlib.Path()): print('result', flush=True)"
+    )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as parent:
         assert parent.stdout.readline() == b"result\n"
         workers = psutil.Process(parent.pid).children()
