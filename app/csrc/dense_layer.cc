@@ -12,9 +12,10 @@
 namespace dense {
 namespace {
 
-constexpr std::int64_t kRowsPerTask = 512;  // a block of x in bfloat16 and of y stay near the core
+constexpr std::int64_t kMaxRowsPerTask = 512;  // a block of x in bfloat16 and of y stay near the core
+constexpr std::int64_t kMinRowsPerTask = 64;   // fewer, and reading W again for each block costs more than threads gain
 constexpr std::int64_t kColumnsPerTask = 128;
-constexpr std::int64_t kTasksInStep = 8;  // dW's tasks come in eights, to fall evenly on 2, 4 or 8 threads
+constexpr std::int64_t kTasksInStep = 8;  // tasks come in eights, to fall evenly on 2, 4 or 8 threads
 
 int num_threads = 1;
 std::mutex layer_mutex;  // one layer runs at a time; guards num_threads and the shared scratch memory
@@ -34,6 +35,11 @@ Matrix row_major(void* data, std::int64_t columns) { return {data, columns, 1}; 
 Matrix transposed(void* data, std::int64_t columns) { return {data, 1, columns}; }
 
 std::int64_t num_blocks(std::int64_t size, std::int64_t block) { return (size + block - 1) / block; }
+
+// Rows of a block: a small batch still gives each of eight threads one.
+std::int64_t rows_per_task(std::int64_t rows) {
+  return std::clamp(num_blocks(rows, kTasksInStep), kMinRowsPerTask, kMaxRowsPerTask);
+}
 
 // Runs task(0) ... task(num_tasks - 1) on the threads; the first oneDNN error, as a number above 0, or 0.
 template <typename Task>
@@ -59,9 +65,10 @@ class Layer {
 
   int forward(float* x, float* weights, float* n, float* numeric_weights, float* y) const {
     Input* const w = rounded_weights(weights);
-    return run_tasks(num_blocks(s_.rows, kRowsPerTask), [&](std::int64_t task) {
-      const std::int64_t first = task * kRowsPerTask;
-      const std::int64_t rows = std::min(kRowsPerTask, s_.rows - first);
+    const std::int64_t block = rows_per_task(s_.rows);
+    return run_tasks(num_blocks(s_.rows, block), [&](std::int64_t task) {
+      const std::int64_t first = task * block;
+      const std::int64_t rows = std::min(block, s_.rows - first);
       const Matrix target = row_major(y + first * s_.out, s_.out);
       multiply({rows, s_.out, s_.numeric}, dnnl::memory::data_type::f32, row_major(n + first * s_.numeric, s_.numeric),
                row_major(numeric_weights, s_.out), target, Finish::kStore);
@@ -126,9 +133,10 @@ class Layer {
   // dz = dy where y > 0, else 0; dx = dz W^T. A task is a block of rows.
   int input_gradient(const float* dy, const float* y, float* weights, Input* dz, float* dx) const {
     Input* const w = rounded_weights(weights);
-    return run_tasks(num_blocks(s_.rows, kRowsPerTask), [&](std::int64_t task) {
-      const std::int64_t first = task * kRowsPerTask;
-      const std::int64_t rows = std::min(kRowsPerTask, s_.rows - first);
+    const std::int64_t block = rows_per_task(s_.rows);
+    return run_tasks(num_blocks(s_.rows, block), [&](std::int64_t task) {
+      const std::int64_t first = task * block;
+      const std::int64_t rows = std::min(block, s_.rows - first);
       relu_gradient(dy + first * s_.out, y + first * s_.out, rows * s_.out, dz + first * s_.out);
       multiply({rows, s_.in, s_.out}, kType, row_major(dz + first * s_.out, s_.out), transposed(w, s_.out),
                row_major(dx + first * s_.in, s_.in), Finish::kStore);
