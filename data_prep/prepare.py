@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,12 +33,13 @@ from data_prep.executors import map_in_order, num_cores
 from data_prep.lookup import LookupFile, LookupWriter
 from data_prep.mindrecord import FILE_ROWS, MindRecordWriter, WrittenFile, import_mindspore_early
 from data_prep.options import PrepareOptions
-from data_prep.raw_log import CHUNK_BYTES, Fingerprint, StoredChunk, changed_while_read, find_log, open_log
+from data_prep.raw_log import CHUNK_BYTES, Fingerprint, OnStored, StoredChunk, changed_while_read, find_log, open_log
 from data_prep.shuffle import WindowShuffle
 from data_prep.split import Split, make_split
 from data_prep.statistics import ChunkCounter, ChunkCounts, LogStatistics
 from data_prep.truth import truth_path
-from data_prep.vocabulary import VocabularyWriter, ids_dtype, make_vocabulary, order_values
+from data_prep.vocabulary import ids_dtype, make_vocabulary, order_values
+from data_prep.vocabulary_file import VocabularyWriter
 
 REJECTS_FILE = "rejects.tsv"
 WORK_FOLDER = "work"  # in the folder while it is made: counts, tables and results under way
@@ -151,7 +152,7 @@ class _LogReading:
         # Closed at once on an error too: workers and progress bar are gone before anything is said or removed.
         with (
             closing(self._chunks(title)) as chunks,
-            closing(map_in_order(_OnChunk(function), chunks, self.num_workers, self._work_folder)) as results,
+            closing(map_in_order(OnStored(function), chunks, self.num_workers, self._work_folder)) as results,
         ):
             for result in results:
                 consume(result)
@@ -196,16 +197,6 @@ class _FileState:
 def _file_state(path: Path) -> _FileState:
     status = path.stat()
     return _FileState(status.st_size, status.st_mtime_ns, status.st_ino)
-
-
-@dataclass(frozen=True)
-class _OnChunk(Generic[Result]):
-    """A function of chunks as one of what is sent to workers."""
-
-    function: Callable[[Chunk], Result]
-
-    def __call__(self, task: Chunk | StoredChunk) -> Result:
-        return self.function(task.load())
 
 
 def _count(reading: _LogReading, split: Split, options: PrepareOptions, folder: Path) -> LogStatistics:

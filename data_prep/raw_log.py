@@ -9,15 +9,17 @@ import gzip
 import io
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, cast
+from typing import Any, Generic, TypeVar, cast
 
 import xxhash
 
 from data_prep.criteo import MAX_LINE_BYTES, Chunk
+
+Result = TypeVar("Result")
 
 CHUNK_BYTES = 8 << 20
 MEMBER = "train.txt"  # the training log in Criteo's archive
@@ -111,6 +113,17 @@ class StoredChunk:
         if len(lines) != self.num_bytes or not lines.endswith(b"\n"):
             raise ValueError(changed_while_read(self.path))
         return Chunk(self.first_line, self.num_lines, lines)
+
+
+@dataclass(frozen=True)
+class OnStored(Generic[Result]):
+    """A function of chunks as one of chunks that may have to be read first."""
+
+    function: Callable[[Chunk], Result]
+
+    def __call__(self, task: Chunk | StoredChunk) -> Result:
+        """The function's result for the chunk, read now if need be."""
+        return self.function(task.load())
 
 
 def changed_while_read(path: Path) -> str:

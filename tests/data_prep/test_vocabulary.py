@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep import vocabulary as vocabulary_module
-from data_prep.vocabulary import MISSING, FieldVocabulary, VocabularyWriter, ids_dtype, make_vocabulary, order_values
+from data_prep import vocabulary_file
+from data_prep.vocabulary import MISSING, FieldVocabulary, ids_dtype, make_vocabulary, order_values
+from data_prep.vocabulary_file import VocabularyWriter
 
 
 def oracle(columns, num_numeric, min_count):
@@ -64,7 +65,7 @@ def test_missing_goes_by_its_count_and_before_equal_counts():
 
 
 def test_a_large_field_has_several_row_groups(tmp_path, monkeypatch):
-    monkeypatch.setattr(vocabulary_module, "_GROUP_ROWS", 2)
+    monkeypatch.setattr(vocabulary_file, "_GROUP_ROWS", 2)
     vocabulary = list(make_vocabulary(["C1"], [order_values(words({1: 9, 2: 8, 3: 7}), 10)], 0))
     write(tmp_path / "v.parquet", vocabulary)
     assert pq.ParquetFile(tmp_path / "v.parquet").num_row_groups == 2

@@ -1,0 +1,205 @@
+"""How fast is the data preparation, against the MindSpore model zoo's way and polars, and how much memory do they take?
+
+    python -m benchmarks.prepare                      5 M synthetic rows; zoo: 200,000 of them
+    python -m benchmarks.prepare --log train.txt      the first --rows of this log
+    python -m benchmarks.prepare --quick              does everything work?
+
+Each contender is a command of its own, start of Python and imports included, and takes its turn round by round. Rows/s
+are of the wall clock; CPU seconds (user + system, all processes) tell what else the machine did meanwhile. Memory is
+the peak of the sum of the Pss of all processes, looked at five times a second.
+
+The zoo's loop keeps all its rows' values in dictionaries and takes so long that it gets fewer rows; its rate hardly
+depends on them. polars needs `pip install polars`; without it only the others run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from benchmarks.timing import machine
+from data_prep.synthetic import synthesize
+
+PROJECT = Path(__file__).parents[1]
+SAMPLE_SECONDS = 0.2
+MIN_COUNT = 10
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A command that prepares `rows` of the log; `{log}` and `{output}` stand for the paths."""
+
+    rows: int
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run of a contender took."""
+
+    seconds: float
+    cpu_seconds: float
+    peak_mib: float
+
+
+def contenders(rows: int, zoo_rows: int) -> dict[str, Contender]:
+    """All that can run here."""
+    peers = ("-m", "benchmarks.peers.prepare_polars", "{log}", "{output}", "--min-count", str(MIN_COUNT), "--form")
+    chosen = {
+        "data_prep": Contender(
+            rows, ("-m", "data_prep", "prepare", "{log}", "{output}", f"prepare.min_count={MIN_COUNT}")
+        ),
+        "zoo": Contender(
+            zoo_rows, ("-m", "benchmarks.peers.prepare_zoo", "{log}", "{output}", "--min-count", str(MIN_COUNT))
+        ),
+    }
+    if importlib.util.find_spec("polars") is not None:
+        chosen["polars eager"] = Contender(rows, (*peers, "eager"))
+        chosen["polars streaming"] = Contender(rows, (*peers, "streaming"))
+    return chosen
+
+
+def run(contender: Contender, log: Path, output: Path) -> Run:
+    """Run a contender once. Raises CalledProcessError where it fails."""
+    words = [word.format(log=log, output=output) for word in contender.arguments]
+    start, cpu_before = time.perf_counter(), _children_cpu_seconds()
+    process = subprocess.Popen([sys.executable, *words], cwd=PROJECT, stderr=subprocess.DEVNULL)
+    peak = 0.0
+    while process.poll() is None:
+        peak = max(peak, tree_pss_mib(process.pid))
+        time.sleep(SAMPLE_SECONDS)
+    seconds = time.perf_counter() - start
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, words)
+    return Run(seconds, _children_cpu_seconds() - cpu_before, peak)
+
+
+def _children_cpu_seconds() -> float:
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+def tree_pss_mib(pid: int) -> float:
+    """Pss of a process and all below it: shared pages count once."""
+    try:
+        parent = psutil.Process(pid)
+        pids = [pid, *(child.pid for child in parent.children(recursive=True))]
+    except psutil.NoSuchProcess:
+        return 0.0
+    return sum(map(_pss_kib, pids)) / 1024
+
+
+def _pss_kib(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:  # it has ended
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
+
+
+def first_rows(log: Path, rows: int, path: Path) -> Path:
+    """A file with the first rows of a log."""
+    with log.open("rb") as source, path.open("wb") as target:
+        target.writelines(itertools.islice(source, rows))
+    return path
+
+
+def measure(
+    chosen: Mapping[str, Contender], logs: Mapping[int, Path], folder: Path, rounds: int
+) -> dict[str, list[Run]]:
+    """`rounds` runs of each contender, in turn, another one first each round."""
+    names = list(chosen)
+    runs: dict[str, list[Run]] = {name: [] for name in names}
+    for turn in range(rounds):
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            output = folder / "output"
+            result = run(chosen[name], logs[chosen[name].rows], output)
+            shutil.rmtree(output)
+            runs[name].append(result)
+            rate = chosen[name].rows / result.seconds
+            print(
+                f"{name:18} {rate:10,.0f} rows/s {result.cpu_seconds:8.1f} CPU s {result.peak_mib:8,.0f} MiB",
+                flush=True,
+            )
+    return runs
+
+
+def summarize(chosen: Mapping[str, Contender], runs: Mapping[str, list[Run]]) -> dict[str, dict[str, float]]:
+    """Medians of each contender, and its rate and CPU time a row as ratios to data_prep's."""
+    medians = {
+        name: {key: float(np.median([asdict(run)[key] for run in of_name])) for key in asdict(of_name[0])}
+        for name, of_name in runs.items()
+    }
+    summary: dict[str, dict[str, float]] = {}
+    for name, values in medians.items():
+        rows = chosen[name].rows
+        summary[name] = {
+            "rows": rows,
+            **values,
+            "rows_per_second": rows / values["seconds"],
+            "cpu_microseconds_per_row": 1e6 * values["cpu_seconds"] / rows,
+        }
+    ours = summary["data_prep"]
+    for values in summary.values():
+        values["data_prep_is_faster"] = ours["rows_per_second"] / values["rows_per_second"]
+        values["data_prep_needs_less_cpu"] = values["cpu_microseconds_per_row"] / ours["cpu_microseconds_per_row"]
+    return summary
+
+
+def show(summary: Mapping[str, Mapping[str, float]]) -> None:
+    """The table."""
+    print(f"\n{'median':18} {'rows':>10} {'rows/s':>10} {'CPU µs/row':>11} {'peak MiB':>9} {'data_prep is':>13}")
+    for name, values in summary.items():
+        print(
+            f"{name:18} {values['rows']:10,.0f} {values['rows_per_second']:10,.0f} "
+            f"{values['cpu_microseconds_per_row']:11.2f} {values['peak_mib']:9,.0f} "
+            f"{values['data_prep_is_faster']:8.2f} × faster"
+        )
+
+
+def main() -> None:
+    """Make the logs, run the contenders, print the table and one JSON line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--log", type=Path, help="a log of the raw form; default: a synthetic one is made")
+    parser.add_argument("--rows", type=int, default=5_000_000)
+    parser.add_argument("--zoo-rows", type=int, default=200_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--folder", type=Path, help="where logs and outputs go (1 KB a row); default: a temporary one")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="these contenders, and data_prep")
+    parser.add_argument("--quick", action="store_true", help="50,000 rows, one round")
+    command = parser.parse_args()
+    if command.quick:
+        command.rows, command.zoo_rows, command.rounds = 50_000, 5_000, 1
+    chosen = contenders(command.rows, command.zoo_rows)
+    if command.only:
+        chosen = {name: contender for name, contender in chosen.items() if name in ("data_prep", *command.only)}
+
+    with tempfile.TemporaryDirectory(dir=command.folder) as folder:
+        log = command.log or synthesize(Path(folder) / "log.txt", command.rows, seed=1).log_path
+        logs = {
+            rows: first_rows(log, rows, Path(folder) / f"{rows}.txt")
+            for rows in {contender.rows for contender in chosen.values()}
+        }
+        summary = summarize(chosen, measure(chosen, logs, Path(folder), command.rounds))
+    show(summary)
+    result = {"benchmark": "prepare", "min_count": MIN_COUNT, "rounds": command.rounds, "contenders": summary}
+    print(json.dumps(result | machine()))
+
+
+if __name__ == "__main__":
+    main()
