@@ -42,6 +42,9 @@ BENCHMARKS = {
     ),
     "huge": Benchmark("500 million rows", "benchmarks.kernels", ("--huge",), None),
     "train_step": Benchmark("The training step", "benchmarks.train_step", (), ("--quick",)),
+    "bfloat16_auc": Benchmark(
+        "bfloat16 against float32: AUC", "benchmarks.bfloat16_auc", (), ("--rows", "50000", "--seeds", "1")
+    ),
     "fbgemm": Benchmark("FBGEMM's tables", "benchmarks.peers.fbgemm_tables", (), ("--quick",)),
 }
 

@@ -38,7 +38,7 @@ class Target:
         except KeyError:
             return self.what, target, "not measured", ""
         reached = measured >= self.bound if self.sign == "≥" else measured <= self.bound
-        return self.what, target, f"{measured:.2f}", "yes" if reached else "**no**"
+        return self.what, target, f"{measured:.3g}", "yes" if reached else "**no**"
 
 
 def kernel_ratio(name: str) -> Callable[[Results], float]:
@@ -70,6 +70,11 @@ def matmul_share(results: Results) -> float:
     return min(step["over_native"] for name, step in group.items() if name.startswith("matmuls"))
 
 
+def auc_difference(results: Results) -> float:
+    """The mean paired difference between bfloat16 and float32, without its sign."""
+    return abs(float(results["bfloat16_auc"]["mean_difference"]))
+
+
 def vocabulary_growth(results: Results) -> float:
     """Seconds of lookup and update at V = 10⁸ over those at 10⁵."""
     seconds = {entry["name"]: entry["seconds"] for entry in results["growth"]["vocabularies"]}
@@ -99,6 +104,7 @@ TARGETS = (
     Target("step bf16, best form: × stock with bf16 products", "≥", 1.4, step_ratio(BEST_FORM, "bfloat16", "stock")),
     Target("step bf16, best form: × PyTorch autocast", "≥", 1.2, step_ratio(BEST_FORM, "bfloat16", "pytorch")),
     Target("step bf16: share of what the matmuls alone allow", "≥", 0.7, matmul_share),
+    Target("bf16 against float32: mean paired difference of AUC", "≤", 5e-4, auc_difference),
     Target("growth, tables: time at V = 10⁸ over 10⁵", "≤", 1.5, vocabulary_growth),
     Target("growth, batch: time a row at 65,536 over 16,000", "≤", 1.1, batch_growth),
 )
