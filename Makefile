@@ -4,7 +4,9 @@ SHELL := /bin/bash
 
 PYTHON ?= $(firstword $(shell command -v python3.11 python3) python3)
 VENV ?= .venv
-RUN_PYTHON := $(CURDIR)/$(VENV)/bin/python
+RUN_PYTHON := "$(CURDIR)/$(VENV)/bin/python"
+# The scripts take PYTHON too: theirs is the one of the environment that is set up, not the one that makes it.
+RUN_SCRIPT := PYTHON=$(RUN_PYTHON) bash
 CONFIG ?= configs/criteo.yaml
 INPUT ?= data/dac.tar.gz
 OUTPUT ?= prepared
@@ -55,24 +57,25 @@ synthesize: setup  ## make a synthetic log: ROWS=1000000 SEED=1 -> data/syntheti
 
 .PHONY: preprocess
 preprocess: setup  ## raw log to MindRecord: INPUT=data/dac.tar.gz OUTPUT=prepared CONFIG=configs/criteo.yaml ARGS=
-	$(RUN_PYTHON) -m data_prep prepare $(INPUT) $(OUTPUT) --config $(CONFIG) $(ARGS)
+	$(RUN_PYTHON) -m data_prep prepare "$(INPUT)" "$(OUTPUT)" --config "$(CONFIG)" $(ARGS)
 
 .PHONY: inspect
 inspect: setup  ## check a prepared folder and show what it holds: OUTPUT=prepared
-	$(RUN_PYTHON) -m data_prep inspect $(OUTPUT)
+	$(RUN_PYTHON) -m data_prep inspect "$(OUTPUT)"
 
 .PHONY: train
 train: setup  ## train, or go on with, the run in device_0: DATASET=prepared EPOCHS=15 CONFIG=... ARGS=section.key=value
-	CONFIG=$(abspath $(CONFIG)) bash scripts/run_auto_parallel_train.sh 1 $(EPOCHS) $(DATASET) $(RANK_TABLE_FILE) $(ARGS)
+	CONFIG="$(CONFIG)" $(RUN_SCRIPT) scripts/run_auto_parallel_train.sh 1 "$(EPOCHS)" "$(DATASET)" \
+		"$(RANK_TABLE_FILE)" $(ARGS)
 
 .PHONY: eval
 eval: setup  ## judge a run's best checkpoint: RUN=device_0 SPLIT=test CHECKPOINT= DATASET=
-	$(RUN_PYTHON) -m app evaluate --run $(RUN) --split $(SPLIT) $(if $(CHECKPOINT),--checkpoint $(CHECKPOINT)) \
-		$(if $(filter command environment,$(firstword $(origin DATASET))),--dataset $(DATASET))
+	$(RUN_PYTHON) -m app evaluate --run "$(RUN)" --split "$(SPLIT)" $(if $(CHECKPOINT),--checkpoint "$(CHECKPOINT)") \
+		$(if $(filter command environment,$(firstword $(origin DATASET))),--dataset "$(DATASET)")
 
 .PHONY: demo
-demo: setup  ## the whole way on a synthetic log, in minutes: ROWS=400000 -> demo/
-	bash scripts/run_demo.sh
+demo: setup  ## the whole way on a synthetic log, in minutes: DEMO_ROWS=400000 DEMO_EPOCHS=2 -> demo/
+	$(RUN_SCRIPT) scripts/run_demo.sh
 
 .PHONY: test
 test: setup  ## run all tests

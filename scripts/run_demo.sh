@@ -6,7 +6,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 demo_dir=${DEMO_DIR:-$project_dir/demo}
 rows=${DEMO_ROWS:-400000}
 epochs=${DEMO_EPOCHS:-2}
-config=${CONFIG:-$project_dir/configs/demo.yaml}
+config=$(realpath "${CONFIG:-$project_dir/configs/demo.yaml}")
 
 mkdir -p "$demo_dir"
 cd "$demo_dir"
