@@ -23,7 +23,8 @@ class TablesOptions:
 def pick_backend(wanted: Backend, fold_numeric: bool) -> str:
     """The backend to use: `wanted`, or for auto the best that is there.
 
-    Raises ValueError for numeric fields to be looked up by a backend that leaves them to the tower.
+    Raises ValueError for numeric fields to be looked up by a backend that leaves them to the tower, OSError where the
+    wanted backend's library is missing.
     """
     backend: str = wanted
     if wanted == "auto":
@@ -33,6 +34,10 @@ def pick_backend(wanted: Backend, fold_numeric: bool) -> str:
             f"model.fold_numeric=false is for tables.backend=stock, the backend is {backend}: host tables leave the "
             "numeric fields to the tower, which is the same function"
         )
+    if wanted == "native":
+        from app.tables import native
+
+        native.load()
     return backend
 
 

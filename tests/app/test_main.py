@@ -56,12 +56,18 @@ def test_a_step_that_is_not_finite_stops_the_run_with_its_place(command, tmp_pat
     assert "the run stopped: FloatingPointError" in (run / "test_deep0.log").read_text()
 
 
-def test_wrong_settings_leave_an_older_run_alone(command, tmp_path, tiny_dataset):
+def test_wrong_settings_leave_an_older_run_alone(command, tmp_path, tiny_dataset, monkeypatch):
     assert command("train", "tables.backend=reference")[0] == 0
+
+    def missing_library():
+        raise FileNotFoundError("the native host tables are not built")
+
+    monkeypatch.setattr("app.tables.native.load", missing_library)
     before = sorted(path.name for path in tmp_path.iterdir())
     for words, message in (
         (("device.target=Ascend",), "device.target=Ascend cannot be used here"),
         (("tables.backend=reference", "model.fold_numeric=false"), "model.fold_numeric=false is for tables.backend=st"),
+        (("tables.backend=native",), "the native host tables are not built"),
         (("train.seed=-1",), "train.seed must be between 0"),
     ):
         status, log = command("train", *words)
