@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,6 +31,10 @@ class KernelProfile(Protocol):
         """Call after each step."""
         ...
 
+    def finish(self) -> None:
+        """Call after the last step: a run may have fewer of them than are profiled."""
+        ...
+
 
 class HostProfile:
     """For tables outside the graph: `kernel_seconds` gives the times of the last step's kernels, by name."""
@@ -45,13 +50,20 @@ class HostProfile:
             for kernel, seconds in self._kernel_seconds().items():
                 log_kernel_time(kernel, 1e6 * seconds)
 
+    def finish(self) -> None:
+        """See `KernelProfile.finish`; every time is logged already."""
+
 
 class GraphProfile:
-    """MindSpore's profiler over a few steps of a graph; its raw output stays in `folder`."""
+    """MindSpore's profiler over a few steps of a graph; its raw output stays in `folder`.
+
+    It is made elsewhere first: MindSpore 2.10's profiler refuses a path with a space or a letter beyond ASCII.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._profiler: Any = None
+        self._profiler: Any = None  # while it runs
+        self._made_in = Path()
         self._steps = 0
 
     def after_step(self) -> None:
@@ -60,25 +72,31 @@ class GraphProfile:
         if self._steps == 1:
             self._start()
         elif self._steps == 1 + PROFILED_STEPS:
-            self._stop()
+            self.finish()
+
+    def finish(self) -> None:
+        """See `KernelProfile.finish`."""
+        if self._profiler is None:
+            return
+        with records_dropped(lambda record: True):
+            self._profiler.stop()
+        self._profiler = None
+        for kernel, micros in graph_kernel_times(self._made_in):
+            log_kernel_time(kernel, micros)
+        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.move(self._made_in, self._folder)
 
     def _start(self) -> None:
         from mindspore import profiler
 
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._made_in = Path(tempfile.mkdtemp(prefix="profile-"))
         with records_dropped(lambda record: True):  # it finds the lack of a warm-up schedule worth a warning
             self._profiler = profiler.profile(
                 activities=[profiler.ProfilerActivity.CPU],
                 start_profile=False,
-                on_trace_ready=profiler.tensorboard_trace_handler(str(self._folder)),
+                on_trace_ready=profiler.tensorboard_trace_handler(str(self._made_in)),
             )
             self._profiler.start()
-
-    def _stop(self) -> None:
-        with records_dropped(lambda record: True):
-            self._profiler.stop()
-        for kernel, micros in graph_kernel_times(self._folder):
-            log_kernel_time(kernel, micros)
 
 
 def graph_kernel_times(folder: Path) -> list[tuple[str, float]]:

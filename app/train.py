@@ -64,6 +64,8 @@ class Trainer:
             metrics = self._evaluate(epoch)
             self.position = Position(self.position.step, epoch + 1, 0)
             self._save(metrics)
+        if self.profile is not None:
+            self.profile.finish()
 
     def _train_epoch(self) -> None:
         epoch, total = self.position.epoch, num_batches(self.schema, "train", self.config.train.batch_size)
