@@ -18,8 +18,8 @@ from data_prep.kernels import choose_kernels
 from data_prep.lookup import FieldLookup, LookupFile
 from data_prep.options import PrepareOptions
 from data_prep.schema import SPLITS, NumericField
-from data_prep.split import Split
-from data_prep.statistics import IntegerStatistics
+from data_prep.split import TRAIN, Split
+from data_prep.statistics import ChunkCounts, IntegerStatistics, count_lines
 
 INDICATOR = "missing"
 
@@ -39,6 +39,11 @@ class EncodedRows:
     def take(self, chosen: NDArray[np.generic] | slice) -> EncodedRows:
         """The rows a mask, an index or a slice chooses."""
         return EncodedRows(self.ids[chosen], self.numeric[chosen], self.labels[chosen], self.row_numbers[chosen])
+
+
+def row_bytes(num_categorical: int, num_numeric: int, ids_dtype: str) -> int:
+    """Bytes of one row of `EncodedRows`."""
+    return num_categorical * np.dtype(ids_dtype).itemsize + num_numeric * 4 + 4 + 8
 
 
 def concatenate(parts: Sequence[EncodedRows]) -> EncodedRows:
@@ -85,6 +90,14 @@ def transform_integers(field: NumericField, integers: NDArray[np.int64]) -> NDAr
     raise ValueError(f"numeric column {field.name!r} has transform {field.transform!r}, which encode.py does not know")
 
 
+@dataclass(frozen=True)
+class EncodedChunk:
+    """A chunk's rows by split; its counts where there was no first reading to take them."""
+
+    rows: dict[str, EncodedRows]
+    counts: ChunkCounts | None
+
+
 class Encoder:
     """Rows of the log to rows as they are written; the same for every chunk, so workers get it once."""
 
@@ -107,15 +120,21 @@ class Encoder:
         """The vocabulary, mapped into this process at the first chunk."""
         return self._lookup.open()
 
-    def encode_chunk(self, chunk: Chunk) -> dict[str, EncodedRows]:
-        """Parse a chunk and encode its good lines, by split."""
+    def encode_chunk(self, chunk: Chunk) -> EncodedChunk:
+        """Parse a chunk and encode its good lines."""
         kernels = choose_kernels(self._options.kernels)
-        rows = kernels.parse_chunk(chunk).rows
+        parsed = kernels.parse_chunk(chunk)
+        rows = parsed.rows
         values, present = categorical_columns(rows, self._options.integer_buckets)
         ids = kernels.encode_values(self._fields, values, present, self._dtype)
         encoded = EncodedRows(ids, self._numbers(rows), rows.labels.astype(np.float32), rows.row_numbers)
         splits = self._split.assign(rows.row_numbers)
-        return {name: encoded.take(np.flatnonzero(splits == place)) for place, name in enumerate(SPLITS)}
+        by_split = {name: encoded.take(np.flatnonzero(splits == place)) for place, name in enumerate(SPLITS)}
+        if self._options.needs_counting:
+            return EncodedChunk(by_split, None)
+        training = splits == TRAIN
+        missing = [int(np.sum(training & ~of_field)) for of_field in present]
+        return EncodedChunk(by_split, count_lines(chunk, parsed, training, missing))
 
     def _numbers(self, rows: LogRows) -> NDArray[np.float32]:
         numbers = np.empty((len(rows.labels), len(self._numeric)), np.float32)

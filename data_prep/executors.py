@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import mmap
 import multiprocessing
@@ -18,12 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from data_prep.memory import keep_freed_memory
+
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 # Chunks under way for each worker: one at work, one waiting, so that memory stays bounded and nobody idles.
 _TASKS_PER_WORKER = 2
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 def num_cores() -> int:
@@ -112,20 +112,8 @@ def _start_worker(function: Callable[[Any], Any], work_folder: Path) -> None:
     _function = function
     _result_paths = (work_folder / f"result-{os.getpid()}-{number}" for number in itertools.count())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _keep_freed_memory()
+    keep_freed_memory()
     threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _keep_freed_memory() -> None:
-    """A chunk's arrays take the place of the last one's.
-
-    glibc would give each of these megabytes back to the system and get them again, cleared, for the next chunk:
-    a sixth of the whole preparation's time.
-    """
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):  # glibc; the numbers are those of its malloc.h, the size the largest it takes
-        libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
-        libc.mallopt(_M_TRIM_THRESHOLD, 1 << 30)
 
 
 def _end_with_parent() -> None:

@@ -56,6 +56,11 @@ class LookupFile:
     path: Path
     places: tuple[_Place, ...]
 
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self.path.stat().st_size
+
     def open(self) -> list[FieldLookup]:
         """The tables of all fields, mapped from the file."""
         file = np.memmap(self.path, np.uint8, "r")
@@ -111,8 +116,8 @@ def make_lookup(field: FieldVocabulary) -> FieldLookup:
         32 - directory_bits,
         field.first_id,
         field.first_id + missing_place,
-        field.oov_id,
-        1,
+        field.oov_ids[0],
+        field.oov_ids[1] - field.oov_ids[0],
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from data_prep import settings
+from data_prep.buckets import categorical_fields
 
 # Other sections of the file are not about the preparation; `app` checks them.
 PREPARE_SECTION = "prepare"
@@ -20,7 +21,11 @@ MAX_BLOCK_ROWS = 100_000  # eight blocks of 300 bytes a row still fit MindRecord
 class PrepareOptions:
     """What decides the bytes of the prepared folder, and at the end what does not (`INDECISIVE`)."""
 
+    vocabulary: Literal["counted", "hash"] = "counted"  # hash: every value has one of oov_buckets ids, none its own
     min_count: int = 10  # a value seen less often in the training rows has no id of its own
+    field_min_count: dict[str, int] = field(default_factory=dict)  # by field, in place of min_count
+    field_max_size: dict[str, int] = field(default_factory=dict)  # by field: so many values at most, the most frequent
+    oov_buckets: int = 1  # ids of a field for the values without one of their own, by a hash of the value
     split: Literal["hash", "chronological"] = "hash"
     train_fraction: float = 0.8
     valid_fraction: float = 0.1
@@ -44,15 +49,30 @@ class PrepareOptions:
             )
         if not 0 <= self.max_reject_fraction <= 1:
             raise ValueError(f"max_reject_fraction must be between 0 and 1; found {self.max_reject_fraction}")
-        for name in ("min_count", "shuffle_window_rows", "block_rows", "workers"):
+        for name in ("min_count", "oov_buckets", "shuffle_window_rows", "block_rows", "workers"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1; found {value}")
         if self.block_rows > MAX_BLOCK_ROWS:
             raise ValueError(f"block_rows must be at most {MAX_BLOCK_ROWS:,}; found {self.block_rows:,}")
         parse_bytes(self.memory_limit)
+        for name in ("field_min_count", "field_max_size"):
+            self._check_fields(name, getattr(self, name))
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed must be between 0 and 2**63 - 1; found {self.seed}")
+
+    def _check_fields(self, name: str, numbers: dict[str, int]) -> None:
+        known = categorical_fields(self.integer_buckets)
+        for field_name, number in numbers.items():
+            if field_name not in known:
+                raise ValueError(f"{name}: unknown field {field_name!r}; known here: {known[0]} … {known[-1]}")
+            if number < 1:
+                raise ValueError(f"{name} of {field_name} must be at least 1; found {number}")
+
+    @property
+    def needs_counting(self) -> bool:
+        """Whether anything is fitted to the training rows: else the log is read once."""
+        return self.vocabulary == "counted" or self.numeric_transform != "log1p"
 
     def decisive(self) -> dict[str, Any]:
         """The options that decide the result, as plain values."""

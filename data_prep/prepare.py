@@ -1,4 +1,4 @@
-"""`prepare`: from the raw log to a prepared folder, in two readings of the log.
+"""`prepare`: from the raw log to a prepared folder, in two readings of the log (one, where nothing is counted).
 
     first reading    chunks ─► counts, ranges, rejects ─► vocabulary, numeric parameters
     second reading   chunks ─► ids and numbers ─► splits (training rows shuffled) ─► MindRecord files
@@ -28,12 +28,12 @@ from data_prep import memory, schema
 from data_prep.buckets import categorical_fields
 from data_prep.checksums import checksum
 from data_prep.criteo import Chunk
-from data_prep.encode import EncodedRows, Encoder, numeric_fields
+from data_prep.encode import EncodedChunk, EncodedRows, Encoder, numeric_fields, row_bytes
 from data_prep.executors import map_in_order, num_cores
 from data_prep.lookup import LookupFile, LookupWriter
 from data_prep.mindrecord import FILE_ROWS, MindRecordWriter, WrittenFile, import_mindspore_early
 from data_prep.options import PrepareOptions
-from data_prep.raw_log import CHUNK_BYTES, Fingerprint, OnStored, StoredChunk, changed_while_read, find_log, open_log
+from data_prep.raw_log import Fingerprint, OnStored, StoredChunk, changed_while_read, find_log, open_log
 from data_prep.shuffle import WindowShuffle
 from data_prep.split import Split, make_split
 from data_prep.statistics import ChunkCounter, ChunkCounts, LogStatistics
@@ -57,7 +57,7 @@ def prepare(
     options: PrepareOptions | None = None,
     *,
     overwrite: bool = False,
-    chunk_bytes: int = CHUNK_BYTES,
+    chunk_bytes: int | None = None,
     file_rows: int = FILE_ROWS,
 ) -> schema.Schema:
     """Prepare the log at `input_path` (a file or a folder with one) into the new folder `output`.
@@ -73,21 +73,45 @@ def prepare(
             import_mindspore_early()
         work_folder = folder / WORK_FOLDER
         work_folder.mkdir()
-        reading = _LogReading(log_path, memory.num_workers(options, num_cores()), chunk_bytes, work_folder)
+        reading = _LogReading(
+            log_path,
+            memory.counting_workers(options, num_cores()),
+            chunk_bytes or memory.chunk_bytes(options),
+            work_folder,
+        )
         split = make_split(options, reading.count_lines)
-        statistics = _count(reading, split, options, folder)
-        _check_statistics(statistics, options, log_path, folder)
+        statistics = _new_statistics(options, work_folder, reading.num_workers)
+        if options.needs_counting:
+            _count(reading, split, options, statistics, folder)
+            _check_statistics(statistics, options, log_path, folder)
         numeric = numeric_fields(options, statistics.integers)
         vocabulary = _make_vocabulary(statistics, options, len(numeric), folder)
 
+        reading.num_workers = memory.encoding_workers(
+            options,
+            reading.num_workers,
+            _window_bytes(options, statistics, vocabulary, len(numeric)),
+            vocabulary.lookup.size,
+        )
         encoder = Encoder(numeric, vocabulary.lookup, vocabulary.ids_dtype, split, options)
-        splits = _write_splits(reading, encoder, options, folder, file_rows)
+        splits = _write_splits(reading, encoder, options, statistics, folder, file_rows)
+        if not options.needs_counting:
+            _check_statistics(statistics, options, log_path, folder)
+            vocabulary = _make_vocabulary(statistics, options, len(numeric), folder)  # now with counts
         shutil.rmtree(work_folder)
         result = _describe(reading, statistics, vocabulary, numeric, splits, options, folder)
         schema.write_schema(result, folder)
     rate = statistics.num_lines / (time.monotonic() - started)
     log.info("prepared %s: %s lines, %s rows/s", output, f"{statistics.num_lines:,}", f"{rate:,.0f}")
     return result
+
+
+def _window_bytes(options: PrepareOptions, statistics: LogStatistics, vocabulary: _Vocabulary, num_numeric: int) -> int:
+    """What WindowShuffle takes."""
+    rows = options.shuffle_window_rows
+    if options.needs_counting:
+        rows = min(rows, statistics.num_training_rows)
+    return rows * row_bytes(len(vocabulary.categorical), num_numeric, vocabulary.ids_dtype)
 
 
 @contextmanager
@@ -199,11 +223,16 @@ def _file_state(path: Path) -> _FileState:
     return _FileState(status.st_size, status.st_mtime_ns, status.st_ino)
 
 
-def _count(reading: _LogReading, split: Split, options: PrepareOptions, folder: Path) -> LogStatistics:
+def _new_statistics(options: PrepareOptions, work_folder: Path, num_workers: int) -> LogStatistics:
+    num_categorical = len(categorical_fields(options.integer_buckets))
+    return LogStatistics(num_categorical, work_folder, memory.counts_bytes(options, num_workers))
+
+
+def _count(
+    reading: _LogReading, split: Split, options: PrepareOptions, statistics: LogStatistics, folder: Path
+) -> None:
     """First reading: statistics of the training rows, and rejects.tsv."""
     counter = ChunkCounter(split, options.kernels, options.integer_buckets)
-    num_categorical = len(categorical_fields(options.integer_buckets))
-    statistics = LogStatistics(num_categorical, folder / WORK_FOLDER, memory.counts_bytes(options, reading.num_workers))
     with (folder / REJECTS_FILE).open("wb") as rejects:
 
         def consume(counts: ChunkCounts) -> None:
@@ -211,7 +240,6 @@ def _count(reading: _LogReading, split: Split, options: PrepareOptions, folder: 
             rejects.write(counts.rejects_tsv)
 
         reading.run(counter.count, consume, "count")
-    return statistics
 
 
 def _check_statistics(statistics: LogStatistics, options: PrepareOptions, log_path: Path, folder: Path) -> None:
@@ -238,6 +266,17 @@ def _first_rejects(folder: Path) -> str:
     return "\n".join(line[:_REJECT_BYTES_SHOWN].decode("utf-8", errors="backslashreplace") for line in lines)
 
 
+def _ordered_values(
+    statistics: LogStatistics, options: PrepareOptions, place: int, name: str
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The values of a field that get an id of their own, and their counts."""
+    if options.vocabulary == "hash":
+        return order_values(np.empty(0, np.uint64), statistics.missing[place])
+    min_count = options.field_min_count.get(name, options.min_count)
+    words = statistics.values.frequent(place, min_count)
+    return order_values(words, statistics.missing[place], options.field_max_size.get(name))
+
+
 @dataclass(frozen=True)
 class _Vocabulary:
     """What the second reading and schema.json need of the vocabulary."""
@@ -254,20 +293,18 @@ class _Vocabulary:
 def _make_vocabulary(statistics: LogStatistics, options: PrepareOptions, num_numeric: int, folder: Path) -> _Vocabulary:
     """Give ids to the frequent values, and write them down for readers and for the second reading."""
     names = categorical_fields(options.integer_buckets)
-    ordered = (
-        order_values(statistics.values.frequent(place, options.min_count), statistics.missing[place])
-        for place in range(len(names))
-    )
+    ordered = (_ordered_values(statistics, options, place, name) for place, name in enumerate(names))
     listed = VocabularyWriter(folder / schema.VOCABULARY_FILE, names)
     searched = LookupWriter(folder / WORK_FOLDER / "lookup.bin")
     categorical = []
-    for field in make_vocabulary(names, ordered, num_numeric):
+    for field in make_vocabulary(names, ordered, num_numeric, options.oov_buckets):
         listed.add(field)
         searched.add(field)
         categorical.append(field.ids)
         end_id = field.end_id
     listed.finish()
     statistics.values.close()
+    memory.give_back_freed_memory()
     return _Vocabulary(searched.finish(), tuple(categorical), end_id)
 
 
@@ -300,9 +337,14 @@ class _SplitOutput:
 
 
 def _write_splits(
-    reading: _LogReading, encoder: Encoder, options: PrepareOptions, folder: Path, file_rows: int
+    reading: _LogReading,
+    encoder: Encoder,
+    options: PrepareOptions,
+    statistics: LogStatistics,
+    folder: Path,
+    file_rows: int,
 ) -> dict[str, schema.Split]:
-    """Second reading: the MindRecord files of all splits."""
+    """Second reading: the MindRecord files of all splits. Where it is the only one, statistics and rejects too."""
     outputs = {
         split: _SplitOutput(
             MindRecordWriter(folder, split, options.block_rows, file_rows),
@@ -311,11 +353,16 @@ def _write_splits(
         for split in schema.SPLITS
     }
 
-    def consume(rows_by_split: dict[str, EncodedRows]) -> None:
-        for split, rows in rows_by_split.items():
-            outputs[split].add(rows)
+    with (folder / REJECTS_FILE).open("ab") as rejects:
 
-    reading.run(encoder.encode_chunk, consume, "encode")
+        def consume(chunk: EncodedChunk) -> None:
+            for split, rows in chunk.rows.items():
+                outputs[split].add(rows)
+            if chunk.counts is not None:
+                statistics.add(chunk.counts)
+                rejects.write(chunk.counts.rejects_tsv)
+
+        reading.run(encoder.encode_chunk, consume, "encode")
     splits = {}
     for split, output in outputs.items():
         files, row_numbers = output.finish()

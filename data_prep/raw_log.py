@@ -21,7 +21,6 @@ from data_prep.criteo import MAX_LINE_BYTES, Chunk
 
 Result = TypeVar("Result")
 
-CHUNK_BYTES = 8 << 20
 MEMBER = "train.txt"  # the training log in Criteo's archive
 _TAR_ENDINGS = (".tar.gz", ".tgz")
 _READ_BYTES = 1 << 20
@@ -150,7 +149,7 @@ class LogReader:
         """How far the reading is, in bytes of the file as stored."""
         return self._stored.bytes_read
 
-    def chunks(self, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chunk | StoredChunk]:
+    def chunks(self, chunk_bytes: int) -> Iterator[Chunk | StoredChunk]:
         """The log cut at line ends into chunks of about `chunk_bytes`; a last line without line end gets one.
 
         Raises ValueError where the file is damaged.

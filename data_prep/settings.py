@@ -89,7 +89,7 @@ def merge(settings: Settings, changes: Mapping[str, Any], where: str, prefix: st
 
 
 def convert(value: Any, hint: Any, where: str, key: str) -> Any:
-    """`value` as the type `hint` says: bool, int, float, str, Literal, tuple[X, ...] or one of them | None."""
+    """`value` as `hint` says: bool, int, float, str, Literal, tuple[X, ...], dict[str, X] or one of them | None."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
         if value is None and type(None) in arguments:
@@ -104,6 +104,10 @@ def convert(value: Any, hint: Any, where: str, key: str) -> Any:
         if not isinstance(value, (list, tuple)):
             raise _wrong_type(where, key, "a list such as [64, 32]", value)
         return tuple(convert(item, arguments[0], where, f"{key}[{i}]") for i, item in enumerate(value))
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise _wrong_type(where, key, "a mapping such as {C3: 20}", value)
+        return {str(name): convert(item, arguments[1], where, f"{key}.{name}") for name, item in value.items()}
     return _convert_scalar(value, hint, where, key)
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from data_prep.buckets import categorical_columns
 from data_prep.counts import ValueCounts
-from data_prep.criteo import NUMERIC_FIELDS, Chunk
+from data_prep.criteo import NUMERIC_FIELDS, Chunk, ParsedChunk
 from data_prep.kernels import Choice, choose_kernels
 from data_prep.split import TRAIN, Split
 
@@ -104,6 +104,19 @@ class ChunkCounter:
             missing=[num_missing for _, num_missing in counted],
             values=[words for words, _ in counted],
         )
+
+
+def count_lines(chunk: Chunk, parsed: ParsedChunk, training: NDArray[np.bool_], missing: list[int]) -> ChunkCounts:
+    """The counts that need no reading of their own: lines, rejects, training rows and their missing values."""
+    return ChunkCounts(
+        num_lines=chunk.num_lines,
+        rejects_by_reason=parsed.rejects_by_reason,
+        rejects_tsv=parsed.rejects_tsv,
+        num_training_rows=int(training.sum()),
+        integers=[IntegerStatistics() for _ in NUMERIC_FIELDS],
+        missing=missing,
+        values=[np.empty(0, np.uint64) for _ in missing],
+    )
 
 
 class LogStatistics:

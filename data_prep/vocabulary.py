@@ -1,6 +1,6 @@
 """The vocabulary: which value of which field has which id.
 
-Ids: the numeric fields, then one out-of-vocabulary id a categorical field, then field by field the values
+Ids: the numeric fields, then the out-of-vocabulary ids of each categorical field, then field by field the values
 seen at least `min_count` times in the training rows, by falling count, then by value. A missing cell is a
 value of its own (written ""), which has an id however seldom it is seen: missing is never out of vocabulary.
 
@@ -28,7 +28,7 @@ class FieldVocabulary:
     """The values of a categorical field in the order of their ids: `first_id` + place."""
 
     name: str
-    oov_id: int
+    oov_ids: tuple[int, int]  # half-open
     first_id: int
     values: NDArray[np.int64]  # [K] the number a value's hex digits write, or MISSING (of buckets, see buckets.py)
     counts: NDArray[np.int64]  # [K]
@@ -41,14 +41,20 @@ class FieldVocabulary:
     @property
     def ids(self) -> CategoricalField:
         """The field's ids as the schema names them."""
-        return CategoricalField(self.name, (self.oov_id, self.oov_id + 1), ((self.first_id, self.end_id),))
+        return CategoricalField(self.name, self.oov_ids, ((self.first_id, self.end_id),))
 
 
-def order_values(words: NDArray[np.uint64], num_missing: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Values and their counts, by falling count, then by value, from words of (value, count); MISSING among them."""
+def order_values(
+    words: NDArray[np.uint64], num_missing: int, max_size: int | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Values and their counts, by falling count, then by value, from words of (value, count).
+
+    The first `max_size` of them, and MISSING among them.
+    """
     # Sorted as one number: the count's complement above, the value below.
     order = (_COUNT_MASK - (words & _COUNT_MASK)) << _COUNT_BITS | words >> _COUNT_BITS
     order.sort()
+    order = order[:max_size]
     missing_place = np.searchsorted(order, (_COUNT_MASK - np.uint64(num_missing)) << _COUNT_BITS)
     values = (order & _COUNT_MASK).astype(np.int64)
     counts = (_COUNT_MASK - (order >> _COUNT_BITS)).astype(np.int64)
@@ -56,13 +62,17 @@ def order_values(words: NDArray[np.uint64], num_missing: int) -> tuple[NDArray[n
 
 
 def make_vocabulary(
-    names: Iterable[str], ordered: Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]], num_numeric: int
+    names: Iterable[str],
+    ordered: Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]],
+    num_numeric: int,
+    oov_buckets: int,
 ) -> Iterator[FieldVocabulary]:
     """Give ids to the ordered values of every field, a field at a time: all of them may be large."""
     names = list(names)
-    next_id = num_numeric + len(names)
+    next_id = num_numeric + len(names) * oov_buckets
     for place, (name, (values, counts)) in enumerate(zip(names, ordered, strict=True)):
-        yield FieldVocabulary(name, num_numeric + place, next_id, values, counts)
+        first_oov_id = num_numeric + place * oov_buckets
+        yield FieldVocabulary(name, (first_oov_id, first_oov_id + oov_buckets), next_id, values, counts)
         next_id += len(values)
 
 

@@ -18,7 +18,7 @@ def lookup(tmp_path_factory):
     writer = LookupWriter(tmp_path_factory.mktemp("lookup") / "lookup.bin")
     for i in range(1, 27):
         values, counts = np.array([0xABCDEF01, MISSING, 0x12]), np.array([3, 2, 1])
-        writer.add(FieldVocabulary(f"C{i}", 100 + i, 1000 * i, values, counts))
+        writer.add(FieldVocabulary(f"C{i}", (100 + i, 101 + i), 1000 * i, values, counts))
     return writer.finish()
 
 
@@ -29,7 +29,7 @@ def encode(lookup, line, transform, missing_indicator=True):
     )  # fmt: skip
     numeric = numeric_fields(options, [STATISTICS] * 13)
     encoder = Encoder(numeric, lookup, "int32", make_split(options, lambda: 0), options)
-    return encoder.encode_chunk(Chunk(0, 1, line.encode() + b"\n"))["train"]
+    return encoder.encode_chunk(Chunk(0, 1, line.encode() + b"\n")).rows["train"]
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ def encode(field, values, present, dtype="int32"):
 
 
 def test_a_field_of_which_no_value_is_known():
-    field = make_lookup(FieldVocabulary("C1", 5, 70, np.array([MISSING]), np.array([0])))
+    field = make_lookup(FieldVocabulary("C1", (5, 6), 70, np.array([MISSING]), np.array([0])))
     assert encode(field, [1, 0], [True, False]) == [5, 70]
 
 
 def test_the_largest_ids_need_int64():
-    vocabulary = FieldVocabulary("C1", 5, 2**33, np.array([MISSING, 0xFFFFFFFF]), np.array([2, 1]))
+    vocabulary = FieldVocabulary("C1", (5, 6), 2**33, np.array([MISSING, 0xFFFFFFFF]), np.array([2, 1]))
     assert encode(make_lookup(vocabulary), [2**32 - 1], [True], "int64") == [2**33 + 1]
 
 
@@ -25,7 +25,7 @@ def test_the_largest_ids_need_int64():
 def test_every_value_is_found_through_the_file(tmp_path_factory, values, random):
     values = [MISSING, *values]
     random.shuffle(values)
-    vocabulary = FieldVocabulary("C1", 3, 50, np.array(values), np.ones(len(values), np.int64))
+    vocabulary = FieldVocabulary("C1", (3, 4), 50, np.array(values), np.ones(len(values), np.int64))
     writer = LookupWriter(tmp_path_factory.mktemp("lookup") / "lookup.bin")
     for field in (vocabulary, vocabulary):
         writer.add(field)

@@ -118,12 +118,15 @@ def test_values_are_counted_alike(rows):
     st.lists(st.sets(values, max_size=30), min_size=1, max_size=4),
     st.lists(st.tuples(values, st.booleans()), min_size=1, max_size=200),
     st.sampled_from(["int32", "int64"]),
+    st.sampled_from([1, 7, 1_000_000]),
 )
-def test_values_are_encoded_alike(known, rows, dtype):
+def test_values_are_encoded_alike(known, rows, dtype, num_oov):
     fields, base = [], 2**31 - 100 if dtype == "int32" else 2**40
     for of_field in known:
         of_field = np.array([*of_field, MISSING])
-        fields.append(lookup.make_lookup(FieldVocabulary("C", 3, base, of_field, np.ones(len(of_field), np.int64))))
+        fields.append(
+            lookup.make_lookup(FieldVocabulary("C", (3, 3 + num_oov), base, of_field, np.ones(len(of_field), np.int64)))
+        )
     column = np.array([value for value, _ in rows] + [value for of_field in known for value in of_field], np.uint32)
     present = np.array([is_present for _, is_present in rows] + [True] * (len(column) - len(rows)))
     columns, presents = np.tile(column, (len(fields), 1)), np.tile(present, (len(fields), 1))

@@ -11,6 +11,12 @@ def test_defaults_then_yaml_then_arguments(tmp_path):
     assert read_options() == PrepareOptions()
 
 
+def test_numbers_by_field():
+    options = read_options(overrides=["prepare.field_min_count={C3: 20, C4: 30}"])
+    assert options.field_min_count == {"C3": 20, "C4": 30}
+    assert options.decisive()["field_min_count"] == {"C3": 20, "C4": 30}
+
+
 def test_a_config_without_the_section_changes_nothing(tmp_path):
     config = tmp_path / "run.yaml"
     config.write_text("train:\n  batch_size: 16000\n")
@@ -29,6 +35,10 @@ def test_a_config_without_the_section_changes_nothing(tmp_path):
         ("prepare.max_reject_fraction=2", r"max_reject_fraction must be between 0 and 1; found 2"),
         ("prepare.block_rows=100001", r"block_rows must be at most 100,000; found 100,001"),
         ("prepare.memory_limit=much", r"memory_limit must be a size such as '4 GiB' or '512 MiB'; found 'much'"),
+        ("prepare.field_min_count={C27: 3}", r"field_min_count: unknown field 'C27'; known here: C1 … C26"),
+        ("prepare.field_max_size={C1: 0}", r"field_max_size of C1 must be at least 1; found 0"),
+        ("prepare.field_max_size=3", r"'prepare.field_max_size' must be a mapping such as {C3: 20}; found int 3"),
+        ("prepare.field_max_size={C1: x}", r"'prepare.field_max_size.C1' must be a whole number; found str 'x'"),
         ("prepare.seed=-1", r"seed must be between 0"),
     ],
 )

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data_prep import prepare as prepare_module
+from data_prep.lookup import bucket
 from data_prep.mindrecord import read_blocks
 from data_prep.options import PrepareOptions
 from data_prep.prepare import prepare
@@ -269,3 +270,57 @@ def test_integer_buckets_are_categorical_fields_after_the_others(tmp_path, prepa
     # 13 numeric columns fewer and 13 categorical ones more: the values' ids are the same.
     without = read_split(prepared, "test")[0]
     assert np.array_equal(ids[:, :26], np.where(without < 26 + 26, without - 13, without))
+
+
+def vocabulary_of(folder):
+    return pq.read_table(folder / "vocabulary.parquet").to_pandas()
+
+
+def test_a_vocabulary_by_field(tmp_path, prepared, log_path, small_options):
+    options = dataclasses.replace(small_options, field_min_count={"C1": 20}, field_max_size={"C2": 4}, oov_buckets=3)
+    schema = prepare(log_path, tmp_path / "out", options)
+    ours, all_values = vocabulary_of(tmp_path / "out"), vocabulary_of(prepared)
+
+    def values(frame, field):
+        return frame[frame["field"] == field]["value"].tolist()
+
+    c1 = all_values[(all_values["field"] == "C1") & ((all_values["count"] >= 20) | (all_values["value"] == ""))]
+    assert values(ours, "C1") == c1["value"].tolist()
+    assert [value for value in values(ours, "C2") if value] == [value for value in values(all_values, "C2") if value][
+        :4
+    ]
+    assert "" in values(ours, "C2")
+    assert values(ours, "C3") == values(all_values, "C3")
+    assert [field.oov_ids for field in schema.categorical[:2]] == [(26, 29), (29, 32)]
+    assert schema.categorical[0].id_ranges[0][0] == 26 + 3 * 26
+
+
+def test_hashed_values_need_one_reading(tmp_path, prepared, log_path, small_options, monkeypatch):
+    monkeypatch.setattr(prepare_module.ChunkCounter, "count", None)
+    options = dataclasses.replace(small_options, vocabulary="hash", oov_buckets=50)
+    text = log_path.read_text()
+    (tmp_path / "train.txt").write_text("bad line\n" + text)
+    schema = prepare(tmp_path / "train.txt", tmp_path / "out", options)
+    assert (schema.source["lines"], schema.rejected_rows) == (3_001, 1)
+    assert (tmp_path / "out" / "rejects.tsv").read_text() == "1\tcolumns\tbad line\n"
+    assert schema.vocabulary_size == 26 + 26 * 50 + 26
+
+    lines = [line.split("\t") for line in text.splitlines()]
+    ids = read_split(tmp_path / "out", "test")[0]
+    rows = np.load(tmp_path / "out" / row_numbers_file("test")) - 1
+    for field in range(26):
+        cells = [lines[row][14 + field] for row in rows]
+        hashed = bucket(np.array([int(cell or "0", 16) for cell in cells], np.uint32), 50)
+        first_oov, missing_id = 26 + 50 * field, 26 + 26 * 50 + field
+        expected = [first_oov + h if cell else missing_id for cell, h in zip(cells, hashed, strict=True)]
+        assert ids[:, field].tolist() == expected
+    split = make_split(options, lambda: 0).assign(np.arange(1, 3_001))
+    missing = [sum(lines[row][14 + field] == "" for row in np.flatnonzero(split == 0)) for field in range(26)]
+    assert vocabulary_of(tmp_path / "out")["count"].tolist() == missing
+
+
+def test_too_many_rejects_stop_a_single_reading_too(tmp_path, make_log):
+    (tmp_path / "train.txt").write_text(make_log(100) + "bad\n" * 7)
+    with pytest.raises(ValueError, match=r"7 of 107 lines .*columns 7"):
+        prepare(tmp_path, tmp_path / "out", PrepareOptions(workers=1, vocabulary="hash"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["train.txt"]

@@ -46,12 +46,14 @@ def test_ids_are_the_oracles(tmp_path_factory, columns, num_numeric, min_count):
         order_values(words(Counter(int(cell, 16) for cell in cells if cell), min_count), cells.count(""))
         for cells in columns.values()
     ]
-    vocabulary = list(make_vocabulary(list(columns), ordered, num_numeric))
+    vocabulary = list(make_vocabulary(list(columns), ordered, num_numeric, oov_buckets=1))
     path = tmp_path_factory.mktemp("vocabulary") / "vocabulary.parquet"
     write(path, vocabulary)
 
     written = pq.read_table(path).to_pylist()
-    assert [field.oov_id for field in vocabulary] == list(range(num_numeric, num_numeric + len(columns)))
+    assert [field.oov_ids for field in vocabulary] == [
+        (i, i + 1) for i in range(num_numeric, num_numeric + len(columns))
+    ]
     expected = oracle(columns, num_numeric, min_count)
     assert {(row["field"], row["value"]): (row["count"], row["id"]) for row in written} == expected
     assert [row["id"] for row in written] == sorted(row["id"] for row in written)
@@ -64,16 +66,28 @@ def test_missing_goes_by_its_count_and_before_equal_counts():
     assert counts.tolist() == [2**32 - 1, 6, 5, 5]
 
 
+def test_the_most_frequent_values_stay_and_missing_too():
+    values, _ = order_values(words({1: 9, 2: 8, 3: 8, 4: 7}), num_missing=3, max_size=2)
+    assert values.tolist() == [1, 2, MISSING]
+
+
+def test_fields_have_as_many_ids_out_of_vocabulary_as_asked_for():
+    ordered = [order_values(words({}), 0), order_values(words({7: 1}), 0)]
+    first, second = make_vocabulary(["C1", "C2"], ordered, num_numeric=5, oov_buckets=10)
+    assert (first.oov_ids, second.oov_ids) == ((5, 15), (15, 25))
+    assert (first.first_id, second.first_id, second.end_id) == (25, 26, 28)
+
+
 def test_a_large_field_has_several_row_groups(tmp_path, monkeypatch):
     monkeypatch.setattr(vocabulary_file, "_GROUP_ROWS", 2)
-    vocabulary = list(make_vocabulary(["C1"], [order_values(words({1: 9, 2: 8, 3: 7}), 10)], 0))
+    vocabulary = list(make_vocabulary(["C1"], [order_values(words({1: 9, 2: 8, 3: 7}), 10)], 0, 1))
     write(tmp_path / "v.parquet", vocabulary)
     assert pq.ParquetFile(tmp_path / "v.parquet").num_row_groups == 2
     assert pq.read_table(tmp_path / "v.parquet")["value"].to_pylist() == ["", "00000001", "00000002", "00000003"]
 
 
 def test_buckets_are_written_as_numbers(tmp_path):
-    field = FieldVocabulary("I2_bucket", 0, 1, np.array([2**31 - 3, MISSING, 2**31 + 44]), np.array([3, 2, 1]))
+    field = FieldVocabulary("I2_bucket", (0, 1), 1, np.array([2**31 - 3, MISSING, 2**31 + 44]), np.array([3, 2, 1]))
     write(tmp_path / "v.parquet", [field])
     assert pq.read_table(tmp_path / "v.parquet")["value"].to_pylist() == ["-3", "", "44"]
 

@@ -1,0 +1,38 @@
+import pytest
+
+from data_prep import memory
+from data_prep.options import PrepareOptions
+
+MIB = 1 << 20
+
+
+def encoding_workers(limit, window=200, lookup=100, num_workers=64):
+    return memory.encoding_workers(PrepareOptions(memory_limit=limit), num_workers, window * MIB, lookup * MIB)
+
+
+def test_as_many_workers_as_there_is_room_for():
+    assert encoding_workers("1 TiB") == 64
+    few = encoding_workers("4 GiB")
+    assert 2 < few < 64
+    assert encoding_workers("4 GiB", lookup=1500) < few
+    assert encoding_workers("910 MiB") == 1
+
+
+def test_a_limit_that_is_too_low_is_an_error_that_says_why():
+    with pytest.raises(ValueError, match=r"memory_limit=800 MiB is too low: writing takes 900 MiB, 200 .* and 100 for"):
+        encoding_workers("800 MiB")
+
+
+@pytest.mark.parametrize("limit", ["700 MiB", "1 GiB", "4 GiB", "64 GiB"])
+def test_workers_leave_room_for_counts_on_any_number_of_cores(limit):
+    options = PrepareOptions(memory_limit=limit)
+    for num_cores in (1, 2, 64, 1000):
+        num_workers = memory.counting_workers(options, num_cores)
+        assert 1 <= num_workers <= num_cores
+        assert memory.counts_bytes(options, num_workers) > 100 * MIB
+    assert memory.counting_workers(PrepareOptions(memory_limit=limit, workers=1), 64) == 1
+
+
+def test_a_low_limit_makes_chunks_small():
+    small, large = PrepareOptions(memory_limit="1 GiB"), PrepareOptions(memory_limit="4 GiB")
+    assert memory.chunk_bytes(small) < memory.chunk_bytes(large)
