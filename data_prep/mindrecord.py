@@ -45,8 +45,12 @@ def _file_name(split: str, number: int) -> str:
     return f"{split}-{number:05d}.mindrecord"
 
 
-def import_mindspore_early() -> None:
-    """Import MindSpore beside the first reading, which leaves room on the cores, not before the first write."""
+def import_mindspore_early() -> threading.Thread:
+    """Import MindSpore beside the first reading, which leaves room on the cores, not before the first write.
+
+    Join the thread before the process ends, after an error too: an interpreter that ends in the middle of an import
+    crashes, even where it waits for the thread itself.
+    """
 
     def run() -> None:
         gc.disable()  # collections in the middle take an eighth of the import
@@ -54,8 +58,9 @@ def import_mindspore_early() -> None:
             import mindspore.mindrecord  # noqa: F401
         gc.enable()
 
-    # Not a daemon: an interpreter that ends in the middle of an import may crash.
-    threading.Thread(target=run, name="import mindspore").start()
+    thread = threading.Thread(target=run, name="import mindspore")
+    thread.start()
+    return thread
 
 
 class MindRecordWriter:

@@ -15,7 +15,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -67,10 +67,10 @@ def prepare(
     """
     options = options or PrepareOptions()
     log_path = find_log(input_path)
-    with _new_folder(output, overwrite) as folder:
+    with _new_folder(output, overwrite) as folder, ExitStack() as at_the_end:
         started = time.monotonic()
         if options.memory_limit_bytes >= memory.LIMIT_FOR_EARLY_IMPORT:
-            import_mindspore_early()
+            at_the_end.callback(import_mindspore_early().join)
         work_folder = folder / WORK_FOLDER
         work_folder.mkdir()
         reading = _LogReading(

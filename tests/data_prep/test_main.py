@@ -1,4 +1,6 @@
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -70,3 +72,13 @@ def test_ctrl_c_is_one_line_and_status_130(tmp_path, log_path, capsys, monkeypat
     assert main(["prepare", str(log_path), str(tmp_path / "out"), "prepare.workers=1"]) == 130
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_early_error_waits_for_the_import_of_mindspore(tmp_path, command_environment):
+    """An interpreter that ends in the middle of that import aborts."""
+    (tmp_path / "empty.txt").touch()
+    command = [sys.executable, "-P", "-m", "data_prep", "prepare", "empty.txt", "out"]
+    done = subprocess.run(command, cwd=tmp_path, env=command_environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("error: empty.txt is empty")
+    assert [path.name for path in tmp_path.iterdir()] == ["empty.txt"]
