@@ -43,7 +43,7 @@ class PrepareOptions:
 
     def __post_init__(self) -> None:
         fractions = (self.train_fraction, self.valid_fraction, self.test_fraction)
-        if min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-9:
+        if not (min(fractions) >= 0 and abs(sum(fractions) - 1) <= 1e-9):  # so that NaN is refused
             raise ValueError(
                 f"train_fraction, valid_fraction, test_fraction must be >= 0 and sum to 1; found {fractions}"
             )
@@ -106,6 +106,4 @@ def read_options(yaml_path: Path | None = None, overrides: Iterable[str] = ()) -
     if yaml_path is not None:
         section: Any = settings.read_yaml(yaml_path).get(PREPARE_SECTION, {})
         run = settings.merge(run, {PREPARE_SECTION: section}, where=str(yaml_path))
-    for word in overrides:
-        run = settings.merge(run, settings.parse_override(word), where=f"argument {word!r}")
-    return run.prepare
+    return settings.override(run, overrides).prepare

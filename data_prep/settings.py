@@ -29,9 +29,27 @@ def resolve(cls: type[Settings], yaml_path: Path | None = None, overrides: Itera
     settings = cls()
     if yaml_path is not None:
         settings = merge(settings, read_yaml(yaml_path), where=str(yaml_path))
-    for word in overrides:
-        settings = merge(settings, parse_override(word), where=f"argument {word!r}")
-    return settings
+    return override(settings, overrides)
+
+
+def override(settings: Settings, words: Iterable[str]) -> Settings:
+    """`settings` changed by all of `words` (`section.key=value`) at once, as some only fit together.
+
+    Of two for the same key the later one counts. Raises ValueError as `resolve`.
+    """
+    words = list(words)
+    changes: dict[str, Any] = {}
+    for word in words:
+        _lay_over(changes, parse_override(word))
+    return merge(settings, changes, where=f"argument{'s' * (len(words) > 1)} {', '.join(map(repr, words))}")
+
+
+def _lay_over(changes: dict[str, Any], more: dict[str, Any]) -> None:
+    for name, value in more.items():
+        if isinstance(value, dict) and isinstance(changes.get(name), dict):
+            _lay_over(changes[name], value)
+        else:
+            changes[name] = value
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

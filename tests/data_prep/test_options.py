@@ -11,6 +11,13 @@ def test_defaults_then_yaml_then_arguments(tmp_path):
     assert read_options() == PrepareOptions()
 
 
+def test_settings_that_only_fit_together():
+    options = read_options(overrides=["prepare.train_fraction=0.5", "prepare.test_fraction=0.4"])
+    assert (options.train_fraction, options.valid_fraction, options.test_fraction) == (0.5, 0.1, 0.4)
+    with pytest.raises(ValueError, match=r"arguments 'prepare.train_fraction=0', 'prepare.seed=2': .* sum to 1"):
+        read_options(overrides=["prepare.train_fraction=0", "prepare.seed=2"])
+
+
 def test_numbers_by_field():
     options = read_options(overrides=["prepare.field_min_count={C3: 20, C4: 30}"])
     assert options.field_min_count == {"C3": 20, "C4": 30}
@@ -32,6 +39,7 @@ def test_a_config_without_the_section_changes_nothing(tmp_path):
         ("prepare.min_count=0", r"min_count must be at least 1; found 0"),
         ("prepare.workers=0", r"workers must be at least 1; found 0"),
         ("prepare.train_fraction=0.9", r"must be >= 0 and sum to 1"),
+        ("prepare.train_fraction=.nan", r"must be >= 0 and sum to 1"),
         ("prepare.max_reject_fraction=2", r"max_reject_fraction must be between 0 and 1; found 2"),
         ("prepare.block_rows=100001", r"block_rows must be at most 100,000; found 100,001"),
         ("prepare.memory_limit=much", r"memory_limit must be a size such as '4 GiB' or '512 MiB'; found 'much'"),

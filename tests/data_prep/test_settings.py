@@ -33,6 +33,10 @@ def test_a_yaml_file_changes_defaults_and_arguments_change_both(tmp_path):
     assert run == Run(steps=30, tower=Tower(widths=(8, 4), dropout=0.5))
 
 
+def test_the_later_of_two_arguments_counts():
+    assert settings.resolve(Run, overrides=["steps=30", "tower.widths=[8]", "steps=20"]).steps == 20
+
+
 def test_an_empty_yaml_file_changes_nothing(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("# nothing yet\n")
