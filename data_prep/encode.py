@@ -128,7 +128,7 @@ class Encoder:
         values, present = categorical_columns(rows, self._options.integer_buckets)
         ids = kernels.encode_values(self._fields, values, present, self._dtype)
         encoded = EncodedRows(ids, self._numbers(rows), rows.labels.astype(np.float32), rows.row_numbers)
-        splits = self._split.assign(rows.row_numbers)
+        splits = self._split.assign(rows.row_numbers, rows.labels)
         by_split = {name: encoded.take(np.flatnonzero(splits == place)) for place, name in enumerate(SPLITS)}
         if self._options.needs_counting:
             return EncodedChunk(by_split, None)

@@ -26,7 +26,7 @@ class PrepareOptions:
     field_min_count: dict[str, int] = field(default_factory=dict)  # by field, in place of min_count
     field_max_size: dict[str, int] = field(default_factory=dict)  # by field: so many values at most, the most frequent
     oov_buckets: int = 1  # ids of a field for the values without one of their own, by a hash of the value
-    split: Literal["hash", "chronological"] = "hash"
+    split: Literal["hash", "chronological", "stratified"] = "hash"
     train_fraction: float = 0.8
     valid_fraction: float = 0.1
     test_fraction: float = 0.1

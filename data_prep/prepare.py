@@ -10,6 +10,7 @@ has the same bytes for any chunk size and number of workers.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import logging
 import shutil
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 from tqdm import tqdm
 
@@ -30,12 +32,13 @@ from data_prep.checksums import checksum
 from data_prep.criteo import Chunk
 from data_prep.encode import EncodedChunk, EncodedRows, Encoder, numeric_fields, row_bytes
 from data_prep.executors import map_in_order, num_cores
+from data_prep.kernels import Choice, choose_kernels
 from data_prep.lookup import LookupFile, LookupWriter
 from data_prep.mindrecord import FILE_ROWS, MindRecordWriter, WrittenFile, import_mindspore_early
 from data_prep.options import PrepareOptions
 from data_prep.raw_log import Fingerprint, OnStored, StoredChunk, changed_while_read, find_log, open_log
 from data_prep.shuffle import WindowShuffle
-from data_prep.split import Split, make_split
+from data_prep.split import HashesOfLabel, LabelHasher, Split, make_split
 from data_prep.statistics import ChunkCounter, ChunkCounts, LogStatistics
 from data_prep.truth import truth_path
 from data_prep.vocabulary import ids_dtype, make_vocabulary, order_values
@@ -79,7 +82,7 @@ def prepare(
             chunk_bytes or memory.chunk_bytes(options),
             work_folder,
         )
-        split = make_split(options, reading.count_lines)
+        split = make_split(options, reading.count_lines, functools.partial(_read_labels, reading, options))
         statistics = _new_statistics(options, work_folder, reading.num_workers)
         if options.needs_counting:
             _count(reading, split, options, statistics, folder)
@@ -228,6 +231,26 @@ def _new_statistics(options: PrepareOptions, work_folder: Path, num_workers: int
     return LogStatistics(num_categorical, work_folder, memory.counts_bytes(options, num_workers))
 
 
+@dataclass(frozen=True)
+class _LabelReader:
+    """What a stratified split has to know of a chunk."""
+
+    hasher: LabelHasher
+    kernels: Choice
+
+    def look(self, chunk: Chunk) -> list[HashesOfLabel]:
+        rows = choose_kernels(self.kernels).parse_chunk(chunk).rows
+        return self.hasher.look(rows.row_numbers, rows.labels)
+
+
+def _read_labels(reading: _LogReading, options: PrepareOptions, hasher: LabelHasher) -> list[list[HashesOfLabel]]:
+    """A reading for `split: stratified`: what the hasher finds, by label and chunk."""
+    nothing = hasher.look(np.empty(0, np.int64), np.empty(0, np.bool_))
+    by_chunk = [nothing]  # of an empty log, too
+    reading.run(_LabelReader(hasher, options.kernels).look, by_chunk.append, "labels")
+    return [list(parts) for parts in zip(*by_chunk, strict=True)]
+
+
 def _count(
     reading: _LogReading, split: Split, options: PrepareOptions, statistics: LogStatistics, folder: Path
 ) -> None:
@@ -313,6 +336,7 @@ class _SplitOutput:
 
     def __init__(self, writer: MindRecordWriter, shuffle: WindowShuffle | None) -> None:
         self.clicks = 0
+        self._membership = xxhash.xxh3_64()
         self._writer = writer
         self._shuffle = shuffle
         self._row_numbers: list[NDArray[np.int64]] = []
@@ -320,12 +344,18 @@ class _SplitOutput:
     def add(self, rows: EncodedRows) -> None:
         """Take rows in the log's order."""
         self.clicks += int(rows.labels.sum())
+        self._membership.update(np.ascontiguousarray(rows.row_numbers).data)
         if self._shuffle is None:
             self._row_numbers.append(rows.row_numbers.copy())  # a part would keep all memory of a worker's result
             self._writer.write(rows)
             return
         for piece in self._shuffle.add(rows):
             self._writer.write(piece)
+
+    @property
+    def membership(self) -> str:
+        """A checksum of the numbers of all rows, int64 in the log's order."""
+        return f"xxh3:{self._membership.hexdigest()}"
 
     def finish(self) -> tuple[list[WrittenFile], NDArray[np.int64] | None]:
         """Write what waits; the files, and the row numbers in the order written if that is the log's."""
@@ -369,7 +399,7 @@ def _write_splits(
         if row_numbers is not None:
             np.save(folder / schema.row_numbers_file(split), row_numbers)
         data_files = tuple(_data_file(folder, file.name, file.rows) for file in files)
-        splits[split] = schema.Split(sum(file.rows for file in files), output.clicks, data_files)
+        splits[split] = schema.Split(sum(file.rows for file in files), output.clicks, data_files, output.membership)
     return splits
 
 

@@ -77,6 +77,7 @@ class Split:
     rows: int
     clicks: int
     files: tuple[DataFile, ...]
+    membership: str = ""  # checksum of which lines of the log its rows are: their numbers, int64, in the log's order
 
     @property
     def click_rate(self) -> float:
@@ -181,8 +182,7 @@ def _from_json(content: dict[str, Any]) -> Schema:
                 for field in content["categorical"]
             ),
             "splits": {
-                name: Split(split["rows"], split["clicks"], _files(split["files"]))
-                for name, split in content["splits"].items()
+                name: Split(**{**split, "files": _files(split["files"])}) for name, split in content["splits"].items()
             },
             "other_files": _files(content["other_files"]),
         }

@@ -89,7 +89,7 @@ class ChunkCounter:
         kernels = choose_kernels(self.kernels)
         parsed = kernels.parse_chunk(chunk)
         rows = parsed.rows
-        training = self.split.assign(rows.row_numbers) == TRAIN
+        training = self.split.assign(rows.row_numbers, rows.labels) == TRAIN
         columns = zip(*categorical_columns(rows, self.integer_buckets), strict=True)
         counted = [kernels.count_values(values, present, training) for values, present in columns]
         return ChunkCounts(

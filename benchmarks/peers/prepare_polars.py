@@ -13,6 +13,7 @@ import argparse
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import polars as pl
 
 from data_prep.options import PrepareOptions
@@ -23,15 +24,18 @@ INTEGERS = [f"I{i}" for i in range(1, 14)]
 CATEGORIES = [f"C{i}" for i in range(1, 27)]
 SCHEMA = {"label": pl.Int8} | dict.fromkeys(INTEGERS, pl.Int64) | dict.fromkeys(CATEGORIES, pl.String)
 FIRST_OOV_ID = 2 * len(INTEGERS)  # after the numbers and their indicators
+NO_LABELS = np.empty(0, np.bool_)  # the hash split does not look at them
 Form = Literal["eager", "streaming"]
 
 
 def split_column() -> pl.Expr:
     """The place of each row's split, by the hash of its number that `prepare` uses."""
-    split = make_split(PrepareOptions(), lambda: 0)
-    return pl.col("row").map_batches(
-        lambda rows: pl.Series(split.assign(rows.cast(pl.Int64).to_numpy())), return_dtype=pl.Int8, is_elementwise=True
-    )
+    split = make_split(PrepareOptions(), lambda: 0, lambda _: [])
+
+    def assign(rows: pl.Series) -> pl.Series:
+        return pl.Series(split.assign(rows.cast(pl.Int64).to_numpy(), NO_LABELS))
+
+    return pl.col("row").map_batches(assign, return_dtype=pl.Int8, is_elementwise=True)
 
 
 def count_values(rows: pl.LazyFrame, name: str, min_count: int) -> pl.LazyFrame:

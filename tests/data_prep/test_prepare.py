@@ -6,6 +6,7 @@ from collections import Counter
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import xxhash
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -52,7 +53,7 @@ def oracle_row(cells, ids):
 
 def test_every_row_is_as_a_plain_python_oracle_says(prepared, log_path, small_options):
     lines = [line.split("\t") for line in log_path.read_text().splitlines()]
-    split = make_split(small_options, lambda: len(lines)).assign(np.arange(len(lines)))
+    split = make_split(small_options, lambda: len(lines), None).assign(np.arange(len(lines)), None)
     ids, vocabulary_size = oracle_ids(lines, np.flatnonzero(split == 0), small_options.min_count)
     schema = read_schema(prepared)
     assert schema.vocabulary_size == vocabulary_size
@@ -98,7 +99,7 @@ def test_another_seed_splits_and_orders_otherwise(tmp_path, prepared, log_path, 
 
 def test_the_training_rows_are_not_in_the_logs_order(prepared, log_path, small_options):
     lines = [line.split("\t") for line in log_path.read_text().splitlines()]
-    split = make_split(small_options, lambda: len(lines)).assign(np.arange(len(lines)))
+    split = make_split(small_options, lambda: len(lines), None).assign(np.arange(len(lines)), None)
     _, numeric, _ = read_split(prepared, "train")
     in_order = np.array([float(lines[row][2] == "") for row in np.flatnonzero(split == 0)], np.float32)
     assert not np.array_equal(numeric[:, 14], in_order)
@@ -314,7 +315,7 @@ def test_hashed_values_need_one_reading(tmp_path, prepared, log_path, small_opti
         first_oov, missing_id = 26 + 50 * field, 26 + 26 * 50 + field
         expected = [first_oov + h if cell else missing_id for cell, h in zip(cells, hashed, strict=True)]
         assert ids[:, field].tolist() == expected
-    split = make_split(options, lambda: 0).assign(np.arange(1, 3_001))
+    split = make_split(options, lambda: 0, None).assign(np.arange(1, 3_001), None)
     missing = [sum(lines[row][14 + field] == "" for row in np.flatnonzero(split == 0)) for field in range(26)]
     assert vocabulary_of(tmp_path / "out")["count"].tolist() == missing
 
@@ -324,3 +325,27 @@ def test_too_many_rejects_stop_a_single_reading_too(tmp_path, make_log):
     with pytest.raises(ValueError, match=r"7 of 107 lines .*columns 7"):
         prepare(tmp_path, tmp_path / "out", PrepareOptions(workers=1, vocabulary="hash"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["train.txt"]
+
+
+def test_a_stratified_split_keeps_the_share_of_clicks(tmp_path, log_path, small_options):
+    folders = {1: tmp_path / "one", 2: tmp_path / "two"}
+    for workers, folder in folders.items():
+        options = dataclasses.replace(small_options, split="stratified", workers=workers)
+        schema = prepare(log_path, folder, options, chunk_bytes=100_000 * workers)
+    assert contents(folders[1]) == contents(folders[2])
+    clicks = sum(line.startswith("1") for line in log_path.read_text().splitlines())
+    for fraction, split in zip((0.8, 0.1, 0.1), schema.splits.values(), strict=True):
+        assert abs(split.clicks - fraction * clicks) <= 1
+        assert abs(split.rows - fraction * 3_000) <= 2
+
+
+def test_the_schema_says_which_rows_a_split_has(prepared):
+    schema = read_schema(prepared)
+    for name in ("valid", "test"):
+        row_numbers = np.load(prepared / row_numbers_file(name))
+        assert schema.splits[name].membership == f"xxh3:{xxhash.xxh3_64(row_numbers.tobytes()).hexdigest()}"
+    everything = set(range(3_000))
+    for name in ("valid", "test"):
+        everything -= set(np.load(prepared / row_numbers_file(name)).tolist())
+    train = np.array(sorted(everything), np.int64)
+    assert schema.splits["train"].membership == f"xxh3:{xxhash.xxh3_64(train.tobytes()).hexdigest()}"

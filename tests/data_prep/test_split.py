@@ -25,7 +25,7 @@ def test_splitmix64_gives_the_published_outputs():
 def test_hash_split_keeps_to_its_fractions(fractions):
     train, valid, test = fractions
     options = PrepareOptions(train_fraction=train, valid_fraction=valid, test_fraction=test)
-    assigned = make_split(options, unused).assign(np.arange(100_000))
+    assigned = make_split(options, unused, None).assign(np.arange(100_000), None)
     for place, fraction in zip((TRAIN, VALID, TEST), fractions, strict=True):
         # Four standard deviations of a binomial share; exact where the fraction is 0 or 1.
         allowed = 4 * (fraction * (1 - fraction) / 100_000) ** 0.5
@@ -34,11 +34,15 @@ def test_hash_split_keeps_to_its_fractions(fractions):
 
 def test_hash_split_depends_on_the_seed_and_the_row_number_alone():
     numbers = np.arange(1000)
-    split = make_split(PrepareOptions(seed=5), unused)
-    assert np.array_equal(split.assign(numbers)[300:], split.assign(numbers[300:]))
-    assert not np.array_equal(split.assign(numbers), make_split(PrepareOptions(seed=6), unused).assign(numbers))
+    split = make_split(PrepareOptions(seed=5), unused, None)
+    assert np.array_equal(split.assign(numbers, None)[300:], split.assign(numbers[300:], None))
+    assert not np.array_equal(
+        split.assign(numbers, None), make_split(PrepareOptions(seed=6), unused, None).assign(numbers, None)
+    )
 
 
 def test_chronological_split_cuts_the_log_in_order():
     options = PrepareOptions(split="chronological", train_fraction=0.7, valid_fraction=0.2, test_fraction=0.1)
-    assert make_split(options, lambda: 10).assign(np.arange(10)).tolist() == [TRAIN] * 7 + [VALID] * 2 + [TEST]
+    assert make_split(options, lambda: 10, None).assign(np.arange(10), None).tolist() == [TRAIN] * 7 + [VALID] * 2 + [
+        TEST
+    ]

@@ -38,7 +38,7 @@ def test_statistics_of_nothing_are_nan():
 @pytest.mark.parametrize("kernels", ["numpy", "auto"])
 def test_only_training_rows_are_counted(tmp_path, make_log, kernels):
     lines = make_log(400).splitlines(keepends=True)
-    split = make_split(PrepareOptions(split="chronological"), lambda: 400)
+    split = make_split(PrepareOptions(split="chronological"), lambda: 400, None)
     log = LogStatistics(26, tmp_path, 1 << 20)
     counter = ChunkCounter(split, kernels, integer_buckets=False)
     for first in range(0, 400, 30):
