@@ -120,20 +120,27 @@ def _read_pools(folder: Path, schema: Schema, split: str, order: Order, first_po
 
 
 def _read_blocks(folder: Path, schema: Schema, split: str, blocks: np.ndarray) -> Iterator[Batch]:
-    """The blocks of a split with these numbers, in this order."""
+    """The blocks of a split with these numbers, in this order; ValueError where MindSpore cannot read the files."""
     if not len(blocks):
         return
     import mindspore.dataset as ds
 
     files = [str(folder / file.name) for file in schema.splits[split].files]
-    reader = ds.MindDataset(
-        files,
-        columns_list=["ids", "numeric", "label"],
-        num_parallel_workers=1,  # more workers do not read faster here, and they would take the tower's cores
-        sampler=ds.SubsetSampler([int(block) for block in blocks]),  # keeps the order of its list
-    )
-    for ids, numeric, labels in reader.create_tuple_iterator(num_epochs=1, output_numpy=True):
-        yield Batch(ids.reshape(len(labels), -1), numeric.reshape(len(labels), -1), labels)
+    try:
+        reader = ds.MindDataset(
+            files,
+            columns_list=["ids", "numeric", "label"],
+            num_parallel_workers=1,  # more workers do not read faster here, and they would take the tower's cores
+            sampler=ds.SubsetSampler([int(block) for block in blocks]),  # keeps the order of its list
+        )
+        for ids, numeric, labels in reader.create_tuple_iterator(num_epochs=1, output_numpy=True):
+            yield Batch(ids.reshape(len(labels), -1), numeric.reshape(len(labels), -1), labels)
+    except RuntimeError as error:
+        reason = str(error).strip().split("\n", 1)[0]
+        raise ValueError(
+            f"MindSpore cannot read the rows of split {split!r} in {folder}: {reason} Find the damaged file with: "
+            f"python -m data_prep inspect {folder}"
+        ) from error
 
 
 def _empty_batch(schema: Schema) -> Batch:

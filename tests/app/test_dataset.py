@@ -119,3 +119,14 @@ def test_a_file_that_is_missing_or_cut_is_named(tiny_dataset, tiny_schema, tmp_p
     (folder / name).unlink()
     with pytest.raises(ValueError, match=f"{name} is missing, expected"):
         check_files(folder, tiny_schema)
+
+
+def test_a_file_that_cannot_be_read_is_told_with_what_to_do(tiny_dataset, tiny_schema, tmp_path):
+    """Same size, other bytes: found while reading, as checksums of all files would take as long as an epoch."""
+    folder = tmp_path / "copy"
+    shutil.copytree(tiny_dataset, folder)
+    index = folder / f"{tiny_schema.splits['train'].files[0].name}.db"
+    index.write_bytes(bytes(index.stat().st_size))
+    check_files(folder, tiny_schema)
+    with pytest.raises(ValueError, match=r"cannot read the rows of split 'train' in .*python -m data_prep inspect"):
+        epoch_rows(folder, tiny_schema)
