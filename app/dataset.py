@@ -136,7 +136,8 @@ def _read_blocks(folder: Path, schema: Schema, split: str, blocks: np.ndarray) -
         for ids, numeric, labels in reader.create_tuple_iterator(num_epochs=1, output_numpy=True):
             yield Batch(ids.reshape(len(labels), -1), numeric.reshape(len(labels), -1), labels)
     except RuntimeError as error:
-        reason = str(error).strip().split("\n", 1)[0]
+        lines = str(error).splitlines()  # pages for developers, of which one line is for users
+        reason = next((line.removeprefix("[ERROR] ") for line in lines if line.startswith("[ERROR] ")), lines[0])
         raise ValueError(
             f"MindSpore cannot read the rows of split {split!r} in {folder}: {reason} Find the damaged file with: "
             f"python -m data_prep inspect {folder}"
