@@ -38,7 +38,12 @@ class Target:
         except KeyError:
             return self.what, target, "not measured", ""
         reached = measured >= self.bound if self.sign == "≥" else measured <= self.bound
-        return self.what, target, f"{measured:.3g}", "yes" if reached else "**no**"
+        return (
+            self.what,
+            target,
+            f"{measured:.2f}" if self.bound >= 0.1 else f"{measured:.6f}",
+            "yes" if reached else "**no**",
+        )
 
 
 def kernel_ratio(name: str) -> Callable[[Results], float]:
