@@ -29,7 +29,8 @@ struct Candidate {
 const Kernels* choose_kernels() {
   const Candidate widest_first[] = {
 #if defined(__x86_64__)
-      {&avx512::kernels, __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")},
+      {&avx512::kernels, __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+                             __builtin_cpu_supports("avx512vl")},
       {&avx2::kernels, __builtin_cpu_supports("avx2") != 0},
 #endif
       {&plain::kernels, true},
