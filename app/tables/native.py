@@ -40,6 +40,7 @@ OK, BAD_ID, NO_MEMORY, UNKNOWN_ISA = range(4)  # HostTablesStatus
 TABLE_NUMBERS = {WIDE: 0, DEEP: 1}  # HostTablesTable
 HUGE_PAGE = 2 << 20
 MAX_POSITIONS = 2**31 - 1  # positions of a batch are int32
+MAX_TOUCHED = 2**31 - 2  # slots are int32, and the map keeps slot + 1
 
 
 class _Spec(ctypes.Structure):
@@ -285,6 +286,8 @@ class NativeTables:
         slots, num_new = self._find(row_ids)
         if num_new == 0:
             return slots
+        if self._library.host_tables_num_touched(self._handle) + num_new > MAX_TOUCHED:
+            raise MemoryError(f"one process keeps {MAX_TOUCHED:,} touched rows at most, and these would be more")
         purpose = self._growth_purpose(num_new)
         if growth_bytes := self._library.host_tables_growth_bytes(self._handle, num_new):
             require_memory(growth_bytes, purpose)

@@ -80,7 +80,7 @@ HOST_TABLES_API int64_t host_tables_find(const HostTables* tables, const int64_t
 HOST_TABLES_API int64_t host_tables_growth_bytes(const HostTables* tables, int64_t num_new);
 
 // Gives each row of `row_ids` [count] (distinct) whose slot is -1 a slot, with its initial values; fills in
-// `slots`. HOST_TABLES_NO_MEMORY: nothing has changed.
+// `slots`. At most 2^31 - 2 rows may be touched in all. HOST_TABLES_NO_MEMORY: nothing has changed.
 HOST_TABLES_API HostTablesStatus host_tables_touch(HostTables* tables, const int64_t* row_ids, int64_t count,
                                                    int32_t* slots);
 

@@ -57,6 +57,16 @@ def test_any_threads_and_instruction_set_give_the_reference_s_bits(
     assert len(norms) == 1
 
 
+def test_more_touched_rows_than_slots_are_refused_before_anything_is_written(make_spec, monkeypatch):
+    tables = NativeTables(make_spec(vocabulary_size=400))
+    tables.touch(np.arange(10))
+    monkeypatch.setattr(native, "MAX_TOUCHED", 12)
+    tables.touch(np.arange(12))
+    with pytest.raises(MemoryError, match="one process keeps 12 touched rows at most"):
+        tables.touch(np.arange(13))
+    assert tables.state()[DEEP].row_ids.tolist() == list(range(12))
+
+
 def test_an_id_in_every_position_is_summed_in_order(make_spec, random_gradients, assert_same_state):
     """So frequent an id is split among threads by columns."""
     spec = make_spec(embedding_dim=40, num_fields=2)
