@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <mutex>
+#include <new>
 #include <type_traits>
 #include <vector>
 
@@ -41,20 +42,32 @@ std::int64_t rows_per_task(std::int64_t rows) {
   return std::clamp(num_blocks(rows, kTasksInStep), kMinRowsPerTask, kMaxRowsPerTask);
 }
 
-// Runs task(0) ... task(num_tasks - 1) on the threads; the first oneDNN error, as a number above 0, or 0.
+// Runs work(): its status, or that of oneDNN for what it throws, as an exception may leave neither a thread nor C.
+template <typename Work>
+int run(const Work& work) {
+  try {
+    return work();
+  } catch (const dnnl::error& error) {
+    return std::max(1, static_cast<int>(error.status));
+  } catch (const std::bad_alloc&) {
+    return dnnl_out_of_memory;
+  }
+}
+
+// Runs task(0) ... task(num_tasks - 1) on the threads; the first error, as a number above 0, or 0.
 template <typename Task>
 int run_tasks(std::int64_t num_tasks, const Task& task) {
-  int status = 0;
+  int first_error = 0;
 #pragma omp parallel for schedule(dynamic) num_threads(num_threads)
   for (std::int64_t i = 0; i < num_tasks; ++i) {
-    try {
+    const int status = run([&] {
       task(i);
-    } catch (const dnnl::error& error) {
+      return 0;
+    });
 #pragma omp critical
-      if (status == 0) status = std::max(1, static_cast<int>(error.status));
-    }
+    if (first_error == 0) first_error = status;
   }
-  return status;
+  return first_error;
 }
 
 // A layer whose products take `Input`: float, or BFloat16 rounded from float.
@@ -169,7 +182,7 @@ int run_forward(void** params, int64_t** shapes) {
   const std::lock_guard<std::mutex> lock(layer_mutex);
   float** const p = reinterpret_cast<float**>(params);
   const Layer<Input> layer({shapes[0][0], shapes[0][1], shapes[1][1], shapes[2][1]});
-  return layer.forward(p[0], p[1], p[2], p[3], p[4]);
+  return run([&] { return layer.forward(p[0], p[1], p[2], p[3], p[4]); });
 }
 
 template <typename Input>
@@ -177,7 +190,7 @@ int run_backward(void** params, int64_t** shapes) {
   const std::lock_guard<std::mutex> lock(layer_mutex);
   float** const p = reinterpret_cast<float**>(params);
   const Layer<Input> layer({shapes[2][0], shapes[2][1], shapes[3][1], shapes[4][1]});
-  return layer.backward(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7]);
+  return run([&] { return layer.backward(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7]); });
 }
 
 }  // namespace
