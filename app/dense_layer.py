@@ -111,8 +111,8 @@ def load() -> ctypes.CDLL:
         raise FileNotFoundError(f"the native dense layer is not built: {path} is missing; run `make native`")
     try:
         library = ctypes.CDLL(str(path))
-    except OSError as error:
+        library.dense_set_threads.argtypes = [ctypes.c_int32]
+        library.dense_set_threads.restype = None
+    except (OSError, AttributeError) as error:  # no library, or one of another version
         raise OSError(f"{path} cannot be loaded: {error}; run `make native` to build it for this machine") from error
-    library.dense_set_threads.argtypes = [ctypes.c_int32]
-    library.dense_set_threads.restype = None
     return library

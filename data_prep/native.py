@@ -101,11 +101,11 @@ def load() -> ctypes.CDLL:
         )
     try:
         library = ctypes.CDLL(str(path))
-    except OSError as error:
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(library, f"log_kernels_{name}")
+            function.restype, function.argtypes = result, arguments
+    except (OSError, AttributeError) as error:  # no library, or one of another version
         raise OSError(f"{path} cannot be loaded: {error}; run `make native` to build it for this machine") from error
-    for name, (result, arguments) in _SIGNATURES.items():
-        function = getattr(library, f"log_kernels_{name}")
-        function.restype, function.argtypes = result, arguments
     return library
 
 

@@ -1,5 +1,6 @@
 """What only the native tables promise: the same bits everywhere, memory by touched rows, errors of their own."""
 
+import _ctypes
 import os
 import subprocess
 import sys
@@ -217,6 +218,13 @@ def test_a_broken_library_says_how_to_build_it(monkeypatch, tmp_path):
     monkeypatch.setenv("HOST_TABLES_LIBRARY", str(tmp_path / "libhost_tables.so"))
     native.load.cache_clear()
     with pytest.raises(OSError, match=r"cannot be loaded: .*; run `make native`"):
+        native.load()
+
+
+def test_a_library_of_another_version_says_how_to_build_it(monkeypatch):
+    monkeypatch.setenv("HOST_TABLES_LIBRARY", _ctypes.__file__)
+    native.load.cache_clear()
+    with pytest.raises(OSError, match=r"cannot be loaded: .*undefined symbol: host_tables_.*; run `make native`"):
         native.load()
 
 
