@@ -1,6 +1,7 @@
 """The command line: `python -m app {train,evaluate}`.
 
-Exit status: 0 done, 1 the training stopped (not finite), 2 wrong input or settings, 130 after Ctrl-C.
+Exit status: 0 done, or train.time_limit is up; 1 the training stopped (not finite); 2 wrong input or settings; 3 not
+all could be written; 130 after Ctrl-C, 143 after SIGTERM.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ from app.cluster import check_rank_table
 from app.config import Config
 from app.dataset import check_files
 from app.evaluate import describe, evaluate_checkpoint, one_line, saved_config
-from app.run_folder import open_run, run_checkpoints
+from app.run_folder import RunFolder, open_run, run_checkpoints
+from app.stopping import Stopped, StopRequest
 from app.tables import pick_backend
 from data_prep import settings
-from data_prep.schema import read_schema
+from data_prep.schema import Schema, read_schema
 
 log = logging.getLogger("app")
+
+NOT_WRITTEN = 3  # exit status
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -30,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
-        options.command(options)
+        return options.command(options) or 0
     except FloatingPointError as error:
         log.error("error: %s", error)
         return 1
@@ -40,7 +44,6 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         log.error("stopped by Ctrl-C; the same command goes on from the last checkpoint")
         return 130
-    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -65,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _train(arguments: argparse.Namespace) -> None:
+def _train(arguments: argparse.Namespace) -> int:
     config = settings.resolve(Config, arguments.config, arguments.settings)
     if arguments.ranks != 1:
         raise ValueError(f"RANK_SIZE must be 1, found {arguments.ranks}: training on several ranks is not there yet")
@@ -79,26 +82,44 @@ def _train(arguments: argparse.Namespace) -> None:
     backend = pick_backend(config.tables.backend, config.model.fold_numeric)
     if arguments.dry_run:
         _print_placement(config, target, backend)
-        return
+        return 0
     run, lock = open_run(Path.cwd(), 0, config, schema)
-    with lock:
+    with lock, StopRequest(config.train.time_limit) as stop:
         log_file = logging.FileHandler(run.log_path, encoding="utf-8")
         log_file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
         logging.getLogger().addHandler(log_file)
         log.info("%s run in %s: %s", run.plan.kind, run.path, run.plan.reason)
-        try:
-            from app.train import Trainer
+        for refused in run.plan.refused.values():
+            log.warning("warning: a newer checkpoint is not used: %s", refused)
+        log.info("the tower runs on %s, the tables are %s, %d host threads", target, backend, config.device.num_threads)
+        return _train_to_the_end(config, arguments.dataset, schema, run, stop)
 
-            log.info(
-                "the tower runs on %s, the tables are %s, %d host threads", target, backend, config.device.num_threads
-            )
-            Trainer(config, arguments.dataset, schema, run).train()
-        except BaseException as error:
-            run.set_status("failed")
-            log.info("the run stopped: %s: %s", type(error).__name__, error)
-            raise
+
+def _train_to_the_end(config: Config, dataset: Path, schema: Schema, run: RunFolder, stop: StopRequest) -> int:
+    """Train, leave the run's status in its folder, and return the exit status."""
+    from app.train import NotSavedError, Trainer
+
+    exit_status = 0
+    try:
+        Trainer(config, dataset, schema, run, stop).train()
+    except Stopped as stopped:
+        exit_status = stopped.exit_status
+        run.set_status("stopped")
+        log.info("stopped after saving: %s; the same command goes on from here", stopped)
+    except NotSavedError as error:
+        run.set_status("failed")
+        log.error("error: %s", error)
+    except BaseException as error:
+        run.set_status("failed")
+        log.info("the run stopped: %s: %s", type(error).__name__, error)
+        raise
+    else:
         run.set_status("finished")
         log.info("finished; judge it on the test rows with: make eval")
+    if run.write_errors():
+        log.error("error: not all could be written: %s", ", ".join(run.write_errors()))
+        return NOT_WRITTEN
+    return exit_status
 
 
 def _print_placement(config: Config, target: str, backend: str) -> None:

@@ -5,78 +5,60 @@
                               manifest.json                         step, epoch, config, files with checksums
 
 Files are written into `step-00001000.partial`, synced, and renamed; what has no manifest is ignored. A shard holds
-touched rows only: all others are their initial value, a function of the seed in the manifest.
+touched rows only: all others are their initial value, a function of the seed in the manifest. Row r is in shard
+r mod shards.
 """
 
 from __future__ import annotations
 
-import json
+import functools
 import logging
-import os
+import re
 import shutil
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import xxhash
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
 
+from app.array_file import read_arrays, write_arrays
+from app.disk import FileRecord, checksum, sync_folder
+from app.manifest import Manifest, read_manifest, use_an_older, write_manifest
 from app.tables.interface import TableState
 
 log = logging.getLogger(__name__)
 
-FORMAT_VERSION = 1
-MANIFEST = "manifest.json"
 PARTIAL = ".partial"
+REPLACED = ".replaced"
 DENSE = "dense.safetensors"
 ROW_IDS = "row_ids"
 
 
 @dataclass(frozen=True)
 class CheckpointOptions:
-    """`dir` empty is `checkpoints` in the run folder; `every_steps` 0 saves at each epoch's end only.
+    """`dir` empty is `checkpoints` in the run folder.
 
-    The newest `keep_last` and the best one stay; 0 keeps all.
+    Saved at each epoch's end, every `every_steps` steps and after `every_minutes` minutes; 0 is never. The newest
+    `keep_last` and the `keep_best` with the highest AUC on `valid` stay; `keep_last` 0 keeps all. `integrated` writes
+    one file a table, else `shards` files a table.
     """
 
     dir: str = ""
     every_steps: int = 0
+    every_minutes: float = 0.0
     keep_last: int = 3
+    keep_best: int = 1
+    integrated: bool = True
+    shards: int = 1
 
     def __post_init__(self) -> None:
-        if self.every_steps < 0 or self.keep_last < 0:
-            raise ValueError(
-                f"checkpoint.every_steps and keep_last must be 0 or more, found {self.every_steps} and {self.keep_last}"
-            )
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """What a checkpoint says of itself.
-
-    `step` counts from the start of the run, `epoch_step` from the start of `epoch` (1, 2, …): the next batch
-    is number `epoch_step` (0, 1, …) of that epoch. `metrics` are those of `valid`, where it was evaluated then.
-    `data` identifies the prepared folder, `dataset` says where it was. `shards` by table, and `files` by name with
-    size and checksum, are filled in by `save`.
-    """
-
-    step: int
-    epoch: int
-    epoch_step: int
-    config: dict[str, Any]
-    dataset: str
-    data: dict[str, Any]
-    metrics: dict[str, float]
-    shards: dict[str, int] = field(default_factory=dict)
-    files: dict[str, dict[str, Any]] = field(default_factory=dict)
-    format_version: int = FORMAT_VERSION
-
-    @property
-    def last_epoch(self) -> int:
-        """The epoch of the last step taken: at an epoch's end `epoch` is the next one already."""
-        return self.epoch if self.epoch_step else self.epoch - 1
+        for name in ("every_steps", "every_minutes", "keep_last", "keep_best"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ValueError(f"checkpoint.{name} must be 0 or more, and finite; found {getattr(self, name)}")
+        if self.shards < 1:
+            raise ValueError(f"checkpoint.shards must be 1 or more, found {self.shards}")
+        if self.integrated and self.shards > 1:
+            raise ValueError(f"checkpoint.shards={self.shards} needs checkpoint.integrated=false, which is true")
 
 
 @dataclass(frozen=True)
@@ -87,73 +69,107 @@ class ModelState:
     tables: dict[str, TableState]
 
 
-def save(folder: Path, state: ModelState, manifest: Manifest) -> Path:
+def save(folder: Path, state: ModelState, manifest: Manifest, num_shards: int = 1) -> Path:
     """Write one checkpoint below `folder` and return its path; whole, or (on any error) not there at all."""
     final = folder / f"step-{manifest.step:08d}"
     partial = folder / f"{final.name}{PARTIAL}"
-    shutil.rmtree(partial, ignore_errors=True)
+    clear_leftovers(folder)
     partial.mkdir(parents=True)
     try:
-        save_file(state.dense, partial / DENSE)
-        for table, rows in state.tables.items():
-            save_file({ROW_IDS: rows.row_ids, **rows.arrays}, partial / shard_name(table, 0, 1))
-        files = {path.name: _sync_and_describe(path) for path in sorted(partial.iterdir())}
-        whole = replace(manifest, shards=dict.fromkeys(state.tables, 1), files=files)
-        _write_synced(partial / MANIFEST, json.dumps(asdict(whole), indent=1))
-        _sync_folder(partial)
-        shutil.rmtree(final, ignore_errors=True)
-        partial.rename(final)
-        _sync_folder(folder)
+        write_whole(partial, state, manifest, num_shards)
+        _put_in_place(partial, final)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
     return final
 
 
-def read_manifest(checkpoint: Path) -> Manifest:
-    """The manifest of one checkpoint.
+def write_whole(
+    path: Path,
+    state: ModelState,
+    manifest: Manifest,
+    num_shards: int,
+    on_file: Callable[[FileRecord], None] = lambda record: None,
+) -> None:
+    """Write and sync all files of a checkpoint into the empty folder `path`, the manifest last."""
+    contents: dict[str, Callable[[], dict[str, np.ndarray]]] = {DENSE: lambda: state.dense}
+    for table, rows in state.tables.items():
+        for shard in range(num_shards):
+            contents[shard_name(table, shard, num_shards)] = functools.partial(_shard_arrays, rows, shard, num_shards)
+    files = {}
+    for name, arrays in contents.items():
+        files[name] = write_arrays(path / name, arrays())
+        on_file(files[name])
+    write_manifest(path, replace(manifest, shards=dict.fromkeys(state.tables, num_shards), files=files))
+    sync_folder(path)
 
-    Raises FileNotFoundError where there is none, ValueError where it is damaged or of another version.
-    """
-    path = checkpoint / MANIFEST
-    if not path.is_file():
-        raise FileNotFoundError(f"{checkpoint} is no whole checkpoint: it has no {MANIFEST}")
+
+def clear_leftovers(folder: Path) -> None:
+    """Remove what a killed save left; a checkpoint that was being replaced gets its name back."""
+    for path in folder.glob(f"step-*{REPLACED}"):
+        if not path.with_suffix("").exists():
+            path.rename(path.with_suffix(""))
+    for suffix in (PARTIAL, REPLACED):
+        for path in folder.glob(f"step-*{suffix}"):
+            shutil.rmtree(path)
+
+
+def _put_in_place(partial: Path, final: Path) -> None:
+    replaced = final.with_suffix(REPLACED)
+    if final.exists():
+        final.rename(replaced)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        version = content["format_version"]
-        if version == FORMAT_VERSION:
-            return Manifest(**content)
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is damaged ({error!r}); {_use_an_older(checkpoint)}") from error
-    raise ValueError(f"{path} has format version {version}, this program reads {FORMAT_VERSION}")
+        partial.rename(final)
+    except OSError:
+        if replaced.exists():
+            replaced.rename(final)
+        raise
+    sync_folder(final.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
 
 
 def load(checkpoint: Path) -> tuple[Manifest, ModelState]:
     """One checkpoint with every file's checksum verified.
 
-    Raises ValueError naming the file that is missing or differs, with what was found and expected.
+    Raises as `verify`.
+    """
+    manifest = verify(checkpoint)
+    tables = {}
+    for table, shards in manifest.shards.items():
+        parts = [read_arrays(checkpoint / shard_name(table, shard, shards)) for shard in range(shards)]
+        tables[table] = _join_shards(parts)
+    return manifest, ModelState(read_arrays(checkpoint / DENSE), tables)
+
+
+def verify(checkpoint: Path, on_file: Callable[[FileRecord], None] = lambda record: None) -> Manifest:
+    """The manifest of a checkpoint whose files all have the size and checksum that it says.
+
+    Raises as `read_manifest`, and ValueError naming the file that is missing or differs, with what was found and
+    expected.
     """
     manifest = read_manifest(checkpoint)
     for name, expected in manifest.files.items():
-        _verify(checkpoint / name, expected)
-    tables = {}
-    for table, shards in manifest.shards.items():
-        parts = [_load_arrays(checkpoint / shard_name(table, shard, shards)) for shard in range(shards)]
-        tables[table] = _join_shards(parts)
-    return manifest, ModelState(_load_arrays(checkpoint / DENSE), tables)
+        _verify_file(checkpoint / name, expected)
+        on_file(expected)
+    return manifest
+
+
+def step_folders(folder: Path) -> list[Path]:
+    """What lies below `folder` under a checkpoint's name, whole or not, oldest step first."""
+    named = (path for path in folder.glob("step-*") if re.fullmatch(r"step-\d+", path.name))
+    return sorted(named, key=lambda path: int(path.name.removeprefix("step-")))
 
 
 def whole_checkpoints(folder: Path) -> list[Path]:
     """The checkpoints below `folder` that have a readable manifest, oldest step first."""
     whole = []
-    for path in folder.glob("step-*"):
-        if path.suffix == PARTIAL:  # of a run that was killed while it saved
-            continue
+    for path in step_folders(folder):
         try:
-            whole.append((read_manifest(path).step, path))
+            read_manifest(path)
         except (FileNotFoundError, ValueError):
             continue
-    return [path for _, path in sorted(whole)]
+        whole.append(path)
+    return whole
 
 
 def best_or_newest(folder: Path) -> Path:
@@ -164,23 +180,24 @@ def best_or_newest(folder: Path) -> Path:
     whole = whole_checkpoints(folder)
     if not whole:
         raise FileNotFoundError(f"no whole checkpoint in {folder}; train first: make train")
-    return best_of(whole) or whole[-1]
+    return [*best_first(whole), whole[-1]][0]
 
 
-def best_of(checkpoints: list[Path]) -> Path | None:
-    """The one with the highest AUC on `valid`, if any was evaluated."""
+def best_first(checkpoints: list[Path]) -> list[Path]:
+    """Those that were evaluated on `valid`, by falling AUC, the newer first where it is equal."""
     scored = [(metrics["auc"], path) for path in checkpoints if "auc" in (metrics := read_manifest(path).metrics)]
-    return max(scored)[1] if scored else None
+    return [path for _, path in sorted(scored, reverse=True)]
 
 
-def remove_old(folder: Path, keep_last: int) -> None:
-    """Delete all but the newest `keep_last` checkpoints and the best one; 0 keeps all."""
+def remove_old(folder: Path, keep_last: int, keep_best: int) -> None:
+    """Delete all but the newest `keep_last` and the best `keep_best` checkpoints; `keep_last` 0 keeps all."""
     whole = whole_checkpoints(folder)
     if keep_last:
-        best = best_of(whole)
+        kept = best_first(whole)[:keep_best]
         for path in whole[:-keep_last]:
-            if path != best:
-                shutil.rmtree(path)
+            if path not in kept:
+                # Renamed first: what a kill leaves of it is no checkpoint.
+                shutil.rmtree(path.rename(path.with_suffix(PARTIAL)))
 
 
 def shard_name(table: str, shard: int, shards: int) -> str:
@@ -188,65 +205,33 @@ def shard_name(table: str, shard: int, shards: int) -> str:
     return f"{table}-{shard}-of-{shards}.safetensors"
 
 
-def checksum(path: Path) -> str:
-    """xxh3 (64 bits) of a file, as "xxh3:" and 16 hex digits."""
-    digest = xxhash.xxh3_64()
-    with path.open("rb") as file:
-        while block := file.read(1 << 22):
-            digest.update(block)
-    return f"xxh3:{digest.hexdigest()}"
-
-
-def _verify(path: Path, expected: dict[str, Any]) -> None:
+def _verify_file(path: Path, expected: FileRecord) -> None:
     if not path.is_file():
-        raise ValueError(f"checkpoint file {path} is missing; {_use_an_older(path.parent)}")
+        raise ValueError(f"checkpoint file {path} is missing; {use_an_older(path.parent)}")
     if path.stat().st_size != expected["size_bytes"]:
         raise ValueError(
             f"checkpoint file {path} has {path.stat().st_size} bytes, expected {expected['size_bytes']}; "
-            f"{_use_an_older(path.parent)}"
+            f"{use_an_older(path.parent)}"
         )
     found = checksum(path)
     if found != expected["checksum"]:
         raise ValueError(
             f"checkpoint file {path} is damaged: checksum {found}, expected {expected['checksum']}; "
-            f"{_use_an_older(path.parent)}"
+            f"{use_an_older(path.parent)}"
         )
 
 
-def _use_an_older(checkpoint: Path) -> str:
-    return f"remove {checkpoint}, and the one before it is used"
-
-
-def _load_arrays(path: Path) -> dict[str, np.ndarray]:
-    try:
-        return dict(load_file(path))
-    except SafetensorError as error:
-        raise ValueError(f"{path} is not a safetensors file: {error}") from error
+def _shard_arrays(rows: TableState, shard: int, num_shards: int) -> dict[str, np.ndarray]:
+    if num_shards == 1:
+        return {ROW_IDS: rows.row_ids, **rows.arrays}
+    chosen = rows.row_ids % num_shards == shard
+    return {ROW_IDS: rows.row_ids[chosen], **{name: array[chosen] for name, array in rows.arrays.items()}}
 
 
 def _join_shards(parts: list[dict[str, np.ndarray]]) -> TableState:
+    if len(parts) == 1:
+        return TableState(parts[0].pop(ROW_IDS), parts[0])
     joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     row_ids = joined.pop(ROW_IDS)
     order = np.argsort(row_ids, kind="stable")
     return TableState(row_ids[order], {name: array[order] for name, array in joined.items()})
-
-
-def _sync_and_describe(path: Path) -> dict[str, Any]:
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())
-    return {"size_bytes": path.stat().st_size, "checksum": checksum(path)}
-
-
-def _write_synced(path: Path, text: str) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        file.write(text + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -55,7 +55,8 @@ class TrainOptions:
     """How the data is passed over, and what is said of it.
 
     `pool_blocks` blocks of rows are mixed at a time; `log_every_steps` is for the progress line and
-    metrics.jsonl (loss.log has every step); `profile` writes the host kernels' times to the run's log.
+    metrics.jsonl (loss.log has every step); `profile` writes the host kernels' times to the run's log. `time_limit`
+    minutes after its launch a run has saved and ended; the same command goes on. 0 is no limit.
     """
 
     epochs: int = 1
@@ -65,8 +66,11 @@ class TrainOptions:
     log_every_steps: int = 10
     resume: Literal["auto", "never", "require"] = "auto"
     profile: bool = False
+    time_limit: float = 0.0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.time_limit < math.inf:
+            raise ValueError(f"train.time_limit must be 0 (none) or more minutes, found {self.time_limit}")
         for name in ("epochs", "batch_size", "pool_blocks", "log_every_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"train.{name} must be 1 or more, found {getattr(self, name)}")

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from app import checkpoint
 from app.config import Config
 from app.dataset import Batch, check_files, num_batches, read_batches, written_order
+from app.identity import data_identity, first_difference
+from app.manifest import MANIFEST, Manifest, read_manifest
 from app.metrics import Metrics, MetricStream
 from app.prefetch import Prefetcher
-from app.run_folder import data_identity, first_difference
 from app.tables.interface import UniqueIds
 from data_prep import settings
 from data_prep.schema import Schema, read_schema, row_numbers_file
@@ -72,7 +72,7 @@ def evaluate_checkpoint(path: Path, split: str, dataset: Path | None, config: Co
     """
     from app.assemble import load_for_scoring
 
-    manifest = checkpoint.read_manifest(path)
+    manifest = read_manifest(path)
     folder = dataset or Path(manifest.dataset)
     schema = read_schema(folder)
     check_files(folder, schema)
@@ -86,7 +86,7 @@ def evaluate_checkpoint(path: Path, split: str, dataset: Path | None, config: Co
 
 def saved_config(path: Path) -> Config:
     """The settings of the run that wrote a checkpoint."""
-    return settings.merge(Config(), checkpoint.read_manifest(path).config, where=str(path / checkpoint.MANIFEST))
+    return settings.merge(Config(), read_manifest(path).config, where=str(path / MANIFEST))
 
 
 def best_on(folder: Path, schema: Schema, split: str) -> Best | None:
@@ -127,7 +127,7 @@ def _beside(best: Best | None, name: str) -> str:
     return "" if best is None else f"   (best possible {getattr(best, name):.6f})"
 
 
-def _check_same_vocabulary(manifest: checkpoint.Manifest, schema: Schema, folder: Path) -> None:
+def _check_same_vocabulary(manifest: Manifest, schema: Schema, folder: Path) -> None:
     keys = ("vocabulary_size", "vocabulary", "numeric", "categorical")
     trained, here = manifest.data, data_identity(schema)
     difference = first_difference({key: trained[key] for key in keys}, {key: here[key] for key in keys})

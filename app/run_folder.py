@@ -1,7 +1,8 @@
 """The run folder `device_<rank>/` where the launcher is started: always the newest run.
 
 At launch: no run there -> new; an unfinished one with the same settings and data -> resume; finished, but more
-epochs are asked for -> continue; anything else -> it is renamed `device_<rank>.<n>` and a new one starts.
+epochs are asked for -> continue; anything else -> it is renamed `device_<rank>.<n>` and a new one starts. A run goes on
+from its newest checkpoint that is whole; newer ones that are damaged are renamed, with a warning.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import shlex
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
@@ -25,17 +27,19 @@ import yaml
 
 from app import checkpoint
 from app.config import Config
+from app.identity import first_difference, identity
+from app.log_file import LogFile
+from app.manifest import read_manifest
+from app.resume import find_newest
 from data_prep import settings
-from data_prep.schema import VOCABULARY_FILE, Schema
+from data_prep.schema import Schema
 
 log = logging.getLogger(__name__)
 
 STATE_FILE = "run.json"
 CONFIG_FILE = "config.yaml"
 LOCK_FILE = "run.lock"
-# What may differ between a run and its continuation: none of it changes a step that was taken.
-FREE_SECTIONS = ("prepare", "device", "eval", "checkpoint")
-FREE_TRAIN_KEYS = ("epochs", "log_every_steps", "resume", "profile")
+REFUSED = ".refused"
 
 
 @dataclass(frozen=True)
@@ -45,10 +49,11 @@ class Plan:
     kind: str  # new, resume or continue
     reason: str
     checkpoint: Path | None
+    refused: dict[Path, str] = field(default_factory=dict)  # newer checkpoints that cannot be used, and why
 
 
 class RunFolder:
-    """The files of one run; holds the folder's lock until `close`."""
+    """The files of one run."""
 
     def __init__(self, path: Path, rank: int, plan: Plan) -> None:
         self.path = path
@@ -57,52 +62,78 @@ class RunFolder:
         self.loss_path = path / "loss.log"
         self.eval_path = path / "eval.log"
         self.metrics_path = path / "metrics.jsonl"
+        self._losses, self._evals, self._metrics = map(LogFile, (self.loss_path, self.eval_path, self.metrics_path))
+        self._failed_saves = 0
+        self._status_is_written = True
         self._started = time.time()
 
     def append_losses(self, lines: list[str]) -> None:
         """Add lines to loss.log."""
-        _append(self.loss_path, "".join(f"{line}\n" for line in lines))
+        self._losses.append("".join(f"{line}\n" for line in lines))
 
     def append_metrics(self, **values: Any) -> None:
         """Add one line to metrics.jsonl, with the seconds since the launch."""
         values = {"seconds": round(time.time() - self._started, 3), **values}
         # A metric that is undefined (NaN) is null: JSON knows no NaN.
         plain = {name: None if value != value else value for name, value in values.items()}
-        _append(self.metrics_path, json.dumps(plain) + "\n")
+        self._metrics.append(json.dumps(plain) + "\n")
 
     def append_eval(self, line: str) -> None:
         """Add a line to eval.log."""
-        _append(self.eval_path, line + "\n")
+        self._evals.append(line + "\n")
+
+    def note_failed_save(self, step: int, error: OSError) -> None:
+        """Say in the log and in metrics.jsonl that a checkpoint could not be written."""
+        self._failed_saves += 1
+        log.error("error: no checkpoint of step %d: %s; the run goes on, the checkpoints before stand", step, error)
+        self.append_metrics(step=step, save_error=str(error))
+
+    def write_errors(self) -> list[str]:
+        """What could not be written in this launch, in words."""
+        unwritten = [file.path.name for file in (self._losses, self._evals, self._metrics) if not file.is_written]
+        lost = [f"the last lines of {name}" for name in unwritten]
+        if self._failed_saves:
+            lost.append(f"{self._failed_saves} checkpoint(s)")
+        return lost if self._status_is_written else [*lost, STATE_FILE]
 
     def set_status(self, status: str) -> None:
-        """`running`, `finished` or `failed`."""
-        state = _read_state(self.path)
-        _write_state(self.path, {**state, "status": status})
+        """`running`, `finished`, `stopped` or `failed`; all but `finished` are resumed."""
+        try:
+            _write_state(self.path, {**_read_state(self.path), "status": status})
+        except OSError as error:
+            self._status_is_written = False
+            log.error("error: %s cannot be written: %s; it does not say that the run %s", STATE_FILE, error, status)
 
 
-def open_run(base: Path, rank: int, config: Config, schema: Schema) -> tuple[RunFolder, IO[str]]:
-    """The run folder to use, and its held lock; renames what was there, where the plan says so.
+def open_run(base: Path, rank: int, config: Config, schema: Schema) -> tuple[RunFolder, ExitStack]:
+    """The run folder to use, and its locks, to be closed; renames what was there, where the plan says so.
 
-    Raises ValueError where another process trains in the folder, `train.resume=require` finds nothing to resume, or
-    the checkpoints of a new run would mix with another's.
+    Raises ValueError where another process trains in the folder or saves to the same checkpoints,
+    `train.resume=require` finds nothing to resume, or the checkpoints of a new run would mix with another's; OSError
+    where nothing can be written.
     """
     path = base / f"device_{rank}"
-    lock = _lock(path) if path.exists() else None
-    plan = make_plan(path, config, schema)
-    if plan.kind == "new" and config.checkpoint.dir:
-        _check_no_foreign_checkpoints(checkpoint_folder(path, config), plan.reason)
-    if plan.kind == "new" and path.exists():
-        path.rename(_free_name(path))
-        assert lock is not None
-        lock.close()
-        lock = None
-    path.mkdir(parents=True, exist_ok=True)
-    lock = lock or _lock(path)
-    run = RunFolder(path, rank, plan)
-    if plan.checkpoint is not None:
-        _forget_after(run, checkpoint.read_manifest(plan.checkpoint).step)
-    _describe(run, config, schema)
-    return run, lock
+    checkpoints = checkpoint_folder(path, config)
+    with ExitStack() as locks:
+        if config.checkpoint.dir:
+            locks.enter_context(_lock(checkpoints))
+        if path.exists():
+            locks.enter_context(_lock(path))
+            checkpoint.clear_leftovers(checkpoints)
+        plan = make_plan(path, config, schema)
+        if plan.kind == "new" and config.checkpoint.dir:
+            _check_no_foreign_checkpoints(checkpoints, plan.reason)
+        if plan.kind == "new":
+            if path.exists():
+                path.rename(_free_name(path))
+            locks.enter_context(_lock(path))
+        run = RunFolder(path, rank, plan)
+        if plan.checkpoint is not None:
+            for refused in plan.refused:  # out of the way of the steps that are taken again
+                refused.rename(_free_name(refused.with_suffix(REFUSED)))
+            _forget_after(run, read_manifest(plan.checkpoint).step)
+        _describe(run, config, schema)
+        return run, locks.pop_all()
 
 
 def _check_no_foreign_checkpoints(folder: Path, reason: str) -> None:
@@ -122,7 +153,13 @@ def make_plan(path: Path, config: Config, schema: Schema) -> Plan:
     if wanted == "never" and plan.kind != "new":
         return Plan("new", "train.resume=never", None)
     if wanted == "require" and plan.kind == "new":
-        raise ValueError(f"train.resume=require, but {path} cannot be resumed: {plan.reason}")
+        reasons = "; ".join([plan.reason, *plan.refused.values()])
+        raise ValueError(f"train.resume=require, but {path} cannot be resumed: {reasons}")
+    if wanted == "require" and plan.refused:
+        raise ValueError(
+            f"train.resume=require, but the newest checkpoint cannot be used: {next(iter(plan.refused.values()))}; "
+            f"train.resume=auto goes on from {plan.checkpoint}"
+        )
     return plan
 
 
@@ -135,43 +172,16 @@ def _plan_from_state(path: Path, config: Config, schema: Schema) -> Plan:
     difference = first_difference(state["identity"], identity(config, schema))
     if difference:
         return Plan("new", f"the run there differs: {difference}", None)
-    whole = checkpoint.whole_checkpoints(checkpoint_folder(path, config))
-    if not whole:
-        return Plan("new", "the run there has no whole checkpoint", None)
+    found = find_newest(checkpoint_folder(path, config), identity(config, schema))
+    if found.checkpoint is None:
+        return Plan("new", "the run there has no whole checkpoint", None, found.refused)
     if state["status"] != "finished":
-        return Plan("resume", "the run there is unfinished and has the same settings and data", whole[-1])
+        reason = "the run there is unfinished and has the same settings and data"
+        return Plan("resume", reason, found.checkpoint, found.refused)
     if config.train.epochs > state["epochs"]:
-        return Plan("continue", f"the run there finished {state['epochs']} epochs of {config.train.epochs}", whole[-1])
+        reason = f"the run there finished {state['epochs']} epochs of {config.train.epochs}"
+        return Plan("continue", reason, found.checkpoint, found.refused)
     return Plan("new", "the run there is finished", None)
-
-
-def identity(config: Config, schema: Schema) -> dict[str, Any]:
-    """The settings and data that make a run what it is."""
-    kept = {name: section for name, section in settings.as_dict(config).items() if name not in FREE_SECTIONS}
-    kept["train"] = {key: value for key, value in kept["train"].items() if key not in FREE_TRAIN_KEYS}
-    return {"config": kept, "data": data_identity(schema)}
-
-
-def data_identity(schema: Schema) -> dict[str, Any]:
-    """What tells one prepared folder from another."""
-    return {
-        "vocabulary_size": schema.vocabulary_size,
-        "numeric": {field.name: asdict(field) for field in schema.numeric},
-        "categorical": [field.name for field in schema.categorical],
-        "vocabulary": [file.checksum for file in schema.other_files if file.name == VOCABULARY_FILE],
-        "train_files": [file.checksum for file in schema.splits["train"].files],
-    }
-
-
-def first_difference(old: Any, new: Any, where: str = "") -> str | None:
-    """The first key whose value differs between two nested mappings, with both values; None where they are equal."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in sorted({*old, *new}):
-            difference = first_difference(old.get(key), new.get(key), f"{where}.{key}" if where else str(key))
-            if difference:
-                return difference
-        return None
-    return None if old == new else f"{where.removeprefix('config.')} was {old!r}, is {new!r}"
 
 
 def checkpoint_folder(run_path: Path, config: Config) -> Path:
@@ -257,16 +267,20 @@ def _free_name(path: Path) -> Path:
     return free
 
 
-def _lock(path: Path) -> IO[str]:
-    lock = (path / LOCK_FILE).open("w")
+def _lock(folder: Path) -> IO[str]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / LOCK_FILE).open("w")
+    except OSError as error:
+        raise OSError(
+            f"nothing can be written to {folder}: {error}; start from another folder, or give another checkpoint.dir"
+        ) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         lock.close()
-        raise ValueError(f"another process trains in {path}; wait for it, or start from another folder") from None
+        raise ValueError(
+            f"another process trains in {folder}; wait for it, or start from another folder (and with another "
+            "checkpoint.dir, where that is set)"
+        ) from None
     return lock
-
-
-def _append(path: Path, text: str) -> None:
-    with path.open("a", encoding="utf-8") as file:
-        file.write(text)

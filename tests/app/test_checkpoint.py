@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from app import checkpoint
-from app.checkpoint import Manifest, ModelState
+from app.checkpoint import ModelState
+from app.manifest import MANIFEST, Manifest, read_manifest
 from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, TableState
 
 
@@ -94,26 +95,26 @@ def test_damage_is_named_by_file(saved, name, damage, message):
 
 
 def test_a_manifest_that_is_missing_damaged_or_newer(saved):
-    path = saved / checkpoint.MANIFEST
+    path = saved / MANIFEST
     content = json.loads(path.read_text())
-    path.write_text(json.dumps({**content, "format_version": 2}))
-    with pytest.raises(ValueError, match="has format version 2, this program reads 1"):
-        checkpoint.read_manifest(saved)
+    path.write_text(json.dumps({**content, "format_version": 99}))
+    with pytest.raises(ValueError, match="has format version 99, this program reads 2"):
+        read_manifest(saved)
     path.write_text(path.read_text()[:50])
     with pytest.raises(ValueError, match=r"manifest\.json is damaged"):
-        checkpoint.read_manifest(saved)
+        read_manifest(saved)
     path.unlink()
     with pytest.raises(FileNotFoundError, match=r"is no whole checkpoint: it has no manifest\.json"):
-        checkpoint.read_manifest(saved)
+        read_manifest(saved)
 
 
 def test_only_whole_checkpoints_count(tmp_path):
     """No manifest, a damaged one, one of a newer form, and what a kill left just before the renaming."""
     for step in (1, 20, 100):
         checkpoint.save(tmp_path, make_state(), make_manifest(step))
-    (checkpoint.save(tmp_path, make_state(), make_manifest(200)) / checkpoint.MANIFEST).unlink()
-    (checkpoint.save(tmp_path, make_state(), make_manifest(201)) / checkpoint.MANIFEST).write_text("{")
-    newer = checkpoint.save(tmp_path, make_state(), make_manifest(202)) / checkpoint.MANIFEST
+    (checkpoint.save(tmp_path, make_state(), make_manifest(200)) / MANIFEST).unlink()
+    (checkpoint.save(tmp_path, make_state(), make_manifest(201)) / MANIFEST).write_text("{")
+    newer = checkpoint.save(tmp_path, make_state(), make_manifest(202)) / MANIFEST
     newer.write_text(json.dumps({**json.loads(newer.read_text()), "format_version": 99}))
     unnamed = checkpoint.save(tmp_path, make_state(), make_manifest(203))
     unnamed.rename(unnamed.with_name("step-00000203.partial"))
@@ -126,11 +127,11 @@ def test_only_whole_checkpoints_count(tmp_path):
 
 
 def test_an_error_while_saving_leaves_nothing(tmp_path, saved, monkeypatch):
-    def disk_full(arrays, path):
+    def disk_full(path, arrays):
         path.write_bytes(b"half of it")
         raise OSError("no space left")
 
-    monkeypatch.setattr(checkpoint, "save_file", disk_full)
+    monkeypatch.setattr(checkpoint, "write_arrays", disk_full)
     with pytest.raises(OSError, match="no space left"):
         checkpoint.save(tmp_path, make_state(seed=1), make_manifest(4))
     assert [path.name for path in tmp_path.iterdir()] == [saved.name]
@@ -151,15 +152,24 @@ def save_steps(folder, aucs):
 
 
 def steps_in(folder):
-    return [checkpoint.read_manifest(path).step for path in checkpoint.whole_checkpoints(folder)]
+    return [read_manifest(path).step for path in checkpoint.whole_checkpoints(folder)]
 
 
 @pytest.mark.parametrize(
-    ("keep_last", "kept"), [(0, [1, 2, 3, 4, 5]), (1, [2, 5]), (2, [2, 4, 5]), (4, [2, 3, 4, 5]), (9, [1, 2, 3, 4, 5])]
+    ("keep_last", "keep_best", "kept"),
+    [
+        (0, 1, [1, 2, 3, 4, 5]),
+        (1, 0, [5]),
+        (1, 1, [2, 5]),
+        (2, 1, [2, 4, 5]),
+        (1, 3, [2, 3, 5]),
+        (4, 1, [2, 3, 4, 5]),
+        (9, 0, [1, 2, 3, 4, 5]),
+    ],
 )
-def test_the_newest_and_the_best_are_kept(tmp_path, keep_last, kept):
+def test_the_newest_and_the_best_are_kept(tmp_path, keep_last, keep_best, kept):
     save_steps(tmp_path, [0.6, 0.8, 0.7, None, 0.75])
-    checkpoint.remove_old(tmp_path, keep_last)
+    checkpoint.remove_old(tmp_path, keep_last, keep_best)
     assert steps_in(tmp_path) == kept
 
 

@@ -10,7 +10,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 from app import checkpoint
 from app.dataset import read_batches, written_order
 from app.evaluate import describe, evaluate_checkpoint, measure, one_line
-from app.run_folder import data_identity
+from app.identity import data_identity
 from data_prep import settings
 from data_prep.schema import write_schema
 from data_prep.truth import best_possible

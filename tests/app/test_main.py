@@ -1,10 +1,12 @@
 """The commands in this process: what they print, leave behind and return."""
 
+import errno
 import json
 import logging
 
 import pytest
 
+from app import checkpoint
 from app.__main__ import main
 
 
@@ -74,6 +76,72 @@ def test_wrong_settings_leave_an_older_run_alone(command, tmp_path, tiny_dataset
         assert status == 2
         assert message in log
     assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+TRAIN = ("train", "train.epochs=2", "tables.backend=reference", "train.log_every_steps=1")
+
+
+def status_of(run):
+    return json.loads((run / "run.json").read_text())["status"]
+
+
+def metrics_of(run):
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_time_limit_saves_and_ends_with_status_0(command, tmp_path):
+    """A tenth of a millisecond is over before the first step: the second launch takes all steps."""
+    run = tmp_path / "device_0"
+    status, log = command(*TRAIN, "train.time_limit=1e-6")
+    assert status == 0
+    assert "stopped after saving: train.time_limit=1e-06 minutes are up" in log
+    assert (status_of(run), [path.name for path in (run / "checkpoints").iterdir()]) == ("stopped", ["step-00000000"])
+    assert "resume run in" in command(*TRAIN)[1]
+    assert status_of(run) == "finished"
+    assert len((run / "loss.log").read_text().splitlines()) == 10
+
+
+def test_minutes_between_checkpoints(command, tmp_path):
+    """A microsecond after a checkpoint the next is due: every step."""
+    assert command(*TRAIN, "checkpoint.every_minutes=1e-8", "checkpoint.keep_last=0")[0] == 0
+    assert len(checkpoint.whole_checkpoints(tmp_path / "device_0" / "checkpoints")) == 10
+
+
+def fail_saves(monkeypatch, steps):
+    """Saves of `steps` find the disk full."""
+    save = checkpoint.save
+
+    def save_or_fail(folder, state, manifest, num_shards):
+        if manifest.step in steps:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return save(folder, state, manifest, num_shards)
+
+    monkeypatch.setattr(checkpoint, "save", save_or_fail)
+
+
+def test_a_save_that_fails_is_loud_and_the_training_goes_on(command, tmp_path, monkeypatch):
+    fail_saves(monkeypatch, steps={5})
+    status, log = command(*TRAIN)
+    assert status == 3
+    assert "error: no checkpoint of step 5: [Errno 28] No space left on device; the run goes on" in log
+    assert "error: not all could be written: 1 checkpoint(s)" in log
+    run = tmp_path / "device_0"
+    assert [line["step"] for line in metrics_of(run) if "save_error" in line] == [5]
+    assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000010"]
+    assert status_of(run) == "finished"
+
+
+def test_a_run_whose_last_state_is_not_saved_is_no_finished_one(command, tmp_path, monkeypatch):
+    fail_saves(monkeypatch, steps={10})
+    status, log = command(*TRAIN)
+    assert status == 3
+    assert "error: step 10 is in no checkpoint; make room, and the same command goes on from step 5" in log
+    assert status_of(tmp_path / "device_0") == "failed"
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    status, log = command(*TRAIN)
+    assert status == 0
+    assert "step-00000005: epoch 2, step 1 of it" in log
 
 
 def test_evaluate_judges_the_run_in_this_folder(command, capsys, tmp_path):

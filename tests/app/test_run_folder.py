@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import re
 import subprocess
 import sys
@@ -10,8 +11,10 @@ import pytest
 import yaml
 
 from app import checkpoint
-from app.checkpoint import Manifest, ModelState
-from app.run_folder import RunFolder, first_difference, identity, make_plan, open_run, run_checkpoints
+from app.checkpoint import ModelState
+from app.identity import data_identity, first_difference, identity
+from app.manifest import Manifest, read_manifest, write_manifest
+from app.run_folder import RunFolder, make_plan, open_run, run_checkpoints
 from data_prep import settings
 
 
@@ -23,7 +26,7 @@ def start(tmp_path, tiny_config, tiny_schema):
         config = tiny_config(*overrides)
         run, lock = open_run(tmp_path, 0, config, schema)
         for step in steps:
-            save_checkpoint(run.path / "checkpoints", step)
+            save_checkpoint(run.path / "checkpoints", step, config, schema)
         if status:
             run.set_status(status)
         lock.close()
@@ -32,8 +35,9 @@ def start(tmp_path, tiny_config, tiny_schema):
     return start_run
 
 
-def save_checkpoint(folder, step):
-    return checkpoint.save(folder, ModelState({}, {}), Manifest(step, 1, step, {}, "", {}, {}))
+def save_checkpoint(folder, step, config, schema):
+    manifest = Manifest(step, 1, step, settings.as_dict(config), "", data_identity(schema), {})
+    return checkpoint.save(folder, ModelState({}, {}), manifest)
 
 
 def state_of(run):
@@ -226,17 +230,91 @@ def test_undefined_metrics_are_null(start):
     assert (line["auc"], line["split"], line["log_loss"]) == (None, "valid", 0.25)
 
 
-def test_a_checkpoint_folder_of_the_user_s_own(start, tmp_path):
+def test_a_checkpoint_folder_of_the_user_s_own(start, tmp_path, tiny_config, tiny_schema):
     """Relative to where the run was started, found by `evaluate`, and never shared by two runs."""
     overrides = ("checkpoint.dir=kept",)
     run = start(*overrides)
-    save_checkpoint(tmp_path / "kept", 2)
+    save_checkpoint(tmp_path / "kept", 2, tiny_config(*overrides), tiny_schema)
     assert run_checkpoints(run.path) == tmp_path / "kept"
     assert start(*overrides).plan.kind == "resume"
     with pytest.raises(ValueError, match=r"a new run starts \(.* train\.seed .*\), but checkpoint\.dir=.*kept holds"):
         start(*overrides, "train.seed=2")
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["device_0", "kept"]
     assert start("checkpoint.dir=other", "train.seed=2").plan.kind == "new"
+
+
+def damage_manifest(path):
+    (path / "manifest.json").write_text((path / "manifest.json").read_text().replace('"step": 10', '"step": 99'))
+
+
+def damage_array_file(path):
+    os.truncate(path / "dense.safetensors", 5)
+
+
+def make_newer(path):
+    text = (path / "manifest.json").read_text()
+    (path / "manifest.json").write_text(text.replace('"format_version": 2', '"format_version": 3'))
+
+
+def make_foreign(path):
+    manifest = read_manifest(path)
+    config = {**manifest.config, "model": {**manifest.config["model"], "embedding_dim": 99}}
+    write_manifest(path, dataclasses.replace(manifest, config=config))
+
+
+UNUSABLE = [
+    (damage_manifest, r"manifest\.json is damaged: checksum xxh3:\w+, expected xxh3:\w+"),
+    (damage_array_file, r"dense\.safetensors has 5 bytes, expected \d+"),
+    (make_newer, "has format version 3, this program reads 2"),
+    (make_foreign, "step-00000010 is of another run: model.embedding_dim was 99, is 8"),
+]
+
+
+@pytest.mark.parametrize(("damage", "reason"), UNUSABLE)
+def test_the_next_older_whole_checkpoint_is_taken_and_the_newer_kept_aside(start, damage, reason):
+    run = start(steps=(2, 10))
+    damage(run.path / "checkpoints" / "step-00000010")
+    plan = start().plan
+    assert (plan.kind, plan.checkpoint.name) == ("resume", "step-00000002")
+    (refused,) = plan.refused.values()
+    assert re.search(reason, refused)
+    names = sorted(path.name for path in (run.path / "checkpoints").iterdir())
+    assert names == ["step-00000002", "step-00000010.refused.1"]
+    assert start().plan.refused == {}
+
+
+@pytest.mark.parametrize(("damage", "reason"), UNUSABLE)
+def test_resume_require_refuses_a_damaged_newest_and_offers_the_older(start, damage, reason):
+    run = start(steps=(2, 10))
+    damage(run.path / "checkpoints" / "step-00000010")
+    with pytest.raises(ValueError, match=f"{reason}.*; train.resume=auto goes on from .*step-00000002"):
+        start("train.resume=require")
+    assert (run.path / "checkpoints" / "step-00000010").is_dir()
+
+
+def test_two_runs_cannot_save_to_one_folder(start, tmp_path, tiny_config, tiny_schema):
+    with open_run(tmp_path, 0, tiny_config("checkpoint.dir=shared"), tiny_schema)[1]:
+        (tmp_path / "elsewhere").mkdir()
+        config = tiny_config("checkpoint.dir=../shared")
+        with pytest.raises(ValueError, match=r"another process trains in .*shared; .* another checkpoint\.dir"):
+            open_run(tmp_path / "elsewhere", 0, config, tiny_schema)
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_checkpoint_folder_that_cannot_be_written_is_refused_at_once(start, tmp_path):
+    """/proc, as no folder is read-only to root."""
+    with pytest.raises(OSError, match=r"nothing can be written to .*/proc/self/kept: .*; .* another checkpoint\.dir"):
+        start("checkpoint.dir=/proc/self/kept")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_whose_replacement_was_cut_short_gets_its_name_back(start):
+    run = start(steps=(2,))
+    path = run.path / "checkpoints" / "step-00000002"
+    path.rename(path.with_suffix(".replaced"))
+    path.with_suffix(".partial").mkdir()
+    assert start().plan.checkpoint == path
+    assert list(path.parent.iterdir()) == [path]
 
 
 def test_a_folder_without_a_run_has_no_checkpoints(tmp_path):

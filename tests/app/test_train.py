@@ -7,10 +7,11 @@ import sys
 import pytest
 
 from app import checkpoint
+from app.manifest import read_manifest
 
 SETTINGS = ("train.epochs=2", "train.log_every_steps=1", "checkpoint.every_steps=3", "checkpoint.keep_last=0")
 LOSS_LINE = re.compile(r"epoch: \d+ step: \d+, wide_loss is \d\.\d+(e-\d+)?, deep_loss is \d\.\d+(e-\d+)?")
-KILLED_BEFORE_STEP_5 = """
+SIGNALLED_BEFORE_STEP_5 = """
 import os, signal, sys
 import app.train
 from app.__main__ import main
@@ -19,7 +20,7 @@ take_step = app.train.Trainer._take_step
 
 def take_step_or_die(self, *arguments):
     if self.position.step == 4:
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGNAL)
     return take_step(self, *arguments)
 
 app.train.Trainer._take_step = take_step_or_die
@@ -70,7 +71,7 @@ def test_loss_log_has_a_line_a_step_in_the_tutorial_s_form(whole_run):
 
 def test_checkpoints_lie_at_each_epoch_s_end_and_every_third_step(whole_run):
     whole = checkpoint.whole_checkpoints(whole_run / "checkpoints")
-    manifests = [checkpoint.read_manifest(path) for path in whole]
+    manifests = [read_manifest(path) for path in whole]
     positions = [(manifest.step, manifest.epoch, manifest.epoch_step) for manifest in manifests]
     assert positions == [(3, 1, 3), (5, 2, 0), (6, 2, 1), (9, 2, 4), (10, 3, 0)]
     assert [bool(manifest.metrics) for manifest in manifests] == [False, True, False, False, True]
@@ -83,13 +84,27 @@ def test_the_same_seed_gives_the_same_bits_in_another_process(whole_run, run_in,
 
 
 def test_a_killed_run_that_is_resumed_ends_as_one_that_was_not_killed(whole_run, run_in, tmp_path):
-    status, _, run = run_in(tmp_path, program=("-c", KILLED_BEFORE_STEP_5))
+    status, _, run = run_in(tmp_path, program=("-c", SIGNALLED_BEFORE_STEP_5.replace("SIGNAL", "SIGKILL")))
     assert status == -9
     assert len((run / "loss.log").read_text().splitlines()) == 4
     assert [path.name for path in checkpoint.whole_checkpoints(run / "checkpoints")] == ["step-00000003"]
     status, errors, run = run_in(tmp_path)
     assert status == 0, errors
     assert "resume run in" in errors
+    assert kept_files(run) == kept_files(whole_run)
+
+
+@pytest.mark.parametrize(("name", "exit_status"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_signal_ends_the_step_saves_and_loses_nothing(whole_run, run_in, tmp_path, name, exit_status):
+    """It comes before an epoch's last step: the evaluation after it is left to the next launch."""
+    status, errors, run = run_in(tmp_path, program=("-c", SIGNALLED_BEFORE_STEP_5.replace("SIGNAL", name)))
+    assert status == exit_status, errors
+    assert f"stopped after saving: {name} was received" in errors
+    stopped = checkpoint.whole_checkpoints(run / "checkpoints")[-1]
+    assert (stopped.name, read_manifest(stopped).epoch_step) == ("step-00000005", 5)
+    assert not (run / "eval.log").exists()
+    status, errors, run = run_in(tmp_path)
+    assert status == 0, errors
     assert kept_files(run) == kept_files(whole_run)
 
 

@@ -1,0 +1,48 @@
+"""What makes a run what it is: the settings that change a step, and the data it is trained on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from app.config import Config
+from data_prep import settings
+from data_prep.schema import VOCABULARY_FILE, Schema
+
+# What may differ between a run and its continuation: none of it changes a step that was taken.
+FREE_SECTIONS = ("prepare", "device", "eval", "checkpoint")
+FREE_TRAIN_KEYS = ("epochs", "log_every_steps", "resume", "profile", "time_limit")
+
+
+def identity(config: Config, schema: Schema) -> dict[str, Any]:
+    """The settings and data that make a run what it is."""
+    return {"config": kept_settings(settings.as_dict(config)), "data": data_identity(schema)}
+
+
+def kept_settings(sections: dict[str, Any]) -> dict[str, Any]:
+    """The settings, by section, that a run and its continuation must share."""
+    kept = {name: section for name, section in sections.items() if name not in FREE_SECTIONS}
+    kept["train"] = {key: value for key, value in kept["train"].items() if key not in FREE_TRAIN_KEYS}
+    return kept
+
+
+def data_identity(schema: Schema) -> dict[str, Any]:
+    """What tells one prepared folder from another."""
+    return {
+        "vocabulary_size": schema.vocabulary_size,
+        "numeric": {field.name: asdict(field) for field in schema.numeric},
+        "categorical": [field.name for field in schema.categorical],
+        "vocabulary": [file.checksum for file in schema.other_files if file.name == VOCABULARY_FILE],
+        "train_files": [file.checksum for file in schema.splits["train"].files],
+    }
+
+
+def first_difference(old: Any, new: Any, where: str = "") -> str | None:
+    """The first key whose value differs between two nested mappings, with both values; None where they are equal."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted({*old, *new}):
+            difference = first_difference(old.get(key), new.get(key), f"{where}.{key}" if where else str(key))
+            if difference:
+                return difference
+        return None
+    return None if old == new else f"{where.removeprefix('config.')} was {old!r}, is {new!r}"

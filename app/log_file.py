@@ -1,0 +1,33 @@
+"""Text files that grow by lines, of a run that goes on where they cannot be written."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+
+class LogFile:
+    """Appends to a file. What cannot be written (the disk is full) is kept and comes before the next lines."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._unwritten = b""
+
+    @property
+    def is_written(self) -> bool:
+        """Whether all lines so far are in the file."""
+        return not self._unwritten
+
+    def append(self, text: str) -> None:
+        """Add lines; a write error is logged once, when it begins."""
+        was_written = self.is_written
+        self._unwritten += text.encode()
+        try:
+            with self.path.open("ab", buffering=0) as file:
+                while self._unwritten:
+                    self._unwritten = self._unwritten[file.write(self._unwritten) :]
+        except OSError as error:
+            if was_written:
+                log.error("error: %s cannot be written: %s; its lines are kept until it can", self.path, error)

@@ -1,0 +1,81 @@
+"""manifest.json: what a checkpoint says of itself. Written last, with a checksum of its own content."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from app.disk import FileRecord, write_file
+
+FORMAT_VERSION = 2
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a checkpoint says of itself.
+
+    `step` counts from the start of the run, `epoch_step` from the start of `epoch` (1, 2, …): the next batch
+    is number `epoch_step` (0, 1, …) of that epoch. `metrics` are those of `valid`, where it was evaluated then.
+    `data` identifies the prepared folder, `dataset` says where it was. `shards` by table, and `files` by name with
+    size and checksum, are filled in by `save`.
+    """
+
+    step: int
+    epoch: int
+    epoch_step: int
+    config: dict[str, Any]
+    dataset: str
+    data: dict[str, Any]
+    metrics: dict[str, float]
+    shards: dict[str, int] = field(default_factory=dict)
+    files: dict[str, FileRecord] = field(default_factory=dict)
+    format_version: int = FORMAT_VERSION
+
+    @property
+    def last_epoch(self) -> int:
+        """The epoch of the last step taken: at an epoch's end `epoch` is the next one already."""
+        return self.epoch if self.epoch_step else self.epoch - 1
+
+
+def write_manifest(checkpoint: Path, manifest: Manifest) -> None:
+    """Write and sync the manifest of the checkpoint in the folder `checkpoint`."""
+    content = asdict(manifest)
+    text = json.dumps({**content, "checksum": _checksum(content)}, indent=1) + "\n"
+    write_file(checkpoint / MANIFEST, [text.encode()])
+
+
+def read_manifest(checkpoint: Path) -> Manifest:
+    """The manifest of one checkpoint.
+
+    Raises FileNotFoundError where there is none, ValueError where it is damaged or of another version.
+    """
+    path = checkpoint / MANIFEST
+    if not path.is_file():
+        raise FileNotFoundError(f"{checkpoint} is no whole checkpoint: it has no {MANIFEST}")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        version = content["format_version"]
+        if version == FORMAT_VERSION:
+            said, found = content.pop("checksum"), _checksum(content)
+            if said == found:
+                return Manifest(**content)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged ({error!r}); {use_an_older(checkpoint)}") from error
+    if version == FORMAT_VERSION:
+        raise ValueError(f"{path} is damaged: checksum {found}, expected {said}; {use_an_older(checkpoint)}")
+    raise ValueError(f"{path} has format version {version}, this program reads {FORMAT_VERSION}")
+
+
+def use_an_older(checkpoint: Path) -> str:
+    """What is advised where a checkpoint is damaged."""
+    return f"remove {checkpoint}, and the one before it is used"
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    """xxh3 of the content, however the JSON is laid out."""
+    return f"xxh3:{xxhash.xxh3_64(json.dumps(content, sort_keys=True).encode()).hexdigest()}"
