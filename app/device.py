@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -91,7 +92,8 @@ def select_device(options: DeviceOptions) -> str:
 
     Raises ValueError, in one line, for a target that this machine's MindSpore cannot load.
     """
-    import mindspore as ms
+    with interrupts_held():  # a Python that ends with MindSpore half imported aborts, after pages of it
+        import mindspore as ms
 
     ms.set_context(mode=ms.GRAPH_MODE)
     candidates = ("Ascend", "GPU", "CPU") if options.target == "auto" else (options.target,)
@@ -104,6 +106,19 @@ def select_device(options: DeviceOptions) -> str:
             continue
         return target
     raise ValueError(f"device.target={options.target} cannot be used here: {reason}. Choose device.target=CPU or auto.")
+
+
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Let Ctrl-C wait until the end of the block. On the main thread only."""
+    held: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: held.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if held:
+        signal.raise_signal(signal.SIGINT)
 
 
 @contextmanager

@@ -59,3 +59,25 @@ def test_only_unwanted_records_are_dropped_and_only_within(cpu):
     finally:
         logger.removeHandler(handler)
     assert [message.split()[0] for message in seen] == ["something", "'FTRL'"]
+
+
+INTERRUPTED_IMPORT = """
+import os, signal, sys
+
+class Interrupter:
+    def find_spec(self, name, path=None, target=None):
+        if name == "mindspore.common":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupter())
+from app.__main__ import main
+sys.exit(main(["train", "--dry-run", "--dataset", sys.argv[1]]))
+"""
+
+
+def test_ctrl_c_while_mindspore_is_imported_ends_as_at_any_other_time(tiny_dataset, tmp_path, command_environment):
+    command = [sys.executable, "-c", INTERRUPTED_IMPORT, str(tiny_dataset)]
+    done = subprocess.run(command, cwd=tmp_path, env=command_environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 130
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("stopped by Ctrl-C")
