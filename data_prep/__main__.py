@@ -44,6 +44,9 @@ def _parser() -> argparse.ArgumentParser:
     prepare.add_argument("output", type=Path, help="the prepared folder to make")
     prepare.add_argument("--config", type=Path, metavar="FILE", help="YAML file; its section prepare: is used")
     prepare.add_argument("--overwrite", action="store_true", help="replace a prepared folder that is there")
+    prepare.add_argument(
+        "--vocabulary", type=Path, metavar="DIR", help="a prepared folder: give these rows its ids, fit nothing to them"
+    )
     prepare.set_defaults(run=_prepare)
 
     inspect = commands.add_parser("inspect", help="check a prepared folder and print what it holds")
@@ -63,7 +66,7 @@ def _prepare(command: argparse.Namespace, settings: list[str]) -> None:
     from data_prep.prepare import prepare
 
     options = read_options(command.config, settings)
-    prepare(command.input, command.output, options, overwrite=command.overwrite)
+    prepare(command.input, command.output, options, overwrite=command.overwrite, vocabulary_of=command.vocabulary)
 
 
 def _inspect(command: argparse.Namespace, _: list[str]) -> None:

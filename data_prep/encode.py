@@ -99,7 +99,10 @@ class EncodedChunk:
 
 
 class Encoder:
-    """Rows of the log to rows as they are written; the same for every chunk, so workers get it once."""
+    """Rows of the log to rows as they are written; the same for every chunk, so workers get it once.
+
+    `counts`: this is the only reading, so lines, rejects and missing values are counted too.
+    """
 
     def __init__(
         self,
@@ -108,12 +111,14 @@ class Encoder:
         dtype: str,
         split: Split,
         options: PrepareOptions,
+        counts: bool,
     ) -> None:
         self._numeric = numeric
         self._lookup = lookup
         self._dtype = dtype
         self._split = split
         self._options = options
+        self._counts = counts
 
     @functools.cached_property
     def _fields(self) -> list[FieldLookup]:
@@ -130,7 +135,7 @@ class Encoder:
         encoded = EncodedRows(ids, self._numbers(rows), rows.labels.astype(np.float32), rows.row_numbers)
         splits = self._split.assign(rows.row_numbers, rows.labels)
         by_split = {name: encoded.take(np.flatnonzero(splits == place)) for place, name in enumerate(SPLITS)}
-        if self._options.needs_counting:
+        if not self._counts:
             return EncodedChunk(by_split, None)
         training = splits == TRAIN
         missing = [int(np.sum(training & ~of_field)) for of_field in present]

@@ -15,28 +15,29 @@ import itertools
 import logging
 import shutil
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from data_prep import memory, schema
 from data_prep.buckets import categorical_fields
 from data_prep.checksums import checksum
 from data_prep.criteo import Chunk
 from data_prep.encode import EncodedChunk, EncodedRows, Encoder, numeric_fields, row_bytes
-from data_prep.executors import map_in_order, num_cores
+from data_prep.executors import num_cores
+from data_prep.given_vocabulary import GivenVocabulary, read_given_vocabulary
 from data_prep.kernels import Choice, choose_kernels
+from data_prep.log_reading import LogReading
 from data_prep.lookup import LookupFile, LookupWriter
 from data_prep.mindrecord import FILE_ROWS, MindRecordWriter, WrittenFile, import_mindspore_early
 from data_prep.options import PrepareOptions
-from data_prep.raw_log import Fingerprint, OnStored, StoredChunk, changed_while_read, find_log, open_log
+from data_prep.raw_log import find_log
 from data_prep.shuffle import WindowShuffle
 from data_prep.split import HashesOfLabel, LabelHasher, Split, make_split
 from data_prep.statistics import ChunkCounter, ChunkCounts, LogStatistics
@@ -49,8 +50,6 @@ WORK_FOLDER = "work"  # in the folder while it is made: counts, tables and resul
 _REJECTS_SHOWN = 5
 _REJECT_BYTES_SHOWN = 300
 
-Result = TypeVar("Result")
-
 log = logging.getLogger(__name__)
 
 
@@ -60,23 +59,27 @@ def prepare(
     options: PrepareOptions | None = None,
     *,
     overwrite: bool = False,
+    vocabulary_of: Path | None = None,
     chunk_bytes: int | None = None,
     file_rows: int = FILE_ROWS,
 ) -> schema.Schema:
     """Prepare the log at `input_path` (a file or a folder with one) into the new folder `output`.
 
+    `vocabulary_of` is a prepared folder whose vocabulary and numeric columns are used: nothing is fitted to this log.
     The folder appears under its name when it is complete. Raises FileNotFoundError, FileExistsError (an
     `output` that is there already, unless it is a prepared folder to `overwrite`), ValueError (bad input).
     """
     options = options or PrepareOptions()
     log_path = find_log(input_path)
+    given = read_given_vocabulary(vocabulary_of, options) if vocabulary_of else None
+    needs_counting = options.needs_counting and given is None
     with _new_folder(output, overwrite) as folder, ExitStack() as at_the_end:
         started = time.monotonic()
         if options.memory_limit_bytes >= memory.LIMIT_FOR_EARLY_IMPORT:
             at_the_end.callback(import_mindspore_early().join)
         work_folder = folder / WORK_FOLDER
         work_folder.mkdir()
-        reading = _LogReading(
+        reading = LogReading(
             log_path,
             memory.counting_workers(options, num_cores()),
             chunk_bytes or memory.chunk_bytes(options),
@@ -84,11 +87,14 @@ def prepare(
         )
         split = make_split(options, reading.count_lines, functools.partial(_read_labels, reading, options))
         statistics = _new_statistics(options, work_folder, reading.num_workers)
-        if options.needs_counting:
+        if needs_counting:
             _count(reading, split, options, statistics, folder)
-            _check_statistics(statistics, options, log_path, folder)
-        numeric = numeric_fields(options, statistics.integers)
-        vocabulary = _make_vocabulary(statistics, options, len(numeric), folder)
+            _check_statistics(statistics, options, log_path, folder, is_fitted=given is None)
+        numeric = given.schema.numeric if given else numeric_fields(options, statistics.integers)
+        if given:
+            vocabulary = _take_vocabulary(given, folder)
+        else:
+            vocabulary = _make_vocabulary(statistics, options, len(numeric), folder)
 
         reading.num_workers = memory.encoding_workers(
             options,
@@ -96,11 +102,12 @@ def prepare(
             _window_bytes(options, statistics, vocabulary, len(numeric)),
             vocabulary.lookup.size,
         )
-        encoder = Encoder(numeric, vocabulary.lookup, vocabulary.ids_dtype, split, options)
+        encoder = Encoder(numeric, vocabulary.lookup, vocabulary.ids_dtype, split, options, counts=not needs_counting)
         splits = _write_splits(reading, encoder, options, statistics, folder, file_rows)
-        if not options.needs_counting:
-            _check_statistics(statistics, options, log_path, folder)
-            vocabulary = _make_vocabulary(statistics, options, len(numeric), folder)  # now with counts
+        if not needs_counting:
+            _check_statistics(statistics, options, log_path, folder, is_fitted=given is None)
+            if not given:
+                vocabulary = _make_vocabulary(statistics, options, len(numeric), folder)  # now with counts
         shutil.rmtree(work_folder)
         result = _describe(reading, statistics, vocabulary, numeric, splits, options, folder)
         schema.write_schema(result, folder)
@@ -111,9 +118,7 @@ def prepare(
 
 def _window_bytes(options: PrepareOptions, statistics: LogStatistics, vocabulary: _Vocabulary, num_numeric: int) -> int:
     """What WindowShuffle takes."""
-    rows = options.shuffle_window_rows
-    if options.needs_counting:
-        rows = min(rows, statistics.num_training_rows)
+    rows = min(options.shuffle_window_rows, statistics.num_training_rows or options.shuffle_window_rows)
     return rows * row_bytes(len(vocabulary.categorical), num_numeric, vocabulary.ids_dtype)
 
 
@@ -152,80 +157,6 @@ def _remove(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-class _LogReading:
-    """Reads a log several times and makes sure that it stays the same."""
-
-    def __init__(self, path: Path, num_workers: int, chunk_bytes: int, work_folder: Path) -> None:
-        self.path = path
-        self._work_folder = work_folder
-        self.num_workers = num_workers
-        self._chunk_bytes = chunk_bytes
-        self._before = _file_state(path)
-        self._fingerprint: Fingerprint | None = None
-        self._places: list[Chunk | StoredChunk] | None = None  # of a log that is not packed, once it was read
-
-    @property
-    def fingerprint(self) -> Fingerprint:
-        """Of the log's file, after a reading."""
-        assert self._fingerprint is not None
-        return self._fingerprint
-
-    def count_lines(self) -> int:
-        """Lines of the log."""
-        return sum(chunk.num_lines for chunk in self._chunks("count lines"))
-
-    def run(self, function: Callable[[Chunk], Result], consume: Callable[[Result], None], title: str) -> None:
-        """One reading: `function` of each chunk on the workers, their results to `consume` in the chunks' order."""
-        # Closed at once on an error too: workers and progress bar are gone before anything is said or removed.
-        with (
-            closing(self._chunks(title)) as chunks,
-            closing(map_in_order(OnStored(function), chunks, self.num_workers, self._work_folder)) as results,
-        ):
-            for result in results:
-                consume(result)
-
-    def _chunks(self, title: str) -> Generator[Chunk | StoredChunk, None, None]:
-        with tqdm(total=self._before.size, desc=title, unit="B", unit_scale=True, mininterval=0.5) as bar:
-            for chunk, stored_bytes_read in self._places_read() if self._places else self._read():
-                yield chunk
-                rows = chunk.first_line + chunk.num_lines
-                bar.set_postfix_str(f"{rows / bar.format_dict['elapsed']:,.0f} rows/s", refresh=False)
-                bar.update(stored_bytes_read - bar.n)
-        if _file_state(self.path) != self._before:
-            raise ValueError(changed_while_read(self.path))
-
-    def _read(self) -> Iterator[tuple[Chunk | StoredChunk, int]]:
-        """Chunks as the log is read, each with how far that is in bytes of its file."""
-        places: list[Chunk | StoredChunk] = []
-        with open_log(self.path) as reader:
-            for chunk in reader.chunks(self._chunk_bytes):
-                if reader.is_plain:
-                    places.append(chunk)
-                yield chunk, reader.stored_bytes_read
-        self._fingerprint, self._places = reader.fingerprint, places
-
-    def _places_read(self) -> Iterator[tuple[Chunk | StoredChunk, int]]:
-        """The same of a log that need not be read here again: the workers read it."""
-        assert self._places is not None
-        for chunk in self._places:
-            end = chunk.offset + chunk.num_bytes if isinstance(chunk, StoredChunk) else self._before.size
-            yield chunk, end
-
-
-@dataclass(frozen=True)
-class _FileState:
-    """What changes when a file does."""
-
-    size: int
-    modified_ns: int
-    inode: int
-
-
-def _file_state(path: Path) -> _FileState:
-    status = path.stat()
-    return _FileState(status.st_size, status.st_mtime_ns, status.st_ino)
-
-
 def _new_statistics(options: PrepareOptions, work_folder: Path, num_workers: int) -> LogStatistics:
     num_categorical = len(categorical_fields(options.integer_buckets))
     return LogStatistics(num_categorical, work_folder, memory.counts_bytes(options, num_workers))
@@ -243,7 +174,7 @@ class _LabelReader:
         return self.hasher.look(rows.row_numbers, rows.labels)
 
 
-def _read_labels(reading: _LogReading, options: PrepareOptions, hasher: LabelHasher) -> list[list[HashesOfLabel]]:
+def _read_labels(reading: LogReading, options: PrepareOptions, hasher: LabelHasher) -> list[list[HashesOfLabel]]:
     """A reading for `split: stratified`: what the hasher finds, by label and chunk."""
     nothing = hasher.look(np.empty(0, np.int64), np.empty(0, np.bool_))
     by_chunk = [nothing]  # of an empty log, too
@@ -251,9 +182,7 @@ def _read_labels(reading: _LogReading, options: PrepareOptions, hasher: LabelHas
     return [list(parts) for parts in zip(*by_chunk, strict=True)]
 
 
-def _count(
-    reading: _LogReading, split: Split, options: PrepareOptions, statistics: LogStatistics, folder: Path
-) -> None:
+def _count(reading: LogReading, split: Split, options: PrepareOptions, statistics: LogStatistics, folder: Path) -> None:
     """First reading: statistics of the training rows, and rejects.tsv."""
     counter = ChunkCounter(split, options.kernels, options.integer_buckets)
     with (folder / REJECTS_FILE).open("wb") as rejects:
@@ -265,7 +194,9 @@ def _count(
         reading.run(counter.count, consume, "count")
 
 
-def _check_statistics(statistics: LogStatistics, options: PrepareOptions, log_path: Path, folder: Path) -> None:
+def _check_statistics(
+    statistics: LogStatistics, options: PrepareOptions, log_path: Path, folder: Path, is_fitted: bool
+) -> None:
     if statistics.num_lines == 0:
         raise ValueError(f"{log_path} is empty; expected lines of a label, 13 integers and 26 hex values between tabs")
     limit = options.max_reject_fraction * statistics.num_lines
@@ -276,7 +207,7 @@ def _check_statistics(statistics: LogStatistics, options: PrepareOptions, log_pa
             f"than prepare.max_reject_fraction={options.max_reject_fraction:g} allows. The first ones "
             f"(line number, reason, line):\n{_first_rejects(folder)}"
         )
-    if statistics.num_training_rows == 0:
+    if statistics.num_training_rows == 0 and is_fitted:
         raise ValueError(
             f"{log_path}: none of {statistics.num_lines:,} lines is a training row; give more lines or a larger "
             "prepare.train_fraction"
@@ -331,6 +262,15 @@ def _make_vocabulary(statistics: LogStatistics, options: PrepareOptions, num_num
     return _Vocabulary(searched.finish(), tuple(categorical), end_id)
 
 
+def _take_vocabulary(given: GivenVocabulary, folder: Path) -> _Vocabulary:
+    """The vocabulary of another folder: the same file, and its tables for the reading."""
+    shutil.copyfile(given.path, folder / schema.VOCABULARY_FILE)
+    searched = LookupWriter(folder / WORK_FOLDER / "lookup.bin")
+    for field in given.fields():
+        searched.add(field)
+    return _Vocabulary(searched.finish(), given.schema.categorical, given.schema.vocabulary_size)
+
+
 class _SplitOutput:
     """Where the rows of one split go."""
 
@@ -367,7 +307,7 @@ class _SplitOutput:
 
 
 def _write_splits(
-    reading: _LogReading,
+    reading: LogReading,
     encoder: Encoder,
     options: PrepareOptions,
     statistics: LogStatistics,
@@ -404,7 +344,7 @@ def _write_splits(
 
 
 def _describe(
-    reading: _LogReading,
+    reading: LogReading,
     statistics: LogStatistics,
     vocabulary: _Vocabulary,
     numeric: tuple[schema.NumericField, ...],
@@ -431,7 +371,7 @@ def _describe(
     )
 
 
-def _describe_source(reading: _LogReading, statistics: LogStatistics) -> dict[str, Any]:
+def _describe_source(reading: LogReading, statistics: LogStatistics) -> dict[str, Any]:
     truth = truth_path(reading.path)
     return {
         "name": reading.path.name,

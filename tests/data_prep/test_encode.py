@@ -28,7 +28,7 @@ def encode(lookup, line, transform, missing_indicator=True):
         test_fraction=0,
     )  # fmt: skip
     numeric = numeric_fields(options, [STATISTICS] * 13)
-    encoder = Encoder(numeric, lookup, "int32", make_split(options, lambda: 0, None), options)
+    encoder = Encoder(numeric, lookup, "int32", make_split(options, lambda: 0, None), options, counts=False)
     return encoder.encode_chunk(Chunk(0, 1, line.encode() + b"\n")).rows["train"]
 
 

@@ -1,0 +1,82 @@
+"""The vocabulary and the numeric columns of another prepared folder, for rows that shall have the same ids and numbers.
+
+Letters: K values of a field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from data_prep.buckets import BUCKET_FIELDS, SMALLEST_BUCKET
+from data_prep.options import PrepareOptions
+from data_prep.schema import VOCABULARY_FILE, Schema, read_schema
+from data_prep.vocabulary import MISSING, FieldVocabulary
+
+_VALUE_OF_DIGIT = np.array([int(chr(byte), 16) if chr(byte) in "0123456789abcdef" else 0 for byte in range(256)])
+# Options that decide which columns there are and what an id means; those of the given folder hold.
+_DECISIVE = ("vocabulary", "oov_buckets", "integer_buckets", "numeric_transform", "missing_indicator")
+
+
+@dataclass(frozen=True)
+class GivenVocabulary:
+    """What is taken from the prepared folder `folder`."""
+
+    folder: Path
+    schema: Schema
+
+    @property
+    def path(self) -> Path:
+        """Its vocabulary.parquet."""
+        return self.folder / VOCABULARY_FILE
+
+    def fields(self) -> Iterator[FieldVocabulary]:
+        """The vocabulary of each field, as it was made."""
+        for field in self.schema.categorical:
+            table = pq.read_table(self.path, filters=[("field", "==", field.name)])
+            texts = table["value"].combine_chunks()
+            values = _bucket_values(texts) if field.name in BUCKET_FIELDS else _hex_values(texts)
+            first_id = field.id_ranges[0][0]
+            yield FieldVocabulary(field.name, field.oov_ids, first_id, values, table["count"].to_numpy())
+
+
+def read_given_vocabulary(folder: Path, options: PrepareOptions) -> GivenVocabulary:
+    """The vocabulary of a prepared folder.
+
+    Raises FileNotFoundError where it is none, ValueError where the options ask for other columns than it has.
+    """
+    schema = read_schema(folder)
+    here = options.decisive()
+    differences = [
+        f"prepare.{name} is {here[name]!r}, there {schema.options.get(name)!r}"
+        for name in _DECISIVE
+        if here[name] != schema.options.get(name)
+    ]
+    if differences:
+        raise ValueError(
+            f"the vocabulary of {folder} is for other columns: {'; '.join(differences)}. Give the options that it was "
+            "made with"
+        )
+    return GivenVocabulary(folder, schema)
+
+
+def _hex_values(texts: pa.StringArray) -> NDArray[np.int64]:
+    """Values [K] from eight hex digits each, MISSING from ""."""
+    is_missing = pc.equal(texts, "")
+    # All of the same length, their digits lie end to end in the array's memory.
+    filled = pc.if_else(is_missing, "0" * 8, texts)
+    digits = np.frombuffer(filled.buffers()[2], np.uint8, 8 * len(filled)).reshape(-1, 8)
+    values = _VALUE_OF_DIGIT[digits] @ 16 ** np.arange(7, -1, -1)
+    return np.where(is_missing.to_numpy(zero_copy_only=False), MISSING, values)
+
+
+def _bucket_values(texts: pa.StringArray) -> NDArray[np.int64]:
+    """Values [K], as buckets.py keeps them, from a bucket's number each, MISSING from ""; there are few of them."""
+    return np.array([int(text) - SMALLEST_BUCKET if text else MISSING for text in texts.to_pylist()], np.int64)
