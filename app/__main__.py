@@ -1,4 +1,4 @@
-"""The command line: `python -m app {train,evaluate}`.
+"""The command line: `python -m app {train,evaluate,checkpoint}`.
 
 Exit status: 0 done, or train.time_limit is up; 1 the training stopped (not finite); 2 wrong input or settings; 3 not
 all could be written; 130 after Ctrl-C, 143 after SIGTERM.
@@ -12,7 +12,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from app import device
+from app import checkpoint_commands, device
 from app.checkpoint import best_or_newest
 from app.cluster import check_rank_table
 from app.config import Config
@@ -65,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--dataset", type=Path, metavar="DIR", help="prepared folder (the one it was trained on)")
     evaluate.add_argument("--split", default="test", help="train, valid or test (test)")
     evaluate.set_defaults(command=_evaluate)
+    checkpoint_commands.add_parser(commands)
     return parser
 
 

@@ -14,15 +14,15 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from app.disk import FileRecord, write_file
+from app.disk import FileRecord, Progress, ignore, write_file
 
 DTYPE_NAMES = {"float32": "F32", "float64": "F64", "int32": "I32", "int64": "I64"}
 ALIGNMENT = 8  # of the arrays' first byte
 
 
-def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> FileRecord:
+def write_arrays(path: Path, arrays: dict[str, np.ndarray], progress: Progress = ignore) -> FileRecord:
     """Write and sync a file of `arrays`, each of a dtype of `DTYPE_NAMES`."""
-    return write_file(path, _parts(arrays))
+    return write_file(path, _parts(arrays), progress)
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:

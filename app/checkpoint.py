@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from app.array_file import read_arrays, write_arrays
-from app.disk import FileRecord, checksum, sync_folder
+from app.disk import FileRecord, Progress, checksum, ignore, sync_folder
 from app.manifest import Manifest, read_manifest, use_an_older, write_manifest
 from app.tables.interface import TableState
 
@@ -69,14 +69,19 @@ class ModelState:
     tables: dict[str, TableState]
 
 
-def save(folder: Path, state: ModelState, manifest: Manifest, num_shards: int = 1) -> Path:
+def step_name(step: int) -> str:
+    """The folder of the checkpoint after `step` steps."""
+    return f"step-{step:08d}"
+
+
+def save(folder: Path, state: ModelState, manifest: Manifest, num_shards: int = 1, progress: Progress = ignore) -> Path:
     """Write one checkpoint below `folder` and return its path; whole, or (on any error) not there at all."""
-    final = folder / f"step-{manifest.step:08d}"
+    final = folder / step_name(manifest.step)
     partial = folder / f"{final.name}{PARTIAL}"
     clear_leftovers(folder)
     partial.mkdir(parents=True)
     try:
-        write_whole(partial, state, manifest, num_shards)
+        _write_files(partial, state, manifest, num_shards, progress)
         _put_in_place(partial, final)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
@@ -84,24 +89,15 @@ def save(folder: Path, state: ModelState, manifest: Manifest, num_shards: int = 
     return final
 
 
-def write_whole(
-    path: Path,
-    state: ModelState,
-    manifest: Manifest,
-    num_shards: int,
-    on_file: Callable[[FileRecord], None] = lambda record: None,
-) -> None:
-    """Write and sync all files of a checkpoint into the empty folder `path`, the manifest last."""
+def _write_files(partial: Path, state: ModelState, manifest: Manifest, num_shards: int, progress: Progress) -> None:
+    """Write and sync all files of a checkpoint into the empty folder `partial`, the manifest last."""
     contents: dict[str, Callable[[], dict[str, np.ndarray]]] = {DENSE: lambda: state.dense}
     for table, rows in state.tables.items():
         for shard in range(num_shards):
             contents[shard_name(table, shard, num_shards)] = functools.partial(_shard_arrays, rows, shard, num_shards)
-    files = {}
-    for name, arrays in contents.items():
-        files[name] = write_arrays(path / name, arrays())
-        on_file(files[name])
-    write_manifest(path, replace(manifest, shards=dict.fromkeys(state.tables, num_shards), files=files))
-    sync_folder(path)
+    files = {name: write_arrays(partial / name, arrays(), progress) for name, arrays in contents.items()}
+    write_manifest(partial, replace(manifest, shards=dict.fromkeys(state.tables, num_shards), files=files))
+    sync_folder(partial)
 
 
 def clear_leftovers(folder: Path) -> None:
@@ -128,12 +124,12 @@ def _put_in_place(partial: Path, final: Path) -> None:
     shutil.rmtree(replaced, ignore_errors=True)
 
 
-def load(checkpoint: Path) -> tuple[Manifest, ModelState]:
+def load(checkpoint: Path, progress: Progress = ignore) -> tuple[Manifest, ModelState]:
     """One checkpoint with every file's checksum verified.
 
     Raises as `verify`.
     """
-    manifest = verify(checkpoint)
+    manifest = verify(checkpoint, progress)
     tables = {}
     for table, shards in manifest.shards.items():
         parts = [read_arrays(checkpoint / shard_name(table, shard, shards)) for shard in range(shards)]
@@ -141,7 +137,7 @@ def load(checkpoint: Path) -> tuple[Manifest, ModelState]:
     return manifest, ModelState(read_arrays(checkpoint / DENSE), tables)
 
 
-def verify(checkpoint: Path, on_file: Callable[[FileRecord], None] = lambda record: None) -> Manifest:
+def verify(checkpoint: Path, progress: Progress = ignore) -> Manifest:
     """The manifest of a checkpoint whose files all have the size and checksum that it says.
 
     Raises as `read_manifest`, and ValueError naming the file that is missing or differs, with what was found and
@@ -149,8 +145,7 @@ def verify(checkpoint: Path, on_file: Callable[[FileRecord], None] = lambda reco
     """
     manifest = read_manifest(checkpoint)
     for name, expected in manifest.files.items():
-        _verify_file(checkpoint / name, expected)
-        on_file(expected)
+        _verify_file(checkpoint / name, expected, progress)
     return manifest
 
 
@@ -205,7 +200,7 @@ def shard_name(table: str, shard: int, shards: int) -> str:
     return f"{table}-{shard}-of-{shards}.safetensors"
 
 
-def _verify_file(path: Path, expected: FileRecord) -> None:
+def _verify_file(path: Path, expected: FileRecord, progress: Progress) -> None:
     if not path.is_file():
         raise ValueError(f"checkpoint file {path} is missing; {use_an_older(path.parent)}")
     if path.stat().st_size != expected["size_bytes"]:
@@ -213,7 +208,7 @@ def _verify_file(path: Path, expected: FileRecord) -> None:
             f"checkpoint file {path} has {path.stat().st_size} bytes, expected {expected['size_bytes']}; "
             f"{use_an_older(path.parent)}"
         )
-    found = checksum(path)
+    found = checksum(path, progress)
     if found != expected["checksum"]:
         raise ValueError(
             f"checkpoint file {path} is damaged: checksum {found}, expected {expected['checksum']}; "

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypedDict
 
 import xxhash
 
+Progress = Callable[[int], object]  # is told of bytes read or written, as tqdm's `update` is
 BLOCK_BYTES = 4 << 20  # hashed while it is still in the core's cache
 
 
@@ -19,7 +20,11 @@ class FileRecord(TypedDict):
     checksum: str
 
 
-def write_file(path: Path, parts: Iterable[memoryview | bytes]) -> FileRecord:
+def ignore(_: int) -> None:
+    """A `Progress` that nobody watches."""
+
+
+def write_file(path: Path, parts: Iterable[memoryview | bytes], progress: Progress = ignore) -> FileRecord:
     """Write a new file and sync it."""
     digest, size = xxhash.xxh3_64(), 0
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
@@ -30,6 +35,7 @@ def write_file(path: Path, parts: Iterable[memoryview | bytes]) -> FileRecord:
                 _write_all(descriptor, block)
                 digest.update(block)
                 size += len(block)
+                progress(len(block))
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -41,12 +47,13 @@ def _write_all(descriptor: int, block: memoryview | bytes) -> None:
         block = block[os.write(descriptor, block) :]
 
 
-def checksum(path: Path) -> str:
+def checksum(path: Path, progress: Progress = ignore) -> str:
     """That of `FileRecord`, read from the file."""
     digest = xxhash.xxh3_64()
     with path.open("rb") as file:
         while block := file.read(BLOCK_BYTES):
             digest.update(block)
+            progress(len(block))
     return f"xxh3:{digest.hexdigest()}"
 
 

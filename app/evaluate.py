@@ -13,8 +13,8 @@ from tqdm import tqdm
 
 from app.config import Config
 from app.dataset import Batch, check_files, num_batches, read_batches, written_order
-from app.identity import data_identity, first_difference
-from app.manifest import MANIFEST, Manifest, read_manifest
+from app.identity import check_same_inputs
+from app.manifest import MANIFEST, read_manifest
 from app.metrics import Metrics, MetricStream
 from app.prefetch import Prefetcher
 from app.tables.interface import UniqueIds
@@ -76,7 +76,7 @@ def evaluate_checkpoint(path: Path, split: str, dataset: Path | None, config: Co
     folder = dataset or Path(manifest.dataset)
     schema = read_schema(folder)
     check_files(folder, schema)
-    _check_same_vocabulary(manifest, schema, folder)
+    check_same_inputs(manifest, schema, folder)
     config = config or saved_config(path)
     batch_size = config.eval.batch_size or config.train.batch_size
     scorer = load_for_scoring(path, config, schema, batch_size)
@@ -125,14 +125,3 @@ def one_line(split: str, epoch: int, step: int, metrics: Metrics) -> str:
 
 def _beside(best: Best | None, name: str) -> str:
     return "" if best is None else f"   (best possible {getattr(best, name):.6f})"
-
-
-def _check_same_vocabulary(manifest: Manifest, schema: Schema, folder: Path) -> None:
-    keys = ("vocabulary_size", "vocabulary", "numeric", "categorical")
-    trained, here = manifest.data, data_identity(schema)
-    difference = first_difference({key: trained[key] for key in keys}, {key: here[key] for key in keys})
-    if difference:
-        raise ValueError(
-            f"{folder} does not fit the checkpoint, whose inputs mean something else: {difference}; "
-            "give the folder that the run was trained on (--dataset DIR)"
-        )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from app.config import Config
+from app.manifest import Manifest
 from data_prep import settings
 from data_prep.schema import VOCABULARY_FILE, Schema
 
@@ -35,6 +37,18 @@ def data_identity(schema: Schema) -> dict[str, Any]:
         "vocabulary": [file.checksum for file in schema.other_files if file.name == VOCABULARY_FILE],
         "train_files": [file.checksum for file in schema.splits["train"].files],
     }
+
+
+def check_same_inputs(manifest: Manifest, schema: Schema, folder: Path) -> None:
+    """Raise ValueError unless ids and numeric columns of the prepared `folder` mean what they meant in training."""
+    keys = ("vocabulary_size", "vocabulary", "numeric", "categorical")
+    trained, here = manifest.data, data_identity(schema)
+    difference = first_difference({key: trained[key] for key in keys}, {key: here[key] for key in keys})
+    if difference:
+        raise ValueError(
+            f"{folder} does not fit the checkpoint, whose inputs mean something else: {difference}; "
+            "give the folder that the run was trained on (--dataset DIR)"
+        )
 
 
 def first_difference(old: Any, new: Any, where: str = "") -> str | None:

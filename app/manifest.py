@@ -41,6 +41,11 @@ class Manifest:
         """The epoch of the last step taken: at an epoch's end `epoch` is the next one already."""
         return self.epoch if self.epoch_step else self.epoch - 1
 
+    @property
+    def size_bytes(self) -> int:
+        """Of all files but the manifest."""
+        return sum(record["size_bytes"] for record in self.files.values())
+
 
 def write_manifest(checkpoint: Path, manifest: Manifest) -> None:
     """Write and sync the manifest of the checkpoint in the folder `checkpoint`."""

@@ -29,7 +29,7 @@ from app import checkpoint
 from app.config import Config
 from app.identity import first_difference, identity
 from app.log_file import LogFile
-from app.manifest import read_manifest
+from app.manifest import Manifest, read_manifest
 from app.resume import find_newest
 from data_prep import settings
 from data_prep.schema import Schema
@@ -131,7 +131,7 @@ def open_run(base: Path, rank: int, config: Config, schema: Schema) -> tuple[Run
         if plan.checkpoint is not None:
             for refused in plan.refused:  # out of the way of the steps that are taken again
                 refused.rename(_free_name(refused.with_suffix(REFUSED)))
-            _forget_after(run, read_manifest(plan.checkpoint).step)
+            _forget_after(run, read_manifest(plan.checkpoint))
         _describe(run, config, schema)
         return run, locks.pop_all()
 
@@ -223,15 +223,20 @@ def _commit() -> str:
         return "unknown"  # an unpacked copy
 
 
-def _forget_after(run: RunFolder, step: int) -> None:
-    """Drop what was logged after the checkpoint: those steps are taken again."""
-    for path, step_of in ((run.metrics_path, _metrics_step), (run.eval_path, _eval_step)):
+def _forget_after(run: RunFolder, manifest: Manifest) -> None:
+    """Drop what was logged after the checkpoint: those steps are taken, and evaluated, again."""
+    last_evaluated = manifest.step if manifest.epoch_step == 0 else manifest.step - 1
+    for path, evaluated_at, logged_at in (
+        (run.metrics_path, _metrics_evaluation, _metrics_step),
+        (run.eval_path, _eval_step, _eval_step),
+    ):
         if path.is_file():
             lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-            path.write_text("".join(line for line in lines if step_of(line) <= step), encoding="utf-8")
+            kept = (line for line in lines if logged_at(line) <= manifest.step and evaluated_at(line) <= last_evaluated)
+            path.write_text("".join(kept), encoding="utf-8")
     if run.loss_path.is_file():
         lines = run.loss_path.read_text(encoding="utf-8").splitlines(keepends=True)
-        run.loss_path.write_text("".join(lines[:step]), encoding="utf-8")
+        run.loss_path.write_text("".join(lines[: manifest.step]), encoding="utf-8")
 
 
 def _metrics_step(line: str) -> float:
@@ -239,6 +244,10 @@ def _metrics_step(line: str) -> float:
         return float(json.loads(line)["step"])
     except (ValueError, KeyError):
         return float("inf")  # a line cut by the kill
+
+
+def _metrics_evaluation(line: str) -> float:
+    return _metrics_step(line) if '"split"' in line else 0.0
 
 
 def _eval_step(line: str) -> float:

@@ -126,17 +126,6 @@ def test_only_whole_checkpoints_count(tmp_path):
     assert checkpoint.best_or_newest(tmp_path).name == "step-00000100"
 
 
-def test_an_error_while_saving_leaves_nothing(tmp_path, saved, monkeypatch):
-    def disk_full(path, arrays):
-        path.write_bytes(b"half of it")
-        raise OSError("no space left")
-
-    monkeypatch.setattr(checkpoint, "write_arrays", disk_full)
-    with pytest.raises(OSError, match="no space left"):
-        checkpoint.save(tmp_path, make_state(seed=1), make_manifest(4))
-    assert [path.name for path in tmp_path.iterdir()] == [saved.name]
-
-
 def test_leftovers_of_a_killed_save_are_written_over(tmp_path):
     leftover = tmp_path / "step-00000003.partial"
     leftover.mkdir()

@@ -1,0 +1,151 @@
+"""`python -m app checkpoint`: what lies in a folder of checkpoints, whether it is whole, and other layouts of it."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from safetensors import safe_open
+from tqdm import tqdm
+
+from app import checkpoint
+from app.identity import check_same_inputs
+from app.manifest import Manifest, read_manifest
+from app.run_folder import run_checkpoints
+from app.tables.interface import DEEP, STATE_ARRAYS
+from data_prep.schema import read_schema
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `checkpoint` and its own commands."""
+    parser = commands.add_parser("checkpoint", help="list, check and convert checkpoints")
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+
+    action = actions.add_parser("list", help="a line for each checkpoint")
+    action.add_argument("--run", type=Path, default=Path("device_0"), metavar="DIR", help="run folder (device_0)")
+    action.add_argument("--folder", type=Path, metavar="DIR", help="folder of checkpoints (the run's)")
+    action.set_defaults(command=_list)
+
+    action = _with_checkpoint(actions, "show", "what a checkpoint says of itself")
+    action.set_defaults(command=_show)
+    action = _with_checkpoint(actions, "verify", "read every byte and compare with the checksums")
+    action.set_defaults(command=_verify)
+
+    action = _with_checkpoint(actions, "merge", "write it with one file a table")
+    action.add_argument("folder", type=Path, metavar="FOLDER", help="where step-<number>/ is made")
+    action.set_defaults(command=_reshard, shards=1)
+    action = _with_checkpoint(actions, "reshard", "write it with another number of files a table")
+    action.add_argument("folder", type=Path, metavar="FOLDER", help="where step-<number>/ is made")
+    action.add_argument("--shards", type=int, required=True, metavar="N", help="files a table")
+    action.set_defaults(command=_reshard)
+
+    action = _with_checkpoint(actions, "export-rows", "write (field, value, row, vector) to Parquet")
+    action.add_argument("output", type=Path, metavar="FILE", help="the Parquet file")
+    action.add_argument("--table", choices=tuple(STATE_ARRAYS), default=DEEP, help="which table (deep)")
+    action.add_argument("--dataset", type=Path, metavar="DIR", help="prepared folder (the one it was trained on)")
+    action.set_defaults(command=_export_rows)
+
+
+def _with_checkpoint(
+    actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, summary: str
+) -> argparse.ArgumentParser:
+    action = actions.add_parser(name, help=summary)
+    action.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="folder step-<number>")
+    return action
+
+
+def _list(arguments: argparse.Namespace) -> None:
+    folder = arguments.folder or run_checkpoints(arguments.run)
+    paths = checkpoint.step_folders(folder)
+    if not paths:
+        raise FileNotFoundError(f"no checkpoint in {folder}")
+    for path in paths:
+        print(f"{path.name}  {_one_line(path)}")
+
+
+def _one_line(path: Path) -> str:
+    try:
+        manifest = read_manifest(path)
+    except (FileNotFoundError, ValueError) as error:
+        return f"not whole: {error}"
+    auc = f"{manifest.metrics['auc']:.6f}" if "auc" in manifest.metrics else "-"
+    shards = max(manifest.shards.values(), default=0)
+    return (
+        f"epoch {manifest.last_epoch:>3}  {manifest.size_bytes / 2**20:>10,.1f} MiB  {shards:>3} files a table  "
+        f"AUC {auc}"
+    )
+
+
+def _show(arguments: argparse.Namespace) -> None:
+    path: Path = arguments.checkpoint
+    manifest = read_manifest(path)
+    print(f"{path}: {manifest.size_bytes:,} bytes in {len(manifest.files)} files")
+    print(
+        f"  the next batch is number {manifest.epoch_step + 1} of epoch {manifest.epoch}, after {manifest.step} steps"
+    )
+    print(f"  seed {manifest.config['train']['seed']}, trained on {manifest.dataset}")
+    for table, shards in manifest.shards.items():
+        names = [checkpoint.shard_name(table, shard, shards) for shard in range(shards)]
+        rows = sum(_num_rows(path / name) for name in names)
+        print(f"  {table} table: {rows:,} touched rows of {manifest.data['vocabulary_size']:,}, in {shards} files")
+    for name, value in manifest.metrics.items():
+        print(f"  {name} on valid: {value:.6g}")
+    for name, record in manifest.files.items():
+        print(f"  {record['checksum']}  {record['size_bytes']:>14,}  {name}")
+
+
+def _num_rows(path: Path) -> int:
+    with safe_open(path, framework="numpy") as file:
+        return int(file.get_slice(checkpoint.ROW_IDS).get_shape()[0])
+
+
+def _verify(arguments: argparse.Namespace) -> None:
+    manifest = verify_with_bar(arguments.checkpoint)
+    print(
+        f"{arguments.checkpoint}: whole, {len(manifest.files)} files, {manifest.size_bytes:,} bytes with the checksums "
+        "that the manifest says"
+    )
+
+
+def verify_with_bar(path: Path) -> Manifest:
+    """`checkpoint.verify` with a progress bar."""
+    with byte_bar("verify", read_manifest(path).size_bytes) as bar:
+        return checkpoint.verify(path, bar.update)
+
+
+def byte_bar(title: str, total: int) -> AbstractContextManager[tqdm]:
+    """A progress bar over `total` bytes."""
+    return tqdm(total=total, desc=title, unit="B", unit_scale=True, unit_divisor=1024, mininterval=0.5)
+
+
+def _reshard(arguments: argparse.Namespace) -> None:
+    print(f"written: {reshard(arguments.checkpoint, arguments.folder, arguments.shards)}")
+
+
+def reshard(path: Path, folder: Path, num_shards: int) -> Path:
+    """Write the checkpoint `path` below `folder` with `num_shards` files a table; the same rows, bit for bit.
+
+    Raises ValueError for a number below 1 or a damaged checkpoint, FileExistsError where the step is there already.
+    """
+    if num_shards < 1:
+        raise ValueError(f"a table has 1 file or more, found --shards {num_shards}")
+    manifest = read_manifest(path)
+    target = folder / checkpoint.step_name(manifest.step)
+    if target.exists():
+        raise FileExistsError(f"{target} is there already; give another folder, or remove it")
+    with byte_bar("read", manifest.size_bytes) as bar:
+        manifest, state = checkpoint.load(path, bar.update)
+    with byte_bar("write", manifest.size_bytes) as bar:
+        return checkpoint.save(folder, state, manifest, num_shards, bar.update)
+
+
+def _export_rows(arguments: argparse.Namespace) -> None:
+    from app.export_rows import export_rows  # imports pyarrow, which the other commands do without
+
+    manifest = verify_with_bar(arguments.checkpoint)
+    dataset = arguments.dataset or Path(manifest.dataset)
+    schema = read_schema(dataset)
+    check_same_inputs(manifest, schema, dataset)
+    num_rows = export_rows(arguments.checkpoint, arguments.table, dataset, schema, arguments.output)
+    print(f"written: {arguments.output}, {num_rows:,} touched rows of {schema.vocabulary_size:,}")

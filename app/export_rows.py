@@ -1,0 +1,104 @@
+"""A table's rows as Parquet (field, value, row, vector), for use outside of this project.
+
+Touched rows only: one that was never updated holds its random initial value. Rows without a value of their own (those
+of values out of the vocabulary, and of looked-up numeric fields) have value null.
+
+Letters: D embedding width (1 in the wide table), T touched rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from safetensors import safe_open
+from tqdm import tqdm
+
+from app.checkpoint import ROW_IDS, shard_name
+from app.manifest import read_manifest
+from data_prep.schema import VOCABULARY_FILE, Schema
+
+GROUP_ROWS = 1 << 16  # rows at a time, and a row group
+
+
+def export_rows(checkpoint: Path, table: str, dataset: Path, schema: Schema, output: Path) -> int:
+    """Write the touched rows of `table` to `output`, in the vocabulary's order; returns how many.
+
+    Raises ValueError where the vocabulary does not name every touched row.
+    """
+    row_ids, rows = read_rows(checkpoint, table)
+    partial = output.with_name(f"{output.name}.partial")
+    written = 0
+    with (
+        tqdm(total=len(row_ids), desc="export", unit="row", unit_scale=True, mininterval=0.5) as bar,
+        pq.ParquetWriter(partial, _parquet_schema(rows.shape[1])) as writer,
+    ):
+        for names in _names_of_rows(dataset, schema):
+            found = _touched(names, row_ids, rows)
+            writer.write_table(found)
+            written += found.num_rows
+            bar.update(found.num_rows)
+    if written != len(row_ids):
+        partial.unlink()
+        raise ValueError(
+            f"{dataset / VOCABULARY_FILE} names {written:,} of the {len(row_ids):,} touched rows of the {table} table; "
+            "give the folder that the run was trained on (--dataset DIR)"
+        )
+    partial.replace(output)
+    return written
+
+
+def read_rows(checkpoint: Path, table: str) -> tuple[np.ndarray, np.ndarray]:
+    """Ids [T], ascending, and rows [T, D] of a table, without its optimizer's state."""
+    shards = read_manifest(checkpoint).shards[table]
+    ids, rows = [], []
+    for shard in range(shards):
+        with safe_open(checkpoint / shard_name(table, shard, shards), framework="numpy") as file:
+            ids.append(file.get_tensor(ROW_IDS))
+            rows.append(file.get_tensor("rows"))
+    row_ids = np.concatenate(ids)
+    order = np.argsort(row_ids, kind="stable")
+    return row_ids[order], np.concatenate(rows)[order]
+
+
+def _parquet_schema(width: int) -> pa.Schema:
+    return pa.schema(
+        [
+            ("field", pa.dictionary(pa.int32(), pa.string())),
+            ("value", pa.string()),
+            ("row", pa.int64()),
+            ("vector", pa.list_(pa.float32(), width)),
+        ]
+    )
+
+
+def _names_of_rows(dataset: Path, schema: Schema) -> Iterator[pa.Table]:
+    """(field, value, row) of every row, in pieces: first those without a value of their own."""
+    valueless = [(field.name, place) for place, field in enumerate(schema.numeric)]
+    valueless += [(field.name, row) for field in schema.categorical for row in range(*field.oov_ids)]
+    fields, rows = zip(*valueless, strict=True)
+    yield pa.table(
+        {
+            "field": pa.array(fields).dictionary_encode(),
+            "value": pa.nulls(len(rows), pa.string()),
+            "row": pa.array(rows, pa.int64()),
+        }
+    )
+    vocabulary = pq.ParquetFile(dataset / VOCABULARY_FILE)
+    for batch in vocabulary.iter_batches(GROUP_ROWS, columns=["field", "value", "id"]):
+        yield pa.Table.from_batches([batch]).rename_columns(["field", "value", "row"])
+
+
+def _touched(names: pa.Table, row_ids: np.ndarray, rows: np.ndarray) -> pa.Table:
+    """Those of `names` whose rows are among the T `row_ids`, with their vectors."""
+    wanted = names["row"].to_numpy()
+    places = np.searchsorted(row_ids, wanted)
+    found = np.zeros(len(wanted), bool)
+    inside = places < len(row_ids)
+    found[inside] = row_ids[places[inside]] == wanted[inside]
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(rows[places[found]].reshape(-1)), rows.shape[1])
+    columns = names.filter(pa.array(found)).append_column("vector", vectors)
+    return columns.cast(_parquet_schema(rows.shape[1]))

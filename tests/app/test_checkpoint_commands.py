@@ -1,0 +1,167 @@
+"""`python -m app checkpoint`, on checkpoints that were made by hand."""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app import checkpoint
+from app.__main__ import main
+from app.checkpoint import ModelState
+from app.checkpoint_commands import reshard
+from app.identity import data_identity
+from app.manifest import Manifest, read_manifest
+from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, TableState
+from data_prep.schema import VOCABULARY_FILE
+
+WIDTHS = {WIDE: 1, DEEP: 3}
+
+
+def make_state(row_ids, seed=0):
+    """Any bits are possible values, NaN among them."""
+    rng = np.random.default_rng(seed)
+    row_ids = np.array(sorted(row_ids), np.int64)
+    tables = {
+        table: TableState(row_ids, {name: random_bits(rng, (len(row_ids), WIDTHS[table])) for name in names})
+        for table, names in STATE_ARRAYS.items()
+    }
+    return ModelState({"tower.matrix_0": random_bits(rng, (4, 2)), "adam.beta1_power": np.float32([0.9])}, tables)
+
+
+def random_bits(rng, shape):
+    return rng.integers(0, 2**32, shape, np.uint32).view(np.float32)
+
+
+def make_manifest(step, schema=None, dataset=Path(), metrics=None):
+    data = {"vocabulary_size": 1000} if schema is None else data_identity(schema)
+    return Manifest(step, 2, 4, {"train": {"seed": 7}}, str(dataset), data, metrics or {})
+
+
+@given(st.sets(st.integers(0, 2**40), max_size=30), st.lists(st.integers(1, 7), min_size=1, max_size=4))
+@settings(deadline=None, max_examples=30)
+def test_any_layout_to_any_layout_gives_the_same_bits(assert_same_bits, row_ids, layouts):
+    state = make_state(row_ids)
+    with tempfile.TemporaryDirectory() as folder:
+        path = checkpoint.save(Path(folder) / "first", state, make_manifest(5))
+        for number, num_shards in enumerate([*layouts, 1]):
+            path = reshard(path, Path(folder) / str(number), num_shards)
+            manifest, found = checkpoint.load(path)
+            assert set(manifest.shards.values()) == {num_shards}
+            assert_same_bits(found, state)
+
+
+def test_one_four_three_one(tmp_path, assert_same_bits):
+    state = make_state(range(0, 500, 3))
+    path = checkpoint.save(tmp_path, state, make_manifest(5))
+    for words in (("reshard", "--shards", "4"), ("reshard", "--shards", "3"), ("merge",)):
+        target = tmp_path / "-".join(words)
+        assert main(["checkpoint", words[0], str(path), str(target), *words[1:]]) == 0
+        path = target / "step-00000005"
+    assert_same_bits(checkpoint.load(path)[1], state)
+    names = sorted(path.name for path in (tmp_path / "reshard---shards-4" / "step-00000005").glob("deep*"))
+    assert names == [f"deep-{shard}-of-4.safetensors" for shard in range(4)]
+
+
+@pytest.fixture
+def saved(tmp_path):
+    metrics = {"auc": 0.75, "log_loss": 0.5}
+    return checkpoint.save(tmp_path / "kept", make_state(range(40)), make_manifest(9, metrics=metrics), num_shards=2)
+
+
+def test_list_gives_a_line_each_and_the_reason_where_one_is_not_whole(saved, capsys):
+    (saved.parent / "step-00000010").mkdir()
+    (saved.parent / "step-00000011.partial").mkdir()
+    assert main(["checkpoint", "list", "--folder", str(saved.parent)]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.split() == ["step-00000009", "epoch", "2", "0.0", "MiB", "2", "files", "a", "table", "AUC", "0.750000"]
+    assert second.startswith("step-00000010  not whole: ")
+
+
+def test_list_of_nothing(tmp_path, capsys, caplog):
+    assert main(["checkpoint", "list", "--folder", str(tmp_path)]) == 2
+    assert "no checkpoint in" in caplog.text
+
+
+def test_show_tells_position_tables_metrics_and_files(saved, capsys):
+    assert main(["checkpoint", "show", str(saved)]) == 0
+    out = capsys.readouterr().out
+    for part in (
+        "the next batch is number 5 of epoch 2, after 9 steps",
+        "seed 7",
+        "deep table: 40 touched rows of 1,000, in 2 files",
+        "auc on valid: 0.75",
+        "wide-1-of-2.safetensors",
+    ):
+        assert part in out
+
+
+def test_verify(saved, capsys, caplog):
+    assert main(["checkpoint", "verify", str(saved)]) == 0
+    assert f"{saved}: whole, 5 files" in capsys.readouterr().out
+    path = saved / "deep-1-of-2.safetensors"
+    content = bytearray(path.read_bytes())
+    content[100] ^= 4
+    path.write_bytes(content)
+    assert main(["checkpoint", "verify", str(saved)]) == 2
+    assert "deep-1-of-2.safetensors is damaged: checksum" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--shards", "0"), "a table has 1 file or more, found --shards 0"),
+        (("--shards", "2"), "step-00000009 is there already; give another folder"),
+    ],
+)
+def test_what_reshard_refuses(saved, caplog, words, message):
+    before = {path: path.read_bytes() for path in saved.iterdir()}
+    assert main(["checkpoint", "reshard", str(saved), str(saved.parent), *words]) == 2
+    assert message in caplog.text
+    assert before == {path: path.read_bytes() for path in saved.iterdir()}
+
+
+@pytest.fixture
+def trained(tmp_path, tiny_schema, tiny_dataset):
+    """Every third row is touched, out-of-vocabulary ones among them."""
+    first = tiny_schema.categorical[0].oov_ids[0]
+    state = make_state(range(first, tiny_schema.vocabulary_size, 3))
+    return checkpoint.save(tmp_path, state, make_manifest(1, tiny_schema, tiny_dataset), num_shards=3)
+
+
+@pytest.mark.parametrize("table", [DEEP, WIDE])
+def test_exported_rows_have_the_vocabulary_s_names_and_the_checkpoint_s_bits(trained, tiny_dataset, tmp_path, table):
+    output = tmp_path / "rows.parquet"
+    assert main(["checkpoint", "export-rows", str(trained), str(output), "--table", table]) == 0
+    exported = pq.read_table(output)
+    assert exported.column_names == ["field", "value", "row", "vector"]
+    saved = checkpoint.load(trained)[1].tables[table]
+    order = np.argsort(exported["row"].to_numpy())
+    np.testing.assert_array_equal(exported["row"].to_numpy()[order], saved.row_ids)
+    vectors = exported["vector"].combine_chunks().flatten().to_numpy().reshape(-1, WIDTHS[table])[order]
+    np.testing.assert_array_equal(vectors.view(np.int32), saved.arrays["rows"].view(np.int32))
+    vocabulary = pq.read_table(tiny_dataset / VOCABULARY_FILE).to_pylist()
+    names = {line["id"]: (line["field"], line["value"]) for line in vocabulary}
+    found = {line["row"]: (line["field"], line["value"]) for line in exported.to_pylist()}
+    assert {row: name for row, name in found.items() if row in names} == {
+        row: names[row] for row in found.keys() & names
+    }
+    assert all(value is None for row, (_, value) in found.items() if row not in names)
+    assert found[min(found)][0] == "C1"  # the first out-of-vocabulary id
+
+
+def test_rows_are_not_exported_through_another_vocabulary(trained, tmp_path, tiny_schema, tiny_dataset, caplog):
+    manifest, state = checkpoint.load(trained)
+    manifest = Manifest(2, 1, 2, {}, str(tiny_dataset), {**manifest.data, "vocabulary": ["xxh3:0"]}, {})
+    other = checkpoint.save(tmp_path, state, manifest)
+    assert main(["checkpoint", "export-rows", str(other), str(tmp_path / "rows.parquet")]) == 2
+    assert "does not fit the checkpoint, whose inputs mean something else: vocabulary was ['xxh3:0']" in caplog.text
+    assert not (tmp_path / "rows.parquet").exists()
+
+
+def test_a_manifest_s_size_is_that_of_its_files(saved):
+    files = [path for path in saved.iterdir() if path.name != "manifest.json"]
+    assert read_manifest(saved).size_bytes == sum(path.stat().st_size for path in files)
