@@ -18,6 +18,7 @@ SPLIT ?= test
 CHECKPOINT ?=
 ROWS ?= 1000000
 SEED ?= 1
+NUM_KILLS ?= 30
 ARGS ?=
 
 .PHONY: help
@@ -80,6 +81,10 @@ demo: setup  ## the whole way on a synthetic log, in minutes: DEMO_ROWS=400000 D
 .PHONY: test
 test: setup  ## run all tests
 	$(RUN_PYTHON) -m pytest $(ARGS)
+
+.PHONY: test-faults
+test-faults: setup  ## kill a training NUM_KILLS=30 times and resume it; write errors, kills and flips in every checkpoint call
+	NUM_KILLS=$(NUM_KILLS) $(RUN_PYTHON) -m pytest tests/app/test_checkpoint_faults.py tests/app/test_train.py $(ARGS)
 
 .PHONY: lint
 lint: setup  ## ruff and mypy

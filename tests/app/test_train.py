@@ -1,9 +1,12 @@
 """Runs as processes of their own: the same bits again, and again after a kill."""
 
+import itertools
+import os
 import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from app import checkpoint
@@ -92,6 +95,43 @@ def test_a_killed_run_that_is_resumed_ends_as_one_that_was_not_killed(whole_run,
     assert status == 0, errors
     assert "resume run in" in errors
     assert kept_files(run) == kept_files(whole_run)
+
+
+KILLED_AT_EVENT = """
+import itertools, os, signal, sys
+import app.train
+from app.__main__ import main
+
+events = itertools.count()
+
+def or_die(call):
+    def called(*words, **named):
+        if next(events) == NUMBER:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return call(*words, **named)
+    return called
+
+app.train.Trainer._take_step = or_die(app.train.Trainer._take_step)
+for name in ("open", "write", "fsync", "mkdir", "rename", "unlink"):
+    setattr(os, name, or_die(getattr(os, name)))
+sys.exit(main())
+"""
+NUM_KILLS = int(os.environ.get("NUM_KILLS", "3"))
+
+
+def test_kills_at_random_moments_lose_nothing(whole_run, run_in, tmp_path):
+    """During steps and during each call to the disk; run after run is killed until NUM_KILLS kills were survived."""
+    rng, kills, folders = np.random.default_rng(NUM_KILLS), 0, itertools.count()
+    while kills < NUM_KILLS:
+        folder = tmp_path / str(next(folders))
+        status = -9
+        while status == -9:
+            number = int(rng.integers(5, 60)) if kills < NUM_KILLS else -1
+            program = ("-c", KILLED_AT_EVENT.replace("NUMBER", str(number)))
+            status, errors, run = run_in(folder, program=program)
+            kills += status == -9
+        assert status == 0, errors
+        assert kept_files(run) == kept_files(whole_run)
 
 
 @pytest.mark.parametrize(("name", "exit_status"), [("SIGTERM", 143), ("SIGINT", 130)])

@@ -1,0 +1,169 @@
+"""Saving under write errors and kills at each call to the disk, and loading what was flipped."""
+
+import contextlib
+import errno
+import itertools
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from app import checkpoint
+from app.checkpoint import ModelState
+from app.manifest import Manifest
+from app.tables.interface import DEEP, TableState
+
+DISK_CALLS = ("open", "write", "fsync", "mkdir", "rename")
+
+
+def make_state(seed):
+    rng = np.random.default_rng(seed)
+    rows = {name: rng.standard_normal((6, 2), np.float32) for name in ("rows", "first_moment", "second_moment")}
+    tables = {DEEP: TableState(np.arange(0, 12, 2), rows)}
+    return ModelState({"tower.matrix_0": rng.standard_normal((3, 2), np.float32)}, tables)
+
+
+def make_manifest(step):
+    return Manifest(step, 1, step, {"train": {"seed": 1}}, "/prepared", {"vocabulary_size": 12}, {})
+
+
+@contextlib.contextmanager
+def disk_error(number, code):
+    """Call `number` (0, 1, …) to the disk, and every one of its name after it, ends with this error."""
+    calls, broken = itertools.count(), set()
+
+    def failing(name, call):
+        def called(*words, **named):
+            if next(calls) == number:
+                broken.add(name)
+            if name in broken:
+                raise OSError(code, os.strerror(code))
+            return call(*words, **named)
+
+        return called
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in DISK_CALLS:
+            patch.setattr(os, name, failing(name, getattr(os, name)))
+        yield broken
+
+
+def is_state(path, state):
+    found = checkpoint.load(path)[1]
+    return all(np.array_equal(found.dense[name], array) for name, array in state.dense.items()) and all(
+        np.array_equal(found.tables[DEEP].arrays[name], array) for name, array in state.tables[DEEP].arrays.items()
+    )
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("step", [2, 3])
+def test_a_write_error_at_each_call_leaves_what_was_whole(tmp_path, code, step):
+    """Step 2 is there already and being replaced; step 3 is new."""
+    old, new = make_state(seed=1), make_state(seed=2)
+    for number in itertools.count():
+        folder = tmp_path / str(number)
+        for before in (1, 2):
+            checkpoint.save(folder, old, make_manifest(before))
+        saved = False
+        with disk_error(number, code) as broken, contextlib.suppress(OSError):
+            checkpoint.save(folder, new, make_manifest(step), num_shards=2)
+            saved = True  # an error may still have kept it from removing what it replaced
+        checkpoint.clear_leftovers(folder)
+        names = [path.name for path in checkpoint.step_folders(folder)]
+        assert names in (["step-00000001", "step-00000002"], ["step-00000001", "step-00000002", "step-00000003"])
+        assert is_state(folder / "step-00000001", old)
+        assert not saved or is_state(folder / checkpoint.step_name(step), new)
+        assert is_state(folder / "step-00000002", old) or (step == 2 and is_state(folder / "step-00000002", new))
+        assert is_state(checkpoint.save(folder, new, make_manifest(step)), new)
+        if not broken:
+            break
+    assert number > 20  # faults that were tried
+
+
+KILL_AT_EACH_CALL = """
+import itertools, os, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from test_checkpoint_faults import DISK_CALLS, checkpoint, is_state, make_manifest, make_state
+
+def die_at(number, calls=itertools.count()):
+    def dying(name, call):
+        def called(*words, **named):
+            if next(calls) == number:
+                if name == "write":  # half of it reaches the disk
+                    call(words[0], bytes(words[1])[: len(words[1]) // 2])
+                os._exit(9)
+            return call(*words, **named)
+        return called
+    for name in (*DISK_CALLS, "unlink", "rmdir"):
+        setattr(os, name, dying(name, getattr(os, name)))
+
+def in_child(number, action):
+    child = os.fork()
+    if child == 0:
+        die_at(number)
+        action()
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+old, new = make_state(seed=1), make_state(seed=2)
+for number in itertools.count():
+    folder = Path(sys.argv[1]) / str(number)
+    for step in (1, 2):
+        checkpoint.save(folder, old, make_manifest(step))
+    status = in_child(number, lambda: checkpoint.save(folder, new, make_manifest(2), 2))
+    in_child(number % 7, lambda: checkpoint.clear_leftovers(folder))
+    checkpoint.clear_leftovers(folder)
+    assert sorted(path.name for path in folder.iterdir()) == ["step-00000001", "step-00000002"], number
+    assert is_state(folder / "step-00000001", old), number
+    assert is_state(folder / "step-00000002", new) or (status and is_state(folder / "step-00000002", old)), number
+    if status == 0:
+        break
+print(number)
+"""
+
+
+def test_a_kill_at_each_call_leaves_what_was_whole(tmp_path, project, command_environment):
+    """In a process of its own, which can be forked: this one may have MindSpore's threads."""
+    done = subprocess.run(
+        [sys.executable, "-c", KILL_AT_EACH_CALL, str(tmp_path), str(project / "tests" / "app")],
+        env=command_environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 25  # kills
+
+
+def test_a_flip_of_any_byte_is_refused(tmp_path):
+    """Every byte of every file, one bit each; eight neighbours have all bits."""
+    path = checkpoint.save(tmp_path, make_state(seed=1), make_manifest(1), num_shards=2)
+    flips = 0
+    for file in sorted(path.iterdir()):
+        content = file.read_bytes()
+        for place in range(len(content)):
+            flipped = bytearray(content)
+            flipped[place] ^= 1 << place % 8
+            file.write_bytes(flipped)
+            with pytest.raises(ValueError, match=f"{file.name} (is damaged|has format version)"):
+                checkpoint.verify(path)
+            flips += 1
+        file.write_bytes(content)
+    checkpoint.verify(path)
+    assert flips > 1400
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, 8, 100])
+def test_a_cut_at_any_length_is_refused(tmp_path, num_bytes):
+    path = checkpoint.save(tmp_path, make_state(seed=1), make_manifest(1))
+    for file in sorted(path.iterdir()):
+        content = file.read_bytes()
+        file.write_bytes(content[:num_bytes])
+        with pytest.raises(
+            ValueError, match=f"{file.name} (is damaged|has {num_bytes} bytes, expected {len(content)})"
+        ):
+            checkpoint.verify(path)
+        file.write_bytes(content)
