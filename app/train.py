@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from app import checkpoint
 from app.assemble import Parts, assemble
@@ -24,6 +23,7 @@ from app.identity import data_identity
 from app.manifest import Manifest
 from app.metrics import Metrics
 from app.prefetch import Prefetcher
+from app.progress import Position, Progress
 from app.run_folder import RunFolder, checkpoint_folder
 from app.stopping import Stopped, StopRequest
 from app.tables.interface import UniqueIds
@@ -32,15 +32,6 @@ from data_prep import settings
 from data_prep.schema import Schema
 
 log = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass
-class Position:
-    """Where a run stands: `step` steps in all, the next batch is number `epoch_step` (0, 1, …) of `epoch` (1, 2, …)."""
-
-    step: int = 0
-    epoch: int = 1
-    epoch_step: int = 0
 
 
 class NotSavedError(Exception):
@@ -192,69 +183,3 @@ class Trainer:
         self.position = Position(manifest.step, manifest.epoch, manifest.epoch_step)
         self._saved = dataclasses.replace(self.position)
         log.info("going on from %s: epoch %d, step %d of it", path, manifest.epoch, manifest.epoch_step + 1)
-
-
-class Progress:
-    """One epoch's progress bar, loss.log lines and metrics.jsonl lines."""
-
-    def __init__(
-        self, run: RunFolder, epoch: int, total: int, done: int, log_every_steps: int, seconds: dict[str, float]
-    ) -> None:
-        self._run = run
-        self._log_every_steps = log_every_steps
-        self._bar = tqdm(total=total, initial=done, desc=f"epoch {epoch}", unit="step", mininterval=1.0)
-        self._seconds = seconds  # of the step's parts, still counting
-        self._seconds_before = dict(seconds)
-        self._lines: list[str] = []
-        self._rows = 0
-        self._waited = 0.0
-        self._since = time.perf_counter()
-        self._last: tuple[Position, Losses, float] | None = None
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.flush()
-        self._bar.close()
-
-    def add(self, position: Position, losses: Losses, rows: int, waited_seconds: float) -> None:
-        """Note one step; `waited_seconds` is the epoch's sum of waiting for data."""
-        self._lines.append(loss_line(position.epoch, position.epoch_step, losses))
-        self._rows += rows
-        self._last = (dataclasses.replace(position), losses, waited_seconds)
-        self._bar.update()
-        if position.epoch_step % self._log_every_steps == 0:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write what was noted since the last flush."""
-        if self._last is None:
-            return
-        position, losses, waited = self._last
-        seconds = time.perf_counter() - self._since
-        speed, wait_share = self._rows / seconds, (waited - self._waited) / seconds
-        self._run.append_losses(self._lines)
-        self._run.append_metrics(
-            step=position.step,
-            epoch=position.epoch,
-            **dataclasses.asdict(losses),
-            samples_per_second=round(speed, 1),
-            wait_share=round(wait_share, 4),
-            **self._millis_per_step(),
-        )
-        self._bar.set_postfix_str(f"{speed:,.0f} samples/s, loss {losses.wide_loss:.4f}, waiting {wait_share:.0%}")
-        self._lines, self._rows, self._last = [], 0, None
-        self._since, self._waited = time.perf_counter(), waited
-
-    def _millis_per_step(self) -> dict[str, float]:
-        before, self._seconds_before = self._seconds_before, dict(self._seconds)
-        return {
-            f"{part}_ms": round(1000 * (self._seconds[part] - before[part]) / len(self._lines), 2) for part in before
-        }
-
-
-def loss_line(epoch: int, step: int, losses: Losses) -> str:
-    """A line of loss.log, in the form of MindSpore's tutorial."""
-    wide_loss, deep_loss = np.float32(losses.wide_loss), np.float32(losses.deep_loss)
-    return f"epoch: {epoch} step: {step}, wide_loss is {wide_loss!s}, deep_loss is {deep_loss!s}"
