@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
 from pathlib import Path
 
 import mindspore as ms
 from mindspore import Tensor, nn, ops
 
 from app.device import records_dropped
+from data_prep import shared_library
 
 
 class MatMul(nn.Cell):
@@ -99,20 +99,13 @@ class NativeDenseLayer(nn.Cell):
 
 def library_path() -> Path:
     """Where the library is, or would be; the environment variable DENSE_LAYER_LIBRARY names another."""
-    built = Path(__file__).parent / "csrc" / "build" / "libdense_layer.so"
-    return Path(os.environ.get("DENSE_LAYER_LIBRARY", built))
+    return shared_library.library_path(Path(__file__).parent / "csrc", "dense_layer", "DENSE_LAYER_LIBRARY")
 
 
 @functools.cache
 def load() -> ctypes.CDLL:
     """The library. Raises OSError saying what is missing and how to build it."""
-    path = library_path()
-    if not path.is_file():
-        raise FileNotFoundError(f"the native dense layer is not built: {path} is missing; run `make native`")
-    try:
-        library = ctypes.CDLL(str(path))
-        library.dense_set_threads.argtypes = [ctypes.c_int32]
-        library.dense_set_threads.restype = None
-    except (OSError, AttributeError) as error:  # no library, or one of another version
-        raise OSError(f"{path} cannot be loaded: {error}; run `make native` to build it for this machine") from error
-    return library
+    signatures: shared_library.Signatures = {"dense_set_threads": (None, [ctypes.c_int32])}
+    return shared_library.load_library(
+        library_path(), "dense layer is", signatures, otherwise="go on with MindSpore's operators"
+    )

@@ -12,7 +12,8 @@ from data_prep import settings
 from data_prep.schema import VOCABULARY_FILE, Schema
 
 # What may differ between a run and its continuation: none of it changes a step that was taken.
-FREE_SECTIONS = ("prepare", "device", "eval", "checkpoint")
+FREE_SECTIONS = ("prepare", "eval", "checkpoint")
+FREE_DEVICE_KEYS = ("target", "threads")
 FREE_TRAIN_KEYS = ("epochs", "log_every_steps", "resume", "profile", "time_limit")
 
 
@@ -24,7 +25,8 @@ def identity(config: Config, schema: Schema) -> dict[str, Any]:
 def kept_settings(sections: dict[str, Any]) -> dict[str, Any]:
     """The settings, by section, that a run and its continuation must share."""
     kept = {name: section for name, section in sections.items() if name not in FREE_SECTIONS}
-    kept["train"] = {key: value for key, value in kept["train"].items() if key not in FREE_TRAIN_KEYS}
+    for section, free in (("train", FREE_TRAIN_KEYS), ("device", FREE_DEVICE_KEYS)):
+        kept[section] = {key: value for key, value in kept[section].items() if key not in free}
     return kept
 
 

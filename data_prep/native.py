@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from data_prep import shared_library
 from data_prep.criteo import (
     CATEGORICAL_FIELDS,
     MAX_LINE_BYTES,
@@ -61,12 +61,12 @@ class _Vocabulary(ctypes.Structure):
 
 
 _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
-    "parse": (
+    "log_kernels_parse": (
         _COUNT,
         [_ARRAY, _COUNT, _COUNT, ctypes.POINTER(_Rows), ctypes.POINTER(_Rejects), ctypes.POINTER(_COUNT)],
     ),
-    "count": (_COUNT, [*[_ARRAY] * 3, _COUNT, *[_ARRAY] * 2, ctypes.POINTER(_COUNT)]),
-    "encode": (
+    "log_kernels_count": (_COUNT, [*[_ARRAY] * 3, _COUNT, *[_ARRAY] * 2, ctypes.POINTER(_COUNT)]),
+    "log_kernels_encode": (
         None,
         [ctypes.POINTER(_Vocabulary), _COUNT, *[_ARRAY] * 2, *[_COUNT] * 2, ctypes.c_int32, _ARRAY],
     ),
@@ -75,8 +75,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
 
 def library_path() -> Path:
     """Where the library is, or would be; the environment variable LOG_KERNELS_LIBRARY names another."""
-    built = Path(__file__).parent / "csrc" / "build" / "liblog_kernels.so"
-    return Path(os.environ.get("LOG_KERNELS_LIBRARY", built))
+    return shared_library.library_path(Path(__file__).parent / "csrc", "log_kernels", "LOG_KERNELS_LIBRARY")
 
 
 def is_available() -> bool:
@@ -91,22 +90,11 @@ def is_available() -> bool:
 @functools.cache
 def load() -> ctypes.CDLL:
     """The library. Raises OSError saying what is missing and how to build it."""
-    path = library_path()
     if sys.byteorder != "little":
         raise OSError("the native log kernels are for little-endian machines; choose prepare.kernels=numpy")
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"the native log kernels are not built: {path} is missing; run `make native` "
-            "(it needs g++ and make), or choose prepare.kernels=numpy"
-        )
-    try:
-        library = ctypes.CDLL(str(path))
-        for name, (result, arguments) in _SIGNATURES.items():
-            function = getattr(library, f"log_kernels_{name}")
-            function.restype, function.argtypes = result, arguments
-    except (OSError, AttributeError) as error:  # no library, or one of another version
-        raise OSError(f"{path} cannot be loaded: {error}; run `make native` to build it for this machine") from error
-    return library
+    return shared_library.load_library(
+        library_path(), "log kernels are", _SIGNATURES, otherwise="choose prepare.kernels=numpy"
+    )
 
 
 def parse_chunk(chunk: Chunk) -> ParsedChunk:

@@ -35,6 +35,7 @@ from app.tables.interface import (
     check_state,
 )
 from app.tables.memory_limit import require_memory
+from data_prep import shared_library
 
 OK, BAD_ID, NO_MEMORY, UNKNOWN_ISA = range(4)  # HostTablesStatus
 TABLE_NUMBERS = {WIDE: 0, DEEP: 1}  # HostTablesTable
@@ -103,8 +104,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
 
 def library_path() -> Path:
     """Where the library is, or would be; the environment variable HOST_TABLES_LIBRARY names another."""
-    built = Path(__file__).parent / "csrc" / "build" / "libhost_tables.so"
-    return Path(os.environ.get("HOST_TABLES_LIBRARY", built))
+    return shared_library.library_path(Path(__file__).parent / "csrc", "host_tables", "HOST_TABLES_LIBRARY")
 
 
 def is_available() -> bool:
@@ -119,21 +119,11 @@ def is_available() -> bool:
 @functools.cache
 def load() -> ctypes.CDLL:
     """The library. Raises OSError saying what is missing and how to build it."""
-    path = library_path()
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"the native host tables are not built: {path} is missing; run `make native` "
-            "(it needs g++ and make), or choose another table backend"
+    signatures = {f"host_tables_{name}": signature for name, signature in _SIGNATURES.items()}
+    with _patient_openmp():
+        return shared_library.load_library(
+            library_path(), "host tables are", signatures, otherwise="choose another table backend"
         )
-    try:
-        with _patient_openmp():
-            library = ctypes.CDLL(str(path))
-        for name, (result, arguments) in _SIGNATURES.items():
-            function = getattr(library, f"host_tables_{name}")
-            function.restype, function.argtypes = result, arguments
-    except (OSError, AttributeError) as error:  # no library, or one of another version
-        raise OSError(f"{path} cannot be loaded: {error}; run `make native` to build it for this machine") from error
-    return library
 
 
 @contextlib.contextmanager

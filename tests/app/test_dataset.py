@@ -128,5 +128,7 @@ def test_a_file_that_cannot_be_read_is_told_with_what_to_do(tiny_dataset, tiny_s
     index = folder / f"{tiny_schema.splits['train'].files[0].name}.db"
     index.write_bytes(bytes(index.stat().st_size))
     check_files(folder, tiny_schema)
-    with pytest.raises(ValueError, match=r"cannot read the rows of split 'train' in .*meta file.*python -m data_prep inspect"):
+    with pytest.raises(
+        ValueError, match=r"cannot read the rows of split 'train' in .*meta file.*python -m data_prep inspect"
+    ):
         epoch_rows(folder, tiny_schema)

@@ -90,6 +90,7 @@ def test_what_changes_no_step_may_differ(start, free):
         ("train.batch_size=100", "train.batch_size was 500, is 100"),
         ("model.hidden_widths=[8]", r"model.hidden_widths was [32, 16], is [8]"),
         ("loss.l2_coef=0", "loss.l2_coef was 8e-05, is 0.0"),
+        ("device.precision=bfloat16", "device.precision was 'float32', is 'bfloat16'"),
         ("tables.backend=reference", "tables.backend was 'auto', is 'reference'"),
     ],
 )
