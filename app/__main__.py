@@ -93,16 +93,18 @@ def _train(arguments: argparse.Namespace) -> int:
         for refused in run.plan.refused.values():
             log.warning("warning: a newer checkpoint is not used: %s", refused)
         log.info("the tower runs on %s, the tables are %s, %d host threads", target, backend, config.device.num_threads)
-        return _train_to_the_end(config, arguments.dataset, schema, run, stop)
+        return _train_to_the_end(config, backend, arguments.dataset, schema, run, stop)
 
 
-def _train_to_the_end(config: Config, dataset: Path, schema: Schema, run: RunFolder, stop: StopRequest) -> int:
+def _train_to_the_end(
+    config: Config, backend: str, dataset: Path, schema: Schema, run: RunFolder, stop: StopRequest
+) -> int:
     """Train, leave the run's status in its folder, and return the exit status."""
     from app.train import NotSavedError, Trainer
 
     exit_status = 0
     try:
-        Trainer(config, dataset, schema, run, stop).train()
+        Trainer(config, backend, dataset, schema, run, stop).train()
     except Stopped as stopped:
         exit_status = stopped.exit_status
         run.set_status("stopped")

@@ -13,7 +13,7 @@ from app.checkpoint import ModelState
 from app.config import Config
 from app.device import dense_layer, deprecations_silenced
 from app.stock_step import StockStep
-from app.tables import make_host_tables, pick_backend, pick_host_backend
+from app.tables import make_host_tables, pick_host_backend
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, TablesSpec
 from app.tables.stock import StockTables
@@ -63,13 +63,9 @@ def table_spec(config: Config, schema: Schema, field_names: tuple[str, ...]) -> 
     )
 
 
-def assemble(config: Config, schema: Schema) -> Parts:
-    """All parts of a training run, at their initial values.
-
-    Raises ValueError for settings that do not go together.
-    """
+def assemble(config: Config, schema: Schema, backend: str) -> Parts:
+    """All parts of a training run, at their initial values; `backend` as `pick_backend` chose it."""
     folded = config.model.fold_numeric
-    backend = pick_backend(config.tables.backend, folded)
     categorical = tuple(field.name for field in schema.categorical)
     numeric = tuple(field.name for field in schema.numeric)
     looked_up = () if folded else numeric

@@ -41,13 +41,15 @@ class NotSavedError(Exception):
 class Trainer:
     """One run: its parts, its place in the data and its folder."""
 
-    def __init__(self, config: Config, dataset: Path, schema: Schema, run: RunFolder, stop: StopRequest) -> None:
+    def __init__(
+        self, config: Config, backend: str, dataset: Path, schema: Schema, run: RunFolder, stop: StopRequest
+    ) -> None:
         self.config = config
         self.dataset = dataset
         self.schema = schema
         self.run = run
         self.stop = stop
-        self.parts: Parts = assemble(config, schema)
+        self.parts: Parts = assemble(config, schema, backend)
         self.profile = self.parts.step.profile(run.path / "profile") if config.train.profile else None
         self.position = Position()
         self._saved: Position | None = None  # where the newest checkpoint stands

@@ -61,7 +61,7 @@ def training_steps(workload: Workload, backend: Backend) -> Callable[[int], Part
     """The step that `make train` takes."""
     from app.assemble import assemble
 
-    step = assemble(make_config(workload, backend), make_schema(workload)).step
+    step = assemble(make_config(workload, backend), make_schema(workload), backend).step
     return steps_on_prefetched_batches(step, step, workload)
 
 

@@ -38,7 +38,7 @@ def make_parts(cpu, tiny_config):
     def make(backend, schema, *overrides):
         from app.assemble import assemble
 
-        return assemble(tiny_config(f"tables.backend={backend}", *overrides), schema)
+        return assemble(tiny_config(f"tables.backend={backend}", *overrides), schema, backend)
 
     return make
 

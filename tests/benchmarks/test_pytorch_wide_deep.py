@@ -29,7 +29,7 @@ def parts(cpu, workload):
     from app.assemble import assemble
     from benchmarks.mindspore_contender import make_config, make_schema
 
-    return assemble(make_config(workload, "reference"), make_schema(workload))
+    return assemble(make_config(workload, "reference"), make_schema(workload), "reference")
 
 
 @pytest.fixture(scope="module")
