@@ -10,13 +10,14 @@ import xxhash
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from data_prep import prepare as prepare_module
 from data_prep.lookup import bucket
 from data_prep.mindrecord import read_blocks
 from data_prep.options import PrepareOptions
 from data_prep.prepare import prepare
 from data_prep.schema import SPLITS, read_schema, row_numbers_file
 from data_prep.split import make_split
+from data_prep.statistics import ChunkCounter
+from data_prep.vocabulary_file import VocabularyWriter
 
 
 def contents(folder):
@@ -200,7 +201,7 @@ def test_an_error_while_writing_leaves_what_was_there(tmp_path, log_path, small_
     def no_space(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(prepare_module.VocabularyWriter, "add", no_space)
+    monkeypatch.setattr(VocabularyWriter, "add", no_space)
     with pytest.raises(OSError, match="No space left"):
         prepare(log_path, tmp_path / "out", dataclasses.replace(small_options, seed=2), overwrite=True)
     assert contents(tmp_path / "out") == before
@@ -229,13 +230,13 @@ def test_a_folder_that_is_not_prepared_data_is_never_replaced(tmp_path, log_path
 def test_a_log_that_grows_meanwhile_is_an_error(tmp_path, make_log, small_options, monkeypatch):
     path = tmp_path / "train.txt"
     path.write_text(make_log(500))
-    finish = prepare_module.VocabularyWriter.finish
+    finish = VocabularyWriter.finish
 
     def finish_and_grow(writer):
         finish(writer)
         path.write_text(make_log(501))
 
-    monkeypatch.setattr(prepare_module.VocabularyWriter, "finish", finish_and_grow)
+    monkeypatch.setattr(VocabularyWriter, "finish", finish_and_grow)
     with pytest.raises(ValueError, match="changed while it was read"):
         prepare(path, tmp_path / "out", small_options)
     assert not (tmp_path / "out").exists()
@@ -297,7 +298,7 @@ def test_a_vocabulary_by_field(tmp_path, prepared, log_path, small_options):
 
 
 def test_hashed_values_need_one_reading(tmp_path, prepared, log_path, small_options, monkeypatch):
-    monkeypatch.setattr(prepare_module.ChunkCounter, "count", None)
+    monkeypatch.setattr(ChunkCounter, "count", None)
     options = dataclasses.replace(small_options, vocabulary="hash", oov_buckets=50)
     text = log_path.read_text()
     (tmp_path / "train.txt").write_text("bad line\n" + text)

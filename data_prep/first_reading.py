@@ -1,0 +1,89 @@
+"""The readings before the rows are written: labels where the split depends on them, then counts and rejects."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from data_prep import memory
+from data_prep.buckets import categorical_fields
+from data_prep.criteo import Chunk
+from data_prep.kernels import Choice, choose_kernels
+from data_prep.log_reading import LogReading
+from data_prep.options import PrepareOptions
+from data_prep.output_folder import REJECTS_FILE
+from data_prep.split import HashesOfLabel, LabelHasher, Split
+from data_prep.statistics import ChunkCounter, ChunkCounts, LogStatistics
+
+_REJECTS_SHOWN = 5
+_REJECT_BYTES_SHOWN = 300
+
+
+def new_statistics(options: PrepareOptions, work_folder: Path, num_workers: int) -> LogStatistics:
+    """Empty statistics, whose counts have the room that `memory_limit` leaves them."""
+    num_categorical = len(categorical_fields(options.integer_buckets))
+    return LogStatistics(num_categorical, work_folder, memory.counts_bytes(options, num_workers))
+
+
+@dataclass(frozen=True)
+class _LabelReader:
+    """What a stratified split has to know of a chunk."""
+
+    hasher: LabelHasher
+    kernels: Choice
+
+    def look(self, chunk: Chunk) -> list[HashesOfLabel]:
+        rows = choose_kernels(self.kernels).parse_chunk(chunk).rows
+        return self.hasher.look(rows.row_numbers, rows.labels)
+
+
+def read_labels(reading: LogReading, options: PrepareOptions, hasher: LabelHasher) -> list[list[HashesOfLabel]]:
+    """A reading for `split: stratified`: what the hasher finds, by label and chunk."""
+    nothing = hasher.look(np.empty(0, np.int64), np.empty(0, np.bool_))
+    by_chunk = [nothing]  # of an empty log, too
+    reading.run(_LabelReader(hasher, options.kernels).look, by_chunk.append, "labels")
+    return [list(parts) for parts in zip(*by_chunk, strict=True)]
+
+
+def count_log(
+    reading: LogReading, split: Split, options: PrepareOptions, statistics: LogStatistics, folder: Path
+) -> None:
+    """First reading: statistics of the training rows, and rejects.tsv."""
+    counter = ChunkCounter(split, options.kernels, options.integer_buckets)
+    with (folder / REJECTS_FILE).open("wb") as rejects:
+
+        def consume(counts: ChunkCounts) -> None:
+            statistics.add(counts)
+            rejects.write(counts.rejects_tsv)
+
+        reading.run(counter.count, consume, "count")
+
+
+def check_statistics(
+    statistics: LogStatistics, options: PrepareOptions, log_path: Path, folder: Path, is_fitted: bool
+) -> None:
+    """Raise ValueError where the log is empty, has too many bad lines, or no training row to fit anything to."""
+    if statistics.num_lines == 0:
+        raise ValueError(f"{log_path} is empty; expected lines of a label, 13 integers and 26 hex values between tabs")
+    limit = options.max_reject_fraction * statistics.num_lines
+    if statistics.num_rejects > limit:
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(statistics.rejects_by_reason.items()))
+        raise ValueError(
+            f"{statistics.num_rejects:,} of {statistics.num_lines:,} lines of {log_path} are bad ({reasons}), more "
+            f"than prepare.max_reject_fraction={options.max_reject_fraction:g} allows. The first ones "
+            f"(line number, reason, line):\n{_first_rejects(folder)}"
+        )
+    if statistics.num_training_rows == 0 and is_fitted:
+        raise ValueError(
+            f"{log_path}: none of {statistics.num_lines:,} lines is a training row; give more lines or a larger "
+            "prepare.train_fraction"
+        )
+
+
+def _first_rejects(folder: Path) -> str:
+    with (folder / REJECTS_FILE).open("rb") as rejects:
+        lines = [line.rstrip(b"\r\n") for line in itertools.islice(rejects, _REJECTS_SHOWN)]
+    return "\n".join(line[:_REJECT_BYTES_SHOWN].decode("utf-8", errors="backslashreplace") for line in lines)
