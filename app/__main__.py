@@ -100,7 +100,8 @@ def _train_to_the_end(
     config: Config, backend: str, dataset: Path, schema: Schema, run: RunFolder, stop: StopRequest
 ) -> int:
     """Train, leave the run's status in its folder, and return the exit status."""
-    from app.train import NotSavedError, Trainer
+    from app.saving import NotSavedError
+    from app.train import Trainer
 
     exit_status = 0
     try:
