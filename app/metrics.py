@@ -11,17 +11,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from app.score_bins import Bins, binned, entropy, ratio, sigmoid
+
 EXACT_ROWS = 2**24
-BIN_SHIFT = 7  # of a float32's 32 bits the top 25 name its bin: sign, exponent and 16 bits of the fraction
 
 
 @dataclass(frozen=True)
 class Metrics:
     """What is said of a model on a set of rows.
 
-    `auc` and `pr_auc` (average precision) are NaN where the rows have one class only.
+    `auc`, `pr_auc` (average precision) and `normalized_entropy` are NaN where the rows have one class only.
     `normalized_entropy` is log loss over that of the click rate (He et al., ADKDD 2014); `calibration` is
-    mean prediction over mean label.
+    mean prediction over mean label. `grouped_auc` is the mean AUC over the values of one field, weighted by rows; NaN
+    where no field was chosen.
     """
 
     rows: int
@@ -31,6 +33,7 @@ class Metrics:
     normalized_entropy: float
     calibration: float
     pr_auc: float
+    grouped_auc: float = float("nan")
 
 
 class MetricStream:
@@ -77,90 +80,31 @@ class MetricStream:
         self._bins = self._bins.plus(kept)
         self._logits, self._labels, self._kept = [], [], 0
 
+    def bins(self) -> Bins:
+        """All rows so far, counted by logit; raises ValueError where there are none."""
+        if not self._sums[0]:
+            raise ValueError("no rows to measure: the split is empty")
+        if self._bins.keys.size and self._kept:
+            self._spill()  # exact logits are not to rank beside those that were moved to the middle of their bin
+        if not self._kept:
+            return self._bins
+        return Bins.of(np.concatenate(self._logits), np.concatenate(self._labels))
+
     def result(self) -> Metrics:
         """The metrics of all rows so far; raises ValueError where there are none."""
         rows, clicks, cross_entropy, predictions = self._sums
-        if not rows:
-            raise ValueError("no rows to measure: the split is empty")
-        if self._bins.keys.size and self._kept:
-            self._spill()  # beside bins, exact logits would rank above those that were moved to their bin's edge
-        counts = self._bins
-        if self._kept:
-            counts = Bins.of(np.concatenate(self._logits), np.concatenate(self._labels))
-        rate = clicks / rows
-        return Metrics(
-            rows=int(rows),
-            click_rate=rate,
-            auc=counts.auc(),
-            log_loss=cross_entropy / rows,
-            normalized_entropy=_ratio(cross_entropy / rows, entropy(rate)),
-            calibration=_ratio(predictions, clicks),
-            pr_auc=counts.average_precision(),
-        )
+        return metrics_of(self.bins(), rows, clicks, cross_entropy, predictions)
 
 
-@dataclass(frozen=True)
-class Bins:
-    """Rows counted by distinct logit (or bin of logits): `keys` ascending, `negatives` and `positives` int64."""
-
-    keys: np.ndarray
-    negatives: np.ndarray
-    positives: np.ndarray
-
-    @staticmethod
-    def empty() -> Bins:
-        """No rows."""
-        return Bins(np.zeros(0, np.float32), np.zeros(0, np.int64), np.zeros(0, np.int64))
-
-    @staticmethod
-    def of(logits: np.ndarray, labels: np.ndarray) -> Bins:
-        """Count `logits` [n] by value, with `labels` [n] bool."""
-        keys, inverse = np.unique(logits, return_inverse=True)
-        positives = np.bincount(inverse, weights=labels, minlength=len(keys)).astype(np.int64)
-        return Bins(keys, np.bincount(inverse, minlength=len(keys)) - positives, positives)
-
-    def plus(self, other: Bins) -> Bins:
-        """The rows of both."""
-        if not self.keys.size or not other.keys.size:
-            return self if self.keys.size else other
-        keys, inverse = np.unique(np.concatenate([self.keys, other.keys]), return_inverse=True)
-        negatives, positives = np.zeros(len(keys), np.int64), np.zeros(len(keys), np.int64)
-        np.add.at(negatives, inverse, np.concatenate([self.negatives, other.negatives]))
-        np.add.at(positives, inverse, np.concatenate([self.positives, other.positives]))
-        return Bins(keys, negatives, positives)
-
-    def auc(self) -> float:
-        """P(a click scores above a non-click) + ½ P(they tie), by the rank sum (Mann-Whitney U)."""
-        below = np.cumsum(self.negatives) - self.negatives
-        pairs = float(self.negatives.sum()) * float(self.positives.sum())
-        return _ratio(float((self.positives * (below + 0.5 * self.negatives)).sum()), pairs)
-
-    def average_precision(self) -> float:
-        """Σ precision · (increase of recall) over falling thresholds, as scikit-learn defines it."""
-        if not self.positives.sum() or not self.negatives.sum():
-            return float("nan")
-        positives, negatives = self.positives[::-1], self.negatives[::-1]
-        found = np.cumsum(positives)
-        precision = found / (found + np.cumsum(negatives))
-        return float((precision * positives).sum() / positives.sum())
-
-
-def binned(logits: np.ndarray) -> np.ndarray:
-    """Each float32 logit moved to the smallest magnitude of its bin."""
-    return ((logits.view(np.uint32) >> BIN_SHIFT) << BIN_SHIFT).view(np.float32)
-
-
-def sigmoid(logits: np.ndarray) -> np.ndarray:
-    """1 / (1 + e^-x) without overflow, in the dtype of `logits`."""
-    return np.exp(-np.logaddexp(0, -logits))
-
-
-def entropy(rate: float) -> float:
-    """Log loss of predicting `rate` for rows that click at `rate`; 0 for rates 0 and 1."""
-    if rate <= 0 or rate >= 1:
-        return 0.0
-    return float(-rate * np.log(rate) - (1 - rate) * np.log(1 - rate))
-
-
-def _ratio(numerator: float, denominator: float) -> float:
-    return numerator / denominator if denominator else float("nan")
+def metrics_of(bins: Bins, rows: float, clicks: float, cross_entropy: float, predictions: float) -> Metrics:
+    """The metrics of rows counted in `bins`, with their sums of cross-entropy and predictions."""
+    rate = float(clicks / rows)
+    return Metrics(
+        rows=int(rows),
+        click_rate=rate,
+        auc=bins.auc(),
+        log_loss=float(cross_entropy / rows),
+        normalized_entropy=ratio(cross_entropy / rows, entropy(rate)),
+        calibration=ratio(predictions, clicks),
+        pr_auc=bins.average_precision(),
+    )

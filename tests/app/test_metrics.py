@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 
-from app.metrics import MetricStream, binned, entropy, sigmoid
+from app.metrics import MetricStream
 
 TOLERANCE = 1e-6
 
@@ -96,17 +96,8 @@ def test_asking_for_the_result_does_not_end_the_stream(many_rows):
     stream.result()
     stream.add(logits[2000:], labels[2000:])
     assert dataclasses.asdict(stream.result()) == pytest.approx(
-        dataclasses.asdict(measured(logits, labels, batch_size=1000, exact_rows=1500)), rel=1e-12
+        dataclasses.asdict(measured(logits, labels, batch_size=1000, exact_rows=1500)), rel=1e-12, nan_ok=True
     )
-
-
-@given(st.floats(allow_nan=False, allow_infinity=False, width=32))
-def test_a_bin_is_narrow_and_keeps_the_sign(logit):
-    value = np.array([logit], np.float32)
-    moved = binned(value)
-    assert np.signbit(moved) == np.signbit(value)
-    # 2^-16 of a power of two; the smallest numbers have fewer bits, and lie within the first bin
-    assert 0 <= abs(float(value[0])) - abs(float(moved[0])) <= max(abs(logit) * 2.0**-16, 2.0**-126)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -120,8 +111,3 @@ def test_a_logit_that_is_not_finite_is_named_by_row(bad):
 def test_no_rows_are_an_error():
     with pytest.raises(ValueError, match="no rows to measure"):
         MetricStream().result()
-
-
-def test_sigmoid_and_entropy_at_their_edges():
-    assert sigmoid(np.array([-1e4, 0.0, 1e4])).tolist() == [0, 0.5, 1]
-    assert [entropy(rate) for rate in (0.0, 1.0, 0.5)] == pytest.approx([0, 0, math.log(2)])

@@ -1,0 +1,77 @@
+"""AUC per value of a field against scikit-learn's on each value's rows."""
+
+import math
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from app.grouped_auc import GroupedAucStream
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """Ids of falling frequency up to the largest; the last one's rows are all of one class, some logits are tied."""
+    rng = np.random.default_rng(5)
+    ids = np.array([7, 0, 1000, 2**32 - 1])[rng.choice(4, p=(0.5, 0.3, 0.15, 0.05), size=4_000)]
+    labels = (rng.random(4_000) < 0.3) & (ids != 2**32 - 1)
+    logits = rng.normal(labels * (ids % 5), 1.0)
+    return ids, np.where(ids == 0, logits.round(1), logits).astype(np.float32), labels.astype(np.float32)
+
+
+def measured(rows, batch_size=300, **options):
+    stream = GroupedAucStream(**options)
+    for start in range(0, len(rows[0]), batch_size):
+        stream.add(*(values[start : start + batch_size] for values in rows))
+    return stream
+
+
+def assert_equals_scikit_learn(found, rows, tolerance=1e-9):
+    ids, logits, labels = rows
+    assert found.ids.tolist() == [7, 0, 1000, 2**32 - 1]
+    for place, value in enumerate(found.ids[:3]):
+        here = ids == value
+        assert (found.rows[place], found.clicks[place]) == (here.sum(), labels[here].sum())
+        assert found.auc[place] == pytest.approx(roc_auc_score(labels[here], logits[here]), abs=tolerance)
+    assert math.isnan(found.auc[3])
+    expected = np.average(found.auc[:3], weights=found.rows[:3])
+    assert found.weighted_mean == pytest.approx(expected)
+    assert found.rows_covered == pytest.approx((ids != 2**32 - 1).mean())
+
+
+def test_each_value_has_scikit_learn_s_auc(rows):
+    assert_equals_scikit_learn(measured(rows).result(), rows)
+
+
+def test_beyond_the_cells_the_values_stay_apart_and_logits_are_rounded(rows):
+    found = measured(rows, most_cells=1_000).result()
+    assert_equals_scikit_learn(found, rows, tolerance=2e-3)
+
+
+def test_merged_streams_are_one(rows):
+    first, second = (tuple(values[place] for values in rows) for place in (slice(0, 1_500), slice(1_500, None)))
+    stream = measured(first)
+    stream.merge(measured(second, most_cells=2_000))
+    assert_equals_scikit_learn(stream.result(), rows, tolerance=2e-3)
+    stream = measured(first)
+    stream.merge(measured(second))
+    assert_equals_scikit_learn(stream.result(), rows)
+
+
+def test_no_value_with_both_classes_has_no_mean():
+    stream = GroupedAucStream()
+    stream.add(np.array([1, 2]), np.zeros(2, np.float32), np.ones(2, np.float32))
+    assert math.isnan(stream.result().weighted_mean)
+    assert stream.result().rows_covered == 0
+
+
+def test_an_id_that_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match="ids below 2\\*\\*32, found 4294967296"):
+        GroupedAucStream().add(np.array([2**32]), np.zeros(1, np.float32), np.zeros(1, np.float32))
+
+
+def test_asking_for_the_result_does_not_end_the_stream(rows):
+    stream = measured(tuple(values[:1_000] for values in rows))
+    stream.result()
+    stream.add(*(values[1_000:] for values in rows))
+    assert_equals_scikit_learn(stream.result(), rows)
