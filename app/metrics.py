@@ -7,7 +7,7 @@ Two streams' metrics merge into those of both.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -108,3 +108,8 @@ def metrics_of(bins: Bins, rows: float, clicks: float, cross_entropy: float, pre
         calibration=ratio(predictions, clicks),
         pr_auc=bins.average_precision(),
     )
+
+
+def defined(metrics: Metrics) -> dict[str, float]:
+    """The metrics by name, without those that these rows do not have."""
+    return {name: value for name, value in asdict(metrics).items() if not np.isnan(value)}

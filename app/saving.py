@@ -8,14 +8,12 @@ import math
 import time
 from pathlib import Path
 
-import numpy as np
-
 from app import checkpoint
 from app.assemble import Parts
 from app.config import Config
 from app.identity import data_identity
 from app.manifest import Manifest
-from app.metrics import Metrics
+from app.metrics import Metrics, defined
 from app.progress import Position
 from app.run_folder import RunFolder, checkpoint_folder
 from app.stopping import StopRequest
@@ -100,7 +98,7 @@ class Saver:
             config=settings.as_dict(self._config),
             dataset=str(self._dataset.resolve()),
             data=data_identity(self._schema),
-            metrics=dataclasses.asdict(metrics) if metrics and not np.isnan(metrics.auc) else {},
+            metrics=defined(metrics) if metrics else {},
         )
         path = checkpoint.save(folder, self._parts.state(), manifest, options.shards)
         checkpoint.remove_old(folder, options.keep_last, options.keep_best)

@@ -1,5 +1,7 @@
 """Bootstrap intervals from counts, against resampling the rows one by one."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 
