@@ -11,13 +11,14 @@ from mindspore import Parameter
 from app import checkpoint, parameters
 from app.checkpoint import ModelState
 from app.config import Config
+from app.dense_optimizers import DenseOptimizers
 from app.device import dense_layer, deprecations_silenced
 from app.stock_step import StockStep
 from app.tables import make_host_tables, pick_host_backend
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, TablesSpec
 from app.tables.stock import StockTables
-from app.train_step import DenseOptimizers, HostTablesScorer, HostTablesStep, TrainStep
+from app.train_step import HostTablesScorer, HostTablesStep, TrainStep
 from app.wide_deep import WideDeep
 from data_prep.schema import Schema
 

@@ -14,18 +14,14 @@ from mindspore import Tensor, nn, ops
 
 from app.config import LossOptions
 from app.dataset import Batch
+from app.dense_optimizers import DenseOptimizers
+from app.device_graph import ForwardBackward
 from app.losses import l2_loss
 from app.not_finite import Place, batch_places, describe_not_finite
 from app.profile import GraphProfile, KernelProfile
 from app.tables.interface import UniqueIds
 from app.tables.stock import StockIds, StockTables
-from app.train_step import (
-    DenseOptimizers,
-    ForwardBackward,
-    Losses,
-    example_weights,
-    pad_rows,
-)
+from app.train_step import Losses, example_weights, pad_rows
 from app.wide_deep import WideDeep
 
 

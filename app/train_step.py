@@ -1,7 +1,7 @@
 """One training step: rows go down, row gradients come back, nothing else crosses between host and device.
 
     rows = tables.lookup(unique)
-    loss, row_gradients = forward_backward(rows, numeric, labels)     one graph, dense optimizers inside
+    loss, row_gradients = forward_backward(rows, numeric, labels)     device_graph.py; dense optimizers inside
     tables.update(unique, row_gradients)
 
 Finite or nothing: the graph makes one flag of loss, row gradients, dense gradients and dense parameters.
@@ -17,17 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-import mindspore as ms
 import numpy as np
-from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+from mindspore import Tensor
 
 from app.config import LossOptions
 from app.dataset import Batch
-from app.losses import cross_entropy, l2_loss
+from app.dense_optimizers import DenseOptimizers
+from app.device_graph import DeviceGraph, ForwardBackward
+from app.losses import l2_loss
 from app.not_finite import Place, batch_places, describe_not_finite
 from app.profile import LOOKUP, HostProfile, KernelProfile
 from app.tables.interface import HostTables, RowGradients, Rows, TablesSpec, TableState, UniqueIds
-from app.tables.optimizers import AdamOptions, FtrlOptions
 from app.wide_deep import WideDeep
 
 
@@ -83,122 +83,6 @@ class TrainStep(Protocol):
     def profile(self, folder: Path) -> KernelProfile:
         """What logs the table kernels' times; raw measurements go to `folder`."""
         ...
-
-
-class LossCell(nn.Cell):
-    """The scaled deep loss without the tables' L2 term (the host adds it), and the wide loss beside it."""
-
-    def __init__(self, model: WideDeep, options: LossOptions) -> None:
-        super().__init__()
-        self.model = model
-        self.l2_coef = options.l2_coef
-        self.loss_scale = options.loss_scale
-
-    def construct(
-        self, deep_rows: Tensor, wide_rows: Tensor, numeric: Tensor, labels: Tensor, example_weights: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """-> scaled loss for the gradient, deep_loss, wide_loss."""
-        logits = self.model(deep_rows, wide_rows, numeric)
-        wide_loss = cross_entropy(logits, labels, example_weights)
-        deep_loss = wide_loss + l2_loss(self.model.tower.numeric_rows_squared_norm(), self.l2_coef)
-        return deep_loss * self.loss_scale, deep_loss, wide_loss
-
-
-class DenseOptimizers(nn.Cell):
-    """FTRL for the wide head, Adam for the tower; takes scaled gradients and changes the model's parameters."""
-
-    def __init__(self, model: WideDeep, ftrl: FtrlOptions, adam: AdamOptions, loss_scale: float) -> None:
-        super().__init__()
-        named = model.named_parameters()
-        self.names = tuple(named)
-        self.num_wide = len(model.wide.trainable_params())
-        self.wide = nn.FTRL(
-            list(named.values())[: self.num_wide],
-            initial_accum=ftrl.initial_accumulator,
-            learning_rate=ftrl.learning_rate,
-            l1=ftrl.l1,
-            l2=ftrl.l2,
-            loss_scale=loss_scale,
-        )
-        self.tower = nn.Adam(
-            list(named.values())[self.num_wide :],
-            learning_rate=adam.learning_rate,
-            beta1=adam.beta1,
-            beta2=adam.beta2,
-            eps=adam.epsilon,
-            loss_scale=loss_scale,
-        )
-
-    def construct(self, gradients: tuple[Tensor, ...]) -> tuple:
-        """`gradients`: those of the wide head, then those of the tower, in the order of their parameters."""
-        return self.wide(gradients[: self.num_wide]), self.tower(gradients[self.num_wide :])
-
-    def named_state(self) -> dict[str, Parameter]:
-        """All that the optimizers remember, by optimizer, array and the model's own parameter names."""
-        wide, tower = self.names[: self.num_wide], self.names[self.num_wide :]
-        return {
-            **{f"ftrl.accumulator.{name}": state for name, state in zip(wide, self.wide.moments, strict=True)},
-            **{f"ftrl.linear.{name}": state for name, state in zip(wide, self.wide.linear, strict=True)},
-            **{f"adam.first_moment.{name}": state for name, state in zip(tower, self.tower.moment1, strict=True)},
-            **{f"adam.second_moment.{name}": state for name, state in zip(tower, self.tower.moment2, strict=True)},
-            "adam.beta1_power": self.tower.beta1_power,
-            "adam.beta2_power": self.tower.beta2_power,
-        }
-
-
-class ForwardBackward(nn.Cell):
-    """The gradients of the loss for rows and dense parameters, and the flag."""
-
-    def __init__(self, model: WideDeep, options: LossOptions) -> None:
-        super().__init__()
-        self.parameters = ParameterTuple(model.named_parameters().values())
-        self.gradient = ms.value_and_grad(
-            LossCell(model, options), grad_position=(0, 1), weights=self.parameters, has_aux=True
-        )
-        self.product = ops.MatMul()
-        self.sum = ops.ReduceSum()
-
-    def construct(
-        self, deep_rows: Tensor, wide_rows: Tensor, numeric: Tensor, labels: Tensor, example_weights: Tensor
-    ) -> tuple:
-        """-> (deep_loss, wide_loss), finite, (deep, wide) row gradients, dense gradients; gradients are scaled."""
-        (scaled, deep_loss, wide_loss), (row_gradients, dense_gradients) = self.gradient(
-            deep_rows, wide_rows, numeric, labels, example_weights
-        )
-        finite = ops.isfinite(scaled)
-        for values in row_gradients + dense_gradients + self.parameters:
-            finite = ops.logical_and(finite, self.all_finite(values))
-        return (deep_loss, wide_loss), finite, row_gradients, dense_gradients
-
-    def all_finite(self, values: Tensor) -> Tensor:
-        """Whether a sum of all values is finite, which it is only if every value is.
-
-        A matrix is summed by a product with ones, which reads it once on all cores: ReduceSum takes ten times as long.
-        """
-        if values.ndim > 1:
-            matrix = values.reshape(-1, values.shape[-1])
-            values = self.product(matrix, ops.ones((matrix.shape[1], 1), ms.float32))
-        return ops.isfinite(self.sum(values))
-
-
-class DeviceGraph(nn.Cell):
-    """The one graph on the device: forward, backward and the dense optimizers."""
-
-    def __init__(self, forward_backward: ForwardBackward, optimizers: DenseOptimizers) -> None:
-        super().__init__()
-        self.forward_backward = forward_backward
-        self.optimizers = optimizers
-
-    def construct(
-        self, deep_rows: Tensor, wide_rows: Tensor, numeric: Tensor, labels: Tensor, example_weights: Tensor
-    ) -> tuple:
-        """-> deep_loss, wide_loss, finite, deep row gradients [B, C * D], wide row gradients [B]."""
-        (deep_loss, wide_loss), finite, row_gradients, dense_gradients = self.forward_backward(
-            deep_rows, wide_rows, numeric, labels, example_weights
-        )
-        if finite:
-            deep_loss = ops.depend(deep_loss, self.optimizers(dense_gradients))
-        return deep_loss, wide_loss, finite, row_gradients[0], row_gradients[1]
 
 
 class HostTablesScorer:
