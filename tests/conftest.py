@@ -1,6 +1,8 @@
 """A small synthetic log, the folder prepared from it, and MindSpore made ready, once for all tests."""
 
 import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -67,3 +69,20 @@ def cpu() -> str:
 def command_environment() -> dict[str, str]:
     """The environment of commands that a test starts: this Python, and this project from any folder."""
     return {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(PROJECT), "CONFIG": str(TINY_CONFIG)}
+
+
+@pytest.fixture
+def render(tmp_path):
+    """A page's document after a headless browser has read it; fails on anything in the console, skips without one."""
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser is None:
+        pytest.skip("no chromium here: the page is not rendered")
+
+    def show(page: Path) -> str:
+        command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]
+        command += [f"--user-data-dir={tmp_path / 'browser'}", "--dump-dom", page.resolve().as_uri()]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        assert "CONSOLE" not in done.stderr, done.stderr
+        return done.stdout
+
+    return show
