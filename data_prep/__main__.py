@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import logging
+import re
 import sys
 from pathlib import Path
 
 from data_prep.options import read_options
 
+_SETTING = re.compile(r"\w+(\.\w+)+=")  # section.key=value
 _SETTINGS_HELP = (
     "Any number of prepare.key=value changes a setting, such as prepare.min_count=101 prepare.split=chronological; "
     "data_prep/options.py lists them all."
@@ -18,11 +20,12 @@ _SETTINGS_HELP = (
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; the exit status is 2 where input or settings are wrong, 130 after Ctrl-C."""
     parser = _parser()
-    # Settings may stand before and after --options, which argparse allows for unknown words only.
-    command, settings = parser.parse_known_args(arguments)
-    unexpected = [word for word in settings if command.run is not _prepare or word.startswith("-")]
-    if unexpected:
-        parser.error(f"unexpected arguments: {' '.join(unexpected)}")
+    words = sys.argv[1:] if arguments is None else arguments
+    # Settings may stand before and after everything else, which argparse does not allow.
+    settings = [word for word in words if _SETTING.match(word)]
+    command = parser.parse_args([word for word in words if not _SETTING.match(word)])
+    if settings and command.run is not _prepare:
+        parser.error(f"unexpected arguments: {' '.join(settings)}")
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
         command.run(command, settings)
@@ -40,7 +43,12 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     prepare = commands.add_parser("prepare", help="raw log to a prepared folder", epilog=_SETTINGS_HELP)
-    prepare.add_argument("input", type=Path, help="dac.tar.gz, train.txt, train.txt.gz, or a folder with one of them")
+    prepare.add_argument(
+        "input",
+        nargs="+",
+        help="the log: text, .gz, .zst, .tar.gz; several files, a folder or a quoted glob of part files; paths or URIs "
+        "(s3://bucket/day_*.gz)",
+    )
     prepare.add_argument("output", type=Path, help="the prepared folder to make")
     prepare.add_argument("--config", type=Path, metavar="FILE", help="YAML file; its section prepare: is used")
     prepare.add_argument("--overwrite", action="store_true", help="replace a prepared folder that is there")

@@ -40,16 +40,35 @@ _PAD_AFTER = b"0" * _WORD_BYTES
 
 
 @dataclass(frozen=True)
+class FileOfLog:
+    """Which of the log's files some lines are of."""
+
+    place: int = 0  # among the files, from 0
+    name: str = ""  # "" where the log is one file
+    first_line: int = 0  # the number of its first line in the log
+
+
+ONLY_FILE = FileOfLog()
+
+
+@dataclass(frozen=True)
 class Chunk:
-    """Whole lines of the log, each with its line end; `first_line` is the first one's number, from 0."""
+    """Whole lines of a file of the log, each with its line end; `first_line` is the first one's number in the log."""
 
     first_line: int
     num_lines: int
     lines: bytes
+    file: FileOfLog = ONLY_FILE
 
     def load(self) -> Chunk:
         """Itself; a `raw_log.StoredChunk` reads its lines."""
         return self
+
+    def reject(self, line: int, code: int, text: NDArray[np.uint8]) -> bytes:
+        """The line of rejects.tsv for the chunk's line-th one, from 0."""
+        where = self.first_line - self.file.first_line + line + 1
+        name = self.file.name.encode() + b":" if self.file.name else b""
+        return b"%s%d\t%s\t%s\n" % (name, where, REASONS[code].encode(), text[:MAX_LINE_BYTES].tobytes())
 
 
 @dataclass(frozen=True)
@@ -83,7 +102,7 @@ class ParsedChunk:
 
     rows: LogRows
     rejects_by_reason: Counter[str]
-    rejects_tsv: bytes  # line number (from 1), reason, raw line
+    rejects_tsv: bytes  # line number in its file (from 1), reason, raw line
 
 
 class _Text:
@@ -119,10 +138,7 @@ def parse_chunk(chunk: Chunk) -> ParsedChunk:
         rows=rows.take(reasons[shaped] == 0),
         rejects_by_reason=Counter({REASONS[code]: int(np.sum(reasons == code)) for code in np.unique(reasons[bad])}),
         rejects_tsv=b"".join(
-            reject_line(
-                chunk.first_line + int(line) + 1, reasons[line], text.bytes[line_starts[line] : line_ends[line]]
-            )
-            for line in bad
+            chunk.reject(int(line), reasons[line], text.bytes[line_starts[line] : line_ends[line]]) for line in bad
         ),
     )
 
@@ -256,8 +272,3 @@ def _join_decimal(digits: NDArray[np.integer]) -> NDArray[np.integer]:
     pairs = digits * (1 + (10 << 8)) >> 8 & 0x00FF00FF00FF00FF
     quads = pairs * (1 + (100 << 16)) >> 16 & 0x0000FFFF0000FFFF
     return quads * (1 + (10_000 << 32)) >> 32
-
-
-def reject_line(line_number: int, code: int, line: NDArray[np.uint8]) -> bytes:
-    """A line of rejects.tsv."""
-    return b"%d\t%s\t%s\n" % (line_number, REASONS[code].encode(), line[:MAX_LINE_BYTES].tobytes())

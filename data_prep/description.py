@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from data_prep import schema
 from data_prep.checksums import checksum
+from data_prep.log_files import LogFile
 from data_prep.log_reading import LogReading
 from data_prep.options import PrepareOptions
 from data_prep.statistics import LogStatistics
+from data_prep.storage import is_uri
 from data_prep.truth import truth_path
 from data_prep.used_vocabulary import UsedVocabulary
 
@@ -44,14 +47,22 @@ def describe(
 
 
 def _describe_source(reading: LogReading, statistics: LogStatistics) -> dict[str, Any]:
-    truth = truth_path(reading.path)
     return {
-        "name": reading.path.name,
+        "name": reading.files[0].name if len(reading.files) == 1 else reading.name,
         **dataclasses.asdict(reading.fingerprint),
+        "files": [dataclasses.asdict(file) for file in reading.files_read],
         "lines": statistics.num_lines,
         "rejected_by_reason": dict(sorted(statistics.rejects_by_reason.items())),
-        "truth": str(truth.resolve()) if truth.is_file() else None,
+        "truth": _truth(reading.files),
     }
+
+
+def _truth(files: Sequence[LogFile]) -> str | None:
+    """Where the true probabilities of a synthetic log are; a log of several files has none."""
+    if len(files) > 1 or is_uri(files[0].location):
+        return None
+    truth = truth_path(Path(files[0].location))
+    return str(truth.resolve()) if truth.is_file() else None
 
 
 def data_file(folder: Path, name: str, rows: int = 0) -> schema.DataFile:

@@ -63,22 +63,22 @@ def count_log(
 
 
 def check_statistics(
-    statistics: LogStatistics, options: PrepareOptions, log_path: Path, folder: Path, is_fitted: bool
+    statistics: LogStatistics, options: PrepareOptions, log_name: str, folder: Path, is_fitted: bool
 ) -> None:
     """Raise ValueError where the log is empty, has too many bad lines, or no training row to fit anything to."""
     if statistics.num_lines == 0:
-        raise ValueError(f"{log_path} is empty; expected lines of a label, 13 integers and 26 hex values between tabs")
+        raise ValueError(f"{log_name} is empty; expected lines of a label, 13 integers and 26 hex values between tabs")
     limit = options.max_reject_fraction * statistics.num_lines
     if statistics.num_rejects > limit:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(statistics.rejects_by_reason.items()))
         raise ValueError(
-            f"{statistics.num_rejects:,} of {statistics.num_lines:,} lines of {log_path} are bad ({reasons}), more "
+            f"{statistics.num_rejects:,} of {statistics.num_lines:,} lines of {log_name} are bad ({reasons}), more "
             f"than prepare.max_reject_fraction={options.max_reject_fraction:g} allows. The first ones "
             f"(line number, reason, line):\n{_first_rejects(folder)}"
         )
     if statistics.num_training_rows == 0 and is_fitted:
         raise ValueError(
-            f"{log_path}: none of {statistics.num_lines:,} lines is a training row; give more lines or a larger "
+            f"{log_name}: none of {statistics.num_lines:,} lines is a training row; give more lines or a larger "
             "prepare.train_fraction"
         )
 

@@ -2,38 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+import logging
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import xxhash
 from tqdm import tqdm
 
-from data_prep.criteo import Chunk
+from data_prep.criteo import Chunk, FileOfLog
 from data_prep.executors import map_in_order
-from data_prep.raw_log import Fingerprint, OnStored, StoredChunk, changed_while_read, open_log
+from data_prep.log_files import LogFile
+from data_prep.raw_log import Fingerprint, OnStored, StoredChunk, Task, changed_while_read, open_log
+from data_prep.storage import file_state
 
 Result = TypeVar("Result")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class FileRead:
+    """What a reading found of a file of the log."""
+
+    name: str
+    size_bytes: int
+    checksum: str
+    lines: int
 
 
 class LogReading:
     """Reads a log several times and makes sure that it stays the same."""
 
-    def __init__(self, path: Path, num_workers: int, chunk_bytes: int, work_folder: Path) -> None:
-        self.path = path
+    def __init__(self, files: Sequence[LogFile], num_workers: int, chunk_bytes: int, work_folder: Path) -> None:
+        self.files = files
         self._work_folder = work_folder
         self.num_workers = num_workers
         self._chunk_bytes = chunk_bytes
-        self._before = _file_state(path)
-        self._fingerprint: Fingerprint | None = None
-        self._places: list[Chunk | StoredChunk] | None = None  # of a log that is not packed, once it was read
+        self._size = sum(file.state.size for file in files)
+        self._read_files: dict[int, FileRead] = {}  # by place in `files`
+        self._places: dict[int, list[Task]] = {}  # by place in `files`, of those that workers can read themselves
+
+    @property
+    def name(self) -> str:
+        """Of the log in messages."""
+        first = self.files[0].location
+        return first if len(self.files) == 1 else f"{first} … {self.files[-1].name} ({len(self.files)} files)"
+
+    @property
+    def files_read(self) -> tuple[FileRead, ...]:
+        """All files, after a reading."""
+        return tuple(self._read_files[place] for place in range(len(self.files)))
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """Of the log's file, after a reading."""
-        assert self._fingerprint is not None
-        return self._fingerprint
+        """Of the log, after a reading: of its file, or of the list of its files' sizes and checksums."""
+        files = self.files_read
+        if len(files) == 1:
+            return Fingerprint(files[0].size_bytes, files[0].checksum)
+        listed = "".join(f"{file.size_bytes} {file.checksum}\n" for file in files)
+        return Fingerprint(sum(file.size_bytes for file in files), f"xxh3:{xxhash.xxh3_64_hexdigest(listed.encode())}")
 
     def count_lines(self) -> int:
         """Lines of the log."""
@@ -49,43 +79,54 @@ class LogReading:
             for result in results:
                 consume(result)
 
-    def _chunks(self, title: str) -> Generator[Chunk | StoredChunk, None, None]:
-        with tqdm(total=self._before.size, desc=title, unit="B", unit_scale=True, mininterval=0.5) as bar:
-            for chunk, stored_bytes_read in self._places_read() if self._places else self._read():
-                yield chunk
-                rows = chunk.first_line + chunk.num_lines
-                bar.set_postfix_str(f"{rows / bar.format_dict['elapsed']:,.0f} rows/s", refresh=False)
-                bar.update(stored_bytes_read - bar.n)
-        if _file_state(self.path) != self._before:
-            raise ValueError(changed_while_read(self.path))
+    def _chunks(self, title: str) -> Generator[Task, None, None]:
+        with tqdm(total=self._size, desc=title, unit="B", unit_scale=True, mininterval=0.5) as bar:
+            first_line = size_before = 0
+            for place, file in enumerate(self.files):
+                name = file.name if len(self.files) > 1 else ""
+                of_log = FileOfLog(place, name, first_line)
+                for task, stored_bytes_read in self._tasks(file, of_log):
+                    yield task
+                    first_line = task.first_line + task.num_lines
+                    bar.set_postfix_str(f"{first_line / bar.format_dict['elapsed']:,.0f} rows/s", refresh=False)
+                    bar.update(size_before + stored_bytes_read - bar.n)
+                size_before += file.state.size
+                bar.update(size_before - bar.n)
+        for file in self.files:
+            _check_unchanged(file)
 
-    def _read(self) -> Iterator[tuple[Chunk | StoredChunk, int]]:
-        """Chunks as the log is read, each with how far that is in bytes of its file."""
-        places: list[Chunk | StoredChunk] = []
-        with open_log(self.path) as reader:
-            for chunk in reader.chunks(self._chunk_bytes):
-                if reader.is_plain:
-                    places.append(chunk)
-                yield chunk, reader.stored_bytes_read
-        self._fingerprint, self._places = reader.fingerprint, places
+    def _tasks(self, file: LogFile, of_log: FileOfLog) -> Iterator[tuple[Task, int]]:
+        """A file's chunks, each with how far that is in its bytes as stored."""
+        _check_unchanged(file)
+        if not self._places.get(of_log.place):
+            yield from self._read(file, of_log)
+            return
+        for task in self._places[of_log.place]:  # it need not be read here again: the workers read it
+            yield task, task.offset + task.num_bytes if isinstance(task, StoredChunk) else file.state.size
 
-    def _places_read(self) -> Iterator[tuple[Chunk | StoredChunk, int]]:
-        """The same of a log that need not be read here again: the workers read it."""
-        assert self._places is not None
-        for chunk in self._places:
-            end = chunk.offset + chunk.num_bytes if isinstance(chunk, StoredChunk) else self._before.size
-            yield chunk, end
+    def _read(self, file: LogFile, of_log: FileOfLog) -> Iterator[tuple[Task, int]]:
+        places: list[Task] = []
+        num_lines = 0
+        try:
+            with open_log(file) as reader:
+                for task, place in reader.chunks(self._chunk_bytes, of_log):
+                    if reader.is_plain:
+                        places.append(place or task)
+                    num_lines += task.num_lines
+                    yield task, reader.stored_bytes_read
+        except ValueError:
+            _check_unchanged(file)  # a packed file that changes looks damaged
+            raise
+        _check_unchanged(file)
+        if num_lines == 0 and len(self.files) > 1:
+            log.warning("%s has no lines", file.location)
+        assert reader.fingerprint is not None
+        self._read_files[of_log.place] = FileRead(
+            file.name, reader.fingerprint.size_bytes, reader.fingerprint.checksum, num_lines
+        )
+        self._places[of_log.place] = places
 
 
-@dataclass(frozen=True)
-class _FileState:
-    """What changes when a file does."""
-
-    size: int
-    modified_ns: int
-    inode: int
-
-
-def _file_state(path: Path) -> _FileState:
-    status = path.stat()
-    return _FileState(status.st_size, status.st_mtime_ns, status.st_ino)
+def _check_unchanged(file: LogFile) -> None:
+    if file_state(file.location) != file.state:
+        raise ValueError(changed_while_read(file.location))

@@ -25,7 +25,6 @@ from data_prep.criteo import (
     LogRows,
     ParsedChunk,
     check_num_lines,
-    reject_line,
 )
 from data_prep.lookup import FieldLookup, ids_room
 
@@ -125,9 +124,7 @@ def parse_chunk(chunk: Chunk) -> ParsedChunk:
     return ParsedChunk(
         rows=LogRows(*(column[..., :num_rows] for column in vars(rows).values())),
         rejects_by_reason=Counter(REASONS[reasons[i]] for i in bad),
-        rejects_tsv=b"".join(
-            reject_line(chunk.first_line + int(lines[i]) + 1, reasons[i], text[starts[i] : ends[i]]) for i in bad
-        ),
+        rejects_tsv=b"".join(chunk.reject(int(lines[i]), reasons[i], text[starts[i] : ends[i]]) for i in bad),
     )
 
 

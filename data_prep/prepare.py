@@ -13,6 +13,7 @@ import functools
 import logging
 import shutil
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -22,11 +23,11 @@ from data_prep.encode import Encoder, numeric_fields, row_bytes
 from data_prep.executors import num_cores
 from data_prep.first_reading import check_statistics, count_log, new_statistics, read_labels
 from data_prep.given_vocabulary import read_given_vocabulary
+from data_prep.log_files import find_log
 from data_prep.log_reading import LogReading
 from data_prep.mindrecord import FILE_ROWS, import_mindspore_early
 from data_prep.options import PrepareOptions
 from data_prep.output_folder import WORK_FOLDER, new_folder
-from data_prep.raw_log import find_log
 from data_prep.second_reading import write_splits
 from data_prep.split import make_split
 from data_prep.statistics import LogStatistics
@@ -36,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 def prepare(
-    input_path: Path,
+    inputs: str | Path | Sequence[str | Path],
     output: Path,
     options: PrepareOptions | None = None,
     *,
@@ -45,14 +46,14 @@ def prepare(
     chunk_bytes: int | None = None,
     file_rows: int = FILE_ROWS,
 ) -> schema.Schema:
-    """Prepare the log at `input_path` (a file or a folder with one) into the new folder `output`.
+    """Prepare the log at `inputs` (files, folders, globs; paths or URIs) into the new folder `output`.
 
     `vocabulary_of` is a prepared folder whose vocabulary and numeric columns are used: nothing is fitted to this log.
     The folder appears under its name when it is complete. Raises FileNotFoundError, FileExistsError (an
     `output` that is there already, unless it is a prepared folder to `overwrite`), ValueError (bad input).
     """
     options = options or PrepareOptions()
-    log_path = find_log(input_path)
+    files = find_log(inputs)
     given = read_given_vocabulary(vocabulary_of, options) if vocabulary_of else None
     needs_counting = options.needs_counting and given is None
     with new_folder(output, overwrite) as folder, ExitStack() as at_the_end:
@@ -62,7 +63,7 @@ def prepare(
         work_folder = folder / WORK_FOLDER
         work_folder.mkdir()
         reading = LogReading(
-            log_path,
+            files,
             memory.counting_workers(options, num_cores()),
             chunk_bytes or memory.chunk_bytes(options),
             work_folder,
@@ -71,7 +72,7 @@ def prepare(
         statistics = new_statistics(options, work_folder, reading.num_workers)
         if needs_counting:
             count_log(reading, split, options, statistics, folder)
-            check_statistics(statistics, options, log_path, folder, is_fitted=given is None)
+            check_statistics(statistics, options, reading.name, folder, is_fitted=given is None)
         numeric = given.schema.numeric if given else numeric_fields(options, statistics.integers)
         if given:
             vocabulary = take_vocabulary(given, folder)
@@ -87,7 +88,7 @@ def prepare(
         encoder = Encoder(numeric, vocabulary.lookup, vocabulary.ids_dtype, split, options, counts=not needs_counting)
         splits = write_splits(reading, encoder, options, statistics, folder, file_rows)
         if not needs_counting:
-            check_statistics(statistics, options, log_path, folder, is_fitted=given is None)
+            check_statistics(statistics, options, reading.name, folder, is_fitted=given is None)
             if not given:
                 vocabulary = fit_vocabulary(statistics, options, len(numeric), folder)  # now with counts
         shutil.rmtree(work_folder)

@@ -1,6 +1,6 @@
-"""The raw log as it is stored: find it, open it as a stream of bytes, cut it into chunks of whole lines.
+"""A file of the raw log as it is stored: open it as a stream of bytes, cut it into chunks of whole lines.
 
-The log is `train.txt`, `train.txt.gz`, or `train.txt` inside `dac.tar.gz`; it is never unpacked to disk.
+It is text, or text packed by gzip or zstd, or in a `.tar.gz`; it is never unpacked to disk.
 """
 
 from __future__ import annotations
@@ -10,49 +10,29 @@ import io
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any, Generic, TypeVar, cast
 
 import xxhash
 
-from data_prep.criteo import MAX_LINE_BYTES, Chunk
+from data_prep import storage
+from data_prep.criteo import MAX_LINE_BYTES, ONLY_FILE, Chunk, FileOfLog
+from data_prep.log_files import TAR_ENDINGS, LogFile
 
 Result = TypeVar("Result")
 
 MEMBER = "train.txt"  # the training log in Criteo's archive
-_TAR_ENDINGS = (".tar.gz", ".tgz")
 _READ_BYTES = 1 << 20
-_HOW_TO_GET_IT = (
-    "Get the log: the Criteo AI Lab offers dac.tar.gz as the Kaggle Display Advertising Challenge dataset "
-    "(https://ailab.criteo.com/ressources/), under its own terms. "
-    "Or make a synthetic one: make synthesize"
-)
-
-
-def find_log(path: Path) -> Path:
-    """The file that holds the log: `path` itself, or the only candidate in the folder `path`.
-
-    Raises FileNotFoundError where there is none, ValueError where a folder holds several.
-    """
-    if path.is_file():
-        return path
-    if not path.is_dir():
-        raise FileNotFoundError(f"no log at {path}. {_HOW_TO_GET_IT}")
-    candidates = sorted(file for file in path.iterdir() if file.is_file() and _is_candidate(file.name))
-    if not candidates:
-        raise FileNotFoundError(
-            f"the folder {path} holds no log: expected {MEMBER}, {MEMBER}.gz or a .tar.gz. {_HOW_TO_GET_IT}"
-        )
-    if len(candidates) > 1:
-        names = ", ".join(file.name for file in candidates)
-        raise ValueError(f"the folder {path} holds several logs ({names}); give one of them as the input")
-    return candidates[0]
-
-
-def _is_candidate(name: str) -> bool:
-    return name in (MEMBER, f"{MEMBER}.gz") or name.endswith(_TAR_ENDINGS)
+# What a packed file starts with, and the ending by which it would be unpacked.
+MAGIC = {
+    b"\x1f\x8b": ".gz",
+    b"\x28\xb5\x2f\xfd": ".zst",
+    b"PK\x03\x04": None,
+    b"BZh9": None,
+    b"\xfd7zXZ\x00": None,
+}
 
 
 @dataclass(frozen=True)
@@ -66,8 +46,8 @@ class Fingerprint:
 class StoredFile(io.RawIOBase):
     """A file that is read once from start to end, with a checksum of what has been read."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("rb", buffering=0)
+    def __init__(self, file: Any) -> None:
+        self._file = file
         self._hash = xxhash.xxh3_64()
         self.bytes_read = 0
 
@@ -77,7 +57,7 @@ class StoredFile(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """Read into `buffer`; the number of bytes, 0 at the end."""
-        size = self._file.readinto(buffer)
+        size: int = self._file.readinto(buffer)
         self._hash.update(memoryview(buffer)[:size])
         self.bytes_read += size
         return size
@@ -88,30 +68,30 @@ class StoredFile(io.RawIOBase):
             pass
         return Fingerprint(self.bytes_read, f"xxh3:{self._hash.hexdigest()}")
 
-    def close(self) -> None:
-        """Close the file below too."""
-        self._file.close()
-        super().close()
-
 
 @dataclass(frozen=True)
 class StoredChunk:
     """Where a chunk lies in the log's file: a worker reads it there, so its bytes need not be sent."""
 
-    path: Path
+    location: str
     offset: int
     num_bytes: int
     first_line: int
     num_lines: int
+    file: FileOfLog = ONLY_FILE
 
     def load(self) -> Chunk:
-        """The chunk. Raises ValueError where other lines are there now."""
-        with self.path.open("rb") as file:
-            file.seek(self.offset)
-            lines = file.read(self.num_bytes)
+        """The chunk. Raises ValueError where other lines are there now, or none."""
+        try:
+            lines = storage.read_range(self.location, self.offset, self.num_bytes)
+        except FileNotFoundError as error:
+            raise ValueError(changed_while_read(self.location)) from error
         if len(lines) != self.num_bytes or not lines.endswith(b"\n"):
-            raise ValueError(changed_while_read(self.path))
-        return Chunk(self.first_line, self.num_lines, lines)
+            raise ValueError(changed_while_read(self.location))
+        return Chunk(self.first_line, self.num_lines, lines, self.file)
+
+
+Task = Chunk | StoredChunk
 
 
 @dataclass(frozen=True)
@@ -120,52 +100,54 @@ class OnStored(Generic[Result]):
 
     function: Callable[[Chunk], Result]
 
-    def __call__(self, task: Chunk | StoredChunk) -> Result:
+    def __call__(self, task: Task) -> Result:
         """The function's result for the chunk, read now if need be."""
         return self.function(task.load())
 
 
-def changed_while_read(path: Path) -> str:
+def changed_while_read(location: str) -> str:
     """The message of the error."""
-    return f"{path} changed while it was read; prepare it again when it is at rest"
+    return f"{location} changed or vanished while it was read; prepare it again when it is at rest"
 
 
 class LogReader:
-    """One reading of the log, from its first line to its last."""
+    """One reading of a file of the log, from its first line to its last."""
 
-    def __init__(self, stored: StoredFile, stream: io.BufferedIOBase, plain_path: Path | None) -> None:
+    def __init__(self, stored: StoredFile, stream: io.BufferedIOBase, plain_location: str | None) -> None:
         self._stored = stored
         self._stream = stream
-        self._plain_path = plain_path  # of the file where it is not packed
+        self._plain_location = plain_location  # of the file where it is not packed
         self.fingerprint: Fingerprint | None = None  # known when the reading is over
 
     @property
     def is_plain(self) -> bool:
         """Whether the file holds the log as it is."""
-        return self._plain_path is not None
+        return self._plain_location is not None
 
     @property
     def stored_bytes_read(self) -> int:
         """How far the reading is, in bytes of the file as stored."""
         return self._stored.bytes_read
 
-    def chunks(self, chunk_bytes: int) -> Iterator[Chunk | StoredChunk]:
-        """The log cut at line ends into chunks of about `chunk_bytes`; a last line without line end gets one.
+    def chunks(self, chunk_bytes: int, file: FileOfLog = ONLY_FILE) -> Iterator[tuple[Task, StoredChunk | None]]:
+        """The log cut at line ends into chunks of about `chunk_bytes`, each with where it lies if it can be read there.
 
-        Raises ValueError where the file is damaged.
+        A last line without line end gets one. Raises ValueError where the file is damaged.
         """
         # One buffer for all chunks, as fresh memory costs more than the reading. What follows the last line end
         # moves to the front; only where a line is longer than a chunk does the buffer grow.
-        buffer, filled, offset, first_line, num_dropped = bytearray(chunk_bytes), 0, 0, 0, 0
+        buffer, filled, offset, first_line, num_dropped = bytearray(chunk_bytes), 0, 0, file.first_line, 0
         while num_read := self._stream.readinto(memoryview(buffer)[filled:]):
             filled += num_read
             end = buffer.rfind(b"\n", 0, filled) + 1
             if end:
                 num_lines = buffer.count(b"\n", 0, end)
-                if self._plain_path is not None and not num_dropped:
-                    yield StoredChunk(self._plain_path, offset, end, first_line, num_lines)
-                else:
-                    yield Chunk(first_line, num_lines, bytes(buffer[:end]))
+                place = None
+                if self._plain_location is not None and not num_dropped:
+                    place = StoredChunk(self._plain_location, offset, end, first_line, num_lines, file)
+                # What came over a network is sent on from here; a file of this machine is quicker read again.
+                is_near = place is not None and not storage.is_uri(place.location)
+                yield place if place and is_near else Chunk(first_line, num_lines, bytes(buffer[:end]), file), place
                 first_line += num_lines
                 offset += end + num_dropped
                 buffer[: filled - end] = buffer[end:filled]
@@ -177,47 +159,90 @@ class LogReader:
             elif filled == len(buffer):
                 buffer.extend(bytes(filled))
         if filled:
-            yield Chunk(first_line, 1, bytes(buffer[: min(filled, MAX_LINE_BYTES + 1)]) + b"\n")
+            yield Chunk(first_line, 1, bytes(buffer[: min(filled, MAX_LINE_BYTES + 1)]) + b"\n", file), None
 
 
 @contextmanager
-def open_log(path: Path) -> Iterator[LogReader]:
-    """Open the log for one reading.
+def open_log(file: LogFile) -> Iterator[LogReader]:
+    """Open a file of the log for one reading.
 
-    Raises ValueError, inside the `with` block too, where the file is damaged or is an archive without a log.
+    Raises ValueError, inside the `with` block too, where the file is damaged, vanished or is an archive without a log.
     """
-    with StoredFile(path) as stored:
+    with ExitStack() as opened:
+        try:
+            stored = StoredFile(opened.enter_context(storage.open_stream(file.location)))
+        except FileNotFoundError as error:
+            raise ValueError(changed_while_read(file.location)) from error
         buffered = io.BufferedReader(stored, _READ_BYTES)
         try:
-            with _unpacked(path, buffered) as stream:
-                reader = LogReader(stored, stream, path if stream is buffered else None)
+            with _unpacked(file.location, buffered) as stream:
+                reader = LogReader(stored, stream, file.location if stream is buffered else None)
                 yield reader
             reader.fingerprint = stored.fingerprint()
-        except (EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError) as error:
+        except (EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError, _BadZstd) as error:
             raise ValueError(
-                f"{path} is damaged or was not downloaded to its end ({error}, after {stored.bytes_read:,} bytes); "
-                "fetch it again and compare its size with the server's"
+                f"{file.location} is damaged or was not downloaded to its end ({error}, after {stored.bytes_read:,} "
+                "bytes); fetch it again and compare its size with the server's"
             ) from error
 
 
 @contextmanager
-def _unpacked(path: Path, stored: io.BufferedIOBase) -> Iterator[io.BufferedIOBase]:
-    """The log's text, whatever its file's name says it is packed in."""
-    if path.name.endswith(_TAR_ENDINGS):
-        with gzip.GzipFile(fileobj=stored) as unzipped, _log_in_tar(path, unzipped) as text:
+def _unpacked(location: str, stored: io.BufferedReader[Any]) -> Iterator[io.BufferedIOBase]:
+    """The log's text, unpacked as its file's name says."""
+    name = PurePosixPath(storage.split_query(location)[0]).name
+    if name.endswith(TAR_ENDINGS):
+        with gzip.GzipFile(fileobj=stored) as unzipped, _log_in_tar(location, unzipped) as text:
             yield text
-    elif path.name.endswith(".gz"):
+    elif name.endswith(".gz"):
         with gzip.GzipFile(fileobj=stored) as unzipped:
             yield unzipped
+    elif name.endswith(".zst"):
+        yield io.BufferedReader(_Zstd(stored), _READ_BYTES)
     else:
+        _check_not_packed(location, stored.peek(8)[:8])
         yield stored
 
 
+def _check_not_packed(location: str, start: bytes) -> None:
+    for magic, ending in MAGIC.items():
+        if start.startswith(magic):
+            what = f"rename it to end in {ending}" if ending else "pack it by gzip or zstd instead"
+            raise ValueError(f"{location} is packed, not text (it starts with {start[:4]!r}); {what}")
+
+
+class _BadZstd(Exception):
+    """What pyarrow says of a damaged file."""
+
+
+class _Zstd(io.RawIOBase):
+    """Frames of zstd unpacked. (The zstandard package takes a file that is cut off for one that ends there.)"""
+
+    def __init__(self, stored: io.BufferedIOBase) -> None:
+        import pyarrow as pa
+
+        self._stream = pa.CompressedInputStream(pa.PythonFile(stored, "r"), "zstd")
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read into `buffer`; the number of bytes, 0 at the end."""
+        try:
+            text = self._stream.read(len(buffer))
+        except OSError as error:
+            if "ZSTD" in str(error) or "compressed stream" in str(error):
+                raise _BadZstd(error) from error
+            raise
+        memoryview(buffer)[: len(text)] = text
+        return len(text)
+
+
 @contextmanager
-def _log_in_tar(path: Path, unzipped: io.BufferedIOBase) -> Iterator[io.BufferedIOBase]:
+def _log_in_tar(location: str, unzipped: io.BufferedIOBase) -> Iterator[io.BufferedIOBase]:
     """The member train.txt of an archive, which is read in one go; on leaving, the rest is read and checked."""
     with tarfile.open(fileobj=unzipped, mode="r|", bufsize=_READ_BYTES) as archive:
-        members = _safe_members(path, archive)
+        members = _safe_members(location, archive)
         names = []
         for member in members:
             names.append(member.name)
@@ -227,18 +252,18 @@ def _log_in_tar(path: Path, unzipped: io.BufferedIOBase) -> Iterator[io.Buffered
                 yield cast(io.BufferedIOBase, stream)
                 break
         else:
-            raise ValueError(f"{path} holds no {MEMBER}; it holds: {', '.join(names) or 'nothing'}")
+            raise ValueError(f"{location} holds no {MEMBER}; it holds: {', '.join(names) or 'nothing'}")
         for _ in members:
             pass
     while unzipped.read(_READ_BYTES):  # up to gzip's own check sum at the end
         pass
 
 
-def _safe_members(path: Path, archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+def _safe_members(location: str, archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     """The archive's members. Nothing is unpacked, but an archive that tries to write elsewhere is not Criteo's."""
     for member in archive:
         target = PurePosixPath(member.name)
         if target.is_absolute() or ".." in target.parts or not (member.isfile() or member.isdir()):
             kind = "a link" if member.islnk() or member.issym() else "a path that leaves the folder"
-            raise ValueError(f"{path} is not trusted: its member {member.name!r} is {kind}; get the archive again")
+            raise ValueError(f"{location} is not trusted: its member {member.name!r} is {kind}; get the archive again")
         yield member

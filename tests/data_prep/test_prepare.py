@@ -117,6 +117,28 @@ def test_gzip_gives_the_same_rows(tmp_path, prepared, log_path, small_options):
     assert there == here
 
 
+def test_parts_give_the_rows_of_the_whole_and_name_bad_lines(tmp_path, prepared, log_path, small_options):
+    lines = log_path.read_bytes().splitlines(keepends=True)
+    parts = [lines[:1000], [b"bad\n", *lines[1000:1001], b"worse"], lines[1001:]]
+    (tmp_path / "part-2.txt").write_bytes(b"".join(parts[0]))
+    (tmp_path / "part-10.txt.gz").write_bytes(gzip.compress(b"".join(parts[1])))
+    (tmp_path / "part-11.txt").write_bytes(b"".join(parts[2]))
+    schema = prepare(tmp_path, tmp_path / "out", dataclasses.replace(small_options, workers=2), chunk_bytes=50_000)
+    assert (tmp_path / "out" / "rejects.tsv").read_text() == (
+        "part-10.txt.gz:1\tcolumns\tbad\npart-10.txt.gz:3\tcolumns\tworse\n"
+    )
+    assert [file["lines"] for file in schema.source["files"]] == [1000, 3, 1999]
+    assert (schema.source["lines"], schema.rejected_rows) == (3_002, 2)
+
+    (tmp_path / "parts").mkdir()
+    for number, first in enumerate(range(0, 3000, 700)):
+        (tmp_path / "parts" / f"day_{number + 8}").write_bytes(b"".join(lines[first : first + 700]))
+    prepare(tmp_path / "parts", tmp_path / "again", small_options)
+    there, here = contents(tmp_path / "again"), contents(prepared)
+    assert there.pop("schema.json") != here.pop("schema.json")  # it names the files
+    assert there == here
+
+
 def test_chronological_split_and_other_transforms(tmp_path, log_path):
     options = PrepareOptions(split="chronological", numeric_transform="max", missing_indicator=False, workers=1)
     schema = prepare(log_path, tmp_path / "out", options)
@@ -237,7 +259,7 @@ def test_a_log_that_grows_meanwhile_is_an_error(tmp_path, make_log, small_option
         path.write_text(make_log(501))
 
     monkeypatch.setattr(VocabularyWriter, "finish", finish_and_grow)
-    with pytest.raises(ValueError, match="changed while it was read"):
+    with pytest.raises(ValueError, match="changed or vanished while it was read"):
         prepare(path, tmp_path / "out", small_options)
     assert not (tmp_path / "out").exists()
 

@@ -2,15 +2,22 @@ import gzip
 import io
 import tarfile
 
+import pyarrow as pa
 import pytest
 import xxhash
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from data_prep.criteo import MAX_LINE_BYTES, parse_chunk
-from data_prep.raw_log import find_log, open_log
+from data_prep.log_files import find_log
+from data_prep.raw_log import MAGIC
+from data_prep.raw_log import open_log as open_file
 
 TEXT = b"".join(b"line %d\n" % i for i in range(1000))
+
+
+def zstd(*frames):
+    return b"".join(pa.compress(frame, "zstd", asbytes=True) for frame in frames)
 
 
 def write_tar(path, members):
@@ -21,26 +28,34 @@ def write_tar(path, members):
             archive.addfile(info, io.BytesIO(content))
 
 
+def open_log(path):
+    return open_file(find_log(path)[0])
+
+
 def read_all(path, chunk_bytes=100):
     with open_log(path) as reader:
-        return b"".join(chunk.load().lines for chunk in reader.chunks(chunk_bytes))
+        return b"".join(chunk.load().lines for chunk, _ in reader.chunks(chunk_bytes))
 
 
-def test_text_gzip_and_tar_give_the_same_lines(tmp_path):
-    text, zipped, archive = (tmp_path / name for name in ("train.txt", "train.txt.gz", "dac.tar.gz"))
+def test_text_gzip_zstd_and_tar_give_the_same_lines(tmp_path):
+    text, zipped, frames, archive = (
+        tmp_path / name for name in ("train.txt", "train.txt.gz", "train.txt.zst", "dac.tar.gz")
+    )
+    frames.write_bytes(zstd(TEXT[:500], TEXT[500:]))
     text.write_bytes(TEXT)
     zipped.write_bytes(gzip.compress(TEXT[:500]) + gzip.compress(TEXT[500:]))  # as `cat a.gz b.gz` makes them
     write_tar(archive, {"readme.txt": b"hello", "./train.txt": TEXT, "test.txt": b"no labels"})
-    assert read_all(text) == read_all(zipped) == read_all(archive) == TEXT
+    assert read_all(text) == read_all(zipped) == read_all(frames) == read_all(archive) == TEXT
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.binary(max_size=30).map(lambda b: b.replace(b"\n", b"")), max_size=30), st.integers(1, 100))
 def test_chunks_are_whole_lines_and_all_of_them(tmp_path_factory, lines, chunk_bytes):
+    assume(not b"\n".join(lines).startswith(tuple(MAGIC)))
     path = tmp_path_factory.mktemp("raw") / "train.txt"
     path.write_bytes(b"\n".join(lines))
     with open_log(path) as reader:
-        chunks = [chunk.load() for chunk in reader.chunks(chunk_bytes)]
+        chunks = [chunk.load() for chunk, _ in reader.chunks(chunk_bytes)]
     expected = lines[:-1] if lines and not lines[-1] else lines  # what follows the last line end is no line
     assert b"".join(chunk.lines for chunk in chunks) == b"".join(line + b"\n" for line in expected)
     next_line = 0
@@ -56,7 +71,7 @@ def test_a_file_without_line_ends_does_not_fill_the_memory(tmp_path, chunk_bytes
     path = tmp_path / "train.txt"
     path.write_bytes(b"a\n" + b"x" * 500_000 + b"\nb")
     with open_log(path) as reader:
-        lines = b"".join(chunk.load().lines for chunk in reader.chunks(chunk_bytes)).split(b"\n")
+        lines = b"".join(chunk.load().lines for chunk, _ in reader.chunks(chunk_bytes)).split(b"\n")
     assert [lines[0], *lines[2:]] == [b"a", b"b", b""]
     assert len(lines[1]) > MAX_LINE_BYTES
     if chunk_bytes == 1000:
@@ -71,7 +86,7 @@ def test_the_longest_line_is_as_long_for_any_chunk_size(tmp_path, extra_bytes, e
     rejects = []
     for chunk_bytes in (1000, MAX_LINE_BYTES + 7, 10**6):
         with open_log(path) as reader:
-            rejects.append(b"".join(parse_chunk(chunk.load()).rejects_tsv for chunk in reader.chunks(chunk_bytes)))
+            rejects.append(b"".join(parse_chunk(chunk.load()).rejects_tsv for chunk, _ in reader.chunks(chunk_bytes)))
     assert rejects[0] == rejects[1] == rejects[2]
     assert (b"too long" in rejects[0]) == (extra_bytes + end.startswith(b"\r") > 0)
 
@@ -86,14 +101,14 @@ def test_the_fingerprint_is_of_the_file_as_stored(tmp_path):
     assert reader.fingerprint.checksum == f"xxh3:{xxhash.xxh3_64(path.read_bytes()).hexdigest()}"
 
 
-@pytest.mark.parametrize("name", ["train.txt.gz", "dac.tar.gz"])
-@pytest.mark.parametrize("damage", ["truncated", "flipped", "not gzip"])
+@pytest.mark.parametrize("name", ["train.txt.gz", "train.txt.zst", "dac.tar.gz"])
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "not packed"])
 def test_damaged_archives_are_errors(tmp_path, name, damage):
     path = tmp_path / name
     if name.endswith(".tar.gz"):
         write_tar(path, {"train.txt": TEXT})
     else:
-        path.write_bytes(gzip.compress(TEXT))
+        path.write_bytes(gzip.compress(TEXT) if name.endswith(".gz") else zstd(TEXT))
     content = bytearray(path.read_bytes())
     if damage == "truncated":
         del content[-20:]
@@ -106,9 +121,10 @@ def test_damaged_archives_are_errors(tmp_path, name, damage):
         read_all(path)
 
 
-def test_trailing_garbage_after_gzip_is_an_error(tmp_path):
-    path = tmp_path / "train.txt.gz"
-    path.write_bytes(gzip.compress(TEXT) + b"garbage")
+@pytest.mark.parametrize(("name", "packed"), [("train.txt.gz", gzip.compress(TEXT)), ("train.txt.zst", zstd(TEXT))])
+def test_trailing_garbage_is_an_error(tmp_path, name, packed):
+    path = tmp_path / name
+    path.write_bytes(packed + b"garbage")
     with pytest.raises(ValueError, match="damaged"):
         read_all(path)
 
@@ -136,32 +152,21 @@ def test_a_tar_without_a_log_is_an_error_that_lists_what_there_is(tmp_path):
         read_all(tmp_path / "dac.tar.gz")
 
 
-def test_a_missing_log_says_how_to_get_one(tmp_path):
-    for path in (tmp_path / "none.txt", tmp_path):
-        with pytest.raises(FileNotFoundError, match=r"Criteo AI Lab.*make synthesize"):
-            find_log(path)
-
-
-@pytest.mark.parametrize("name", ["train.txt", "train.txt.gz", "dac.tar.gz"])
-def test_a_folder_with_one_log_is_that_log(tmp_path, name):
-    for file in (name, "test.txt", "readme.txt", f"{name}.truth.parquet"):
-        (tmp_path / file).touch()
-    assert find_log(tmp_path) == tmp_path / name
-
-
-def test_a_folder_with_several_logs_is_an_error(tmp_path):
-    for name in ("train.txt", "dac.tar.gz"):
-        (tmp_path / name).touch()
-    with pytest.raises(ValueError, match=r"several logs \(dac.tar.gz, train.txt\)"):
-        find_log(tmp_path)
+@pytest.mark.parametrize(
+    ("start", "message"), [(gzip.compress(TEXT), "rename it to end in .gz"), (b"PK\x03\x04", "pack it")]
+)
+def test_a_packed_file_under_another_name_is_an_error(tmp_path, start, message):
+    (tmp_path / "train.txt").write_bytes(start)
+    with pytest.raises(ValueError, match=f"train.txt is packed, not text .*{message}"):
+        read_all(tmp_path / "train.txt")
 
 
 def test_a_chunk_that_is_not_there_any_more_is_an_error(tmp_path):
     path = tmp_path / "train.txt"
     path.write_bytes(TEXT)
     with open_log(path) as reader:
-        chunks = list(reader.chunks(1000))
+        chunks = [task for task, _ in reader.chunks(1000)]
     for changed in (TEXT[:-1], b"x" * len(TEXT)):
         path.write_bytes(changed)
-        with pytest.raises(ValueError, match=r"train.txt changed while it was read"):
+        with pytest.raises(ValueError, match=r"train.txt changed or vanished while it was read"):
             chunks[-1].load()

@@ -1,0 +1,174 @@
+"""Where stored files lie: paths of this machine, or URIs (`s3://`, `gs://`, `hdfs://`) read through pyarrow.
+
+pyarrow is imported for URIs alone: it costs every worker memory and start.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_STREAM_BYTES = 8 << 20  # asked for at a time: a request to a distant server takes tens of milliseconds
+
+
+@dataclass(frozen=True)
+class FileState:
+    """What changes when a file does."""
+
+    size: int
+    modified_ns: int
+    inode: int = 0  # of a local file
+
+
+def is_uri(location: str) -> bool:
+    """Whether it is a URI, not a path."""
+    return _URI.match(location) is not None
+
+
+def local_path(location: str) -> str:
+    """The path that a `file://` URI stands for; anything else as it is."""
+    return unquote(urlsplit(location).path) if location.startswith("file://") else location
+
+
+def file_state(location: str) -> FileState | None:
+    """The state of a file; None where there is none. Raises OSError where that cannot be found out."""
+    if is_uri(location):
+        info = _look(location)
+        return FileState(info.size, info.mtime_ns) if info.is_file else None
+    path = Path(location)
+    if not path.is_file():
+        return None
+    status = path.stat()
+    return FileState(status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+def files_in(location: str) -> list[str] | None:
+    """The files right in a folder, as locations; None where there is no such folder."""
+    if not is_uri(location):
+        path = Path(location)
+        return [str(file) for file in path.iterdir() if file.is_file()] if path.is_dir() else None
+    from pyarrow.fs import FileSelector, FileType
+
+    with _clear_errors(location):
+        file_system, path_there = _file_system(location)
+        if file_system.get_file_info(path_there).type != FileType.Directory:
+            return None
+        files = file_system.get_file_info(FileSelector(path_there))
+        folder, query = split_query(location)
+        return [f"{folder.rstrip('/')}/{info.base_name}{query}" for info in files if info.is_file]
+
+
+def split_query(location: str) -> tuple[str, str]:
+    """A URI without and its `?query` alone, which holds what a file system is told; a path has none."""
+    if not is_uri(location):
+        return location, ""
+    address, question_mark, query = location.partition("?")
+    return address, question_mark + query
+
+
+@contextmanager
+def open_stream(location: str) -> Iterator[Any]:
+    """A file to be read from its start, as an object with `readinto`. Raises OSError."""
+    if not is_uri(location):
+        with Path(location).open("rb", buffering=0) as file:
+            yield file
+        return
+    with _clear_errors(location):
+        file_system, path = _file_system(location)
+        stream = file_system.open_input_stream(path, compression=None, buffer_size=_STREAM_BYTES)
+    with stream:
+        yield _ClearStream(stream, location)
+
+
+@contextmanager
+def open_random(location: str) -> Iterator[Any]:
+    """A file that pyarrow can seek in. Raises OSError."""
+    import pyarrow as pa
+
+    if not is_uri(location):
+        with pa.OSFile(location) as file:
+            yield file
+        return
+    with _clear_errors(location):
+        file_system, path = _file_system(location)
+        with file_system.open_input_file(path) as file:
+            yield file
+
+
+def read_range(location: str, offset: int, num_bytes: int) -> bytes:
+    """Some bytes of a file; fewer where it ends before. Raises OSError."""
+    if not is_uri(location):
+        with Path(location).open("rb") as file:
+            file.seek(offset)
+            return file.read(num_bytes)
+    with open_random(location) as file:
+        return bytes(file.read_at(num_bytes, offset))
+
+
+@dataclass(frozen=True)
+class _ClearStream:
+    """A stream of pyarrow's whose errors name the file."""
+
+    stream: Any
+    location: str
+
+    def readinto(self, buffer: Any) -> int:
+        with _clear_errors(self.location):
+            return int(self.stream.readinto(buffer))
+
+
+@dataclass(frozen=True)
+class _Info:
+    is_file: bool
+    size: int
+    mtime_ns: int
+
+
+def _look(location: str) -> _Info:
+    with _clear_errors(location):
+        file_system, path = _file_system(location)
+        info = file_system.get_file_info(path)
+        return _Info(info.is_file, info.size or 0, info.mtime_ns or 0)
+
+
+def _file_system(location: str) -> tuple[Any, str]:
+    from pyarrow.fs import FileSystem
+
+    file_system, path = FileSystem.from_uri(location)
+    return file_system, path
+
+
+@contextmanager
+def _clear_errors(location: str) -> Iterator[None]:
+    """pyarrow's errors as one line that names the file and what may be wrong."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{location} cannot be opened: {_first_line(error)}") from error
+    except (OSError, pa.ArrowNotImplementedError) as error:
+        raise OSError(f"cannot read {location}: {_first_line(error)}. {_hint(location)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]
+
+
+def _hint(location: str) -> str:
+    if location.startswith("s3:"):
+        return (
+            "Credentials come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or ~/.aws, or the machine's role), "
+            "another server than Amazon's from AWS_ENDPOINT_URL"
+        )
+    if location.startswith(("hdfs:", "viewfs:")):
+        return "HDFS needs JAVA_HOME, HADOOP_HOME and CLASSPATH=$(hadoop classpath --glob)"
+    return "See pyarrow.fs.FileSystem.from_uri for what it needs"

@@ -1,0 +1,72 @@
+import random
+
+import pytest
+
+from data_prep.log_files import find_log, natural_order
+
+
+def names(inputs):
+    return [file.name for file in find_log(inputs)]
+
+
+def touch(folder, *files):
+    for file in files:
+        (folder / file).touch()
+
+
+def test_a_missing_log_says_how_to_get_one(tmp_path):
+    for path in (tmp_path / "none.txt", tmp_path):
+        with pytest.raises(FileNotFoundError, match=r"Criteo AI Lab.*make synthesize"):
+            find_log(path)
+
+
+@pytest.mark.parametrize("name", ["train.txt", "train.txt.gz", "dac.tar.gz"])
+def test_a_folder_with_one_log_is_that_log(tmp_path, name):
+    for file in (name, "test.txt", "readme.txt", f"{name}.truth.parquet"):
+        (tmp_path / file).touch()
+    assert [file.location for file in find_log(tmp_path)] == [str(tmp_path / name)]
+
+
+def test_a_folder_with_several_logs_is_an_error(tmp_path):
+    for name in ("train.txt", "dac.tar.gz"):
+        (tmp_path / name).touch()
+    with pytest.raises(ValueError, match=r"several logs \(dac.tar.gz, train.txt\)"):
+        find_log(tmp_path)
+
+
+def test_part_files_come_in_their_natural_order(tmp_path):
+    days = [f"day_{day}.gz" for day in range(24)]
+    for day in random.Random(1).sample(days, 24):
+        (tmp_path / day).touch()
+    touch(tmp_path, "README.md", "readme", "_SUCCESS", ".day_1.gz.crc", "day_0.gz.truth.parquet", "model.bin")
+    assert names(tmp_path) == days
+    assert names(str(tmp_path / "day_[0-9].gz")) == days[:10]
+    assert names([tmp_path / "day_7.gz", tmp_path / "day_3.gz"]) == ["day_7.gz", "day_3.gz"]
+    assert names(f"file://{tmp_path}/day_23.gz") == ["day_23.gz"]
+
+
+def test_the_natural_order_counts_numbers_as_numbers():
+    assert sorted(["b", "a10b2", "a9", "a10b10", "a"], key=natural_order) == ["a", "a9", "a10b2", "a10b10", "b"]
+
+
+def test_files_of_the_same_name_are_told_apart_by_their_folder(tmp_path):
+    for folder in "ab":
+        (tmp_path / folder).mkdir()
+        touch(tmp_path / folder, "part-0")
+    assert names(str(tmp_path / "*" / "part-0")) == [str(tmp_path / folder / "part-0") for folder in "ab"]
+
+
+def test_what_would_count_rows_twice_is_an_error(tmp_path):
+    touch(tmp_path, "day_0", "day_0.gz", "day_1.gz")
+    with pytest.raises(ValueError, match=r"holds day_0 and day_0.gz, which seem to be the same"):
+        find_log(tmp_path)
+    with pytest.raises(ValueError, match=r"names .*day_1.gz twice"):
+        find_log([tmp_path / "day_1.gz", str(tmp_path / "*.gz")])
+
+
+def test_nothing_found_says_what_was_looked_for(tmp_path):
+    touch(tmp_path, "picture.jpg")
+    with pytest.raises(FileNotFoundError, match=r"no file matches .*day_\*\.gz \(quote the pattern"):
+        find_log(str(tmp_path / "day_*.gz"))
+    with pytest.raises(FileNotFoundError, match=r"holds no log: expected train.txt.*or part files"):
+        find_log(tmp_path)
