@@ -13,12 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from app import checkpoint_commands, device
-from app.checkpoint import best_or_newest
 from app.cluster import check_rank_table
 from app.config import Config
 from app.dataset import check_files
 from app.evaluate import describe, evaluate_checkpoint, one_line, saved_config
-from app.run_folder import RunFolder, open_run, run_checkpoints
+from app.run_folder import RunFolder, best_of_run, open_run
+from app.selection import check_evaluation
 from app.stopping import Stopped, StopRequest
 from app.tables import pick_backend
 from data_prep import settings
@@ -77,6 +77,7 @@ def _train(arguments: argparse.Namespace) -> int:
         check_rank_table(Path(arguments.rank_table), arguments.ranks)
     schema = read_schema(arguments.dataset)
     check_files(arguments.dataset, schema)
+    check_evaluation(config.eval, schema)
     # All that can fail for a wrong setting comes before the run folder: an older run is not put aside for nothing.
     device.prepare_environment(config.device)
     target = device.select_device(config.device)
@@ -138,7 +139,7 @@ def _print_placement(config: Config, target: str, backend: str) -> None:
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:
-    path = arguments.checkpoint or best_or_newest(run_checkpoints(arguments.run))
+    path = arguments.checkpoint or best_of_run(arguments.run)
     options = replace(saved_config(path).device, target="auto")  # threads and precision as in training
     device.prepare_environment(options)
     device.select_device(options)

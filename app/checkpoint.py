@@ -24,6 +24,7 @@ import numpy as np
 from app.array_file import read_arrays, write_arrays
 from app.disk import FileRecord, Progress, checksum, ignore, sync_folder
 from app.manifest import Manifest, read_manifest, use_an_older, write_manifest
+from app.metrics import merit
 from app.tables.interface import TableState
 
 log = logging.getLogger(__name__)
@@ -38,9 +39,9 @@ ROW_IDS = "row_ids"
 class CheckpointOptions:
     """`dir` empty is `checkpoints` in the run folder.
 
-    Saved at each epoch's end, every `every_steps` steps and after `every_minutes` minutes; 0 is never. The newest
-    `keep_last` and the `keep_best` with the highest AUC on `valid` stay; `keep_last` 0 keeps all. `integrated` writes
-    one file a table, else `shards` files a table.
+    Saved at each epoch's end, every `every_steps` steps and after `every_minutes` minutes (0 is never), and where an
+    evaluation within an epoch is the best so far. The newest `keep_last` and the `keep_best` best by `eval.metric`
+    on `valid` stay; `keep_last` 0 keeps all. `integrated` writes one file a table, else `shards` files a table.
     """
 
     dir: str = ""
@@ -167,28 +168,29 @@ def whole_checkpoints(folder: Path) -> list[Path]:
     return whole
 
 
-def best_or_newest(folder: Path) -> Path:
-    """The checkpoint with the highest AUC on `valid`; the newest where none was evaluated.
+def best_or_newest(folder: Path, metric: str) -> Path:
+    """The checkpoint with the best `metric` on `valid`; the newest where none was evaluated.
 
     Raises FileNotFoundError where there is no whole checkpoint.
     """
     whole = whole_checkpoints(folder)
     if not whole:
         raise FileNotFoundError(f"no whole checkpoint in {folder}; train first: make train")
-    return [*best_first(whole), whole[-1]][0]
+    return [*best_first(whole, metric), whole[-1]][0]
 
 
-def best_first(checkpoints: list[Path]) -> list[Path]:
-    """Those that were evaluated on `valid`, by falling AUC, the newer first where it is equal."""
-    scored = [(metrics["auc"], path) for path in checkpoints if "auc" in (metrics := read_manifest(path).metrics)]
+def best_first(checkpoints: list[Path], metric: str) -> list[Path]:
+    """Those that were evaluated on `valid`, the best `metric` first, the newer first where it is equal."""
+    measured = [(read_manifest(path).metrics, path) for path in checkpoints]
+    scored = [(merit(metric, metrics[metric]), path) for metrics, path in measured if metric in metrics]
     return [path for _, path in sorted(scored, reverse=True)]
 
 
-def remove_old(folder: Path, keep_last: int, keep_best: int) -> None:
+def remove_old(folder: Path, keep_last: int, keep_best: int, metric: str) -> None:
     """Delete all but the newest `keep_last` and the best `keep_best` checkpoints; `keep_last` 0 keeps all."""
     whole = whole_checkpoints(folder)
     if keep_last:
-        kept = best_first(whole)[:keep_best]
+        kept = best_first(whole, metric)[:keep_best]
         for path in whole[:-keep_last]:
             if path not in kept:
                 # Renamed first: what a kill leaves of it is no checkpoint.

@@ -11,6 +11,7 @@ from typing import Literal
 
 from app.checkpoint import CheckpointOptions
 from app.device import DeviceOptions
+from app.selection import EvalOptions
 from app.tables import TablesOptions
 from app.tables.optimizers import AdamOptions, FtrlOptions
 from data_prep.options import PrepareOptions
@@ -76,17 +77,6 @@ class TrainOptions:
                 raise ValueError(f"train.{name} must be 1 or more, found {getattr(self, name)}")
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"train.seed must be between 0 and 2**63 - 1, found {self.seed}")
-
-
-@dataclass(frozen=True)
-class EvalOptions:
-    """`batch_size` is that of `evaluate`, 0 the training's; between epochs the training's compiled graph is used."""
-
-    batch_size: int = 0
-
-    def __post_init__(self) -> None:
-        if self.batch_size < 0:
-            raise ValueError(f"eval.batch_size must be 0 (the training's) or more, found {self.batch_size}")
 
 
 @dataclass(frozen=True)

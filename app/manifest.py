@@ -20,7 +20,8 @@ class Manifest:
     """What a checkpoint says of itself.
 
     `step` counts from the start of the run, `epoch_step` from the start of `epoch` (1, 2, …): the next batch
-    is number `epoch_step` (0, 1, …) of that epoch. `metrics` are those of `valid`, where it was evaluated then.
+    is number `epoch_step` (0, 1, …) of that epoch. `metrics` are those of `valid`, where it was evaluated then;
+    `selection` is what the evaluations before decide (`app.selection.SelectionState`).
     `data` identifies the prepared folder, `dataset` says where it was. `shards` by table, and `files` by name with
     size and checksum, are filled in by `save`.
     """
@@ -32,6 +33,7 @@ class Manifest:
     dataset: str
     data: dict[str, Any]
     metrics: dict[str, float]
+    selection: dict[str, Any] = field(default_factory=dict)
     shards: dict[str, int] = field(default_factory=dict)
     files: dict[str, FileRecord] = field(default_factory=dict)
     format_version: int = FORMAT_VERSION

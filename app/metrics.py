@@ -14,6 +14,9 @@ import numpy as np
 from app.score_bins import Bins, binned, entropy, ratio, sigmoid
 
 EXACT_ROWS = 2**24
+SELECTABLE = ("auc", "pr_auc", "log_loss", "normalized_entropy", "grouped_auc")  # one value can be the better one
+LOWER_IS_BETTER = ("log_loss", "normalized_entropy")
+NEED_BOTH_CLASSES = ("auc", "pr_auc", "normalized_entropy", "grouped_auc")
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,11 @@ def metrics_of(bins: Bins, rows: float, clicks: float, cross_entropy: float, pre
         calibration=ratio(predictions, clicks),
         pr_auc=bins.average_precision(),
     )
+
+
+def merit(name: str, value: float) -> float:
+    """The value of a metric, turned so that higher is better."""
+    return -value if name in LOWER_IS_BETTER else value
 
 
 def defined(metrics: Metrics) -> dict[str, float]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 from tqdm import tqdm
@@ -53,6 +55,13 @@ class Progress:
         self._bar.update()
         if position.epoch_step % self._log_every_steps == 0:
             self.flush()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Something else than steps is done: what was noted is written before, and its time does not count."""
+        self.flush()
+        yield
+        self._since = time.perf_counter()
 
     def flush(self) -> None:
         """Write what was noted since the last flush."""

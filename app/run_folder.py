@@ -189,15 +189,28 @@ def checkpoint_folder(run_path: Path, config: Config) -> Path:
     return run_path.parent / config.checkpoint.dir if config.checkpoint.dir else run_path / "checkpoints"
 
 
-def run_checkpoints(run_path: Path) -> Path:
-    """The folder with the checkpoints of the run in `run_path`, by the settings that it was started with.
+def run_config(run_path: Path) -> Config:
+    """The settings that the run in `run_path` was started with.
 
     Raises FileNotFoundError where there is no run.
     """
     path = run_path / CONFIG_FILE
     if not path.is_file():
         raise FileNotFoundError(f"no run in {run_path}: it has no {CONFIG_FILE}; train first (make train) or give RUN=")
-    return checkpoint_folder(run_path, settings.resolve(Config, path))
+    return settings.resolve(Config, path)
+
+
+def run_checkpoints(run_path: Path) -> Path:
+    """The folder with the checkpoints of the run in `run_path`; raises FileNotFoundError where there is no run."""
+    return checkpoint_folder(run_path, run_config(run_path))
+
+
+def best_of_run(run_path: Path) -> Path:
+    """The run's best checkpoint by `eval.metric`, its newest where none was evaluated.
+
+    Raises FileNotFoundError where there is no run, or no whole checkpoint of it.
+    """
+    return checkpoint.best_or_newest(run_checkpoints(run_path), run_config(run_path).eval.metric)
 
 
 def _describe(run: RunFolder, config: Config, schema: Schema) -> None:
@@ -225,7 +238,7 @@ def _commit() -> str:
 
 def _forget_after(run: RunFolder, manifest: Manifest) -> None:
     """Drop what was logged after the checkpoint: those steps are taken, and evaluated, again."""
-    last_evaluated = manifest.step if manifest.epoch_step == 0 else manifest.step - 1
+    last_evaluated = manifest.selection.get("last_step", -1)
     for path, evaluated_at, logged_at in (
         (run.metrics_path, _metrics_evaluation, _metrics_step),
         (run.eval_path, _eval_step, _eval_step),
@@ -247,7 +260,7 @@ def _metrics_step(line: str) -> float:
 
 
 def _metrics_evaluation(line: str) -> float:
-    return _metrics_step(line) if '"split"' in line else 0.0
+    return _metrics_step(line) if '"split"' in line else -1.0
 
 
 def _eval_step(line: str) -> float:

@@ -16,6 +16,7 @@ from app.manifest import Manifest
 from app.metrics import Metrics, defined
 from app.progress import Position
 from app.run_folder import RunFolder, checkpoint_folder
+from app.selection import Selection
 from app.stopping import StopRequest
 from data_prep import settings
 from data_prep.schema import Schema
@@ -34,7 +35,14 @@ class Saver:
     """
 
     def __init__(
-        self, config: Config, dataset: Path, schema: Schema, run: RunFolder, parts: Parts, stop: StopRequest
+        self,
+        config: Config,
+        dataset: Path,
+        schema: Schema,
+        run: RunFolder,
+        parts: Parts,
+        selection: Selection,
+        stop: StopRequest,
     ) -> None:
         self.saved: Position | None = None  # where the newest checkpoint stands
         self._config = config
@@ -42,6 +50,7 @@ class Saver:
         self._schema = schema
         self._run = run
         self._parts = parts
+        self._selection = selection
         self._stop = stop
         self._due_at = self._next_timed_save()
 
@@ -52,6 +61,7 @@ class Saver:
         """
         manifest, state = checkpoint.load(path)
         self._parts.load_state(state, manifest.step)
+        self._selection.load_state(manifest.selection)
         self.saved = Position(manifest.step, manifest.epoch, manifest.epoch_step)
         log.info("going on from %s: epoch %d, step %d of it", path, manifest.epoch, manifest.epoch_step + 1)
         return dataclasses.replace(self.saved)
@@ -99,9 +109,10 @@ class Saver:
             dataset=str(self._dataset.resolve()),
             data=data_identity(self._schema),
             metrics=defined(metrics) if metrics else {},
+            selection=self._selection.state(),
         )
         path = checkpoint.save(folder, self._parts.state(), manifest, options.shards)
-        checkpoint.remove_old(folder, options.keep_last, options.keep_best)
+        checkpoint.remove_old(folder, options.keep_last, options.keep_best, self._config.eval.metric)
         return path
 
     def _next_timed_save(self) -> float:

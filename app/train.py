@@ -21,6 +21,7 @@ from app.prefetch import Prefetcher
 from app.progress import Position, Progress
 from app.run_folder import RunFolder
 from app.saving import Saver
+from app.selection import Selection
 from app.stopping import Stopped, StopRequest
 from app.tables.interface import UniqueIds
 from app.train_step import Losses
@@ -43,7 +44,10 @@ class Trainer:
         self.parts: Parts = assemble(config, schema, backend)
         self.profile = self.parts.step.profile(run.path / "profile") if config.train.profile else None
         self.position = Position()
-        self.saver = Saver(config, dataset, schema, run, self.parts, stop)
+        self.epoch_steps = num_batches(schema, "train", config.train.batch_size)
+        self.selection = Selection(config.eval)
+        self.metrics: Metrics | None = None  # of valid at this position, where it was evaluated
+        self.saver = Saver(config, dataset, schema, run, self.parts, self.selection, stop)
         if run.plan.checkpoint is not None:
             self.position = self.saver.restore(run.plan.checkpoint)
 
@@ -53,35 +57,57 @@ class Trainer:
         Raises Stopped, the state saved, where a stop was asked for; FloatingPointError, naming the step, where
         something is not finite: nothing of that step is kept; NotSavedError where the last state could not be written.
         """
-        metrics = None
         try:
-            while self.position.epoch <= self.config.train.epochs:
-                metrics = None
+            while self.position.epoch <= self.config.train.epochs and not self.selection.is_over:
                 self._train_epoch()
-                epoch = self.position.epoch
-                metrics = self._evaluate(epoch)
-                self.position = Position(self.position.step, epoch + 1, 0)
-                self.saver.save(self.position, metrics)
+                if not self.selection.is_over:
+                    self._end_epoch()
         except Stopped:
-            self._end(metrics)
+            self._end()
             raise
-        self._end(metrics)
+        if self.selection.is_over:
+            log.info("stopped early: %s", self.selection.reason)
+            self.run.append_metrics(step=self.position.step, stopped_early=self.selection.reason)
+        self._end()
 
     def _train_epoch(self) -> None:
-        epoch, total = self.position.epoch, num_batches(self.schema, "train", self.config.train.batch_size)
+        log_every, seconds = self.config.train.log_every_steps, self.parts.step.seconds
         progress = Progress(
-            self.run, epoch, total, self.position.epoch_step, self.config.train.log_every_steps, self.parts.step.seconds
+            self.run, self.position.epoch, self.epoch_steps, self.position.epoch_step, log_every, seconds
         )
         with Prefetcher(self._prepared_batches()) as batches, progress:
+            self._between_steps(progress)  # an evaluation that a stop left undone
             for batch, unique in batches:
+                if self.selection.is_over:
+                    return
                 self.stop.check()
                 losses = self._take_step(batch, unique)
                 progress.add(self.position, losses, batch.num_rows, batches.waited_seconds)
                 if self.profile is not None:
                     self.profile.after_step()
-                if self.position.epoch_step < total and self.saver.is_due(self.position.step):
-                    progress.flush()
-                    self.saver.save(self.position, None)
+                self._between_steps(progress)
+
+    def _between_steps(self, progress: Progress) -> None:
+        """In the middle of an epoch: evaluate where it is due; save what is due, and the best model so far."""
+        if not 0 < self.position.epoch_step < self.epoch_steps:
+            return
+        is_best = False
+        if self._evaluation_is_due():
+            with progress.paused():
+                is_best = self._evaluate()
+        save_best = is_best and self.config.checkpoint.keep_best > 0  # it is gone after the next step
+        if save_best or (self.saver.saved != self.position and self.saver.is_due(self.position.step)):
+            with progress.paused():
+                self.saver.save(self.position, self.metrics)
+
+    def _evaluation_is_due(self) -> bool:
+        every, step = self.config.eval.every_steps, self.position.step
+        return every > 0 and step % every == 0 and step != self.selection.last_step
+
+    def _end_epoch(self) -> None:
+        self._evaluate()
+        self.position = Position(self.position.step, self.position.epoch + 1, 0)
+        self.saver.save(self.position, self.metrics)
 
     def _prepared_batches(self) -> Iterator[tuple[Batch, UniqueIds]]:
         options = self.config.train
@@ -100,27 +126,28 @@ class Trainer:
             raise FloatingPointError(f"{at}: not finite: {error}") from error
         self.position.step += 1
         self.position.epoch_step += 1
+        self.metrics = None
         return losses
 
-    def _evaluate(self, epoch: int) -> Metrics | None:
+    def _evaluate(self) -> bool:
+        """Judge the model on `valid`, which changes nothing of it; whether it is the best so far."""
+        step, epoch = self.position.step, self.position.epoch
         if not self.schema.splits["valid"].rows:
             log.warning("the data has no rows in split 'valid': epoch %d is not evaluated", epoch)
-            return None
-        step = self.parts.step
-        metrics = measure(
-            self.dataset, self.schema, "valid", self.config.train.batch_size, step.tables.unique, self._score
-        )
-        line = one_line("valid", epoch, self.position.step, metrics)
+            return False
+        batch_size, unique = self.config.train.batch_size, self.parts.step.tables.unique
+        self.metrics = measure(self.dataset, self.schema, "valid", batch_size, unique, self._score)
+        line = one_line("valid", epoch, step, self.metrics)
         self.run.append_eval(line)
-        self.run.append_metrics(step=self.position.step, epoch=epoch, split="valid", **dataclasses.asdict(metrics))
+        self.run.append_metrics(step=step, epoch=epoch, split="valid", **dataclasses.asdict(self.metrics))
         log.info(line)
-        return metrics
+        return self.selection.update(self.metrics, step)
 
     def _score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
         self.stop.check()  # an evaluation is left undone; the next launch does it
         return self.parts.step.score(batch, unique)
 
-    def _end(self, metrics: Metrics | None) -> None:
+    def _end(self) -> None:
         if self.profile is not None:
             self.profile.finish()
-        self.saver.finish(self.position, metrics)
+        self.saver.finish(self.position, self.metrics)

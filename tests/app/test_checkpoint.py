@@ -123,7 +123,7 @@ def test_only_whole_checkpoints_count(tmp_path):
         "step-00000020",
         "step-00000100",
     ]
-    assert checkpoint.best_or_newest(tmp_path).name == "step-00000100"
+    assert checkpoint.best_or_newest(tmp_path, "auc").name == "step-00000100"
 
 
 def test_leftovers_of_a_killed_save_are_written_over(tmp_path):
@@ -158,14 +158,14 @@ def steps_in(folder):
 )
 def test_the_newest_and_the_best_are_kept(tmp_path, keep_last, keep_best, kept):
     save_steps(tmp_path, [0.6, 0.8, 0.7, None, 0.75])
-    checkpoint.remove_old(tmp_path, keep_last, keep_best)
+    checkpoint.remove_old(tmp_path, keep_last, keep_best, "auc")
     assert steps_in(tmp_path) == kept
 
 
 def test_the_best_is_taken_or_the_newest(tmp_path):
     save_steps(tmp_path / "scored", [0.6, 0.8, 0.7, None])
-    assert checkpoint.best_or_newest(tmp_path / "scored").name == "step-00000002"
+    assert checkpoint.best_or_newest(tmp_path / "scored", "auc").name == "step-00000002"
     save_steps(tmp_path / "not scored", [None, None])
-    assert checkpoint.best_or_newest(tmp_path / "not scored").name == "step-00000002"
+    assert checkpoint.best_or_newest(tmp_path / "not scored", "auc").name == "step-00000002"
     with pytest.raises(FileNotFoundError, match=r"no whole checkpoint in .*nowhere; train first: make train"):
-        checkpoint.best_or_newest(tmp_path / "nowhere")
+        checkpoint.best_or_newest(tmp_path / "nowhere", "auc")

@@ -175,3 +175,76 @@ def test_an_unknown_command_is_a_usage_error(capsys):
         main(["fly"])
     assert error.value.code == 2
     assert "invalid choice: 'fly'" in capsys.readouterr().err
+
+
+def arrays_of(run, step):
+    return {path.name: path.read_bytes() for path in (run / "checkpoints" / f"step-{step:08d}").glob("*.safetensors")}
+
+
+@pytest.mark.parametrize("backend", ["native", "reference", "stock"])
+def test_evaluating_within_an_epoch_changes_no_bit_of_the_training(command, tmp_path, backend):
+    words = ("train", "train.epochs=2", f"tables.backend={backend}", "train.resume=never")
+    assert command(*words)[0] == 0
+    assert command(*words, "eval.every_steps=2")[0] == 0
+    without, evaluated = tmp_path / "device_0.1", tmp_path / "device_0"
+    assert arrays_of(evaluated, 10) == arrays_of(without, 10)
+    assert (evaluated / "loss.log").read_bytes() == (without / "loss.log").read_bytes()
+    assert [line["step"] for line in metrics_of(evaluated) if "split" in line] == [2, 4, 5, 6, 8, 10]
+    assert (evaluated / "eval.log").read_text().splitlines()[2] == (without / "eval.log").read_text().splitlines()[0]
+
+
+def test_the_best_of_the_evaluations_is_kept_and_judged(command, capsys, tmp_path):
+    """With rates this high the first evaluation is the best; `evaluate` takes it, not the newest."""
+    words = ("deep_optimizer.learning_rate=0.3", "tower_optimizer.learning_rate=0.3", "wide_optimizer.learning_rate=3")
+    assert command(*TRAIN, "eval.every_steps=2", "eval.metric=log_loss", "checkpoint.keep_last=1", *words)[0] == 0
+    losses = {line["step"]: line["log_loss"] for line in metrics_of(tmp_path / "device_0") if "split" in line}
+    best = min(losses, key=losses.get)
+    assert best < 10
+    kept = {f"step-{step:08d}" for step in (best, 10)}
+    assert {path.name for path in (tmp_path / "device_0" / "checkpoints").iterdir()} == kept
+    assert command("evaluate", "--split", "valid")[0] == 0
+    assert f"(step {best})" in capsys.readouterr().out
+
+
+EARLY = (*TRAIN, "eval.every_steps=2", "eval.patience=3", "eval.min_improvement=0.9", "checkpoint.keep_last=0")
+
+
+def test_a_run_without_improvement_ends_early_as_finished(command, tmp_path):
+    status, log = command(*EARLY)
+    run = tmp_path / "device_0"
+    assert (status, status_of(run)) == (0, "finished")
+    assert "stopped early: auc on valid has not risen above" in log
+    assert [line["step"] for line in metrics_of(run) if "split" in line] == [2, 4, 5, 6]
+    assert "for 3 evaluations (eval.patience=3); the best is" in metrics_of(run)[-1]["stopped_early"]
+    assert (run / "checkpoints" / "step-00000006").is_dir()
+    assert len((run / "loss.log").read_text().splitlines()) == 6
+
+
+def test_patience_goes_on_over_a_stop_in_the_middle_of_an_evaluation(command, tmp_path, monkeypatch):
+    """The second launch does the evaluation of step 4 that the first left undone, and ends at the same step."""
+    from app.stopping import Stopped
+    from app.train import Trainer
+
+    assert command(*EARLY)[0] == 0
+    score = Trainer._score
+
+    def stopped_at_step_4(self, batch, unique):
+        if self.position.step == 4:
+            raise Stopped("a test", 143)
+        return score(self, batch, unique)
+
+    monkeypatch.setattr(Trainer, "_score", stopped_at_step_4)
+    assert command(*EARLY, "train.resume=never")[0] == 143
+    monkeypatch.setattr(Trainer, "_score", score)
+    assert command(*EARLY)[0] == 0
+    whole, resumed = tmp_path / "device_0.1", tmp_path / "device_0"
+    assert arrays_of(resumed, 6) == arrays_of(whole, 6)
+    for name in ("loss.log", "eval.log"):
+        assert (resumed / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_a_wrong_metric_is_refused_before_there_is_a_run(command, tmp_path):
+    status, log = command("train", "eval.metric=acu")
+    assert status == 2
+    assert "did you mean 'auc'?" in log
+    assert list(tmp_path.iterdir()) == []

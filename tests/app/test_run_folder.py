@@ -36,7 +36,8 @@ def start(tmp_path, tiny_config, tiny_schema):
 
 
 def save_checkpoint(folder, step, config, schema):
-    manifest = Manifest(step, 1, step, settings.as_dict(config), "", data_identity(schema), {})
+    evaluated = {"last_step": step - 1}
+    manifest = Manifest(step, 1, step, settings.as_dict(config), "", data_identity(schema), {}, evaluated)
     return checkpoint.save(folder, ModelState({}, {}), manifest)
 
 
@@ -221,7 +222,7 @@ def test_what_was_logged_after_the_checkpoint_is_forgotten(start):
     losses = resumed.loss_path.read_text().splitlines()
     assert [line.split(",")[0] for line in losses] == ["epoch: 1 step: 1", "epoch: 1 step: 2"]
     assert [json.loads(line)["step"] for line in resumed.metrics_path.read_text().splitlines()] == [1, 2]
-    assert resumed.eval_path.read_text().splitlines() == [eval_line(1)]  # step 2 is not an epoch's end: evaluated again
+    assert resumed.eval_path.read_text().splitlines() == [eval_line(1)]  # step 2 was saved, not evaluated
 
 
 def test_undefined_metrics_are_null(start):

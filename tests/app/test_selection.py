@@ -1,0 +1,122 @@
+"""Best evaluation, patience, and what is refused before the first step."""
+
+import dataclasses
+
+import pytest
+
+from app.metrics import Metrics
+from app.selection import EvalOptions, Selection, check_evaluation
+from data_prep.schema import Split
+
+
+def metrics(**values):
+    usual = {"rows": 10, "click_rate": 0.3, "auc": 0.5, "log_loss": 0.6, "normalized_entropy": 1.0, "calibration": 1.0}
+    return Metrics(**{**usual, "pr_auc": 0.3, **values})
+
+
+def judged(options, values):
+    """A selection after these values of its metric at steps 10, 20, …, and which of them were the best so far."""
+    selection = Selection(options)
+    best = [selection.update(metrics(**{options.metric: value}), 10 * (i + 1)) for i, value in enumerate(values)]
+    return selection, best
+
+
+@pytest.mark.parametrize(
+    ("metric", "values"),
+    [("auc", (0.7, 0.72, 0.71, 0.72, 0.73)), ("log_loss", (0.5, 0.48, 0.49, 0.48, 0.47))],
+)
+def test_the_best_so_far_is_strictly_better_in_the_metric_s_direction(metric, values):
+    assert judged(EvalOptions(metric=metric), values)[1] == [True, True, False, False, True]
+
+
+def test_patience_counts_evaluations_since_the_last_improvement():
+    options = EvalOptions(patience=2)
+    assert not judged(options, (0.7, 0.69))[0].is_over
+    assert judged(options, (0.7, 0.69, 0.7))[0].is_over
+    assert not judged(options, (0.7, 0.69, 0.71))[0].is_over
+    assert not judged(EvalOptions(), (0.7, 0.6, 0.5, 0.4))[0].is_over
+
+
+def test_small_gains_add_up_to_an_improvement_but_each_is_the_best():
+    """Measured from the last value that counted, not from the best one."""
+    selection, best = judged(EvalOptions(patience=2, min_improvement=0.01), (0.7, 0.706, 0.712))
+    assert best == [True, True, True]
+    assert not selection.is_over
+    selection, _ = judged(EvalOptions(patience=2, min_improvement=0.01), (0.7, 0.704, 0.708))
+    assert selection.is_over
+    assert selection.reason == (
+        "auc on valid has not risen above 0.700000 by more than 0.01 for 2 evaluations (eval.patience=2); the best is "
+        "0.708000, of step 30"
+    )
+
+
+def test_a_restored_selection_goes_on_as_if_never_stopped():
+    options, values = EvalOptions(patience=3, min_improvement=0.005), (0.7, 0.71, 0.712, 0.7, 0.713, 0.6)
+    for cut in range(len(values)):
+        first, _ = judged(options, values[:cut])
+        restored = Selection(options)
+        restored.load_state(first.state())
+        for i, value in enumerate(values[cut:], cut):
+            restored.update(metrics(auc=value), 10 * (i + 1))
+        assert restored.state() == judged(options, values)[0].state()
+
+
+def test_another_metric_starts_anew_but_knows_what_was_evaluated():
+    first, _ = judged(EvalOptions(patience=1), (0.7, 0.6))
+    other = Selection(EvalOptions(metric="log_loss", patience=1))
+    other.load_state(first.state())
+    assert (other.last_step, other.is_over) == (20, False)
+    assert other.update(metrics(log_loss=0.9), 30)
+
+
+def test_a_metric_that_is_undefined_is_refused():
+    with pytest.raises(ValueError, match=r"eval\.metric=grouped_auc is undefined on valid: .* eval\.metric=log_loss"):
+        Selection(EvalOptions(metric="grouped_auc", group_field="C1")).update(metrics(), 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"metric": "acu"}, r"eval\.metric must be one of auc, .*; found 'acu'; did you mean 'auc'\?"),
+        ({"metric": "loss"}, r"did you mean 'log_loss'\?"),
+        ({"metric": "grouped_auc"}, r"needs eval\.group_field"),
+        ({"patience": -1}, r"eval\.patience must be 0 or more, and finite; found -1"),
+        ({"min_improvement": float("nan")}, r"eval\.min_improvement must be 0 or more, and finite; found nan"),
+        ({"batch_size": -5}, r"eval\.batch_size must be 0 \(the training's\) or more, found -5"),
+    ],
+)
+def test_wrong_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        EvalOptions(**options)
+
+
+@pytest.fixture
+def schema_with(make_schema):
+    def make(**clicks_and_rows):
+        splits = {"train": (3, 10), "valid": (3, 10), "test": (3, 10), **clicks_and_rows}
+        return dataclasses.replace(
+            make_schema(), splits={name: Split(rows, clicks, ()) for name, (clicks, rows) in splits.items()}
+        )
+
+    return make
+
+
+def test_data_with_both_classes_will_do(schema_with):
+    check_evaluation(EvalOptions(patience=2, group_field="C2"), schema_with())
+    check_evaluation(EvalOptions(), schema_with(valid=(0, 0)))
+    check_evaluation(EvalOptions(metric="log_loss"), schema_with(valid=(0, 10)))
+
+
+@pytest.mark.parametrize(
+    ("options", "splits", "message"),
+    [
+        ({}, {"valid": (0, 10)}, r"'valid' has 10 rows, and none of them is a click: eval\.metric=auc is undefined"),
+        ({}, {"train": (10, 10)}, r"'train' has 10 rows, and all of them are clicks: there is nothing to learn"),
+        ({"patience": 2}, {"valid": (0, 0)}, r"eval\.patience=2 needs rows .* none in split 'valid'"),
+        ({"every_steps": 5}, {"valid": (0, 0)}, r"eval\.every_steps=5 needs rows"),
+        ({"group_field": "C22"}, {}, r"eval\.group_field=C22 is no categorical field of the data; did you mean 'C2'"),
+    ],
+)
+def test_data_that_cannot_be_judged_is_refused(schema_with, options, splits, message):
+    with pytest.raises(ValueError, match=message):
+        check_evaluation(EvalOptions(**options), schema_with(**splits))
