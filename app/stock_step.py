@@ -158,8 +158,7 @@ class StockStep:
         deep_loss, wide_loss, squared_norm, finite = (output.asnumpy() for output in outputs)
         if not finite:
             raise FloatingPointError(self._find_bad(batch, unique))
-        self.tables.step += 1
-        self.tables.touched[unique.values] = True
+        self.tables.note_update(unique)
         self.seconds["graph"] += time.perf_counter() - start
         return Losses(float(wide_loss), float(deep_loss) + float(l2_loss(float(squared_norm), self._options.l2_coef)))
 

@@ -35,9 +35,9 @@ def pick_backend(wanted: Backend, fold_numeric: bool) -> str:
             "numeric fields to the tower, which is the same function"
         )
     if wanted == "native":
-        from app.tables import native
+        from app.tables import native_library
 
-        native.load()
+        native_library.load()
     return backend
 
 
@@ -61,10 +61,10 @@ def make_host_tables(backend: str, spec: TablesSpec, num_threads: int) -> HostTa
 
 
 def _native_works(otherwise: str) -> bool:
-    from app.tables import native
+    from app.tables import native_library
 
     try:
-        native.load()
+        native_library.load()
     except OSError as error:
         log.warning("warning: %s; going on with the slower backend %s", error, otherwise)
         return False

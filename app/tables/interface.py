@@ -9,12 +9,16 @@ Letters: B batch, C looked-up fields, D embedding width, V vocabulary size, U un
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from app.tables.optimizers import AdamOptions, FtrlOptions
+
+Places = np.ndarray | slice  # of rows in a list of row ids
 
 WIDE, DEEP = "wide", "deep"
 FTRL, LAZY_ADAM = "FusedSparseFtrl", "FusedSparseLazyAdam"  # as MindSpore calls its own ones
@@ -75,6 +79,13 @@ class RowGradients:
     scale: float = 1.0
 
 
+class RowArray(NamedTuple):
+    """What a table keeps of each row under one name: so many values of this dtype."""
+
+    dtype: str
+    width: int
+
+
 @dataclass(frozen=True)
 class TableState:
     """The touched rows of one table: `row_ids` int64 [T], ascending; `arrays` by name, [T, width] float32.
@@ -84,6 +95,49 @@ class TableState:
 
     row_ids: np.ndarray
     arrays: dict[str, np.ndarray]
+
+    @property
+    def layout(self) -> dict[str, RowArray]:
+        """See `TableSnapshot.layout`."""
+        return {name: RowArray(array.dtype.name, array.shape[1]) for name, array in self.arrays.items()}
+
+    def read(self, name: str, places: Places) -> np.ndarray:
+        """See `TableSnapshot.read`."""
+        return self.arrays[name][places]
+
+
+class TableSnapshot(Protocol):
+    """The rows of one table as they were at one moment, wherever they lie; `TableState` is one in memory."""
+
+    @property
+    def row_ids(self) -> np.ndarray:
+        """The rows' ids, int64 [T], ascending."""
+        ...
+
+    @property
+    def layout(self) -> dict[str, RowArray]:
+        """The state arrays by name, in the order in which they are written."""
+        ...
+
+    def read(self, name: str, places: Places) -> np.ndarray:
+        """One state array of `row_ids[places]`: [n, width], valid until the next call."""
+        ...
+
+
+class Snapshot(Protocol):
+    """Both tables at one moment; to be released when it was read."""
+
+    @property
+    def tables(self) -> Mapping[str, TableSnapshot]:
+        """By table name."""
+        ...
+
+    def release(self, saved: bool) -> None:
+        """End it, from any thread; rows that were not `saved` count as changed again."""
+        ...
+
+
+WriteRows = Callable[[str, str, np.ndarray, np.ndarray], None]  # table, array, row ids [n], values [n, width]
 
 
 class HostTables(Protocol):
@@ -118,12 +172,33 @@ class HostTables(Protocol):
         """The touched rows of each table, by table name (copies)."""
         ...
 
-    def load_state(self, state: dict[str, TableState], step: int) -> None:
+    def snapshot(self, changed_only: bool) -> Snapshot:
+        """The touched rows as they are now, or those that were updated since the last snapshot that was saved.
+
+        Loaded rows count as saved. One at a time.
+        """
+        ...
+
+    def loading(self, step: int) -> AbstractContextManager[WriteRows]:
+        """Forget everything and set the step count; the block then writes rows, array by array.
+
+        A write raises ValueError for values that are not finite. Where the block raises, the tables are empty after it.
+        """
+        ...
+
+    def load_state(self, state: Mapping[str, TableState], step: int) -> None:
         """Forget everything, then take over `state` and the step count.
 
         Raises ValueError for arrays that do not fit the tables or are not finite, before anything is forgotten.
         """
         ...
+
+
+def write_state(write: WriteRows, state: Mapping[str, TableState]) -> None:
+    """Write all rows of a state."""
+    for table, saved in state.items():
+        for name, values in saved.arrays.items():
+            write(table, name, saved.row_ids, values)
 
 
 def check_ids(ids: np.ndarray, spec: TablesSpec) -> None:
@@ -171,25 +246,39 @@ def check_gradients_shape(gradients: RowGradients, unique: UniqueIds, spec: Tabl
         raise ValueError(f"the scale of the row gradients must be finite, found {gradients.scale}")
 
 
-def check_state(state: dict[str, TableState], spec: TablesSpec) -> None:
+def check_state(state: Mapping[str, TableState], spec: TablesSpec) -> None:
     """Raise ValueError unless each table's rows fit `spec`, ascend and are finite; names table, array and row."""
     for table, saved in state.items():
-        if table not in STATE_ARRAYS:
-            raise ValueError(f"unknown table {table!r} in the state; known: {', '.join(STATE_ARRAYS)}")
-        _check_row_ids(saved.row_ids, table, spec)
-        if set(saved.arrays) != set(STATE_ARRAYS[table]):
-            raise ValueError(
-                f"{table} state must have the arrays {', '.join(STATE_ARRAYS[table])}; found {', '.join(saved.arrays)}"
-            )
-        shape = (saved.row_ids.size, spec.embedding_dim if table == DEEP else 1)
+        check_table(table, saved, spec)
         for name, array in saved.arrays.items():
-            if array.dtype != np.float32 or array.shape != shape:
-                raise ValueError(f"{table} {name} must be float32 {list(shape)}, found {_describe(array)}")
-            if not np.isfinite(array).all():
-                place = np.argwhere(~np.isfinite(array))[0]
-                raise ValueError(
-                    f"{table} {name} of row {saved.row_ids[place[0]]} is {array[tuple(place)]}; nothing was loaded"
-                )
+            if len(array) != saved.row_ids.size:
+                raise ValueError(f"{table} {name} must have {saved.row_ids.size} rows, found {_describe(array)}")
+            check_finite(table, name, saved.row_ids, array)
+
+
+def check_table(table: str, saved: TableSnapshot, spec: TablesSpec) -> None:
+    """Raise ValueError unless the rows of a table fit `spec`: its arrays with their widths, and ids that ascend."""
+    if table not in STATE_ARRAYS:
+        raise ValueError(f"unknown table {table!r} in the state; known: {', '.join(STATE_ARRAYS)}")
+    _check_row_ids(saved.row_ids, table, spec)
+    if set(saved.layout) != set(STATE_ARRAYS[table]):
+        raise ValueError(
+            f"{table} state must have the arrays {', '.join(STATE_ARRAYS[table])}; found {', '.join(saved.layout)}"
+        )
+    expected, rows = RowArray("float32", spec.embedding_dim if table == DEEP else 1), saved.row_ids.size
+    for name, found in saved.layout.items():
+        if found != expected:
+            raise ValueError(
+                f"{table} {name} must be {expected.dtype} {[rows, expected.width]}, "
+                f"found {found.dtype} {[rows, found.width]}"
+            )
+
+
+def check_finite(table: str, name: str, row_ids: np.ndarray, values: np.ndarray) -> None:
+    """Raise ValueError, naming the first row, unless all `values` [T, width] of `row_ids` [T] are finite."""
+    if not np.isfinite(values).all():
+        place = np.argwhere(~np.isfinite(values))[0]
+        raise ValueError(f"{table} {name} of row {row_ids[place[0]]} is {values[tuple(place)]}; nothing was loaded")
 
 
 def _check_row_ids(row_ids: np.ndarray, table: str, spec: TablesSpec) -> None:

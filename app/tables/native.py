@@ -1,19 +1,15 @@
-"""The tables in C++ (`csrc/`): slots in the order of first touch, and fused kernels on them.
-
-All calls release the GIL. `csrc/host_tables.h` says what each C function promises.
-"""
+"""The tables in C++: slots in the order of first touch, and fused kernels on them."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
+import logging
 import mmap
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -22,124 +18,43 @@ from app.tables.interface import (
     FTRL,
     LAZY_ADAM,
     STATE_ARRAYS,
-    WIDE,
+    RowArray,
     RowGradients,
     Rows,
     TablesSpec,
     TableState,
     UniqueIds,
+    WriteRows,
+    check_finite,
     check_gradients,
     check_gradients_shape,
     check_ids,
     check_ids_shape,
     check_state,
+    write_state,
 )
 from app.tables.memory_limit import require_memory
-from data_prep import shared_library
+from app.tables.native_library import (
+    BAD_ID,
+    COUNT,
+    HANDLE,
+    NO_MEMORY,
+    OK,
+    TABLE_NUMBERS,
+    UNKNOWN_ISA,
+    Batch,
+    Ftrl,
+    LazyAdam,
+    Spec,
+    load,
+)
+from app.tables.native_snapshot import NativeSnapshot, NativeTableSnapshot
 
-OK, BAD_ID, NO_MEMORY, UNKNOWN_ISA = range(4)  # HostTablesStatus
-TABLE_NUMBERS = {WIDE: 0, DEEP: 1}  # HostTablesTable
+log = logging.getLogger(__name__)
+
 HUGE_PAGE = 2 << 20
 MAX_POSITIONS = 2**31 - 1  # positions of a batch are int32
 MAX_TOUCHED = 2**31 - 2  # slots are int32, and the map keeps slot + 1
-
-
-class _Spec(ctypes.Structure):
-    _fields_ = [
-        ("vocabulary_size", ctypes.c_int64),
-        ("embedding_dim", ctypes.c_int64),
-        ("seed", ctypes.c_uint64),
-        ("initial_scale", ctypes.c_float),
-        ("initial_accumulator", ctypes.c_float),
-        ("num_threads", ctypes.c_int32),
-    ]
-
-
-class _Batch(ctypes.Structure):
-    _fields_ = [
-        ("num_rows", ctypes.c_int64),
-        ("num_fields", ctypes.c_int64),
-        ("num_unique", ctypes.c_int64),
-        ("values", ctypes.c_void_p),
-        ("inverse", ctypes.c_void_p),
-        ("offsets", ctypes.c_void_p),
-        ("positions", ctypes.c_void_p),
-    ]
-
-
-class _Ftrl(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_float) for name in ("learning_rate", "l1", "l2")]
-
-
-class _LazyAdam(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_float) for name in ("corrected_rate", "beta1", "beta2", "epsilon", "l2_coef")]
-
-
-_HANDLE, _ARRAY, _COUNT = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64
-_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
-    "create": (ctypes.c_int, [ctypes.POINTER(_Spec), ctypes.POINTER(_HANDLE)]),
-    "destroy": (None, [_HANDLE]),
-    "isa": (ctypes.c_char_p, [_HANDLE]),
-    "unique": (ctypes.c_int, [_HANDLE, _ARRAY, ctypes.c_int32, _COUNT, *[_ARRAY] * 4, ctypes.POINTER(_COUNT)]),
-    "find": (_COUNT, [_HANDLE, _ARRAY, _COUNT, _ARRAY]),
-    "growth_bytes": (_COUNT, [_HANDLE, _COUNT]),
-    "touch": (ctypes.c_int, [_HANDLE, _ARRAY, _COUNT, _ARRAY]),
-    "lookup": (None, [_HANDLE, ctypes.POINTER(_Batch), *[_ARRAY] * 5]),
-    "all_finite": (ctypes.c_int32, [_HANDLE, _ARRAY, _COUNT]),
-    "ftrl": (
-        None,
-        [_HANDLE, ctypes.POINTER(_Batch), _ARRAY, _ARRAY, ctypes.c_float, ctypes.POINTER(_Ftrl)],
-    ),
-    "lazy_adam": (
-        None,
-        [_HANDLE, ctypes.POINTER(_Batch), _ARRAY, _ARRAY, ctypes.c_float, ctypes.POINTER(_LazyAdam)],
-    ),
-    "num_touched": (_COUNT, [_HANDLE]),
-    "touched": (ctypes.c_int, [_HANDLE, _ARRAY, _ARRAY]),
-    "read": (None, [_HANDLE, ctypes.c_int, _ARRAY, _COUNT, *[_ARRAY] * 3]),
-    "write": (None, [_HANDLE, ctypes.c_int, _ARRAY, _COUNT, *[_ARRAY] * 3]),
-    "clear": (None, [_HANDLE]),
-}
-
-
-def library_path() -> Path:
-    """Where the library is, or would be; the environment variable HOST_TABLES_LIBRARY names another."""
-    return shared_library.library_path(Path(__file__).parent / "csrc", "host_tables", "HOST_TABLES_LIBRARY")
-
-
-def is_available() -> bool:
-    """Whether the library is built and can be loaded here."""
-    try:
-        load()
-    except OSError:
-        return False
-    return True
-
-
-@functools.cache
-def load() -> ctypes.CDLL:
-    """The library. Raises OSError saying what is missing and how to build it."""
-    signatures = {f"host_tables_{name}": signature for name, signature in _SIGNATURES.items()}
-    with _patient_openmp():
-        return shared_library.load_library(
-            library_path(), "host tables are", signatures, otherwise="choose another table backend"
-        )
-
-
-@contextlib.contextmanager
-def _patient_openmp() -> Iterator[None]:
-    """OpenMP's threads sleep between kernels, unless the environment says otherwise.
-
-    By default they spin, on the cores that MindSpore's threads need; with one other busy thread on two cores a
-    lookup took 32 ms so, and 14 ms with sleeping threads. OpenMP reads the variable as it is loaded.
-    """
-    inherited = os.environ.get("OMP_WAIT_POLICY")
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    try:
-        yield
-    finally:
-        if inherited is None:
-            del os.environ["OMP_WAIT_POLICY"]
 
 
 @dataclass(frozen=True)
@@ -152,10 +67,10 @@ class NativeUniqueIds(UniqueIds):
     offsets: np.ndarray
     positions: np.ndarray
 
-    def as_struct(self) -> _Batch:
+    def as_struct(self) -> Batch:
         """The same for C; valid as long as this object lives."""
         arrays = (self.values, self.inverse, self.offsets, self.positions)
-        return _Batch(*self.shape, self.values.size, *(_address(array) for array in arrays))
+        return Batch(*self.shape, self.values.size, *(_address(array) for array in arrays))
 
 
 class NativeTables:
@@ -173,10 +88,11 @@ class NativeTables:
         self._library = load()
         self._handle = self._create()
         self._deep_buffers = (_HugeBuffer(), _HugeBuffer())
+        self._snapshot: NativeSnapshot | None = None
 
     def _create(self) -> ctypes.c_void_p:
-        spec, handle = self.spec, _HANDLE()
-        options = _Spec(
+        spec, handle = self.spec, HANDLE()
+        options = Spec(
             spec.vocabulary_size,
             spec.embedding_dim,
             spec.seed % 2**64,
@@ -213,7 +129,7 @@ class NativeTables:
             (np.int64, ids.size), (np.int32, ids.size), (np.int32, ids.size + 1), (np.int32, ids.size)
         )
         outputs = (_address(array) for array in (values, inverse, offsets, positions))
-        num_unique = _COUNT()
+        num_unique = COUNT()
         status = self._library.host_tables_unique(
             self._handle, _address(ids), ids.itemsize, ids.size, *outputs, ctypes.byref(num_unique)
         )
@@ -245,6 +161,7 @@ class NativeTables:
         if not checked and not (self.all_finite(deep) and self.all_finite(wide)):
             check_gradients(gradients, unique, self.spec)
         slots = self.touch(unique.values)
+        self._before_change(slots)
         self.step += 1
         start = time.perf_counter()
         self.update_wide(unique, slots, wide, gradients.scale)
@@ -255,7 +172,7 @@ class NativeTables:
     def update_wide(self, unique: NativeUniqueIds, slots: np.ndarray, gradient: np.ndarray, scale: float) -> None:
         """The FTRL step of `update` alone; `slots` as `touch` gives them, `gradient` [B]."""
         options = self.spec.wide_optimizer
-        ftrl = _Ftrl(options.learning_rate, options.l1, options.l2)
+        ftrl = Ftrl(options.learning_rate, options.l1, options.l2)
         batch = ctypes.byref(unique.as_struct())
         self._library.host_tables_ftrl(
             self._handle, batch, _address(slots), _address(gradient), scale, ctypes.byref(ftrl)
@@ -265,7 +182,7 @@ class NativeTables:
         """The LazyAdam step of `update` alone, number `self.step`; `gradient` [B, C * D]."""
         options = self.spec.deep_optimizer
         rate = options.corrected_rate(self.step)
-        lazy_adam = _LazyAdam(rate, options.beta1, options.beta2, options.epsilon, self.spec.l2_coef)
+        lazy_adam = LazyAdam(rate, options.beta1, options.beta2, options.epsilon, self.spec.l2_coef)
         batch = ctypes.byref(unique.as_struct())
         self._library.host_tables_lazy_adam(
             self._handle, batch, _address(slots), _address(gradient), scale, ctypes.byref(lazy_adam)
@@ -292,29 +209,116 @@ class NativeTables:
 
     def state(self) -> dict[str, TableState]:
         """See `HostTables.state`."""
+        row_ids, slots = self._touched_rows()
+        return {table: TableState(row_ids, self._read(table, slots)) for table in STATE_ARRAYS}
+
+    def _touched_rows(self) -> tuple[np.ndarray, np.ndarray]:
+        """The ids of the touched rows, int64 [T] ascending, and their slots, int32 [T]."""
         num_rows = self._library.host_tables_num_touched(self._handle)
         row_ids, slots = np.empty(num_rows, np.int64), np.empty(num_rows, np.int32)
         if self._library.host_tables_touched(self._handle, _address(row_ids), _address(slots)) == NO_MEMORY:
             raise MemoryError(f"no memory to sort the ids of {num_rows:,} touched rows")
-        return {table: TableState(row_ids, self._read(table, slots)) for table in STATE_ARRAYS}
-
-    def load_state(self, state: dict[str, TableState], step: int) -> None:
-        """See `HostTables.load_state`; after a MemoryError the tables are empty."""
-        check_state(state, self.spec)
-        self._library.host_tables_clear(self._handle)
-        self.step = step
-        for table, saved in state.items():
-            slots = self.touch(np.ascontiguousarray(saved.row_ids))
-            arrays = [np.ascontiguousarray(saved.arrays[name]) for name in STATE_ARRAYS[table]]
-            addresses = (_address(array) for array in arrays)
-            self._library.host_tables_write(self._handle, TABLE_NUMBERS[table], _address(slots), slots.size, *addresses)
+        return row_ids, slots
 
     def _read(self, table: str, slots: np.ndarray) -> dict[str, np.ndarray]:
-        width = self.spec.embedding_dim if table == DEEP else 1
-        arrays = {name: np.empty((slots.size, width), np.float32) for name in STATE_ARRAYS[table]}
-        addresses = (_address(array) for array in arrays.values())
-        self._library.host_tables_read(self._handle, TABLE_NUMBERS[table], _address(slots), slots.size, *addresses)
+        layout = self._layout(table).items()
+        arrays = {name: np.empty((slots.size, width), dtype) for name, (dtype, width) in layout}
+        for number, values in enumerate(arrays.values()):
+            self._library.host_tables_read(
+                self._handle, TABLE_NUMBERS[table], number, _address(slots), slots.size, _address(values)
+            )
         return arrays
+
+    def _layout(self, table: str) -> dict[str, RowArray]:
+        return dict.fromkeys(STATE_ARRAYS[table], RowArray("float32", self.spec.embedding_dim if table == DEEP else 1))
+
+    def snapshot(self, changed_only: bool) -> NativeSnapshot:
+        """See `HostTables.snapshot`; no row is copied but those that are updated before the release."""
+        self._end_snapshot()
+        row_ids, slots = self._touched_rows()
+        flags = np.empty(slots.size, bool)
+        self._library.host_tables_take_changed(self._handle, _address(flags))
+        changed_slots = np.flatnonzero(flags).astype(np.int32)
+        if changed_only:
+            included = flags[slots]
+            row_ids, slots = row_ids[included], slots[included]
+        if self._library.host_tables_open_snapshot(self._handle, _address(slots), slots.size) == NO_MEMORY:
+            self._mark_changed(changed_slots)
+            raise MemoryError(f"no memory for a snapshot of {slots.size:,} rows")
+        tables = {
+            table: NativeTableSnapshot(table, row_ids, slots, self._layout(table), self._read_snapshot, [])
+            for table in STATE_ARRAYS
+        }
+        self._snapshot = NativeSnapshot(tables, changed_slots)
+        return self._snapshot
+
+    def _read_snapshot(self, table: str, name: str, slots: np.ndarray, values: np.ndarray) -> None:
+        # One thread: in the background a second one would take the training's other core.
+        arguments = (TABLE_NUMBERS[table], STATE_ARRAYS[table].index(name), _address(slots), slots.size)
+        self._library.host_tables_read_snapshot(self._handle, *arguments, _address(values), 1)
+
+    def _before_change(self, slots: np.ndarray) -> None:
+        """To be called before the states of `slots` change: preserves them where a snapshot needs them."""
+        if self._snapshot is not None and not self._preserve(slots):
+            log.warning("warning: no memory to train on while a checkpoint is written: waiting for it")
+            self._snapshot.awaited.set()
+            self._snapshot.released.wait()
+            self._end_snapshot()
+        self._mark_changed(slots)
+
+    def _preserve(self, slots: np.ndarray) -> bool:
+        assert self._snapshot is not None
+        if self._snapshot.released.is_set():
+            self._end_snapshot()
+            return True
+        if growth_bytes := self._library.host_tables_preserve_bytes(self._handle, slots.size):
+            try:
+                require_memory(growth_bytes, "keeping rows for the checkpoint that is being written")
+            except MemoryError:
+                return False
+        return bool(self._library.host_tables_preserve(self._handle, _address(slots), slots.size) == OK)
+
+    def _mark_changed(self, slots: np.ndarray) -> None:
+        if self._library.host_tables_mark_changed(self._handle, _address(slots), slots.size) == NO_MEMORY:
+            raise MemoryError("no memory for a bit a row")
+
+    def _end_snapshot(self) -> None:
+        """What its release could not do in its own thread."""
+        if self._snapshot is None:
+            return
+        self._library.host_tables_close_snapshot(self._handle)
+        if not self._snapshot.saved:
+            self._mark_changed(self._snapshot.changed_slots)
+        self._snapshot = None
+
+    def load_state(self, state: Mapping[str, TableState], step: int) -> None:
+        """See `HostTables.load_state`; after a MemoryError the tables are empty."""
+        check_state(state, self.spec)
+        with self.loading(step) as write:
+            write_state(write, state)
+
+    @contextlib.contextmanager
+    def loading(self, step: int) -> Iterator[WriteRows]:
+        """See `HostTables.loading`."""
+        self._forget(step)
+        try:
+            yield self._write
+        except BaseException:
+            self._forget(step=0)
+            raise
+
+    def _forget(self, step: int) -> None:
+        self._snapshot = None
+        self._library.host_tables_clear(self._handle)
+        self.step = step
+
+    def _write(self, table: str, name: str, row_ids: np.ndarray, values: np.ndarray) -> None:
+        values = np.ascontiguousarray(values)
+        if not self.all_finite(values):
+            check_finite(table, name, row_ids, values)
+        slots = self.touch(np.ascontiguousarray(row_ids))
+        arguments = (TABLE_NUMBERS[table], STATE_ARRAYS[table].index(name), _address(slots), slots.size)
+        self._library.host_tables_write(self._handle, *arguments, _address(values))
 
     def _find(self, row_ids: np.ndarray) -> tuple[np.ndarray, int]:
         """Slots of `row_ids`, -1 where a row is untouched, and how many are."""

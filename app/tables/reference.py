@@ -6,6 +6,8 @@ Flat arrays of V rows, so it is for vocabularies that fit comfortably.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -20,12 +22,16 @@ from app.tables.interface import (
     TablesSpec,
     TableState,
     UniqueIds,
+    WriteRows,
+    check_finite,
     check_gradients,
     check_gradients_shape,
     check_ids,
     check_state,
+    write_state,
 )
 from app.tables.optimizers import ftrl_step, lazy_adam_step
+from app.tables.snapshot import ChangedRows, CopiedSnapshot, copied_snapshot
 
 
 class ReferenceTables:
@@ -34,7 +40,7 @@ class ReferenceTables:
     def __init__(self, spec: TablesSpec) -> None:
         self.spec = spec
         self.update_seconds: dict[str, float] = {}
-        self.load_state({}, step=0)
+        self._forget(step=0)
 
     def unique(self, ids: np.ndarray) -> UniqueIds:
         """See `HostTables.unique`; the values are ascending."""
@@ -59,6 +65,7 @@ class ReferenceTables:
         check(gradients, unique, self.spec)
         self.step += 1
         self._touched[unique.values] = True
+        self._changed.mark(unique.values)
         start = time.perf_counter()
         self._update_wide(unique, gradients)
         middle = time.perf_counter()
@@ -88,22 +95,44 @@ class ReferenceTables:
 
     def state(self) -> dict[str, TableState]:
         """See `HostTables.state`."""
-        row_ids = np.flatnonzero(self._touched).astype(np.int64)
+        return self._state_of(np.flatnonzero(self._touched).astype(np.int64))
+
+    def _state_of(self, row_ids: np.ndarray) -> dict[str, TableState]:
         return {
             table: TableState(row_ids, {name: array[row_ids] for name, array in arrays.items()})
             for table, arrays in self._arrays.items()
         }
 
-    def load_state(self, state: dict[str, TableState], step: int) -> None:
+    def snapshot(self, changed_only: bool) -> CopiedSnapshot:
+        """See `HostTables.snapshot`."""
+        return copied_snapshot(self._changed, self._touched, changed_only, self._state_of)
+
+    def load_state(self, state: Mapping[str, TableState], step: int) -> None:
         """See `HostTables.load_state`."""
         check_state(state, self.spec)
+        with self.loading(step) as write:
+            write_state(write, state)
+
+    @contextmanager
+    def loading(self, step: int) -> Iterator[WriteRows]:
+        """See `HostTables.loading`."""
+        self._forget(step)
+        try:
+            yield self._write
+        except BaseException:
+            self._forget(step=0)
+            raise
+
+    def _write(self, table: str, name: str, row_ids: np.ndarray, values: np.ndarray) -> None:
+        check_finite(table, name, row_ids, values)
+        self._touched[row_ids] = True
+        self._arrays[table][name][row_ids] = values
+
+    def _forget(self, step: int) -> None:
         self.step = step
         self._arrays = initial_arrays(self.spec)
         self._touched = np.zeros(self.spec.vocabulary_size, bool)
-        for table, saved in state.items():
-            self._touched[saved.row_ids] = True
-            for name, array in self._arrays[table].items():
-                array[saved.row_ids] = saved.arrays[name]
+        self._changed = ChangedRows(self.spec.vocabulary_size)
 
 
 def initial_arrays(spec: TablesSpec) -> dict[str, dict[str, np.ndarray]]:

@@ -14,6 +14,8 @@ D embedding width, V vocabulary size.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import mindspore as ms
@@ -22,9 +24,20 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from app import parameters
 from app.device import deprecations_silenced
-from app.tables.interface import STATE_ARRAYS, TablesSpec, TableState, UniqueIds, check_ids, check_state
+from app.tables.interface import (
+    STATE_ARRAYS,
+    TablesSpec,
+    TableState,
+    UniqueIds,
+    WriteRows,
+    check_finite,
+    check_ids,
+    check_state,
+    write_state,
+)
 from app.tables.optimizers import FtrlOptions
 from app.tables.reference import initial_arrays
+from app.tables.snapshot import ChangedRows, CopiedSnapshot, copied_snapshot
 
 HOST = "CPU"
 MAX_VOCABULARY = 2**31
@@ -131,6 +144,7 @@ class StockTables:
         self.num_looked_up_numeric = num_looked_up_numeric
         self.parameters = TableParameters(spec)
         self.touched = np.zeros(spec.vocabulary_size, bool)
+        self.changed = ChangedRows(spec.vocabulary_size)
 
     def unique(self, ids: np.ndarray) -> StockIds:
         """See `HostTables.unique`; `ids` are those of the C categorical fields."""
@@ -144,9 +158,17 @@ class StockTables:
         first_seen[first] = 1
         return StockIds((ids.shape[0], ids.shape[1]), values, inverse.reshape(-1), ids.astype(np.int32), first_seen)
 
+    def note_update(self, unique: UniqueIds) -> None:
+        """Count one update, of the rows of `unique`."""
+        self.step += 1
+        self.touched[unique.values] = True
+        self.changed.mark(unique.values)
+
     def state(self) -> dict[str, TableState]:
         """See `HostTables.state`."""
-        row_ids = np.flatnonzero(self.touched).astype(np.int64)
+        return self._state_of(np.flatnonzero(self.touched).astype(np.int64))
+
+    def _state_of(self, row_ids: np.ndarray) -> dict[str, TableState]:
         return {
             table: TableState(
                 row_ids, {name: parameter.asnumpy()[row_ids] for name, parameter in self._parameters(table).items()}
@@ -154,19 +176,40 @@ class StockTables:
             for table in STATE_ARRAYS
         }
 
-    def load_state(self, state: dict[str, TableState], step: int) -> None:
+    def snapshot(self, changed_only: bool) -> CopiedSnapshot:
+        """See `HostTables.snapshot`."""
+        return copied_snapshot(self.changed, self.touched, changed_only, self._state_of)
+
+    def load_state(self, state: Mapping[str, TableState], step: int) -> None:
         """See `HostTables.load_state`."""
         check_state(state, self.spec)
-        self.step = step
-        self.touched[:] = False
+        with self.loading(step) as write:
+            write_state(write, state)
+
+    @contextmanager
+    def loading(self, step: int) -> Iterator[WriteRows]:
+        """See `HostTables.loading`; the parameters are written when the block is over."""
         arrays = initial_arrays(self.spec)
-        for table, saved in state.items():
-            self.touched[saved.row_ids] = True
-            for name, values in saved.arrays.items():
-                arrays[table][name][saved.row_ids] = values
-        for table, by_name in arrays.items():
-            for name, parameter in self._parameters(table).items():
-                parameters.write(parameter, by_name[name])
+        self.step = 0
+        self.touched[:] = False
+        self.changed = ChangedRows(self.spec.vocabulary_size)
+
+        def write(table: str, name: str, row_ids: np.ndarray, values: np.ndarray) -> None:
+            check_finite(table, name, row_ids, values)
+            self.touched[row_ids] = True
+            arrays[table][name][row_ids] = values
+
+        try:
+            yield write
+            self.step = step
+        except BaseException:
+            self.touched[:] = False
+            arrays = initial_arrays(self.spec)
+            raise
+        finally:
+            for table, by_name in arrays.items():
+                for name, parameter in self._parameters(table).items():
+                    parameters.write(parameter, by_name[name])
 
     def _parameters(self, table: str) -> dict[str, Parameter]:
         return {name: getattr(self.parameters, f"{table}_{name}") for name in STATE_ARRAYS[table]}

@@ -5,10 +5,12 @@
 #include <new>
 #include <vector>
 
+#include "changed_slots.h"
 #include "initial_rows.h"
 #include "kernels.h"
 #include "row_map.h"
 #include "row_slabs.h"
+#include "snapshot.h"
 #include "unique_ids.h"
 
 struct HostTables {
@@ -17,13 +19,16 @@ struct HostTables {
         kernels(chosen),
         initial(host_tables::initial_values(given.seed, given.initial_scale, given.initial_accumulator)),
         map(given.vocabulary_size),
-        slabs(given.vocabulary_size, given.embedding_dim) {}
+        slabs(given.vocabulary_size, given.embedding_dim),
+        snapshot(given.vocabulary_size, given.embedding_dim) {}
 
   HostTablesSpec spec;
   const host_tables::Kernels& kernels;
   host_tables::InitialValues initial;
   host_tables::RowMap map;
   host_tables::RowSlabs slabs;
+  host_tables::ChangedSlots changed;
+  host_tables::Snapshot snapshot;
   host_tables::UniqueScratchPool unique_scratch;
 };
 
@@ -41,18 +46,6 @@ HostTablesStatus status_of(UniqueStatus status) {
     default:
       return HOST_TABLES_OK;
   }
-}
-
-// Where each state of a slot lies in one table, and how wide it is.
-struct TableStates {
-  std::int64_t width;
-  float* states;
-};
-
-TableStates states_of(const HostTables& tables, HostTablesTable table, std::int32_t slot) {
-  const host_tables::Slots slots = tables.slabs.view();
-  if (table == HOST_TABLES_WIDE) return {1, host_tables::wide_state(slots, slot)};
-  return {tables.spec.embedding_dim, host_tables::deep_state(slots, slot)};
 }
 
 }  // namespace
@@ -158,31 +151,73 @@ HostTablesStatus host_tables_touched(const HostTables* tables, int64_t* row_ids,
   }
 }
 
-void host_tables_read(const HostTables* tables, HostTablesTable table, const int32_t* slots, int64_t count,
-                      float* first, float* second, float* third) {
-#pragma omp parallel for num_threads(tables->spec.num_threads) schedule(static)
-  for (int64_t i = 0; i < count; ++i) {
-    const TableStates of_row = states_of(*tables, table, slots[i]);
-    const std::size_t bytes = static_cast<std::size_t>(of_row.width) * sizeof(float);
-    std::memcpy(first + i * of_row.width, of_row.states, bytes);
-    std::memcpy(second + i * of_row.width, of_row.states + of_row.width, bytes);
-    std::memcpy(third + i * of_row.width, of_row.states + 2 * of_row.width, bytes);
+HostTablesStatus host_tables_mark_changed(HostTables* tables, const int32_t* slots, int64_t count) {
+  try {
+    tables->changed.mark(slots, count, tables->map.size());
+    return HOST_TABLES_OK;
+  } catch (const std::bad_alloc&) {
+    return HOST_TABLES_NO_MEMORY;
   }
 }
 
-void host_tables_write(HostTables* tables, HostTablesTable table, const int32_t* slots, int64_t count,
-                       const float* first, const float* second, const float* third) {
+void host_tables_take_changed(HostTables* tables, uint8_t* changed) {
+  tables->changed.take(changed, tables->map.size());
+}
+
+HostTablesStatus host_tables_open_snapshot(HostTables* tables, const int32_t* slots, int64_t count) {
+  try {
+    const bool opened = tables->snapshot.open(tables->slabs.view(), tables->map.size(), slots, count);
+    return opened ? HOST_TABLES_OK : HOST_TABLES_NO_MEMORY;
+  } catch (const std::bad_alloc&) {
+    return HOST_TABLES_NO_MEMORY;
+  }
+}
+
+int64_t host_tables_preserve_bytes(const HostTables* tables, int64_t count) {
+  return tables->snapshot.is_open() ? static_cast<int64_t>(tables->snapshot.growth_bytes(count)) : 0;
+}
+
+HostTablesStatus host_tables_preserve(HostTables* tables, const int32_t* slots, int64_t count) {
+  if (!tables->snapshot.is_open()) return HOST_TABLES_OK;
+  try {
+    return tables->snapshot.preserve(slots, count, tables->spec.num_threads) ? HOST_TABLES_OK : HOST_TABLES_NO_MEMORY;
+  } catch (const std::bad_alloc&) {
+    return HOST_TABLES_NO_MEMORY;
+  }
+}
+
+void host_tables_read_snapshot(const HostTables* tables, HostTablesTable table, int32_t array, const int32_t* slots,
+                               int64_t count, float* values, int32_t num_threads) {
+  tables->snapshot.read(table, array, slots, count, values, num_threads);
+}
+
+void host_tables_close_snapshot(HostTables* tables) { tables->snapshot.close(); }
+
+void host_tables_read(const HostTables* tables, HostTablesTable table, int32_t array, const int32_t* slots,
+                      int64_t count, float* values) {
+  const host_tables::Slots view = tables->slabs.view();
+  const std::int64_t width = host_tables::array_width(view, table, array);
 #pragma omp parallel for num_threads(tables->spec.num_threads) schedule(static)
   for (int64_t i = 0; i < count; ++i) {
-    const TableStates of_row = states_of(*tables, table, slots[i]);
-    const std::size_t bytes = static_cast<std::size_t>(of_row.width) * sizeof(float);
-    std::memcpy(of_row.states, first + i * of_row.width, bytes);
-    std::memcpy(of_row.states + of_row.width, second + i * of_row.width, bytes);
-    std::memcpy(of_row.states + 2 * of_row.width, third + i * of_row.width, bytes);
+    const float* const state = host_tables::array_values(view, table, array, slots[i]);
+    std::memcpy(values + i * width, state, static_cast<std::size_t>(width) * sizeof(float));
+  }
+}
+
+void host_tables_write(HostTables* tables, HostTablesTable table, int32_t array, const int32_t* slots, int64_t count,
+                       const float* values) {
+  const host_tables::Slots view = tables->slabs.view();
+  const std::int64_t width = host_tables::array_width(view, table, array);
+#pragma omp parallel for num_threads(tables->spec.num_threads) schedule(static)
+  for (int64_t i = 0; i < count; ++i) {
+    float* const state = host_tables::array_values(view, table, array, slots[i]);
+    std::memcpy(state, values + i * width, static_cast<std::size_t>(width) * sizeof(float));
   }
 }
 
 void host_tables_clear(HostTables* tables) {
   tables->map = host_tables::RowMap(tables->spec.vocabulary_size);
   tables->slabs = host_tables::RowSlabs(tables->spec.vocabulary_size, tables->spec.embedding_dim);
+  tables->changed = host_tables::ChangedSlots();
+  tables->snapshot = host_tables::Snapshot(tables->spec.vocabulary_size, tables->spec.embedding_dim);
 }

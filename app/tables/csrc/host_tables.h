@@ -4,7 +4,7 @@
 // Arrays are dense and row-major. Outputs must not overlap inputs or each other.
 //
 // Threads: one call at a time on a handle, but for host_tables_unique, which reads nothing that other
-// calls change and may run beside any of them. The results are the same bits for any number of threads and
+// calls change and may run beside any of them, and host_tables_read_snapshot. The results are the same bits for any number of threads and
 // any instruction set.
 
 #ifndef HOST_TABLES_H_
@@ -105,13 +105,27 @@ HOST_TABLES_API void host_tables_lazy_adam(HostTables* tables, const HostTablesB
 HOST_TABLES_API int64_t host_tables_num_touched(const HostTables* tables);
 HOST_TABLES_API HostTablesStatus host_tables_touched(const HostTables* tables, int64_t* row_ids, int32_t* slots);
 
-// Copies the state of the rows in `slots` [count] out of, or into, three arrays [count, width] of a table.
-// wide: row, accumulator, linear (width 1); deep: row, first moment, second moment (width D).
-HOST_TABLES_API void host_tables_read(const HostTables* tables, HostTablesTable table, const int32_t* slots,
-                                      int64_t count, float* first, float* second, float* third);
-HOST_TABLES_API void host_tables_write(HostTables* tables, HostTablesTable table, const int32_t* slots,
-                                       int64_t count, const float* first, const float* second,
-                                       const float* third);
+// Copies one state array of the rows in `slots` [count] out of, or into, `values` [count, width].
+// wide: 0 row, 1 accumulator, 2 linear (width 1); deep: 0 row, 1 first moment, 2 second moment (width D).
+HOST_TABLES_API void host_tables_read(const HostTables* tables, HostTablesTable table, int32_t array,
+                                      const int32_t* slots, int64_t count, float* values);
+HOST_TABLES_API void host_tables_write(HostTables* tables, HostTablesTable table, int32_t array,
+                                       const int32_t* slots, int64_t count, const float* values);
+
+// Which rows were updated: marks `slots` [count]; gives 1 or 0 for each slot in `changed` [touched rows], and forgets.
+HOST_TABLES_API HostTablesStatus host_tables_mark_changed(HostTables* tables, const int32_t* slots, int64_t count);
+HOST_TABLES_API void host_tables_take_changed(HostTables* tables, uint8_t* changed);
+
+// A snapshot of the rows in `slots` [count], one at a time. While it is open host_tables_preserve comes before every
+// change of a state; HOST_TABLES_NO_MEMORY: nothing has changed. It asks for host_tables_preserve_bytes at most.
+// host_tables_read_snapshot, like host_tables_read, may run beside any other call but those that open and close.
+HOST_TABLES_API HostTablesStatus host_tables_open_snapshot(HostTables* tables, const int32_t* slots, int64_t count);
+HOST_TABLES_API int64_t host_tables_preserve_bytes(const HostTables* tables, int64_t count);
+HOST_TABLES_API HostTablesStatus host_tables_preserve(HostTables* tables, const int32_t* slots, int64_t count);
+HOST_TABLES_API void host_tables_read_snapshot(const HostTables* tables, HostTablesTable table, int32_t array,
+                                               const int32_t* slots, int64_t count, float* values,
+                                               int32_t num_threads);
+HOST_TABLES_API void host_tables_close_snapshot(HostTables* tables);
 
 // Forgets all touched rows and gives their memory back.
 HOST_TABLES_API void host_tables_clear(HostTables* tables);

@@ -25,6 +25,8 @@ class RowSlabs {
   std::size_t growth_bytes(std::int64_t num_slots) const;
   // Slabs for `num_slots` slots in all; false where there is no memory: what was there stays as it was.
   bool reserve(std::int64_t num_slots);
+  // Keeps view() as it is while reserve() goes on to `num_slots` slots in all. May throw std::bad_alloc.
+  void reserve_list(std::int64_t num_slots) { slabs_.reserve(static_cast<std::size_t>(slabs_for(num_slots))); }
 
  private:
   std::int64_t slabs_for(std::int64_t num_slots) const;

@@ -9,6 +9,8 @@
 
 #include <cstdint>
 
+#include "host_tables.h"
+
 namespace host_tables {
 
 constexpr std::int64_t kStatesPerRow = 3;
@@ -31,6 +33,17 @@ static inline float* wide_state(const Slots& slots, std::int32_t slot) {
   float* const wide_part =
       slots.slabs[slot >> slots.slab_bits] + (kStatesPerRow * slots.embedding_dim << slots.slab_bits);
   return wide_part + place * kStatesPerRow;
+}
+
+// How many values of 4 bytes a row has in state array number `array` of a table.
+static inline std::int64_t array_width(const Slots& slots, HostTablesTable table, int) {
+  return table == HOST_TABLES_WIDE ? 1 : slots.embedding_dim;
+}
+
+// Where they lie.
+static inline float* array_values(const Slots& slots, HostTablesTable table, int array, std::int32_t slot) {
+  return table == HOST_TABLES_WIDE ? wide_state(slots, slot) + array
+                                   : deep_state(slots, slot) + array * slots.embedding_dim;
 }
 
 }  // namespace host_tables

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from app.tables import native
+from app.tables import native_library as library
 from app.tables.interface import HostTables, RowGradients, TablesSpec
 from app.tables.native import NativeTables
 from app.tables.optimizers import AdamOptions, FtrlOptions
@@ -18,7 +18,7 @@ BACKENDS = {"reference": ReferenceTables, "native": NativeTables}
 def require_native() -> None:
     """Without the library its tests are skipped; in CI that would hide a broken build."""
     try:
-        native.load()
+        library.load()
     except OSError as error:
         if "CI" in os.environ:
             pytest.fail(str(error))

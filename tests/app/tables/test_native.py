@@ -1,7 +1,5 @@
 """What only the native tables promise: the same bits everywhere, memory by touched rows, errors of their own."""
 
-import _ctypes
-import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -203,43 +201,3 @@ except MemoryError as error:
     assert "the address space (RLIMIT_AS) is" in result.stdout
     assert "storing 999,990 new rows beside 10 touched ones" in result.stdout
     assert result.stdout.split()[-1] == "10"
-
-
-def test_a_missing_library_says_how_to_build_it(monkeypatch, tmp_path):
-    monkeypatch.setenv("HOST_TABLES_LIBRARY", str(tmp_path / "libhost_tables.so"))
-    native.load.cache_clear()
-    assert not native.is_available()
-    with pytest.raises(FileNotFoundError, match=r"libhost_tables.so is missing; run `make native`"):
-        native.load()
-
-
-def test_a_broken_library_says_how_to_build_it(monkeypatch, tmp_path):
-    (tmp_path / "libhost_tables.so").write_text("not a library")
-    monkeypatch.setenv("HOST_TABLES_LIBRARY", str(tmp_path / "libhost_tables.so"))
-    native.load.cache_clear()
-    with pytest.raises(OSError, match=r"cannot be loaded: .*; run `make native`"):
-        native.load()
-
-
-def test_a_library_of_another_version_says_how_to_build_it(monkeypatch):
-    monkeypatch.setenv("HOST_TABLES_LIBRARY", _ctypes.__file__)
-    native.load.cache_clear()
-    with pytest.raises(OSError, match=r"cannot be loaded: .*undefined symbol: host_tables_.*; run `make native`"):
-        native.load()
-
-
-def test_loading_the_library_leaves_the_environment_as_it_was(monkeypatch):
-    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    native.load.cache_clear()
-    native.load()
-    assert "OMP_WAIT_POLICY" not in os.environ
-    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
-    native.load.cache_clear()
-    native.load()
-    assert os.environ["OMP_WAIT_POLICY"] == "active"
-
-
-@pytest.fixture(autouse=True)
-def _load_afresh():
-    yield
-    native.load.cache_clear()

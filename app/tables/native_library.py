@@ -1,0 +1,132 @@
+"""The library of the native tables (`csrc/`): its functions and structures as ctypes has them, and how it is loaded.
+
+All calls release the GIL. `csrc/host_tables.h` says what each function promises.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from app.tables.interface import DEEP, WIDE
+from data_prep import shared_library
+
+OK, BAD_ID, NO_MEMORY, UNKNOWN_ISA = range(4)  # HostTablesStatus
+TABLE_NUMBERS = {WIDE: 0, DEEP: 1}  # HostTablesTable
+
+
+class Spec(ctypes.Structure):
+    """HostTablesSpec."""
+
+    _fields_ = [
+        ("vocabulary_size", ctypes.c_int64),
+        ("embedding_dim", ctypes.c_int64),
+        ("seed", ctypes.c_uint64),
+        ("initial_scale", ctypes.c_float),
+        ("initial_accumulator", ctypes.c_float),
+        ("num_threads", ctypes.c_int32),
+    ]
+
+
+class Batch(ctypes.Structure):
+    """HostTablesBatch."""
+
+    _fields_ = [
+        ("num_rows", ctypes.c_int64),
+        ("num_fields", ctypes.c_int64),
+        ("num_unique", ctypes.c_int64),
+        ("values", ctypes.c_void_p),
+        ("inverse", ctypes.c_void_p),
+        ("offsets", ctypes.c_void_p),
+        ("positions", ctypes.c_void_p),
+    ]
+
+
+class Ftrl(ctypes.Structure):
+    """HostTablesFtrl."""
+
+    _fields_ = [(name, ctypes.c_float) for name in ("learning_rate", "l1", "l2")]
+
+
+class LazyAdam(ctypes.Structure):
+    """HostTablesLazyAdam."""
+
+    _fields_ = [(name, ctypes.c_float) for name in ("corrected_rate", "beta1", "beta2", "epsilon", "l2_coef")]
+
+
+HANDLE, ARRAY, COUNT = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64
+_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
+    "create": (ctypes.c_int, [ctypes.POINTER(Spec), ctypes.POINTER(HANDLE)]),
+    "destroy": (None, [HANDLE]),
+    "isa": (ctypes.c_char_p, [HANDLE]),
+    "unique": (ctypes.c_int, [HANDLE, ARRAY, ctypes.c_int32, COUNT, *[ARRAY] * 4, ctypes.POINTER(COUNT)]),
+    "find": (COUNT, [HANDLE, ARRAY, COUNT, ARRAY]),
+    "growth_bytes": (COUNT, [HANDLE, COUNT]),
+    "touch": (ctypes.c_int, [HANDLE, ARRAY, COUNT, ARRAY]),
+    "lookup": (None, [HANDLE, ctypes.POINTER(Batch), *[ARRAY] * 5]),
+    "all_finite": (ctypes.c_int32, [HANDLE, ARRAY, COUNT]),
+    "ftrl": (
+        None,
+        [HANDLE, ctypes.POINTER(Batch), ARRAY, ARRAY, ctypes.c_float, ctypes.POINTER(Ftrl)],
+    ),
+    "lazy_adam": (
+        None,
+        [HANDLE, ctypes.POINTER(Batch), ARRAY, ARRAY, ctypes.c_float, ctypes.POINTER(LazyAdam)],
+    ),
+    "num_touched": (COUNT, [HANDLE]),
+    "touched": (ctypes.c_int, [HANDLE, ARRAY, ARRAY]),
+    "read": (None, [HANDLE, ctypes.c_int, ctypes.c_int32, ARRAY, COUNT, ARRAY]),
+    "write": (None, [HANDLE, ctypes.c_int, ctypes.c_int32, ARRAY, COUNT, ARRAY]),
+    "mark_changed": (ctypes.c_int, [HANDLE, ARRAY, COUNT]),
+    "take_changed": (None, [HANDLE, ARRAY]),
+    "open_snapshot": (ctypes.c_int, [HANDLE, ARRAY, COUNT]),
+    "preserve_bytes": (COUNT, [HANDLE, COUNT]),
+    "preserve": (ctypes.c_int, [HANDLE, ARRAY, COUNT]),
+    "read_snapshot": (None, [HANDLE, ctypes.c_int, ctypes.c_int32, ARRAY, COUNT, ARRAY, ctypes.c_int32]),
+    "close_snapshot": (None, [HANDLE]),
+    "clear": (None, [HANDLE]),
+}
+
+
+def library_path() -> Path:
+    """Where the library is, or would be; the environment variable HOST_TABLES_LIBRARY names another."""
+    return shared_library.library_path(Path(__file__).parent / "csrc", "host_tables", "HOST_TABLES_LIBRARY")
+
+
+def is_available() -> bool:
+    """Whether the library is built and can be loaded here."""
+    try:
+        load()
+    except OSError:
+        return False
+    return True
+
+
+@functools.cache
+def load() -> ctypes.CDLL:
+    """The library. Raises OSError saying what is missing and how to build it."""
+    signatures = {f"host_tables_{name}": signature for name, signature in _SIGNATURES.items()}
+    with _patient_openmp():
+        return shared_library.load_library(
+            library_path(), "host tables are", signatures, otherwise="choose another table backend"
+        )
+
+
+@contextlib.contextmanager
+def _patient_openmp() -> Iterator[None]:
+    """OpenMP's threads sleep between kernels, unless the environment says otherwise.
+
+    By default they spin, on the cores that MindSpore's threads need; with one other busy thread on two cores a
+    lookup took 32 ms so, and 14 ms with sleeping threads. OpenMP reads the variable as it is loaded.
+    """
+    inherited = os.environ.get("OMP_WAIT_POLICY")
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    try:
+        yield
+    finally:
+        if inherited is None:
+            del os.environ["OMP_WAIT_POLICY"]

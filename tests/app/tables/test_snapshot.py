@@ -1,0 +1,181 @@
+"""Snapshots of the tables, for each backend: rows as they were, and which rows changed."""
+
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.tables import native
+from app.tables.interface import DEEP, TableState
+from app.tables.native import NativeTables
+from app.tables.reference import ReferenceTables
+
+IDS = np.array([[4, 9, 4], [9, 9, 0], [49, 4, 30]], np.int32)
+
+
+@pytest.fixture(scope="session")
+def train(random_ids, random_gradients):
+    """Take `count` steps of random batches."""
+
+    def take_steps(tables, count, seed, batch=20):
+        rng = np.random.default_rng(seed)
+        for _ in range(count):
+            ids = random_ids(tables.spec, batch, rng)
+            tables.update(tables.unique(ids), random_gradients(tables.spec, batch, rng))
+
+    return take_steps
+
+
+def read_all(snapshot):
+    """The snapshot as the state that it stands for."""
+    return {
+        table: TableState(part.row_ids, {name: part.read(name, slice(None)).copy() for name in part.layout})
+        for table, part in snapshot.tables.items()
+    }
+
+
+def assert_equal(found, expected):
+    assert found.keys() == expected.keys()
+    for table, saved in expected.items():
+        np.testing.assert_array_equal(found[table].row_ids, saved.row_ids)
+        assert list(found[table].arrays) == list(saved.arrays)
+        for name, array in saved.arrays.items():
+            np.testing.assert_array_equal(found[table].arrays[name].view(np.int32), array.view(np.int32), name)
+
+
+def test_a_snapshot_keeps_the_rows_as_they_were(make_tables, make_spec, train):
+    """Updates and rows that come later do not show, before the read or between two."""
+    tables = make_tables(make_spec(vocabulary_size=400))
+    train(tables, 2, seed=1)
+    before = tables.state()
+    snapshot = tables.snapshot(changed_only=False)
+    train(tables, 1, seed=2)
+    assert_equal(read_all(snapshot), before)
+    train(tables, 3, seed=3)
+    assert_equal(read_all(snapshot), before)
+    snapshot.release(saved=True)
+    after = tables.state()
+    second = tables.snapshot(changed_only=False)
+    train(tables, 1, seed=4)
+    assert_equal(read_all(second), after)
+
+
+def test_places_are_those_of_the_row_ids(make_tables, make_spec, train):
+    tables = make_tables(make_spec(vocabulary_size=400))
+    train(tables, 2, seed=1)
+    part, expected = tables.snapshot(changed_only=False).tables[DEEP], tables.state()[DEEP].arrays["rows"]
+    np.testing.assert_array_equal(part.read("rows", np.array([5, 0, 3])), expected[[5, 0, 3]])
+    np.testing.assert_array_equal(part.read("rows", slice(2, 7)), expected[2:7])
+    assert part.read("rows", slice(0, 0)).shape == (0, 5)
+
+
+def test_changed_rows_are_those_updated_since_the_last_saved_snapshot(make_tables, make_spec, random_gradients):
+    tables, rng = make_tables(make_spec()), np.random.default_rng(1)
+
+    def update(*rows):
+        ids = np.array([rows], np.int32)
+        tables.update(tables.unique(ids), random_gradients(tables.spec, 1, rng))
+
+    def changed(saved):
+        snapshot = tables.snapshot(changed_only=True)
+        snapshot.release(saved)
+        return snapshot.tables[DEEP].row_ids.tolist()
+
+    update(4, 9, 4)
+    assert changed(saved=True) == [4, 9]
+    assert changed(saved=True) == []
+    update(9, 7, 7)
+    assert changed(saved=False) == [7, 9]
+    update(1, 1, 1)
+    assert changed(saved=True) == [1, 7, 9]
+    update(2, 2, 2)
+    whole = tables.snapshot(changed_only=False)
+    assert whole.tables[DEEP].row_ids.tolist() == [1, 2, 4, 7, 9]
+    whole.release(saved=True)
+    assert changed(saved=True) == []
+
+
+def test_loaded_rows_count_as_saved(make_tables, make_spec, train):
+    tables = make_tables(make_spec())
+    train(tables, 2, seed=1)
+    tables.load_state(tables.state(), tables.step)
+    assert tables.snapshot(changed_only=True).tables[DEEP].row_ids.size == 0
+
+
+def test_a_load_that_fails_leaves_empty_tables(make_tables, make_spec, train):
+    tables = make_tables(make_spec())
+    train(tables, 2, seed=1)
+    with pytest.raises(ValueError, match="deep rows of row 4 is nan"), tables.loading(step=9) as write:
+        write(DEEP, "rows", np.array([3, 4]), np.array([[1] * 5, [np.nan] * 5], np.float32))
+    assert tables.state()[DEEP].row_ids.size == 0
+    assert tables.step == 0
+    fresh = make_tables(tables.spec)
+    np.testing.assert_array_equal(tables.lookup(tables.unique(IDS)).deep, fresh.lookup(fresh.unique(IDS)).deep)
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    moves=st.lists(st.sampled_from(["update", "read", "release", "give back"]), min_size=1, max_size=12),
+    changed_only=st.booleans(),
+)
+@settings(max_examples=40, deadline=None)
+def test_native_snapshots_are_the_reference_s(native_library, make_spec, train, seed, moves, changed_only):
+    spec = make_spec(vocabulary_size=3000)
+    both = NativeTables(spec, 2), ReferenceTables(spec)
+    for tables in both:
+        train(tables, 1, seed)
+    snapshots = [tables.snapshot(changed_only) for tables in both]
+    for number, move in enumerate(moves):
+        if move == "update":
+            for tables in both:
+                train(tables, 1, seed + number)
+        elif move != "read":
+            for snapshot in snapshots:
+                snapshot.release(saved=move == "release")
+            snapshots = [tables.snapshot(changed_only) for tables in both]
+        ours, theirs = (read_all(snapshot)[DEEP] for snapshot in snapshots)
+        np.testing.assert_array_equal(ours.row_ids, theirs.row_ids)
+        np.testing.assert_allclose(ours.arrays["rows"], theirs.arrays["rows"], atol=1e-5)
+
+
+def test_reading_beside_updates_never_sees_half_of_one(native_library, make_spec, train):
+    """The reader goes over the rows again and again while a thread updates them."""
+    tables = NativeTables(make_spec(vocabulary_size=2000, embedding_dim=80), 2)
+    train(tables, 3, seed=1, batch=400)
+    for turn in range(5):
+        expected = tables.state()
+        snapshot = tables.snapshot(changed_only=False)
+        updates = threading.Thread(target=train, args=(tables, 20, turn, 400))
+        updates.start()
+        reads = 0
+        while updates.is_alive() or reads == 0:
+            assert_equal(read_all(snapshot), expected)
+            reads += 1
+        updates.join()
+        assert_equal(read_all(snapshot), expected)
+        snapshot.release(saved=True)
+
+
+def test_where_no_row_can_be_kept_the_update_waits_for_the_release(
+    native_library, make_spec, train, monkeypatch, caplog
+):
+    tables = NativeTables(make_spec(), 1)
+    train(tables, 1, seed=1)
+    before = tables.state()
+    snapshot = tables.snapshot(changed_only=False)
+    monkeypatch.setattr(native, "require_memory", refuse_memory)
+    updates = threading.Thread(target=train, args=(tables, 1, 2))
+    updates.start()
+    assert snapshot.awaited.wait(10)
+    assert_equal(read_all(snapshot), before)
+    snapshot.release(saved=True)
+    updates.join(10)
+    assert tables.step == 2
+    assert "waiting for it" in caplog.text
+    assert tables.snapshot(changed_only=True).tables[DEEP].row_ids.size > 0
+
+
+def refuse_memory(num_bytes, purpose):
+    raise MemoryError(purpose)
