@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from data_prep.block_reader import read_blocks
 from data_prep.schema import Schema
 
 
@@ -36,7 +37,7 @@ def check_files(folder: Path, schema: Schema) -> None:
     """Raise ValueError unless every file with rows, and its index, is there in its size (`inspect` reads them all)."""
     for file in schema.all_files():
         path = folder / file.name
-        if path.suffix not in (".mindrecord", ".db"):
+        if ".mindrecord" not in file.name:
             continue
         found = path.stat().st_size if path.is_file() else None
         if found != file.size_bytes:
@@ -110,38 +111,14 @@ def _locate(order: Order, first_row: int) -> tuple[int, int]:
 
 
 def _read_pools(folder: Path, schema: Schema, split: str, order: Order, first_pool: int) -> Iterator[Batch]:
-    blocks = _read_blocks(folder, schema, split, np.concatenate([np.arange(0), *order.pools[first_pool:]]))
+    numbers = [int(number) for pool in order.pools[first_pool:] for number in pool]
+    blocks = (Batch(b.ids, b.numeric, b.labels) for b in read_blocks(folder, schema, split, numbers))
     for pool in range(first_pool, len(order.pools)):
         rows = _join(*(next(blocks) for _ in order.pools[pool]))
         if order.mix_seed is not None:
             mixed = np.random.default_rng([*order.mix_seed, pool]).permutation(rows.num_rows)
             rows = Batch(rows.ids[mixed], rows.numeric[mixed], rows.labels[mixed])
         yield rows
-
-
-def _read_blocks(folder: Path, schema: Schema, split: str, blocks: np.ndarray) -> Iterator[Batch]:
-    """The blocks of a split with these numbers, in this order; ValueError where MindSpore cannot read the files."""
-    if not len(blocks):
-        return
-    import mindspore.dataset as ds
-
-    files = [str(folder / file.name) for file in schema.splits[split].files]
-    try:
-        reader = ds.MindDataset(
-            files,
-            columns_list=["ids", "numeric", "label"],
-            num_parallel_workers=1,  # more workers do not read faster here, and they would take the tower's cores
-            sampler=ds.SubsetSampler([int(block) for block in blocks]),  # keeps the order of its list
-        )
-        for ids, numeric, labels in reader.create_tuple_iterator(num_epochs=1, output_numpy=True):
-            yield Batch(ids.reshape(len(labels), -1), numeric.reshape(len(labels), -1), labels)
-    except RuntimeError as error:
-        lines = str(error).splitlines()  # pages for developers, of which one line is for users
-        reason = next((line.removeprefix("[ERROR] ") for line in lines if line.startswith("[ERROR] ")), lines[0])
-        raise ValueError(
-            f"MindSpore cannot read the rows of split {split!r} in {folder}: {reason} Find the damaged file with: "
-            f"python -m data_prep inspect {folder}"
-        ) from error
 
 
 def _empty_batch(schema: Schema) -> Batch:

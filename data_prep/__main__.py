@@ -15,6 +15,16 @@ _SETTINGS_HELP = (
     "Any number of prepare.key=value changes a setting, such as prepare.min_count=101 prepare.split=chronological; "
     "data_prep/options.py lists them all."
 )
+# What a layout for others needs of the options; a setting that is given beside it counts.
+_LAYOUTS = {
+    "blocks": (),
+    "zoo": (
+        "prepare.layout=zoo",
+        "prepare.missing_indicator=false",
+        "prepare.integer_buckets=false",
+        "prepare.block_rows=1000",
+    ),
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -55,6 +65,12 @@ def _parser() -> argparse.ArgumentParser:
     prepare.add_argument(
         "--vocabulary", type=Path, metavar="DIR", help="a prepared folder: give these rows its ids, fit nothing to them"
     )
+    prepare.add_argument(
+        "--layout",
+        choices=tuple(_LAYOUTS),
+        default="blocks",
+        help="zoo: MindRecord as the MindSpore model zoo's Wide&Deep reads it; short for: " + " ".join(_LAYOUTS["zoo"]),
+    )
     prepare.set_defaults(run=_prepare)
 
     inspect = commands.add_parser("inspect", help="check a prepared folder and print what it holds")
@@ -73,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
 def _prepare(command: argparse.Namespace, settings: list[str]) -> None:
     from data_prep.prepare import prepare
 
-    options = read_options(command.config, settings)
+    options = read_options(command.config, [*_LAYOUTS[command.layout], *settings])
     prepare(command.input, command.output, options, overwrite=command.overwrite, vocabulary_of=command.vocabulary)
 
 

@@ -5,6 +5,7 @@ Letters: n rows of a block, N numeric columns, C categorical fields.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from data_prep.block_reader import Block, read_blocks
 from data_prep.checksums import checksum
 from data_prep.encode import INDICATOR
-from data_prep.mindrecord import Block, read_blocks
 from data_prep.schema import SPLITS, VOCABULARY_FILE, Schema, read_schema
 
 QUANTILES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)
@@ -31,6 +32,7 @@ def inspect(folder: Path) -> None:
     schema = read_schema(folder)
     num_files = check_files(folder, schema)
     print(f"{folder}: {num_files} files with the right size and checksum")
+    print(f"layout: {schema.layout} ({', '.join(_file_ranges(schema))})")
     print(f"{schema.vocabulary_size:,} ids, {schema.rejected_rows:,} of {schema.source['lines']:,} lines rejected")
     summaries = {split: summarize(folder, schema, split) for split in SPLITS if schema.splits[split].rows}
     with pd.option_context("display.max_rows", None, "display.max_columns", None, "display.width", 160):
@@ -42,6 +44,14 @@ def inspect(folder: Path) -> None:
 
 def _print(title: str, frame: pd.DataFrame) -> None:
     print(f"\n{title}\n{frame.to_string(float_format='{:.4g}'.format)}")
+
+
+def _file_ranges(schema: Schema) -> Iterator[str]:
+    """The files of each split, shortly."""
+    for split in schema.splits.values():
+        names = [file.name for file in split.files]
+        if names:
+            yield names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}"
 
 
 def check_files(folder: Path, schema: Schema) -> int:
@@ -95,7 +105,7 @@ def missing_ids(folder: Path) -> dict[str, int]:
 def summarize(folder: Path, schema: Schema, split: str) -> SplitSummary:
     """Figures of all rows of a split."""
     summary = SplitSummary(schema, missing_ids(folder), num_blocks=len(schema.block_sizes(split)))
-    for block in read_blocks(folder, [file.name for file in schema.splits[split].files]):
+    for block in read_blocks(folder, schema, split):
         summary.add(block)
     return summary
 

@@ -17,9 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from data_prep.block_reader import Block
 from data_prep.encode import EncodedRows, concatenate
 
 FILE_ROWS = 5_000_000  # about 1 GB
@@ -97,7 +95,7 @@ class MindRecordWriter:
             count = min(_SAMPLES_PER_WRITE, self._file_blocks - self._blocks_in_file)
             now, blocks = blocks[:count], blocks[count:]
             samples = [{"ids": b.ids.ravel(), "numeric": b.numeric.ravel(), "label": b.labels} for b in now]
-            with _as_os_error(self._folder):
+            with as_os_error(self._folder):
                 self._file.write_raw_data(samples)
             self._blocks_in_file += len(now)
             self._rows_in_file += sum(map(len, now))
@@ -128,15 +126,15 @@ class MindRecordWriter:
     def _close_file(self) -> None:
         if self._file is None:
             return
-        with _as_os_error(self._folder):
+        with as_os_error(self._folder):
             self._file.commit()
         self.files.append(WrittenFile(_file_name(self._split, len(self.files)), self._rows_in_file))
         self._file, self._blocks_in_file, self._rows_in_file = None, 0, 0
 
 
 @contextmanager
-def _as_os_error(folder: Path) -> Iterator[None]:
-    """MindSpore reports a full disk and the like as RuntimeError, the reason in one line of many."""
+def as_os_error(folder: Path) -> Iterator[None]:
+    """OSError for a full disk and the like, which MindSpore reports as RuntimeError, the reason in one line of many."""
     try:
         yield
     except RuntimeError as error:
@@ -144,22 +142,14 @@ def _as_os_error(folder: Path) -> Iterator[None]:
         raise OSError(f"cannot write to {folder}: {reason[1] if reason else error}") from error
 
 
-@dataclass(frozen=True)
-class Block:
-    """Rows as `app` reads them."""
-
-    ids: NDArray[np.signedinteger]  # [n, C]
-    numeric: NDArray[np.float32]  # [n, N]
-    labels: NDArray[np.float32]  # [n]
-
-
-def read_blocks(folder: Path, files: Sequence[str]) -> Iterator[Block]:
-    """The blocks of some .mindrecord files of a prepared folder, in the order they were written."""
-    from mindspore.dataset import MindDataset
+def read_blocks(folder: Path, files: Sequence[str], numbers: Sequence[int] | None = None) -> Iterator[Block]:
+    """The blocks with these numbers of some .mindrecord files of this form; by default all, as they were written."""
+    from mindspore.dataset import MindDataset, SubsetSampler
 
     if not files:
         return
-    data = MindDataset([str(folder / name) for name in files], shuffle=False, num_parallel_workers=1)
+    order = {"shuffle": False} if numbers is None else {"sampler": SubsetSampler(list(numbers))}
+    data = MindDataset([str(folder / name) for name in files], num_parallel_workers=1, **order)
     for sample in data.create_dict_iterator(num_epochs=1, output_numpy=True):
         n = len(sample["label"])
         yield Block(sample["ids"].reshape(n, -1), sample["numeric"].reshape(n, -1), sample["label"])

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from data_prep import settings
 from data_prep.buckets import categorical_fields
+from data_prep.schema import ZOO_BLOCK_ROWS
 
 # Other sections of the file are not about the preparation; `app` checks them.
 PREPARE_SECTION = "prepare"
@@ -36,6 +37,7 @@ class PrepareOptions:
     missing_indicator: bool = True  # one more numeric column a field: 1 where the cell is missing
     shuffle_window_rows: int = 1_000_000
     block_rows: int = 1_000
+    layout: Literal["blocks", "zoo"] = "blocks"  # zoo: MindRecord as the MindSpore model zoo's Wide&Deep reads it
     max_reject_fraction: float = 0.01
     workers: int | None = None  # processes; None: one a core, as far as memory_limit allows
     memory_limit: str = "4 GiB"  # of all processes together (the sum of their Pss)
@@ -55,11 +57,23 @@ class PrepareOptions:
                 raise ValueError(f"{name} must be at least 1; found {value}")
         if self.block_rows > MAX_BLOCK_ROWS:
             raise ValueError(f"block_rows must be at most {MAX_BLOCK_ROWS:,}; found {self.block_rows:,}")
+        if self.layout == "zoo":
+            self._check_zoo_layout()
         parse_bytes(self.memory_limit)
         for name in ("field_min_count", "field_max_size"):
             self._check_fields(name, getattr(self, name))
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed must be between 0 and 2**63 - 1; found {self.seed}")
+
+    def _check_zoo_layout(self) -> None:
+        needed = {"missing_indicator": False, "integer_buckets": False, "block_rows": ZOO_BLOCK_ROWS}
+        wrong = [f"{name} {getattr(self, name)}" for name, value in needed.items() if getattr(self, name) != value]
+        if wrong:
+            raise ValueError(
+                f"layout zoo has samples of {ZOO_BLOCK_ROWS} rows and one id a field of the log; found "
+                f"{', '.join(wrong)}. Set {' '.join(f'prepare.{k}={str(v).lower()}' for k, v in needed.items())}, as "
+                "the flag --layout zoo does"
+            )
 
     def _check_fields(self, name: str, numbers: dict[str, int]) -> None:
         known = categorical_fields(self.integer_buckets)

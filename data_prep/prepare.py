@@ -32,6 +32,7 @@ from data_prep.second_reading import write_splits
 from data_prep.split import make_split
 from data_prep.statistics import LogStatistics
 from data_prep.used_vocabulary import UsedVocabulary, fit_vocabulary, take_vocabulary
+from data_prep.zoo_layout import lay_out_for_zoo
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +88,8 @@ def prepare(
         )
         encoder = Encoder(numeric, vocabulary.lookup, vocabulary.ids_dtype, split, options, counts=not needs_counting)
         splits = write_splits(reading, encoder, options, statistics, folder, file_rows)
+        if options.layout == "zoo":
+            splits = lay_out_for_zoo(splits, folder)
         if not needs_counting:
             check_statistics(statistics, options, reading.name, folder, is_fitted=given is None)
             if not given:

@@ -9,6 +9,12 @@ A MindRecord sample is a block of up to `block_rows` rows:
     numeric  [n * N]  float32
     label    [n]      float32
 
+With `layout: zoo` it is one as the MindSpore model zoo's Wide&Deep reads it, of 1,000 rows:
+
+    feat_ids   [n * (N + C)]  int32    of a row 0 … N-1, then the ids of the categorical fields
+    feat_vals  [n * (N + C)]  float32  the numeric fields, then C ones
+    label      [n]            float32
+
 Letters: N numeric fields, C categorical fields, V ids, n rows of a block.
 """
 
@@ -19,12 +25,13 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 SCHEMA_FILE = "schema.json"
 VOCABULARY_FILE = "vocabulary.parquet"
 FORMAT_VERSION = 1
 SPLITS = ("train", "valid", "test")
+ZOO_BLOCK_ROWS = 1000
 
 
 @dataclass(frozen=True)
@@ -100,6 +107,11 @@ class Schema:
     options: dict[str, Any]  # of the preparation: min_count, split rule, numeric transform, seed …
     source: dict[str, Any]  # of the raw log: name, size, checksum, lines
     other_files: tuple[DataFile, ...]  # vocabulary.parquet, rejects.tsv, the .db files …
+
+    @property
+    def layout(self) -> Literal["blocks", "zoo"]:
+        """What a MindRecord sample holds."""
+        return "zoo" if self.options.get("layout") == "zoo" else "blocks"
 
     @property
     def num_numeric(self) -> int:

@@ -1,0 +1,62 @@
+"""The rows of a prepared folder, a block at a time, in either layout (see schema.py).
+
+Letters: n rows of a block, N numeric columns, C categorical fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.schema import Schema
+
+_COLUMNS = {"blocks": ["ids", "numeric", "label"], "zoo": ["feat_ids", "feat_vals", "label"]}
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows as `app` reads them."""
+
+    ids: NDArray[np.signedinteger]  # [n, C]
+    numeric: NDArray[np.float32]  # [n, N]
+    labels: NDArray[np.float32]  # [n]
+
+
+def read_blocks(folder: Path, schema: Schema, split: str, numbers: Sequence[int] | None = None) -> Iterator[Block]:
+    """The blocks of a split with these numbers, in this order; by default all, in theirs.
+
+    Raises ValueError where MindSpore cannot read the files.
+    """
+    numbers = range(len(schema.block_sizes(split))) if numbers is None else numbers
+    if not len(numbers):
+        return
+    import mindspore.dataset as ds
+
+    try:
+        reader = ds.MindDataset(
+            [str(folder / file.name) for file in schema.splits[split].files],
+            columns_list=_COLUMNS[schema.layout],
+            num_parallel_workers=1,  # more workers do not read faster here, and they would take the tower's cores
+            sampler=ds.SubsetSampler([int(number) for number in numbers]),  # keeps the order of its list
+        )
+        for ids, values, labels in reader.create_tuple_iterator(num_epochs=1, output_numpy=True):
+            yield _block(schema, ids.reshape(len(labels), -1), values.reshape(len(labels), -1), labels)
+    except RuntimeError as error:
+        lines = str(error).splitlines()  # pages for developers, of which one line is for users
+        reason = next((line.removeprefix("[ERROR] ") for line in lines if line.startswith("[ERROR] ")), lines[0])
+        raise ValueError(
+            f"MindSpore cannot read the rows of split {split!r} in {folder}: {reason} Find the damaged file with: "
+            f"python -m data_prep inspect {folder}"
+        ) from error
+
+
+def _block(schema: Schema, ids: np.ndarray, values: np.ndarray, labels: np.ndarray) -> Block:
+    """From a sample's arrays, [n, C] and [n, N] or, in the zoo's layout, both [n, N + C]."""
+    if schema.layout == "blocks":
+        return Block(ids, values, labels)
+    num_numeric = schema.num_numeric
+    return Block(np.ascontiguousarray(ids[:, num_numeric:]), np.ascontiguousarray(values[:, :num_numeric]), labels)
