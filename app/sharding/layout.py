@@ -1,0 +1,131 @@
+"""Who holds which part of an array: ranks in a mesh of named axes, and an array's dimensions split along them.
+
+The words are those of MindSpore's operator-level parallelism: a mesh is its device matrix, a layout its tensor map.
+Plain arithmetic: no MPI, no MindSpore.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+Block = tuple[slice, ...]
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Ranks 0 … num_ranks - 1 laid out in named axes; the last axis runs fastest."""
+
+    axes: tuple[tuple[str, int], ...]
+
+    @property
+    def num_ranks(self) -> int:
+        """How many ranks there are."""
+        return math.prod(size for _, size in self.axes)
+
+    def size(self, axes: Sequence[str]) -> int:
+        """How many ranks differ in `axes` alone."""
+        return math.prod(size for name, size in self.axes if name in axes)
+
+    @functools.cache  # noqa: B019 - meshes are few and live as long as the run
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """The rank's place along each axis."""
+        places = {}
+        for name, size in reversed(self.axes):
+            rank, places[name] = divmod(rank, size)
+        return places
+
+    def group(self, rank: int, axes: Sequence[str]) -> tuple[int, ...]:
+        """The ranks, in order, that differ from `rank` in no axis but `axes`; `rank` is one of them."""
+        here = self.coordinates(rank)
+        return tuple(
+            other
+            for other in range(self.num_ranks)
+            if all(place == here[name] for name, place in self.coordinates(other).items() if name not in axes)
+        )
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How an array lies over a mesh: for each dimension the axes that split it, the slowest first.
+
+    Along axes that split no dimension the ranks hold copies.
+    """
+
+    mesh: Mesh
+    dims: tuple[tuple[str, ...], ...]
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """Into how many parts each dimension is split."""
+        return tuple(self.mesh.size(axes) for axes in self.dims)
+
+    @property
+    def copy_axes(self) -> tuple[str, ...]:
+        """The axes along which ranks hold the same block."""
+        split = {axis for axes in self.dims for axis in axes}
+        return tuple(name for name, _ in self.mesh.axes if name not in split)
+
+    def part(self, rank: int) -> tuple[int, ...]:
+        """Which part of each dimension the rank holds."""
+        places, sizes = self.mesh.coordinates(rank), dict(self.mesh.axes)
+        indices = []
+        for axes in self.dims:
+            index = 0
+            for axis in axes:
+                index = index * sizes[axis] + places[axis]
+            indices.append(index)
+        return tuple(indices)
+
+    def block_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape of every rank's block of an array of `shape`; each dimension divides by its parts."""
+        assert all(length % parts == 0 for length, parts in zip(shape, self.parts, strict=True)), (shape, self.parts)
+        return tuple(length // parts for length, parts in zip(shape, self.parts, strict=True))
+
+    def block(self, rank: int, shape: Sequence[int]) -> Block:
+        """The rank's block of an array of `shape`, as slices of it."""
+        lengths = self.block_shape(shape)
+        return tuple(slice(i * n, (i + 1) * n) for i, n in zip(self.part(rank), lengths, strict=True))
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of an array that one rank sends to another: where it lies in the block of either."""
+
+    sender: int
+    receiver: int
+    in_sender: Block
+    in_receiver: Block
+
+
+def redistribution(source: Layout, target: Layout, shape: Sequence[int]) -> list[Piece]:
+    """What has to move so that an array of `shape` that lies as `source` lies as `target`, by sender and receiver.
+
+    Of several holders of a piece the receiver itself sends it, if it is one, else they take turns.
+    """
+    holders: dict[tuple[int, ...], list[int]] = {}
+    for rank in range(source.mesh.num_ranks):
+        holders.setdefault(source.part(rank), []).append(rank)
+    pieces = []
+    for receiver in range(target.mesh.num_ranks):
+        wanted = target.block(receiver, shape)
+        for part in itertools.product(*(_touched(n, p, w) for n, p, w in zip(shape, source.parts, wanted, strict=True))):
+            there = holders[part]
+            sender = receiver if receiver in there else there[receiver % len(there)]
+            held = source.block(sender, shape)
+            common = [slice(max(h.start, w.start), min(h.stop, w.stop)) for h, w in zip(held, wanted, strict=True)]
+            pieces.append(Piece(sender, receiver, _within(common, held), _within(common, wanted)))
+    return sorted(pieces, key=lambda piece: (piece.sender, piece.receiver))
+
+
+def _touched(length: int, parts: int, wanted: slice) -> range:
+    """The parts of a dimension that `wanted` has elements of."""
+    size = length // parts
+    return range(wanted.start // size, (wanted.stop - 1) // size + 1)
+
+
+def _within(common: Sequence[slice], block: Block) -> Block:
+    return tuple(slice(c.start - b.start, c.stop - b.start) for c, b in zip(common, block, strict=True))

@@ -1,0 +1,41 @@
+"""The split tower is the whole tower: one step to 1e-6 of the scale, 20 steps' losses to 1e-5."""
+
+import numpy as np
+import pytest
+
+BATCH, FIELDS, NUMERIC, DIM, HIDDEN = 16, 4, 3, 8, (16, 8)
+
+
+@pytest.fixture(scope="module")
+def whole_tower(cpu, tmp_path_factory):
+    """A folder with a tower's parameters, 20 batches, and what one rank makes of them."""
+    from app.wide_deep import Tower
+    from tests.app.sharding.tower_ranks import NUM_STEPS, Step, train
+
+    rng = np.random.default_rng(3)
+    tower = Tower(FIELDS, NUMERIC, DIM, HIDDEN, seed=5, initial_scale=0.3)
+    whole = {p.name.split(".")[-1]: p.asnumpy().copy() for p in tower.trainable_params()}
+    batches = {
+        "rows": rng.standard_normal((NUM_STEPS, BATCH, FIELDS * DIM)).astype(np.float32),
+        "numeric": rng.standard_normal((NUM_STEPS, BATCH, NUMERIC)).astype(np.float32),
+        "labels": (rng.random((NUM_STEPS, BATCH)) < 0.4).astype(np.float32),
+    }
+    losses, row_gradient = train(Step(tower, None), batches, slice(None))
+    final = {f"final_{p.name.split('.')[-1]}": p.asnumpy().copy() for p in tower.trainable_params()}
+    folder = tmp_path_factory.mktemp("whole_tower")
+    named = {f"whole_{name}": array for name, array in whole.items()}
+    np.savez(folder / "whole.npz", losses=losses, row_gradient=row_gradient, **batches, **named, **final)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "cases"),
+    [
+        (2, ["1", "2", "1;matrix_0=((1, 2), (2, 1))", "1;matrix_0=((1, 1), (1, 2));matrix_1=((1, 2), (2, 1))"]),
+        (4, ["2;matrix_0=((1, 2), (2, 1));matrix_1=((1, 1), (1, 2))", "1;matrix_0=((2, 1), (1, 2));matrix_2=((1, 4), (4, 1))"]),
+        (8, ["1;matrix_0=((2, 4), (4, 1))", "2;matrix_0=((1, 2), (2, 2));matrix_1=((2, 1), (1, 1))"]),
+    ],
+)
+def test_any_split_gives_the_whole_towers_numbers(whole_tower, run_ranks, num_ranks, cases):
+    printed = run_ranks(num_ranks, "tests.app.sharding.tower_ranks", str(whole_tower), *cases)
+    assert f"equal {len(cases)}" in printed

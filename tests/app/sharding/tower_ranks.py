@@ -1,0 +1,98 @@
+"""Run by test_sharded_tower.py as several ranks: trains towers under several strategies, and compares with one rank's.
+
+Arguments: a folder, its `whole.npz` (parameters, batches, one rank's losses and parameters after each number of steps),
+and cases `data_parallel;layer=strategy;…`.
+"""
+
+import sys
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+from mindspore import ParameterTuple, Tensor, nn, ops
+from mpi4py import MPI
+
+from app.sharding.sharded_tower import ShardedTower, SumGradients, layer_names, plan_tower
+from app.sharding.strategy import parse_all
+
+NUM_STEPS = 20
+
+
+class Loss(nn.Cell):
+    def __init__(self, tower):
+        super().__init__()
+        self.tower = tower
+
+    def construct(self, rows, numeric, labels, weights):
+        logits = self.tower(rows, numeric)
+        return ops.binary_cross_entropy_with_logits(logits, labels, weights, ops.ones_like(logits), reduction="sum")
+
+
+class Step(nn.Cell):
+    def __init__(self, tower, sum_gradients):
+        super().__init__()
+        self.parameters = ParameterTuple(tower.trainable_params())
+        self.gradient = ms.value_and_grad(Loss(tower), 0, self.parameters)
+        self.sum_gradients = sum_gradients
+        self.optimizer = nn.Adam(self.parameters, learning_rate=1e-2)
+
+    def construct(self, rows, numeric, labels, weights):
+        loss, (row_gradient, gradients) = self.gradient(rows, numeric, labels, weights)
+        if self.sum_gradients is not None:
+            gradients = self.sum_gradients(gradients, row_gradient)
+        return ops.depend(loss, self.optimizer(gradients)), row_gradient
+
+
+def train(step, batches, rows, num_steps=NUM_STEPS):
+    """Losses [steps] of this rank's slice and the row gradients of the first step."""
+    losses, first = [], None
+    for i in range(num_steps):
+        weights = np.full(len(batches["labels"][i]), 1 / len(batches["labels"][i]), np.float32)
+        inputs = [batches["rows"][i], batches["numeric"][i], batches["labels"][i], weights]
+        loss, row_gradient = step(*(Tensor(np.ascontiguousarray(values[rows])) for values in inputs))
+        losses.append(float(loss))
+        first = row_gradient.asnumpy().copy() if first is None else first
+    return np.array(losses), first
+
+
+def main() -> None:
+    folder, *cases = sys.argv[1:]
+    saved = np.load(Path(folder) / "whole.npz")
+    whole = {name[6:]: saved[name] for name in saved.files if name.startswith("whole_")}
+    world = MPI.COMM_WORLD
+    layers = layer_names([0] * (len([name for name in whole if name.startswith("matrix")]) - 1))
+    for case in cases:
+        data_parallel, *texts = case.split(";")
+        group_size = world.size // int(data_parallel)
+        strategies = parse_all(dict(text.split("=") for text in texts), layers, group_size)
+        batch_size = saved["labels"].shape[1]
+        plan = plan_tower({n: a.shape for n, a in whole.items()}, strategies, batch_size, int(data_parallel), group_size)
+        tower = ShardedTower(whole, plan, world)
+        names = [parameter.name for parameter in tower.trainable_params()]
+        step = Step(tower, SumGradients(plan, names, world))
+        n = batch_size // world.size
+        rows = slice(world.rank * n, (world.rank + 1) * n)
+        losses, row_gradient = train(step, saved, rows)
+        total = world.allreduce(losses)
+        compare(case, "losses", total[:1], saved["losses"][:1], 1e-6)
+        compare(case, "losses", total, saved["losses"], 1e-5)
+        compare(case, "row gradients", row_gradient, saved["row_gradient"][rows], 1e-6)
+        for name, parameter in zip(names, tower.trainable_params(), strict=True):
+            layout = plan.parameters[name].layout
+            expected = saved[f"final_{name}"]
+            compare(case, name, parameter.asnumpy(), expected[layout.block(world.rank, expected.shape)], 2e-4)
+    if world.rank == 0:
+        print("equal", len(cases))
+
+
+def compare(case, what, found, expected, tolerance) -> None:
+    scale = np.abs(expected).max()
+    worst = np.abs(found - expected).max() / scale
+    if not worst <= tolerance:
+        print(f"{case}: {what} differ by {worst:.2e} of their scale, allowed {tolerance}", flush=True)
+        MPI.COMM_WORLD.Abort(1)
+
+
+if __name__ == "__main__":
+    ms.set_context(mode=ms.GRAPH_MODE)
+    main()
