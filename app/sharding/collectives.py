@@ -1,4 +1,4 @@
-"""Collective operations inside a MindSpore graph on a CPU, carried by MPI: cells with the gradient that belongs to them.
+"""Collective operations inside a MindSpore graph on a CPU, carried by MPI: cells, each with its gradient.
 
 MindSpore 2.10 has no sharded graphs on a CPU ("only support Ascend/GPU backend"). Each operation here is a host
 function in the graph (`ops.Custom`, pyfunc), blocking, so every rank must come to the same ones in the same order. The
@@ -73,6 +73,25 @@ class SumGradientOver(nn.Cell):
         if self.single:
             return (gradient,)
         return (self.all_reduce(gradient),)
+
+
+class SumInTurn(nn.Cell):
+    """Each of several arrays summed over a group of its own, one after the other, so that all ranks keep one order.
+
+    For parameters' gradients, which are best summed outside the automatic gradient: within it nothing orders them.
+    """
+
+    def __init__(self, sums: Sequence[SumOver]) -> None:
+        super().__init__()
+        self.sums = nn.CellList(sums)
+
+    def construct(self, parts: tuple[Tensor, ...], after: Tensor) -> tuple[Tensor, ...]:
+        """The sums of `parts`, which may have any shapes; the first begins when `after` is there."""
+        totals: tuple[Tensor, ...] = ()
+        for i in range(len(parts)):
+            after = self.sums[i](ops.depend(parts[i], after))
+            totals = (*totals, after)
+        return totals
 
 
 class Redistribute(nn.Cell):

@@ -112,7 +112,9 @@ def redistribution(source: Layout, target: Layout, shape: Sequence[int]) -> list
     pieces = []
     for receiver in range(target.mesh.num_ranks):
         wanted = target.block(receiver, shape)
-        for part in itertools.product(*(_touched(n, p, w) for n, p, w in zip(shape, source.parts, wanted, strict=True))):
+        for part in itertools.product(
+            *(_touched(n, p, w) for n, p, w in zip(shape, source.parts, wanted, strict=True))
+        ):
             there = holders[part]
             sender = receiver if receiver in there else there[receiver % len(there)]
             held = source.block(sender, shape)

@@ -1,6 +1,6 @@
 """The tower with each layer's product split over ranks: the same function as `app.wide_deep.Tower`, a part a rank.
 
-    rows ─ redistribute ─► x @ W ─ sum over inner ─► + numeric, bias ─► relu ─ redistribute ─► … ─ redistribute ─► logits
+    rows ─ redistribute ─► x W ─ sum over inner ─► + numeric, bias ─► relu ─ redistribute ─► … ─► logits
 
 A rank brings the rows of its slice of the batch and gets their logits. Parameters carry the names of the whole ones
 and hold this rank's block of them.
@@ -18,8 +18,9 @@ import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from app.sharding import strategy
-from app.sharding.collectives import Communicator, Redistribute, SumGradientOver, SumOver, split
+from app.sharding.collectives import Communicator, Redistribute, SumInTurn, SumOver, split
 from app.sharding.layout import Layout
+from app.sharding.sharded_matmul import ShardedMatMul
 from app.sharding.strategy import BATCH, DATA, OUTER, Strategy
 
 
@@ -99,16 +100,16 @@ class ShardedTower(nn.Cell):
         if self.num_numeric:
             self.numeric_rows, self.numeric_matrix = held["numeric_rows"], held["numeric_matrix"]
         slices = strategy.batch_slices(plan.num_ranks)
-        rank, first = world.Get_rank(), plan.products[0]
+        first = plan.products[0]
         batch_only = Layout(first.input.mesh, (first.input.dims[0], ()))
         self.scatter_numeric = Redistribute(world, slices, batch_only, (plan.batch_size, self.num_numeric))
         layouts = [slices, *(product.output for product in plan.products)]
-        self.enter, self.sum_gradient, self.sum_product = nn.CellList(), nn.CellList(), nn.CellList()
-        for product, before, width in zip(plan.products, layouts, plan.widths, strict=False):
-            mesh = product.input.mesh
-            self.enter.append(Redistribute(world, before, product.input, (plan.batch_size, width)))
-            self.sum_gradient.append(SumGradientOver(split(world, mesh.group(rank, [strategy.OUTER]))))
-            self.sum_product.append(SumOver(split(world, mesh.group(rank, [strategy.INNER]))))
+        self.layers = nn.CellList(
+            [
+                ShardedMatMul(world, before, product, plan.batch_size, width)
+                for product, before, width in zip(plan.products, layouts, plan.widths, strict=False)
+            ]
+        )
         self.leave = Redistribute(world, layouts[-1], slices, (plan.batch_size, 1))
 
     def construct(self, deep_rows: Tensor, numeric: Tensor) -> Tensor:
@@ -116,8 +117,7 @@ class ShardedTower(nn.Cell):
         numeric = self.scatter_numeric(numeric)
         hidden = ops.depend(deep_rows, numeric)  # the collectives in one order on all ranks
         for i in range(self.num_layers):
-            hidden = self.sum_gradient[i](self.enter[i](hidden))
-            hidden = self.sum_product[i](self.product(hidden, self.matrices[i]))
+            hidden = self.layers[i](hidden, self.matrices[i])
             if i == 0:
                 hidden = hidden + self.numeric_share(numeric)
             if i < self.num_layers - 1:
@@ -132,26 +132,11 @@ class ShardedTower(nn.Cell):
         return self.product(numeric, folded)
 
 
-class SumGradients(nn.Cell):
-    """The gradients of a `ShardedTower`'s parameters, summed over the ranks that hold the same block of each.
-
-    Outside the automatic gradient and chained, so that every rank comes to them in one order.
-    """
-
-    def __init__(self, plan: TowerPlan, names: Sequence[str], world: Communicator) -> None:
-        super().__init__()
-        rank = world.Get_rank()
-        parameters = [plan.parameters[name] for name in names]
-        groups = [parameter.layout.mesh.group(rank, parameter.gradient_axes) for parameter in parameters]
-        self.sums = nn.CellList([SumOver(split(world, group)) for group in groups])
-
-    def construct(self, gradients: tuple[Tensor, ...], after: Tensor) -> tuple[Tensor, ...]:
-        """`gradients` by name, in order; the sums start when `after` is there."""
-        summed = ()
-        for i in range(len(gradients)):
-            after = self.sums[i](ops.depend(gradients[i], after))
-            summed = (*summed, after)
-        return summed
+def gradient_sums(plan: TowerPlan, names: Sequence[str], world: Communicator) -> SumInTurn:
+    """What sums the gradients of the parameters `names` over the ranks that each know a part of them."""
+    parameters = [plan.parameters[name] for name in names]
+    groups = [p.layout.mesh.group(world.Get_rank(), p.gradient_axes) for p in parameters]
+    return SumInTurn([SumOver(split(world, group)) for group in groups])
 
 
 def _block(whole: np.ndarray, plan: TowerPlan, name: str, world: Communicator) -> np.ndarray:

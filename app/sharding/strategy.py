@@ -1,7 +1,7 @@
 """The split of a layer's matrix product over ranks, in MindSpore's notation, and what follows from it.
 
 `((2, 4), (4, 1))` says: the input [B, K] is split in 2 along B and in 4 along K, the weight [K, H] in 4 along K and
-not along H. The ranks are then a mesh of 2 x 4 x 1; the products of the 4 ranks that share a part of B and H are summed.
+not along H. The ranks are then a mesh of 2 x 4 x 1; the 4 ranks that share a part of B and H sum their products.
 
 Letters: B batch, K width in, H width out.
 """
@@ -71,9 +71,7 @@ def parse_all(texts: Mapping[str, str], layers: Sequence[str], group_size: int) 
     for name in texts:
         if name not in layers:
             raise ValueError(f"parallel.strategies: there is no layer {name!r}; the layers are {', '.join(layers)}")
-    return {
-        layer: parse(texts[layer], layer) if layer in texts else Strategy(batch=group_size) for layer in layers
-    }
+    return {layer: parse(texts[layer], layer) if layer in texts else Strategy(batch=group_size) for layer in layers}
 
 
 def check(layer: str, strategy: Strategy, batch: int, height: int, width: int, group_size: int) -> None:
@@ -92,7 +90,11 @@ def check(layer: str, strategy: Strategy, batch: int, height: int, width: int, g
             f"{where} uses {strategy.num_ranks} ranks, and {group_size} (cluster.tensor_parallel) is no multiple of "
             f"that: {group_size % strategy.num_ranks} would be left over"
         )
-    dimensions = (("batch", batch, strategy.batch), ("width in", height, strategy.inner), ("width out", width, strategy.outer))
+    dimensions = (
+        ("batch", batch, strategy.batch),
+        ("width in", height, strategy.inner),
+        ("width out", width, strategy.outer),
+    )
     for name, length, parts in dimensions:
         if length % parts:
             nearest = math.gcd(length, parts)

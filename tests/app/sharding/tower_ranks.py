@@ -12,7 +12,7 @@ import numpy as np
 from mindspore import ParameterTuple, Tensor, nn, ops
 from mpi4py import MPI
 
-from app.sharding.sharded_tower import ShardedTower, SumGradients, layer_names, plan_tower
+from app.sharding.sharded_tower import ShardedTower, gradient_sums, layer_names, plan_tower
 from app.sharding.strategy import parse_all
 
 NUM_STEPS = 20
@@ -66,10 +66,12 @@ def main() -> None:
         group_size = world.size // int(data_parallel)
         strategies = parse_all(dict(text.split("=") for text in texts), layers, group_size)
         batch_size = saved["labels"].shape[1]
-        plan = plan_tower({n: a.shape for n, a in whole.items()}, strategies, batch_size, int(data_parallel), group_size)
+        plan = plan_tower(
+            {n: a.shape for n, a in whole.items()}, strategies, batch_size, int(data_parallel), group_size
+        )
         tower = ShardedTower(whole, plan, world)
         names = [parameter.name for parameter in tower.trainable_params()]
-        step = Step(tower, SumGradients(plan, names, world))
+        step = Step(tower, gradient_sums(plan, names, world))
         n = batch_size // world.size
         rows = slice(world.rank * n, (world.rank + 1) * n)
         losses, row_gradient = train(step, saved, rows)

@@ -1,0 +1,199 @@
+"""The smallest distributed training: a net of one hidden layer whose first product is split over 8 ranks.
+
+    x [16, 32] ─ MatMul ((2, 4), (4, 1)) ─► relu ─ MatMul ─► softmax cross entropy with 16 classes
+
+On a CPU the ranks are processes of MPI and the split is `app.sharding`'s; on GPU and Ascend it is MindSpore's own
+(`--target`, never run on such a device). Run it by `bash run_with_mpi.sh`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent.parent))  # the project
+
+BATCH, WIDTH_IN, HIDDEN, CLASSES = 16, 32, 16, 16
+NUM_EPOCHS, STEPS_PER_EPOCH = 5, 4
+LEARNING_RATE, MOMENTUM = 0.2, 0.1
+STRATEGIES = {"fc1": "((2, 4), (4, 1))", "fc2": "((8, 1), (1, 1))"}
+
+
+def make_weights() -> dict[str, np.ndarray]:
+    """The whole initial matrices, the same on every rank."""
+    rng = np.random.default_rng(1)
+    shapes = {"fc1": (WIDTH_IN, HIDDEN), "fc2": (HIDDEN, CLASSES)}
+    return {name: (rng.standard_normal(shape) * shape[0] ** -0.5).astype(np.float32) for name, shape in shapes.items()}
+
+
+def make_batches() -> list[tuple[np.ndarray, np.ndarray]]:
+    """An epoch: inputs [16, 32] and classes [16] that a linear map of the inputs gives."""
+    rng = np.random.default_rng(2)
+    teacher = rng.standard_normal((WIDTH_IN, CLASSES))
+    inputs = [rng.standard_normal((BATCH, WIDTH_IN)).astype(np.float32) for _ in range(STEPS_PER_EPOCH)]
+    return [(batch, (batch @ teacher).argmax(1).astype(np.int32)) for batch in inputs]
+
+
+class Net(nn.Cell):
+    """Two products and a ReLU. `first` and `second` multiply blocks, or whole matrices."""
+
+    def __init__(self, first: nn.Cell, second: nn.Cell, weights: dict[str, np.ndarray]) -> None:
+        super().__init__()
+        self.fc1 = Parameter(Tensor(weights["fc1"]), name="fc1")
+        self.fc2 = Parameter(Tensor(weights["fc2"]), name="fc2")
+        self.first, self.second = first, second
+
+    def construct(self, inputs: Tensor) -> Tensor:
+        """Inputs [b, 32] -> logits [b, 16] of this rank's rows."""
+        return self.second(ops.relu(self.first(inputs, self.fc1)), self.fc2)
+
+
+class Loss(nn.Cell):
+    """Softmax cross entropy, summed over this rank's rows and divided by the whole batch."""
+
+    def __init__(self, net: Net) -> None:
+        super().__init__()
+        self.net = net
+
+    def construct(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """One number."""
+        return ops.cross_entropy(self.net(inputs), labels, reduction="sum") / BATCH
+
+
+class TrainStep(nn.Cell):
+    """Loss, gradients, their sums over ranks, Momentum."""
+
+    def __init__(self, net: Net, sum_gradients: nn.Cell, sum_loss: nn.Cell) -> None:
+        super().__init__()
+        self.parameters = ParameterTuple(net.trainable_params())
+        self.gradient = ms.value_and_grad(Loss(net), None, self.parameters)
+        self.sum_gradients, self.sum_loss = sum_gradients, sum_loss
+        self.optimizer = nn.Momentum(self.parameters, learning_rate=LEARNING_RATE, momentum=MOMENTUM)
+
+    def construct(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """The loss of the whole batch before the update."""
+        loss, gradients = self.gradient(inputs, labels)
+        total = self.sum_loss(loss)
+        return ops.depend(total, self.optimizer(self.sum_gradients(gradients, total)))
+
+
+def train_on_cpu() -> None:
+    """All ranks of an `mpirun`, or one process alone."""
+    from mpi4py import MPI
+
+    from app.sharding.collectives import SumInTurn, SumOver, split
+    from app.sharding.sharded_matmul import ShardedMatMul
+    from app.sharding.strategy import BATCH as BATCH_AXIS
+    from app.sharding.strategy import batch_slices, check, parse, shard
+
+    world = MPI.COMM_WORLD
+    rank, num_ranks = world.Get_rank(), world.Get_size()
+    if num_ranks not in (1, 8):
+        raise SystemExit(
+            f"error: {STRATEGIES['fc1']} is for 8 ranks, found {num_ranks}: mpirun -n 8 (see run_with_mpi.sh)"
+        )
+    weights, products, blocks = make_weights(), {}, {}
+    for name, weight in weights.items():
+        strategy = parse(STRATEGIES[name] if num_ranks == 8 else "((1, 1), (1, 1))", name)
+        check(name, strategy, BATCH, *weight.shape, group_size=num_ranks)
+        products[name] = shard(strategy, data_parallel=1, group_size=num_ranks)
+        blocks[name] = np.ascontiguousarray(weight[products[name].weight.block(rank, weight.shape)])
+    slices, first, second = batch_slices(num_ranks), products["fc1"], products["fc2"]
+    net = Net(
+        ShardedMatMul(world, slices, first, BATCH, WIDTH_IN),
+        ShardedMatMul(world, first.output, second, BATCH, HIDDEN),
+        blocks,
+    )
+    groups = [split(world, product.weight.mesh.group(rank, [BATCH_AXIS])) for product in products.values()]
+    step = TrainStep(net, SumInTurn([SumOver(group) for group in groups]), SumOver(world))
+    shapes = {"input": first.input.block_shape((BATCH, WIDTH_IN)), "weight": blocks["fc1"].shape}
+    print(f"rank {rank} of {num_ranks}: slices of the first product: {shapes}", flush=True)
+    # Every rank keeps its rows of the logits, as the second product leaves them.
+    run(step, slice(rank * BATCH // num_ranks, (rank + 1) * BATCH // num_ranks), rank)
+    save(net, rank)
+
+
+def train_on_accelerator(target: str) -> None:
+    """The same net under MindSpore's own semi-automatic parallelism. Never run on such a device."""
+    from mindspore.communication import get_rank, init
+    from mindspore.parallel.auto_parallel import AutoParallel
+
+    ms.set_device(target)
+    init()
+    rank = get_rank()
+    net = Net(*(_sharded_by_mindspore(STRATEGIES[name]) for name in ("fc1", "fc2")), make_weights())
+    step = AutoParallel(TrainStep(net, Unsummed(), nn.Identity()), parallel_mode="semi_auto")
+    step.save_param_strategy_file(str(folder(rank) / "strategy.ckpt"))
+    run(step, slice(None), rank)
+    save(net, rank)
+
+
+class Unsummed(nn.Cell):
+    """The gradients as they are: MindSpore sums them itself."""
+
+    def construct(self, gradients: tuple[Tensor, ...], after: Tensor) -> tuple[Tensor, ...]:
+        """`gradients`, unchanged."""
+        return gradients
+
+
+class MatMul(nn.Cell):
+    """The product of whole matrices, split by MindSpore as `strategy` says."""
+
+    def __init__(self, strategy: tuple[tuple[int, int], tuple[int, int]]) -> None:
+        super().__init__()
+        self.product = ops.MatMul().shard(strategy)
+
+    def construct(self, inputs: Tensor, weight: Tensor) -> Tensor:
+        """[b, K] x [K, H] -> [b, H]."""
+        return self.product(inputs, weight)
+
+
+def _sharded_by_mindspore(text: str) -> MatMul:
+    from app.sharding.strategy import parse
+
+    strategy = parse(text, "net")
+    return MatMul(((strategy.batch, strategy.inner), (strategy.inner, strategy.outer)))
+
+
+def run(step: nn.Cell, rows: slice, rank: int) -> None:
+    """All epochs; prints the loss of every step."""
+    batches = make_batches()
+    for epoch in range(1, NUM_EPOCHS + 1):
+        for number, (inputs, labels) in enumerate(batches, 1):
+            loss = step(Tensor(inputs[rows]), Tensor(labels[rows]))
+            print(f"rank {rank} epoch: {epoch} step: {number}, loss is {float(loss.asnumpy()):.7f}", flush=True)
+
+
+def save(net: Net, rank: int) -> None:
+    """What this rank holds of the weights, under plain names: MindSpore's own say which cell holds a cell."""
+    held = [{"name": "fc1", "data": net.fc1}, {"name": "fc2", "data": net.fc2}]
+    ms.save_checkpoint(held, str(folder(rank) / "net.ckpt"))
+
+
+def folder(rank: int) -> Path:
+    """Where this rank's checkpoint goes: `device/<rank>/` beside this file."""
+    path = HERE / "device" / str(rank)
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def main() -> None:
+    """See the top of the file."""
+    parser = argparse.ArgumentParser(description="train a net of one hidden layer over 8 ranks")
+    parser.add_argument("--target", choices=("CPU", "GPU", "Ascend"), default="CPU")
+    target = parser.parse_args().target
+    ms.set_context(mode=ms.GRAPH_MODE)
+    if target == "CPU":
+        train_on_cpu()
+    else:
+        train_on_accelerator(target)
+
+
+if __name__ == "__main__":
+    main()
