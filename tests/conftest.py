@@ -10,6 +10,7 @@ import pytest
 
 from app import device
 from app.config import Config
+from app.tables import native_library
 from data_prep import settings
 from data_prep.options import read_options
 from data_prep.prepare import prepare
@@ -95,3 +96,35 @@ def render(tmp_path):
         return done.stdout
 
     return show
+
+
+@pytest.fixture(scope="session")
+def needs_native():
+    """Skips a test, but not in CI, where the native host tables are not built."""
+
+    def check() -> None:
+        if not native_library.is_available() and not os.environ.get("CI"):
+            pytest.skip("the native host tables are not built; run `make native`")
+
+    return check
+
+
+@pytest.fixture(scope="session")
+def mpirun():
+    """Runs a program of tests/mpi on so many ranks; gives its status and all that the ranks print."""
+
+    def run(ranks: int, program: str, *arguments: object, timeout: float = 120) -> tuple[int, str]:
+        mpirun = Path(sys.executable).with_name("mpirun")
+        command = [mpirun, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", ranks, sys.executable]
+        done = subprocess.run(
+            [str(word) for word in (*command, "-P", PROJECT / "tests" / "mpi" / program, *arguments)],
+            env={**os.environ, "PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        return done.returncode, done.stdout
+
+    return run

@@ -87,7 +87,7 @@ class NativeTables:
         self.num_threads = num_threads or len(os.sched_getaffinity(0))
         self._library = load()
         self._handle = self._create()
-        self._deep_buffers = (_HugeBuffer(), _HugeBuffer())
+        self._deep_buffers = (HugeBuffer(), HugeBuffer())
         self._snapshot: NativeSnapshot | None = None
 
     def _create(self) -> ctypes.c_void_p:
@@ -332,7 +332,7 @@ class NativeTables:
         return f"storing {num_new:,} new rows beside {touched:,} touched ones, {row_bytes:,} bytes each,"
 
 
-class _HugeBuffer:
+class HugeBuffer:
     """Memory on huge pages that is used again: fresh pages for each batch's rows would cost more than the lookup."""
 
     def __init__(self) -> None:

@@ -77,6 +77,8 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
         None,
         [HANDLE, ctypes.POINTER(Batch), ARRAY, ARRAY, ctypes.c_float, ctypes.POINTER(LazyAdam)],
     ),
+    "expand": (None, [HANDLE, ctypes.POINTER(Batch), *[ARRAY] * 4]),
+    "sum_by_id": (None, [HANDLE, ctypes.POINTER(Batch), *[ARRAY] * 4]),
     "num_touched": (COUNT, [HANDLE]),
     "touched": (ctypes.c_int, [HANDLE, ARRAY, ARRAY]),
     "read": (None, [HANDLE, ctypes.c_int, ctypes.c_int32, ARRAY, COUNT, ARRAY]),

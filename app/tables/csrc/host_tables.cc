@@ -140,6 +140,18 @@ void host_tables_lazy_adam(HostTables* tables, const HostTablesBatch* batch, con
                             tables->spec.num_threads);
 }
 
+void host_tables_expand(const HostTables* tables, const HostTablesBatch* batch, const float* deep_rows,
+                        const float* wide_rows, float* deep, float* wide) {
+  tables->kernels.expand(*batch, tables->spec.embedding_dim, deep_rows, wide_rows, deep, wide,
+                         tables->spec.num_threads);
+}
+
+void host_tables_sum_by_id(const HostTables* tables, const HostTablesBatch* batch, const float* deep,
+                           const float* wide, float* deep_sums, float* wide_sums) {
+  tables->kernels.sum_by_id(*batch, tables->spec.embedding_dim, deep, wide, deep_sums, wide_sums,
+                            tables->spec.num_threads);
+}
+
 int64_t host_tables_num_touched(const HostTables* tables) { return tables->map.size(); }
 
 HostTablesStatus host_tables_touched(const HostTables* tables, int64_t* row_ids, int32_t* slots) {

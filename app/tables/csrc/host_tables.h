@@ -101,6 +101,14 @@ HOST_TABLES_API void host_tables_ftrl(HostTables* tables, const HostTablesBatch*
 HOST_TABLES_API void host_tables_lazy_adam(HostTables* tables, const HostTablesBatch* batch, const int32_t* slots,
                                            const float* gradient, float scale, const HostTablesLazyAdam* options);
 
+// A batch whose unique rows lie in another process. expand: deep_rows [U, D] and wide_rows [U] to deep [B, C * D] and
+// wide [B] (summed over fields in their order). sum_by_id: gradients of deep and wide to deep_sums [U, D] and
+// wide_sums [U], in order of position. Of the tables only embedding_dim and num_threads are read.
+HOST_TABLES_API void host_tables_expand(const HostTables* tables, const HostTablesBatch* batch, const float* deep_rows,
+                                        const float* wide_rows, float* deep, float* wide);
+HOST_TABLES_API void host_tables_sum_by_id(const HostTables* tables, const HostTablesBatch* batch, const float* deep,
+                                           const float* wide, float* deep_sums, float* wide_sums);
+
 // Touched rows: how many, and their ids, ascending, with their slots.
 HOST_TABLES_API int64_t host_tables_num_touched(const HostTables* tables);
 HOST_TABLES_API HostTablesStatus host_tables_touched(const HostTables* tables, int64_t* row_ids, int32_t* slots);

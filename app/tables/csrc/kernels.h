@@ -29,6 +29,10 @@ struct Kernels {
                const HostTablesFtrl&, int num_threads);
   void (*lazy_adam)(const Slots&, const HostTablesBatch&, const std::int32_t* slots, const float* gradient,
                     float scale, const HostTablesLazyAdam&, int num_threads);
+  void (*expand)(const HostTablesBatch&, std::int64_t embedding_dim, const float* deep_rows, const float* wide_rows,
+                 float* deep, float* wide, int num_threads);
+  void (*sum_by_id)(const HostTablesBatch&, std::int64_t embedding_dim, const float* deep, const float* wide,
+                    float* deep_sums, float* wide_sums, int num_threads);
 };
 
 // The widest set that this build has and this machine runs, or the one that the environment variable

@@ -1,0 +1,135 @@
+"""Ids, rows and gradients between the ranks that train and the ranks that own rows, all to all over MPI.
+
+Row r is owned by rank `r % owners`: the first `owners` ranks own rows. Every operation begins with a header to each rank
+(what is done, and how many ids are asked of it), so that a rank that only owns rows learns what comes from those
+that train. A rank without rows of the batch takes part with zero ids. What is received comes in the order of
+ranks, so that sums over ranks have one order.
+
+Letters: U unique ids of this rank's batch, by owner; R ids asked of this rank, by rank.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+import numpy as np
+from mpi4py import MPI
+
+from app.tables.native import HugeBuffer
+
+ID_BYTES, FLOAT_BYTES = 8, 4
+
+
+class Operation(enum.IntEnum):
+    """What the ranks do next, all of them; NONE is what a rank says that only owns rows."""
+
+    NONE = 0
+    LOOKUP = 1
+    ASK = 2
+    UPDATE = 3
+    CALL = 4
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a rank learns at the start of an operation: the ids asked of it, by rank [ranks]; gradients' `scale`."""
+
+    operation: Operation
+    counts: np.ndarray
+    scale: float
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How many elements go to, or come from, each rank, and where those of each begin; both [ranks]."""
+
+    counts: np.ndarray
+    starts: np.ndarray
+
+    @staticmethod
+    def of(counts: np.ndarray) -> Layout:
+        """One after the other."""
+        return Layout(counts, np.concatenate([[0], np.cumsum(counts)[:-1]]))
+
+    @property
+    def total(self) -> int:
+        """Over all ranks."""
+        return int(self.counts.sum())
+
+
+class Exchange:
+    """The exchanges of one rank; `remote_bytes` counts what it sent to other ranks, by what it was."""
+
+    def __init__(self, communicator: MPI.Comm, num_owners: int, embedding_dim: int) -> None:
+        self.num_owners = num_owners
+        self.remote_bytes = {"ids": 0, "rows": 0, "gradients": 0}
+        self.rank = communicator.rank
+        self.embedding_dim = embedding_dim
+        self._communicator = communicator
+        self._row = MPI.FLOAT.Create_contiguous(embedding_dim).Commit()  # counts in rows stay within 32 bits
+        self._asked = self._answered = Layout.of(np.zeros(communicator.size, np.int64))
+        self._buffers = {name: HugeBuffer() for name in ("rows", "gradients")}
+
+    def start(self, operation: Operation, counts: np.ndarray | None = None, scale: float = 0.0) -> Header:
+        """Agree on the operation; `counts` [owners] are the ids that this rank will ask of each owner."""
+        ranks = self._communicator.size
+        sent, received = np.zeros((ranks, 3)), np.empty((ranks, 3))
+        sent[:, 0], sent[:, 2] = operation, scale
+        if counts is not None:
+            sent[: self.num_owners, 1] = counts
+        self._communicator.Alltoall(sent, received)
+        return Header(
+            Operation(int(received[:, 0].max())), received[:, 1].astype(np.int64), float(received[:, 2].max())
+        )
+
+    def ask(self, ids: np.ndarray, counts: np.ndarray, header: Header) -> np.ndarray:
+        """Send `ids` int64 [U], grouped by owner as `counts` says, to their owners; returns those asked here [R]."""
+        to_owners = np.zeros(self._communicator.size, np.int64)
+        to_owners[: self.num_owners] = counts
+        self._asked, self._answered = Layout.of(to_owners), Layout.of(header.counts)
+        received = np.empty(self._answered.total, np.int64)
+        self._all_to_all(ids, self._asked, received, self._answered, MPI.INT64_T)
+        self._count("ids", self._asked, ID_BYTES)
+        return received
+
+    def answer(self, deep: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The rows asked for, [R, D] and [R], back to who asked; returns this rank's, [U, D] and [U].
+
+        The result is valid until the next call.
+        """
+        return self._send_rows("rows", deep, wide, self._answered, self._asked)
+
+    def send_back(self, deep: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Gradients [U, D] and [U] to the owners of the rows last asked for; returns those for rows here, [R, D] and [R].
+
+        The result is valid until the next call.
+        """
+        return self._send_rows("gradients", deep, wide, self._asked, self._answered)
+
+    def sum(self, value: float) -> float:
+        """The sum over all ranks, in their order."""
+        values = np.empty(self._communicator.size)
+        self._communicator.Allgather(np.array([value]), values)
+        return float(values.sum())
+
+    def _send_rows(
+        self, what: str, deep: np.ndarray, wide: np.ndarray, to: Layout, back: Layout
+    ) -> tuple[np.ndarray, np.ndarray]:
+        deep_received = self._buffers[what].array((back.total, self.embedding_dim))
+        wide_received = np.empty(back.total, np.float32)
+        self._all_to_all(deep, to, deep_received, back, self._row)
+        self._all_to_all(wide, to, wide_received, back, MPI.FLOAT)
+        self._count(what, to, (self.embedding_dim + 1) * FLOAT_BYTES)
+        return deep_received, wide_received
+
+    def _all_to_all(
+        self, sent: np.ndarray, to: Layout, received: np.ndarray, back: Layout, datatype: MPI.Datatype
+    ) -> None:
+        self._communicator.Alltoallv(
+            [sent, to.counts, to.starts, datatype], [received, back.counts, back.starts, datatype]
+        )
+
+    def _count(self, what: str, to: Layout, element_bytes: int) -> None:
+        remote = to.total - int(to.counts[self.rank])
+        self.remote_bytes[what] += remote * element_bytes

@@ -1,0 +1,129 @@
+"""What is done with a batch whose unique rows lie elsewhere: found distinct, spread over positions, summed again.
+
+Letters: B batch, C looked-up fields, D embedding width, U unique ids of a batch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from typing import Protocol
+
+import numpy as np
+
+from app.tables.interface import TablesSpec, UniqueIds, check_ids
+from app.tables.native import HugeBuffer, NativeTables, NativeUniqueIds
+from app.tables.reference import sum_by_id, sum_over_fields
+
+
+class BatchKernels(Protocol):
+    """One implementation for each table backend."""
+
+    def unique(self, ids: np.ndarray) -> UniqueIds:
+        """See `HostTables.unique`."""
+        ...
+
+    def reorder(self, unique: UniqueIds, order: np.ndarray) -> UniqueIds:
+        """The same ids, numbered so that number i is the former `order[i]`."""
+        ...
+
+    def expand(self, unique: UniqueIds, deep_rows: np.ndarray, wide_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """`deep_rows` [U, D] and `wide_rows` [U] to `Rows.deep` and `Rows.wide`, valid until the call after the next."""
+        ...
+
+    def sum_by_id(self, unique: UniqueIds, deep: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Gradients [B, C * D] and [B] to their sums [U, D] and [U] in order of position, valid until the next call."""
+        ...
+
+    def all_finite(self, values: np.ndarray) -> bool:
+        """Whether all of `values`, contiguous float32, are finite."""
+        ...
+
+
+class ReferenceBatchKernels:
+    """`BatchKernels` in NumPy: the definition."""
+
+    def __init__(self, spec: TablesSpec) -> None:
+        self._spec = spec
+
+    def unique(self, ids: np.ndarray) -> UniqueIds:
+        """See `BatchKernels.unique`."""
+        check_ids(ids, self._spec)
+        values, inverse = np.unique(ids, return_inverse=True)
+        return UniqueIds((ids.shape[0], ids.shape[1]), values.astype(np.int64), inverse.reshape(-1))
+
+    def reorder(self, unique: UniqueIds, order: np.ndarray) -> UniqueIds:
+        """See `BatchKernels.reorder`."""
+        return UniqueIds(unique.shape, unique.values[order], _inverse_of(order)[unique.inverse])
+
+    def expand(self, unique: UniqueIds, deep_rows: np.ndarray, wide_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See `BatchKernels.expand`."""
+        batch, num_fields = unique.shape
+        deep = deep_rows[unique.inverse].reshape(batch, num_fields * self._spec.embedding_dim)
+        return deep, sum_over_fields(wide_rows[unique.inverse].reshape(batch, num_fields))
+
+    def sum_by_id(self, unique: UniqueIds, deep: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See `BatchKernels.sum_by_id`."""
+        wide_by_position = np.repeat(wide, unique.shape[1])[:, None]
+        deep_sums = sum_by_id(deep.reshape(-1, self._spec.embedding_dim), unique)
+        return deep_sums, sum_by_id(wide_by_position, unique)[:, 0]
+
+    def all_finite(self, values: np.ndarray) -> bool:
+        """See `BatchKernels.all_finite`."""
+        return bool(np.isfinite(values).all())
+
+
+class NativeBatchKernels(NativeTables):
+    """`BatchKernels` in C++; tables in which no row is ever touched, so they take no memory."""
+
+    def __init__(self, spec: TablesSpec, num_threads: int) -> None:
+        super().__init__(spec, num_threads)
+        self._expanded = (HugeBuffer(), HugeBuffer())
+        self._sums = HugeBuffer()
+
+    def reorder(self, unique: UniqueIds, order: np.ndarray) -> UniqueIds:
+        """See `BatchKernels.reorder`."""
+        assert isinstance(unique, NativeUniqueIds)
+        counts = np.diff(unique.offsets)[order]
+        offsets = np.zeros_like(unique.offsets)
+        np.cumsum(counts, out=offsets[1:])
+        # Place p of the new order lies in a group that has moved by its start's old place less its new one.
+        moved = np.repeat(unique.offsets[:-1][order] - offsets[:-1], counts)
+        positions = unique.positions[np.arange(unique.positions.size, dtype=np.int32) + moved]
+        inverse = _inverse_of(order)[unique.inverse]
+        values = unique.values[order]
+        return dataclasses.replace(unique, values=values, inverse=inverse, offsets=offsets, positions=positions)
+
+    def expand(self, unique: UniqueIds, deep_rows: np.ndarray, wide_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See `BatchKernels.expand`."""
+        assert isinstance(unique, NativeUniqueIds)
+        self._expanded = self._expanded[::-1]
+        batch, num_fields = unique.shape
+        deep = self._expanded[0].array((batch, num_fields * self.spec.embedding_dim))
+        wide = np.empty(batch, np.float32)
+        self._on_batch(self._library.host_tables_expand, unique, deep_rows, wide_rows, deep, wide)
+        return deep, wide
+
+    def sum_by_id(self, unique: UniqueIds, deep: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See `BatchKernels.sum_by_id`."""
+        assert isinstance(unique, NativeUniqueIds)
+        deep_sums = self._sums.array((unique.values.size, self.spec.embedding_dim))
+        wide_sums = np.empty(unique.values.size, np.float32)
+        deep, wide = np.ascontiguousarray(deep), np.ascontiguousarray(wide)
+        self._on_batch(self._library.host_tables_sum_by_id, unique, deep, wide, deep_sums, wide_sums)
+        return deep_sums, wide_sums
+
+    def _on_batch(self, function: ctypes._NamedFuncPointer, unique: NativeUniqueIds, *arrays: np.ndarray) -> None:
+        addresses = (array.ctypes.data for array in arrays)
+        function(self._handle, ctypes.byref(unique.as_struct()), *addresses)
+
+
+def make_batch_kernels(backend: str, spec: TablesSpec, num_threads: int) -> BatchKernels:
+    """Those of a table backend, by its name (`native` or `reference`)."""
+    return NativeBatchKernels(spec, num_threads) if backend == "native" else ReferenceBatchKernels(spec)
+
+
+def _inverse_of(order: np.ndarray) -> np.ndarray:
+    place = np.empty(order.size, np.int32)
+    place[order] = np.arange(order.size, dtype=np.int32)
+    return place

@@ -1,0 +1,80 @@
+"""Run under mpirun: sharded tables take steps beside tables of one process, and are compared with them.
+
+mpirun -n N python sharded_tables.py SERVERS
+"""
+
+import sys
+
+import numpy as np
+from mpi4py import MPI
+
+from app.exchange import Exchange, Operation
+from app.tables import make_host_tables
+from app.tables.batch_kernels import make_batch_kernels
+from app.tables.interface import RowGradients, TablesSpec
+from app.tables.optimizers import AdamOptions, FtrlOptions
+from app.tables.sharded import OwnedRows, ShardedTables, owner_spec, rows_of_owner
+
+DIM, FIELDS, ROWS = 16, ("a", "b", "c"), 500
+BATCHES = (40, 40, 7, 1, 40, 0)  # rows; with fewer than ranks, some take part with none
+
+
+def batches():
+    rng = np.random.default_rng(0)
+    for rows in BATCHES:
+        ids = (rng.random((rows, len(FIELDS))) ** 3 * ROWS).astype(np.int32)
+        deep = rng.standard_normal((rows, len(FIELDS) * DIM)).astype(np.float32)
+        yield ids, deep, rng.standard_normal(rows).astype(np.float32)
+
+
+def take_steps(tables, start_of, end_of):
+    """Returns the rows looked up in each step."""
+    looked_up = []
+    for ids, deep, wide in batches():
+        mine = slice(start_of(len(ids)), end_of(len(ids)))
+        unique = tables.unique(ids[mine])
+        rows = tables.lookup(unique)
+        looked_up.append((rows.deep.copy(), rows.wide.copy(), rows.squared_norm))
+        tables.update(unique, RowGradients(deep[mine], wide[mine], scale=0.5))
+    return looked_up
+
+
+def main(backend: str, servers: int) -> None:
+    world = MPI.COMM_WORLD
+    owners, workers, worker = servers or world.size, world.size - servers, world.rank - servers
+    spec = TablesSpec(ROWS, DIM, FIELDS, 1, 0.01, 1e-3, FtrlOptions(), AdamOptions())
+    alone = make_host_tables(backend, spec, 1)
+    expected = take_steps(alone, lambda rows: 0, lambda rows: rows)
+    own = make_host_tables(backend, owner_spec(spec), 1) if world.rank < owners else None
+    owned = OwnedRows(Exchange(world, owners, DIM), own)
+    if worker >= 0:
+        sharded = ShardedTables(spec, make_batch_kernels(backend, spec, 1), owned)
+        found = take_steps(sharded, lambda rows: rows * worker // workers, lambda rows: rows * (worker + 1) // workers)
+        for rows, (deep, wide, norm), whole in zip(BATCHES, found, expected, strict=True):
+            mine = slice(rows * worker // workers, rows * (worker + 1) // workers)
+            np.testing.assert_allclose(deep, whole[0][mine], rtol=0, atol=1e-8)
+            np.testing.assert_allclose(wide, whole[1][mine], rtol=0, atol=1e-7)
+            np.testing.assert_allclose(norm, whole[2], rtol=1e-6)
+    else:
+        for _ in range(2 * len(BATCHES)):
+            owned.serve(owned.exchange.start(Operation.NONE))
+    if own is not None:
+        for table, mine in rows_of_owner(alone.state(), world.rank, owners).items():
+            state = own.state()[table]
+            np.testing.assert_array_equal(state.row_ids, mine.row_ids)
+            for name, array in mine.arrays.items():
+                scale = np.abs(array).max()
+                np.testing.assert_allclose(state.arrays[name], array, rtol=0, atol=1e-6 * scale)
+    distinct = sum(len(np.unique(ids[slice_of(ids, worker, workers)])) for ids, _, _ in batches()) if worker >= 0 else 0
+    remote = owned.exchange.remote_bytes
+    assert remote["ids"] <= 8 * distinct and remote["gradients"] <= 4 * (DIM + 1) * distinct, remote
+    print(f"rank {world.rank} of {world.size}, {backend}: equal", flush=True)
+
+
+def slice_of(ids, worker, workers):
+    return slice(len(ids) * worker // workers, len(ids) * (worker + 1) // workers)
+
+
+if __name__ == "__main__":
+    for name in ("reference", "native"):
+        main(name, int(sys.argv[1]))
