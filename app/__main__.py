@@ -16,7 +16,9 @@ from app import checkpoint_commands, device
 from app.cluster import check_rank_table
 from app.config import Config
 from app.dataset import check_files
-from app.evaluate import describe, evaluate_checkpoint, one_line, saved_config
+from app.evaluate import evaluate_checkpoint, saved_config
+from app.evaluation_file import content_of, write_evaluation
+from app.evaluation_text import describe, one_line
 from app.run_folder import RunFolder, best_of_run, open_run
 from app.selection import check_evaluation
 from app.stopping import Stopped, StopRequest
@@ -64,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--checkpoint", type=Path, metavar="DIR", help="one checkpoint (the run's best, else newest)")
     evaluate.add_argument("--dataset", type=Path, metavar="DIR", help="prepared folder (the one it was trained on)")
     evaluate.add_argument("--split", default="test", help="train, valid or test (test)")
+    evaluate.add_argument("settings", nargs="*", metavar="eval.key=value", help="such as eval.group_field=C3")
     evaluate.set_defaults(command=_evaluate)
     checkpoint_commands.add_parser(commands)
     return parser
@@ -140,14 +143,20 @@ def _print_placement(config: Config, target: str, backend: str) -> None:
 
 def _evaluate(arguments: argparse.Namespace) -> None:
     path = arguments.checkpoint or best_of_run(arguments.run)
-    options = replace(saved_config(path).device, target="auto")  # threads and precision as in training
+    foreign = [word for word in arguments.settings if not word.startswith("eval.")]
+    if foreign:
+        raise ValueError(f"argument {foreign[0]!r}: only eval.* can be changed here; the rest is the checkpoint's")
+    config = settings.override(saved_config(path), arguments.settings)
+    options = replace(config.device, target="auto")  # threads and precision as in training
     device.prepare_environment(options)
     device.select_device(options)
-    evaluation = evaluate_checkpoint(path, arguments.split, arguments.dataset)
-    print(describe(evaluation))
+    judged = evaluate_checkpoint(path, arguments.split, arguments.dataset, config)
+    print(describe(judged))
     if arguments.run.resolve() in path.resolve().parents:
+        content = content_of(judged.split, judged.step, judged.epoch, judged.measured, judged.intervals, judged.best)
+        write_evaluation(arguments.run, content)
         with (arguments.run / "eval.log").open("a", encoding="utf-8") as eval_log:
-            eval_log.write(one_line(evaluation.split, evaluation.epoch, evaluation.step, evaluation.metrics) + "\n")
+            eval_log.write(one_line(judged.split, judged.epoch, judged.step, judged.metrics) + "\n")
 
 
 if __name__ == "__main__":

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
+from app.bootstrap import confidence_intervals
 from app.config import Config
 from app.dataset import Batch, check_files, num_batches, read_batches, written_order
+from app.evaluation_file import Groups, Measurement
+from app.field_values import find_field
+from app.grouped_auc import GroupedAucStream
 from app.identity import check_same_inputs
 from app.manifest import MANIFEST, read_manifest
 from app.metrics import Metrics, MetricStream
 from app.prefetch import Prefetcher
+from app.selection import check_group_field
 from app.tables.interface import UniqueIds
 from data_prep import settings
 from data_prep.schema import Schema, read_schema, row_numbers_file
@@ -36,12 +40,20 @@ class Evaluation:
     step: int
     epoch: int
     split: str
-    metrics: Metrics
+    measured: Measurement
+    intervals: dict[str, tuple[float, float]]
     best: Best | None
 
+    @property
+    def metrics(self) -> Metrics:
+        """Those of all rows."""
+        return self.measured.metrics
 
-def measure(folder: Path, schema: Schema, split: str, batch_size: int, unique: Unique, score: Score) -> Metrics:
-    """The metrics of all rows of a split.
+
+def measure(
+    folder: Path, schema: Schema, split: str, batch_size: int, unique: Unique, score: Score, group_field: str = ""
+) -> Measurement:
+    """All rows of a split judged; with `group_field`, also those of each value of that field.
 
     Raises ValueError for a split without rows, FloatingPointError for a logit that is not finite.
     """
@@ -53,16 +65,24 @@ def measure(folder: Path, schema: Schema, split: str, batch_size: int, unique: U
         for batch in read_batches(folder, schema, split, written_order(schema, split), batch_size):
             yield batch, unique(batch.ids)
 
-    stream = MetricStream()
+    stream, groups = MetricStream(), GroupedAucStream()
+    place = find_field(schema, group_field) if group_field else None
     total = num_batches(schema, split, batch_size)
     with (
         Prefetcher(prepared()) as batches,
         tqdm(total=total, desc=f"evaluate {split}", unit="batch", leave=False, mininterval=1.0) as bar,
     ):
         for batch, ids in batches:
-            stream.add(score(batch, ids), batch.labels)
+            logits = score(batch, ids)
+            stream.add(logits, batch.labels)
+            if place is not None:
+                groups.add(batch.ids[:, place], logits, batch.labels)
             bar.update()
-    return stream.result()
+    metrics = stream.result()
+    if place is None:
+        return Measurement(metrics, stream.bins())
+    found = Groups.of(groups.result(), group_field, folder, schema)
+    return Measurement(replace(metrics, grouped_auc=found.auc.weighted_mean), stream.bins(), found)
 
 
 def evaluate_checkpoint(path: Path, split: str, dataset: Path | None, config: Config | None = None) -> Evaluation:
@@ -78,10 +98,20 @@ def evaluate_checkpoint(path: Path, split: str, dataset: Path | None, config: Co
     check_files(folder, schema)
     check_same_inputs(manifest, schema, folder)
     config = config or saved_config(path)
+    check_group_field(config.eval, schema)
     batch_size = config.eval.batch_size or config.train.batch_size
     scorer = load_for_scoring(path, config, schema, batch_size)
-    metrics = measure(folder, schema, split, batch_size, scorer.tables.unique, scorer)
-    return Evaluation(path, manifest.step, manifest.last_epoch, split, metrics, best_on(folder, schema, split))
+    measured = measure(folder, schema, split, batch_size, scorer.tables.unique, scorer, config.eval.group_field)
+    best = best_on(folder, schema, split)
+    intervals = intervals_of(measured, config)
+    return Evaluation(path, manifest.step, manifest.last_epoch, split, measured, intervals, best)
+
+
+def intervals_of(measured: Measurement, config: Config) -> dict[str, tuple[float, float]]:
+    """95 % confidence intervals by metric; none where `eval.bootstrap` is 0 or the rows have one class."""
+    if not config.eval.bootstrap or np.isnan(measured.metrics.auc):
+        return {}
+    return confidence_intervals(measured.bins, config.eval.bootstrap, config.train.seed)
 
 
 def saved_config(path: Path) -> Config:
@@ -95,33 +125,3 @@ def best_on(folder: Path, schema: Schema, split: str) -> Best | None:
     if not truth or not Path(truth).is_file() or not rows.is_file():
         return None
     return best_possible(Path(truth), np.load(rows))
-
-
-def describe(evaluation: Evaluation) -> str:
-    """The evaluation as the lines a user reads."""
-    metrics = evaluation.metrics
-    lines = [
-        f"{evaluation.split}: {metrics.rows:,} rows, click rate {metrics.click_rate:.4f}, "
-        f"checkpoint {evaluation.checkpoint} (step {evaluation.step})",
-        f"  AUC                 {metrics.auc:.6f}{_beside(evaluation.best, 'auc')}",
-        f"  log loss            {metrics.log_loss:.6f}{_beside(evaluation.best, 'log_loss')}",
-        f"  normalized entropy  {metrics.normalized_entropy:.6f}",
-        f"  calibration         {metrics.calibration:.6f}   (mean prediction / mean label)",
-        f"  PR-AUC              {metrics.pr_auc:.6f}",
-    ]
-    if np.isnan(metrics.auc):
-        lines.append("  (AUC and PR-AUC are undefined: the rows have one class only)")
-    return "\n".join(lines)
-
-
-def one_line(split: str, epoch: int, step: int, metrics: Metrics) -> str:
-    """The evaluation as a line of eval.log."""
-    values = dataclasses.asdict(metrics)
-    names = ("auc", "log_loss", "normalized_entropy", "calibration", "pr_auc")
-    return f"epoch: {epoch} step: {step} split: {split} rows: {metrics.rows}, " + ", ".join(
-        f"{name} is {values[name]:.6f}" for name in names
-    )
-
-
-def _beside(best: Best | None, name: str) -> str:
-    return "" if best is None else f"   (best possible {getattr(best, name):.6f})"

@@ -27,6 +27,7 @@ import yaml
 
 from app import checkpoint
 from app.config import Config
+from app.evaluation_file import forget_evaluations, write_evaluation
 from app.identity import first_difference, identity
 from app.log_file import LogFile
 from app.manifest import Manifest, read_manifest
@@ -63,7 +64,7 @@ class RunFolder:
         self.eval_path = path / "eval.log"
         self.metrics_path = path / "metrics.jsonl"
         self._losses, self._evals, self._metrics = map(LogFile, (self.loss_path, self.eval_path, self.metrics_path))
-        self._failed_saves = 0
+        self._failed_saves = self._failed_evaluations = 0
         self._status_is_written = True
         self._started = time.time()
 
@@ -82,6 +83,14 @@ class RunFolder:
         """Add a line to eval.log."""
         self._evals.append(line + "\n")
 
+    def write_evaluation(self, content: dict[str, Any]) -> None:
+        """Write what the report draws of an evaluation; where that fails it is said, and the run goes on."""
+        try:
+            write_evaluation(self.path, content)
+        except OSError as error:
+            self._failed_evaluations += 1
+            log.error("error: no curves of step %d: %s; the run goes on", content["step"], error)
+
     def note_failed_save(self, step: int, error: OSError) -> None:
         """Say in the log and in metrics.jsonl that a checkpoint could not be written."""
         self._failed_saves += 1
@@ -94,6 +103,8 @@ class RunFolder:
         lost = [f"the last lines of {name}" for name in unwritten]
         if self._failed_saves:
             lost.append(f"{self._failed_saves} checkpoint(s)")
+        if self._failed_evaluations:
+            lost.append(f"the curves of {self._failed_evaluations} evaluation(s)")
         return lost if self._status_is_written else [*lost, STATE_FILE]
 
     def set_status(self, status: str) -> None:
@@ -247,6 +258,7 @@ def _forget_after(run: RunFolder, manifest: Manifest) -> None:
             lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
             kept = (line for line in lines if logged_at(line) <= manifest.step and evaluated_at(line) <= last_evaluated)
             path.write_text("".join(kept), encoding="utf-8")
+    forget_evaluations(run.path, last_evaluated)
     if run.loss_path.is_file():
         lines = run.loss_path.read_text(encoding="utf-8").splitlines(keepends=True)
         run.loss_path.write_text("".join(lines[: manifest.step]), encoding="utf-8")

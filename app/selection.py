@@ -126,10 +126,7 @@ class Selection:
 
 def check_evaluation(options: EvalOptions, schema: Schema) -> None:
     """Raise ValueError where the data lacks what the evaluations of a training need; before its first step."""
-    names = [field.name for field in schema.categorical]
-    if options.group_field and options.group_field not in names:
-        nearest = _nearest(options.group_field, names)
-        raise ValueError(f"eval.group_field={options.group_field} is no categorical field of the data{nearest}")
+    check_group_field(options, schema)
     _check_both_classes(schema, "train", "there is nothing to learn")
     if schema.splits["valid"].rows:
         if options.metric in NEED_BOTH_CLASSES:
@@ -142,6 +139,14 @@ def check_evaluation(options: EvalOptions, schema: Schema) -> None:
             f"eval.{setting} needs rows to evaluate on, and the data has none in split 'valid'; prepare it with "
             "prepare.valid_fraction above 0"
         )
+
+
+def check_group_field(options: EvalOptions, schema: Schema) -> None:
+    """Raise ValueError where `group_field` is none of the data's, naming the nearest."""
+    names = [field.name for field in schema.categorical]
+    if options.group_field and options.group_field not in names:
+        nearest = _nearest(options.group_field, names)
+        raise ValueError(f"eval.group_field={options.group_field} is no categorical field of the data{nearest}")
 
 
 def _check_both_classes(schema: Schema, split: str, consequence: str) -> None:

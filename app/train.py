@@ -15,7 +15,9 @@ import numpy as np
 from app.assemble import Parts, assemble
 from app.config import Config
 from app.dataset import Batch, num_batches, read_batches, training_order
-from app.evaluate import measure, one_line
+from app.evaluate import measure
+from app.evaluation_file import content_of
+from app.evaluation_text import one_line
 from app.metrics import Metrics
 from app.prefetch import Prefetcher
 from app.progress import Position, Progress
@@ -136,10 +138,13 @@ class Trainer:
             log.warning("the data has no rows in split 'valid': epoch %d is not evaluated", epoch)
             return False
         batch_size, unique = self.config.train.batch_size, self.parts.step.tables.unique
-        self.metrics = measure(self.dataset, self.schema, "valid", batch_size, unique, self._score)
+        group_field = self.config.eval.group_field
+        measured = measure(self.dataset, self.schema, "valid", batch_size, unique, self._score, group_field)
+        self.metrics = measured.metrics
         line = one_line("valid", epoch, step, self.metrics)
         self.run.append_eval(line)
         self.run.append_metrics(step=step, epoch=epoch, split="valid", **dataclasses.asdict(self.metrics))
+        self.run.write_evaluation(content_of("valid", step, epoch, measured))
         log.info(line)
         return self.selection.update(self.metrics, step)
 

@@ -4,12 +4,14 @@ import dataclasses
 import shutil
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
 from app import checkpoint
 from app.dataset import read_batches, written_order
-from app.evaluate import describe, evaluate_checkpoint, measure, one_line
+from app.evaluate import evaluate_checkpoint, measure
+from app.field_values import MISSING, OUT_OF_VOCABULARY
 from app.identity import data_identity
 from data_prep import settings
 from data_prep.schema import write_schema
@@ -57,19 +59,7 @@ def test_the_best_possible_stands_beside(one_saved, tiny_dataset, tiny_log):
     truth = tiny_log.with_name("log.txt.truth.parquet")
     best = best_possible(truth, np.load(tiny_dataset / "row_numbers-valid.npy"))
     assert evaluation.best == best
-    text = describe(evaluation)
-    assert f"(best possible {best.auc:.6f})" in text
-    assert f"(best possible {best.log_loss:.6f})" in text
     assert evaluate_checkpoint(one_saved, "train", None).best is None  # its rows were shuffled
-
-
-def test_a_line_of_eval_log(one_saved):
-    evaluation = evaluate_checkpoint(one_saved, "valid", None)
-    line = one_line("valid", 3, 40, dataclasses.replace(evaluation.metrics, auc=0.75))
-    assert line.startswith(
-        f"epoch: 3 step: 40 split: valid rows: {evaluation.metrics.rows}, auc is 0.750000, log_loss is "
-    )
-    assert "nan" not in line
 
 
 def test_a_split_that_is_not_there_names_those_that_are(one_saved):
@@ -77,10 +67,33 @@ def test_a_split_that_is_not_there_names_those_that_are(one_saved):
         evaluate_checkpoint(one_saved, "tset", None)
 
 
-def test_one_class_is_explained(one_saved):
+def test_the_confidence_interval_is_around_the_value(one_saved, tiny_config):
     evaluation = evaluate_checkpoint(one_saved, "valid", None)
-    one_class = dataclasses.replace(evaluation, metrics=dataclasses.replace(evaluation.metrics, auc=float("nan")))
-    assert "undefined: the rows have one class only" in describe(one_class)
+    low, high = evaluation.intervals["auc"]
+    assert low < evaluation.metrics.auc < high
+    without = tiny_config("tables.backend=reference", "eval.bootstrap=0")
+    assert evaluate_checkpoint(one_saved, "valid", None, without).intervals == {}
+
+
+def test_auc_per_value_of_a_field(one_saved, tiny_config, tiny_dataset, tiny_schema):
+    """The values of C1 by their names in the vocabulary, each judged on its own rows."""
+    config = tiny_config("tables.backend=reference", "eval.group_field=C1")
+    measured = evaluate_checkpoint(one_saved, "valid", None, config).measured
+    batches = list(read_batches(tiny_dataset, tiny_schema, "valid", written_order(tiny_schema, "valid"), 500))
+    ids = np.concatenate([batch.ids[:, 0] for batch in batches])
+    found, counts = np.unique(ids, return_counts=True)
+    assert dict(zip(measured.groups.auc.ids.tolist(), measured.groups.auc.rows.tolist(), strict=True)) == dict(
+        zip(found.tolist(), counts.tolist(), strict=True)
+    )
+    assert measured.metrics.grouped_auc == measured.groups.auc.weighted_mean
+    vocabulary = {row["id"]: row["value"] for row in pq.read_table(tiny_dataset / "vocabulary.parquet").to_pylist()}
+    names = [vocabulary.get(i, OUT_OF_VOCABULARY) or MISSING for i in measured.groups.auc.ids.tolist()]
+    assert measured.groups.names == names[:20]
+
+
+def test_a_field_that_is_not_there_is_refused(one_saved, tiny_config):
+    with pytest.raises(ValueError, match=r"eval\.group_field=C99 is no categorical field of the data; did you mean"):
+        evaluate_checkpoint(one_saved, "valid", None, tiny_config("eval.group_field=C99"))
 
 
 @pytest.fixture

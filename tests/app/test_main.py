@@ -153,8 +153,21 @@ def test_evaluate_judges_the_run_in_this_folder(command, capsys, tmp_path):
     assert [line.split(":")[0] for line in out.splitlines() if line[0] != " "] == ["test", "valid", "train"]
     lines = (tmp_path / "device_0" / "eval.log").read_text().splitlines()
     assert len(lines) == 5
+    files = sorted(path.name for path in (tmp_path / "device_0" / "evaluations").iterdir())
+    assert files == [
+        f"{name}-step-{step:08d}.json"
+        for name, step in zip(("test", "train", "valid", "valid"), (10, 10, 5, 10), strict=True)
+    ]
     judged = [line for line in lines if "split: valid" in line]
     assert judged[-1] in judged[:-1]  # from the checkpoint alone, what was measured while training
+
+
+def test_evaluate_changes_no_setting_of_the_model(command):
+    assert command("train", "tables.backend=reference")[0] == 0
+    assert command("evaluate", "eval.group_field=C2", "eval.bootstrap=0")[0] == 0
+    status, log = command("evaluate", "train.seed=2")
+    assert status == 2
+    assert "argument 'train.seed=2': only eval.* can be changed here" in log
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,107 @@
+"""What a report draws of an evaluation, as JSON and in words."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from app.evaluate import Evaluation
+from app.evaluation_file import (
+    Groups,
+    Measurement,
+    content_of,
+    forget_evaluations,
+    read_evaluations,
+    write_evaluation,
+)
+from app.evaluation_text import describe, one_line
+from app.grouped_auc import GroupedAuc
+from app.metrics import MetricStream
+from data_prep.truth import Best
+
+
+def measured(labels, logits, groups=None):
+    stream = MetricStream()
+    stream.add(logits.astype(np.float32), labels)
+    return Measurement(stream.result(), stream.bins(), groups)
+
+
+@pytest.fixture(scope="module")
+def judged():
+    rng = np.random.default_rng(6)
+    labels = (rng.random(3_000) < 0.3).astype(np.float32)
+    return labels, rng.normal(labels - 1, 1).astype(np.float32)
+
+
+GROUPS = Groups(
+    "C3",
+    GroupedAuc(np.array([5, 9]), np.array([70, 30]), np.array([20, 0]), np.array([0.75, math.nan])),
+    ["68fd1e64", "(missing)"],
+)
+
+
+def test_the_content_is_json_and_has_the_curves(judged):
+    content = content_of("valid", 7, 2, measured(*judged, GROUPS), {"auc": (0.7, 0.8)}, Best(3_000, 0.9, 0.4))
+    assert json.loads(json.dumps(content, allow_nan=False)) == content
+    assert np.trapezoid(content["roc"]["true_positive_rate"], content["roc"]["false_positive_rate"]) == pytest.approx(
+        roc_auc_score(*judged), abs=1e-3
+    )
+    assert len(json.dumps(content)) < 50_000
+    assert sum(part["rows"] for part in content["calibration"]) == 3_000
+    assert sum(content["histogram"]["positives"]) == judged[0].sum()
+    assert content["intervals"]["auc"] == [0.7, 0.8]
+    assert content["best_possible"]["auc"] == 0.9
+    assert content["groups"]["values"][1] == {"value": "(missing)", "rows": 30, "click_rate": 0.0, "auc": None}
+    assert (content["groups"]["weighted_mean"], content["groups"]["rows_covered"]) == (0.75, 0.7)
+
+
+def test_one_class_has_no_curves(judged):
+    content = content_of("valid", 7, 2, measured(np.zeros(3_000, np.float32), judged[1]))
+    assert content["metrics"]["auc"] is None
+    assert not {"roc", "precision_recall"} & content.keys()
+
+
+def test_files_are_read_by_step_and_forgotten_after_one(judged, tmp_path):
+    for split, step in (("valid", 200), ("test", 100), ("valid", 100), ("valid", 100)):
+        write_evaluation(tmp_path, content_of(split, step, 1, measured(*judged)))
+    found = [(content["step"], content["split"]) for content in read_evaluations(tmp_path)]
+    assert found == [(100, "test"), (100, "valid"), (200, "valid")]
+    (tmp_path / "evaluations" / "valid-step-00000300.json").write_text("{")
+    forget_evaluations(tmp_path, 100)
+    assert [content["step"] for content in read_evaluations(tmp_path)] == [100, 100]
+
+
+def test_in_words(judged):
+    labels, logits = judged
+    evaluation = Evaluation(
+        Path("step-7"), 7, 2, "test", measured(labels, logits, GROUPS), {"auc": (0.7, 0.8)}, Best(3_000, 0.9, 0.4)
+    )
+    lines = describe(evaluation).splitlines()
+    assert lines[0].startswith("test: 3,000 rows, click rate 0.2977, checkpoint step-7 (step 7)")
+    assert lines[1].split("   ")[-3:] == [
+        f"  {roc_auc_score(*judged):.6f}",
+        "95 % within 0.700000 … 0.800000",
+        "(best possible 0.900000)",
+    ]
+    assert lines[2].endswith("(best possible 0.400000)")
+    assert len(lines[7].split()) == len(lines[8].split()) == 11  # a word and ten deciles
+    assert "AUC per value of C3: mean 0.750000, weighted by rows, over 70.0% of the rows" in lines[9]
+    assert lines[11].split() == ["(missing)", "30", "rows,", "click", "rate", "0.0000,", "one", "class"]
+
+
+def test_one_class_in_words(judged):
+    evaluation = Evaluation(Path("step-7"), 7, 2, "test", measured(np.ones(3_000, np.float32), judged[1]), {}, None)
+    text = describe(evaluation)
+    assert "AUC                 undefined\n" in text
+    assert "one class only, so there is nothing to rank" in text
+    assert "nan" not in text
+
+
+def test_a_line_of_eval_log(judged):
+    metrics = measured(*judged).metrics
+    line = one_line("valid", 3, 40, metrics)
+    assert line.startswith(f"epoch: 3 step: 40 split: valid rows: 3000, auc is {metrics.auc:.6f}, log_loss is ")
+    assert "grouped_auc" not in line
