@@ -1,7 +1,7 @@
 """Ids, rows and gradients between the ranks that train and the ranks that own rows, all to all over MPI.
 
-Row r is owned by rank `r % owners`: the first `owners` ranks own rows. Every operation begins with a header to each rank
-(what is done, and how many ids are asked of it), so that a rank that only owns rows learns what comes from those
+Row r is owned by rank `r % owners`: the first `owners` ranks own rows. Every operation begins with a header to each
+rank (what is done, and how many ids are asked of it), so that a rank that only owns rows learns what comes from those
 that train. A rank without rows of the batch takes part with zero ids. What is received comes in the order of
 ranks, so that sums over ranks have one order.
 
@@ -101,7 +101,7 @@ class Exchange:
         return self._send_rows("rows", deep, wide, self._answered, self._asked)
 
     def send_back(self, deep: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Gradients [U, D] and [U] to the owners of the rows last asked for; returns those for rows here, [R, D] and [R].
+        """Gradients [U, D] and [U] to the owners of the rows last asked for; returns those of rows here, [R, D], [R].
 
         The result is valid until the next call.
         """

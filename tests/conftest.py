@@ -110,11 +110,10 @@ def needs_native():
 
 
 @pytest.fixture(scope="session")
-def mpirun():
+def run_ranks(mpirun):
     """Runs a program of tests/mpi on so many ranks; gives its status and all that the ranks print."""
 
     def run(ranks: int, program: str, *arguments: object, timeout: float = 120) -> tuple[int, str]:
-        mpirun = Path(sys.executable).with_name("mpirun")
         command = [mpirun, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", ranks, sys.executable]
         done = subprocess.run(
             [str(word) for word in (*command, "-P", PROJECT / "tests" / "mpi" / program, *arguments)],

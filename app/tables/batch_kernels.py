@@ -28,7 +28,7 @@ class BatchKernels(Protocol):
         ...
 
     def expand(self, unique: UniqueIds, deep_rows: np.ndarray, wide_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """`deep_rows` [U, D] and `wide_rows` [U] to `Rows.deep` and `Rows.wide`, valid until the call after the next."""
+        """`deep_rows` [U, D], `wide_rows` [U] to `Rows.deep` and `Rows.wide`, valid until the call after the next."""
         ...
 
     def sum_by_id(self, unique: UniqueIds, deep: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

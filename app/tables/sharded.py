@@ -1,9 +1,9 @@
 """Both tables, their rows spread over the ranks of a job: row r is owned by rank `r % owners`.
 
 A lookup: unique ids -> all-to-all ids -> owners gather -> all-to-all rows -> spread over positions. An update is the
-same road back: a rank sums its gradients for each of its unique ids, their owner sums over ranks, in the order of ranks,
-and does the step. Owners keep their rows in tables of any backend, which look up "batches" of one field: the ids asked
-of them. So the optimizers are the backends' own, and a row that several ranks ask for is one unique row there.
+same road back: a rank sums its gradients for each of its unique ids, their owner sums over ranks, in the order of
+ranks, and does the step. Owners keep their rows in tables of any backend, which look up "batches" of one field: the
+ids asked of them. So the optimizers are the backends' own, and a row that several ranks ask for is one unique row.
 
 Letters: B rows of this rank's batch, C looked-up fields, D embedding width, U its unique ids, R ids asked of an owner.
 """

@@ -4,9 +4,9 @@ import pytest
 
 
 @pytest.mark.parametrize(("ranks", "servers"), [(1, 0), (2, 0), (3, 0), (4, 0), (2, 1), (4, 2)])
-def test_sharded_tables_are_those_of_one_process(mpirun, needs_native, ranks, servers):
+def test_sharded_tables_are_those_of_one_process(run_ranks, needs_native, ranks, servers):
     """But for roundings: sums over ranks have another order than those over a batch."""
     needs_native()
-    status, output = mpirun(ranks, "sharded_tables.py", servers)
+    status, output = run_ranks(ranks, "sharded_tables.py", servers)
     assert status == 0, output
     assert output.count("reference: equal") == output.count("native: equal") == ranks
