@@ -132,11 +132,18 @@ class ShardedTower(nn.Cell):
         return self.product(numeric, folded)
 
 
+def gradient_groups(plan: TowerPlan, names: Sequence[str], world: Communicator) -> dict[str, Communicator]:
+    """For each of the parameters `names` the ranks that each know a part of its gradient."""
+    parameters = {name: plan.parameters[name] for name in names}
+    return {
+        name: split(world, parameter.layout.mesh.group(world.Get_rank(), parameter.gradient_axes))
+        for name, parameter in parameters.items()
+    }
+
+
 def gradient_sums(plan: TowerPlan, names: Sequence[str], world: Communicator) -> SumInTurn:
     """What sums the gradients of the parameters `names` over the ranks that each know a part of them."""
-    parameters = [plan.parameters[name] for name in names]
-    groups = [p.layout.mesh.group(world.Get_rank(), p.gradient_axes) for p in parameters]
-    return SumInTurn([SumOver(split(world, group)) for group in groups])
+    return SumInTurn([SumOver(group) for group in gradient_groups(plan, names, world).values()])
 
 
 def _block(whole: np.ndarray, plan: TowerPlan, name: str, world: Communicator) -> np.ndarray:

@@ -10,7 +10,7 @@ BATCH, FIELDS, NUMERIC, DIM, HIDDEN = 16, 4, 3, 8, (16, 8)
 def whole_tower(cpu, tmp_path_factory):
     """A folder with a tower's parameters, 20 batches, and what one rank makes of them."""
     from app.wide_deep import Tower
-    from tests.app.sharding.tower_ranks import NUM_STEPS, Step, train
+    from tests.mpi.tower_ranks import NUM_STEPS, Step, train
 
     rng = np.random.default_rng(3)
     tower = Tower(FIELDS, NUMERIC, DIM, HIDDEN, seed=5, initial_scale=0.3)
@@ -31,7 +31,16 @@ def whole_tower(cpu, tmp_path_factory):
 @pytest.mark.parametrize(
     ("num_ranks", "cases"),
     [
-        (2, ["1", "2", "1;matrix_0=((1, 2), (2, 1))", "1;matrix_0=((1, 1), (1, 2));matrix_1=((1, 2), (2, 1))"]),
+        (
+            2,
+            [
+                "1",
+                "2",
+                "2;optimizer shards",
+                "1;matrix_0=((1, 2), (2, 1))",
+                "1;matrix_0=((1, 1), (1, 2));matrix_1=((1, 2), (2, 1))",
+            ],
+        ),
         (
             4,
             [
@@ -39,9 +48,10 @@ def whole_tower(cpu, tmp_path_factory):
                 "1;matrix_0=((2, 1), (1, 2));matrix_2=((1, 4), (4, 1))",
             ],
         ),
-        (8, ["1;matrix_0=((2, 4), (4, 1))", "2;matrix_0=((1, 2), (2, 2));matrix_1=((2, 1), (1, 1))"]),
+        (8, ["1;matrix_0=((2, 4), (4, 1))", "2;matrix_0=((1, 2), (2, 2));matrix_1=((2, 1), (1, 1));optimizer shards"]),
     ],
 )
 def test_any_split_gives_the_whole_towers_numbers(whole_tower, run_ranks, num_ranks, cases):
-    printed = run_ranks(num_ranks, "tests.app.sharding.tower_ranks", str(whole_tower), *cases)
+    status, printed = run_ranks(num_ranks, "tower_ranks.py", whole_tower, *cases, timeout=900)
+    assert status == 0, printed
     assert f"equal {len(cases)}" in printed

@@ -1,7 +1,7 @@
-"""Run by test_sharded_tower.py as several ranks: trains towers under several strategies, and compares with one rank's.
+"""Trains towers as several ranks under several strategies, and compares with one rank's.
 
-Arguments: a folder, its `whole.npz` (parameters, batches, one rank's losses and parameters after each number of steps),
-and cases `data_parallel;layer=strategy;…`.
+Arguments: a folder with `whole.npz` (parameters, batches, one rank's losses and parameters at the end), and cases
+`data_parallel;layer=strategy;…`, with `optimizer shards` among them where the optimizer's state is shared out.
 """
 
 import sys
@@ -12,10 +12,12 @@ import numpy as np
 from mindspore import ParameterTuple, Tensor, nn, ops
 from mpi4py import MPI
 
-from app.sharding.sharded_tower import ShardedTower, gradient_sums, layer_names, plan_tower
+from app.sharding.optimizer_shards import OptimizerShards
+from app.sharding.sharded_tower import ShardedTower, gradient_groups, gradient_sums, layer_names, plan_tower
 from app.sharding.strategy import parse_all
 
 NUM_STEPS = 20
+OPTIMIZER_SHARDS = "optimizer shards"
 
 
 class Loss(nn.Cell):
@@ -28,13 +30,19 @@ class Loss(nn.Cell):
         return ops.binary_cross_entropy_with_logits(logits, labels, weights, ops.ones_like(logits), reduction="sum")
 
 
+def make_adam(parameters):
+    return nn.Adam(list(parameters.values()), learning_rate=1e-2)
+
+
 class Step(nn.Cell):
-    def __init__(self, tower, sum_gradients):
+    """`optimizer` None: Adam of the whole parameters, their gradients summed by `sum_gradients`, if there is one."""
+
+    def __init__(self, tower, sum_gradients, optimizer=None):
         super().__init__()
         self.parameters = ParameterTuple(tower.trainable_params())
         self.gradient = ms.value_and_grad(Loss(tower), 0, self.parameters)
         self.sum_gradients = sum_gradients
-        self.optimizer = nn.Adam(self.parameters, learning_rate=1e-2)
+        self.optimizer = optimizer or make_adam({p.name: p for p in self.parameters})
 
     def construct(self, rows, numeric, labels, weights):
         loss, (row_gradient, gradients) = self.gradient(rows, numeric, labels, weights)
@@ -55,6 +63,16 @@ def train(step, batches, rows, num_steps=NUM_STEPS):
     return np.array(losses), first
 
 
+def make_shards(tower, plan, world):
+    """Adam's moments in shares; checks that a rank holds no more of them than it should."""
+    parameters = {parameter.name: parameter for parameter in tower.trainable_params()}
+    groups = gradient_groups(plan, list(parameters), world)
+    shards = OptimizerShards(parameters, groups, make_adam)
+    for moment, (name, parameter) in zip(shards.optimizer.moment1, parameters.items(), strict=True):
+        assert moment.size == -(-parameter.size // groups[name].size), (name, moment.shape, parameter.shape)
+    return shards
+
+
 def main() -> None:
     folder, *cases = sys.argv[1:]
     saved = np.load(Path(folder) / "whole.npz")
@@ -63,6 +81,7 @@ def main() -> None:
     layers = layer_names([0] * (len([name for name in whole if name.startswith("matrix")]) - 1))
     for case in cases:
         data_parallel, *texts = case.split(";")
+        flags, texts = [t for t in texts if "=" not in t], [t for t in texts if "=" in t]
         group_size = world.size // int(data_parallel)
         strategies = parse_all(dict(text.split("=") for text in texts), layers, group_size)
         batch_size = saved["labels"].shape[1]
@@ -71,7 +90,11 @@ def main() -> None:
         )
         tower = ShardedTower(whole, plan, world)
         names = [parameter.name for parameter in tower.trainable_params()]
-        step = Step(tower, gradient_sums(plan, names, world))
+        if OPTIMIZER_SHARDS in flags:
+            shards = make_shards(tower, plan, world)
+            step = Step(tower, shards.scattered, shards)
+        else:
+            step = Step(tower, gradient_sums(plan, names, world))
         n = batch_size // world.size
         rows = slice(world.rank * n, (world.rank + 1) * n)
         losses, row_gradient = train(step, saved, rows)
