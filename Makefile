@@ -83,8 +83,9 @@ test: setup  ## run all tests
 	$(RUN_PYTHON) -m pytest $(ARGS)
 
 .PHONY: test-faults
-test-faults: setup  ## kill a training NUM_KILLS=30 times and resume it; write errors, kills and flips in every checkpoint call
-	NUM_KILLS=$(NUM_KILLS) $(RUN_PYTHON) -m pytest tests/app/test_checkpoint_faults.py tests/app/test_train.py $(ARGS)
+test-faults: setup  ## kill trainings and preparations NUM_KILLS=30 times and go on; write errors, kills and flips in every checkpoint call
+	NUM_KILLS=$(NUM_KILLS) $(RUN_PYTHON) -m pytest tests/app/test_checkpoint_faults.py tests/app/test_train.py \
+		tests/data_prep/test_restart.py $(ARGS)
 
 .PHONY: lint
 lint: setup  ## ruff and mypy

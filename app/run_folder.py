@@ -7,7 +7,6 @@ from its newest checkpoint that is whole; newer ones that are damaged are rename
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -33,13 +32,13 @@ from app.log_file import LogFile
 from app.manifest import Manifest, read_manifest
 from app.resume import find_newest
 from data_prep import settings
+from data_prep.folder_lock import FolderInUse, lock_folder
 from data_prep.schema import Schema
 
 log = logging.getLogger(__name__)
 
 STATE_FILE = "run.json"
 CONFIG_FILE = "config.yaml"
-LOCK_FILE = "run.lock"
 REFUSED = ".refused"
 
 
@@ -303,18 +302,13 @@ def _free_name(path: Path) -> Path:
 
 def _lock(folder: Path) -> IO[str]:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / LOCK_FILE).open("w")
-    except OSError as error:
-        raise OSError(
-            f"nothing can be written to {folder}: {error}; start from another folder, or give another checkpoint.dir"
-        ) from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.close()
+        return lock_folder(folder)
+    except FolderInUse:
         raise ValueError(
             f"another process trains in {folder}; wait for it, or start from another folder (and with another "
             "checkpoint.dir, where that is set)"
         ) from None
-    return lock
+    except OSError as error:
+        raise OSError(
+            f"nothing can be written to {folder}: {error}; start from another folder, or give another checkpoint.dir"
+        ) from error

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 from data_prep.options import read_options
+from data_prep.pools import KINDS, ExecutorChoice
+from data_prep.stopping import Stopped, stop_by_signals
 
 _SETTING = re.compile(r"\w+(\.\w+)+=")  # section.key=value
 _SETTINGS_HELP = (
@@ -28,7 +30,7 @@ _LAYOUTS = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; the exit status is 2 where input or settings are wrong, 130 after Ctrl-C."""
+    """Run one command; the exit status is 2 where input or settings are wrong, 130 after Ctrl-C, 143 after SIGTERM."""
     parser = _parser()
     words = sys.argv[1:] if arguments is None else arguments
     # Settings may stand before and after everything else, which argparse does not allow.
@@ -38,18 +40,20 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"unexpected arguments: {' '.join(settings)}")
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
-        command.run(command, settings)
+        with stop_by_signals():
+            command.run(command, settings)
         return 0
     except (ValueError, OSError, MemoryError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("stopped by Ctrl-C; nothing half-finished is left", file=sys.stderr)
-        return 130
+    except Stopped as stop:
+        print(f"stopped by {stop.name}{command.after_stop}", file=sys.stderr)
+        return stop.exit_status
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m data_prep", description="Prepare click logs for training.")
+    parser.set_defaults(after_stop="")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     prepare = commands.add_parser("prepare", help="raw log to a prepared folder", epilog=_SETTINGS_HELP)
@@ -71,7 +75,19 @@ def _parser() -> argparse.ArgumentParser:
         default="blocks",
         help="zoo: MindRecord as the MindSpore model zoo's Wide&Deep reads it; short for: " + " ".join(_LAYOUTS["zoo"]),
     )
-    prepare.set_defaults(run=_prepare)
+    prepare.add_argument("--restart", action="store_true", help="begin anew where an ended run could be gone on with")
+    prepare.add_argument(
+        "--executor",
+        choices=KINDS,
+        default=KINDS[0],
+        help="what runs the chunks: processes here (default), dask or mpi",
+    )
+    prepare.add_argument(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="of a Dask cluster (tcp://...); without it one is started on this machine",
+    )
+    prepare.set_defaults(run=_prepare, after_stop="; the same command goes on where it was")
 
     inspect = commands.add_parser("inspect", help="check a prepared folder and print what it holds")
     inspect.add_argument("folder", type=Path)
@@ -90,7 +106,15 @@ def _prepare(command: argparse.Namespace, settings: list[str]) -> None:
     from data_prep.prepare import prepare
 
     options = read_options(command.config, [*_LAYOUTS[command.layout], *settings])
-    prepare(command.input, command.output, options, overwrite=command.overwrite, vocabulary_of=command.vocabulary)
+    prepare(
+        command.input,
+        command.output,
+        options,
+        overwrite=command.overwrite,
+        restart=command.restart,
+        vocabulary_of=command.vocabulary,
+        executor=ExecutorChoice(command.executor, command.scheduler),
+    )
 
 
 def _inspect(command: argparse.Namespace, _: list[str]) -> None:

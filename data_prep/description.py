@@ -12,6 +12,7 @@ from data_prep.checksums import checksum
 from data_prep.log_files import LogFile
 from data_prep.log_reading import LogReading
 from data_prep.options import PrepareOptions
+from data_prep.output_folder import OWN_NAMES
 from data_prep.statistics import LogStatistics
 from data_prep.storage import is_uri
 from data_prep.truth import truth_path
@@ -41,7 +42,9 @@ def describe(
         options=options.decisive(),
         source=_describe_source(reading, statistics),
         other_files=tuple(
-            data_file(folder, path.name) for path in sorted(folder.iterdir()) if path.name not in in_splits
+            data_file(folder, path.name)
+            for path in sorted(folder.iterdir())
+            if path.name not in {*in_splits, *OWN_NAMES}
         ),
     )
 

@@ -22,6 +22,7 @@ from data_prep.split import TRAIN, Split
 from data_prep.statistics import ChunkCounts, IntegerStatistics, count_lines
 
 INDICATOR = "missing"
+REST = "rest"  # the part of a chunk's result that is not rows of a split
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,15 @@ class EncodedChunk:
     counts: ChunkCounts | None
 
 
+@dataclass(frozen=True)
+class EncodedRest:
+    """What is left of an encoded chunk without its rows; by split."""
+
+    row_numbers: dict[str, NDArray[np.int64]]
+    clicks: dict[str, int]
+    counts: ChunkCounts | None
+
+
 class Encoder:
     """Rows of the log to rows as they are written; the same for every chunk, so workers get it once.
 
@@ -118,7 +128,7 @@ class Encoder:
         self._dtype = dtype
         self._split = split
         self._options = options
-        self._counts = counts
+        self.counts = counts
 
     @functools.cached_property
     def _fields(self) -> list[FieldLookup]:
@@ -135,11 +145,18 @@ class Encoder:
         encoded = EncodedRows(ids, self._numbers(rows), rows.labels.astype(np.float32), rows.row_numbers)
         splits = self._split.assign(rows.row_numbers, rows.labels)
         by_split = {name: encoded.take(np.flatnonzero(splits == place)) for place, name in enumerate(SPLITS)}
-        if not self._counts:
+        if not self.counts:
             return EncodedChunk(by_split, None)
         training = splits == TRAIN
         missing = [int(np.sum(training & ~of_field)) for of_field in present]
         return EncodedChunk(by_split, count_lines(chunk, parsed, training, missing))
+
+    def encode_parts(self, chunk: Chunk) -> dict[str, EncodedRows | EncodedRest]:
+        """The same in parts: the rows of each split, and the rest under REST, last."""
+        encoded = self.encode_chunk(chunk)
+        row_numbers = {split: rows.row_numbers for split, rows in encoded.rows.items()}
+        clicks = {split: int(rows.labels.sum()) for split, rows in encoded.rows.items()}
+        return {**encoded.rows, REST: EncodedRest(row_numbers, clicks, encoded.counts)}
 
     def _numbers(self, rows: LogRows) -> NDArray[np.float32]:
         numbers = np.empty((len(rows.labels), len(self._numeric)), np.float32)

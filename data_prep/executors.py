@@ -1,128 +1,120 @@
-"""Run a function over chunks on several processes and take the results in the chunks' order."""
+"""Run a function over chunks on several processes and take the results in the chunks' order.
+
+The processes are this machine's, a Dask cluster's or MPI's. A result goes into files of the work folder (see
+pieces.py), which all processes see; what a run that was ended left there is not computed again.
+"""
 
 from __future__ import annotations
 
+import functools
 import itertools
-import mmap
-import multiprocessing
-import os
-import pickle
-import signal
-import threading
+import socket
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
 
 from data_prep.memory import keep_freed_memory
+from data_prep.pieces import Pieces, numbered
+from data_prep.pools import Pool
+from data_prep.stopping import signals_held
 
 Task = TypeVar("Task")
-Result = TypeVar("Result")
+Parts = Mapping[str, Any]  # of a result, by name; each is a piece of its own
 
 # Chunks under way for each worker: one at work, one waiting, so that memory stays bounded and nobody idles.
 _TASKS_PER_WORKER = 2
 
 
-def num_cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 def map_in_order(
-    function: Callable[[Task], Result], tasks: Iterable[Task], num_workers: int, work_folder: Path
-) -> Generator[Result, None, None]:
-    """`function` of each task, in the order of the tasks; with one worker in this process.
+    function: Callable[[Task], Parts],
+    tasks: Iterable[Task],
+    pool: Pool | None,
+    pieces: Pieces,
+    title: str,
+    needed: Callable[[int], Collection[str]],
+) -> Generator[Parts, None, None]:
+    """The parts that are `needed` (of each task, by number) of `function`'s results, in the order of the tasks.
 
-    `function` is sent to each worker once, tasks with every call; results come through files in `work_folder`.
-    Few tasks are under way at a time, so an endless stream of tasks will do. Closing the generator ends the workers.
+    Without a pool in this process. Few tasks are under way at a time, so an endless stream of tasks will do; those
+    whose parts are there are not run. Parts stay in `pieces` until somebody removes them.
 
     Raises MemoryError where a worker process was ended from outside.
     """
-    if num_workers == 1:
-        yield from map(function, tasks)
-        return
-    # Fresh processes instead of forked ones: this one may hold MindSpore and its threads.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(num_workers, context, _start_worker, (function, work_folder)) as pool:
-        waiting = iter(tasks)
-        running: deque[Future[_Parcel]] = deque()
-        try:
-            while True:
-                free = num_workers * _TASKS_PER_WORKER - len(running)
-                running.extend(pool.submit(_call, task) for task in itertools.islice(waiting, free))
-                if not running:
-                    return
-                yield running.popleft().result().open()
-        except BrokenProcessPool as error:
-            raise MemoryError(
-                f"one of {num_workers} worker processes was ended from outside, most likely for want of memory; "
-                "run again with fewer: prepare.workers=1"
-            ) from error
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+    submit = functools.partial(_submit, function, pool, pieces, title)
+    ahead = pool.num_workers * _TASKS_PER_WORKER if pool else 1
+    running: deque[_Running] = deque()
+    waiting = enumerate(tasks)
+    try:
+        while True:
+            for number, task in itertools.islice(waiting, ahead - len(running)):
+                parts = needed(number)
+                is_there = all(pieces.has(numbered(title, number, part)) for part in parts)
+                running.append((number, task, parts, None if is_there else submit(number, task)))
+            if not running:
+                return
+            number, task, parts, future = running.popleft()
+            if future is not None:
+                future.result()
+            yield _read(function, pieces, title, number, task, parts)
+    finally:
+        for *_, future in running:
+            if future is not None:
+                future.cancel()
 
 
-@dataclass(frozen=True)
-class _Parcel:
-    """A result on its way from a worker: its arrays lie in a file, which the receiver maps into its memory.
-
-    A pipe would copy them six times in pieces of 64 KiB; a file that is removed at once seldom reaches the disk.
-    """
-
-    pickled: bytes
-    path: Path | None  # None where there are no arrays
-    sizes: list[int]  # of the arrays, in bytes
-
-    @classmethod
-    def pack(cls, result: Any, path: Path) -> _Parcel:
-        """Put a result's arrays into a new file."""
-        buffers: list[pickle.PickleBuffer] = []
-        pickled = pickle.dumps(result, protocol=5, buffer_callback=buffers.append)
-        arrays = [buffer.raw() for buffer in buffers]
-        sizes = [array.nbytes for array in arrays]
-        if sum(sizes) == 0:  # an empty file cannot be mapped
-            return cls(pickled, None, sizes)
-        with path.open("wb") as file:
-            file.writelines(arrays)
-        return cls(pickled, path, sizes)
-
-    def open(self) -> Any:
-        """The result. Its arrays keep the file's memory, the file is gone."""
-        content = memoryview(bytearray())
-        if self.path is not None:
-            with self.path.open("rb") as file:
-                content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
-            self.path.unlink()
-        ends = list(itertools.accumulate(self.sizes))
-        return pickle.loads(
-            self.pickled, buffers=[content[end - size : end] for size, end in zip(self.sizes, ends, strict=True)]
-        )
+_Running = tuple[int, Any, Collection[str], "Future[None] | None"]
 
 
-_function: Callable[[Any], Any]
-_result_paths: Iterator[Path]
+def _submit(
+    function: Callable[[Task], Parts], pool: Pool | None, pieces: Pieces, title: str, number: int, task: Task
+) -> Future[None]:
+    if pool is not None:
+        with signals_held():
+            return pool.submit(_run_job, str(pieces.folder), title, pool.job_id, number, task)
+    done: Future[None] = Future()
+    _write(pieces, title, number, function(task))
+    done.set_result(None)
+    return done
 
 
-def _start_worker(function: Callable[[Any], Any], work_folder: Path) -> None:
-    """Keep the function for all tasks to come; Ctrl-C is the parent's business, which ends the pool."""
-    global _function, _result_paths
-    _function = function
-    _result_paths = (work_folder / f"result-{os.getpid()}-{number}" for number in itertools.count())
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _write(pieces: Pieces, title: str, number: int, parts: Parts) -> None:
+    for part, value in parts.items():
+        pieces.write(numbered(title, number, part), value)
+
+
+def _read(
+    function: Callable[[Task], Parts], pieces: Pieces, title: str, number: int, task: Task, parts: Collection[str]
+) -> Parts:
+    for attempt in range(2):
+        found = {part: pieces.read(numbered(title, number, part)) for part in parts}
+        if all(value is not None for value in found.values()):
+            return found
+        if attempt == 0:  # damaged since it was written
+            _write(pieces, title, number, function(task))
+    raise OSError(f"{pieces.folder}: what is written there is not what is read; check the disk")
+
+
+def job_name(title: str) -> str:
+    """The piece with a reading's function, for the workers."""
+    return f"{title}.job"
+
+
+def _run_job(folder: str, title: str, job_id: str, number: int, task: Any) -> None:
+    """In a worker: run the function of a reading on a task and put the parts of the result into the folder."""
+    pieces = Pieces(Path(folder))
+    _write(pieces, title, number, _job(folder, title, job_id)(task))
+
+
+@functools.lru_cache(maxsize=1)
+def _job(folder: str, title: str, job_id: str) -> Callable[[Any], Parts]:
+    """The function, read once a reading (`job_id`); workers of a cluster outlive many."""
     keep_freed_memory()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """A pool's worker waits for tasks for ever, even when nobody is left to send one (after `kill -9`)."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
-
-
-def _call(task: Any) -> _Parcel:
-    return _Parcel.pack(_function(task), next(_result_paths))
+    function = Pieces(Path(folder)).read(job_name(title))
+    if function is None:
+        raise OSError(
+            f"the worker on {socket.gethostname()} does not see {folder}: the output folder and the log have to be on "
+            "a file system that all workers share, under the same path"
+        )
+    return function

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import xxhash
 
 from data_prep import memory
 from data_prep.buckets import categorical_fields
@@ -14,7 +15,7 @@ from data_prep.criteo import Chunk
 from data_prep.kernels import Choice, choose_kernels
 from data_prep.log_reading import LogReading
 from data_prep.options import PrepareOptions
-from data_prep.output_folder import REJECTS_FILE
+from data_prep.output_folder import REJECTS_FILE, Workplace
 from data_prep.split import HashesOfLabel, LabelHasher, Split
 from data_prep.statistics import ChunkCounter, ChunkCounts, LogStatistics
 
@@ -22,10 +23,14 @@ _REJECTS_SHOWN = 5
 _REJECT_BYTES_SHOWN = 300
 
 
-def new_statistics(options: PrepareOptions, work_folder: Path, num_workers: int) -> LogStatistics:
+def new_statistics(options: PrepareOptions, workplace: Workplace, num_workers: int) -> LogStatistics:
     """Empty statistics, whose counts have the room that `memory_limit` leaves them."""
     num_categorical = len(categorical_fields(options.integer_buckets))
-    return LogStatistics(num_categorical, work_folder, memory.counts_bytes(options, num_workers))
+    return LogStatistics(
+        num_categorical,
+        workplace.work_folder,
+        memory.counts_bytes(options, num_workers, workplace.chunk_bytes),
+    )
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,8 @@ def read_labels(reading: LogReading, options: PrepareOptions, hasher: LabelHashe
     """A reading for `split: stratified`: what the hasher finds, by label and chunk."""
     nothing = hasher.look(np.empty(0, np.int64), np.empty(0, np.bool_))
     by_chunk = [nothing]  # of an empty log, too
-    reading.run(_LabelReader(hasher, options.kernels).look, by_chunk.append, "labels")
+    title = f"labels-{xxhash.xxh3_64_hexdigest(repr(hasher.ranges).encode())}"  # there may be a second one, of others
+    reading.run(_LabelReader(hasher, options.kernels).look, by_chunk.append, title)
     return [list(parts) for parts in zip(*by_chunk, strict=True)]
 
 
@@ -59,7 +65,7 @@ def count_log(
             statistics.add(counts)
             rejects.write(counts.rejects_tsv)
 
-        reading.run(counter.count, consume, "count")
+        reading.run(counter.count, consume, "counts")
 
 
 def check_statistics(

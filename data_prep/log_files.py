@@ -5,6 +5,7 @@ An input is a file, a folder or a glob, each as a path or as a URI.
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
 import glob
 import re
@@ -49,6 +50,12 @@ def find_log(inputs: str | Path | Sequence[str | Path]) -> tuple[LogFile, ...]:
     if len(set(names)) != len(names):
         names = locations
     return tuple(LogFile(*pair, _state(pair[0])) for pair in zip(locations, names, strict=True))
+
+
+def absolute(file: LogFile) -> LogFile:
+    """The same for a process that stands in another folder."""
+    location = file.location if is_uri(file.location) else str(Path(file.location).absolute())
+    return dataclasses.replace(file, location=location)
 
 
 def natural_order(name: str) -> list[tuple[int, str]]:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import xxhash
 from tqdm import tqdm
 
 from data_prep.criteo import Chunk, FileOfLog
-from data_prep.executors import map_in_order
+from data_prep.executors import Parts, job_name, map_in_order
 from data_prep.log_files import LogFile
+from data_prep.pieces import Pieces
+from data_prep.pools import Pools
 from data_prep.raw_log import Fingerprint, OnStored, StoredChunk, Task, changed_while_read, open_log
 from data_prep.storage import file_state
 
 Result = TypeVar("Result")
+
+_ONE = "all"  # the part of a result that is one piece
 
 log = logging.getLogger(__name__)
 
@@ -36,14 +40,30 @@ class FileRead:
 class LogReading:
     """Reads a log several times and makes sure that it stays the same."""
 
-    def __init__(self, files: Sequence[LogFile], num_workers: int, chunk_bytes: int, work_folder: Path) -> None:
+    def __init__(
+        self, files: Sequence[LogFile], pools: Pools, num_workers: int, chunk_bytes: int, pieces: Pieces
+    ) -> None:
         self.files = files
-        self._work_folder = work_folder
         self.num_workers = num_workers
+        self._pools = pools
         self._chunk_bytes = chunk_bytes
+        self._pieces = pieces
         self._size = sum(file.state.size for file in files)
         self._read_files: dict[int, FileRead] = {}  # by place in `files`
         self._places: dict[int, list[Task]] = {}  # by place in `files`, of those that workers can read themselves
+        for place in range(len(files)):
+            self._remember(place)
+
+    def _remember(self, place: int) -> None:
+        """Take what a run that was ended found of a file."""
+        kept = self._pieces.read(_file_piece(place))
+        if kept is not None:
+            self._read_files[place], tasks = kept
+            location = self.files[place].location  # as it is written now
+            self._places[place] = [
+                dataclasses.replace(task, location=location) if isinstance(task, StoredChunk) else task
+                for task in tasks
+            ]
 
     @property
     def name(self) -> str:
@@ -70,14 +90,28 @@ class LogReading:
         return sum(chunk.num_lines for chunk in self._chunks("count lines"))
 
     def run(self, function: Callable[[Chunk], Result], consume: Callable[[Result], None], title: str) -> None:
-        """One reading: `function` of each chunk on the workers, their results to `consume` in the chunks' order."""
+        """One reading: `function` of each chunk on the workers, their results to `consume` in the chunks' order.
+
+        The results stay among the pieces, by `title`: readings that are not the same need titles of their own.
+        """
+        self.run_in_parts(_InOnePart(function), lambda parts: consume(parts[_ONE]), title, lambda _: (_ONE,))
+
+    def run_in_parts(
+        self,
+        function: Callable[[Chunk], Parts],
+        consume: Callable[[Parts], None],
+        title: str,
+        needed: Callable[[int], Collection[str]],
+    ) -> None:
+        """The same of results in parts that are pieces of their own; `consume` gets those `needed` of each chunk."""
+        on_stored = OnStored(function)
         # Closed at once on an error too: workers and progress bar are gone before anything is said or removed.
-        with (
-            closing(self._chunks(title)) as chunks,
-            closing(map_in_order(OnStored(function), chunks, self.num_workers, self._work_folder)) as results,
-        ):
-            for result in results:
-                consume(result)
+        with self._pools.open(self.num_workers) as pool, closing(self._chunks(title)) as chunks:
+            if pool is not None:
+                self._pieces.write(job_name(title), on_stored)
+            with closing(map_in_order(on_stored, chunks, pool, self._pieces, title, needed)) as results:
+                for parts in results:
+                    consume(parts)
 
     def _chunks(self, title: str) -> Generator[Task, None, None]:
         with tqdm(total=self._size, desc=title, unit="B", unit_scale=True, mininterval=0.5) as bar:
@@ -121,10 +155,25 @@ class LogReading:
         if num_lines == 0 and len(self.files) > 1:
             log.warning("%s has no lines", file.location)
         assert reader.fingerprint is not None
-        self._read_files[of_log.place] = FileRead(
-            file.name, reader.fingerprint.size_bytes, reader.fingerprint.checksum, num_lines
-        )
+        found = FileRead(file.name, reader.fingerprint.size_bytes, reader.fingerprint.checksum, num_lines)
+        if self._read_files.setdefault(of_log.place, found) != found:
+            raise ValueError(changed_while_read(file.location))
         self._places[of_log.place] = places
+        self._pieces.write(_file_piece(of_log.place), (found, places))
+
+
+@dataclass(frozen=True)
+class _InOnePart:
+    """A function whose result is one piece."""
+
+    function: Callable[[Chunk], Any]
+
+    def __call__(self, chunk: Chunk) -> Parts:
+        return {_ONE: self.function(chunk)}
+
+
+def _file_piece(place: int) -> str:
+    return f"file-{place:07d}"
 
 
 def _check_unchanged(file: LogFile) -> None:

@@ -6,6 +6,7 @@ The constants are upper bounds of what was measured (Pss, so that shared pages c
 from __future__ import annotations
 
 import ctypes
+import os
 
 from data_prep.options import PrepareOptions
 
@@ -44,33 +45,41 @@ def chunk_bytes(options: PrepareOptions) -> int:
     return _LARGE_CHUNK_BYTES if options.memory_limit_bytes >= _LIMIT_FOR_LARGE_CHUNKS else _SMALL_CHUNK_BYTES
 
 
-def counting_workers(options: PrepareOptions, num_cores: int) -> int:
+def num_cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def counting_workers(options: PrepareOptions, num_cores: int, chunk_bytes: int) -> int:
     """Workers of the first reading: as many as were asked for, or as there are cores, in at most half of the memory."""
-    room = (options.memory_limit_bytes - _COUNTER_BYTES) // 2 // _worker_bytes(options)
+    room = (options.memory_limit_bytes - _COUNTER_BYTES) // 2 // worker_bytes(chunk_bytes)
     return max(1, min(options.workers or num_cores, room))
 
 
-def counts_bytes(options: PrepareOptions, num_workers: int) -> int:
+def counts_bytes(options: PrepareOptions, num_workers: int, chunk_bytes: int) -> int:
     """Bytes that counts may take in the first reading: half of what is left, as a merge needs them twice."""
-    left = options.memory_limit_bytes - _COUNTER_BYTES - num_workers * _worker_bytes(options)
+    left = options.memory_limit_bytes - _COUNTER_BYTES - num_workers * worker_bytes(chunk_bytes)
     return max(left, 0) // 2
 
 
-def encoding_workers(options: PrepareOptions, num_workers: int, window_bytes: int, lookup_bytes: int) -> int:
+def encoding_workers(
+    options: PrepareOptions, num_workers: int, chunk_bytes: int, window_bytes: int, lookup_bytes: int
+) -> int:
     """Workers of the second reading, at most `num_workers`; 1 is the main process itself.
 
-    Raises ValueError where the limit is too low for that too.
+    Raises MemoryError where the limit is too low for that too.
     """
     needed = _WRITER_BYTES + window_bytes + lookup_bytes
     left = options.memory_limit_bytes - needed
     if left < 0:
-        raise ValueError(
+        raise MemoryError(
             f"prepare.memory_limit={options.memory_limit} is too low: writing takes {needed / _MIB:,.0f} MiB, "
             f"{window_bytes / _MIB:,.0f} of them for the window of shuffled rows and {lookup_bytes / _MIB:,.0f} for "
             "the vocabulary; raise the limit, or lower prepare.shuffle_window_rows or raise prepare.min_count"
         )
-    return max(1, min(num_workers, left // _worker_bytes(options)))
+    return max(1, min(num_workers, left // worker_bytes(chunk_bytes)))
 
 
-def _worker_bytes(options: PrepareOptions) -> int:
-    return _WORKER_BYTES + _WORKER_BYTES_A_CHUNK_BYTE * chunk_bytes(options)
+def worker_bytes(chunk_bytes: int) -> int:
+    """What a worker takes, wherever it is; the second reading's have the vocabulary besides, once a machine."""
+    return _WORKER_BYTES + _WORKER_BYTES_A_CHUNK_BYTE * chunk_bytes

@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +39,11 @@ class WrittenFile:
     rows: int
 
 
+def file_names(name: str) -> tuple[str, str]:
+    """Of a .mindrecord file: itself and its .db."""
+    return name, f"{name}.db"
+
+
 def _file_name(split: str, number: int) -> str:
     return f"{split}-{number:05d}.mindrecord"
 
@@ -64,7 +69,16 @@ def import_mindspore_early() -> threading.Thread:
 class MindRecordWriter:
     """Writes the rows of a split in the order they come, into files of `file_rows` rows each."""
 
-    def __init__(self, folder: Path, split: str, block_rows: int, file_rows: int = FILE_ROWS) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        split: str,
+        block_rows: int,
+        file_rows: int = FILE_ROWS,
+        written: Sequence[WrittenFile] = (),
+        on_finished: Callable[[WrittenFile], None] = lambda _: None,
+    ) -> None:
+        """`written` files are there already: the next one follows them; `on_finished` is told of each new one."""
         self._folder = folder
         self._split = split
         self._block_rows = block_rows
@@ -73,7 +87,8 @@ class MindRecordWriter:
         self._file: Any = None
         self._blocks_in_file = 0
         self._rows_in_file = 0
-        self.files: list[WrittenFile] = []
+        self._on_finished = on_finished
+        self.files: list[WrittenFile] = list(written)
 
     def write(self, rows: EncodedRows) -> None:
         """Append rows; those that do not fill a block wait."""
@@ -130,6 +145,7 @@ class MindRecordWriter:
             self._file.commit()
         self.files.append(WrittenFile(_file_name(self._split, len(self.files)), self._rows_in_file))
         self._file, self._blocks_in_file, self._rows_in_file = None, 0, 0
+        self._on_finished(self.files[-1])
 
 
 @contextmanager

@@ -1,30 +1,105 @@
-"""The folder that is made: beside its name until it is complete; nothing but prepared data is ever replaced."""
+"""The folder that is made: beside its name, and kept there when a run is ended, until it is complete.
+
+    OUTPUT.partial/run.json   what it is made from and how; the same command goes on with it
+    OUTPUT.partial/run.lock   held by the process that works there
+    OUTPUT.partial/work/      finished pieces of work (pieces.py), counts on disk
+    OUTPUT.partial/…          files of the prepared folder
+
+Nothing but prepared data, or a folder with a run.json, is ever replaced.
+"""
 
 from __future__ import annotations
 
+import json
+import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from data_prep.folder_lock import LOCK_FILE, FolderInUse, lock_folder
+from data_prep.pieces import Pieces
 from data_prep.schema import SCHEMA_FILE
 
 REJECTS_FILE = "rejects.tsv"
-WORK_FOLDER = "work"  # in the folder while it is made: counts, tables and results under way
+STATE_FILE = "run.json"
+WORK_FOLDER = "work"
+OWN_NAMES = (STATE_FILE, LOCK_FILE, WORK_FOLDER)  # that are not in the finished folder
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """Where a run works."""
+
+    folder: Path
+    chunk_bytes: int  # of the run that began: pieces are numbered by chunks
+    is_complete: bool  # but for its name
+
+    @property
+    def work_folder(self) -> Path:
+        """For what is needed until the folder is complete."""
+        return self.folder / WORK_FOLDER
+
+    @property
+    def pieces(self) -> Pieces:
+        """Finished pieces of work."""
+        return Pieces(self.work_folder)
 
 
 @contextmanager
-def new_folder(output: Path, overwrite: bool) -> Iterator[Path]:
-    """A folder beside `output` that takes its name at the end, or vanishes on an error."""
+def new_folder(
+    output: Path, identity: Mapping[str, Any], chunk_bytes: int, overwrite: bool, restart: bool
+) -> Iterator[Workplace]:
+    """A folder beside `output` that takes its name at the end of the block.
+
+    It goes on with a folder of the same `identity` that an ended run left; `restart` begins anew. After ValueError in
+    the block, which is an error in the log, nothing is kept: it would be wrong for any other log.
+
+    Raises FileExistsError (an `output` that may not be replaced), FolderInUse (another run works there), OSError
+    (nothing can be written), UnlikeBefore (another identity).
+    """
+    if (output / SCHEMA_FILE).is_file() and (output / STATE_FILE).is_file():  # ended when it had its name already
+        _clear(output)
     _check_output(output, overwrite)
-    partial = output.with_name(output.name + ".partial")
-    _remove(partial)  # of a run that was killed
-    partial.mkdir(parents=True)
+    partial = partial_folder(output)
+    _check_is_ours(partial)
     try:
-        yield partial
-    except BaseException:
-        _remove(partial)
-        raise
+        lock = lock_folder(partial)
+    except FolderInUse:
+        raise FolderInUse(
+            f"another process prepares {output} (it works in {partial}); wait for it, or give another output"
+        ) from None
+    except OSError as error:
+        raise OSError(f"nothing can be written to {partial}: {error}; give an output elsewhere") from error
+    with lock:
+        _check_output(output, overwrite)  # again: another run may have made it before the lock was free
+        workplace = _go_on_or_begin(partial, identity, chunk_bytes, restart)
+        try:
+            yield workplace
+        except ValueError:
+            _empty(partial)
+            shutil.rmtree(partial)
+            raise
+        shutil.rmtree(workplace.work_folder, ignore_errors=True)
+        _put_in_place(partial, output)
+        _clear(output)
+
+
+def partial_folder(output: Path) -> Path:
+    """Where `output` is made."""
+    return output.with_name(output.name + ".partial")
+
+
+def _clear(output: Path) -> None:
+    for name in (LOCK_FILE, STATE_FILE):
+        (output / name).unlink(missing_ok=True)
+
+
+def _put_in_place(partial: Path, output: Path) -> None:
     replaced = output.with_name(output.name + ".replaced")
     if output.exists():
         _remove(replaced)
@@ -41,6 +116,81 @@ def _check_output(output: Path, overwrite: bool) -> None:
         raise FileExistsError(f"{output} is there and is not a prepared folder; give another output")
     if not overwrite:
         raise FileExistsError(f"{output} holds prepared data; replace it with --overwrite or give another output")
+
+
+def _check_is_ours(partial: Path) -> None:
+    if not partial.exists() or (partial / STATE_FILE).is_file():
+        return
+    if not partial.is_dir() or any(path.name not in OWN_NAMES for path in partial.iterdir()):
+        raise FileExistsError(
+            f"{partial} is in the way: it has no {STATE_FILE}, so it is of an older version or not of this program; "
+            "remove it or give another output"
+        )
+
+
+def _go_on_or_begin(partial: Path, identity: Mapping[str, Any], chunk_bytes: int, restart: bool) -> Workplace:
+    state = None if restart else _read_state(partial)
+    if state is not None:
+        _check_identity(partial, state["identity"], identity)
+        is_complete = (partial / SCHEMA_FILE).is_file()
+        (partial / WORK_FOLDER).mkdir(exist_ok=True)
+        workplace = Workplace(partial, state["chunk_bytes"], is_complete)
+        workplace.pieces.clear_unfinished()
+        for path in partial.glob("*.tmp"):
+            path.unlink()
+        log.info("going on with %s, which an ended run left", partial)
+        return workplace
+    _empty(partial)
+    (partial / WORK_FOLDER).mkdir()
+    _write_state(partial, {"chunk_bytes": chunk_bytes, "identity": identity})
+    return Workplace(partial, chunk_bytes, is_complete=False)
+
+
+def _check_identity(partial: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    # As JSON has them: tuples are lists there.
+    here = json.loads(json.dumps(here))
+    differences = [
+        f"{name} was {there.get(name)!r}, is {here.get(name)!r}"
+        for name in sorted({*there, *here})
+        if there.get(name) != here.get(name)
+    ]
+    if differences:
+        raise UnlikeBefore(
+            f"an ended run left {partial}, but not of this command: {'; '.join(differences)}. Give its settings again "
+            "to go on with it, or begin anew with --restart"
+        )
+
+
+class UnlikeBefore(ValueError):
+    """The work that is there is of other options, another log or another version of the program."""
+
+
+def _read_state(partial: Path) -> dict[str, Any] | None:
+    try:
+        text = (partial / STATE_FILE).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    try:
+        state = json.loads(text)
+        return {"identity": dict(state["identity"]), "chunk_bytes": int(state["chunk_bytes"])}
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnlikeBefore(f"{partial / STATE_FILE} is damaged ({error!r}); begin anew with --restart") from error
+
+
+def _write_state(partial: Path, state: Mapping[str, Any]) -> None:
+    beside = partial / WORK_FOLDER / STATE_FILE
+    beside.write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
+    beside.replace(partial / STATE_FILE)
+
+
+def _empty(partial: Path) -> None:
+    """Remove all but the lock: first what says that it is complete, last what says that it is ours."""
+    (partial / SCHEMA_FILE).unlink(missing_ok=True)
+    for path in sorted(partial.iterdir(), key=lambda path: path.name == STATE_FILE):
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != LOCK_FILE:
+            path.unlink()
 
 
 def _remove(folder: Path) -> None:

@@ -11,27 +11,29 @@ from __future__ import annotations
 
 import functools
 import logging
-import shutil
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from data_prep import memory, schema
 from data_prep.description import describe
-from data_prep.encode import Encoder, numeric_fields, row_bytes
-from data_prep.executors import num_cores
-from data_prep.first_reading import check_statistics, count_log, new_statistics, read_labels
-from data_prep.given_vocabulary import read_given_vocabulary
-from data_prep.log_files import find_log
+from data_prep.encode import Encoder, row_bytes
+from data_prep.first_reading import check_statistics, read_labels
+from data_prep.fitting import fit
+from data_prep.given_vocabulary import GivenVocabulary, read_given_vocabulary
+from data_prep.log_files import LogFile, absolute, find_log
 from data_prep.log_reading import LogReading
 from data_prep.mindrecord import FILE_ROWS, import_mindspore_early
 from data_prep.options import PrepareOptions
-from data_prep.output_folder import WORK_FOLDER, new_folder
+from data_prep.output_folder import Workplace, new_folder
+from data_prep.pieces import Pieces
+from data_prep.pools import ExecutorChoice, Pools
+from data_prep.run_identity import run_identity
 from data_prep.second_reading import write_splits
-from data_prep.split import make_split
+from data_prep.split import Split, make_split
 from data_prep.statistics import LogStatistics
-from data_prep.used_vocabulary import UsedVocabulary, fit_vocabulary, take_vocabulary
+from data_prep.used_vocabulary import UsedVocabulary, fit_vocabulary
 from data_prep.zoo_layout import lay_out_for_zoo
 
 log = logging.getLogger(__name__)
@@ -43,63 +45,84 @@ def prepare(
     options: PrepareOptions | None = None,
     *,
     overwrite: bool = False,
+    restart: bool = False,
     vocabulary_of: Path | None = None,
+    executor: ExecutorChoice | None = None,
     chunk_bytes: int | None = None,
     file_rows: int = FILE_ROWS,
 ) -> schema.Schema:
     """Prepare the log at `inputs` (files, folders, globs; paths or URIs) into the new folder `output`.
 
     `vocabulary_of` is a prepared folder whose vocabulary and numeric columns are used: nothing is fitted to this log.
-    The folder appears under its name when it is complete. Raises FileNotFoundError, FileExistsError (an
-    `output` that is there already, unless it is a prepared folder to `overwrite`), ValueError (bad input).
+    The folder appears under its name when it is complete; a run that was ended before is gone on with, unless
+    `restart` begins anew. Raises FileNotFoundError, FileExistsError (an `output` that is there already, unless it is
+    a prepared folder to `overwrite`), ValueError (bad input, or an ended run of other options or another log).
     """
     options = options or PrepareOptions()
+    started = time.monotonic()
+    executor = executor or ExecutorChoice()
     files = find_log(inputs)
+    if executor.kind != "processes":  # workers elsewhere stand in other folders
+        files, output = tuple(map(absolute, files)), output.absolute()
     given = read_given_vocabulary(vocabulary_of, options) if vocabulary_of else None
-    needs_counting = options.needs_counting and given is None
-    with new_folder(output, overwrite) as folder, ExitStack() as at_the_end:
-        started = time.monotonic()
+    identity = run_identity(files, options, given, file_rows)
+    chunk_bytes = chunk_bytes or memory.chunk_bytes(options)
+    with new_folder(output, identity, chunk_bytes, overwrite, restart) as workplace:
+        if workplace.is_complete:
+            result = schema.read_schema(workplace.folder)
+        else:
+            with closing(Pools(executor)) as pools:
+                result = _make(files, options, given, workplace, pools, file_rows)
+            schema.write_schema(result, workplace.folder)
+    num_lines = result.source["lines"]
+    rate = num_lines / (time.monotonic() - started)
+    log.info("prepared %s: %s lines, %s rows/s", output, f"{num_lines:,}", f"{rate:,.0f}")
+    return result
+
+
+def _make(
+    files: Sequence[LogFile],
+    options: PrepareOptions,
+    given: GivenVocabulary | None,
+    workplace: Workplace,
+    pools: Pools,
+    file_rows: int,
+) -> schema.Schema:
+    """Make all files of the folder but schema.json; returns its content."""
+    with ExitStack() as at_the_end:
         if options.memory_limit_bytes >= memory.LIMIT_FOR_EARLY_IMPORT:
             at_the_end.callback(import_mindspore_early().join)
-        work_folder = folder / WORK_FOLDER
-        work_folder.mkdir()
-        reading = LogReading(
-            files,
-            memory.counting_workers(options, num_cores()),
-            chunk_bytes or memory.chunk_bytes(options),
-            work_folder,
-        )
-        split = make_split(options, reading.count_lines, functools.partial(read_labels, reading, options))
-        statistics = new_statistics(options, work_folder, reading.num_workers)
-        if needs_counting:
-            count_log(reading, split, options, statistics, folder)
-            check_statistics(statistics, options, reading.name, folder, is_fitted=given is None)
-        numeric = given.schema.numeric if given else numeric_fields(options, statistics.integers)
-        if given:
-            vocabulary = take_vocabulary(given, folder)
-        else:
-            vocabulary = fit_vocabulary(statistics, options, len(numeric), folder)
+        num_workers = memory.counting_workers(options, memory.num_cores(), workplace.chunk_bytes)
+        reading = LogReading(files, pools, num_workers, workplace.chunk_bytes, workplace.pieces)
+        split = _make_split(reading, options, workplace.pieces)
+        fitted = fit(reading, split, options, given, workplace)
+        statistics, numeric, vocabulary = fitted.statistics, fitted.numeric, fitted.vocabulary
 
+        window_bytes = _window_bytes(options, statistics, vocabulary, len(numeric))
         reading.num_workers = memory.encoding_workers(
-            options,
-            reading.num_workers,
-            _window_bytes(options, statistics, vocabulary, len(numeric)),
-            vocabulary.lookup.size,
+            options, num_workers, workplace.chunk_bytes, window_bytes, vocabulary.lookup.size
         )
-        encoder = Encoder(numeric, vocabulary.lookup, vocabulary.ids_dtype, split, options, counts=not needs_counting)
-        splits = write_splits(reading, encoder, options, statistics, folder, file_rows)
+        is_only_reading = given is not None or not options.needs_counting
+        encoder = Encoder(numeric, vocabulary.lookup, vocabulary.ids_dtype, split, options, counts=is_only_reading)
+        blocks_folder = workplace.work_folder if options.layout == "zoo" else workplace.folder
+        splits = write_splits(reading, encoder, options, statistics, workplace, blocks_folder, file_rows)
         if options.layout == "zoo":
-            splits = lay_out_for_zoo(splits, folder)
-        if not needs_counting:
-            check_statistics(statistics, options, reading.name, folder, is_fitted=given is None)
+            splits = lay_out_for_zoo(splits, blocks_folder, workplace.folder)
+        if is_only_reading:
+            check_statistics(statistics, options, reading.name, workplace.folder, is_fitted=given is None)
             if not given:
-                vocabulary = fit_vocabulary(statistics, options, len(numeric), folder)  # now with counts
-        shutil.rmtree(work_folder)
-        result = describe(reading, statistics, vocabulary, numeric, splits, options, folder)
-        schema.write_schema(result, folder)
-    rate = statistics.num_lines / (time.monotonic() - started)
-    log.info("prepared %s: %s lines, %s rows/s", output, f"{statistics.num_lines:,}", f"{rate:,.0f}")
-    return result
+                vocabulary = fit_vocabulary(statistics, options, len(numeric), workplace.folder)  # now with counts
+        return describe(reading, statistics, vocabulary, numeric, splits, options, workplace.folder)
+
+
+def _make_split(reading: LogReading, options: PrepareOptions, pieces: Pieces) -> Split:
+    """The rule, which may take a reading of its own."""
+    split: Split | None = pieces.read("split")
+    if split is None:
+        split = make_split(options, reading.count_lines, functools.partial(read_labels, reading, options))
+        pieces.write("split", split)
+        pieces.clear("labels-")
+    return split
 
 
 def _window_bytes(

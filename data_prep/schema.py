@@ -160,10 +160,13 @@ def read_schema(folder: Path) -> Schema:
     """
     path = folder / SCHEMA_FILE
     if not path.is_file():
-        found = "the folder does not exist" if not folder.is_dir() else f"the folder has no {SCHEMA_FILE}"
+        found = (
+            f"the folder has no {SCHEMA_FILE}, so it is no finished one"
+            if folder.is_dir()
+            else "the folder does not exist"
+        )
         raise FileNotFoundError(
-            f"no prepared data in {folder}: {found} (it is written last, so a folder without it is "
-            f"unfinished); run: make preprocess INPUT=LOG OUTPUT={folder}"
+            f"no prepared data in {folder}: {found}; run: make preprocess INPUT=LOG OUTPUT={folder}"
         )
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -1,8 +1,17 @@
-"""Second reading: rows by split, those of train shuffled, into MindRecord files."""
+"""Second reading: rows by split, those of train shuffled, into MindRecord files.
+
+A finished file is noted in a piece of its own, and the parts of results that are in finished files are removed. A run
+that goes on reads the numbers of all rows again, but takes only the rows of files that are not finished.
+"""
 
 from __future__ import annotations
 
+import itertools
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -10,48 +19,155 @@ from numpy.typing import NDArray
 
 from data_prep import schema
 from data_prep.description import data_file
-from data_prep.encode import EncodedChunk, EncodedRows, Encoder
+from data_prep.encode import REST, EncodedRest, EncodedRows, Encoder
 from data_prep.log_reading import LogReading
-from data_prep.mindrecord import MindRecordWriter, WrittenFile
+from data_prep.mindrecord import MindRecordWriter, WrittenFile, file_names
 from data_prep.options import PrepareOptions
-from data_prep.output_folder import REJECTS_FILE
+from data_prep.output_folder import REJECTS_FILE, Workplace
+from data_prep.pieces import Pieces, leading, numbered
 from data_prep.shuffle import WindowShuffle
 from data_prep.statistics import LogStatistics
 
+_TITLE = "rows"
 
-class _SplitOutput:
+
+class SplitOutput:
     """Where the rows of one split go."""
 
-    def __init__(self, writer: MindRecordWriter, shuffle: WindowShuffle | None) -> None:
+    def __init__(
+        self, split: str, options: PrepareOptions, workplace: Workplace, blocks_folder: Path, file_rows: int
+    ) -> None:
         self.clicks = 0
+        self._split = split
+        self._folder = workplace.folder
+        self._finished = FinishedFiles(split, blocks_folder, workplace.pieces)
+        written = self._finished.files
+        num_written = sum(file.rows for file in written)
+        window_rows = options.shuffle_window_rows if split == "train" else 1
+        window = num_written // window_rows
+        # Rows before it, in the log's order, are in finished files.
+        self.first_needed = window * window_rows
+        self._num_to_drop = num_written - self.first_needed  # of those that come now, in the order written
+        self._shuffle = WindowShuffle(options.seed, window_rows, window) if split == "train" else None
+        self._writer = MindRecordWriter(
+            blocks_folder, split, options.block_rows, file_rows, written, self._note_finished
+        )
         self._membership = xxhash.xxh3_64()
-        self._writer = writer
-        self._shuffle = shuffle
+        self._num_rows = 0
         self._row_numbers: list[NDArray[np.int64]] = []
+        self._parts: deque[tuple[int, str]] = deque()  # where a result's rows end, and the piece they are in
+        self._pieces = workplace.pieces
 
-    def add(self, rows: EncodedRows) -> None:
-        """Take rows in the log's order."""
-        self.clicks += int(rows.labels.sum())
-        self._membership.update(np.ascontiguousarray(rows.row_numbers).data)
+    def add(self, row_numbers: NDArray[np.int64], clicks: int, rows: EncodedRows | None, part: str) -> None:
+        """Take a result's rows, in the log's order; None where all of them are in finished files.
+
+        `part` is the name of the piece that they are in, to be removed when they are.
+        """
+        self.clicks += clicks
+        self._membership.update(np.ascontiguousarray(row_numbers).data)
         if self._shuffle is None:
-            self._row_numbers.append(rows.row_numbers.copy())  # a part would keep all memory of a worker's result
-            self._writer.write(rows)
+            self._row_numbers.append(row_numbers.copy())  # a part would keep all memory of a worker's result
+        first, self._num_rows = self._num_rows, self._num_rows + len(row_numbers)
+        self._parts.append((self._num_rows, part))
+        if rows is not None:
+            self._take(rows.take(slice(max(self.first_needed - first, 0), None)))
+
+    def _take(self, rows: EncodedRows) -> None:
+        if self._shuffle is None:
+            self._write(rows)
             return
         for piece in self._shuffle.add(rows):
-            self._writer.write(piece)
+            self._write(piece)
+
+    def _write(self, rows: EncodedRows) -> None:
+        num_dropped = min(self._num_to_drop, len(rows))
+        self._num_to_drop -= num_dropped
+        self._writer.write(rows.take(slice(num_dropped, None)))
+
+    def _note_finished(self, file: WrittenFile) -> None:
+        self._finished.add(file)
+        num_written = sum(file.rows for file in self._finished.files)
+        while self._parts and self._parts[0][0] <= num_written - num_written % self._window_rows:
+            self._pieces.remove(self._parts.popleft()[1])
 
     @property
-    def membership(self) -> str:
-        """A checksum of the numbers of all rows, int64 in the log's order."""
-        return f"xxh3:{self._membership.hexdigest()}"
+    def _window_rows(self) -> int:
+        return self._shuffle.window_rows if self._shuffle else 1
 
-    def finish(self) -> tuple[list[WrittenFile], NDArray[np.int64] | None]:
-        """Write what waits; the files, and the row numbers in the order written if that is the log's."""
+    def finish(self) -> schema.Split:
+        """Write what waits, and the row numbers in the order written if that is the log's."""
+        if self._shuffle is not None:
+            for piece in self._shuffle.finish():
+                self._write(piece)
+        files = self._writer.finish()
         if self._shuffle is None:
-            return self._writer.finish(), np.concatenate(self._row_numbers)
-        for piece in self._shuffle.finish():
-            self._writer.write(piece)
-        return self._writer.finish(), None
+            row_numbers = np.concatenate([np.empty(0, np.int64), *self._row_numbers])
+            np.save(self._folder / schema.row_numbers_file(self._split), row_numbers)
+        return schema.Split(
+            sum(file.rows for file in files),
+            self.clicks,
+            tuple(self._finished.data_files),
+            f"xxh3:{self._membership.hexdigest()}",
+        )
+
+
+class FinishedFiles:
+    """The MindRecord files of a split that are whole, each noted in a piece with its checksum and its .db's."""
+
+    def __init__(self, split: str, folder: Path, pieces: Pieces) -> None:
+        """Look for those of an ended run, and remove what else it left of this split's."""
+        self._split = split
+        self._folder = folder
+        self._pieces = pieces
+        self.data_files: list[schema.DataFile] = []
+        while (kept := self._pieces.read(self._piece)) is not None and all(map(self._is_whole, kept)):
+            self.data_files.append(kept[0])
+        whole = {name for file in self.data_files for name in file_names(file.name)}
+        for path in self._folder.glob(f"{split}-*.mindrecord*"):
+            if path.name not in whole:
+                path.unlink()
+
+    @property
+    def files(self) -> list[WrittenFile]:
+        """In reading order."""
+        return [WrittenFile(file.name, file.rows) for file in self.data_files]
+
+    def add(self, file: WrittenFile) -> None:
+        """Note the next one."""
+        data, index = file_names(file.name)
+        kept = (data_file(self._folder, data, file.rows), data_file(self._folder, index))
+        self._pieces.write(self._piece, kept)
+        self.data_files.append(kept[0])
+
+    @property
+    def _piece(self) -> str:
+        """Of the next file."""
+        return f"{self._split}-{len(self.data_files):05d}"
+
+    def _is_whole(self, file: schema.DataFile) -> bool:
+        return (self._folder / file.name).is_file() and data_file(self._folder, file.name, file.rows) == file
+
+
+@dataclass(frozen=True)
+class _Needed:
+    """Which parts of a result are needed: of those that an ended run left, not the rows of its finished files."""
+
+    of_first: list[Collection[str]]
+    of_others: Collection[str]
+
+    def __call__(self, number: int) -> Collection[str]:
+        return self.of_first[number] if number < len(self.of_first) else self.of_others
+
+
+def _find_needed(pieces: Pieces, outputs: dict[str, SplitOutput]) -> _Needed:
+    ends = dict.fromkeys(outputs, 0)
+    of_first: list[Collection[str]] = []
+    rest: EncodedRest
+    for rest in leading(pieces, _TITLE, REST):
+        for split, row_numbers in rest.row_numbers.items():
+            ends[split] += len(row_numbers)
+        of_first.append([REST, *(split for split, output in outputs.items() if ends[split] > output.first_needed)])
+    return _Needed(of_first, [REST, *outputs])
 
 
 def write_splits(
@@ -59,33 +175,29 @@ def write_splits(
     encoder: Encoder,
     options: PrepareOptions,
     statistics: LogStatistics,
-    folder: Path,
+    workplace: Workplace,
+    blocks_folder: Path,
     file_rows: int,
 ) -> dict[str, schema.Split]:
-    """Second reading: the MindRecord files of all splits. Where it is the only one, statistics and rejects too."""
-    outputs = {
-        split: _SplitOutput(
-            MindRecordWriter(folder, split, options.block_rows, file_rows),
-            WindowShuffle(options.seed, options.shuffle_window_rows) if split == "train" else None,
-        )
-        for split in schema.SPLITS
-    }
+    """Second reading: the MindRecord files of all splits, in `blocks_folder`.
 
-    with (folder / REJECTS_FILE).open("ab") as rejects:
+    Where it is the only reading, statistics and rejects too.
+    """
+    outputs = {split: SplitOutput(split, options, workplace, blocks_folder, file_rows) for split in schema.SPLITS}
+    numbers = itertools.count()
+    rejects_path: Path = workplace.folder / REJECTS_FILE
 
-        def consume(chunk: EncodedChunk) -> None:
-            for split, rows in chunk.rows.items():
-                outputs[split].add(rows)
-            if chunk.counts is not None:
-                statistics.add(chunk.counts)
-                rejects.write(chunk.counts.rejects_tsv)
+    with rejects_path.open("wb" if encoder.counts else "ab") as rejects:
 
-        reading.run(encoder.encode_chunk, consume, "encode")
-    splits = {}
-    for split, output in outputs.items():
-        files, row_numbers = output.finish()
-        if row_numbers is not None:
-            np.save(folder / schema.row_numbers_file(split), row_numbers)
-        data_files = tuple(data_file(folder, file.name, file.rows) for file in files)
-        splits[split] = schema.Split(sum(file.rows for file in files), output.clicks, data_files, output.membership)
-    return splits
+        def consume(parts: Any) -> None:
+            rest: EncodedRest = parts[REST]
+            number = next(numbers)
+            for split, output in outputs.items():
+                part = numbered(_TITLE, number, split)
+                output.add(rest.row_numbers[split], rest.clicks[split], parts.get(split), part)
+            if rest.counts is not None:
+                statistics.add(rest.counts)
+                rejects.write(rest.counts.rejects_tsv)
+
+        reading.run_in_parts(encoder.encode_parts, consume, _TITLE, _find_needed(workplace.pieces, outputs))
+    return {split: output.finish() for split, output in outputs.items()}

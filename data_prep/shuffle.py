@@ -19,21 +19,24 @@ def window_order(seed: int, window: int, num_rows: int) -> NDArray[np.int64]:
 
 
 class WindowShuffle:
-    """Collects rows, in the log's order, and gives back each full window of `window_rows` shuffled."""
+    """Collects rows, in the log's order, and gives back each full window of `window_rows` shuffled.
 
-    def __init__(self, seed: int, window_rows: int) -> None:
+    The rows before `first_window` are left out by the caller.
+    """
+
+    def __init__(self, seed: int, window_rows: int, first_window: int = 0) -> None:
+        self.window_rows = window_rows
         self._seed = seed
-        self._window_rows = window_rows
-        self._window = 0
+        self._window = first_window
         self._num_rows = 0
         self._rows: EncodedRows | None = None
 
     def add(self, rows: EncodedRows) -> Iterator[EncodedRows]:
         """Take rows; yields the pieces of each window that they fill."""
         if self._rows is None:
-            self._rows = _empty_like(rows, self._window_rows)
+            self._rows = _empty_like(rows, self.window_rows)
         while len(rows):
-            now = rows.take(slice(self._window_rows - self._num_rows))
+            now = rows.take(slice(self.window_rows - self._num_rows))
             place = slice(self._num_rows, self._num_rows + len(now))
             self._rows.ids[place] = now.ids
             self._rows.numeric[place] = now.numeric
@@ -41,7 +44,7 @@ class WindowShuffle:
             self._rows.row_numbers[place] = now.row_numbers
             self._num_rows += len(now)
             rows = rows.take(slice(len(now), None))
-            if self._num_rows == self._window_rows:
+            if self._num_rows == self.window_rows:
                 yield from self.finish()
 
     def finish(self) -> Iterator[EncodedRows]:

@@ -35,6 +35,11 @@ class UsedVocabulary:
         return ids_dtype(self.size)
 
 
+def lookup_path(folder: Path) -> Path:
+    """The vocabulary as it is searched, in a folder while it is made."""
+    return folder / WORK_FOLDER / "lookup.bin"
+
+
 def fit_vocabulary(
     statistics: LogStatistics, options: PrepareOptions, num_numeric: int, folder: Path
 ) -> UsedVocabulary:
@@ -42,7 +47,7 @@ def fit_vocabulary(
     names = categorical_fields(options.integer_buckets)
     ordered = (_ordered_values(statistics, options, place, name) for place, name in enumerate(names))
     listed = VocabularyWriter(folder / VOCABULARY_FILE, names)
-    searched = LookupWriter(folder / WORK_FOLDER / "lookup.bin")
+    searched = LookupWriter(lookup_path(folder))
     categorical = []
     for field in make_vocabulary(names, ordered, num_numeric, options.oov_buckets):
         listed.add(field)
@@ -69,7 +74,7 @@ def _ordered_values(
 def take_vocabulary(given: GivenVocabulary, folder: Path) -> UsedVocabulary:
     """The vocabulary of another folder: the same file, and its tables for the reading."""
     shutil.copyfile(given.path, folder / VOCABULARY_FILE)
-    searched = LookupWriter(folder / WORK_FOLDER / "lookup.bin")
+    searched = LookupWriter(lookup_path(folder))
     for field in given.fields():
         searched.add(field)
     return UsedVocabulary(searched.finish(), given.schema.categorical, given.schema.vocabulary_size)

@@ -60,20 +60,17 @@ def rest_file(split: str) -> str:
     return f"{split}_input_rest.mindrecord"
 
 
-def lay_out_for_zoo(splits: dict[str, Split], folder: Path) -> dict[str, Split]:
-    """Put zoo files in the place of the files of `folder` that hold the splits; the splits with the new files.
+def lay_out_for_zoo(splits: dict[str, Split], blocks_folder: Path, folder: Path) -> dict[str, Split]:
+    """Write zoo files to `folder` from those of `blocks_folder`, which hold the splits; the splits with the new files.
 
     Raises OSError where they cannot be written.
     """
-    changed = {name: _write_split(name, split, folder) for name, split in splits.items()}
-    for split in splits.values():
-        for file in split.files:
-            (folder / file.name).unlink()
-            (folder / f"{file.name}.db").unlink()
-    return changed
+    for path in folder.glob("*_input_*.mindrecord*"):  # of a run that was ended
+        path.unlink()
+    return {name: _write_split(name, split, blocks_folder, folder) for name, split in splits.items()}
 
 
-def _write_split(name: str, split: Split, folder: Path) -> Split:
+def _write_split(name: str, split: Split, blocks_folder: Path, folder: Path) -> Split:
     sources = [file.name for file in split.files]
     num_samples = split.rows // ZOO_BLOCK_ROWS
     shards = num_shards(name, num_samples)
@@ -82,7 +79,7 @@ def _write_split(name: str, split: Split, folder: Path) -> Split:
     if each:
         # A write gives each shard one sample; so that a shard has blocks that follow one another, they are read so.
         numbers = [shard * each + place for place in range(each) for shard in range(shards)]
-        blocks = read_blocks(folder, sources, numbers)
+        blocks = read_blocks(blocks_folder, sources, numbers)
         _write_samples(folder / f"{name}_input_part.mindrecord", shards, blocks)
         rows |= dict.fromkeys(part_files(name, shards), each * ZOO_BLOCK_ROWS)
     elif name == "train":
@@ -95,7 +92,7 @@ def _write_split(name: str, split: Split, folder: Path) -> Split:
         )
     rest = split.rows - shards * each * ZOO_BLOCK_ROWS
     if rest:
-        blocks = read_blocks(folder, sources, range(shards * each, -(-split.rows // ZOO_BLOCK_ROWS)))
+        blocks = read_blocks(blocks_folder, sources, range(shards * each, -(-split.rows // ZOO_BLOCK_ROWS)))
         _write_samples(folder / rest_file(name), 1, blocks)
         rows[rest_file(name)] = rest
         log.info("%s: the last %s of %s rows are in %s", name, f"{rest:,}", f"{split.rows:,}", rest_file(name))

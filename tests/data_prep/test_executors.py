@@ -9,33 +9,44 @@ import pytest
 
 import data_prep.encode
 import data_prep.statistics
-from data_prep.executors import map_in_order
+from data_prep.executors import job_name, map_in_order, numbered
+from data_prep.pieces import Pieces
+from data_prep.pools import ExecutorChoice, Pools
 
 # The functions of this file are imported by worker processes, which run what the preparation's workers run.
 WORKERS_RUN = (data_prep.statistics.ChunkCounter.count, data_prep.encode.Encoder.encode_chunk)
 
 
+TITLE = "numbers"
+
+
 def late_at_first(number):
     time.sleep(0.3 if number == 0 else 0)
-    return number, os.getpid()
+    return {"one": (number, os.getpid())}
 
 
 def imported_heavy_modules(_):
-    return sorted({name.split(".")[0] for name in sys.modules} & {"mindspore", "pyarrow", "pandas", "tqdm"})
+    return {"one": sorted({name.split(".")[0] for name in sys.modules} & {"mindspore", "pyarrow", "pandas", "tqdm"})}
 
 
 def make_arrays(number):
-    return str(number), np.empty(0), [np.arange(number * 1000), np.full((number, 3), number, np.float32)]
+    arrays = [np.arange(number * 1000), np.full((number, 3), number, np.float32)]
+    return {"name": str(number), "one": (np.empty(0), arrays)}
 
 
 def fail_at_3(number):
     if number == 3:
         raise ValueError("number 3")
-    return number
+    return {"one": number}
 
 
 def end_process(_):
     os._exit(9)
+
+
+def sleep(seconds):
+    time.sleep(seconds)
+    return {"one": seconds}
 
 
 def is_alive(process):
@@ -45,54 +56,99 @@ def is_alive(process):
         return False
 
 
+def run_in_parts(function, tasks, num_workers, folder, needed=("one",)):
+    pieces = Pieces(folder)
+    with Pools(ExecutorChoice()).open(num_workers) as pool:
+        pieces.write(job_name(TITLE), function)
+        yield from map_in_order(function, tasks, pool, pieces, TITLE, lambda _: needed)
+
+
+def run(function, tasks, num_workers, folder):
+    for parts in run_in_parts(function, tasks, num_workers, folder):
+        yield parts["one"]
+
+
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_results_come_in_the_tasks_order(tmp_path, num_workers):
-    results = list(map_in_order(late_at_first, range(20), num_workers, tmp_path))
+    results = list(run(late_at_first, range(20), num_workers, tmp_path))
     assert [number for number, _ in results] == list(range(20))
     processes = {process for _, process in results}
     assert (os.getpid() in processes) == (num_workers == 1)
 
 
-def test_arrays_come_whole_and_leave_no_file(tmp_path):
-    results = list(map_in_order(make_arrays, range(10), 2, tmp_path))
-    for number, (name, empty, arrays) in enumerate(results):
-        assert name == str(number)
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_arrays_come_whole_and_only_in_the_parts_asked_for(tmp_path, num_workers):
+    results = list(run_in_parts(make_arrays, range(10), num_workers, tmp_path))
+    for number, parts in enumerate(results):
+        assert list(parts) == ["one"]
+        empty, arrays = parts["one"]
         assert empty.shape == (0,)
         assert np.array_equal(arrays[0], np.arange(number * 1000))
         assert np.array_equal(arrays[1], np.full((number, 3), number, np.float32))
         arrays[1][:] = 0  # the result is the receiver's own
-    assert list(tmp_path.iterdir()) == []
+    assert Pieces(tmp_path).read(numbered(TITLE, 7, "name")) == "7"
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_what_an_ended_run_left_is_not_computed_again(tmp_path, num_workers):
+    list(run(make_arrays, range(4), num_workers, tmp_path))
+    Pieces(tmp_path).remove(numbered(TITLE, 2, "name"))  # not needed
+    Pieces(tmp_path).remove(numbered(TITLE, 3, "one"))
+    with pytest.raises(ValueError, match="number 3"):
+        list(run(fail_at_3, range(4), num_workers, tmp_path))
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_damaged_result_is_computed_again(tmp_path, num_workers):
+    list(run(make_arrays, range(4), num_workers, tmp_path))
+    path = tmp_path / numbered(TITLE, 2, "one")
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    results = list(run(make_arrays, range(4), num_workers, tmp_path))
+    assert results[2][1][1].tolist() == [[2.0] * 3] * 2
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_few_tasks_are_taken_ahead_of_the_results(tmp_path, num_workers):
     taken = []
-    results = map_in_order(abs, (taken.append(number) or number for number in range(1000)), num_workers, tmp_path)
+    results = run(sleep, (taken.append(number) or 0 for number in range(1000)), num_workers, tmp_path)
     assert next(results) == 0
     assert len(taken) <= 2 * num_workers
     results.close()
 
 
 def test_workers_import_neither_mindspore_nor_what_only_the_main_process_needs(tmp_path):
-    assert list(map_in_order(imported_heavy_modules, range(4), 2, tmp_path)) == [[]] * 4
+    assert list(run(imported_heavy_modules, range(4), 2, tmp_path)) == [[]] * 4
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_an_error_in_a_task_reaches_the_caller(tmp_path, num_workers):
     with pytest.raises(ValueError, match="number 3"):
-        list(map_in_order(fail_at_3, range(1000), num_workers, tmp_path))
+        list(run(fail_at_3, range(1000), num_workers, tmp_path))
 
 
 def test_a_worker_that_dies_is_an_error_that_says_what_to_do(tmp_path):
     with pytest.raises(MemoryError, match=r"ended from outside.*prepare.workers=1"):
-        list(map_in_order(end_process, range(10), 2, tmp_path))
+        list(run(end_process, range(10), 2, tmp_path))
 
 
-def test_workers_end_when_their_parent_is_killed():
-    program = "import pathlib, time; from data_prep.executors import map_in_order\n"
-    program += "results = map_in_order(time.sleep, iter([0, 0, 1000, 1000]), 2, pathlib.Path())\n"
-    program += "for _ in results: print('result', flush=True)"
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as parent:
+def test_a_worker_that_does_not_see_the_folder_says_so(tmp_path):
+    pieces = Pieces(tmp_path)
+    with (
+        Pools(ExecutorChoice()).open(2) as pool,
+        pytest.raises(OSError, match=r"does not see .*a file system that all workers share"),
+    ):
+        list(map_in_order(sleep, [0], pool, pieces, TITLE, lambda _: ("one",)))
+
+
+def test_workers_end_when_their_parent_is_killed(tmp_path, project, command_environment):
+    program = "import sys, pathlib; sys.path.insert(0, sys.argv[1]); from test_executors import run, sleep\n"
+    program += (
+        "for _ in run(sleep, iter([0, 0, 1000, 1000]), 2, pathlib.Path(sys.argv[2])): print('result', flush=True)"
+    )
+    command = [sys.executable, "-c", program, str(project / "tests" / "data_prep"), str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=command_environment) as parent:
         assert parent.stdout.readline() == b"result\n"
         workers = psutil.Process(parent.pid).children()
         assert len(workers) >= 2

@@ -1,19 +1,24 @@
 import gzip
+import tempfile
+import uuid
+from pathlib import Path
 
 import pytest
 import xxhash
 
 from data_prep.log_files import find_log
 from data_prep.log_reading import LogReading
+from data_prep.pieces import Pieces
+from data_prep.pools import ExecutorChoice, Pools
 
 
-def reading_of(paths, folder, workers=1):
-    return LogReading(find_log(paths), workers, 100, folder)
+def reading_of(paths, folder):
+    return LogReading(find_log(paths), Pools(ExecutorChoice()), 1, 100, Pieces(Path(tempfile.mkdtemp(dir=folder))))
 
 
 def collect(reading):
     chunks = []
-    reading.run(lambda chunk: chunk, chunks.append, "read")
+    reading.run(lambda chunk: chunk, chunks.append, f"read-{uuid.uuid4()}")
     return chunks
 
 
@@ -76,4 +81,4 @@ def test_a_part_that_vanishes_or_grows_half_way_is_an_error(tmp_path, parts, pla
                     file.write(b"more\n")
 
     with pytest.raises(ValueError, match=rf"{paths[place].name} changed or vanished while it was read"):
-        reading.run(lambda chunk: chunk, consume, "read")
+        reading.run(lambda chunk: chunk, consume, "once more")

@@ -7,7 +7,9 @@ MIB = 1 << 20
 
 
 def encoding_workers(limit, window=200, lookup=100, num_workers=64):
-    return memory.encoding_workers(PrepareOptions(memory_limit=limit), num_workers, window * MIB, lookup * MIB)
+    options = PrepareOptions(memory_limit=limit)
+    chunk_bytes = memory.chunk_bytes(options)
+    return memory.encoding_workers(options, num_workers, chunk_bytes, window * MIB, lookup * MIB)
 
 
 def test_as_many_workers_as_there_is_room_for():
@@ -19,18 +21,21 @@ def test_as_many_workers_as_there_is_room_for():
 
 
 def test_a_limit_that_is_too_low_is_an_error_that_says_why():
-    with pytest.raises(ValueError, match=r"memory_limit=800 MiB is too low: writing takes 900 MiB, 200 .* and 100 for"):
+    with pytest.raises(
+        MemoryError, match=r"memory_limit=800 MiB is too low: writing takes 900 MiB, 200 .* and 100 for"
+    ):
         encoding_workers("800 MiB")
 
 
 @pytest.mark.parametrize("limit", ["700 MiB", "1 GiB", "4 GiB", "64 GiB"])
 def test_workers_leave_room_for_counts_on_any_number_of_cores(limit):
     options = PrepareOptions(memory_limit=limit)
+    chunk_bytes = memory.chunk_bytes(options)
     for num_cores in (1, 2, 64, 1000):
-        num_workers = memory.counting_workers(options, num_cores)
+        num_workers = memory.counting_workers(options, num_cores, chunk_bytes)
         assert 1 <= num_workers <= num_cores
-        assert memory.counts_bytes(options, num_workers) > 100 * MIB
-    assert memory.counting_workers(PrepareOptions(memory_limit=limit, workers=1), 64) == 1
+        assert memory.counts_bytes(options, num_workers, chunk_bytes) > 100 * MIB
+    assert memory.counting_workers(PrepareOptions(memory_limit=limit, workers=1), 64, chunk_bytes) == 1
 
 
 def test_a_low_limit_makes_chunks_small():

@@ -1,0 +1,71 @@
+"""All that is fitted to the training rows before the second reading, or taken from another folder in place of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+from data_prep.checksums import checksum
+from data_prep.encode import numeric_fields
+from data_prep.first_reading import check_statistics, count_log, new_statistics
+from data_prep.given_vocabulary import GivenVocabulary
+from data_prep.log_reading import LogReading
+from data_prep.options import PrepareOptions
+from data_prep.output_folder import REJECTS_FILE, Workplace
+from data_prep.schema import VOCABULARY_FILE, NumericField
+from data_prep.split import Split
+from data_prep.statistics import LogStatistics
+from data_prep.used_vocabulary import UsedVocabulary, fit_vocabulary, lookup_path, take_vocabulary
+
+_PIECE = "fitted"
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What the second reading needs. Without a first reading, `statistics` are still empty."""
+
+    statistics: LogStatistics
+    numeric: tuple[NumericField, ...]
+    vocabulary: UsedVocabulary
+
+
+def fit(
+    reading: LogReading, split: Split, options: PrepareOptions, given: GivenVocabulary | None, workplace: Workplace
+) -> Fitted:
+    """Read the log for the first time, if anything is fitted to it, and make the vocabulary; or what an ended run made.
+
+    Raises ValueError where the log is bad.
+    """
+    kept = _read(workplace)
+    if kept is not None:
+        return kept
+    folder = workplace.folder
+    statistics = new_statistics(options, workplace, reading.num_workers)
+    (folder / REJECTS_FILE).write_bytes(b"")
+    if given is None and options.needs_counting:
+        count_log(reading, split, options, statistics, folder)
+        check_statistics(statistics, options, reading.name, folder, is_fitted=True)
+    if given is not None:
+        fitted = Fitted(statistics, given.schema.numeric, take_vocabulary(given, folder))
+    else:
+        numeric = numeric_fields(options, statistics.integers)
+        fitted = Fitted(statistics, numeric, fit_vocabulary(statistics, options, len(numeric), folder))
+    workplace.pieces.write(_PIECE, (fitted, _checksums(workplace)))
+    workplace.pieces.clear("counts-")
+    return fitted
+
+
+def _read(workplace: Workplace) -> Fitted | None:
+    kept = workplace.pieces.read(_PIECE)
+    if kept is None or kept[1] != _checksums(workplace):
+        return None
+    fitted: Fitted = kept[0]
+    lookup = dataclasses.replace(fitted.vocabulary.lookup, path=lookup_path(workplace.folder))
+    return dataclasses.replace(fitted, vocabulary=dataclasses.replace(fitted.vocabulary, lookup=lookup))
+
+
+def _checksums(workplace: Workplace) -> dict[str, str | None]:
+    """Of the files that belong to the piece."""
+    files: list[Path] = [lookup_path(workplace.folder), workplace.folder / VOCABULARY_FILE]
+    return {path.name: checksum(path) if path.is_file() else None for path in files}

@@ -1,0 +1,40 @@
+"""One process at a time in a folder. The system ends a lock with the process that holds it, however that ends."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import IO
+
+LOCK_FILE = "run.lock"
+
+
+class FolderInUse(ValueError):
+    """Another process holds the lock."""
+
+
+def lock_folder(folder: Path) -> IO[str]:
+    """Lock a folder, which is made if need be, until the result is closed.
+
+    Raises FolderInUse, or OSError where nothing can be written there.
+    """
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / LOCK_FILE
+        lock = path.open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise FolderInUse(f"another process works in {folder}") from None
+        if _is_at(lock, path):
+            return lock
+        lock.close()  # its folder was renamed or removed in between: try again with the one that is there now
+
+
+def _is_at(file: IO[str], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False

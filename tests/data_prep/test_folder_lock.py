@@ -1,0 +1,39 @@
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from data_prep.folder_lock import LOCK_FILE, FolderInUse, lock_folder
+
+
+def test_one_holder_at_a_time(tmp_path):
+    folder = tmp_path / "a" / "b"
+    with lock_folder(folder), pytest.raises(FolderInUse, match="another process works in"):
+        lock_folder(folder)
+    lock_folder(folder).close()
+
+
+def test_the_lock_ends_with_its_process(tmp_path, command_environment):
+    program = "import os, sys, pathlib; from data_prep.folder_lock import lock_folder\n"
+    program += "lock = lock_folder(pathlib.Path(sys.argv[1])); os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], env=command_environment, check=False)
+    assert (tmp_path / LOCK_FILE).exists()
+    lock_folder(tmp_path).close()
+
+
+def test_a_lock_in_a_folder_that_is_gone_is_none(tmp_path, monkeypatch):
+    """Between opening the file and locking it, the holder may have finished and renamed the folder."""
+    folder, flock = tmp_path / "out", __import__("fcntl").flock
+
+    def rename_once(*words):
+        flock(*words)
+        if not (tmp_path / "finished").exists():
+            folder.rename(tmp_path / "finished")
+
+    monkeypatch.setattr("fcntl.flock", rename_once)
+    with lock_folder(folder):
+        assert (folder / LOCK_FILE).exists()
+        with pytest.raises(FolderInUse):
+            lock_folder(folder)
+    shutil.rmtree(folder)

@@ -1,0 +1,208 @@
+"""Preparations that are ended at any moment, and gone on with by the same command.
+
+They run in children that are forked from a process of their own, which has imported MindSpore: seconds are saved each
+time. `make test-faults` kills more often.
+"""
+
+import dataclasses
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from data_prep.folder_lock import lock_folder
+from data_prep.options import PrepareOptions
+from data_prep.output_folder import UnlikeBefore, partial_folder
+from data_prep.prepare import prepare
+from data_prep.schema import SCHEMA_FILE
+
+NUM_KILLS = int(os.environ.get("NUM_KILLS", "3"))
+OPTIONS = {
+    "counted": PrepareOptions(min_count=3, block_rows=64, shuffle_window_rows=500),
+    "hash": PrepareOptions(vocabulary="hash", oov_buckets=50, block_rows=64, shuffle_window_rows=500),
+    "stratified": PrepareOptions(split="stratified", min_count=3, block_rows=64, shuffle_window_rows=700),
+}
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def prepare_small(log_path, output, options, **named):
+    return prepare(log_path, output, options, chunk_bytes=20_000, file_rows=320, **named)
+
+
+def in_child(action):
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            action()
+            status = 0
+        finally:
+            os._exit(status)
+    return child
+
+
+def status_of(child):
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def kill_at_random(folder, log_path, num_kills):
+    """In a process of its own: kill preparations until all are done; prints the kills of each."""
+    import mindspore.mindrecord  # noqa: F401
+
+    random_ = random.Random(1)
+    started, number = time.monotonic(), 0
+    for name, options in OPTIONS.items():
+        status_of(in_child(lambda name=name, options=options: prepare_small(log_path, folder / name, options)))
+    longest = (time.monotonic() - started) / len(OPTIONS)
+    kills = dict.fromkeys(OPTIONS, 0)
+    while sum(kills.values()) < num_kills:
+        number += 1
+        for name, options in OPTIONS.items():
+            output = folder / f"{name}-{number}"
+            options = dataclasses.replace(options, workers=1 + number % 2)
+            while not (output / SCHEMA_FILE).exists():
+                child = in_child(lambda output=output, options=options: prepare_small(log_path, output, options))
+                time.sleep(random_.uniform(0, longest / 2))
+                os.kill(child, signal.SIGKILL)
+                kills[name] += status_of(child) == -signal.SIGKILL and not (output / SCHEMA_FILE).exists()
+            status_of(in_child(lambda output=output, options=options: prepare_small(log_path, output, options)))
+            assert contents(output) == contents(folder / name), output
+    print(*kills.values())
+
+
+def run_here(action, command_environment, project, *words):
+    """An action of this file in a process of its own, which can be forked."""
+    program = "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]); import test_restart\n"
+    program += f"test_restart.{action}(*map(Path, sys.argv[2:4]), *map(int, sys.argv[4:]))"
+    words = [str(word) for word in (project / "tests" / "data_prep", *words)]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], env=command_environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_kills_at_random_moments_leave_no_trace(tmp_path, make_log, command_environment, project):
+    (tmp_path / "train.txt").write_text(make_log(1000))
+    kills = run_here("kill_at_random", command_environment, project, tmp_path, tmp_path / "train.txt", NUM_KILLS)
+    assert all(int(number) > 0 for number in kills)
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def test_what_is_finished_is_not_done_again(tmp_path, log_path, small_options, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("data_prep.prepare.write_splits", interrupt)
+        prepare_small(log_path, tmp_path / "out", small_options)
+    monkeypatch.setattr("data_prep.statistics.ChunkCounter.count", None)
+    monkeypatch.setattr("data_prep.fitting.fit_vocabulary", None)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("data_prep.prepare.describe", interrupt)
+        prepare_small(log_path, tmp_path / "out", small_options)
+    monkeypatch.setattr("data_prep.encode.Encoder.encode_chunk", None)
+    monkeypatch.setattr("data_prep.mindrecord.MindRecordWriter._open_file", None)
+    prepare_small(log_path, tmp_path / "out", small_options)
+    monkeypatch.undo()
+    prepare_small(log_path, tmp_path / "whole", small_options)
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("damaged", ["work/fitted", "work/lookup.bin", "vocabulary.parquet", "train-00001.mindrecord"])
+def test_what_is_damaged_meanwhile_is_made_again(tmp_path, log_path, small_options, monkeypatch, damaged):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("data_prep.prepare.describe", interrupt)
+        prepare_small(log_path, tmp_path / "out", small_options)
+    path = partial_folder(tmp_path / "out") / damaged
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    prepare_small(log_path, tmp_path / "out", small_options)
+    prepare_small(log_path, tmp_path / "whole", small_options)
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+@pytest.fixture
+def ended(tmp_path, make_log, small_options, monkeypatch):
+    """A log and the output of a preparation that was ended."""
+    log_path = tmp_path / "train.txt"
+    log_path.write_text(make_log(300))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("data_prep.prepare.write_splits", interrupt)
+        prepare_small(log_path, tmp_path / "out", small_options)
+    return log_path, tmp_path / "out"
+
+
+def test_other_options_are_refused_until_restart(ended, small_options):
+    other = dataclasses.replace(small_options, min_count=5, seed=9, workers=2, memory_limit="1 GiB")
+    with pytest.raises(UnlikeBefore, match=r": prepare.min_count was 3, is 5; prepare.seed was 1, is 9\. .*--restart"):
+        prepare_small(*ended, other)
+    assert prepare_small(*ended, other, restart=True).options["seed"] == 9
+
+
+def test_another_log_is_refused(ended, make_log, small_options):
+    ended[0].write_text(make_log(301))
+    with pytest.raises(UnlikeBefore, match=r"size of train.txt was .*, is .*; time of train.txt in ns was .*, is "):
+        prepare_small(*ended, small_options)
+
+
+def test_work_of_another_version_is_refused(ended, small_options, monkeypatch):
+    monkeypatch.setattr("data_prep.run_identity._program", lambda: "another")
+    with pytest.raises(UnlikeBefore, match=r": program was 'xxh3:.*', is 'another'\."):
+        prepare_small(*ended, small_options)
+
+
+@pytest.mark.parametrize("state", ["", "{}", '{"identity": 3, "chunk_bytes": 1}'])
+def test_a_damaged_state_is_refused_until_restart(ended, small_options, state):
+    (partial_folder(ended[1]) / "run.json").write_text(state)
+    with pytest.raises(UnlikeBefore, match=r"run.json is damaged"):
+        prepare_small(*ended, small_options)
+    prepare_small(*ended, small_options, restart=True)
+
+
+def test_a_folder_of_an_older_version_is_never_removed(tmp_path, log_path, small_options):
+    (tmp_path / "out.partial").mkdir()
+    (tmp_path / "out.partial" / "train-00000.mindrecord").touch()
+    for restart in (False, True):
+        with pytest.raises(FileExistsError, match=r"out.partial is in the way: it has no run.json"):
+            prepare(log_path, tmp_path / "out", small_options, restart=restart)
+    assert (tmp_path / "out.partial" / "train-00000.mindrecord").exists()
+
+
+def test_a_second_run_is_refused_and_harms_nothing(ended, small_options):
+    partial = partial_folder(ended[1])
+    before = sorted(path.name for path in partial.rglob("*"))
+    with lock_folder(partial), pytest.raises(ValueError, match=r"another process prepares .*out \(it works in "):
+        prepare_small(*ended, small_options, restart=True)
+    assert sorted(path.name for path in partial.rglob("*")) == before
+    prepare_small(*ended, small_options)
+
+
+def test_a_run_that_ended_between_its_last_two_steps_is_cleared(tmp_path, log_path, small_options, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("data_prep.output_folder._clear", interrupt)
+        prepare_small(log_path, tmp_path / "out", small_options)
+    assert (tmp_path / "out" / "run.json").exists()
+    with pytest.raises(FileExistsError, match="holds prepared data"):
+        prepare_small(log_path, tmp_path / "out", small_options)
+    assert not list((tmp_path / "out").glob("run.*"))
+
+
+def test_a_run_that_ended_while_it_replaced_the_old_folder_ends_now(tmp_path, log_path, small_options, monkeypatch):
+    prepare_small(log_path, tmp_path / "out", dataclasses.replace(small_options, seed=2))
+    rename = Path.rename
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "rename", lambda path, to: interrupt() if path.suffix == ".partial" else rename(path, to))
+        prepare_small(log_path, tmp_path / "out", small_options, overwrite=True)
+    assert not (tmp_path / "out").exists()
+    assert prepare_small(log_path, tmp_path / "out", small_options, overwrite=True).options["seed"] == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
