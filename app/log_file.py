@@ -1,4 +1,4 @@
-"""Text files that grow by lines, of a run that goes on where they cannot be written."""
+"""Files that grow by lines or records, of a run that goes on where they cannot be written."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class LogFile:
         """Whether all lines so far are in the file."""
         return not self._unwritten
 
-    def append(self, text: str) -> None:
-        """Add lines; a write error is logged once, when it begins."""
+    def append(self, text: str | bytes) -> None:
+        """Add lines or records; a write error is logged once, when it begins."""
         was_written = self.is_written
-        self._unwritten += text.encode()
+        self._unwritten += text.encode() if isinstance(text, str) else text
         try:
             with self.path.open("ab", buffering=0) as file:
                 while self._unwritten:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import resource
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
@@ -78,6 +80,7 @@ class Progress:
             samples_per_second=round(speed, 1),
             wait_share=round(wait_share, 4),
             **self._millis_per_step(),
+            memory_bytes=resident_bytes(),
         )
         self._bar.set_postfix_str(f"{speed:,.0f} samples/s, loss {losses.wide_loss:.4f}, waiting {wait_share:.0%}")
         self._lines, self._rows, self._last = [], 0, None
@@ -88,6 +91,11 @@ class Progress:
         return {
             f"{part}_ms": round(1000 * (self._seconds[part] - before[part]) / len(self._lines), 2) for part in before
         }
+
+
+def resident_bytes() -> int:
+    """Memory that this process holds, of its own and shared (Linux)."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
 
 
 def loss_line(epoch: int, step: int, losses: Losses) -> str:

@@ -27,6 +27,7 @@ import yaml
 from app import checkpoint
 from app.config import Config
 from app.evaluation_file import forget_evaluations, write_evaluation
+from app.event_file import EventFile
 from app.identity import first_difference, identity
 from app.log_file import LogFile
 from app.manifest import Manifest, read_manifest
@@ -39,6 +40,7 @@ log = logging.getLogger(__name__)
 
 STATE_FILE = "run.json"
 CONFIG_FILE = "config.yaml"
+TENSORBOARD = "tensorboard"
 REFUSED = ".refused"
 
 
@@ -63,6 +65,8 @@ class RunFolder:
         self.eval_path = path / "eval.log"
         self.metrics_path = path / "metrics.jsonl"
         self._losses, self._evals, self._metrics = map(LogFile, (self.loss_path, self.eval_path, self.metrics_path))
+        first_step = read_manifest(plan.checkpoint).step + 1 if plan.checkpoint else 0
+        self._events = EventFile(path / TENSORBOARD, first_step)
         self._failed_saves = self._failed_evaluations = 0
         self._status_is_written = True
         self._started = time.time()
@@ -72,7 +76,9 @@ class RunFolder:
         self._losses.append("".join(f"{line}\n" for line in lines))
 
     def append_metrics(self, **values: Any) -> None:
-        """Add one line to metrics.jsonl, with the seconds since the launch."""
+        """Add one line to metrics.jsonl, with the seconds since the launch, and its numbers to TensorBoard's file."""
+        numbers = {name: value for name, value in values.items() if name not in ("step", "epoch")}
+        self._events.add(values["step"], numbers, values.get("split", "train"))
         values = {"seconds": round(time.time() - self._started, 3), **values}
         # A metric that is undefined (NaN) is null: JSON knows no NaN.
         plain = {name: None if value != value else value for name, value in values.items()}
@@ -99,6 +105,7 @@ class RunFolder:
     def write_errors(self) -> list[str]:
         """What could not be written in this launch, in words."""
         unwritten = [file.path.name for file in (self._losses, self._evals, self._metrics) if not file.is_written]
+        unwritten += [] if self._events.is_written else [TENSORBOARD]
         lost = [f"the last lines of {name}" for name in unwritten]
         if self._failed_saves:
             lost.append(f"{self._failed_saves} checkpoint(s)")

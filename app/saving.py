@@ -18,6 +18,7 @@ from app.progress import Position
 from app.run_folder import RunFolder, checkpoint_folder
 from app.selection import Selection
 from app.stopping import StopRequest
+from app.table_statistics import table_statistics
 from data_prep import settings
 from data_prep.schema import Schema
 
@@ -111,7 +112,10 @@ class Saver:
             metrics=defined(metrics) if metrics else {},
             selection=self._selection.state(),
         )
-        path = checkpoint.save(folder, self._parts.state(), manifest, options.shards)
+        state = self._parts.state()
+        sizes = table_statistics(state.tables, self._schema.vocabulary_size)
+        self._run.append_metrics(step=position.step, epoch=manifest.last_epoch, **sizes)
+        path = checkpoint.save(folder, state, manifest, options.shards)
         checkpoint.remove_old(folder, options.keep_last, options.keep_best, self._config.eval.metric)
         return path
 

@@ -14,7 +14,7 @@ from app import checkpoint
 from app.checkpoint import ModelState
 from app.identity import data_identity, first_difference, identity
 from app.manifest import Manifest, read_manifest, write_manifest
-from app.run_folder import RunFolder, make_plan, open_run, run_checkpoints
+from app.run_folder import Plan, RunFolder, make_plan, open_run, run_checkpoints
 from data_prep import settings
 
 
@@ -338,4 +338,4 @@ def test_first_difference_goes_by_key_and_in_order():
 
 
 def test_the_rank_names_the_folder_s_log(tmp_path):
-    assert RunFolder(tmp_path, 3, plan=None).log_path.name == "test_deep3.log"
+    assert RunFolder(tmp_path, 3, Plan("new", "", None)).log_path.name == "test_deep3.log"

@@ -1,0 +1,28 @@
+"""How large the tables' rows are and how many were touched: what a run notes of them at each save.
+
+Letters: T touched rows, V vocabulary size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from app.tables.interface import TableSnapshot
+
+SAMPLED_ROWS = 2**16
+
+
+def table_statistics(tables: Mapping[str, TableSnapshot], vocabulary_size: int) -> dict[str, float]:
+    """`touched_rows` T, `touched_share` T / V and, of each table, the root mean square norm of its touched rows.
+
+    Of more than `SAMPLED_ROWS` rows, that many at equal steps are looked at: a save is not to take longer for it.
+    """
+    touched = max(len(table.row_ids) for table in tables.values())
+    values: dict[str, float] = {"touched_rows": touched, "touched_share": touched / vocabulary_size}
+    for name, table in tables.items():
+        every = -(-len(table.row_ids) // SAMPLED_ROWS) or 1
+        rows = table.read("rows", slice(None, None, every)).astype(np.float64)
+        values[f"{name}_row_norm"] = float(np.sqrt(np.square(rows).sum() / max(len(rows), 1)))
+    return values
