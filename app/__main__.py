@@ -131,10 +131,13 @@ def _train_to_the_end(
 
 
 def _print_placement(config: Config, target: str, backend: str) -> None:
-    from app.tables.stock import describe_placement, placed_ops
+    from app.tables.optimizer_options import FtrlOptions
+    from app.tables.stock import check_optimizers, describe_placement, placed_ops
 
     print(f"tower: on {target}")
     if backend == "stock":
+        check_optimizers(config.wide_optimizer, config.deep_optimizer)
+        assert isinstance(config.wide_optimizer, FtrlOptions)
         for line in describe_placement(placed_ops(config.wide_optimizer)):
             print(line)
     else:

@@ -61,6 +61,8 @@ def table_spec(config: Config, schema: Schema, field_names: tuple[str, ...]) -> 
         l2_coef=config.loss.l2_coef,
         wide_optimizer=config.wide_optimizer,
         deep_optimizer=config.deep_optimizer,
+        wide_l2_coef=config.loss.wide_l2_coef,
+        clip_value=config.loss.row_clip_value,
     )
 
 
@@ -73,7 +75,13 @@ def assemble(config: Config, schema: Schema, backend: str) -> Parts:
     spec = table_spec(config, schema, looked_up + categorical)
     model = make_model(config, schema, folded)
     with deprecations_silenced():
-        optimizers = DenseOptimizers(model, config.wide_optimizer, config.tower_optimizer, config.loss.loss_scale)
+        optimizers = DenseOptimizers(
+            model,
+            config.wide_optimizer,
+            config.tower_optimizer,
+            config.loss.loss_scale,
+            config.loss.tower_clip_norm,
+        )
     batch_size = config.train.batch_size
     if backend == "stock":
         stock = StockTables(spec, len(looked_up))
@@ -87,10 +95,10 @@ def load_for_scoring(path: Path, config: Config, schema: Schema, batch_size: int
 
     Raises ValueError naming what does not fit.
     """
-    _, state = checkpoint.load(path)
+    manifest, state = checkpoint.load(path)
     spec = table_spec(config, schema, tuple(field.name for field in schema.categorical))
     tables = make_host_tables(pick_host_backend(), spec, config.device.num_threads)
-    tables.load_state(state.tables, step=0)
+    tables.load_state(state.tables, manifest.step)
     model = make_model(config, schema)
     expected = model.named_parameters()
     folded = state.dense if config.model.fold_numeric else fold_numeric(state, spec, schema.num_numeric)

@@ -13,7 +13,14 @@ from app.checkpoint import CheckpointOptions
 from app.device import DeviceOptions
 from app.selection import EvalOptions
 from app.tables import TablesOptions
-from app.tables.optimizers import AdamOptions, FtrlOptions
+from app.tables.optimizer_options import (
+    AdamOptions,
+    DeepOptimizer,
+    FtrlOptions,
+    LazyAdamOptions,
+    TowerOptimizer,
+    WideOptimizer,
+)
 from data_prep.options import PrepareOptions
 
 LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
@@ -39,14 +46,23 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class LossOptions:
-    """`loss_scale` multiplies the loss before and divides the gradients after the backward pass."""
+    """`loss_scale` multiplies the loss before and divides the gradients after the backward pass.
+
+    `l2_coef` is that of the deep table, `wide_l2_coef` of the wide one: coefficient · ½ Σ‖row‖² over the batch's unique
+    rows, or over the whole table with `adam`. `row_clip_value` bounds each value of a unique row's gradient, before
+    its L2 term, `tower_clip_norm` the norm of all the tower's gradients; 0 does not.
+    """
 
     l2_coef: float = 8e-5
+    wide_l2_coef: float = 0.0
+    row_clip_value: float = 0.0
+    tower_clip_norm: float = 0.0
     loss_scale: float = 1024.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.l2_coef < math.inf:
-            raise ValueError(f"loss.l2_coef must be 0 or more, and finite; found {self.l2_coef}")
+        for name in ("l2_coef", "wide_l2_coef", "row_clip_value", "tower_clip_norm"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"loss.{name} must be 0 or more, and finite; found {getattr(self, name)}")
         if not 0 < self.loss_scale <= LARGEST_FLOAT32:
             raise ValueError(f"loss.loss_scale must be above 0, and finite in float32; found {self.loss_scale}")
 
@@ -88,9 +104,9 @@ class Config:
     model: ModelOptions = field(default_factory=ModelOptions)
     tables: TablesOptions = field(default_factory=TablesOptions)
     loss: LossOptions = field(default_factory=LossOptions)
-    wide_optimizer: FtrlOptions = field(default_factory=FtrlOptions)
-    deep_optimizer: AdamOptions = field(default_factory=AdamOptions)
-    tower_optimizer: AdamOptions = field(default_factory=AdamOptions)
+    wide_optimizer: WideOptimizer = field(default_factory=FtrlOptions)
+    deep_optimizer: DeepOptimizer = field(default_factory=LazyAdamOptions)
+    tower_optimizer: TowerOptimizer = field(default_factory=AdamOptions)
     train: TrainOptions = field(default_factory=TrainOptions)
     eval: EvalOptions = field(default_factory=EvalOptions)
     checkpoint: CheckpointOptions = field(default_factory=CheckpointOptions)

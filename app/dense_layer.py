@@ -37,6 +37,25 @@ class MatMul(nn.Cell):
         return self.product(left.astype(self.input_dtype), right.astype(self.input_dtype)).astype(ms.float32)
 
 
+class Total(nn.Cell):
+    """The sum of all values of an array.
+
+    A matrix is summed by a product with ones, which reads it once on all cores: ReduceSum takes ten times as long.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.product = ops.MatMul()
+        self.sum = ops.ReduceSum()
+
+    def construct(self, values: Tensor) -> Tensor:
+        """Any shape -> []."""
+        if values.ndim > 1:
+            matrix = values.reshape(-1, values.shape[-1])
+            values = self.product(matrix, ops.ones((matrix.shape[1], 1), ms.float32))
+        return self.sum(values)
+
+
 class DenseLayer(nn.Cell):
     """The layer from MindSpore's operators, on any device."""
 

@@ -1,50 +1,207 @@
-"""The optimizers of the dense parameters: one for the wide head, one for the tower."""
+"""The optimizers of the dense parameters: one for the wide head, one for the tower.
+
+FTRL and Adam are MindSpore's (Adam's epsilon stands beside the root that is not corrected for its bias, as in
+TensorFlow's); the others are written out here from operators. Gradients come in scaled by the loss scale.
+"""
 
 from __future__ import annotations
 
-from mindspore import Parameter, Tensor, nn
+import numpy as np
+from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
-from app.tables.optimizers import AdamOptions, FtrlOptions
+from app.dense_layer import Total
+from app.tables.optimizer_options import (
+    AdagradOptions,
+    AdamOptions,
+    AdamWOptions,
+    FtrlOptions,
+    SgdOptions,
+    TowerOptimizer,
+    WideOptimizer,
+)
 from app.wide_deep import WideDeep
+
+CLIP_EPSILON = 1e-6  # as torch.nn.utils.clip_grad_norm_ has it
+
+State = dict[str, Parameter]
+
+
+class Ftrl(nn.Cell):
+    """MindSpore's FTRL."""
+
+    def __init__(self, parameters: State, options: FtrlOptions, loss_scale: float) -> None:
+        super().__init__()
+        self.names = tuple(parameters)
+        self.optimizer = nn.FTRL(
+            list(parameters.values()),
+            initial_accum=options.initial_accumulator,
+            learning_rate=options.learning_rate,
+            l1=options.l1,
+            l2=options.l2,
+            loss_scale=loss_scale,
+        )
+        self.learning_rate = self.optimizer.learning_rate
+
+    def construct(self, gradients: tuple[Tensor, ...]) -> object:
+        """One step."""
+        return self.optimizer(gradients)
+
+    def named_state(self) -> State:
+        """What it remembers, by array and the model's own parameter names."""
+        return _named("ftrl.accumulator", self.names, self.optimizer.moments) | _named(
+            "ftrl.linear", self.names, self.optimizer.linear
+        )
+
+
+class Adam(nn.Cell):
+    """MindSpore's Adam; for AdamW each weight first loses learning_rate · weight_decay of itself."""
+
+    def __init__(self, parameters: State, options: AdamOptions | AdamWOptions, loss_scale: float) -> None:
+        super().__init__()
+        self.names, self.name = tuple(parameters), options.name
+        self.weight_decay = options.weight_decay if isinstance(options, AdamWOptions) else 0.0
+        self.optimizer = nn.Adam(
+            list(parameters.values()),
+            learning_rate=options.learning_rate,
+            beta1=options.beta1,
+            beta2=options.beta2,
+            eps=options.epsilon,
+            loss_scale=loss_scale,
+        )
+        self.learning_rate = self.optimizer.learning_rate
+        self.weights = ParameterTuple(parameters.values())
+
+    def construct(self, gradients: tuple[Tensor, ...]) -> object:
+        """One step."""
+        if self.weight_decay:
+            keep = 1 - self.learning_rate * self.weight_decay
+            for weight in self.weights:
+                gradients = ops.depend(gradients, ops.assign(weight, weight * keep))
+        return self.optimizer(gradients)
+
+    def named_state(self) -> State:
+        """See `Ftrl.named_state`."""
+        return (
+            _named(f"{self.name}.first_moment", self.names, self.optimizer.moment1)
+            | _named(f"{self.name}.second_moment", self.names, self.optimizer.moment2)
+            | {
+                f"{self.name}.beta1_power": self.optimizer.beta1_power,
+                f"{self.name}.beta2_power": self.optimizer.beta2_power,
+            }
+        )
+
+
+class Adagrad(nn.Cell):
+    """Adagrad as `torch.optim.Adagrad`: accumulator += g², weight -= rate · g / (√accumulator + epsilon)."""
+
+    def __init__(self, parameters: State, options: AdagradOptions, loss_scale: float) -> None:
+        super().__init__()
+        self.names, self.loss_scale, self.epsilon = tuple(parameters), loss_scale, options.epsilon
+        self.weights = ParameterTuple(parameters.values())
+        initial = {name: np.full(p.shape, options.initial_accumulator, np.float32) for name, p in parameters.items()}
+        self.accumulators = ParameterTuple(
+            Parameter(Tensor(array), name=f"accumulator.{name}", requires_grad=False) for name, array in initial.items()
+        )
+        self.learning_rate = _rate(options.learning_rate)
+
+    def construct(self, gradients: tuple[Tensor, ...]) -> tuple:
+        """One step."""
+        done: tuple = ()
+        for i, weight in enumerate(self.weights):
+            gradient = gradients[i] / self.loss_scale
+            accumulator = self.accumulators[i] + gradient * gradient
+            new = weight - self.learning_rate * gradient / (ops.sqrt(accumulator) + self.epsilon)
+            done += (ops.assign(self.accumulators[i], accumulator), ops.assign(weight, new))
+        return done
+
+    def named_state(self) -> State:
+        """See `Ftrl.named_state`."""
+        return _named("adagrad.accumulator", self.names, self.accumulators)
+
+
+class Sgd(nn.Cell):
+    """Gradient descent."""
+
+    def __init__(self, parameters: State, options: SgdOptions, loss_scale: float) -> None:
+        super().__init__()
+        self.loss_scale = loss_scale
+        self.weights = ParameterTuple(parameters.values())
+        self.learning_rate = _rate(options.learning_rate)
+
+    def construct(self, gradients: tuple[Tensor, ...]) -> tuple:
+        """One step."""
+        done: tuple = ()
+        for i, weight in enumerate(self.weights):
+            new = weight - self.learning_rate * gradients[i] / self.loss_scale
+            done += (ops.assign(weight, new),)
+        return done
+
+    def named_state(self) -> State:
+        """It remembers nothing."""
+        return {}
 
 
 class DenseOptimizers(nn.Cell):
-    """FTRL for the wide head, Adam for the tower; takes scaled gradients and changes the model's parameters."""
+    """One optimizer for the wide head, one for the tower; changes the model's parameters.
 
-    def __init__(self, model: WideDeep, ftrl: FtrlOptions, adam: AdamOptions, loss_scale: float) -> None:
+    Where `tower_clip_norm` is above 0, the tower's gradients are first shortened to that norm over all of them.
+    """
+
+    def __init__(
+        self,
+        model: WideDeep,
+        wide: WideOptimizer,
+        tower: TowerOptimizer,
+        loss_scale: float,
+        tower_clip_norm: float = 0.0,
+    ) -> None:
         super().__init__()
-        named = model.named_parameters()
-        self.names = tuple(named)
+        named = list(model.named_parameters().items())
         self.num_wide = len(model.wide.trainable_params())
-        self.wide = nn.FTRL(
-            list(named.values())[: self.num_wide],
-            initial_accum=ftrl.initial_accumulator,
-            learning_rate=ftrl.learning_rate,
-            l1=ftrl.l1,
-            l2=ftrl.l2,
-            loss_scale=loss_scale,
-        )
-        self.tower = nn.Adam(
-            list(named.values())[self.num_wide :],
-            learning_rate=adam.learning_rate,
-            beta1=adam.beta1,
-            beta2=adam.beta2,
-            eps=adam.epsilon,
-            loss_scale=loss_scale,
-        )
+        self.wide = make_optimizer(dict(named[: self.num_wide]), wide, loss_scale)
+        self.tower = make_optimizer(dict(named[self.num_wide :]), tower, loss_scale)
+        self.loss_scale, self.tower_clip_norm = loss_scale, tower_clip_norm
+        self.total = Total()
 
     def construct(self, gradients: tuple[Tensor, ...]) -> tuple:
         """`gradients`: those of the wide head, then those of the tower, in the order of their parameters."""
-        return self.wide(gradients[: self.num_wide]), self.tower(gradients[self.num_wide :])
+        tower = gradients[self.num_wide :]
+        if self.tower_clip_norm:
+            tower = self.shortened(tower)
+        return self.wide(gradients[: self.num_wide]), self.tower(tower)
 
-    def named_state(self) -> dict[str, Parameter]:
+    def shortened(self, gradients: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """All of them times min(1, clip_norm / norm), the norm being that of the gradients without the loss scale."""
+        squares = 0.0
+        for gradient in gradients:
+            squares = squares + self.total(ops.square(gradient / self.loss_scale))
+        factor = ops.minimum(self.tower_clip_norm / (ops.sqrt(squares) + CLIP_EPSILON), 1.0)
+        short: tuple = ()
+        for gradient in gradients:
+            short += (gradient * factor,)
+        return short
+
+    def named_state(self) -> State:
         """All that the optimizers remember, by optimizer, array and the model's own parameter names."""
-        wide, tower = self.names[: self.num_wide], self.names[self.num_wide :]
-        return {
-            **{f"ftrl.accumulator.{name}": state for name, state in zip(wide, self.wide.moments, strict=True)},
-            **{f"ftrl.linear.{name}": state for name, state in zip(wide, self.wide.linear, strict=True)},
-            **{f"adam.first_moment.{name}": state for name, state in zip(tower, self.tower.moment1, strict=True)},
-            **{f"adam.second_moment.{name}": state for name, state in zip(tower, self.tower.moment2, strict=True)},
-            "adam.beta1_power": self.tower.beta1_power,
-            "adam.beta2_power": self.tower.beta2_power,
-        }
+        return self.wide.named_state() | self.tower.named_state()
+
+
+def make_optimizer(parameters: State, options: WideOptimizer | TowerOptimizer, loss_scale: float) -> nn.Cell:
+    """The optimizer of `parameters` that `options` describe."""
+    match options:
+        case FtrlOptions():
+            return Ftrl(parameters, options, loss_scale)
+        case AdamOptions() | AdamWOptions():
+            return Adam(parameters, options, loss_scale)
+        case AdagradOptions():
+            return Adagrad(parameters, options, loss_scale)
+        case SgdOptions():
+            return Sgd(parameters, options, loss_scale)
+
+
+def _rate(learning_rate: float) -> Parameter:
+    return Parameter(Tensor(np.float32(learning_rate)), name="learning_rate", requires_grad=False)
+
+
+def _named(prefix: str, names: tuple[str, ...], states: tuple[Parameter, ...]) -> State:
+    return {f"{prefix}.{name}": state for name, state in zip(names, states, strict=True)}

@@ -9,6 +9,7 @@ import mindspore as ms
 from mindspore import ParameterTuple, Tensor, nn, ops
 
 from app.config import LossOptions
+from app.dense_layer import Total
 from app.dense_optimizers import DenseOptimizers
 from app.losses import cross_entropy, l2_loss
 from app.wide_deep import WideDeep
@@ -42,8 +43,7 @@ class ForwardBackward(nn.Cell):
         self.gradient = ms.value_and_grad(
             LossCell(model, options), grad_position=(0, 1), weights=self.parameters, has_aux=True
         )
-        self.product = ops.MatMul()
-        self.sum = ops.ReduceSum()
+        self.total = Total()
 
     def construct(
         self, deep_rows: Tensor, wide_rows: Tensor, numeric: Tensor, labels: Tensor, example_weights: Tensor
@@ -54,18 +54,8 @@ class ForwardBackward(nn.Cell):
         )
         finite = ops.isfinite(scaled)
         for values in row_gradients + dense_gradients + self.parameters:
-            finite = ops.logical_and(finite, self.all_finite(values))
+            finite = ops.logical_and(finite, ops.isfinite(self.total(values)))  # a sum is, only if every value is
         return (deep_loss, wide_loss), finite, row_gradients, dense_gradients
-
-    def all_finite(self, values: Tensor) -> Tensor:
-        """Whether a sum of all values is finite, which it is only if every value is.
-
-        A matrix is summed by a product with ones, which reads it once on all cores: ReduceSum takes ten times as long.
-        """
-        if values.ndim > 1:
-            matrix = values.reshape(-1, values.shape[-1])
-            values = self.product(matrix, ops.ones((matrix.shape[1], 1), ms.float32))
-        return ops.isfinite(self.sum(values))
 
 
 class DeviceGraph(nn.Cell):

@@ -153,7 +153,7 @@ class StockStep:
         inputs = [np.pad(unique.ids, padding, mode="edge"), first_seen] + [
             pad_rows(values, self._batch_size) for values in (batch.numeric, batch.labels, example_weights(batch))
         ]
-        rate = self.tables.spec.deep_optimizer.corrected_rate(self.tables.step + 1)
+        rate = self.tables.deep_rate(self.tables.step + 1)
         outputs = self.graph(*(Tensor.from_numpy(values) for values in inputs), Tensor(rate, ms.float32))
         deep_loss, wide_loss, squared_norm, finite = (output.asnumpy() for output in outputs)
         if not finite:

@@ -34,7 +34,7 @@ import psutil
 
 from app.tables.interface import RowGradients, TablesSpec
 from app.tables.native import NativeTables, huge_pages
-from app.tables.optimizers import AdamOptions, FtrlOptions
+from app.tables.optimizer_options import FtrlOptions, LazyAdamOptions
 from benchmarks.timing import Timing, machine, side_by_side
 
 NUM_FIELDS = 26
@@ -45,7 +45,7 @@ Contenders = dict[str, Callable[[], object]]
 def make_spec(vocabulary_size: int, embedding_dim: int) -> TablesSpec:
     """Tables with the model zoo's settings."""
     names = tuple(f"C{field + 1}" for field in range(NUM_FIELDS))
-    return TablesSpec(vocabulary_size, embedding_dim, names, 1, 0.01, 8e-5, FtrlOptions(), AdamOptions())
+    return TablesSpec(vocabulary_size, embedding_dim, names, 1, 0.01, 8e-5, FtrlOptions(), LazyAdamOptions())
 
 
 def power_law_ids(rng: np.random.Generator, vocabulary_size: int, batch: int) -> np.ndarray:

@@ -8,6 +8,7 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from app.tables.initial import initial_rows
 from app.tables.interface import TablesSpec
+from app.tables.optimizer_options import FtrlOptions, LazyAdamOptions
 
 
 def on_host(primitive: ops.Primitive) -> ops.Primitive:
@@ -44,6 +45,7 @@ class StockLazyAdam(nn.Cell):
     def __init__(self, spec: TablesSpec) -> None:
         super().__init__()
         shape, options = (spec.vocabulary_size, spec.embedding_dim), spec.deep_optimizer
+        assert isinstance(options, LazyAdamOptions)
         self.rows = _initial_deep(spec)
         self.first_moment = _constant(shape, 0, "first_moment")
         self.second_moment = _constant(shape, 0, "second_moment")
@@ -77,6 +79,7 @@ class StockFtrl(nn.Cell):
     def __init__(self, spec: TablesSpec) -> None:
         super().__init__()
         shape, options = (spec.vocabulary_size, 1), spec.wide_optimizer
+        assert isinstance(options, FtrlOptions)
         self.rows = _constant(shape, 0, "rows")
         self.accumulator = _constant(shape, options.initial_accumulator, "accumulator")
         self.linear = _constant(shape, 0, "linear")

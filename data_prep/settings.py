@@ -97,13 +97,28 @@ def merge(settings: Settings, changes: Mapping[str, Any], where: str, prefix: st
                 raise ValueError(
                     f"{where}: '{prefix}{name}' is a section with keys, found {type(value).__name__} {value!r}"
                 )
-            changed[name] = merge(current, value, where, f"{prefix}{name}.")
+            variant = _variant(current, hints[name], value, where, f"{prefix}{name}")
+            changed[name] = merge(variant, value, where, f"{prefix}{name}.")
         else:
             changed[name] = convert(value, hints[name], where, f"{prefix}{name}")
     try:
         return dataclasses.replace(settings, **changed)  # type: ignore[type-var]
     except ValueError as error:  # the section's own check of its values
         raise ValueError(f"{where}: {error}") from error
+
+
+def _variant(current: Any, hint: Any, changes: Mapping[str, Any], where: str, key: str) -> Any:
+    """What `changes` are laid over: of a section that is one of several, told apart by `name`, the defaults of the one
+    that they name, where that is another than `current`."""
+    variants: dict[str, Any] = {getattr(variant, "name", ""): variant for variant in typing.get_args(hint)}
+    wanted = changes.get("name")
+    if not variants or wanted is None or wanted == current.name:
+        return current
+    if wanted not in variants:
+        close = difflib.get_close_matches(str(wanted), variants, n=1, cutoff=0.5)
+        hint_text = f"; did you mean '{close[0]}'?" if close else ""
+        raise ValueError(f"{where}: '{key}.name' must be one of {', '.join(variants)}; found {wanted!r}{hint_text}")
+    return variants[wanted]()
 
 
 def convert(value: Any, hint: Any, where: str, key: str) -> Any:

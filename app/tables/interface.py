@@ -1,7 +1,8 @@
 """What every table backend promises, and the types that pass between host and device.
 
-Two tables share the rows' ids: wide (V × 1, FTRL) and deep (V × D, LazyAdam). A row that was never
-updated has its initial value and costs no memory that counts; `state` holds touched rows only.
+Two tables share the rows' ids: wide (V × 1) and deep (V × D), each with the optimizer that its options name. A row
+that was never updated has its initial value (with `adam`, pulled toward 0 since) and costs no memory that counts;
+`state` holds touched rows only.
 
 Letters: B batch, C looked-up fields, D embedding width, V vocabulary size, U unique ids of a batch.
 """
@@ -16,16 +17,27 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from app.tables.optimizers import AdamOptions, FtrlOptions
+from app.tables.optimizer_options import DeepOptimizer, WideOptimizer
+from app.tables.optimizers import StateArray, state_arrays
 
 Places = np.ndarray | slice  # of rows in a list of row ids
 
 WIDE, DEEP = "wide", "deep"
 FTRL, LAZY_ADAM = "FusedSparseFtrl", "FusedSparseLazyAdam"  # as MindSpore calls its own ones
-STATE_ARRAYS = {
+UPDATE_NAMES = {"ftrl": FTRL, "lazy_adam": LAZY_ADAM}  # of `update_seconds`; others go by their own names
+STATE_ARRAYS = {  # with the default optimizers, FTRL and LazyAdam
     WIDE: ("rows", "accumulator", "linear"),
     DEEP: ("rows", "first_moment", "second_moment"),
 }
+
+LearningRate = Callable[[int], float]  # that of step 1, 2, …
+
+
+class RowArray(NamedTuple):
+    """What a table keeps of each row under one name: so many values of this dtype."""
+
+    dtype: str
+    width: int
 
 
 @dataclass(frozen=True)
@@ -37,9 +49,33 @@ class TablesSpec:
     field_names: tuple[str, ...]
     seed: int
     initial_scale: float  # an initial deep value is uniform in ±initial_scale
-    l2_coef: float  # of ½ Σ‖row‖² over a batch's unique deep rows
-    wide_optimizer: FtrlOptions
-    deep_optimizer: AdamOptions
+    l2_coef: float  # of ½ Σ‖row‖² over a batch's unique deep rows; with `adam` over the whole table
+    wide_optimizer: WideOptimizer
+    deep_optimizer: DeepOptimizer
+    wide_l2_coef: float = 0.0
+    clip_value: float = 0.0  # bounds each value of a unique row's gradient before L2; 0 does not
+
+    def width(self, table: str) -> int:
+        """Values of a row."""
+        return self.embedding_dim if table == DEEP else 1
+
+    def state_arrays(self, table: str) -> tuple[StateArray, ...]:
+        """What a table keeps of each touched row."""
+        return state_arrays(self.wide_optimizer if table == WIDE else self.deep_optimizer)
+
+    def row_bytes(self) -> int:
+        """What a touched row takes in both tables, with its optimizers' state."""
+        return 4 * sum(array.width for table in (WIDE, DEEP) for array in self.layout(table).values())
+
+    def layout(self, table: str) -> dict[str, RowArray]:
+        """The same by name, with dtype and width."""
+        arrays = self.state_arrays(table)
+        return {a.name: RowArray(np.dtype(a.dtype).name, 1 if a.one_a_row else self.width(table)) for a in arrays}
+
+    def constant_learning_rates(self) -> dict[str, LearningRate]:
+        """Each table's learning rate as its options have it."""
+        wide, deep = self.wide_optimizer.learning_rate, self.deep_optimizer.learning_rate
+        return {WIDE: lambda _: wide, DEEP: lambda _: deep}
 
 
 @dataclass(frozen=True)
@@ -79,18 +115,12 @@ class RowGradients:
     scale: float = 1.0
 
 
-class RowArray(NamedTuple):
-    """What a table keeps of each row under one name: so many values of this dtype."""
-
-    dtype: str
-    width: int
-
-
 @dataclass(frozen=True)
 class TableState:
-    """The touched rows of one table: `row_ids` int64 [T], ascending; `arrays` by name, [T, width] float32.
+    """The touched rows of one table: `row_ids` int64 [T], ascending; `arrays` by name, [T, width] or [T, 1].
 
-    wide: `rows`, `accumulator`, `linear`; deep: `rows`, `first_moment`, `second_moment`.
+    Which there are is up to the table's optimizer (`state_arrays`); `rows` always. With `adam` a row stands at its
+    `last_step`: `app/tables/whole_table_adam.py` takes it further.
     """
 
     row_ids: np.ndarray
@@ -144,7 +174,8 @@ class HostTables(Protocol):
     """Both tables with their optimizers, in host memory."""
 
     spec: TablesSpec
-    step: int  # updates so far; LazyAdam's bias correction counts by it
+    learning_rates: dict[str, LearningRate]  # by table; whoever has a schedule puts it here, before `load_state`
+    step: int  # updates so far; Adam's bias correction counts by it
     update_seconds: dict[str, float]  # what the last update took, by optimizer
 
     def unique(self, ids: np.ndarray) -> UniqueIds:
@@ -258,15 +289,14 @@ def check_state(state: Mapping[str, TableState], spec: TablesSpec) -> None:
 
 def check_table(table: str, saved: TableSnapshot, spec: TablesSpec) -> None:
     """Raise ValueError unless the rows of a table fit `spec`: its arrays with their widths, and ids that ascend."""
-    if table not in STATE_ARRAYS:
-        raise ValueError(f"unknown table {table!r} in the state; known: {', '.join(STATE_ARRAYS)}")
+    if table not in (WIDE, DEEP):
+        raise ValueError(f"unknown table {table!r} in the state; known: {WIDE}, {DEEP}")
     _check_row_ids(saved.row_ids, table, spec)
-    if set(saved.layout) != set(STATE_ARRAYS[table]):
-        raise ValueError(
-            f"{table} state must have the arrays {', '.join(STATE_ARRAYS[table])}; found {', '.join(saved.layout)}"
-        )
-    expected, rows = RowArray("float32", spec.embedding_dim if table == DEEP else 1), saved.row_ids.size
+    layout, rows = spec.layout(table), saved.row_ids.size
+    if set(saved.layout) != set(layout):
+        raise ValueError(f"{table} state must have the arrays {', '.join(layout)}; found {', '.join(saved.layout)}")
     for name, found in saved.layout.items():
+        expected = layout[name]
         if found != expected:
             raise ValueError(
                 f"{table} {name} must be {expected.dtype} {[rows, expected.width]}, "

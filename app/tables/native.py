@@ -5,20 +5,20 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import logging
+import math
 import mmap
 import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from app.tables.interface import (
     DEEP,
-    FTRL,
-    LAZY_ADAM,
-    STATE_ARRAYS,
-    RowArray,
+    UPDATE_NAMES,
+    WIDE,
     RowGradients,
     Rows,
     TablesSpec,
@@ -40,15 +40,18 @@ from app.tables.native_library import (
     HANDLE,
     NO_MEMORY,
     OK,
+    OPTIMIZER_NUMBERS,
     TABLE_NUMBERS,
     UNKNOWN_ISA,
     Batch,
-    Ftrl,
-    LazyAdam,
+    History,
     Spec,
+    Step,
     load,
 )
 from app.tables.native_snapshot import NativeSnapshot, NativeTableSnapshot
+from app.tables.optimizer_options import AdamOptions, LazyAdamOptions
+from app.tables.whole_table_adam import MOST_EXACT_STEPS, StepHistory
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +85,9 @@ class NativeTables:
 
     def __init__(self, spec: TablesSpec, num_threads: int | None = None) -> None:
         self.spec = spec
+        self.learning_rates = spec.constant_learning_rates()
         self.step = 0
+        self._history = self._make_history(step=0)
         self.update_seconds: dict[str, float] = {}
         self.num_threads = num_threads or len(os.sched_getaffinity(0))
         self._library = load()
@@ -97,8 +102,11 @@ class NativeTables:
             spec.embedding_dim,
             spec.seed % 2**64,
             spec.initial_scale,
-            spec.wide_optimizer.initial_accumulator,
             self.num_threads,
+            OPTIMIZER_NUMBERS[spec.wide_optimizer.name],
+            OPTIMIZER_NUMBERS[spec.deep_optimizer.name],
+            getattr(spec.wide_optimizer, "initial_accumulator", 0.0),
+            getattr(spec.deep_optimizer, "initial_accumulator", 0.0),
         )
         status = self._library.host_tables_create(ctypes.byref(options), ctypes.byref(handle))
         if status == UNKNOWN_ISA:
@@ -149,8 +157,9 @@ class NativeTables:
         wide, wide_rows = np.empty(batch, np.float32), np.empty(unique.values.size, np.float32)
         squared_norms = np.empty(unique.values.size, np.float64)
         slots, _ = self._find(unique.values)
-        outputs = (_address(array) for array in (slots, deep, wide, wide_rows, squared_norms))
-        self._library.host_tables_lookup(self._handle, ctypes.byref(unique.as_struct()), *outputs)
+        outputs = (_address(array) for array in (deep, wide, wide_rows, squared_norms))
+        batch_struct, history = ctypes.byref(unique.as_struct()), self._history_struct(self.step)
+        self._library.host_tables_lookup(self._handle, batch_struct, _address(slots), history, *outputs)
         return Rows(deep, wide, float(squared_norms.sum()))
 
     def update(self, unique: UniqueIds, gradients: RowGradients, checked: bool = False) -> None:
@@ -167,26 +176,58 @@ class NativeTables:
         self.update_wide(unique, slots, wide, gradients.scale)
         middle = time.perf_counter()
         self.update_deep(unique, slots, deep, gradients.scale)
-        self.update_seconds = {FTRL: middle - start, LAZY_ADAM: time.perf_counter() - middle}
+        wide_name, deep_name = self.spec.wide_optimizer.name, self.spec.deep_optimizer.name
+        self.update_seconds = {
+            UPDATE_NAMES.get(wide_name, wide_name): middle - start,
+            UPDATE_NAMES.get(deep_name, deep_name): time.perf_counter() - middle,
+        }
 
     def update_wide(self, unique: NativeUniqueIds, slots: np.ndarray, gradient: np.ndarray, scale: float) -> None:
-        """The FTRL step of `update` alone; `slots` as `touch` gives them, `gradient` [B]."""
-        options = self.spec.wide_optimizer
-        ftrl = Ftrl(options.learning_rate, options.l1, options.l2)
-        batch = ctypes.byref(unique.as_struct())
-        self._library.host_tables_ftrl(
-            self._handle, batch, _address(slots), _address(gradient), scale, ctypes.byref(ftrl)
+        """The wide rows' step of `update` alone; `slots` as `touch` gives them, `gradient` [B]."""
+        batch, step = ctypes.byref(unique.as_struct()), self._step_struct(WIDE)
+        self._library.host_tables_update_wide(
+            self._handle, batch, _address(slots), _address(gradient), scale, ctypes.byref(step)
         )
 
     def update_deep(self, unique: NativeUniqueIds, slots: np.ndarray, gradient: np.ndarray, scale: float) -> None:
-        """The LazyAdam step of `update` alone, number `self.step`; `gradient` [B, C * D]."""
-        options = self.spec.deep_optimizer
-        rate = options.corrected_rate(self.step)
-        lazy_adam = LazyAdam(rate, options.beta1, options.beta2, options.epsilon, self.spec.l2_coef)
-        batch = ctypes.byref(unique.as_struct())
-        self._library.host_tables_lazy_adam(
-            self._handle, batch, _address(slots), _address(gradient), scale, ctypes.byref(lazy_adam)
+        """The deep rows' step of `update` alone, number `self.step`; `gradient` [B, C * D]."""
+        batch, step = ctypes.byref(unique.as_struct()), self._step_struct(DEEP)
+        if self._history is not None and self._history.step < self.step:
+            self._history.append(self.learning_rates[DEEP](self.step))
+        history = self._history_struct(self.step - 1)
+        self._library.host_tables_update_deep(
+            self._handle, batch, _address(slots), _address(gradient), scale, ctypes.byref(step), history
         )
+
+    def _step_struct(self, table: str) -> Step:
+        """The settings of step `self.step` of one table's optimizer."""
+        options = self.spec.wide_optimizer if table == WIDE else self.spec.deep_optimizer
+        rate, epsilon = self.learning_rates[table](self.step), getattr(options, "epsilon", 0.0)
+        if isinstance(options, LazyAdamOptions | AdamOptions):
+            rate *= options.correction(self.step)
+        if isinstance(options, AdamOptions):
+            epsilon = options.uncorrected_epsilon(self.step)
+        others = (getattr(options, name, 0.0) for name in ("l1", "l2"))
+        betas = (getattr(options, name, 0.0) for name in ("beta1", "beta2"))
+        l2_coef = self.spec.wide_l2_coef if table == WIDE else self.spec.l2_coef
+        return Step(rate, *betas, epsilon, *others, l2_coef, self.spec.clip_value or math.inf)
+
+    def _make_history(self, step: int) -> StepHistory | None:
+        """What `adam` knows of steps 1 … step; None for the other optimizers."""
+        options = self.spec.deep_optimizer
+        if not isinstance(options, AdamOptions):
+            return None
+        return StepHistory.of_steps(options, self.spec.l2_coef, self.learning_rates[DEEP], step)
+
+    def _history_struct(self, step: int) -> Any:
+        """A pointer to the history up to `step`; valid until the next step is noted."""
+        history = self._history
+        if history is None:
+            return None
+        arrays = (history.rates, history.epsilons, history.rate_sums, history.beta2_powers)
+        options = history.options
+        addresses = (_address(array) for array in arrays)
+        return ctypes.byref(History(step, *addresses, options.beta1, options.beta2, history.l2_coef, MOST_EXACT_STEPS))
 
     def touch(self, row_ids: np.ndarray) -> np.ndarray:
         """The slots [U] of the distinct `row_ids` [U] int64; rows that had none get one, with their initial values."""
@@ -210,7 +251,7 @@ class NativeTables:
     def state(self) -> dict[str, TableState]:
         """See `HostTables.state`."""
         row_ids, slots = self._touched_rows()
-        return {table: TableState(row_ids, self._read(table, slots)) for table in STATE_ARRAYS}
+        return {table: TableState(row_ids, self._read(table, slots)) for table in TABLE_NUMBERS}
 
     def _touched_rows(self) -> tuple[np.ndarray, np.ndarray]:
         """The ids of the touched rows, int64 [T] ascending, and their slots, int32 [T]."""
@@ -221,16 +262,13 @@ class NativeTables:
         return row_ids, slots
 
     def _read(self, table: str, slots: np.ndarray) -> dict[str, np.ndarray]:
-        layout = self._layout(table).items()
+        layout = self.spec.layout(table).items()
         arrays = {name: np.empty((slots.size, width), dtype) for name, (dtype, width) in layout}
         for number, values in enumerate(arrays.values()):
             self._library.host_tables_read(
                 self._handle, TABLE_NUMBERS[table], number, _address(slots), slots.size, _address(values)
             )
         return arrays
-
-    def _layout(self, table: str) -> dict[str, RowArray]:
-        return dict.fromkeys(STATE_ARRAYS[table], RowArray("float32", self.spec.embedding_dim if table == DEEP else 1))
 
     def snapshot(self, changed_only: bool) -> NativeSnapshot:
         """See `HostTables.snapshot`; no row is copied but those that are updated before the release."""
@@ -246,15 +284,15 @@ class NativeTables:
             self._mark_changed(changed_slots)
             raise MemoryError(f"no memory for a snapshot of {slots.size:,} rows")
         tables = {
-            table: NativeTableSnapshot(table, row_ids, slots, self._layout(table), self._read_snapshot, [])
-            for table in STATE_ARRAYS
+            table: NativeTableSnapshot(table, row_ids, slots, self.spec.layout(table), self._read_snapshot, [])
+            for table in TABLE_NUMBERS
         }
         self._snapshot = NativeSnapshot(tables, changed_slots)
         return self._snapshot
 
     def _read_snapshot(self, table: str, name: str, slots: np.ndarray, values: np.ndarray) -> None:
         # One thread: in the background a second one would take the training's other core.
-        arguments = (TABLE_NUMBERS[table], STATE_ARRAYS[table].index(name), _address(slots), slots.size)
+        arguments = (TABLE_NUMBERS[table], list(self.spec.layout(table)).index(name), _address(slots), slots.size)
         self._library.host_tables_read_snapshot(self._handle, *arguments, _address(values), 1)
 
     def _before_change(self, slots: np.ndarray) -> None:
@@ -311,13 +349,14 @@ class NativeTables:
         self._snapshot = None
         self._library.host_tables_clear(self._handle)
         self.step = step
+        self._history = self._make_history(step)
 
     def _write(self, table: str, name: str, row_ids: np.ndarray, values: np.ndarray) -> None:
         values = np.ascontiguousarray(values)
-        if not self.all_finite(values):
+        if values.dtype == np.float32 and not self.all_finite(values):
             check_finite(table, name, row_ids, values)
         slots = self.touch(np.ascontiguousarray(row_ids))
-        arguments = (TABLE_NUMBERS[table], STATE_ARRAYS[table].index(name), _address(slots), slots.size)
+        arguments = (TABLE_NUMBERS[table], list(self.spec.layout(table)).index(name), _address(slots), slots.size)
         self._library.host_tables_write(self._handle, *arguments, _address(values))
 
     def _find(self, row_ids: np.ndarray) -> tuple[np.ndarray, int]:
@@ -328,7 +367,7 @@ class NativeTables:
 
     def _growth_purpose(self, num_new: int) -> str:
         touched = self._library.host_tables_num_touched(self._handle)
-        row_bytes = 3 * (self.spec.embedding_dim + 1) * np.dtype(np.float32).itemsize
+        row_bytes = self.spec.row_bytes()
         return f"storing {num_new:,} new rows beside {touched:,} touched ones, {row_bytes:,} bytes each,"
 
 

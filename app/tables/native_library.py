@@ -17,6 +17,9 @@ from data_prep import shared_library
 
 OK, BAD_ID, NO_MEMORY, UNKNOWN_ISA = range(4)  # HostTablesStatus
 TABLE_NUMBERS = {WIDE: 0, DEEP: 1}  # HostTablesTable
+OPTIMIZER_NUMBERS = {  # HostTablesOptimizer
+    name: number for number, name in enumerate(("lazy_adam", "adam", "adagrad", "rowwise_adagrad", "sgd", "ftrl"))
+}
 
 
 class Spec(ctypes.Structure):
@@ -27,8 +30,11 @@ class Spec(ctypes.Structure):
         ("embedding_dim", ctypes.c_int64),
         ("seed", ctypes.c_uint64),
         ("initial_scale", ctypes.c_float),
-        ("initial_accumulator", ctypes.c_float),
         ("num_threads", ctypes.c_int32),
+        ("wide_optimizer", ctypes.c_int32),
+        ("deep_optimizer", ctypes.c_int32),
+        ("wide_initial_accumulator", ctypes.c_float),
+        ("deep_initial_accumulator", ctypes.c_float),
     ]
 
 
@@ -46,16 +52,29 @@ class Batch(ctypes.Structure):
     ]
 
 
-class Ftrl(ctypes.Structure):
-    """HostTablesFtrl."""
+class Step(ctypes.Structure):
+    """HostTablesStep."""
 
-    _fields_ = [(name, ctypes.c_float) for name in ("learning_rate", "l1", "l2")]
+    _fields_ = [
+        (name, ctypes.c_float)
+        for name in ("learning_rate", "beta1", "beta2", "epsilon", "l1", "l2", "l2_coef", "clip_value")
+    ]
 
 
-class LazyAdam(ctypes.Structure):
-    """HostTablesLazyAdam."""
+class History(ctypes.Structure):
+    """HostTablesHistory."""
 
-    _fields_ = [(name, ctypes.c_float) for name in ("corrected_rate", "beta1", "beta2", "epsilon", "l2_coef")]
+    _fields_ = [
+        ("step", ctypes.c_int64),
+        ("rates", ctypes.c_void_p),
+        ("epsilons", ctypes.c_void_p),
+        ("rate_sums", ctypes.c_void_p),
+        ("beta2_powers", ctypes.c_void_p),
+        ("beta1", ctypes.c_float),
+        ("beta2", ctypes.c_float),
+        ("l2_coef", ctypes.c_float),
+        ("most_exact_steps", ctypes.c_int32),
+    ]
 
 
 HANDLE, ARRAY, COUNT = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64
@@ -67,15 +86,18 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "find": (COUNT, [HANDLE, ARRAY, COUNT, ARRAY]),
     "growth_bytes": (COUNT, [HANDLE, COUNT]),
     "touch": (ctypes.c_int, [HANDLE, ARRAY, COUNT, ARRAY]),
-    "lookup": (None, [HANDLE, ctypes.POINTER(Batch), *[ARRAY] * 5]),
+    "lookup": (None, [HANDLE, ctypes.POINTER(Batch), ARRAY, ctypes.POINTER(History), *[ARRAY] * 4]),
     "all_finite": (ctypes.c_int32, [HANDLE, ARRAY, COUNT]),
-    "ftrl": (
+    "update_wide": (
         None,
-        [HANDLE, ctypes.POINTER(Batch), ARRAY, ARRAY, ctypes.c_float, ctypes.POINTER(Ftrl)],
+        [HANDLE, ctypes.POINTER(Batch), ARRAY, ARRAY, ctypes.c_float, ctypes.POINTER(Step)],
     ),
-    "lazy_adam": (
+    "update_deep": (
         None,
-        [HANDLE, ctypes.POINTER(Batch), ARRAY, ARRAY, ctypes.c_float, ctypes.POINTER(LazyAdam)],
+        [
+            *(HANDLE, ctypes.POINTER(Batch), ARRAY, ARRAY, ctypes.c_float),
+            *(ctypes.POINTER(Step), ctypes.POINTER(History)),
+        ],
     ),
     "expand": (None, [HANDLE, ctypes.POINTER(Batch), *[ARRAY] * 4]),
     "sum_by_id": (None, [HANDLE, ctypes.POINTER(Batch), *[ARRAY] * 4]),

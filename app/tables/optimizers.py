@@ -1,83 +1,141 @@
-"""The sparse optimizers: their settings, and one step in NumPy, which is their definition.
+"""The sparse optimizers of the tables: what each keeps of a row, and one step in NumPy, which is its definition.
 
 Every backend computes these steps in float32 and in this order: read state, update moments, new weight,
-write. The functions change their arrays in place; all arrays are [U, width], one row an id.
+write. The functions change their arrays in place; all arrays are [U, width], one row an id. `adam`, which also moves
+the rows outside of a batch, stands in `whole_table_adam.py`.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
+from app.tables.optimizer_options import (
+    AdagradOptions,
+    AdamOptions,
+    DeepOptimizer,
+    FtrlOptions,
+    LazyAdamOptions,
+    RowwiseAdagradOptions,
+    SgdOptions,
+    WideOptimizer,
+)
+
+TableOptimizer = WideOptimizer | DeepOptimizer
+States = tuple[np.ndarray, ...]  # in the order of `state_arrays`
+ROWS, LAST_STEP = "rows", "last_step"
+
 
 @dataclass(frozen=True)
-class FtrlOptions:
-    """FTRL-proximal with the usual power -½ (McMahan et al., "Ad Click Prediction", KDD 2013, Algorithm 1)."""
+class StateArray:
+    """One array of a table's state: as wide as the rows, or one value a row."""
 
-    learning_rate: float = 5e-2
-    l1: float = 1e-8
-    l2: float = 1e-8
-    initial_accumulator: float = 1.0
-
-    def __post_init__(self) -> None:
-        _check("learning_rate", self.learning_rate, self.learning_rate > 0, "above 0")
-        _check("l1", self.l1, self.l1 >= 0, "0 or more")
-        _check("l2", self.l2, self.l2 >= 0, "0 or more")
-        _check("initial_accumulator", self.initial_accumulator, self.initial_accumulator > 0, "above 0")
+    name: str
+    initial: float = 0.0  # of an untouched row; the rows themselves start as the table says
+    one_a_row: bool = False
+    dtype: type[np.float32] | type[np.int32] = np.float32
 
 
-@dataclass(frozen=True)
-class AdamOptions:
-    """Adam (Kingma & Ba, 2015). On a table it is lazy: rows that a batch does not touch, and their moments, stay."""
-
-    learning_rate: float = 3.5e-4
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
-
-    def __post_init__(self) -> None:
-        _check("learning_rate", self.learning_rate, self.learning_rate > 0, "above 0")
-        _check("beta1", self.beta1, 0 <= self.beta1 < 1, "in [0, 1)")
-        _check("beta2", self.beta2, 0 <= self.beta2 < 1, "in [0, 1)")
-        _check("epsilon", self.epsilon, self.epsilon > 0, "above 0")
-
-    def corrected_rate(self, step: int) -> float:
-        """The learning rate with both bias corrections of step 1, 2, …; in float64, as 1 - beta2**1 loses
-        four digits in float32."""
-        return self.learning_rate * math.sqrt(1 - self.beta2**step) / (1 - self.beta1**step)
+def state_arrays(options: TableOptimizer) -> tuple[StateArray, ...]:
+    """What a table with this optimizer keeps of each touched row, the row itself first."""
+    rows, moments = StateArray(ROWS), (StateArray("first_moment"), StateArray("second_moment"))
+    match options:
+        case LazyAdamOptions():
+            return rows, *moments
+        case AdamOptions():
+            return rows, *moments, StateArray(LAST_STEP, one_a_row=True, dtype=np.int32)
+        case FtrlOptions():
+            return rows, StateArray("accumulator", options.initial_accumulator), StateArray("linear")
+        case AdagradOptions():
+            return rows, StateArray("accumulator", options.initial_accumulator)
+        case RowwiseAdagradOptions():
+            return rows, StateArray("accumulator", options.initial_accumulator, one_a_row=True)
+        case SgdOptions():
+            return (rows,)
 
 
-def ftrl_step(
-    rows: np.ndarray, accumulator: np.ndarray, linear: np.ndarray, gradient: np.ndarray, options: FtrlOptions
+def table_step(states: States, gradient: np.ndarray, options: TableOptimizer, learning_rate: float, step: int) -> None:
+    """One step of any optimizer but `adam`, in place; `step` from 1."""
+    match options:
+        case LazyAdamOptions():
+            lazy_adam_step(states, gradient, options, learning_rate, step)
+        case FtrlOptions():
+            ftrl_step(states, gradient, options, learning_rate)
+        case AdagradOptions():
+            adagrad_step(states, gradient, options, learning_rate)
+        case RowwiseAdagradOptions():
+            rowwise_adagrad_step(states, gradient, options, learning_rate)
+        case SgdOptions():
+            sgd_step(states, gradient, learning_rate)
+
+
+def clipped(gradient: np.ndarray, clip_value: float) -> np.ndarray:
+    """Each value of `gradient` within ±clip_value; 0 is no clipping."""
+    return np.clip(gradient, np.float32(-clip_value), np.float32(clip_value)) if clip_value else gradient
+
+
+def sgd_step(states: States, gradient: np.ndarray, learning_rate: float) -> None:
+    """One step of gradient descent in place."""
+    (rows,) = states
+    rows -= np.float32(learning_rate) * gradient
+
+
+def adagrad_step(states: States, gradient: np.ndarray, options: AdagradOptions, learning_rate: float) -> None:
+    """One Adagrad step in place."""
+    rows, accumulator = states
+    accumulator += gradient * gradient
+    rows -= np.float32(learning_rate) * gradient / (np.sqrt(accumulator) + np.float32(options.epsilon))
+
+
+def rowwise_adagrad_step(
+    states: States, gradient: np.ndarray, options: RowwiseAdagradOptions, learning_rate: float
 ) -> None:
+    """One row-wise Adagrad step in place; the accumulator is [U, 1]."""
+    rows, accumulator = states
+    accumulator += (sum_of_squares(gradient) / np.float32(gradient.shape[1]))[:, None]
+    rate = np.float32(learning_rate) / (np.sqrt(accumulator) + np.float32(options.epsilon))
+    rows -= rate * gradient
+
+
+def sum_of_squares(gradient: np.ndarray) -> np.ndarray:
+    """[U] float32: in sixteen lanes, then the lanes in order, whatever adds them: the same bits everywhere."""
+    lanes = np.zeros((gradient.shape[0], 16), np.float32)
+    for begin in range(0, gradient.shape[1], 16):
+        part = gradient[:, begin : begin + 16]
+        lanes[:, : part.shape[1]] += part * part
+    total = np.zeros(gradient.shape[0], np.float32)
+    for lane in range(16):
+        total += lanes[:, lane]
+    return total
+
+
+def ftrl_step(states: States, gradient: np.ndarray, options: FtrlOptions, learning_rate: float) -> None:
     """One FTRL step in place; `l2` counts twice in the denominator, as in MindSpore's and TensorFlow's FTRL."""
-    learning_rate, l1, l2 = (np.float32(x) for x in (options.learning_rate, options.l1, options.l2))
+    rows, accumulator, linear = states
+    rate, l1, l2 = (np.float32(x) for x in (learning_rate, options.l1, options.l2))
     new_accumulator = accumulator + gradient * gradient
     new_root = np.sqrt(new_accumulator)
-    linear += gradient - (new_root - np.sqrt(accumulator)) / learning_rate * rows
+    linear += gradient - (new_root - np.sqrt(accumulator)) / rate * rows
     accumulator[...] = new_accumulator
-    shrunk = (np.sign(linear) * l1 - linear) / (new_root / learning_rate + np.float32(2) * l2)
+    shrunk = (np.sign(linear) * l1 - linear) / (new_root / rate + np.float32(2) * l2)
     rows[...] = np.where(np.abs(linear) > l1, shrunk, np.float32(0))
 
 
 def lazy_adam_step(
-    rows: np.ndarray,
-    first_moment: np.ndarray,
-    second_moment: np.ndarray,
-    gradient: np.ndarray,
-    options: AdamOptions,
-    step: int,
+    states: States, gradient: np.ndarray, options: LazyAdamOptions, learning_rate: float, step: int
 ) -> None:
     """One Adam step in place; `step` is 1 for the first update of the run."""
+    rate = learning_rate * options.correction(step)
+    adam_step(states, gradient, options, rate, options.epsilon)
+
+
+def adam_step(
+    states: States, gradient: np.ndarray, options: LazyAdamOptions | AdamOptions, rate: float, epsilon: float
+) -> None:
+    """Adam's formula in place; `rate` has the bias corrections in it."""
+    rows, first_moment, second_moment = states
     beta1, beta2 = np.float32(options.beta1), np.float32(options.beta2)
     first_moment[...] = beta1 * first_moment + (np.float32(1) - beta1) * gradient
     second_moment[...] = beta2 * second_moment + (np.float32(1) - beta2) * (gradient * gradient)
-    rate = np.float32(options.corrected_rate(step))
-    rows -= rate * first_moment / (np.sqrt(second_moment) + np.float32(options.epsilon))
-
-
-def _check(name: str, value: float, holds: bool, expected: str) -> None:
-    if not (holds and math.isfinite(value)):
-        raise ValueError(f"{name} must be {expected}, and finite; found {value}")
+    rows -= np.float32(rate) * first_moment / (np.sqrt(second_moment) + np.float32(epsilon))

@@ -14,8 +14,7 @@ import numpy as np
 from app.tables.initial import initial_rows
 from app.tables.interface import (
     DEEP,
-    FTRL,
-    LAZY_ADAM,
+    UPDATE_NAMES,
     WIDE,
     RowGradients,
     Rows,
@@ -30,8 +29,10 @@ from app.tables.interface import (
     check_state,
     write_state,
 )
-from app.tables.optimizers import ftrl_step, lazy_adam_step
+from app.tables.optimizer_options import AdamOptions
+from app.tables.optimizers import clipped, table_step
 from app.tables.snapshot import ChangedRows, CopiedSnapshot, copied_snapshot
+from app.tables.whole_table_adam import StepHistory
 
 
 class ReferenceTables:
@@ -39,6 +40,7 @@ class ReferenceTables:
 
     def __init__(self, spec: TablesSpec) -> None:
         self.spec = spec
+        self.learning_rates = spec.constant_learning_rates()
         self.update_seconds: dict[str, float] = {}
         self._forget(step=0)
 
@@ -51,7 +53,7 @@ class ReferenceTables:
     def lookup(self, unique: UniqueIds) -> Rows:
         """See `HostTables.lookup`."""
         batch, num_fields = unique.shape
-        deep = self._arrays[DEEP]["rows"][unique.values]
+        deep = self._deep_states(unique.values)[0]
         wide = self._arrays[WIDE]["rows"][unique.values]
         return Rows(
             deep=deep[unique.inverse].reshape(batch, num_fields * self.spec.embedding_dim),
@@ -70,21 +72,40 @@ class ReferenceTables:
         self._update_wide(unique, gradients)
         middle = time.perf_counter()
         self._update_deep(unique, gradients)
-        self.update_seconds = {FTRL: middle - start, LAZY_ADAM: time.perf_counter() - middle}
+        wide, deep = self.spec.wide_optimizer.name, self.spec.deep_optimizer.name
+        self.update_seconds = {
+            UPDATE_NAMES.get(wide, wide): middle - start,
+            UPDATE_NAMES.get(deep, deep): time.perf_counter() - middle,
+        }
 
     def _update_wide(self, unique: UniqueIds, gradients: RowGradients) -> None:
         per_position = np.repeat(gradients.wide * np.float32(gradients.scale), unique.shape[1])
-        summed = sum_by_id(per_position[:, None], unique)
-        rows, accumulator, linear = self._gather(WIDE, unique.values)
-        ftrl_step(rows, accumulator, linear, summed, self.spec.wide_optimizer)
-        self._scatter(WIDE, unique.values, (rows, accumulator, linear))
+        summed = clipped(sum_by_id(per_position[:, None], unique), self.spec.clip_value)
+        states = self._gather(WIDE, unique.values)
+        gradient = summed + np.float32(self.spec.wide_l2_coef) * states[0]
+        rate = self.learning_rates[WIDE](self.step)
+        table_step(states, gradient, self.spec.wide_optimizer, rate, self.step)
+        self._scatter(WIDE, unique.values, states)
 
     def _update_deep(self, unique: UniqueIds, gradients: RowGradients) -> None:
         summed = sum_by_id(gradients.deep.reshape(-1, self.spec.embedding_dim), unique)
-        rows, first_moment, second_moment = self._gather(DEEP, unique.values)
-        gradient = summed * np.float32(gradients.scale) + np.float32(self.spec.l2_coef) * rows
-        lazy_adam_step(rows, first_moment, second_moment, gradient, self.spec.deep_optimizer, self.step)
-        self._scatter(DEEP, unique.values, (rows, first_moment, second_moment))
+        gradient = clipped(summed * np.float32(gradients.scale), self.spec.clip_value)
+        rate = self.learning_rates[DEEP](self.step)
+        states = self._deep_states(unique.values)
+        if self._history is not None:
+            self._history.append(rate)
+            self._history.update(states, gradient)
+        else:
+            gradient += np.float32(self.spec.l2_coef) * states[0]
+            table_step(states, gradient, self.spec.deep_optimizer, rate, self.step)
+        self._scatter(DEEP, unique.values, states)
+
+    def _deep_states(self, row_ids: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Copies of the state of deep rows, with `adam` as they are after the last step."""
+        states = self._gather(DEEP, row_ids)
+        if self._history is not None:
+            self._history.catch_up(states)
+        return states
 
     def _gather(self, table: str, row_ids: np.ndarray) -> tuple[np.ndarray, ...]:
         return tuple(array[row_ids] for array in self._arrays[table].values())
@@ -130,27 +151,29 @@ class ReferenceTables:
 
     def _forget(self, step: int) -> None:
         self.step = step
+        self._history: StepHistory | None = None
+        if isinstance(self.spec.deep_optimizer, AdamOptions):
+            rate = self.learning_rates[DEEP]
+            self._history = StepHistory.of_steps(self.spec.deep_optimizer, self.spec.l2_coef, rate, step)
         self._arrays = initial_arrays(self.spec)
         self._touched = np.zeros(self.spec.vocabulary_size, bool)
         self._changed = ChangedRows(self.spec.vocabulary_size)
 
 
 def initial_arrays(spec: TablesSpec) -> dict[str, dict[str, np.ndarray]]:
-    """Rows and optimizer state of both whole tables before the first step: table -> name -> [V, width] float32."""
-    all_rows = np.arange(spec.vocabulary_size)
-    wide_shape, deep_shape = (spec.vocabulary_size, 1), (spec.vocabulary_size, spec.embedding_dim)
-    return {
-        WIDE: {
-            "rows": np.zeros(wide_shape, np.float32),
-            "accumulator": np.full(wide_shape, spec.wide_optimizer.initial_accumulator, np.float32),
-            "linear": np.zeros(wide_shape, np.float32),
-        },
-        DEEP: {
-            "rows": initial_rows(spec.seed, all_rows, spec.embedding_dim, spec.initial_scale),
-            "first_moment": np.zeros(deep_shape, np.float32),
-            "second_moment": np.zeros(deep_shape, np.float32),
-        },
+    """Rows and optimizer state of both whole tables before the first step: table -> name -> [V, width] or [V, 1]."""
+    arrays = {
+        table: {
+            array.name: np.full(
+                (spec.vocabulary_size, 1 if array.one_a_row else spec.width(table)), array.initial, array.dtype
+            )
+            for array in spec.state_arrays(table)
+        }
+        for table in (WIDE, DEEP)
     }
+    all_rows = np.arange(spec.vocabulary_size)
+    arrays[DEEP]["rows"] = initial_rows(spec.seed, all_rows, spec.embedding_dim, spec.initial_scale)
+    return arrays
 
 
 def sum_by_id(per_position: np.ndarray, unique: UniqueIds) -> np.ndarray:

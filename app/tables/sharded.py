@@ -20,6 +20,7 @@ from app.exchange import Exchange, Header, Operation
 from app.tables.batch_kernels import BatchKernels
 from app.tables.interface import (
     HostTables,
+    LearningRate,
     RowGradients,
     Rows,
     Snapshot,
@@ -125,6 +126,18 @@ class ShardedTables:
         self.owned = owned
         self._kernels = kernels
         self._asked: ShardedIds | None = None
+        self.learning_rates = spec.constant_learning_rates()
+
+    @property
+    def learning_rates(self) -> dict[str, LearningRate]:
+        """See `HostTables.learning_rates`; every owner must have the same."""
+        return self._learning_rates
+
+    @learning_rates.setter
+    def learning_rates(self, learning_rates: dict[str, LearningRate]) -> None:
+        self._learning_rates = learning_rates
+        if self.owned.tables is not None:
+            self.owned.tables.learning_rates = learning_rates
 
     @property
     def update_seconds(self) -> dict[str, float]:

@@ -25,6 +25,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from app import parameters
 from app.device import deprecations_silenced
 from app.tables.interface import (
+    DEEP,
     STATE_ARRAYS,
     TablesSpec,
     TableState,
@@ -35,7 +36,7 @@ from app.tables.interface import (
     check_state,
     write_state,
 )
-from app.tables.optimizers import FtrlOptions
+from app.tables.optimizer_options import DeepOptimizer, FtrlOptions, LazyAdamOptions, WideOptimizer
 from app.tables.reference import initial_arrays
 from app.tables.snapshot import ChangedRows, CopiedSnapshot, copied_snapshot
 
@@ -81,6 +82,8 @@ class TableParameters(nn.Cell):
 
     def __init__(self, spec: TablesSpec) -> None:
         super().__init__()
+        assert isinstance(spec.wide_optimizer, FtrlOptions)
+        assert isinstance(spec.deep_optimizer, LazyAdamOptions)
         for table, arrays in initial_arrays(spec).items():
             for name, array in arrays.items():
                 setattr(self, f"{table}_{name}", Parameter(Tensor(array), name=f"{table}.{name}"))
@@ -119,6 +122,24 @@ class TableParameters(nn.Cell):
         return wide, deep
 
 
+def check_supported(spec: TablesSpec) -> None:
+    """Raise ValueError for what MindSpore's host operators cannot do."""
+    check_optimizers(spec.wide_optimizer, spec.deep_optimizer)
+    for setting, value in (("wide_l2_coef", spec.wide_l2_coef), ("row_clip_value", spec.clip_value)):
+        if value:
+            raise ValueError(f"loss.{setting}={value} is for tables.backend=native or reference; stock has none")
+
+
+def check_optimizers(wide: WideOptimizer, deep: DeepOptimizer) -> None:
+    """Raise ValueError for optimizers that MindSpore's host operators are not."""
+    for section, options, supported in (("wide", wide, FtrlOptions), ("deep", deep, LazyAdamOptions)):
+        if not isinstance(options, supported):
+            raise ValueError(
+                f"{section}_optimizer.name={options.name} is for tables.backend=native or reference; stock has "
+                f"{supported.name} only, as MindSpore's host operators do"
+            )
+
+
 @dataclass(frozen=True)
 class StockIds(UniqueIds):
     """The ids as the graph takes them, int32 [B, F], and where each id stands first in the batch, [B * F, 1]."""
@@ -139,12 +160,20 @@ class StockTables:
                 f"tables.backend=stock takes int32 ids: the vocabulary of {spec.vocabulary_size} is above "
                 f"{MAX_VOCABULARY - 1}; use tables.backend=native"
             )
+        check_supported(spec)
         self.spec = spec
+        self.learning_rates = spec.constant_learning_rates()
         self.step = 0
         self.num_looked_up_numeric = num_looked_up_numeric
         self.parameters = TableParameters(spec)
         self.touched = np.zeros(spec.vocabulary_size, bool)
         self.changed = ChangedRows(spec.vocabulary_size)
+
+    def deep_rate(self, step: int) -> float:
+        """LazyAdam's learning rate of a step with its bias corrections."""
+        options = self.spec.deep_optimizer
+        assert isinstance(options, LazyAdamOptions)
+        return self.learning_rates[DEEP](step) * options.correction(step)
 
     def unique(self, ids: np.ndarray) -> StockIds:
         """See `HostTables.unique`; `ids` are those of the C categorical fields."""

@@ -33,7 +33,7 @@ from torch.nn import functional
 
 from app.config import LossOptions, ModelOptions
 from app.dataset import Batch
-from app.tables.optimizers import AdamOptions, FtrlOptions
+from app.tables.optimizer_options import AdamOptions, FtrlOptions
 from benchmarks.contender import serve
 from benchmarks.kernels import NUM_FIELDS
 from benchmarks.workload import NUM_NUMERIC, Workload, contender_arguments, steps_on_prefetched_batches

@@ -4,6 +4,7 @@ import sys
 import pytest
 
 from app.config import Config
+from app.tables.optimizer_options import AdagradOptions, AdamOptions, AdamWOptions, FtrlOptions
 from data_prep import settings
 
 
@@ -37,7 +38,9 @@ def test_the_command_line_goes_over_the_file(project):
 
 def test_settings_survive_being_written_and_read(project, tmp_path):
     """As config.yaml in the run folder and the manifest's `config` are."""
-    config = settings.resolve(Config, project / "configs" / "tiny.yaml", ["model.hidden_widths=[7]"])
+    config = settings.resolve(
+        Config, project / "configs" / "tiny.yaml", ["model.hidden_widths=[7]", "deep_optimizer.name=adam"]
+    )
     assert settings.merge(Config(), settings.as_dict(config), where="manifest") == config
 
 
@@ -56,6 +59,10 @@ def test_settings_survive_being_written_and_read(project, tmp_path):
         ("tables.backend=fast", "'tables.backend' must be one of auto, native, stock, reference; found 'fast'"),
         ("train.resume=maybe", "'train.resume' must be one of auto, never, require; found 'maybe'"),
         ("train.epochs", "expected section.key=value"),
+        ("deep_optimizer.name=adm", "'deep_optimizer.name' must be one of lazy_adam, adam, .*; did you mean 'adam'"),
+        ("wide_optimizer.name=adam", "'wide_optimizer.name' must be one of ftrl, adagrad, sgd; found 'adam'"),
+        ("deep_optimizer.beta3=1", "unknown key 'deep_optimizer.beta3'; did you mean 'deep_optimizer.beta"),
+        ("wide_optimizer={name: sgd, l1: 1}", "unknown key 'wide_optimizer.l1'; known here: .*learning_rate"),
     ],
 )
 def test_unknown_keys_and_wrong_types_are_named(word, message):
@@ -95,6 +102,20 @@ def test_unknown_keys_and_wrong_types_are_named(word, message):
 def test_values_out_of_range_are_named(word, message):
     with pytest.raises(ValueError, match=message):
         resolved(word)
+
+
+def test_an_optimizer_is_chosen_by_name_and_starts_from_its_own_defaults():
+    config = resolved("deep_optimizer={name: adam, learning_rate: 1e-3}", "tower_optimizer.name=adamw")
+    assert config.deep_optimizer == AdamOptions(learning_rate=1e-3)
+    assert config.tower_optimizer == AdamWOptions()
+    assert config.wide_optimizer == FtrlOptions()
+
+
+def test_the_command_line_changes_an_optimizer_that_a_file_has_chosen(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("deep_optimizer: {name: adagrad, learning_rate: 0.5}")
+    config = settings.resolve(Config, path, ["deep_optimizer.epsilon=0.25"])
+    assert config.deep_optimizer == AdagradOptions(learning_rate=0.5, epsilon=0.25)
 
 
 def test_a_missing_file_names_those_that_are_there(project):

@@ -12,7 +12,7 @@ from app.exchange import Exchange, Operation
 from app.tables import make_host_tables
 from app.tables.batch_kernels import make_batch_kernels
 from app.tables.interface import RowGradients, TablesSpec
-from app.tables.optimizers import AdamOptions, FtrlOptions
+from app.tables.optimizer_options import FtrlOptions, LazyAdamOptions
 from app.tables.sharded import OwnedRows, ShardedTables, owner_spec, rows_of_owner
 
 DIM, FIELDS, ROWS = 16, ("a", "b", "c"), 500
@@ -42,7 +42,7 @@ def take_steps(tables, start_of, end_of):
 def main(backend: str, servers: int) -> None:
     world = MPI.COMM_WORLD
     owners, workers, worker = servers or world.size, world.size - servers, world.rank - servers
-    spec = TablesSpec(ROWS, DIM, FIELDS, 1, 0.01, 1e-3, FtrlOptions(), AdamOptions())
+    spec = TablesSpec(ROWS, DIM, FIELDS, 1, 0.01, 1e-3, FtrlOptions(), LazyAdamOptions())
     alone = make_host_tables(backend, spec, 1)
     expected = take_steps(alone, lambda rows: 0, lambda rows: rows)
     own = make_host_tables(backend, owner_spec(spec), 1) if world.rank < owners else None

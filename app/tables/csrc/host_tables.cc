@@ -13,17 +13,42 @@
 #include "snapshot.h"
 #include "unique_ids.h"
 
+namespace {
+
+// Arrays as wide as the row, the row among them.
+std::int64_t num_states(std::int32_t optimizer) {
+  switch (optimizer) {
+    case HOST_TABLES_ROWWISE_ADAGRAD:
+    case HOST_TABLES_SGD:
+      return 1;
+    case HOST_TABLES_ADAGRAD:
+      return 2;
+    default:
+      return 3;
+  }
+}
+
+host_tables::RowLayout layout_of(const HostTablesSpec& spec) {
+  const bool scalar = spec.deep_optimizer == HOST_TABLES_ADAM || spec.deep_optimizer == HOST_TABLES_ROWWISE_ADAGRAD;
+  return {spec.embedding_dim, num_states(spec.deep_optimizer), scalar ? 1 : 0, num_states(spec.wide_optimizer)};
+}
+
+}  // namespace
+
 struct HostTables {
   HostTables(const HostTablesSpec& given, const host_tables::Kernels& chosen)
       : spec(given),
         kernels(chosen),
-        initial(host_tables::initial_values(given.seed, given.initial_scale, given.initial_accumulator)),
+        layout(layout_of(given)),
+        initial(host_tables::initial_values(given.seed, given.initial_scale, given.wide_initial_accumulator,
+                                            given.deep_initial_accumulator)),
         map(given.vocabulary_size),
-        slabs(given.vocabulary_size, given.embedding_dim),
-        snapshot(given.vocabulary_size, given.embedding_dim) {}
+        slabs(given.vocabulary_size, layout),
+        snapshot(given.vocabulary_size, layout) {}
 
   HostTablesSpec spec;
   const host_tables::Kernels& kernels;
+  host_tables::RowLayout layout;
   host_tables::InitialValues initial;
   host_tables::RowMap map;
   host_tables::RowSlabs slabs;
@@ -119,9 +144,10 @@ HostTablesStatus host_tables_touch(HostTables* tables, const int64_t* row_ids, i
   }
 }
 
-void host_tables_lookup(const HostTables* tables, const HostTablesBatch* batch, const int32_t* slots, float* deep,
-                        float* wide, float* wide_rows, double* squared_norms) {
-  tables->kernels.lookup(tables->slabs.view(), tables->initial, *batch, slots, deep, wide, wide_rows,
+void host_tables_lookup(const HostTables* tables, const HostTablesBatch* batch, const int32_t* slots,
+                        const HostTablesHistory* history, float* deep, float* wide, float* wide_rows,
+                        double* squared_norms) {
+  tables->kernels.lookup(tables->slabs.view(), tables->initial, *batch, slots, history, deep, wide, wide_rows,
                          squared_norms, tables->spec.num_threads);
 }
 
@@ -129,15 +155,19 @@ int32_t host_tables_all_finite(const HostTables* tables, const float* values, in
   return tables->kernels.all_finite(values, count, tables->spec.num_threads);
 }
 
-void host_tables_ftrl(HostTables* tables, const HostTablesBatch* batch, const int32_t* slots, const float* gradient,
-                      float scale, const HostTablesFtrl* options) {
-  tables->kernels.ftrl(tables->slabs.view(), *batch, slots, gradient, scale, *options, tables->spec.num_threads);
+void host_tables_update_wide(HostTables* tables, const HostTablesBatch* batch, const int32_t* slots,
+                             const float* gradient, float scale, const HostTablesStep* step) {
+  const auto optimizer = static_cast<HostTablesOptimizer>(tables->spec.wide_optimizer);
+  tables->kernels.update_wide(tables->slabs.view(), optimizer, *batch, slots, gradient, scale, *step,
+                              tables->spec.num_threads);
 }
 
-void host_tables_lazy_adam(HostTables* tables, const HostTablesBatch* batch, const int32_t* slots,
-                           const float* gradient, float scale, const HostTablesLazyAdam* options) {
-  tables->kernels.lazy_adam(tables->slabs.view(), *batch, slots, gradient, scale, *options,
-                            tables->spec.num_threads);
+void host_tables_update_deep(HostTables* tables, const HostTablesBatch* batch, const int32_t* slots,
+                             const float* gradient, float scale, const HostTablesStep* step,
+                             const HostTablesHistory* history) {
+  const auto optimizer = static_cast<HostTablesOptimizer>(tables->spec.deep_optimizer);
+  tables->kernels.update_deep(tables->slabs.view(), optimizer, *batch, slots, gradient, scale, *step, history,
+                              tables->spec.num_threads);
 }
 
 void host_tables_expand(const HostTables* tables, const HostTablesBatch* batch, const float* deep_rows,
@@ -199,37 +229,39 @@ HostTablesStatus host_tables_preserve(HostTables* tables, const int32_t* slots, 
 }
 
 void host_tables_read_snapshot(const HostTables* tables, HostTablesTable table, int32_t array, const int32_t* slots,
-                               int64_t count, float* values, int32_t num_threads) {
+                               int64_t count, void* values, int32_t num_threads) {
   tables->snapshot.read(table, array, slots, count, values, num_threads);
 }
 
 void host_tables_close_snapshot(HostTables* tables) { tables->snapshot.close(); }
 
 void host_tables_read(const HostTables* tables, HostTablesTable table, int32_t array, const int32_t* slots,
-                      int64_t count, float* values) {
+                      int64_t count, void* values) {
+  char* const out = static_cast<char*>(values);
   const host_tables::Slots view = tables->slabs.view();
-  const std::int64_t width = host_tables::array_width(view, table, array);
+  const std::size_t bytes = static_cast<std::size_t>(host_tables::array_width(view, table, array)) * sizeof(float);
 #pragma omp parallel for num_threads(tables->spec.num_threads) schedule(static)
   for (int64_t i = 0; i < count; ++i) {
     const float* const state = host_tables::array_values(view, table, array, slots[i]);
-    std::memcpy(values + i * width, state, static_cast<std::size_t>(width) * sizeof(float));
+    std::memcpy(out + static_cast<std::size_t>(i) * bytes, state, bytes);
   }
 }
 
 void host_tables_write(HostTables* tables, HostTablesTable table, int32_t array, const int32_t* slots, int64_t count,
-                       const float* values) {
+                       const void* values) {
+  const char* const in = static_cast<const char*>(values);
   const host_tables::Slots view = tables->slabs.view();
-  const std::int64_t width = host_tables::array_width(view, table, array);
+  const std::size_t bytes = static_cast<std::size_t>(host_tables::array_width(view, table, array)) * sizeof(float);
 #pragma omp parallel for num_threads(tables->spec.num_threads) schedule(static)
   for (int64_t i = 0; i < count; ++i) {
     float* const state = host_tables::array_values(view, table, array, slots[i]);
-    std::memcpy(state, values + i * width, static_cast<std::size_t>(width) * sizeof(float));
+    std::memcpy(state, in + static_cast<std::size_t>(i) * bytes, bytes);
   }
 }
 
 void host_tables_clear(HostTables* tables) {
   tables->map = host_tables::RowMap(tables->spec.vocabulary_size);
-  tables->slabs = host_tables::RowSlabs(tables->spec.vocabulary_size, tables->spec.embedding_dim);
+  tables->slabs = host_tables::RowSlabs(tables->spec.vocabulary_size, tables->layout);
   tables->changed = host_tables::ChangedSlots();
-  tables->snapshot = host_tables::Snapshot(tables->spec.vocabulary_size, tables->spec.embedding_dim);
+  tables->snapshot = host_tables::Snapshot(tables->spec.vocabulary_size, tables->layout);
 }

@@ -4,8 +4,8 @@
 // Arrays are dense and row-major. Outputs must not overlap inputs or each other.
 //
 // Threads: one call at a time on a handle, but for host_tables_unique, which reads nothing that other
-// calls change and may run beside any of them, and host_tables_read_snapshot. The results are the same bits for any number of threads and
-// any instruction set.
+// calls change and may run beside any of them, and host_tables_read_snapshot. The results are the same bits for any
+// number of threads and any instruction set.
 
 #ifndef HOST_TABLES_H_
 #define HOST_TABLES_H_
@@ -27,15 +27,26 @@ typedef enum {
 
 typedef enum { HOST_TABLES_WIDE = 0, HOST_TABLES_DEEP = 1 } HostTablesTable;
 
+typedef enum {
+  HOST_TABLES_LAZY_ADAM = 0,
+  HOST_TABLES_ADAM = 1,  // of every row at every step; see app/tables/whole_table_adam.py
+  HOST_TABLES_ADAGRAD = 2,
+  HOST_TABLES_ROWWISE_ADAGRAD = 3,
+  HOST_TABLES_SGD = 4,
+  HOST_TABLES_FTRL = 5
+} HostTablesOptimizer;
+
 typedef struct HostTables HostTables;
 
 typedef struct {
   int64_t vocabulary_size;
   int64_t embedding_dim;
   uint64_t seed;
-  float initial_scale;        // an initial deep value is uniform in +-initial_scale
-  float initial_accumulator;  // of FTRL
+  float initial_scale;  // an initial deep value is uniform in +-initial_scale
   int32_t num_threads;
+  int32_t wide_optimizer;  // HOST_TABLES_FTRL, HOST_TABLES_ADAGRAD or HOST_TABLES_SGD
+  int32_t deep_optimizer;  // HostTablesOptimizer
+  float wide_initial_accumulator, deep_initial_accumulator;
 } HostTablesSpec;
 
 // The unique ids of a batch as host_tables_unique makes them.
@@ -49,15 +60,25 @@ typedef struct {
   const int32_t* positions;  // [B * C] grouped by id, ascending within one
 } HostTablesBatch;
 
+// One step of an optimizer; what it does not know is not read.
 typedef struct {
-  float learning_rate, l1, l2;
-} HostTablesFtrl;
-
-typedef struct {
-  float corrected_rate;  // the learning rate with the bias corrections of this step
+  float learning_rate;  // Adam's has the bias corrections of this step in it
   float beta1, beta2, epsilon;
-  float l2_coef;  // l2_coef * row is added to the gradient of each unique row
-} HostTablesLazyAdam;
+  float l1, l2;      // FTRL's own
+  float l2_coef;     // l2_coef * row is added to the gradient of each unique row
+  float clip_value;  // the gradient's values lie within +-clip_value before that; may be infinite
+} HostTablesStep;
+
+// With HOST_TABLES_ADAM: what rows need to catch up with steps 1 ... `step`; the arrays have that of step s at place s.
+typedef struct {
+  int64_t step;
+  const float* rates;         // with both bias corrections
+  const float* epsilons;
+  const double* rate_sums;    // of the rates up to and with this one
+  const float* beta2_powers;  // beta2 ** n at place n
+  float beta1, beta2, l2_coef;
+  int32_t most_exact_steps;
+} HostTablesHistory;
 
 // A new handle with no row touched, in *tables; HOST_TABLES_NO_MEMORY or HOST_TABLES_UNKNOWN_ISA.
 HOST_TABLES_API HostTablesStatus host_tables_create(const HostTablesSpec* spec, HostTables** tables);
@@ -85,21 +106,24 @@ HOST_TABLES_API HostTablesStatus host_tables_touch(HostTables* tables, const int
                                                    int32_t* slots);
 
 // Rows of a batch: deep [B, C * D] and wide [B] (summed over fields in their order); of each unique id the
-// wide_rows [U] and the squared_norms [U] of the deep rows. `slots` [U] as host_tables_find gives them.
+// wide_rows [U] and the squared_norms [U] of the deep rows. `slots` [U] as host_tables_find gives them. With
+// HOST_TABLES_ADAM the rows are as after the last step of `history`; else it is null.
 HOST_TABLES_API void host_tables_lookup(const HostTables* tables, const HostTablesBatch* batch,
-                                        const int32_t* slots, float* deep, float* wide, float* wide_rows,
-                                        double* squared_norms);
+                                        const int32_t* slots, const HostTablesHistory* history, float* deep,
+                                        float* wide, float* wide_rows, double* squared_norms);
 
 // 1 if all of `values` [count] are finite, else 0.
 HOST_TABLES_API int32_t host_tables_all_finite(const HostTables* tables, const float* values, int64_t count);
 
-// One FTRL step of the wide rows; `gradient` [B] counts for each field, times `scale`. No slot may be -1.
-HOST_TABLES_API void host_tables_ftrl(HostTables* tables, const HostTablesBatch* batch, const int32_t* slots,
-                                      const float* gradient, float scale, const HostTablesFtrl* options);
+// One step of the wide rows' optimizer; `gradient` [B] counts for each field, times `scale`. No slot may be -1.
+HOST_TABLES_API void host_tables_update_wide(HostTables* tables, const HostTablesBatch* batch, const int32_t* slots,
+                                             const float* gradient, float scale, const HostTablesStep* step);
 
-// One LazyAdam step of the deep rows; `gradient` [B, C * D], its sums times `scale`. No slot may be -1.
-HOST_TABLES_API void host_tables_lazy_adam(HostTables* tables, const HostTablesBatch* batch, const int32_t* slots,
-                                           const float* gradient, float scale, const HostTablesLazyAdam* options);
+// One step of the deep rows' optimizer; `gradient` [B, C * D], its sums times `scale`. No slot may be -1. With
+// HOST_TABLES_ADAM it is step history->step + 1; else `history` is null.
+HOST_TABLES_API void host_tables_update_deep(HostTables* tables, const HostTablesBatch* batch, const int32_t* slots,
+                                             const float* gradient, float scale, const HostTablesStep* step,
+                                             const HostTablesHistory* history);
 
 // A batch whose unique rows lie in another process. expand: deep_rows [U, D] and wide_rows [U] to deep [B, C * D] and
 // wide [B] (summed over fields in their order). sum_by_id: gradients of deep and wide to deep_sums [U, D] and
@@ -113,12 +137,13 @@ HOST_TABLES_API void host_tables_sum_by_id(const HostTables* tables, const HostT
 HOST_TABLES_API int64_t host_tables_num_touched(const HostTables* tables);
 HOST_TABLES_API HostTablesStatus host_tables_touched(const HostTables* tables, int64_t* row_ids, int32_t* slots);
 
-// Copies one state array of the rows in `slots` [count] out of, or into, `values` [count, width].
-// wide: 0 row, 1 accumulator, 2 linear (width 1); deep: 0 row, 1 first moment, 2 second moment (width D).
+// Copies one state array of the rows in `slots` [count] out of, or into, `values` [count, width], the width being 1
+// (wide) or D (deep). `array` is its place in state_arrays() of app/tables/optimizers.py, the row itself 0. The last of
+// HOST_TABLES_ADAM, int32, and of HOST_TABLES_ROWWISE_ADAGRAD has one value a row.
 HOST_TABLES_API void host_tables_read(const HostTables* tables, HostTablesTable table, int32_t array,
-                                      const int32_t* slots, int64_t count, float* values);
+                                      const int32_t* slots, int64_t count, void* values);
 HOST_TABLES_API void host_tables_write(HostTables* tables, HostTablesTable table, int32_t array,
-                                       const int32_t* slots, int64_t count, const float* values);
+                                       const int32_t* slots, int64_t count, const void* values);
 
 // Which rows were updated: marks `slots` [count]; gives 1 or 0 for each slot in `changed` [touched rows], and forgets.
 HOST_TABLES_API HostTablesStatus host_tables_mark_changed(HostTables* tables, const int32_t* slots, int64_t count);
@@ -131,7 +156,7 @@ HOST_TABLES_API HostTablesStatus host_tables_open_snapshot(HostTables* tables, c
 HOST_TABLES_API int64_t host_tables_preserve_bytes(const HostTables* tables, int64_t count);
 HOST_TABLES_API HostTablesStatus host_tables_preserve(HostTables* tables, const int32_t* slots, int64_t count);
 HOST_TABLES_API void host_tables_read_snapshot(const HostTables* tables, HostTablesTable table, int32_t array,
-                                               const int32_t* slots, int64_t count, float* values,
+                                               const int32_t* slots, int64_t count, void* values,
                                                int32_t num_threads);
 HOST_TABLES_API void host_tables_close_snapshot(HostTables* tables);
 

@@ -17,8 +17,9 @@ static inline std::uint64_t mix64(std::uint64_t value) {
   return value ^ (value >> 31);
 }
 
-static inline InitialValues initial_values(std::uint64_t seed, float scale, float accumulator) {
-  return {mix64(seed + kGolden64 * kDeepTable), scale, accumulator};
+static inline InitialValues initial_values(std::uint64_t seed, float scale, float wide_accumulator,
+                                           float deep_accumulator) {
+  return {mix64(seed + kGolden64 * kDeepTable), scale, wide_accumulator, deep_accumulator};
 }
 
 // The initial deep values of `row_id`: row [width].

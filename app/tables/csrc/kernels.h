@@ -14,7 +14,7 @@ namespace host_tables {
 struct InitialValues {
   std::uint64_t table_key;
   float scale;
-  float accumulator;
+  float wide_accumulator, deep_accumulator;
 };
 
 // The documentation of each is in its own header.
@@ -22,13 +22,15 @@ struct Kernels {
   const char* isa;
   void (*initialize)(const Slots&, const InitialValues&, const std::int64_t* row_ids, std::int64_t count,
                      std::int32_t first_slot, int num_threads);
-  void (*lookup)(const Slots&, const InitialValues&, const HostTablesBatch&, const std::int32_t* slots, float* deep,
-                 float* wide, float* wide_rows, double* squared_norms, int num_threads);
+  void (*lookup)(const Slots&, const InitialValues&, const HostTablesBatch&, const std::int32_t* slots,
+                 const HostTablesHistory*, float* deep, float* wide, float* wide_rows, double* squared_norms,
+                 int num_threads);
   bool (*all_finite)(const float* values, std::int64_t count, int num_threads);
-  void (*ftrl)(const Slots&, const HostTablesBatch&, const std::int32_t* slots, const float* gradient, float scale,
-               const HostTablesFtrl&, int num_threads);
-  void (*lazy_adam)(const Slots&, const HostTablesBatch&, const std::int32_t* slots, const float* gradient,
-                    float scale, const HostTablesLazyAdam&, int num_threads);
+  void (*update_wide)(const Slots&, HostTablesOptimizer, const HostTablesBatch&, const std::int32_t* slots,
+                      const float* gradient, float scale, const HostTablesStep&, int num_threads);
+  void (*update_deep)(const Slots&, HostTablesOptimizer, const HostTablesBatch&, const std::int32_t* slots,
+                      const float* gradient, float scale, const HostTablesStep&, const HostTablesHistory*,
+                      int num_threads);
   void (*expand)(const HostTablesBatch&, std::int64_t embedding_dim, const float* deep_rows, const float* wide_rows,
                  float* deep, float* wide, int num_threads);
   void (*sum_by_id)(const HostTablesBatch&, std::int64_t embedding_dim, const float* deep, const float* wide,

@@ -1,6 +1,7 @@
 #include "lookup.h"
 
 #include "initial_rows.h"
+#include "missed_steps.h"
 #include "stream.h"
 
 namespace host_tables::ISA {
@@ -16,6 +17,7 @@ struct Lookup {
   const InitialValues& initial;
   const HostTablesBatch& batch;
   const std::int32_t* row_slots;
+  const HostTablesHistory* history;  // null unless rows can be behind
   float* deep;
   float* wide;
   float* wide_rows;
@@ -42,15 +44,39 @@ double squared_norm(const float* row, std::int64_t width) {
 
 PREFETCH_FUNCTION prefetch_state(const Lookup& lookup, std::int64_t u) {
   if (u >= lookup.batch.num_unique || lookup.row_slots[u] < 0) return;
-  prefetch_row(deep_state(lookup.slots, lookup.row_slots[u]), lookup.slots.embedding_dim);
+  const RowLayout& layout = lookup.slots.layout;
+  const std::int64_t states = lookup.history == nullptr ? 1 : layout.deep_states;
+  prefetch_row(deep_state(lookup.slots, lookup.row_slots[u]), states * layout.embedding_dim);
   __builtin_prefetch(wide_state(lookup.slots, lookup.row_slots[u]));
 }
 
-// The deep row of unique id u; that of an untouched one is computed into `room`.
+// `row` [D] has been loaded: takes it from step `last` up to the newest; `state` has its moments, or is null for zeros.
+void catch_up_copy(const Lookup& lookup, const float* state, std::int64_t last, float* row) {
+  const std::int64_t embedding_dim = lookup.slots.layout.embedding_dim;
+  alignas(64) float first[kMissedColumns], second[kMissedColumns];
+  for (std::int64_t begin = 0; begin < embedding_dim; begin += kMissedColumns) {
+    const std::int64_t width = embedding_dim - begin < kMissedColumns ? embedding_dim - begin : kMissedColumns;
+    for (std::int64_t i = 0; i < width; ++i) {
+      first[i] = state == nullptr ? 0.0f : state[embedding_dim + begin + i];
+      second[i] = state == nullptr ? 0.0f : state[2 * embedding_dim + begin + i];
+    }
+    catch_up(row + begin, first, second, width, last, *lookup.history);
+  }
+}
+
+// The deep row of unique id u; that of an untouched or late one is computed into `room`.
 const float* deep_row(const Lookup& lookup, std::int64_t u, float* room) {
+  const std::int64_t embedding_dim = lookup.slots.layout.embedding_dim;
   const std::int32_t slot = lookup.row_slots[u];
-  if (slot >= 0) return deep_state(lookup.slots, slot);
-  initial_row(lookup.initial, lookup.batch.values[u], lookup.slots.embedding_dim, room);
+  if (slot < 0) {
+    initial_row(lookup.initial, lookup.batch.values[u], embedding_dim, room);
+    if (lookup.history != nullptr) catch_up_copy(lookup, nullptr, 0, room);
+    return room;
+  }
+  const float* const state = deep_state(lookup.slots, slot);
+  if (lookup.history == nullptr || last_step(lookup.slots, slot) == lookup.history->step) return state;
+  std::memcpy(room, state, static_cast<std::size_t>(embedding_dim) * sizeof(float));
+  catch_up_copy(lookup, state, last_step(lookup.slots, slot), room);
   return room;
 }
 
@@ -70,7 +96,7 @@ void copy_row(const float* source, std::int64_t width, float* target) {
 // The places begin … end - 1 of `positions`, all of unique id u.
 template <std::int64_t kWidth>
 void look_up_positions(const Lookup& lookup, std::int64_t u, std::int64_t begin, std::int64_t end) {
-  const std::int64_t width = kWidth == kAnyWidth ? lookup.slots.embedding_dim : kWidth;
+  const std::int64_t width = kWidth == kAnyWidth ? lookup.slots.layout.embedding_dim : kWidth;
   const std::int32_t* const positions = lookup.batch.positions;
   const float* const row = deep_row(lookup, u, lookup.deep + positions[begin] * width);
   if (begin == lookup.batch.offsets[u]) {
@@ -134,10 +160,10 @@ void sum_wide(const Lookup& lookup, std::int64_t row) {
 }  // namespace
 
 void lookup(const Slots& slots, const InitialValues& initial, const HostTablesBatch& batch,
-            const std::int32_t* row_slots, float* deep, float* wide, float* wide_rows, double* squared_norms,
-            int num_threads) {
-  const Lookup all = {slots, initial, batch, row_slots, deep, wide, wide_rows, squared_norms};
-  const LookUpDeep look_up_deep = choose_look_up_deep(deep, slots.embedding_dim);
+            const std::int32_t* row_slots, const HostTablesHistory* history, float* deep, float* wide,
+            float* wide_rows, double* squared_norms, int num_threads) {
+  const Lookup all = {slots, initial, batch, row_slots, history, deep, wide, wide_rows, squared_norms};
+  const LookUpDeep look_up_deep = choose_look_up_deep(deep, slots.layout.embedding_dim);
   const std::int64_t num_positions = batch.num_rows * batch.num_fields;
 #pragma omp parallel num_threads(num_threads)
   {

@@ -6,19 +6,20 @@ namespace {
 // Large enough that the unused part of a last huge page is little of it; committed only as it fills.
 constexpr std::size_t kLargestSlab = std::size_t{64} << 20;
 
-std::size_t slab_bytes(int slab_bits, std::int64_t embedding_dim) {
-  return static_cast<std::size_t>(kStatesPerRow * (embedding_dim + 1)) * sizeof(float) << slab_bits;
+std::size_t slab_bytes(int slab_bits, const RowLayout& layout) {
+  const std::int64_t floats = layout.deep_states * layout.embedding_dim + layout.wide_states + layout.deep_scalars;
+  return static_cast<std::size_t>(floats) * sizeof(float) << slab_bits;
 }
 
 }  // namespace
 
-RowSlabs::RowSlabs(std::int64_t num_rows, std::int64_t embedding_dim) : embedding_dim_(embedding_dim), slab_bits_(0) {
-  while (std::int64_t{1} << slab_bits_ < num_rows && slab_bytes(slab_bits_ + 1, embedding_dim) <= kLargestSlab) {
+RowSlabs::RowSlabs(std::int64_t num_rows, const RowLayout& layout) : layout_(layout), slab_bits_(0) {
+  while (std::int64_t{1} << slab_bits_ < num_rows && slab_bytes(slab_bits_ + 1, layout) <= kLargestSlab) {
     ++slab_bits_;
   }
 }
 
-Slots RowSlabs::view() const { return {slabs_.data(), slab_bits_, embedding_dim_}; }
+Slots RowSlabs::view() const { return {slabs_.data(), slab_bits_, layout_}; }
 
 std::int64_t RowSlabs::slabs_for(std::int64_t num_slots) const {
   return (num_slots + (std::int64_t{1} << slab_bits_) - 1) >> slab_bits_;
@@ -27,12 +28,12 @@ std::int64_t RowSlabs::slabs_for(std::int64_t num_slots) const {
 std::size_t RowSlabs::growth_bytes(std::int64_t num_slots) const {
   const std::int64_t missing = slabs_for(num_slots) - static_cast<std::int64_t>(slabs_.size());
   if (missing <= 0) return 0;
-  return static_cast<std::size_t>(missing) * HugeMemory::mapped_bytes(slab_bytes(slab_bits_, embedding_dim_));
+  return static_cast<std::size_t>(missing) * HugeMemory::mapped_bytes(slab_bytes(slab_bits_, layout_));
 }
 
 bool RowSlabs::reserve(std::int64_t num_slots) {
   while (static_cast<std::int64_t>(slabs_.size()) < slabs_for(num_slots)) {
-    HugeMemory slab(slab_bytes(slab_bits_, embedding_dim_));
+    HugeMemory slab(slab_bytes(slab_bits_, layout_));
     if (slab.data() == nullptr) return false;
     memory_.reserve(memory_.size() + 1);
     slabs_.push_back(static_cast<float*>(slab.data()));

@@ -1,8 +1,9 @@
 // Slots for the touched rows, filled in order of first touch, in slabs of a fixed number of slots.
 //
-// A slab holds, one after the other, the deep part of its slots (row, first moment, second moment: 3 D
-// floats together, so that an update touches one place) and their wide part (row, accumulator, linear).
-// The wide part lies apart so that deep rows of 16 n floats start on cache lines.
+// A slab holds, one after the other, the deep part of its slots (a row and its optimizer's arrays, such as two
+// moments: 3 D floats together, so that an update touches one place) and their narrow part (the wide row, its
+// optimizer's values, and what the deep row has but one of). The narrow part lies apart so that deep rows of 16 n
+// floats start on cache lines.
 
 #ifndef ROW_SLABS_H_
 #define ROW_SLABS_H_
@@ -18,7 +19,7 @@ namespace host_tables {
 
 class RowSlabs {
  public:
-  RowSlabs(std::int64_t num_rows, std::int64_t embedding_dim);
+  RowSlabs(std::int64_t num_rows, const RowLayout& layout);
 
   Slots view() const;
   // Bytes that reserve(num_slots) would ask the system for.
@@ -31,7 +32,7 @@ class RowSlabs {
  private:
   std::int64_t slabs_for(std::int64_t num_slots) const;
 
-  std::int64_t embedding_dim_;
+  RowLayout layout_;
   int slab_bits_;  // a slab has 2^slab_bits_ slots
   std::vector<HugeMemory> memory_;
   std::vector<float*> slabs_;

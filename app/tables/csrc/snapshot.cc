@@ -10,10 +10,10 @@ namespace {
 constexpr std::int64_t kPrefetchAhead = 8;
 
 void copy_slot(const Slots& from, std::int32_t source, const Slots& to, std::int32_t target) {
-  const std::size_t wide_bytes = kStatesPerRow * sizeof(float);
-  std::memcpy(deep_state(to, target), deep_state(from, source),
-              wide_bytes * static_cast<std::size_t>(from.embedding_dim));
-  std::memcpy(wide_state(to, target), wide_state(from, source), wide_bytes);
+  const RowLayout& layout = from.layout;
+  const auto bytes = [](std::int64_t floats) { return static_cast<std::size_t>(floats) * sizeof(float); };
+  std::memcpy(deep_state(to, target), deep_state(from, source), bytes(layout.deep_states * layout.embedding_dim));
+  std::memcpy(wide_state(to, target), wide_state(from, source), bytes(layout.wide_states + layout.deep_scalars));
 }
 
 }  // namespace
@@ -30,7 +30,7 @@ bool Snapshot::open(const Slots& live, std::int64_t num_touched, const std::int3
   for (std::int64_t i = 0; i < count; ++i) places()[slots[i]] = kLive;
   const std::int64_t num_slabs = (num_touched + (std::int64_t{1} << live.slab_bits) - 1) >> live.slab_bits;
   live_slabs_.assign(live.slabs, live.slabs + num_slabs);
-  live_ = {live_slabs_.data(), live.slab_bits, live.embedding_dim};
+  live_ = {live_slabs_.data(), live.slab_bits, live.layout};
   preserved_.reserve_list(count);
   preserved_view_ = preserved_.view();
   num_places_ = num_touched;
@@ -61,8 +61,9 @@ bool Snapshot::preserve(const std::int32_t* slots, std::int64_t count, int num_t
   return true;
 }
 
-void Snapshot::read(HostTablesTable table, int array, const std::int32_t* slots, std::int64_t count, float* values,
+void Snapshot::read(HostTablesTable table, int array, const std::int32_t* slots, std::int64_t count, void* values,
                     int num_threads) const {
+  char* const out = static_cast<char*>(values);
   const std::int64_t width = array_width(live_, table, array);
   const std::size_t bytes = static_cast<std::size_t>(width) * sizeof(float);
 #pragma omp parallel for num_threads(num_threads) schedule(static)
@@ -73,13 +74,13 @@ void Snapshot::read(HostTablesTable table, int array, const std::int32_t* slots,
     }
     std::int32_t place = __atomic_load_n(places() + slots[i], __ATOMIC_ACQUIRE);
     if (place == kLive) {
-      std::memcpy(values + i * width, array_values(live_, table, array, slots[i]), bytes);
+      std::memcpy(out + static_cast<std::size_t>(i) * bytes, array_values(live_, table, array, slots[i]), bytes);
       // An update may have begun meanwhile. It preserved the slot before it wrote: then the copy is taken anew.
       __atomic_thread_fence(__ATOMIC_ACQUIRE);
       place = __atomic_load_n(places() + slots[i], __ATOMIC_RELAXED);
     }
     if (place > kLive) {
-      std::memcpy(values + i * width, array_values(preserved_view_, table, array, place - 1), bytes);
+      std::memcpy(out + static_cast<std::size_t>(i) * bytes, array_values(preserved_view_, table, array, place - 1), bytes);
     }
   }
 }

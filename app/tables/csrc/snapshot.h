@@ -22,7 +22,7 @@ namespace host_tables {
 
 class Snapshot {
  public:
-  Snapshot(std::int64_t num_rows, std::int64_t embedding_dim) : preserved_(num_rows, embedding_dim) {}
+  Snapshot(std::int64_t num_rows, const RowLayout& layout) : preserved_(num_rows, layout) {}
 
   // Of the rows in `slots` [count]; `num_touched` slots are in use. False where there is no memory.
   bool open(const Slots& live, std::int64_t num_touched, const std::int32_t* slots, std::int64_t count);
@@ -35,7 +35,7 @@ class Snapshot {
   // To be called before the states of `slots` [count] (distinct) change; false where there is no memory.
   bool preserve(const std::int32_t* slots, std::int64_t count, int num_threads);
   // State array number `array` of the rows in `slots` [count], which are of the snapshot.
-  void read(HostTablesTable table, int array, const std::int32_t* slots, std::int64_t count, float* values,
+  void read(HostTablesTable table, int array, const std::int32_t* slots, std::int64_t count, void* values,
             int num_threads) const;
 
  private:

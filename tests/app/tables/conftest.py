@@ -9,7 +9,7 @@ import pytest
 from app.tables import native_library as library
 from app.tables.interface import HostTables, RowGradients, TablesSpec
 from app.tables.native import NativeTables
-from app.tables.optimizers import AdamOptions, FtrlOptions
+from app.tables.optimizer_options import FtrlOptions, LazyAdamOptions
 from app.tables.reference import ReferenceTables
 
 BACKENDS = {"reference": ReferenceTables, "native": NativeTables}
@@ -40,7 +40,9 @@ def make_tables(request: pytest.FixtureRequest) -> Callable[[TablesSpec], HostTa
 
 @pytest.fixture(scope="session")
 def make_spec() -> Callable[..., TablesSpec]:
-    def make(vocabulary_size=50, embedding_dim=5, num_fields=3, l2_coef=1e-3, wide=None, deep=None) -> TablesSpec:
+    def make(
+        vocabulary_size=50, embedding_dim=5, num_fields=3, l2_coef=1e-3, wide=None, deep=None, **others
+    ) -> TablesSpec:
         return TablesSpec(
             vocabulary_size=vocabulary_size,
             embedding_dim=embedding_dim,
@@ -49,7 +51,8 @@ def make_spec() -> Callable[..., TablesSpec]:
             initial_scale=0.01,
             l2_coef=l2_coef,
             wide_optimizer=wide or FtrlOptions(),
-            deep_optimizer=deep or AdamOptions(),
+            deep_optimizer=deep or LazyAdamOptions(),
+            **others,
         )
 
     return make

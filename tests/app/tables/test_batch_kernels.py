@@ -3,7 +3,7 @@ import pytest
 
 from app.tables.batch_kernels import make_batch_kernels
 from app.tables.interface import TablesSpec
-from app.tables.optimizers import AdamOptions, FtrlOptions
+from app.tables.optimizer_options import FtrlOptions, LazyAdamOptions
 
 ROWS = 300
 
@@ -13,7 +13,7 @@ def spec(request, needs_native):
     needs_native()
     num_fields, dim = request.param
     names = tuple(f"C{i}" for i in range(num_fields))
-    return TablesSpec(ROWS, dim, names, 1, 0.01, 0.0, FtrlOptions(), AdamOptions())
+    return TablesSpec(ROWS, dim, names, 1, 0.01, 0.0, FtrlOptions(), LazyAdamOptions())
 
 
 @pytest.mark.parametrize("num_threads", [1, 3])

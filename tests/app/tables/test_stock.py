@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from app import parameters
 from app.tables.interface import DEEP, WIDE, RowGradients
-from app.tables.optimizers import FtrlOptions
+from app.tables.optimizer_options import FtrlOptions
 from app.tables.reference import ReferenceTables
 from app.tables.stock import MAX_VOCABULARY, StockTables, describe_placement, placed_ops
 
@@ -23,7 +23,7 @@ def update(tables, ids, gradients):
     deep = gradients.deep.reshape(rows.shape) * np.float32(gradients.scale)
     deep += np.float32(spec.l2_coef) * rows * unique.first_seen
     wide = np.repeat(gradients.wide * np.float32(gradients.scale), unique.shape[1])[:, None]
-    rate = Tensor(np.float32(spec.deep_optimizer.corrected_rate(tables.step + 1)))
+    rate = Tensor(np.float32(tables.deep_rate(tables.step + 1)))
     tables.parameters.update(Tensor(unique.ids.reshape(-1)), Tensor(deep), Tensor(wide), rate)
     tables.touched[unique.values] = True
     tables.step += 1

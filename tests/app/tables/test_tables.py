@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, RowGradients, TableState
-from app.tables.optimizers import AdamOptions, FtrlOptions
+from app.tables.optimizer_options import FtrlOptions, LazyAdamOptions
 from app.tables.reference import ReferenceTables
 
 IDS = np.array([[4, 9, 4], [9, 9, 0], [49, 4, 30]], np.int32)
@@ -46,7 +46,7 @@ def test_untouched_rows_have_their_initial_values(make_tables, make_spec):
 def test_one_step_by_hand(make_tables, make_spec):
     """Two positions of one id: gradients 1 + 3 for deep, 3 + 1 for wide, each times the scale 0.5."""
     wide_options = FtrlOptions(learning_rate=0.5, l1=0.5, l2=0.25, initial_accumulator=9.0)
-    deep_options = AdamOptions(learning_rate=0.25, beta1=0.5, beta2=0.75, epsilon=1.0)
+    deep_options = LazyAdamOptions(learning_rate=0.25, beta1=0.5, beta2=0.75, epsilon=1.0)
     spec = make_spec(embedding_dim=1, num_fields=2, l2_coef=10.0, wide=wide_options, deep=deep_options)
     tables = make_tables(spec)
     row = initial_rows(spec.seed, np.array([4]), 1, spec.initial_scale)[0, 0]

@@ -1,0 +1,73 @@
+// The steps that a row missed under Adam of the whole table: StepHistory.catch_up of app/tables/whole_table_adam.py.
+
+#ifndef MISSED_STEPS_H_
+#define MISSED_STEPS_H_
+
+#include <cmath>
+#include <cstdint>
+
+#include "host_tables.h"
+
+namespace host_tables {
+
+constexpr std::int64_t kMissedColumns = 64;         // at a time: their state stays in the first cache
+constexpr float kSmallestMoment = 0x1p-100f;        // SMALLEST_MOMENT
+
+// One step whose gradient is l2_coef * row, of `width` columns.
+static inline __attribute__((always_inline)) void missed_step(float* __restrict row, float* __restrict first,
+                                                              float* __restrict second, std::int64_t width,
+                                                              float rate, float epsilon,
+                                                              const HostTablesHistory& history) {
+  const float beta1 = history.beta1, beta2 = history.beta2, l2_coef = history.l2_coef;
+  const float rest1 = 1.0f - beta1, rest2 = 1.0f - beta2;
+  for (std::int64_t i = 0; i < width; ++i) {
+    const float gradient = l2_coef * row[i];
+    const float moment = beta1 * first[i] + rest1 * gradient;
+    first[i] = std::fabs(moment) < kSmallestMoment ? 0.0f : moment;
+    second[i] = beta2 * second[i] + rest2 * (gradient * gradient);
+    row[i] -= rate * first[i] / (std::sqrt(second[i]) + epsilon);
+  }
+}
+
+// The steps from `from` + 1 on at once.
+static inline void remaining_steps(float* __restrict row, float* __restrict first, float* __restrict second,
+                                   std::int64_t width, std::int64_t from, const HostTablesHistory& history) {
+  const float rate_sum = static_cast<float>(history.rate_sums[history.step] - history.rate_sums[from]);
+  const float power = history.beta2_powers[history.step - from];
+  const float epsilon = history.epsilons[history.step];
+  for (std::int64_t i = 0; i < width; ++i) {
+    row[i] /= 1.0f + history.l2_coef * rate_sum / (std::sqrt(second[i]) + epsilon);
+    first[i] = history.l2_coef * row[i];
+    second[i] = power * second[i] + (1.0f - power) * (first[i] * first[i]);
+  }
+}
+
+// Takes `width` columns of a row whose last step was `last` up to step history.step.
+static inline void catch_up(float* row, float* first, float* second, std::int64_t width, std::int64_t last,
+                            const HostTablesHistory& history) {
+  const std::int64_t most = last + history.most_exact_steps;
+  const std::int64_t end = history.step < most ? history.step : most;
+  for (std::int64_t begin = 0; begin < width; begin += kMissedColumns) {
+    const std::int64_t columns = width - begin < kMissedColumns ? width - begin : kMissedColumns;
+    float* const row_part = row + begin;
+    float* const first_part = first + begin;
+    float* const second_part = second + begin;
+    if (columns % 16 == 0) {  // a loop that the compiler knows to have no rest
+      for (std::int64_t step = last + 1; step <= end; ++step) {
+        for (std::int64_t i = 0; i < columns; i += 16) {
+          missed_step(row_part + i, first_part + i, second_part + i, 16, history.rates[step], history.epsilons[step],
+                      history);
+        }
+      }
+    } else {
+      for (std::int64_t step = last + 1; step <= end; ++step) {
+        missed_step(row_part, first_part, second_part, columns, history.rates[step], history.epsilons[step], history);
+      }
+    }
+    if (end < history.step) remaining_steps(row_part, first_part, second_part, columns, end, history);
+  }
+}
+
+}  // namespace host_tables
+
+#endif  // MISSED_STEPS_H_

@@ -1,0 +1,135 @@
+"""Each optimizer on each backend: the reference's bits, and a state that goes on after a load."""
+
+import numpy as np
+import pytest
+
+from app.tables.interface import DEEP, WIDE, RowGradients
+from app.tables.native import NativeTables
+from app.tables.optimizer_options import (
+    AdagradOptions,
+    AdamOptions,
+    FtrlOptions,
+    LazyAdamOptions,
+    RowwiseAdagradOptions,
+    SgdOptions,
+)
+from app.tables.reference import ReferenceTables
+
+DEEP_OPTIMIZERS = [
+    LazyAdamOptions(),
+    AdamOptions(learning_rate=1e-3),
+    AdagradOptions(initial_accumulator=0.5),
+    RowwiseAdagradOptions(initial_accumulator=0.25),
+    SgdOptions(),
+    FtrlOptions(l1=1e-3),
+]
+WIDE_OPTIMIZERS = [FtrlOptions(), AdagradOptions(initial_accumulator=0.1), SgdOptions()]
+by_name = {"ids": lambda options: options.name}
+every_deep = pytest.mark.parametrize("deep", DEEP_OPTIMIZERS, **by_name)
+every_wide = pytest.mark.parametrize("wide", WIDE_OPTIMIZERS, **by_name)
+
+
+@pytest.fixture
+def run_steps(random_ids, random_gradients):
+    def run(tables, num_steps=6, batch=20, seed=3):
+        rng = np.random.default_rng(seed)
+        for _ in range(num_steps):
+            ids, gradients = random_ids(tables.spec, batch, rng), random_gradients(tables.spec, batch, rng, 0.3)
+            tables.update(tables.unique(ids), gradients)
+
+    return run
+
+
+@every_deep
+@pytest.mark.parametrize("embedding_dim", [1, 16, 80, 300])
+@pytest.mark.parametrize("isa", ["plain", "avx2", "avx512"])
+def test_native_deep_rows_have_the_reference_s_bits(
+    native_library, make_spec, run_steps, assert_same_state, monkeypatch, isa, deep, embedding_dim
+):
+    monkeypatch.setenv("HOST_TABLES_ISA", isa)
+    spec = make_spec(300, embedding_dim, deep=deep, clip_value=0.4)
+    try:
+        tables, reference = NativeTables(spec, num_threads=2), ReferenceTables(spec)
+    except ValueError as error:
+        pytest.skip(str(error))
+    run_steps(tables)
+    run_steps(reference)
+    assert_same_state(tables, reference)
+    ids = np.arange(300).reshape(-1, 3)
+    rows, expected = (t.lookup(t.unique(ids)) for t in (tables, reference))
+    np.testing.assert_array_equal(rows.deep, expected.deep)
+
+
+@every_wide
+@pytest.mark.parametrize("isa", ["plain", "avx2", "avx512"])
+def test_native_wide_rows_have_the_reference_s_bits(
+    native_library, make_spec, run_steps, assert_same_state, monkeypatch, isa, wide
+):
+    monkeypatch.setenv("HOST_TABLES_ISA", isa)
+    spec = make_spec(300, 2, wide=wide, wide_l2_coef=0.1, clip_value=0.5)
+    try:
+        tables, reference = NativeTables(spec, num_threads=2), ReferenceTables(spec)
+    except ValueError as error:
+        pytest.skip(str(error))
+    run_steps(tables)
+    run_steps(reference)
+    assert_same_state(tables, reference)
+
+
+@every_deep
+def test_a_frequent_id_is_split_among_threads_with_the_same_bits(
+    native_library, make_spec, random_gradients, assert_same_state, deep
+):
+    spec = make_spec(embedding_dim=40, num_fields=2, deep=deep)
+    tables, reference = NativeTables(spec, num_threads=3), ReferenceTables(spec)
+    for seed in range(2):
+        gradients = random_gradients(spec, 1000, np.random.default_rng(seed))
+        for t in (tables, reference):
+            t.update(t.unique(np.full((1000, 2), 7)), gradients)
+    assert_same_state(tables, reference)
+
+
+@every_deep
+def test_a_loaded_state_goes_on_as_if_nothing_had_happened(make_tables, make_spec, run_steps, assert_same_state, deep):
+    spec = make_spec(deep=deep, wide=AdagradOptions())
+    trained, resumed = make_tables(spec), make_tables(spec)
+    run_steps(trained)
+    resumed.load_state(trained.state(), trained.step)
+    assert_same_state(resumed, trained)
+    for tables in (trained, resumed):
+        run_steps(tables, seed=4)
+    assert_same_state(resumed, trained)
+
+
+@pytest.mark.parametrize("deep", [d for d in DEEP_OPTIMIZERS if d.name not in ("adam", "lazy_adam")], **by_name)
+def test_learning_rates_follow_their_schedule(make_tables, make_spec, run_steps, assert_same_state, deep):
+    """Halved from step 3 on is the same as a start at half the rate from the state after step 2."""
+    spec = make_spec(deep=deep, wide=SgdOptions())
+    scheduled, halved = make_tables(spec), make_tables(spec)
+    for tables in (scheduled, halved):
+        tables.learning_rates = {
+            WIDE: lambda step: 0.1 if step < 3 else 0.05,
+            DEEP: lambda step: 0.02 if step < 3 else 0.01,
+        }
+    run_steps(scheduled, num_steps=2)
+    halved.load_state(scheduled.state(), 2)
+    halved.learning_rates = {WIDE: lambda _: 0.05, DEEP: lambda _: 0.01}
+    for tables in (scheduled, halved):
+        run_steps(tables, seed=4)
+    assert_same_state(halved, scheduled)
+
+
+def test_clipping_and_wide_l2_by_hand(make_tables, make_spec):
+    """Two positions of one id: 0.5 · (1 + 3) is clipped to 1, wide 0.5 · (6 + 2) too; then L2 adds to both."""
+    options = {"wide": SgdOptions(), "deep": SgdOptions(), "clip_value": 1.0, "l2_coef": 10.0, "wide_l2_coef": 2.0}
+    tables = make_tables(make_spec(embedding_dim=1, num_fields=2, **options))
+    tables.learning_rates = {WIDE: lambda _: 0.25, DEEP: lambda _: 0.25}
+    ids = np.array([[4, 9], [0, 4]])
+    gradients = RowGradients(np.array([[1, 5], [7, 3]], np.float32), np.array([6, 2], np.float32), scale=0.5)
+    row = tables.lookup(tables.unique(np.array([[4, 4]]))).deep[0, 0]
+    tables.update(tables.unique(ids), gradients)
+    tables.update(tables.unique(ids), gradients)
+    state = tables.state()
+    after_one = row - 0.25 * (1 + 10 * row)
+    assert state[DEEP].arrays["rows"][1, 0] == pytest.approx(after_one - 0.25 * (1 + 10 * after_one), rel=1e-5)
+    assert state[WIDE].arrays["rows"][1, 0] == pytest.approx(-0.25 - 0.25 * (1 + 2 * -0.25), rel=1e-6)

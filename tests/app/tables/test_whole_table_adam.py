@@ -1,0 +1,185 @@
+"""`adam` on a table against Adam on the whole table: written out in float64, and PyTorch's where it is there."""
+
+import os
+
+import numpy as np
+import pytest
+
+from app.tables.initial import initial_rows
+from app.tables.interface import DEEP, RowGradients
+from app.tables.native import NativeTables
+from app.tables.optimizer_options import AdamOptions
+from app.tables.reference import ReferenceTables
+from app.tables.whole_table_adam import MOST_EXACT_STEPS
+
+ROWS, WIDTH, STEPS = 40, 4, int(os.environ.get("ADAM_STEPS", "300"))
+OPTIONS = AdamOptions(learning_rate=1e-3)
+L2 = 1e-2  # pulls hard enough to see in 300 steps
+
+
+def learning_rate(step):
+    """Warm-up, then steps down."""
+    return 1e-3 * min(1.0, step / 20) * (0.1 if step > 200 else 1.0)
+
+
+@pytest.fixture
+def make_adam(make_tables, make_spec):
+    def make(l2_coef=L2, rate=learning_rate, initial_scale=0.01):
+        spec = make_spec(ROWS, WIDTH, num_fields=1, l2_coef=l2_coef, deep=OPTIONS)
+        tables = make_tables(spec)
+        tables.learning_rates = {**tables.learning_rates, DEEP: rate}
+        return tables
+
+    return make
+
+
+def batches(num_steps, seed=0):
+    """Ids [8, 1], the larger the seldomer, and their gradients."""
+    rng = np.random.default_rng(seed)
+    for _ in range(num_steps):
+        ids = (rng.random((8, 1)) ** 3 * ROWS * 0.9).astype(np.int64)  # the last rows are in no batch
+        yield ids, rng.standard_normal((8, WIDTH)).astype(np.float32) * np.float32(0.1)
+
+
+def train(tables, num_steps, seed=0):
+    for ids, gradient in batches(num_steps, seed):
+        tables.update(tables.unique(ids), RowGradients(gradient, np.zeros(8, np.float32)))
+
+
+def all_rows(tables):
+    return tables.lookup(tables.unique(np.arange(ROWS)[:, None])).deep
+
+
+def whole_table(num_steps, l2_coef=L2, rate=learning_rate):
+    """The formulas of torch.optim.Adam, in float64: every row at every step."""
+    rows = initial_rows(7, np.arange(ROWS), WIDTH, 0.01).astype(np.float64)
+    first, second = np.zeros_like(rows), np.zeros_like(rows)
+    for step, (ids, gradient) in enumerate(batches(num_steps), start=1):
+        total = l2_coef * rows
+        np.add.at(total, ids[:, 0], gradient)
+        first = 0.9 * first + 0.1 * total
+        second = 0.999 * second + 0.001 * total**2
+        root = np.sqrt(second / (1 - 0.999**step)) + 1e-8
+        rows = rows - rate(step) * first / (1 - 0.9**step) / root
+    return rows
+
+
+@pytest.mark.parametrize("l2_coef", [0.0, 1e-5, L2])
+def test_it_is_adam_on_the_whole_table(make_adam, l2_coef):
+    tables = make_adam(l2_coef)
+    train(tables, STEPS)
+    np.testing.assert_allclose(all_rows(tables), whole_table(STEPS, l2_coef), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("l2_coef", [1e-5, L2])
+def test_it_is_pytorch_s_adam(make_adam, l2_coef):
+    torch = pytest.importorskip("torch")
+    table = torch.nn.Embedding(ROWS, WIDTH)
+    with torch.no_grad():
+        table.weight.copy_(torch.from_numpy(initial_rows(7, np.arange(ROWS), WIDTH, 0.01)))
+    optimizer = torch.optim.Adam(table.parameters(), lr=1.0)
+    for step, (ids, gradient) in enumerate(batches(STEPS), start=1):
+        optimizer.param_groups[0]["lr"] = learning_rate(step)
+        optimizer.zero_grad()
+        loss = (table(torch.from_numpy(ids[:, 0])) * torch.from_numpy(gradient)).sum()
+        (loss + l2_coef / 2 * table.weight.square().sum()).backward()
+        optimizer.step()
+    tables = make_adam(l2_coef)
+    train(tables, STEPS)
+    np.testing.assert_allclose(all_rows(tables), table.weight.detach().numpy(), rtol=0, atol=1e-5)
+
+
+def test_rows_that_no_batch_has_seen_are_pulled_toward_0(make_adam):
+    tables = make_adam()
+    before = all_rows(tables)
+    train(tables, 50)
+    unseen = np.setdiff1d(np.arange(ROWS), tables.state()[DEEP].row_ids)
+    assert unseen.size
+    assert (np.abs(all_rows(tables)[unseen]) < np.abs(before[unseen])).mean() > 0.9
+
+
+def test_looking_up_changes_nothing(make_adam, assert_same_state):
+    looked, other = make_adam(), make_adam()
+    for step in range(5):
+        train(looked, 3, seed=step)
+        train(other, 3, seed=step)
+        rows = all_rows(looked)
+        np.testing.assert_array_equal(all_rows(looked), rows)
+    assert_same_state(looked, other)
+
+
+def test_a_row_keeps_the_number_of_its_last_step(make_adam):
+    tables = make_adam()
+    gradient = RowGradients(np.ones((1, WIDTH), np.float32), np.ones(1, np.float32))
+    for row in (3, 5, 3, 8):
+        tables.update(tables.unique(np.array([[row]])), gradient)
+    saved = tables.state()[DEEP]
+    assert dict(zip(saved.row_ids.tolist(), saved.arrays["last_step"][:, 0].tolist(), strict=True)) == {
+        3: 3,
+        5: 2,
+        8: 4,
+    }
+    assert saved.arrays["last_step"].dtype == np.int32
+
+
+def far_behind(tables, missed):
+    """Row 3 has two real steps, then `missed` steps of another row pass; then one more real step."""
+    push = RowGradients(np.full((1, WIDTH), 1e-3, np.float32), np.zeros(1, np.float32))
+    still = RowGradients(np.zeros((1, WIDTH), np.float32), np.zeros(1, np.float32))
+    for _ in range(2):
+        tables.update(tables.unique(np.array([[3]])), push)
+    for _ in range(missed):
+        tables.update(tables.unique(np.array([[0]])), still)
+    return all_rows(tables)[3]
+
+
+def exact_far_behind(missed, l2_coef, rate):
+    """The same in float64, with the row as the first 1,000 missed steps leave it."""
+    row = initial_rows(7, np.array([3]), WIDTH, 0.01)[0].astype(np.float64)
+    first, second, after_most = np.zeros(WIDTH), np.zeros(WIDTH), None
+    for step in range(1, missed + 3):
+        total = l2_coef * row + (1e-3 if step <= 2 else 0)
+        first, second = 0.9 * first + 0.1 * total, 0.999 * second + 0.001 * total**2
+        row = row - rate(step) * first / (1 - 0.9**step) / (np.sqrt(second / (1 - 0.999**step)) + 1e-8)
+        if step == 2 + MOST_EXACT_STEPS:
+            after_most = row.copy()
+    return row, after_most
+
+
+@pytest.mark.parametrize("l2_coef", [0.0, 1e-5, 1e-3])
+@pytest.mark.parametrize("missed", [MOST_EXACT_STEPS, 3 * MOST_EXACT_STEPS])
+def test_more_missed_steps_than_are_taken_one_by_one_stay_within_the_bound(make_spec, l2_coef, missed):
+    def rate(_):
+        return 1e-4
+
+    spec = make_spec(ROWS, WIDTH, num_fields=1, l2_coef=l2_coef, deep=OPTIONS)
+    tables = ReferenceTables(spec)
+    tables.learning_rates = {**tables.learning_rates, DEEP: rate}
+    found = far_behind(tables, missed)
+    exact, after_most = exact_far_behind(missed, l2_coef, rate)
+    bound = 1e-7 if missed == MOST_EXACT_STEPS or l2_coef == 0 else np.abs(after_most) + 1e-7
+    assert (np.abs(found - exact) <= bound).all()
+
+
+def test_native_is_the_reference_far_behind(native_library, make_spec, assert_same_state):
+    spec = make_spec(ROWS, 20, num_fields=1, l2_coef=1e-5, deep=OPTIONS)
+    both = NativeTables(spec), ReferenceTables(spec)
+    pushes = [RowGradients(np.full((2, 20), scale, np.float32), np.zeros(2, np.float32)) for scale in (1e-3, 0)]
+    for tables in both:
+        tables.learning_rates = {**tables.learning_rates, DEEP: learning_rate}
+        tables.update(tables.unique(np.array([[3], [4]])), pushes[0])
+        for _ in range(MOST_EXACT_STEPS + 200):
+            tables.update(tables.unique(np.array([[0], [1]])), pushes[1])
+        tables.update(tables.unique(np.array([[3], [39]])), pushes[0])
+    assert_same_state(*both)
+    np.testing.assert_array_equal(*(all_rows(tables) for tables in both))
+
+
+def test_a_state_resumes_to_the_same_bits_with_its_rates(make_adam, assert_same_state):
+    trained, resumed = make_adam(), make_adam()
+    train(trained, 40)
+    resumed.load_state(trained.state(), trained.step)
+    np.testing.assert_array_equal(all_rows(resumed), all_rows(trained))
+    for tables in (trained, resumed):
+        train(tables, 40, seed=1)
+    assert_same_state(resumed, trained)
