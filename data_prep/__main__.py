@@ -1,4 +1,4 @@
-"""The command line: `python -m data_prep {prepare,inspect,synthesize}`."""
+"""The command line: `python -m data_prep {prepare,inspect,report,synthesize}`."""
 
 from __future__ import annotations
 
@@ -93,6 +93,10 @@ def _parser() -> argparse.ArgumentParser:
     inspect.add_argument("folder", type=Path)
     inspect.set_defaults(run=_inspect)
 
+    report = commands.add_parser("report", help="draw the report of a prepared folder again, FOLDER/report.html")
+    report.add_argument("folder", type=Path)
+    report.set_defaults(run=_report)
+
     synthesize = commands.add_parser("synthesize", help="make a synthetic log of the raw form")
     synthesize.add_argument("output", type=Path, help="the log to write")
     synthesize.add_argument("--rows", type=int, required=True)
@@ -114,6 +118,7 @@ def _prepare(command: argparse.Namespace, settings: list[str]) -> None:
         restart=command.restart,
         vocabulary_of=command.vocabulary,
         executor=ExecutorChoice(command.executor, command.scheduler),
+        report=True,
     )
 
 
@@ -121,6 +126,12 @@ def _inspect(command: argparse.Namespace, _: list[str]) -> None:
     from data_prep.inspect_prepared import inspect
 
     inspect(command.folder)
+
+
+def _report(command: argparse.Namespace, _: list[str]) -> None:
+    from data_prep.report import write_report
+
+    print(write_report(command.folder))
 
 
 def _synthesize(command: argparse.Namespace, _: list[str]) -> None:

@@ -97,7 +97,7 @@ def number_text(value: float, unit: Unit = "number") -> str:
     if value is None or not math.isfinite(value):
         return "–"
     if unit == "percent":
-        return f"{_digits(100 * value)} %"
+        return f"{100 * value:.2f} %" if value == 0 or abs(value) >= 1e-4 else f"{100 * value:.2g} %"
     if unit == "number":
         return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 1e5 else _digits(value)
     divisor, suffix = _divisor(abs(value), unit)

@@ -47,7 +47,7 @@ def text(content: object) -> Html:
 
 @dataclass(frozen=True)
 class Series:
-    """A line through the points (x, y), x ascending."""
+    """A line through the points (x, y), x ascending; without a name it has no place in the legend."""
 
     name: str
     x: Sequence[float]
@@ -169,6 +169,7 @@ def _figure(
         f'<span><svg class="key" viewBox="0 0 22 8" aria-hidden="true"><path class="{mark} {_class(colour)}" '
         f'd="{_KEYS[mark]}"/></svg>{text(name)}</span>'
         for name, colour in zip(names, colours, strict=True)
+        if name
     )
     return Html(
         f'<figure class="chart {plot.size}"><figcaption><b>{text(title)}</b>'
@@ -282,7 +283,7 @@ def _cursors(plot: _Plot, series: Sequence[Series]) -> str:
     parts = []
     for i, x in enumerate(places):
         found = [(line, at_x[x], colour) for line, at_x, colour in coloured if x in at_x]
-        told = [f"{line.name}: {number_text(y, plot.y.axis.unit)}" for line, y, _ in found]
+        told = [f"{line.name}: {number_text(y, plot.y.axis.unit)}" for line, y, _ in found if line.name]
         at = plot.across(x)
         marks = f'<path class="cursor" d="M{at:.1f} {_TOP}V{plot.bottom}"/>' + "".join(
             f'<circle class="dot {_class(colour)}" cx="{at:.1f}" cy="{plot.up(y):.1f}" r="3"/>'

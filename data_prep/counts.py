@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from data_prep.log_profile import Coverage
+
 # A value and its count in one 64-bit word: what is sorted by value stays with its count, and sorting plain
 # numbers is several times faster than sorting by an index. A count is one of at most 2**32 - 1 training rows.
 _COUNT_BITS = np.uint64(32)
@@ -64,6 +66,7 @@ class ValueCounts:
         self._waiting: list[list[NDArray[np.uint64]]] = [[] for _ in range(num_fields)]
         self._num_waiting = 0
         self._runs: list[_Run] = []
+        self.coverage = [Coverage.none()] * num_fields  # of the fields whose `frequent` values were asked for
 
     @property
     def num_runs(self) -> int:
@@ -83,7 +86,9 @@ class ValueCounts:
         """A field's words of (value, count), ascending, with a count of at least `min_count`."""
         if self._num_waiting:
             self._merge()
+        self.coverage[field] = Coverage.none()
         if not self._runs:
+            self._cover(field, self._merged[field])
             return _at_least(self._merged[field], min_count)
         maps = [run.words(field) for run in self._runs]
         parts = [np.empty(0, np.uint64)]
@@ -91,7 +96,9 @@ class ValueCounts:
             read = [run.read(field, *pair) for run, pair in zip(self._runs, bounds, strict=False)]
             words = np.concatenate([*read, self._merged[field][slice(*bounds[-1])]])
             words.sort()
-            parts.append(_at_least(_add_up(words), min_count))
+            words = _add_up(words)
+            self._cover(field, words)
+            parts.append(_at_least(words, min_count))
         return np.concatenate(parts)
 
     def close(self) -> None:
@@ -99,6 +106,10 @@ class ValueCounts:
         for run in self._runs:
             run.path.unlink()
         self._runs, self._merged = [], []
+
+    def _cover(self, field: int, words: NDArray[np.uint64]) -> None:
+        for first in range(0, len(words), _BLOCK_WORDS):
+            self.coverage[field] += Coverage.of(words[first : first + _BLOCK_WORDS] & _COUNT_MASK)
 
     def _merge(self) -> None:
         for field, waiting in enumerate(self._waiting):

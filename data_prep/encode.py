@@ -149,7 +149,7 @@ class Encoder:
             return EncodedChunk(by_split, None)
         training = splits == TRAIN
         missing = [int(np.sum(training & ~of_field)) for of_field in present]
-        return EncodedChunk(by_split, count_lines(chunk, parsed, training, missing))
+        return EncodedChunk(by_split, count_lines(kernels, chunk, parsed, training, missing))
 
     def encode_parts(self, chunk: Chunk) -> dict[str, EncodedRows | EncodedRest]:
         """The same in parts: the rows of each split, and the rest under REST, last."""

@@ -1,4 +1,4 @@
-"""The three functions that most of the work is in, as NumPy (the definition) or native (the same, faster)."""
+"""The functions that most of the work is in, as NumPy (the definition) or native (the same, faster)."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep import counts, criteo, lookup, native
+from data_prep import counts, criteo, log_profile, lookup, native
 
 Choice = Literal["auto", "native", "numpy"]
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """See the functions of the same names in criteo.py, counts.py and lookup.py."""
+    """See the functions of the same names in criteo.py, counts.py, log_profile.py and lookup.py."""
 
     name: str
     parse_chunk: Callable[[criteo.Chunk], criteo.ParsedChunk]
     count_values: Callable[[NDArray[np.uint32], NDArray[np.bool_], NDArray[np.bool_]], tuple[NDArray[np.uint64], int]]
+    count_bins: Callable[[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]], NDArray[np.int64]]
     encode_values: Callable[
         [Sequence[lookup.FieldLookup], NDArray[np.uint32], NDArray[np.bool_], str], NDArray[np.signedinteger]
     ]
@@ -36,5 +37,5 @@ def choose_kernels(choice: Choice) -> Kernels:
     if choice == "native":
         native.load()
     if choice == "native" or (choice == "auto" and native.is_available()):
-        return Kernels("native", native.parse_chunk, native.count_values, native.encode_values)
-    return Kernels("numpy", criteo.parse_chunk, counts.count_values, lookup.encode_values)
+        return Kernels("native", native.parse_chunk, native.count_values, native.count_bins, native.encode_values)
+    return Kernels("numpy", criteo.parse_chunk, counts.count_values, log_profile.count_bins, lookup.encode_values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -48,6 +49,7 @@ class LogReading:
         self._pools = pools
         self._chunk_bytes = chunk_bytes
         self._pieces = pieces
+        self.seconds: dict[str, float] = {}  # of each reading, by title
         self._size = sum(file.state.size for file in files)
         self._read_files: dict[int, FileRead] = {}  # by place in `files`
         self._places: dict[int, list[Task]] = {}  # by place in `files`, of those that workers can read themselves
@@ -104,6 +106,7 @@ class LogReading:
         needed: Callable[[int], Collection[str]],
     ) -> None:
         """The same of results in parts that are pieces of their own; `consume` gets those `needed` of each chunk."""
+        started = time.monotonic()
         on_stored = OnStored(function)
         # Closed at once on an error too: workers and progress bar are gone before anything is said or removed.
         with self._pools.open(self.num_workers) as pool, closing(self._chunks(title)) as chunks:
@@ -112,6 +115,7 @@ class LogReading:
             with closing(map_in_order(on_stored, chunks, pool, self._pieces, title, needed)) as results:
                 for parts in results:
                     consume(parts)
+        self.seconds[title] = self.seconds.get(title, 0.0) + time.monotonic() - started
 
     def _chunks(self, title: str) -> Generator[Task, None, None]:
         with tqdm(total=self._size, desc=title, unit="B", unit_scale=True, mininterval=0.5) as bar:

@@ -26,6 +26,7 @@ from data_prep.criteo import (
     ParsedChunk,
     check_num_lines,
 )
+from data_prep.log_profile import NUM_BINS
 from data_prep.lookup import FieldLookup, ids_room
 
 _ARRAY, _COUNT = ctypes.c_void_p, ctypes.c_int64
@@ -65,6 +66,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
         [_ARRAY, _COUNT, _COUNT, ctypes.POINTER(_Rows), ctypes.POINTER(_Rejects), ctypes.POINTER(_COUNT)],
     ),
     "log_kernels_count": (_COUNT, [*[_ARRAY] * 3, _COUNT, *[_ARRAY] * 2, ctypes.POINTER(_COUNT)]),
+    "log_kernels_bins": (None, [*[_ARRAY] * 3, _COUNT, _ARRAY]),
     "log_kernels_encode": (
         None,
         [ctypes.POINTER(_Vocabulary), _COUNT, *[_ARRAY] * 2, *[_COUNT] * 2, ctypes.c_int32, _ARRAY],
@@ -137,6 +139,13 @@ def count_values(
     inputs = (_address(array) for array in (values, present, chosen))
     num_words = load().log_kernels_count(*inputs, len(values), _address(scratch), _address(words), num_missing)
     return words[:num_words].copy(), num_missing.value
+
+
+def count_bins(integers: NDArray[np.int64], present: NDArray[np.bool_], chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """See `log_profile.count_bins`."""
+    counts = np.empty(NUM_BINS, np.int64)
+    load().log_kernels_bins(*map(_address, (integers, present, chosen)), len(integers), _address(counts))
+    return counts
 
 
 def encode_values(

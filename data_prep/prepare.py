@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import functools
 import logging
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 from data_prep import memory, schema
+from data_prep.buckets import categorical_fields
+from data_prep.criteo import NUMERIC_FIELDS
 from data_prep.description import describe
 from data_prep.encode import Encoder, row_bytes
 from data_prep.first_reading import check_statistics, read_labels
@@ -29,10 +30,13 @@ from data_prep.options import PrepareOptions
 from data_prep.output_folder import Workplace, new_folder
 from data_prep.pieces import Pieces
 from data_prep.pools import ExecutorChoice, Pools
+from data_prep.report import write_report
 from data_prep.run_identity import run_identity
 from data_prep.second_reading import write_splits
 from data_prep.split import Split, make_split
 from data_prep.statistics import LogStatistics
+from data_prep.statistics_file import write_statistics
+from data_prep.timing import RunClock, write_timing
 from data_prep.used_vocabulary import UsedVocabulary, fit_vocabulary
 from data_prep.zoo_layout import lay_out_for_zoo
 
@@ -48,18 +52,20 @@ def prepare(
     restart: bool = False,
     vocabulary_of: Path | None = None,
     executor: ExecutorChoice | None = None,
+    report: bool = False,
     chunk_bytes: int | None = None,
     file_rows: int = FILE_ROWS,
 ) -> schema.Schema:
     """Prepare the log at `inputs` (files, folders, globs; paths or URIs) into the new folder `output`.
 
     `vocabulary_of` is a prepared folder whose vocabulary and numeric columns are used: nothing is fitted to this log.
+    `report` draws report.html as well and writes timing.json, which tell of this run and not of the data alone.
     The folder appears under its name when it is complete; a run that was ended before is gone on with, unless
     `restart` begins anew. Raises FileNotFoundError, FileExistsError (an `output` that is there already, unless it is
     a prepared folder to `overwrite`), ValueError (bad input, or an ended run of other options or another log).
     """
     options = options or PrepareOptions()
-    started = time.monotonic()
+    clock = RunClock()
     executor = executor or ExecutorChoice()
     files = find_log(inputs)
     if executor.kind != "processes":  # workers elsewhere stand in other folders
@@ -72,11 +78,14 @@ def prepare(
             result = schema.read_schema(workplace.folder)
         else:
             with closing(Pools(executor)) as pools:
-                result = _make(files, options, given, workplace, pools, file_rows)
+                result = _make(files, options, given, workplace, pools, clock, file_rows)
             schema.write_schema(result, workplace.folder)
-    num_lines = result.source["lines"]
-    rate = num_lines / (time.monotonic() - started)
-    log.info("prepared %s: %s lines, %s rows/s", output, f"{num_lines:,}", f"{rate:,.0f}")
+    num_lines, timing = result.source["lines"], clock.stop()
+    log.info("prepared %s: %s lines, %s rows/s", output, f"{num_lines:,}", f"{num_lines / timing.seconds:,.0f}")
+    if report:
+        if timing.stages:  # else an ended run had done all but the name
+            write_timing(timing, output)
+        log.info("look at %s", write_report(output))
     return result
 
 
@@ -86,6 +95,7 @@ def _make(
     given: GivenVocabulary | None,
     workplace: Workplace,
     pools: Pools,
+    clock: RunClock,
     file_rows: int,
 ) -> schema.Schema:
     """Make all files of the folder but schema.json; returns its content."""
@@ -112,6 +122,9 @@ def _make(
             check_statistics(statistics, options, reading.name, workplace.folder, is_fitted=given is None)
             if not given:
                 vocabulary = fit_vocabulary(statistics, options, len(numeric), workplace.folder)  # now with counts
+        names = categorical_fields(options.integer_buckets)
+        write_statistics(statistics, NUMERIC_FIELDS, names, workplace.folder)
+        clock.stages, clock.workers = reading.seconds, num_workers
         return describe(reading, statistics, vocabulary, numeric, splits, options, workplace.folder)
 
 

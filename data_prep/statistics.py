@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from data_prep.buckets import categorical_columns
 from data_prep.counts import ValueCounts
-from data_prep.criteo import NUMERIC_FIELDS, Chunk, ParsedChunk
-from data_prep.kernels import Choice, choose_kernels
+from data_prep.criteo import NUMERIC_FIELDS, Chunk, LogRows, ParsedChunk
+from data_prep.kernels import Choice, Kernels, choose_kernels
+from data_prep.log_profile import NUM_BINS, ChunkSpans, Timeline
 from data_prep.split import TRAIN, Split
 
 
@@ -74,6 +75,8 @@ class ChunkCounts:
     integers: list[IntegerStatistics]  # a numeric field
     missing: list[int]  # a categorical field
     values: list[NDArray[np.uint64]]  # a categorical field: words of (value, count), see counts.py
+    bins: list[NDArray[np.int64]]  # a numeric field: see log_profile.py
+    spans: ChunkSpans  # of all kept rows
 
 
 @dataclass(frozen=True)
@@ -103,10 +106,19 @@ class ChunkCounter:
             ],
             missing=[num_missing for _, num_missing in counted],
             values=[words for words, _ in counted],
+            bins=_bins(kernels, rows, training),
+            spans=ChunkSpans.of(rows.row_numbers, rows.labels),
         )
 
 
-def count_lines(chunk: Chunk, parsed: ParsedChunk, training: NDArray[np.bool_], missing: list[int]) -> ChunkCounts:
+def _bins(kernels: Kernels, rows: LogRows, training: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
+    columns = zip(rows.integers, rows.integers_present, strict=True)
+    return [kernels.count_bins(integers, present, training) for integers, present in columns]
+
+
+def count_lines(
+    kernels: Kernels, chunk: Chunk, parsed: ParsedChunk, training: NDArray[np.bool_], missing: list[int]
+) -> ChunkCounts:
     """The counts that need no reading of their own: lines, rejects, training rows and their missing values."""
     return ChunkCounts(
         num_lines=chunk.num_lines,
@@ -116,6 +128,8 @@ def count_lines(chunk: Chunk, parsed: ParsedChunk, training: NDArray[np.bool_], 
         integers=[IntegerStatistics() for _ in NUMERIC_FIELDS],
         missing=missing,
         values=[np.empty(0, np.uint64) for _ in missing],
+        bins=_bins(kernels, parsed.rows, training),
+        spans=ChunkSpans.of(parsed.rows.row_numbers, parsed.rows.labels),
     )
 
 
@@ -128,6 +142,8 @@ class LogStatistics:
         self.num_training_rows = 0
         self.integers = [IntegerStatistics() for _ in NUMERIC_FIELDS]
         self.missing = [0] * num_categorical
+        self.bins = [np.zeros(NUM_BINS, np.int64) for _ in NUMERIC_FIELDS]
+        self.timeline = Timeline()
         self.values = ValueCounts(num_categorical, folder, counts_bytes)
 
     @property
@@ -142,4 +158,6 @@ class LogStatistics:
         self.num_training_rows += chunk.num_training_rows
         self.integers = [mine + theirs for mine, theirs in zip(self.integers, chunk.integers, strict=True)]
         self.missing = [mine + theirs for mine, theirs in zip(self.missing, chunk.missing, strict=True)]
+        self.bins = [mine + theirs for mine, theirs in zip(self.bins, chunk.bins, strict=True)]
+        self.timeline.add(chunk.spans)
         self.values.add(chunk.values)

@@ -71,6 +71,11 @@ LOG_KERNELS_API int64_t log_kernels_parse(const uint8_t* text, int64_t num_bytes
 LOG_KERNELS_API int64_t log_kernels_count(const uint32_t* values, const uint8_t* present, const uint8_t* chosen,
                                           int64_t num_rows, uint32_t* scratch, uint64_t* words, int64_t* num_missing);
 
+// log_profile.count_bins: in `counts` [1011] how many of the integers [num_rows] that are `present` and `chosen` are in each
+// bin.
+LOG_KERNELS_API void log_kernels_bins(const int64_t* integers, const uint8_t* present, const uint8_t* chosen,
+                                      int64_t num_rows, int64_t* counts);
+
 // lookup.encode_values: ids [num_rows, num_fields], int32 or int64 by `id_bytes`, of values and present
 // [num_fields, num_rows], columns `column_stride` cells apart.
 LOG_KERNELS_API void log_kernels_encode(const LogKernelsVocabulary* fields, int64_t num_fields,

@@ -68,7 +68,9 @@ def test_ticks_are_told_in_one_unit(unit, values, texts):
         (0.0123, "seconds", "12.3 ms"),
         (math.nan, "number", "–"),
         (1e-9, "number", "1e-09"),
-        (0, "percent", "0 %"),
+        (0, "percent", "0.00 %"),
+        (1, "percent", "100.00 %"),
+        (0.0000123, "percent", "0.0012 %"),
     ],
 )
 def test_numbers_as_people_read_them(value, unit, text):

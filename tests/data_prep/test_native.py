@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep import counts, criteo, lookup, native
+from data_prep import counts, criteo, log_profile, lookup, native
 from data_prep.criteo import MAX_LINE_BYTES, Chunk
 from data_prep.kernels import choose_kernels
 from data_prep.vocabulary import MISSING, FieldVocabulary
@@ -151,3 +151,11 @@ def test_a_missing_library_says_how_to_build_it(monkeypatch, tmp_path):
         assert not native.is_available()
     finally:
         native.load.cache_clear()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1) | st.integers(-20, 20), st.booleans(), st.booleans())))
+def test_integers_are_binned_alike(rows):
+    integers, present, chosen = (np.array(column) for column in zip(*rows, (0, False, False), strict=True))
+    columns = integers.astype(np.int64), present, chosen
+    assert np.array_equal(native.count_bins(*columns), log_profile.count_bins(*columns))

@@ -1,0 +1,80 @@
+"""timing.json: how long the preparation took, with what. It is no part of the data: schema.json does not name it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import resource
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+TIMING_FILE = "timing.json"
+_KIB = 1 << 10  # ru_maxrss is in KiB on Linux
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Of the process that finished the folder; after a restart, of what was left to do."""
+
+    finished: str  # UTC
+    seconds: float
+    stages: dict[str, float]  # seconds of each reading of the log
+    cpu_seconds: float  # of this process and the workers that it started here
+    peak_bytes: int  # resident memory of this process
+    worker_peak_bytes: int  # and of the largest worker
+    workers: int
+    cores: int
+    machine: str
+    python: str
+
+
+class RunClock:
+    """Started with the work; who works notes the readings of the log, and how many workers there were."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._cpu_before = _cpu_seconds()
+        self.stages: Mapping[str, float] = {}
+        self.workers = 1
+
+    def stop(self) -> Timing:
+        """What was taken since the start."""
+        return Timing(
+            finished=datetime.now(UTC).isoformat(timespec="seconds"),
+            seconds=time.monotonic() - self._started,
+            stages=dict(self.stages),
+            cpu_seconds=_cpu_seconds() - self._cpu_before,
+            peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB,
+            worker_peak_bytes=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * _KIB,
+            workers=self.workers,
+            cores=len(os.sched_getaffinity(0)),
+            machine=f"{platform.system()} {platform.machine()}",
+            python=platform.python_version(),
+        )
+
+
+def _cpu_seconds() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def write_timing(timing: Timing, folder: Path) -> None:
+    """Write the file."""
+    (folder / TIMING_FILE).write_text(json.dumps(asdict(timing), indent=1) + "\n", encoding="utf-8")
+
+
+def read_timing(folder: Path) -> Timing | None:
+    """The file, or None where there is none: a folder is whole without it. Raises ValueError where it is damaged."""
+    path = folder / TIMING_FILE
+    if not path.is_file():
+        return None
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return Timing(**content)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} is damaged ({error!r}); remove it and run the command again") from error
