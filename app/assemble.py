@@ -8,15 +8,17 @@ from pathlib import Path
 import numpy as np
 from mindspore import Parameter
 
-from app import checkpoint, parameters
+from app import parameters
 from app.checkpoint import ModelState
+from app.checkpoint_reading import open_state, read_once
 from app.config import Config
 from app.dense_optimizers import DenseOptimizers
 from app.device import dense_layer, deprecations_silenced
+from app.manifest import Manifest, read_manifest
 from app.stock_step import StockStep
 from app.tables import make_host_tables, pick_host_backend
 from app.tables.initial import initial_rows
-from app.tables.interface import DEEP, WIDE, TablesSpec
+from app.tables.interface import DEEP, WIDE, Snapshot, TablesSpec
 from app.tables.stock import StockTables
 from app.train_step import HostTablesScorer, HostTablesStep, TrainStep
 from app.wide_deep import WideDeep
@@ -33,18 +35,39 @@ class Parts:
 
     def state(self) -> ModelState:
         """Copies of all that a checkpoint keeps."""
-        dense = {name: parameter.asnumpy().copy() for name, parameter in self._dense().items()}
-        return ModelState(dense, self.step.tables.state())
+        return ModelState(self._dense_values(), self.step.tables.state())
+
+    def snapshot(self, changed_only: bool) -> tuple[dict[str, np.ndarray], Snapshot]:
+        """All that a checkpoint keeps as it is now, the rows (or the changed ones only) in a snapshot."""
+        return self._dense_values(), self.step.tables.snapshot(changed_only)
 
     def load_state(self, state: ModelState, step: int) -> None:
-        """Take over a checkpoint's state.
+        """Take over a state that is in memory.
 
         Raises ValueError naming what does not fit.
         """
         check_dense(state.dense, self._dense())
-        for name, parameter in self._dense().items():
-            parameters.write(parameter, state.dense[name])
         self.step.tables.load_state(state.tables, step)
+        self._write_dense(state.dense)
+
+    def restore(self, path: Path) -> Manifest:
+        """Take over the state of a checkpoint, reading each byte of it once.
+
+        Raises as `read_once`, and ValueError for what does not fit: then the tables are empty, all else is as before.
+        """
+        tables = self.step.tables
+        with tables.loading(read_manifest(path).step) as write:
+            manifest, dense = read_once(path, tables.spec, write)
+            check_dense(dense, self._dense())
+        self._write_dense(dense)
+        return manifest
+
+    def _dense_values(self) -> dict[str, np.ndarray]:
+        return {name: parameter.asnumpy().copy() for name, parameter in self._dense().items()}
+
+    def _write_dense(self, values: dict[str, np.ndarray]) -> None:
+        for name, parameter in self._dense().items():
+            parameters.write(parameter, values[name])
 
     def _dense(self) -> dict[str, Parameter]:
         return self.model.named_parameters() | self.optimizers.named_state()
@@ -95,14 +118,15 @@ def load_for_scoring(path: Path, config: Config, schema: Schema, batch_size: int
 
     Raises ValueError naming what does not fit.
     """
-    manifest, state = checkpoint.load(path)
     spec = table_spec(config, schema, tuple(field.name for field in schema.categorical))
     tables = make_host_tables(pick_host_backend(), spec, config.device.num_threads)
-    tables.load_state(state.tables, manifest.step)
+    with tables.loading(read_manifest(path).step) as write:
+        _, found = read_once(path, spec, write)
+    if not config.model.fold_numeric:
+        found = fold_numeric(open_state(path), spec, schema.num_numeric)
     model = make_model(config, schema)
     expected = model.named_parameters()
-    folded = state.dense if config.model.fold_numeric else fold_numeric(state, spec, schema.num_numeric)
-    dense = {name: array for name, array in folded.items() if name in expected}
+    dense = {name: array for name, array in found.items() if name in expected}
     check_dense(dense, expected)
     for name, parameter in expected.items():
         parameters.write(parameter, dense[name])
@@ -114,8 +138,8 @@ def fold_numeric(state: ModelState, spec: TablesSpec, num_numeric: int) -> dict[
     rows = initial_rows(spec.seed, np.arange(num_numeric), spec.embedding_dim, spec.initial_scale)
     weights = np.zeros((num_numeric, 1), np.float32)
     for saved, values in ((state.tables[DEEP], rows), (state.tables[WIDE], weights)):
-        touched = saved.row_ids < num_numeric
-        values[saved.row_ids[touched]] = saved.arrays["rows"][touched]
+        touched = np.flatnonzero(saved.row_ids < num_numeric)
+        values[saved.row_ids[touched]] = saved.read("rows", touched)
     first = state.dense["tower.matrix_0"]
     numeric_part, categorical_part = np.split(first, [num_numeric * spec.embedding_dim])
     return {

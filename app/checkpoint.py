@@ -6,28 +6,22 @@
 
 Files are written into `step-00001000.partial`, synced, and renamed; what has no manifest is ignored. A shard holds
 touched rows only: all others are their initial value, a function of the seed in the manifest. Row r is in shard
-r mod shards.
+r mod shards. A delta holds the rows that changed since its parent (`app/checkpoint_reading.py` puts them together).
 """
 
 from __future__ import annotations
 
-import functools
-import logging
-import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from app.array_file import read_arrays, write_arrays
-from app.disk import FileRecord, Progress, checksum, ignore, sync_folder
-from app.manifest import Manifest, read_manifest, use_an_older, write_manifest
-from app.metrics import merit
-from app.tables.interface import TableState
-
-log = logging.getLogger(__name__)
+from app.array_file import Column, column_of, write_arrays
+from app.disk import BLOCK_BYTES, Progress, ignore, sync_folder
+from app.manifest import Manifest, identify, write_manifest
+from app.tables.interface import Places, RowArray, TableSnapshot
 
 PARTIAL = ".partial"
 REPLACED = ".replaced"
@@ -42,6 +36,10 @@ class CheckpointOptions:
     Saved at each epoch's end, every `every_steps` steps and after `every_minutes` minutes (0 is never), and where an
     evaluation within an epoch is the best so far. The newest `keep_last` and the `keep_best` best by `eval.metric`
     on `valid` stay; `keep_last` 0 keeps all. `integrated` writes one file a table, else `shards` files a table.
+
+    `delta` writes only the rows that changed since the checkpoint before; after `full_every` - 1 of them comes a full
+    one. With `compact` the training writes no full one but the first: of the checkpoints that stay the oldest is made
+    full from the files, when `full_every` older ones are there for its sake alone.
     """
 
     dir: str = ""
@@ -51,6 +49,9 @@ class CheckpointOptions:
     keep_best: int = 1
     integrated: bool = True
     shards: int = 1
+    delta: bool = False
+    full_every: int = 10
+    compact: bool = False
 
     def __post_init__(self) -> None:
         for name in ("every_steps", "every_minutes", "keep_last", "keep_best"):
@@ -58,6 +59,10 @@ class CheckpointOptions:
                 raise ValueError(f"checkpoint.{name} must be 0 or more, and finite; found {getattr(self, name)}")
         if self.shards < 1:
             raise ValueError(f"checkpoint.shards must be 1 or more, found {self.shards}")
+        if self.full_every < 1:
+            raise ValueError(f"checkpoint.full_every must be 1 or more, found {self.full_every}")
+        if self.compact and not self.delta:
+            raise ValueError("checkpoint.compact=true needs checkpoint.delta=true, which is false")
         if self.integrated and self.shards > 1:
             raise ValueError(f"checkpoint.shards={self.shards} needs checkpoint.integrated=false, which is true")
 
@@ -67,12 +72,17 @@ class ModelState:
     """All that a run has to keep: `dense` arrays by name, and the touched rows of each table."""
 
     dense: dict[str, np.ndarray]
-    tables: dict[str, TableState]
+    tables: Mapping[str, TableSnapshot]
 
 
 def step_name(step: int) -> str:
     """The folder of the checkpoint after `step` steps."""
     return f"step-{step:08d}"
+
+
+def shard_name(table: str, shard: int, shards: int) -> str:
+    """The file of one shard of one table."""
+    return f"{table}-{shard}-of-{shards}.safetensors"
 
 
 def save(folder: Path, state: ModelState, manifest: Manifest, num_shards: int = 1, progress: Progress = ignore) -> Path:
@@ -92,13 +102,35 @@ def save(folder: Path, state: ModelState, manifest: Manifest, num_shards: int = 
 
 def _write_files(partial: Path, state: ModelState, manifest: Manifest, num_shards: int, progress: Progress) -> None:
     """Write and sync all files of a checkpoint into the empty folder `partial`, the manifest last."""
-    contents: dict[str, Callable[[], dict[str, np.ndarray]]] = {DENSE: lambda: state.dense}
+    dense = {name: column_of(array) for name, array in state.dense.items()}
+    files = {DENSE: write_arrays(partial / DENSE, dense, progress)}
     for table, rows in state.tables.items():
         for shard in range(num_shards):
-            contents[shard_name(table, shard, num_shards)] = functools.partial(_shard_arrays, rows, shard, num_shards)
-    files = {name: write_arrays(partial / name, arrays(), progress) for name, arrays in contents.items()}
-    write_manifest(partial, replace(manifest, shards=dict.fromkeys(state.tables, num_shards), files=files))
+            name = shard_name(table, shard, num_shards)
+            files[name] = write_arrays(partial / name, _shard_columns(rows, shard, num_shards), progress)
+    shards = dict.fromkeys(state.tables, num_shards)
+    write_manifest(partial, identify(replace(manifest, shards=shards, files=files)))
     sync_folder(partial)
+
+
+def _shard_columns(rows: TableSnapshot, shard: int, num_shards: int) -> dict[str, Column]:
+    places: Places = slice(None) if num_shards == 1 else np.flatnonzero(rows.row_ids % num_shards == shard)
+    row_ids = rows.row_ids[places]
+    columns = {ROW_IDS: column_of(row_ids)}
+    for name, array in rows.layout.items():
+        columns[name] = _column_of_rows(rows, name, array, places, row_ids.size)
+    return columns
+
+
+def _column_of_rows(rows: TableSnapshot, name: str, array: RowArray, places: Places, num_rows: int) -> Column:
+    rows_at_once = max(1, BLOCK_BYTES // (array.width * np.dtype(array.dtype).itemsize))
+
+    def pieces() -> Iterator[np.ndarray]:
+        for start in range(0, num_rows, rows_at_once):
+            piece = slice(start, min(start + rows_at_once, num_rows))
+            yield np.ascontiguousarray(rows.read(name, piece if isinstance(places, slice) else places[piece]))
+
+    return Column(array.dtype, (num_rows, array.width), pieces)
 
 
 def clear_leftovers(folder: Path) -> None:
@@ -123,112 +155,3 @@ def _put_in_place(partial: Path, final: Path) -> None:
         raise
     sync_folder(final.parent)
     shutil.rmtree(replaced, ignore_errors=True)
-
-
-def load(checkpoint: Path, progress: Progress = ignore) -> tuple[Manifest, ModelState]:
-    """One checkpoint with every file's checksum verified.
-
-    Raises as `verify`.
-    """
-    manifest = verify(checkpoint, progress)
-    tables = {}
-    for table, shards in manifest.shards.items():
-        parts = [read_arrays(checkpoint / shard_name(table, shard, shards)) for shard in range(shards)]
-        tables[table] = _join_shards(parts)
-    return manifest, ModelState(read_arrays(checkpoint / DENSE), tables)
-
-
-def verify(checkpoint: Path, progress: Progress = ignore) -> Manifest:
-    """The manifest of a checkpoint whose files all have the size and checksum that it says.
-
-    Raises as `read_manifest`, and ValueError naming the file that is missing or differs, with what was found and
-    expected.
-    """
-    manifest = read_manifest(checkpoint)
-    for name, expected in manifest.files.items():
-        _verify_file(checkpoint / name, expected, progress)
-    return manifest
-
-
-def step_folders(folder: Path) -> list[Path]:
-    """What lies below `folder` under a checkpoint's name, whole or not, oldest step first."""
-    named = (path for path in folder.glob("step-*") if re.fullmatch(r"step-\d+", path.name))
-    return sorted(named, key=lambda path: int(path.name.removeprefix("step-")))
-
-
-def whole_checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints below `folder` that have a readable manifest, oldest step first."""
-    whole = []
-    for path in step_folders(folder):
-        try:
-            read_manifest(path)
-        except (FileNotFoundError, ValueError):
-            continue
-        whole.append(path)
-    return whole
-
-
-def best_or_newest(folder: Path, metric: str) -> Path:
-    """The checkpoint with the best `metric` on `valid`; the newest where none was evaluated.
-
-    Raises FileNotFoundError where there is no whole checkpoint.
-    """
-    whole = whole_checkpoints(folder)
-    if not whole:
-        raise FileNotFoundError(f"no whole checkpoint in {folder}; train first: make train")
-    return [*best_first(whole, metric), whole[-1]][0]
-
-
-def best_first(checkpoints: list[Path], metric: str) -> list[Path]:
-    """Those that were evaluated on `valid`, the best `metric` first, the newer first where it is equal."""
-    measured = [(read_manifest(path).metrics, path) for path in checkpoints]
-    scored = [(merit(metric, metrics[metric]), path) for metrics, path in measured if metric in metrics]
-    return [path for _, path in sorted(scored, reverse=True)]
-
-
-def remove_old(folder: Path, keep_last: int, keep_best: int, metric: str) -> None:
-    """Delete all but the newest `keep_last` and the best `keep_best` checkpoints; `keep_last` 0 keeps all."""
-    whole = whole_checkpoints(folder)
-    if keep_last:
-        kept = best_first(whole, metric)[:keep_best]
-        for path in whole[:-keep_last]:
-            if path not in kept:
-                # Renamed first: what a kill leaves of it is no checkpoint.
-                shutil.rmtree(path.rename(path.with_suffix(PARTIAL)))
-
-
-def shard_name(table: str, shard: int, shards: int) -> str:
-    """The file of one shard of one table."""
-    return f"{table}-{shard}-of-{shards}.safetensors"
-
-
-def _verify_file(path: Path, expected: FileRecord, progress: Progress) -> None:
-    if not path.is_file():
-        raise ValueError(f"checkpoint file {path} is missing; {use_an_older(path.parent)}")
-    if path.stat().st_size != expected["size_bytes"]:
-        raise ValueError(
-            f"checkpoint file {path} has {path.stat().st_size} bytes, expected {expected['size_bytes']}; "
-            f"{use_an_older(path.parent)}"
-        )
-    found = checksum(path, progress)
-    if found != expected["checksum"]:
-        raise ValueError(
-            f"checkpoint file {path} is damaged: checksum {found}, expected {expected['checksum']}; "
-            f"{use_an_older(path.parent)}"
-        )
-
-
-def _shard_arrays(rows: TableState, shard: int, num_shards: int) -> dict[str, np.ndarray]:
-    if num_shards == 1:
-        return {ROW_IDS: rows.row_ids, **rows.arrays}
-    chosen = rows.row_ids % num_shards == shard
-    return {ROW_IDS: rows.row_ids[chosen], **{name: array[chosen] for name, array in rows.arrays.items()}}
-
-
-def _join_shards(parts: list[dict[str, np.ndarray]]) -> TableState:
-    if len(parts) == 1:
-        return TableState(parts[0].pop(ROW_IDS), parts[0])
-    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    row_ids = joined.pop(ROW_IDS)
-    order = np.argsort(row_ids, kind="stable")
-    return TableState(row_ids[order], {name: array[order] for name, array in joined.items()})

@@ -6,12 +6,14 @@ import argparse
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from safetensors import safe_open
 from tqdm import tqdm
 
-from app import checkpoint
+from app.array_file import read_places
+from app.checkpoint import ROW_IDS, step_name
+from app.checkpoint_reading import Link, chain_bytes, chain_files, chain_of, verify
 from app.identity import check_same_inputs
 from app.manifest import Manifest, read_manifest
+from app.retention import compact, rewrite, step_folders
 from app.run_folder import run_checkpoints
 from app.tables.interface import DEEP, STATE_ARRAYS
 from data_prep.schema import read_schema
@@ -40,6 +42,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     action.add_argument("--shards", type=int, required=True, metavar="N", help="files a table")
     action.set_defaults(command=_reshard)
 
+    action = _with_checkpoint(actions, "compact", "make one that holds changes only a full one, in its place")
+    action.set_defaults(command=_compact)
+
     action = _with_checkpoint(actions, "export-rows", "write (field, value, row, vector) to Parquet")
     action.add_argument("output", type=Path, metavar="FILE", help="the Parquet file")
     action.add_argument("--table", choices=tuple(STATE_ARRAYS), default=DEEP, help="which table (deep)")
@@ -57,7 +62,7 @@ def _with_checkpoint(
 
 def _list(arguments: argparse.Namespace) -> None:
     folder = arguments.folder or run_checkpoints(arguments.run)
-    paths = checkpoint.step_folders(folder)
+    paths = step_folders(folder)
     if not paths:
         raise FileNotFoundError(f"no checkpoint in {folder}")
     for path in paths:
@@ -66,14 +71,15 @@ def _list(arguments: argparse.Namespace) -> None:
 
 def _one_line(path: Path) -> str:
     try:
-        manifest = read_manifest(path)
+        manifest = chain_of(path)[-1].manifest
     except (FileNotFoundError, ValueError) as error:
         return f"not whole: {error}"
     auc = f"{manifest.metrics['auc']:.6f}" if "auc" in manifest.metrics else "-"
     shards = max(manifest.shards.values(), default=0)
+    kind = f"changes since step {manifest.parent['step']}" if manifest.parent else "full"
     return (
         f"epoch {manifest.last_epoch:>3}  {manifest.size_bytes / 2**20:>10,.1f} MiB  {shards:>3} files a table  "
-        f"AUC {auc}"
+        f"AUC {auc}  {kind}"
     )
 
 
@@ -85,33 +91,34 @@ def _show(arguments: argparse.Namespace) -> None:
         f"  the next batch is number {manifest.epoch_step + 1} of epoch {manifest.epoch}, after {manifest.step} steps"
     )
     print(f"  seed {manifest.config['train']['seed']}, trained on {manifest.dataset}")
+    for link in chain_of(path)[:-1]:
+        print(f"  goes on from {link.path.name}, {link.manifest.size_bytes:,} bytes")
+    rows = "rows that changed" if manifest.parent else "touched rows"
     for table, shards in manifest.shards.items():
-        names = [checkpoint.shard_name(table, shard, shards) for shard in range(shards)]
-        rows = sum(_num_rows(path / name) for name in names)
-        print(f"  {table} table: {rows:,} touched rows of {manifest.data['vocabulary_size']:,}, in {shards} files")
+        count = _num_rows(Link(path, manifest), table)
+        print(f"  {table} table: {count:,} {rows} of {manifest.data['vocabulary_size']:,}, in {shards} files")
     for name, value in manifest.metrics.items():
         print(f"  {name} on valid: {value:.6g}")
     for name, record in manifest.files.items():
         print(f"  {record['checksum']}  {record['size_bytes']:>14,}  {name}")
 
 
-def _num_rows(path: Path) -> int:
-    with safe_open(path, framework="numpy") as file:
-        return int(file.get_slice(checkpoint.ROW_IDS).get_shape()[0])
+def _num_rows(link: Link, table: str) -> int:
+    return sum(read_places(link.path / name)[ROW_IDS].shape[0] for name in link.table_files(table))
 
 
 def _verify(arguments: argparse.Namespace) -> None:
-    manifest = verify_with_bar(arguments.checkpoint)
-    print(
-        f"{arguments.checkpoint}: whole, {len(manifest.files)} files, {manifest.size_bytes:,} bytes with the checksums "
-        "that the manifest says"
-    )
+    verify_with_bar(arguments.checkpoint)
+    chain = chain_of(arguments.checkpoint)
+    count = f"{len(chain)} checkpoints, " if len(chain) > 1 else ""
+    count += f"{len(list(chain_files(chain)))} files, {chain_bytes(chain):,} bytes"
+    print(f"{arguments.checkpoint}: whole, {count} with the checksums that the manifests say")
 
 
 def verify_with_bar(path: Path) -> Manifest:
-    """`checkpoint.verify` with a progress bar."""
-    with byte_bar("verify", read_manifest(path).size_bytes) as bar:
-        return checkpoint.verify(path, bar.update)
+    """`checkpoint_reading.verify` with a progress bar."""
+    with byte_bar("verify", chain_bytes(chain_of(path))) as bar:
+        return verify(path, bar.update)
 
 
 def byte_bar(title: str, total: int) -> AbstractContextManager[tqdm]:
@@ -130,14 +137,23 @@ def reshard(path: Path, folder: Path, num_shards: int) -> Path:
     """
     if num_shards < 1:
         raise ValueError(f"a table has 1 file or more, found --shards {num_shards}")
-    manifest = read_manifest(path)
-    target = folder / checkpoint.step_name(manifest.step)
+    target = folder / step_name(read_manifest(path).step)
     if target.exists():
         raise FileExistsError(f"{target} is there already; give another folder, or remove it")
-    with byte_bar("read", manifest.size_bytes) as bar:
-        manifest, state = checkpoint.load(path, bar.update)
-    with byte_bar("write", manifest.size_bytes) as bar:
-        return checkpoint.save(folder, state, manifest, num_shards, bar.update)
+    verify_with_bar(path)
+    with byte_bar("write", chain_bytes(chain_of(path))) as bar:
+        return rewrite(path, folder, num_shards, bar.update)
+
+
+def _compact(arguments: argparse.Namespace) -> None:
+    path: Path = arguments.checkpoint
+    manifest = read_manifest(path)
+    if manifest.parent is None:
+        print(f"{path} is a full checkpoint already")
+        return
+    with byte_bar("compact", 2 * chain_bytes(chain_of(path))) as bar:
+        compact(path, max(manifest.shards.values(), default=1), bar.update)
+    print(f"{path} is a full checkpoint now")
 
 
 def _export_rows(arguments: argparse.Namespace) -> None:

@@ -3,7 +3,7 @@
 Touched rows only: one that was never updated holds its random initial value. Rows without a value of their own (those
 of values out of the vocabulary, and of looked-up numeric fields) have value null.
 
-Letters: D embedding width (1 in the wide table), T touched rows.
+Letters: D embedding width (1 in the wide table).
 """
 
 from __future__ import annotations
@@ -14,11 +14,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from safetensors import safe_open
 from tqdm import tqdm
 
-from app.checkpoint import ROW_IDS, shard_name
-from app.manifest import read_manifest
+from app.checkpoint_reading import FileTable, chain_of
 from data_prep.schema import VOCABULARY_FILE, Schema
 
 GROUP_ROWS = 1 << 16  # rows at a time, and a row group
@@ -29,15 +27,16 @@ def export_rows(checkpoint: Path, table: str, dataset: Path, schema: Schema, out
 
     Raises ValueError where the vocabulary does not name every touched row.
     """
-    row_ids, rows = read_rows(checkpoint, table)
+    saved = FileTable(chain_of(checkpoint), table)
+    row_ids, width = saved.row_ids, saved.layout["rows"].width
     partial = output.with_name(f"{output.name}.partial")
     written = 0
     with (
         tqdm(total=len(row_ids), desc="export", unit="row", unit_scale=True, mininterval=0.5) as bar,
-        pq.ParquetWriter(partial, _parquet_schema(rows.shape[1])) as writer,
+        pq.ParquetWriter(partial, _parquet_schema(width)) as writer,
     ):
         for names in _names_of_rows(dataset, schema):
-            found = _touched(names, row_ids, rows)
+            found = _touched(names, saved)
             writer.write_table(found)
             written += found.num_rows
             bar.update(found.num_rows)
@@ -49,19 +48,6 @@ def export_rows(checkpoint: Path, table: str, dataset: Path, schema: Schema, out
         )
     partial.replace(output)
     return written
-
-
-def read_rows(checkpoint: Path, table: str) -> tuple[np.ndarray, np.ndarray]:
-    """Ids [T], ascending, and rows [T, D] of a table, without its optimizer's state."""
-    shards = read_manifest(checkpoint).shards[table]
-    ids, rows = [], []
-    for shard in range(shards):
-        with safe_open(checkpoint / shard_name(table, shard, shards), framework="numpy") as file:
-            ids.append(file.get_tensor(ROW_IDS))
-            rows.append(file.get_tensor("rows"))
-    row_ids = np.concatenate(ids)
-    order = np.argsort(row_ids, kind="stable")
-    return row_ids[order], np.concatenate(rows)[order]
 
 
 def _parquet_schema(width: int) -> pa.Schema:
@@ -92,13 +78,14 @@ def _names_of_rows(dataset: Path, schema: Schema) -> Iterator[pa.Table]:
         yield pa.Table.from_batches([batch]).rename_columns(["field", "value", "row"])
 
 
-def _touched(names: pa.Table, row_ids: np.ndarray, rows: np.ndarray) -> pa.Table:
-    """Those of `names` whose rows are among the T `row_ids`, with their vectors."""
+def _touched(names: pa.Table, saved: FileTable) -> pa.Table:
+    """Those of `names` whose rows are among the touched ones, with their vectors."""
+    row_ids, width = saved.row_ids, saved.layout["rows"].width
     wanted = names["row"].to_numpy()
     places = np.searchsorted(row_ids, wanted)
     found = np.zeros(len(wanted), bool)
     inside = places < len(row_ids)
     found[inside] = row_ids[places[inside]] == wanted[inside]
-    vectors = pa.FixedSizeListArray.from_arrays(pa.array(rows[places[found]].reshape(-1)), rows.shape[1])
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(saved.read("rows", places[found]).reshape(-1)), width)
     columns = names.filter(pa.array(found)).append_column("vector", vectors)
-    return columns.cast(_parquet_schema(rows.shape[1]))
+    return columns.cast(_parquet_schema(width))

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import xxhash
 
 from app.disk import FileRecord, write_file
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+READABLE_VERSIONS = (2, 3)  # 2 knew no deltas: its checkpoints are full ones
 MANIFEST = "manifest.json"
+
+
+class ParentRecord(TypedDict):
+    """The checkpoint that a delta goes on from."""
+
+    step: int
+    id: str
 
 
 @dataclass(frozen=True)
@@ -22,8 +30,9 @@ class Manifest:
     `step` counts from the start of the run, `epoch_step` from the start of `epoch` (1, 2, …): the next batch
     is number `epoch_step` (0, 1, …) of that epoch. `metrics` are those of `valid`, where it was evaluated then;
     `selection` is what the evaluations before decide (`app.selection.SelectionState`).
-    `data` identifies the prepared folder, `dataset` says where it was. `shards` by table, and `files` by name with
-    size and checksum, are filled in by `save`.
+    `data` identifies the prepared folder, `dataset` says where it was. `parent` is None in a full checkpoint. `shards`
+    by table, and `files` by name with size and checksum, are filled in by `save`; so is `id`, which stands for the
+    state: it stays when the same state is written with other shards, or full where it was a delta.
     """
 
     step: int
@@ -36,7 +45,13 @@ class Manifest:
     selection: dict[str, Any] = field(default_factory=dict)
     shards: dict[str, int] = field(default_factory=dict)
     files: dict[str, FileRecord] = field(default_factory=dict)
+    parent: ParentRecord | None = None
+    id: str = ""
     format_version: int = FORMAT_VERSION
+
+    def as_full(self) -> Manifest:
+        """The manifest of the same state as a full checkpoint, before its files are known."""
+        return replace(self, parent=None, shards={}, files={})
 
     @property
     def last_epoch(self) -> int:
@@ -47,6 +62,14 @@ class Manifest:
     def size_bytes(self) -> int:
         """Of all files but the manifest."""
         return sum(record["size_bytes"] for record in self.files.values())
+
+
+def identify(manifest: Manifest) -> Manifest:
+    """The manifest with an id, if it has none yet: it depends on all bytes of the state."""
+    if manifest.id:
+        return manifest
+    content = {"step": manifest.step, "files": manifest.files, "parent": manifest.parent}
+    return replace(manifest, id=_checksum(content))
 
 
 def write_manifest(checkpoint: Path, manifest: Manifest) -> None:
@@ -67,15 +90,16 @@ def read_manifest(checkpoint: Path) -> Manifest:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         version = content["format_version"]
-        if version == FORMAT_VERSION:
+        if version in READABLE_VERSIONS:
             said, found = content.pop("checksum"), _checksum(content)
             if said == found:
-                return Manifest(**content)
+                return identify(Manifest(**{**content, "format_version": FORMAT_VERSION}))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is damaged ({error!r}); {use_an_older(checkpoint)}") from error
-    if version == FORMAT_VERSION:
+    if version in READABLE_VERSIONS:
         raise ValueError(f"{path} is damaged: checksum {found}, expected {said}; {use_an_older(checkpoint)}")
-    raise ValueError(f"{path} has format version {version}, this program reads {FORMAT_VERSION}")
+    readable = " and ".join(map(str, READABLE_VERSIONS))
+    raise ValueError(f"{path} has format version {version}, this program reads {readable}")
 
 
 def use_an_older(checkpoint: Path) -> str:

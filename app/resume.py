@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app import checkpoint
+from app.checkpoint_reading import verify
 from app.identity import first_difference, kept_settings
+from app.retention import step_folders
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Found:
 def find_newest(folder: Path, identity: dict[str, Any]) -> Found:
     """Look below `folder` for the newest checkpoint of the run with this `identity`, reading every byte of it."""
     refused: dict[Path, str] = {}
-    for path in reversed(checkpoint.step_folders(folder)):
+    for path in reversed(step_folders(folder)):
         try:
             check_usable(path, identity)
         except (ValueError, OSError) as error:
@@ -32,8 +33,8 @@ def find_newest(folder: Path, identity: dict[str, Any]) -> Found:
 
 
 def check_usable(path: Path, identity: dict[str, Any]) -> None:
-    """Raise as `checkpoint.verify`, and ValueError where the checkpoint is of a run with other settings or data."""
-    manifest = checkpoint.verify(path)
+    """Raise as `verify`, and ValueError where the checkpoint is of a run with other settings or data."""
+    manifest = verify(path)
     difference = first_difference({"config": kept_settings(manifest.config), "data": manifest.data}, identity)
     if difference:
         raise ValueError(f"{path} is of another run: {difference}")

@@ -24,7 +24,7 @@ from typing import IO, Any
 
 import yaml
 
-from app import checkpoint
+from app.checkpoint import clear_leftovers
 from app.config import Config
 from app.evaluation_file import forget_evaluations, write_evaluation
 from app.event_file import EventFile
@@ -32,6 +32,7 @@ from app.identity import first_difference, identity
 from app.log_file import LogFile
 from app.manifest import Manifest, read_manifest
 from app.resume import find_newest
+from app.retention import best_or_newest, whole_checkpoints
 from data_prep import settings
 from data_prep.folder_lock import FolderInUse, lock_folder
 from data_prep.schema import Schema
@@ -136,7 +137,7 @@ def open_run(base: Path, rank: int, config: Config, schema: Schema) -> tuple[Run
             locks.enter_context(_lock(checkpoints))
         if path.exists():
             locks.enter_context(_lock(path))
-            checkpoint.clear_leftovers(checkpoints)
+            clear_leftovers(checkpoints)
         plan = make_plan(path, config, schema)
         if plan.kind == "new" and config.checkpoint.dir:
             _check_no_foreign_checkpoints(checkpoints, plan.reason)
@@ -155,7 +156,7 @@ def open_run(base: Path, rank: int, config: Config, schema: Schema) -> tuple[Run
 
 def _check_no_foreign_checkpoints(folder: Path, reason: str) -> None:
     """A folder of the user's own stays where it is when a run is renamed; two runs in it could not be told apart."""
-    whole = checkpoint.whole_checkpoints(folder)
+    whole = whole_checkpoints(folder)
     if whole:
         raise ValueError(
             f"a new run starts ({reason}), but checkpoint.dir={folder} holds checkpoints of another one, up to "
@@ -227,7 +228,7 @@ def best_of_run(run_path: Path) -> Path:
 
     Raises FileNotFoundError where there is no run, or no whole checkpoint of it.
     """
-    return checkpoint.best_or_newest(run_checkpoints(run_path), run_config(run_path).eval.metric)
+    return best_or_newest(run_checkpoints(run_path), run_config(run_path).eval.metric)
 
 
 def _describe(run: RunFolder, config: Config, schema: Schema) -> None:

@@ -8,13 +8,14 @@ import math
 import time
 from pathlib import Path
 
-from app import checkpoint
 from app.assemble import Parts
+from app.checkpoint import save
 from app.config import Config
 from app.identity import data_identity
 from app.manifest import Manifest
 from app.metrics import Metrics, defined
 from app.progress import Position
+from app.retention import remove_old
 from app.run_folder import RunFolder, checkpoint_folder
 from app.selection import Selection
 from app.stopping import StopRequest
@@ -60,8 +61,7 @@ class Saver:
 
         Raises ValueError where it is damaged or does not fit.
         """
-        manifest, state = checkpoint.load(path)
-        self._parts.load_state(state, manifest.step)
+        manifest = self._parts.restore(path)
         self._selection.load_state(manifest.selection)
         self.saved = Position(manifest.step, manifest.epoch, manifest.epoch_step)
         log.info("going on from %s: epoch %d, step %d of it", path, manifest.epoch, manifest.epoch_step + 1)
@@ -115,8 +115,8 @@ class Saver:
         state = self._parts.state()
         sizes = table_statistics(state.tables, self._schema.vocabulary_size)
         self._run.append_metrics(step=position.step, epoch=manifest.last_epoch, **sizes)
-        path = checkpoint.save(folder, state, manifest, options.shards)
-        checkpoint.remove_old(folder, options.keep_last, options.keep_best, self._config.eval.metric)
+        path = save(folder, state, manifest, options.shards)
+        remove_old(folder, options, self._config.eval.metric)
         return path
 
     def _next_timed_save(self) -> float:

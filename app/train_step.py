@@ -13,6 +13,8 @@ Letters: B batch size, n rows of this batch (n < B only in an epoch's last), C f
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -27,7 +29,17 @@ from app.device_graph import DeviceGraph, ForwardBackward
 from app.losses import l2_loss
 from app.not_finite import Place, batch_places, describe_not_finite
 from app.profile import LOOKUP, HostProfile, KernelProfile
-from app.tables.interface import HostTables, RowGradients, Rows, TablesSpec, TableState, UniqueIds
+from app.tables.interface import (
+    HostTables,
+    RowGradients,
+    Rows,
+    Snapshot,
+    TableSnapshot,
+    TablesSpec,
+    TableState,
+    UniqueIds,
+    WriteRows,
+)
 from app.wide_deep import WideDeep
 
 
@@ -53,8 +65,16 @@ class StepTables(Protocol):
         """See `HostTables.state`."""
         ...
 
-    def load_state(self, state: dict[str, TableState], step: int) -> None:
+    def snapshot(self, changed_only: bool) -> Snapshot:
+        """See `HostTables.snapshot`."""
+        ...
+
+    def load_state(self, state: Mapping[str, TableSnapshot], step: int) -> None:
         """See `HostTables.load_state`."""
+        ...
+
+    def loading(self, step: int) -> AbstractContextManager[WriteRows]:
+        """See `HostTables.loading`."""
         ...
 
 

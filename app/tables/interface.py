@@ -217,7 +217,7 @@ class HostTables(Protocol):
         """
         ...
 
-    def load_state(self, state: Mapping[str, TableState], step: int) -> None:
+    def load_state(self, state: Mapping[str, TableSnapshot], step: int) -> None:
         """Forget everything, then take over `state` and the step count.
 
         Raises ValueError for arrays that do not fit the tables or are not finite, before anything is forgotten.
@@ -225,11 +225,11 @@ class HostTables(Protocol):
         ...
 
 
-def write_state(write: WriteRows, state: Mapping[str, TableState]) -> None:
+def write_state(write: WriteRows, state: Mapping[str, TableSnapshot]) -> None:
     """Write all rows of a state."""
     for table, saved in state.items():
-        for name, values in saved.arrays.items():
-            write(table, name, saved.row_ids, values)
+        for name in saved.layout:
+            write(table, name, saved.row_ids, saved.read(name, slice(None)))
 
 
 def check_ids(ids: np.ndarray, spec: TablesSpec) -> None:
@@ -277,26 +277,27 @@ def check_gradients_shape(gradients: RowGradients, unique: UniqueIds, spec: Tabl
         raise ValueError(f"the scale of the row gradients must be finite, found {gradients.scale}")
 
 
-def check_state(state: Mapping[str, TableState], spec: TablesSpec) -> None:
+def check_state(state: Mapping[str, TableSnapshot], spec: TablesSpec) -> None:
     """Raise ValueError unless each table's rows fit `spec`, ascend and are finite; names table, array and row."""
     for table, saved in state.items():
-        check_table(table, saved, spec)
-        for name, array in saved.arrays.items():
+        check_table(table, saved.row_ids, saved.layout, spec)
+        for name in saved.layout:
+            array = saved.read(name, slice(None))
             if len(array) != saved.row_ids.size:
                 raise ValueError(f"{table} {name} must have {saved.row_ids.size} rows, found {_describe(array)}")
             check_finite(table, name, saved.row_ids, array)
 
 
-def check_table(table: str, saved: TableSnapshot, spec: TablesSpec) -> None:
+def check_table(table: str, row_ids: np.ndarray, layout: dict[str, RowArray], spec: TablesSpec) -> None:
     """Raise ValueError unless the rows of a table fit `spec`: its arrays with their widths, and ids that ascend."""
     if table not in (WIDE, DEEP):
         raise ValueError(f"unknown table {table!r} in the state; known: {WIDE}, {DEEP}")
-    _check_row_ids(saved.row_ids, table, spec)
-    layout, rows = spec.layout(table), saved.row_ids.size
-    if set(saved.layout) != set(layout):
-        raise ValueError(f"{table} state must have the arrays {', '.join(layout)}; found {', '.join(saved.layout)}")
-    for name, found in saved.layout.items():
-        expected = layout[name]
+    _check_row_ids(row_ids, table, spec)
+    known, rows = spec.layout(table), row_ids.size
+    if set(layout) != set(known):
+        raise ValueError(f"{table} state must have the arrays {', '.join(known)}; found {', '.join(layout)}")
+    for name, found in layout.items():
+        expected = known[name]
         if found != expected:
             raise ValueError(
                 f"{table} {name} must be {expected.dtype} {[rows, expected.width]}, "

@@ -21,6 +21,7 @@ from app.tables.interface import (
     WIDE,
     RowGradients,
     Rows,
+    TableSnapshot,
     TablesSpec,
     TableState,
     UniqueIds,
@@ -329,7 +330,7 @@ class NativeTables:
             self._mark_changed(self._snapshot.changed_slots)
         self._snapshot = None
 
-    def load_state(self, state: Mapping[str, TableState], step: int) -> None:
+    def load_state(self, state: Mapping[str, TableSnapshot], step: int) -> None:
         """See `HostTables.load_state`; after a MemoryError the tables are empty."""
         check_state(state, self.spec)
         with self.loading(step) as write:

@@ -18,6 +18,7 @@ from app.tables.interface import (
     WIDE,
     RowGradients,
     Rows,
+    TableSnapshot,
     TablesSpec,
     TableState,
     UniqueIds,
@@ -128,7 +129,7 @@ class ReferenceTables:
         """See `HostTables.snapshot`."""
         return copied_snapshot(self._changed, self._touched, changed_only, self._state_of)
 
-    def load_state(self, state: Mapping[str, TableState], step: int) -> None:
+    def load_state(self, state: Mapping[str, TableSnapshot], step: int) -> None:
         """See `HostTables.load_state`."""
         check_state(state, self.spec)
         with self.loading(step) as write:

@@ -27,6 +27,7 @@ from app.device import deprecations_silenced
 from app.tables.interface import (
     DEEP,
     STATE_ARRAYS,
+    TableSnapshot,
     TablesSpec,
     TableState,
     UniqueIds,
@@ -209,7 +210,7 @@ class StockTables:
         """See `HostTables.snapshot`."""
         return copied_snapshot(self.changed, self.touched, changed_only, self._state_of)
 
-    def load_state(self, state: Mapping[str, TableState], step: int) -> None:
+    def load_state(self, state: Mapping[str, TableSnapshot], step: int) -> None:
         """See `HostTables.load_state`."""
         check_state(state, self.spec)
         with self.loading(step) as write:

@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 
 from app import checkpoint
-from app.checkpoint import ModelState
+from app.checkpoint import CheckpointOptions, ModelState
+from app.checkpoint_reading import load
 from app.manifest import MANIFEST, Manifest, read_manifest
+from app.retention import best_or_newest, remove_old, whole_checkpoints
 from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, TableState
 
 
@@ -45,7 +47,7 @@ def saved(tmp_path):
 
 def test_what_is_loaded_is_what_was_saved(saved):
     assert saved.name == "step-00000003"
-    manifest, state = checkpoint.load(saved)
+    manifest, state = load(saved)
     assert_same(state, make_state())
     assert (manifest.step, manifest.epoch, manifest.epoch_step) == (3, 1, 3)
     assert manifest.config == {"train": {"seed": 1}}
@@ -64,12 +66,12 @@ def test_tables_without_a_touched_row(tmp_path):
         for table, names in STATE_ARRAYS.items()
     }
     state = ModelState({"wide.bias": np.zeros(1, np.float32)}, empty)
-    assert_same(checkpoint.load(checkpoint.save(tmp_path, state, make_manifest()))[1], state)
+    assert_same(load(checkpoint.save(tmp_path, state, make_manifest()))[1], state)
 
 
 def test_saving_the_same_step_again_replaces_it(tmp_path, saved):
     assert checkpoint.save(tmp_path, make_state(seed=1), make_manifest()) == saved
-    assert_same(checkpoint.load(saved)[1], make_state(seed=1))
+    assert_same(load(saved)[1], make_state(seed=1))
     assert [path.name for path in tmp_path.iterdir()] == [saved.name]
 
 
@@ -91,14 +93,14 @@ def flip_a_byte(path):
 def test_damage_is_named_by_file(saved, name, damage, message):
     damage(saved / name)
     with pytest.raises(ValueError, match=f"{name} {message}; remove .*step-00000003, and the one before it is used"):
-        checkpoint.load(saved)
+        load(saved)
 
 
 def test_a_manifest_that_is_missing_damaged_or_newer(saved):
     path = saved / MANIFEST
     content = json.loads(path.read_text())
     path.write_text(json.dumps({**content, "format_version": 99}))
-    with pytest.raises(ValueError, match="has format version 99, this program reads 2"):
+    with pytest.raises(ValueError, match="has format version 99, this program reads 2 and 3"):
         read_manifest(saved)
     path.write_text(path.read_text()[:50])
     with pytest.raises(ValueError, match=r"manifest\.json is damaged"):
@@ -118,19 +120,19 @@ def test_only_whole_checkpoints_count(tmp_path):
     newer.write_text(json.dumps({**json.loads(newer.read_text()), "format_version": 99}))
     unnamed = checkpoint.save(tmp_path, make_state(), make_manifest(203))
     unnamed.rename(unnamed.with_name("step-00000203.partial"))
-    assert [path.name for path in checkpoint.whole_checkpoints(tmp_path)] == [
+    assert [path.name for path in whole_checkpoints(tmp_path)] == [
         "step-00000001",
         "step-00000020",
         "step-00000100",
     ]
-    assert checkpoint.best_or_newest(tmp_path, "auc").name == "step-00000100"
+    assert best_or_newest(tmp_path, "auc").name == "step-00000100"
 
 
 def test_leftovers_of_a_killed_save_are_written_over(tmp_path):
     leftover = tmp_path / "step-00000003.partial"
     leftover.mkdir()
     (leftover / "foreign.safetensors").write_text("cut")
-    manifest, _ = checkpoint.load(checkpoint.save(tmp_path, make_state(), make_manifest()))
+    manifest, _ = load(checkpoint.save(tmp_path, make_state(), make_manifest()))
     assert "foreign.safetensors" not in manifest.files
     assert not leftover.exists()
 
@@ -141,7 +143,7 @@ def save_steps(folder, aucs):
 
 
 def steps_in(folder):
-    return [read_manifest(path).step for path in checkpoint.whole_checkpoints(folder)]
+    return [read_manifest(path).step for path in whole_checkpoints(folder)]
 
 
 @pytest.mark.parametrize(
@@ -158,14 +160,14 @@ def steps_in(folder):
 )
 def test_the_newest_and_the_best_are_kept(tmp_path, keep_last, keep_best, kept):
     save_steps(tmp_path, [0.6, 0.8, 0.7, None, 0.75])
-    checkpoint.remove_old(tmp_path, keep_last, keep_best, "auc")
+    remove_old(tmp_path, CheckpointOptions(keep_last=keep_last, keep_best=keep_best), "auc")
     assert steps_in(tmp_path) == kept
 
 
 def test_the_best_is_taken_or_the_newest(tmp_path):
     save_steps(tmp_path / "scored", [0.6, 0.8, 0.7, None])
-    assert checkpoint.best_or_newest(tmp_path / "scored", "auc").name == "step-00000002"
+    assert best_or_newest(tmp_path / "scored", "auc").name == "step-00000002"
     save_steps(tmp_path / "not scored", [None, None])
-    assert checkpoint.best_or_newest(tmp_path / "not scored", "auc").name == "step-00000002"
+    assert best_or_newest(tmp_path / "not scored", "auc").name == "step-00000002"
     with pytest.raises(FileNotFoundError, match=r"no whole checkpoint in .*nowhere; train first: make train"):
-        checkpoint.best_or_newest(tmp_path / "nowhere", "auc")
+        best_or_newest(tmp_path / "nowhere", "auc")

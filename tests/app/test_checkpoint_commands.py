@@ -13,6 +13,7 @@ from app import checkpoint
 from app.__main__ import main
 from app.checkpoint import ModelState
 from app.checkpoint_commands import reshard
+from app.checkpoint_reading import load
 from app.identity import data_identity
 from app.manifest import Manifest, read_manifest
 from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, TableState
@@ -49,7 +50,7 @@ def test_any_layout_to_any_layout_gives_the_same_bits(assert_same_bits, row_ids,
         path = checkpoint.save(Path(folder) / "first", state, make_manifest(5))
         for number, num_shards in enumerate([*layouts, 1]):
             path = reshard(path, Path(folder) / str(number), num_shards)
-            manifest, found = checkpoint.load(path)
+            manifest, found = load(path)
             assert set(manifest.shards.values()) == {num_shards}
             assert_same_bits(found, state)
 
@@ -61,7 +62,7 @@ def test_one_four_three_one(tmp_path, assert_same_bits):
         target = tmp_path / "-".join(words)
         assert main(["checkpoint", words[0], str(path), str(target), *words[1:]]) == 0
         path = target / "step-00000005"
-    assert_same_bits(checkpoint.load(path)[1], state)
+    assert_same_bits(load(path)[1], state)
     names = sorted(path.name for path in (tmp_path / "reshard---shards-4" / "step-00000005").glob("deep*"))
     assert names == [f"deep-{shard}-of-4.safetensors" for shard in range(4)]
 
@@ -77,7 +78,20 @@ def test_list_gives_a_line_each_and_the_reason_where_one_is_not_whole(saved, cap
     (saved.parent / "step-00000011.partial").mkdir()
     assert main(["checkpoint", "list", "--folder", str(saved.parent)]) == 0
     first, second = capsys.readouterr().out.splitlines()
-    assert first.split() == ["step-00000009", "epoch", "2", "0.0", "MiB", "2", "files", "a", "table", "AUC", "0.750000"]
+    assert first.split() == [
+        "step-00000009",
+        "epoch",
+        "2",
+        "0.0",
+        "MiB",
+        "2",
+        "files",
+        "a",
+        "table",
+        "AUC",
+        "0.750000",
+        "full",
+    ]
     assert second.startswith("step-00000010  not whole: ")
 
 
@@ -138,7 +152,7 @@ def test_exported_rows_have_the_vocabulary_s_names_and_the_checkpoint_s_bits(tra
     assert main(["checkpoint", "export-rows", str(trained), str(output), "--table", table]) == 0
     exported = pq.read_table(output)
     assert exported.column_names == ["field", "value", "row", "vector"]
-    saved = checkpoint.load(trained)[1].tables[table]
+    saved = load(trained)[1].tables[table]
     order = np.argsort(exported["row"].to_numpy())
     np.testing.assert_array_equal(exported["row"].to_numpy()[order], saved.row_ids)
     vectors = exported["vector"].combine_chunks().flatten().to_numpy().reshape(-1, WIDTHS[table])[order]
@@ -154,7 +168,7 @@ def test_exported_rows_have_the_vocabulary_s_names_and_the_checkpoint_s_bits(tra
 
 
 def test_rows_are_not_exported_through_another_vocabulary(trained, tmp_path, tiny_schema, tiny_dataset, caplog):
-    manifest, state = checkpoint.load(trained)
+    manifest, state = load(trained)
     manifest = Manifest(2, 1, 2, {}, str(tiny_dataset), {**manifest.data, "vocabulary": ["xxh3:0"]}, {})
     other = checkpoint.save(tmp_path, state, manifest)
     assert main(["checkpoint", "export-rows", str(other), str(tmp_path / "rows.parquet")]) == 2

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 from app import checkpoint
-from app.checkpoint import ModelState
+from app.checkpoint import ModelState, clear_leftovers, step_name
+from app.checkpoint_reading import load, verify
 from app.manifest import Manifest
+from app.retention import step_folders
 from app.tables.interface import DEEP, TableState
 
-DISK_CALLS = ("open", "write", "fsync", "mkdir", "rename")
+DISK_CALLS = ("open", "pwrite", "ftruncate", "fsync", "mkdir", "rename")
 
 
 def make_state(seed):
@@ -51,7 +53,7 @@ def disk_error(number, code):
 
 
 def is_state(path, state):
-    found = checkpoint.load(path)[1]
+    found = load(path)[1]
     return all(np.array_equal(found.dense[name], array) for name, array in state.dense.items()) and all(
         np.array_equal(found.tables[DEEP].arrays[name], array) for name, array in state.tables[DEEP].arrays.items()
     )
@@ -70,11 +72,11 @@ def test_a_write_error_at_each_call_leaves_what_was_whole(tmp_path, code, step):
         with disk_error(number, code) as broken, contextlib.suppress(OSError):
             checkpoint.save(folder, new, make_manifest(step), num_shards=2)
             saved = True  # an error may still have kept it from removing what it replaced
-        checkpoint.clear_leftovers(folder)
-        names = [path.name for path in checkpoint.step_folders(folder)]
+        clear_leftovers(folder)
+        names = [path.name for path in step_folders(folder)]
         assert names in (["step-00000001", "step-00000002"], ["step-00000001", "step-00000002", "step-00000003"])
         assert is_state(folder / "step-00000001", old)
-        assert not saved or is_state(folder / checkpoint.step_name(step), new)
+        assert not saved or is_state(folder / step_name(step), new)
         assert is_state(folder / "step-00000002", old) or (step == 2 and is_state(folder / "step-00000002", new))
         assert is_state(checkpoint.save(folder, new, make_manifest(step)), new)
         if not broken:
@@ -86,14 +88,14 @@ KILL_AT_EACH_CALL = """
 import itertools, os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from test_checkpoint_faults import DISK_CALLS, checkpoint, is_state, make_manifest, make_state
+from test_checkpoint_faults import DISK_CALLS, checkpoint, clear_leftovers, is_state, make_manifest, make_state
 
 def die_at(number, calls=itertools.count()):
     def dying(name, call):
         def called(*words, **named):
             if next(calls) == number:
-                if name == "write":  # half of it reaches the disk
-                    call(words[0], bytes(words[1])[: len(words[1]) // 2])
+                if name == "pwrite" and len(words[1]) > 4096:  # half of it reaches the disk
+                    call(words[0], words[1][: len(words[1]) // 8192 * 4096], words[2])
                 os._exit(9)
             return call(*words, **named)
         return called
@@ -114,8 +116,8 @@ for number in itertools.count():
     for step in (1, 2):
         checkpoint.save(folder, old, make_manifest(step))
     status = in_child(number, lambda: checkpoint.save(folder, new, make_manifest(2), 2))
-    in_child(number % 7, lambda: checkpoint.clear_leftovers(folder))
-    checkpoint.clear_leftovers(folder)
+    in_child(number % 7, lambda: clear_leftovers(folder))
+    clear_leftovers(folder)
     assert sorted(path.name for path in folder.iterdir()) == ["step-00000001", "step-00000002"], number
     assert is_state(folder / "step-00000001", old), number
     assert is_state(folder / "step-00000002", new) or (status and is_state(folder / "step-00000002", old)), number
@@ -149,10 +151,10 @@ def test_a_flip_of_any_byte_is_refused(tmp_path):
             flipped[place] ^= 1 << place % 8
             file.write_bytes(flipped)
             with pytest.raises(ValueError, match=f"{file.name} (is damaged|has format version)"):
-                checkpoint.verify(path)
+                verify(path)
             flips += 1
         file.write_bytes(content)
-    checkpoint.verify(path)
+    verify(path)
     assert flips > 1400
 
 
@@ -165,5 +167,5 @@ def test_a_cut_at_any_length_is_refused(tmp_path, num_bytes):
         with pytest.raises(
             ValueError, match=f"{file.name} (is damaged|has {num_bytes} bytes, expected {len(content)})"
         ):
-            checkpoint.verify(path)
+            verify(path)
         file.write_bytes(content)

@@ -13,6 +13,7 @@ from app.dataset import read_batches, written_order
 from app.evaluate import evaluate_checkpoint, measure
 from app.field_values import MISSING, OUT_OF_VOCABULARY
 from app.identity import data_identity
+from app.manifest import Manifest, read_manifest
 from data_prep import settings
 from data_prep.schema import write_schema
 from data_prep.truth import best_possible
@@ -28,7 +29,7 @@ def saved(request, make_parts, tiny_config, tiny_dataset, tiny_schema, tmp_path_
     batches = list(read_batches(tiny_dataset, tiny_schema, "test", written_order(tiny_schema, "test"), 200))
     for batch in batches:
         parts.step(batch, parts.step.prepare(batch))
-    manifest = checkpoint.Manifest(2, 1, 2, settings.as_dict(config), str(tiny_dataset), data_identity(tiny_schema), {})
+    manifest = Manifest(2, 1, 2, settings.as_dict(config), str(tiny_dataset), data_identity(tiny_schema), {})
     path = checkpoint.save(tmp_path_factory.mktemp("saved"), parts.state(), manifest)
     logits = np.concatenate([parts.step.score(batch, parts.step.prepare(batch)) for batch in batches])
     return path, logits, np.concatenate([batch.labels for batch in batches])
@@ -38,7 +39,7 @@ def saved(request, make_parts, tiny_config, tiny_dataset, tiny_schema, tmp_path_
 def test_a_checkpoint_is_judged_as_the_model_it_was_saved_from(saved, tiny_config, batch_size):
     """Over every row, in whatever batches, whatever backend trained it: scikit-learn on the model's own logits."""
     path, logits, labels = saved
-    manifest = checkpoint.read_manifest(path)
+    manifest = read_manifest(path)
     config = settings.merge(tiny_config(), {**manifest.config, "eval": {"batch_size": batch_size}}, where="test")
     metrics = evaluate_checkpoint(path, "test", None, config).metrics
     assert metrics.rows == len(labels)
@@ -49,7 +50,7 @@ def test_a_checkpoint_is_judged_as_the_model_it_was_saved_from(saved, tiny_confi
 @pytest.fixture(scope="module")
 def one_saved(make_parts, tiny_config, tiny_dataset, tiny_schema, tmp_path_factory):
     config = tiny_config("tables.backend=reference")
-    manifest = checkpoint.Manifest(0, 1, 0, settings.as_dict(config), str(tiny_dataset), data_identity(tiny_schema), {})
+    manifest = Manifest(0, 1, 0, settings.as_dict(config), str(tiny_dataset), data_identity(tiny_schema), {})
     state = make_parts("reference", tiny_schema).state()
     return checkpoint.save(tmp_path_factory.mktemp("one"), state, manifest)
 

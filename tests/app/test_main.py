@@ -8,6 +8,7 @@ import pytest
 
 from app import checkpoint
 from app.__main__ import main
+from app.retention import whole_checkpoints
 
 
 @pytest.fixture
@@ -104,7 +105,7 @@ def test_a_time_limit_saves_and_ends_with_status_0(command, tmp_path):
 def test_minutes_between_checkpoints(command, tmp_path):
     """A microsecond after a checkpoint the next is due: every step."""
     assert command(*TRAIN, "checkpoint.every_minutes=1e-8", "checkpoint.keep_last=0")[0] == 0
-    assert len(checkpoint.whole_checkpoints(tmp_path / "device_0" / "checkpoints")) == 10
+    assert len(whole_checkpoints(tmp_path / "device_0" / "checkpoints")) == 10
 
 
 def fail_saves(monkeypatch, steps):

@@ -14,6 +14,7 @@ from app import checkpoint
 from app.checkpoint import ModelState
 from app.identity import data_identity, first_difference, identity
 from app.manifest import Manifest, read_manifest, write_manifest
+from app.retention import whole_checkpoints
 from app.run_folder import Plan, RunFolder, make_plan, open_run, run_checkpoints
 from data_prep import settings
 
@@ -100,7 +101,7 @@ def test_a_different_run_is_put_aside_and_says_what_differs(start, tmp_path, cha
     run = start(changed)
     assert run.plan.kind == "new"
     assert run.plan.reason == f"the run there differs: {reason}"
-    assert checkpoint.whole_checkpoints(tmp_path / "device_0.1" / "checkpoints")
+    assert whole_checkpoints(tmp_path / "device_0.1" / "checkpoints")
     assert not (run.path / "checkpoints").exists()
 
 
@@ -255,7 +256,7 @@ def damage_array_file(path):
 
 def make_newer(path):
     text = (path / "manifest.json").read_text()
-    (path / "manifest.json").write_text(text.replace('"format_version": 2', '"format_version": 3'))
+    (path / "manifest.json").write_text(text.replace('"format_version": 3', '"format_version": 4'))
 
 
 def make_foreign(path):
@@ -267,7 +268,7 @@ def make_foreign(path):
 UNUSABLE = [
     (damage_manifest, r"manifest\.json is damaged: checksum xxh3:\w+, expected xxh3:\w+"),
     (damage_array_file, r"dense\.safetensors has 5 bytes, expected \d+"),
-    (make_newer, "has format version 3, this program reads 2"),
+    (make_newer, "has format version 4, this program reads 2 and 3"),
     (make_foreign, "step-00000010 is of another run: model.embedding_dim was 99, is 8"),
 ]
 

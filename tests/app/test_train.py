@@ -9,8 +9,8 @@ import sys
 import numpy as np
 import pytest
 
-from app import checkpoint
 from app.manifest import read_manifest
+from app.retention import whole_checkpoints
 
 SETTINGS = ("train.epochs=2", "train.log_every_steps=1", "checkpoint.every_steps=3", "checkpoint.keep_last=0")
 LOSS_LINE = re.compile(r"epoch: \d+ step: \d+, wide_loss is \d\.\d+(e-\d+)?, deep_loss is \d\.\d+(e-\d+)?")
@@ -73,7 +73,7 @@ def test_loss_log_has_a_line_a_step_in_the_tutorial_s_form(whole_run):
 
 
 def test_checkpoints_lie_at_each_epoch_s_end_and_every_third_step(whole_run):
-    whole = checkpoint.whole_checkpoints(whole_run / "checkpoints")
+    whole = whole_checkpoints(whole_run / "checkpoints")
     manifests = [read_manifest(path) for path in whole]
     positions = [(manifest.step, manifest.epoch, manifest.epoch_step) for manifest in manifests]
     assert positions == [(3, 1, 3), (5, 2, 0), (6, 2, 1), (9, 2, 4), (10, 3, 0)]
@@ -90,7 +90,7 @@ def test_a_killed_run_that_is_resumed_ends_as_one_that_was_not_killed(whole_run,
     status, _, run = run_in(tmp_path, program=("-c", SIGNALLED_BEFORE_STEP_5.replace("SIGNAL", "SIGKILL")))
     assert status == -9
     assert len((run / "loss.log").read_text().splitlines()) == 4
-    assert [path.name for path in checkpoint.whole_checkpoints(run / "checkpoints")] == ["step-00000003"]
+    assert [path.name for path in whole_checkpoints(run / "checkpoints")] == ["step-00000003"]
     status, errors, run = run_in(tmp_path)
     assert status == 0, errors
     assert "resume run in" in errors
@@ -112,7 +112,7 @@ def or_die(call):
     return called
 
 app.train.Trainer._take_step = or_die(app.train.Trainer._take_step)
-for name in ("open", "write", "fsync", "mkdir", "rename", "unlink"):
+for name in ("open", "pwrite", "ftruncate", "fsync", "mkdir", "rename", "unlink"):
     setattr(os, name, or_die(getattr(os, name)))
 sys.exit(main())
 """
@@ -140,7 +140,7 @@ def test_a_signal_ends_the_step_saves_and_loses_nothing(whole_run, run_in, tmp_p
     status, errors, run = run_in(tmp_path, program=("-c", SIGNALLED_BEFORE_STEP_5.replace("SIGNAL", name)))
     assert status == exit_status, errors
     assert f"stopped after saving: {name} was received" in errors
-    stopped = checkpoint.whole_checkpoints(run / "checkpoints")[-1]
+    stopped = whole_checkpoints(run / "checkpoints")[-1]
     assert (stopped.name, read_manifest(stopped).epoch_step) == ("step-00000005", 5)
     assert not (run / "eval.log").exists()
     status, errors, run = run_in(tmp_path)

@@ -1,0 +1,214 @@
+"""Checkpoints read: a full one alone, or with the deltas that follow it, every byte compared with its checksum.
+
+A chain is a full checkpoint and deltas, each the parent of the next. Of a row that several of them have, the newest
+counts.
+
+Letters: T rows, n rows of one read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from app.array_file import ArrayReader, Place, read_arrays_once, read_places
+from app.checkpoint import DENSE, ROW_IDS, ModelState, shard_name, step_name
+from app.disk import DamagedFileError, Progress, checksum_is, ignore
+from app.manifest import Manifest, read_manifest, use_an_older
+from app.tables.interface import Places, RowArray, TablesSpec, TableState, WriteRows, check_table
+
+PIECE_BYTES = 4 << 20  # of one array, given to the tables at once
+
+
+@dataclass(frozen=True)
+class Link:
+    """One checkpoint of a chain."""
+
+    path: Path
+    manifest: Manifest
+
+    def table_files(self, table: str) -> list[str]:
+        """The names of a table's files."""
+        shards = self.manifest.shards[table]
+        return [shard_name(table, shard, shards) for shard in range(shards)]
+
+
+def chain_of(path: Path) -> list[Link]:
+    """What the checkpoint at `path` is made of: a full one first, `path` itself last.
+
+    Raises as `read_manifest`, and ValueError where a parent is not there, or is another one than it was.
+    """
+    chain = [Link(path, read_manifest(path))]
+    while (parent := chain[0].manifest.parent) is not None:
+        parent_path = path.with_name(step_name(parent["step"]))
+        try:
+            manifest = read_manifest(parent_path)
+        except (ValueError, FileNotFoundError) as error:
+            raise ValueError(
+                f"{chain[0].path} holds changes since {parent_path.name}, which cannot be used: {error}"
+            ) from error
+        if manifest.id != parent["id"] or manifest.step >= chain[0].manifest.step:
+            raise ValueError(
+                f"{chain[0].path} holds changes since {parent_path.name} with id {parent['id']}, but that one has id "
+                f"{manifest.id}: it was written anew; {use_an_older(chain[0].path)}"
+            )
+        chain.insert(0, Link(parent_path, manifest))
+    return chain
+
+
+def chain_files(chain: list[Link]) -> Iterator[tuple[Link, str]]:
+    """The files that the last checkpoint of a chain needs: all tables, and its own dense arrays."""
+    for link in chain:
+        for name in link.manifest.files:
+            if link is chain[-1] or name != DENSE:
+                yield link, name
+
+
+def chain_bytes(chain: list[Link]) -> int:
+    """The size of those files."""
+    return sum(link.manifest.files[name]["size_bytes"] for link, name in chain_files(chain))
+
+
+def verify(checkpoint: Path, progress: Progress = ignore) -> Manifest:
+    """The manifest of a checkpoint whose files, and those of its chain, have the size and checksum that they should.
+
+    Raises as `chain_of`, and ValueError naming the file that is missing or differs, with what was found and
+    expected.
+    """
+    chain = chain_of(checkpoint)
+    for link, name in chain_files(chain):
+        try:
+            checksum_is(link.path / name, link.manifest.files[name], progress)
+        except DamagedFileError as error:
+            raise _damaged(link, name, error) from error
+    return chain[-1].manifest
+
+
+def _damaged(link: Link, name: str, error: DamagedFileError) -> ValueError:
+    return ValueError(f"checkpoint file {link.path / name} {error}; {use_an_older(link.path)}")
+
+
+def read_once(
+    checkpoint: Path, spec: TablesSpec, write: WriteRows, progress: Progress = ignore
+) -> tuple[Manifest, dict[str, np.ndarray]]:
+    """Give all rows of a checkpoint to `write`, and return the manifest and the dense arrays; each byte is read once.
+
+    Raises as `verify`, and ValueError where a table does not fit `spec`: what was written is to be thrown away then.
+    """
+    chain = chain_of(checkpoint)
+    dense: dict[str, np.ndarray] = {}
+
+    def read_dense(reader: ArrayReader) -> None:
+        dense.update({name: reader.next_array(place) for name, place in reader.places.items()})
+
+    for link in chain:
+        for table in link.manifest.shards:
+            for name in link.table_files(table):
+                use = _RowsTo(table, spec, write)
+                _read_file_once(link, name, use, progress)
+    _read_file_once(chain[-1], DENSE, read_dense, progress)
+    return chain[-1].manifest, dense
+
+
+def _read_file_once(link: Link, name: str, use: object, progress: Progress) -> None:
+    assert callable(use)
+    try:
+        read_arrays_once(link.path / name, link.manifest.files[name], use, progress)
+    except DamagedFileError as error:
+        raise _damaged(link, name, error) from error
+
+
+@dataclass(frozen=True)
+class _RowsTo:
+    """Gives the rows of one shard to `write`."""
+
+    table: str
+    spec: TablesSpec
+    write: WriteRows
+
+    def __call__(self, reader: ArrayReader) -> None:
+        row_ids = reader.next_array(reader.places[ROW_IDS])
+        arrays = {name: place for name, place in reader.places.items() if name != ROW_IDS}
+        check_table(self.table, row_ids, row_layout(arrays), self.spec)
+        for name, place in arrays.items():
+            start = 0
+            for values in reader.next_rows(place, max(1, PIECE_BYTES * len(row_ids) // max(place.num_bytes, 1))):
+                self.write(self.table, name, row_ids[start : start + len(values)], values)
+                start += len(values)
+
+
+def row_layout(arrays: dict[str, Place]) -> dict[str, RowArray]:
+    """The state arrays of a table's file. Raises ValueError where one is no array of rows."""
+    for name, place in arrays.items():
+        if len(place.shape) != 2:
+            raise ValueError(f"{name} has shape {list(place.shape)}, expected [rows, width]")
+    return {name: RowArray(place.dtype, place.shape[1]) for name, place in arrays.items()}
+
+
+class FileTable:
+    """A `TableSnapshot` of a table in a chain's files: the row ids are in memory, rows are read as they are asked for.
+
+    The files are to be verified before.
+    """
+
+    def __init__(self, chain: list[Link], table: str) -> None:
+        files = [link.path / name for link in chain for name in link.table_files(table)]
+        places = [read_places(path) for path in files]
+        self._files = [
+            {name: _map(path, place) for name, place in arrays.items()}
+            for path, arrays in zip(files, places, strict=True)
+        ]
+        self.layout = row_layout({name: place for name, place in places[-1].items() if name != ROW_IDS})
+        ids = [np.array(arrays[ROW_IDS]) for arrays in self._files]
+        self.row_ids, newest = _newest_of_each(np.concatenate(ids))
+        sizes = [part.size for part in ids]
+        starts = np.cumsum([0, *sizes])
+        self._file = np.searchsorted(starts, newest, side="right") - 1
+        self._place = newest - starts[self._file]
+
+    def read(self, name: str, places: Places) -> np.ndarray:
+        """See `TableSnapshot.read`."""
+        files, rows = self._file[places], self._place[places]
+        array = self.layout[name]
+        values = np.empty((rows.size, array.width), array.dtype)
+        for number in np.unique(files):
+            chosen = files == number
+            values[chosen] = self._files[number][name][rows[chosen]]
+        return values
+
+
+def _newest_of_each(row_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct ids, ascending, and where each of them stands last."""
+    distinct, from_the_end = np.unique(row_ids[::-1], return_index=True)
+    return distinct, row_ids.size - 1 - from_the_end
+
+
+def _map(path: Path, place: Place) -> np.ndarray:
+    if place.num_bytes == 0:
+        return np.empty(place.shape, place.dtype)
+    return np.memmap(path, place.dtype, "r", place.start, place.shape)
+
+
+def open_state(checkpoint: Path) -> ModelState:
+    """The state of a checkpoint that was verified, its tables in their files."""
+    chain = chain_of(checkpoint)
+    last = chain[-1]
+    dense = {name: np.array(_map(last.path / DENSE, place)) for name, place in read_places(last.path / DENSE).items()}
+    return ModelState(dense, {table: FileTable(chain, table) for table in last.manifest.shards})
+
+
+def load(checkpoint: Path, progress: Progress = ignore) -> tuple[Manifest, ModelState]:
+    """One checkpoint, verified, in memory.
+
+    Raises as `verify`.
+    """
+    manifest = verify(checkpoint, progress)
+    state = open_state(checkpoint)
+    tables = {
+        table: TableState(rows.row_ids, {name: rows.read(name, slice(None)) for name in rows.layout})
+        for table, rows in state.tables.items()
+    }
+    return manifest, ModelState(state.dense, tables)
