@@ -65,6 +65,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     prepare.add_argument("output", type=Path, help="the prepared folder to make")
     prepare.add_argument("--config", type=Path, metavar="FILE", help="YAML file; its section prepare: is used")
+    prepare.add_argument(
+        "--data", type=Path, metavar="FILE", help="YAML file that says how the log is written; default: as Criteo's"
+    )
     prepare.add_argument("--overwrite", action="store_true", help="replace a prepared folder that is there")
     prepare.add_argument(
         "--vocabulary", type=Path, metavar="DIR", help="a prepared folder: give these rows its ids, fit nothing to them"
@@ -109,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
 def _prepare(command: argparse.Namespace, settings: list[str]) -> None:
     from data_prep.prepare import prepare
 
-    options = read_options(command.config, [*_LAYOUTS[command.layout], *settings])
+    options = read_options(command.config, [*_LAYOUTS[command.layout], *settings], command.data)
     prepare(
         command.input,
         command.output,

@@ -44,7 +44,7 @@ def read_blocks(folder: Path, schema: Schema, split: str, numbers: Sequence[int]
             sampler=ds.SubsetSampler([int(number) for number in numbers]),  # keeps the order of its list
         )
         for ids, values, labels in reader.create_tuple_iterator(num_epochs=1, output_numpy=True):
-            yield _block(schema, ids.reshape(len(labels), -1), values.reshape(len(labels), -1), labels)
+            yield _block(schema, ids, values, labels)
     except RuntimeError as error:
         lines = str(error).splitlines()  # pages for developers, of which one line is for users
         reason = next((line.removeprefix("[ERROR] ") for line in lines if line.startswith("[ERROR] ")), lines[0])
@@ -55,8 +55,12 @@ def read_blocks(folder: Path, schema: Schema, split: str, numbers: Sequence[int]
 
 
 def _block(schema: Schema, ids: np.ndarray, values: np.ndarray, labels: np.ndarray) -> Block:
-    """From a sample's arrays, [n, C] and [n, N] or, in the zoo's layout, both [n, N + C]."""
+    """From a sample's arrays, [n · C] and [n · N] or, in the zoo's layout, both [n · (N + C)]."""
+    n, num_numeric = len(labels), schema.num_numeric
+    ids = ids.reshape(n, -1)
     if schema.layout == "blocks":
-        return Block(ids, values, labels)
-    num_numeric = schema.num_numeric
+        if num_numeric == 0:  # MindRecord gives a number for an empty array
+            values = np.empty(0, np.float32)
+        return Block(ids, values.reshape(n, num_numeric), labels)
+    values = values.reshape(n, -1)
     return Block(np.ascontiguousarray(ids[:, num_numeric:]), np.ascontiguousarray(values[:, :num_numeric]), labels)

@@ -3,7 +3,7 @@
 A bucket is floor(ln(x)²) for x > 2, else x itself: the transform of the BARS benchmarks (J. Zhu et al., "BARS:
 Towards open benchmarking for recommender systems", SIGIR 2022), from the winners of Criteo's contest.
 
-Letters: n rows, C categorical fields.
+Letters: n rows, M categorical columns that are worked on as numbers: hex values, then buckets.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.criteo import CATEGORICAL_FIELDS, NUMERIC_FIELDS, LogRows
+from data_prep.rows import LogRows
 
-BUCKET_FIELDS = tuple(f"{name}_bucket" for name in NUMERIC_FIELDS)
+_SUFFIX = "_bucket"
 # Buckets are kept as values from 0 on, in the order of the integers; smaller integers share the first one.
 SMALLEST_BUCKET = -(2**31)
 
 
-def categorical_fields(integer_buckets: bool) -> tuple[str, ...]:
-    """Names of the categorical columns, in their order."""
-    return CATEGORICAL_FIELDS + BUCKET_FIELDS if integer_buckets else CATEGORICAL_FIELDS
+def bucket_field(name: str) -> str:
+    """The categorical field of a numeric one's buckets."""
+    return name + _SUFFIX
 
 
-def categorical_columns(rows: LogRows, integer_buckets: bool) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
-    """Values and where they are present, both [C, n], of all categorical columns."""
+def number_columns(rows: LogRows, integer_buckets: bool) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
+    """Values and where they are present, both [M, n]."""
     if not integer_buckets:
         return rows.values, rows.values_present
     buckets = (bucket_of(rows.integers) - SMALLEST_BUCKET).astype(np.uint32)

@@ -5,18 +5,16 @@ Letters: n rows, N numeric columns, C categorical fields, V ids.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.buckets import categorical_columns
-from data_prep.criteo import NUMERIC_FIELDS, Chunk, LogRows
 from data_prep.kernels import choose_kernels
-from data_prep.lookup import FieldLookup, LookupFile
+from data_prep.lookup_tables import LookupTables
 from data_prep.options import PrepareOptions
+from data_prep.rows import Chunk, LogRows
 from data_prep.schema import SPLITS, NumericField
 from data_prep.split import TRAIN, Split
 from data_prep.statistics import ChunkCounts, IntegerStatistics, count_lines
@@ -59,12 +57,12 @@ def concatenate(parts: Sequence[EncodedRows]) -> EncodedRows:
 
 def numeric_fields(options: PrepareOptions, statistics: Sequence[IntegerStatistics]) -> tuple[NumericField, ...]:
     """The numeric columns: every raw integer field transformed, then every field's indicator if asked for."""
-    transform = options.numeric_transform
+    transform, names = options.numeric_transform, options.data.numeric_fields
     values = [
         NumericField(name, name, transform, _fit(transform, statistics_of_field))
-        for name, statistics_of_field in zip(NUMERIC_FIELDS, statistics, strict=True)
+        for name, statistics_of_field in zip(names, statistics, strict=True)
     ]
-    indicators = [NumericField(f"{name}_missing", name, INDICATOR, {}) for name in NUMERIC_FIELDS]
+    indicators = [NumericField(f"{name}_missing", name, INDICATOR, {}) for name in names]
     return tuple(values + indicators if options.missing_indicator else values)
 
 
@@ -117,7 +115,7 @@ class Encoder:
     def __init__(
         self,
         numeric: Sequence[NumericField],
-        lookup: LookupFile,
+        lookup: LookupTables,
         dtype: str,
         split: Split,
         options: PrepareOptions,
@@ -130,26 +128,19 @@ class Encoder:
         self._options = options
         self.counts = counts
 
-    @functools.cached_property
-    def _fields(self) -> list[FieldLookup]:
-        """The vocabulary, mapped into this process at the first chunk."""
-        return self._lookup.open()
-
     def encode_chunk(self, chunk: Chunk) -> EncodedChunk:
         """Parse a chunk and encode its good lines."""
         kernels = choose_kernels(self._options.kernels)
-        parsed = kernels.parse_chunk(chunk)
+        parsed = kernels.parse_chunk(chunk, self._options.data)
         rows = parsed.rows
-        values, present = categorical_columns(rows, self._options.integer_buckets)
-        ids = kernels.encode_values(self._fields, values, present, self._dtype)
+        columns = self._options.categorical_columns
+        ids = self._lookup.encode(rows, columns, self._options.integer_buckets, kernels, self._dtype)
         encoded = EncodedRows(ids, self._numbers(rows), rows.labels.astype(np.float32), rows.row_numbers)
         splits = self._split.assign(rows.row_numbers, rows.labels)
         by_split = {name: encoded.take(np.flatnonzero(splits == place)) for place, name in enumerate(SPLITS)}
         if not self.counts:
             return EncodedChunk(by_split, None)
-        training = splits == TRAIN
-        missing = [int(np.sum(training & ~of_field)) for of_field in present]
-        return EncodedChunk(by_split, count_lines(kernels, chunk, parsed, training, missing))
+        return EncodedChunk(by_split, count_lines(kernels, chunk, parsed, splits == TRAIN, self._options))
 
     def encode_parts(self, chunk: Chunk) -> dict[str, EncodedRows | EncodedRest]:
         """The same in parts: the rows of each split, and the rest under REST, last."""
@@ -161,7 +152,7 @@ class Encoder:
     def _numbers(self, rows: LogRows) -> NDArray[np.float32]:
         numbers = np.empty((len(rows.labels), len(self._numeric)), np.float32)
         for place, field in enumerate(self._numeric):
-            source = NUMERIC_FIELDS.index(field.source)
+            source = self._options.data.numeric_fields.index(field.source)
             present = rows.integers_present[source]
             if field.transform == INDICATOR:
                 numbers[:, place] = ~present

@@ -10,26 +10,23 @@ import numpy as np
 import xxhash
 
 from data_prep import memory
-from data_prep.buckets import categorical_fields
-from data_prep.criteo import Chunk
-from data_prep.kernels import Choice, choose_kernels
+from data_prep.kernels import choose_kernels
 from data_prep.log_reading import LogReading
 from data_prep.options import PrepareOptions
 from data_prep.output_folder import REJECTS_FILE, Workplace
+from data_prep.rows import Chunk
 from data_prep.split import HashesOfLabel, LabelHasher, Split
 from data_prep.statistics import ChunkCounter, ChunkCounts, LogStatistics
 
 _REJECTS_SHOWN = 5
 _REJECT_BYTES_SHOWN = 300
+_SEPARATORS = "\t,;|"
 
 
 def new_statistics(options: PrepareOptions, workplace: Workplace, num_workers: int) -> LogStatistics:
     """Empty statistics, whose counts have the room that `memory_limit` leaves them."""
-    num_categorical = len(categorical_fields(options.integer_buckets))
     return LogStatistics(
-        num_categorical,
-        workplace.work_folder,
-        memory.counts_bytes(options, num_workers, workplace.chunk_bytes),
+        options, workplace.work_folder, memory.counts_bytes(options, num_workers, workplace.chunk_bytes)
     )
 
 
@@ -38,10 +35,10 @@ class _LabelReader:
     """What a stratified split has to know of a chunk."""
 
     hasher: LabelHasher
-    kernels: Choice
+    options: PrepareOptions
 
     def look(self, chunk: Chunk) -> list[HashesOfLabel]:
-        rows = choose_kernels(self.kernels).parse_chunk(chunk).rows
+        rows = choose_kernels(self.options.kernels).parse_chunk(chunk, self.options.data).rows
         return self.hasher.look(rows.row_numbers, rows.labels)
 
 
@@ -50,7 +47,7 @@ def read_labels(reading: LogReading, options: PrepareOptions, hasher: LabelHashe
     nothing = hasher.look(np.empty(0, np.int64), np.empty(0, np.bool_))
     by_chunk = [nothing]  # of an empty log, too
     title = f"labels-{xxhash.xxh3_64_hexdigest(repr(hasher.ranges).encode())}"  # there may be a second one, of others
-    reading.run(_LabelReader(hasher, options.kernels).look, by_chunk.append, title)
+    reading.run(_LabelReader(hasher, options).look, by_chunk.append, title)
     return [list(parts) for parts in zip(*by_chunk, strict=True)]
 
 
@@ -58,7 +55,7 @@ def count_log(
     reading: LogReading, split: Split, options: PrepareOptions, statistics: LogStatistics, folder: Path
 ) -> None:
     """First reading: statistics of the training rows, and rejects.tsv."""
-    counter = ChunkCounter(split, options.kernels, options.integer_buckets)
+    counter = ChunkCounter(split, options)
     with (folder / REJECTS_FILE).open("wb") as rejects:
 
         def consume(counts: ChunkCounts) -> None:
@@ -73,14 +70,14 @@ def check_statistics(
 ) -> None:
     """Raise ValueError where the log is empty, has too many bad lines, or no training row to fit anything to."""
     if statistics.num_lines == 0:
-        raise ValueError(f"{log_name} is empty; expected lines of a label, 13 integers and 26 hex values between tabs")
+        raise ValueError(f"{log_name} is empty; expected lines of {options.data.describe()}")
     limit = options.max_reject_fraction * statistics.num_lines
     if statistics.num_rejects > limit:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(statistics.rejects_by_reason.items()))
         raise ValueError(
             f"{statistics.num_rejects:,} of {statistics.num_lines:,} lines of {log_name} are bad ({reasons}), more "
             f"than prepare.max_reject_fraction={options.max_reject_fraction:g} allows. The first ones "
-            f"(line number, reason, line):\n{_first_rejects(folder)}"
+            f"(line number, reason, line):\n{_first_rejects(folder)}{_other_form(statistics, options, folder)}"
         )
     if statistics.num_training_rows == 0 and is_fitted:
         raise ValueError(
@@ -89,7 +86,23 @@ def check_statistics(
         )
 
 
+def _other_form(statistics: LogStatistics, options: PrepareOptions, folder: Path) -> str:
+    """Advice where most bad lines have other columns than the log should."""
+    if 2 * statistics.rejects_by_reason["columns"] < statistics.num_lines:
+        return ""
+    line = _reject_lines(folder, 1)[0].split(b"\t", 2)[2].decode(errors="replace")
+    separator = max(_SEPARATORS, key=line.count)
+    return (
+        f"\nThe first one has {line.count(separator) + 1} columns between {separator!r}; the preparation expects "
+        f"{options.data.describe()}. Another log is described by a file as in configs/data/: --data FILE"
+    )
+
+
 def _first_rejects(folder: Path) -> str:
-    with (folder / REJECTS_FILE).open("rb") as rejects:
-        lines = [line.rstrip(b"\r\n") for line in itertools.islice(rejects, _REJECTS_SHOWN)]
+    lines = _reject_lines(folder, _REJECTS_SHOWN)
     return "\n".join(line[:_REJECT_BYTES_SHOWN].decode("utf-8", errors="backslashreplace") for line in lines)
+
+
+def _reject_lines(folder: Path, count: int) -> list[bytes]:
+    with (folder / REJECTS_FILE).open("rb") as rejects:
+        return [line.rstrip(b"\r\n") for line in itertools.islice(rejects, count)]

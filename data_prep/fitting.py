@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from pathlib import Path
 
 from data_prep.checksums import checksum
 from data_prep.encode import numeric_fields
 from data_prep.first_reading import check_statistics, count_log, new_statistics
 from data_prep.given_vocabulary import GivenVocabulary
 from data_prep.log_reading import LogReading
+from data_prep.lookup_tables import LOOKUP_FILES
 from data_prep.options import PrepareOptions
 from data_prep.output_folder import REJECTS_FILE, Workplace
 from data_prep.schema import VOCABULARY_FILE, NumericField
 from data_prep.split import Split
 from data_prep.statistics import LogStatistics
-from data_prep.used_vocabulary import UsedVocabulary, fit_vocabulary, lookup_path, take_vocabulary
+from data_prep.used_vocabulary import UsedVocabulary, fit_vocabulary, take_vocabulary
 
 _PIECE = "fitted"
 
@@ -53,6 +53,7 @@ def fit(
         fitted = Fitted(statistics, numeric, fit_vocabulary(statistics, options, len(numeric), folder))
     workplace.pieces.write(_PIECE, (fitted, _checksums(workplace)))
     workplace.pieces.clear("counts-")
+    workplace.pieces.clear("texts-")
     return fitted
 
 
@@ -61,11 +62,11 @@ def _read(workplace: Workplace) -> Fitted | None:
     if kept is None or kept[1] != _checksums(workplace):
         return None
     fitted: Fitted = kept[0]
-    lookup = dataclasses.replace(fitted.vocabulary.lookup, path=lookup_path(workplace.folder))
+    lookup = fitted.vocabulary.lookup.moved_to(workplace.work_folder)
     return dataclasses.replace(fitted, vocabulary=dataclasses.replace(fitted.vocabulary, lookup=lookup))
 
 
 def _checksums(workplace: Workplace) -> dict[str, str | None]:
     """Of the files that belong to the piece."""
-    files: list[Path] = [lookup_path(workplace.folder), workplace.folder / VOCABULARY_FILE]
+    files = [*sorted(workplace.work_folder.glob(LOOKUP_FILES)), workplace.folder / VOCABULARY_FILE]
     return {path.name: checksum(path) if path.is_file() else None for path in files}

@@ -15,10 +15,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from data_prep.buckets import BUCKET_FIELDS, SMALLEST_BUCKET
+from data_prep import settings
+from data_prep.buckets import SMALLEST_BUCKET
+from data_prep.categorical import CategoricalColumn
+from data_prep.log_format import LogFormat
 from data_prep.options import PrepareOptions
-from data_prep.schema import VOCABULARY_FILE, Schema, read_schema
-from data_prep.vocabulary import MISSING, FieldVocabulary
+from data_prep.schema import SCHEMA_FILE, VOCABULARY_FILE, Schema, read_schema
+from data_prep.vocabulary import MISSING, FieldVocabulary, OrderedValues
+from data_prep.vocabulary_file import from_arrow
 
 _VALUE_OF_DIGIT = np.array([int(chr(byte), 16) if chr(byte) in "0123456789abcdef" else 0 for byte in range(256)])
 # Options that decide which columns there are and what an id means; those of the given folder hold.
@@ -31,6 +35,7 @@ class GivenVocabulary:
 
     folder: Path
     schema: Schema
+    columns: tuple[CategoricalColumn, ...]
 
     @property
     def path(self) -> Path:
@@ -39,12 +44,12 @@ class GivenVocabulary:
 
     def fields(self) -> Iterator[FieldVocabulary]:
         """The vocabulary of each field, as it was made."""
-        for field in self.schema.categorical:
+        for field, column in zip(self.schema.categorical, self.columns, strict=True):
             table = pq.read_table(self.path, filters=[("field", "==", field.name)])
             texts = table["value"].combine_chunks()
-            values = _bucket_values(texts) if field.name in BUCKET_FIELDS else _hex_values(texts)
             first_id = field.id_ranges[0][0]
-            yield FieldVocabulary(field.name, field.oov_ids, first_id, values, table["count"].to_numpy())
+            counts = table["count"].to_numpy()
+            yield FieldVocabulary(field.name, field.oov_ids, first_id, *_values(column, texts, counts))
 
 
 def read_given_vocabulary(folder: Path, options: PrepareOptions) -> GivenVocabulary:
@@ -54,6 +59,12 @@ def read_given_vocabulary(folder: Path, options: PrepareOptions) -> GivenVocabul
     """
     schema = read_schema(folder)
     here = options.decisive()
+    written_as = settings.merge(LogFormat(), schema.options.get("data", {}), where=str(folder / SCHEMA_FILE))
+    if written_as.fields != options.data.fields:
+        raise ValueError(
+            f"the vocabulary of {folder} is for other fields: {_differences(written_as.fields, options.data.fields)}. "
+            "Give the --data FILE that it was made with, or one of the same fields"
+        )
     differences = [
         f"prepare.{name} is {here[name]!r}, there {schema.options.get(name)!r}"
         for name in _DECISIVE
@@ -64,7 +75,24 @@ def read_given_vocabulary(folder: Path, options: PrepareOptions) -> GivenVocabul
             f"the vocabulary of {folder} is for other columns: {'; '.join(differences)}. Give the options that it was "
             "made with"
         )
-    return GivenVocabulary(folder, schema)
+    return GivenVocabulary(folder, schema, options.categorical_columns)
+
+
+def _values(column: CategoricalColumn, texts: pa.StringArray, counts: NDArray[np.int64]) -> OrderedValues:
+    """Values as the readings work with them."""
+    if column.is_text:
+        places = np.arange(len(texts))
+        return np.where(pc.equal(texts, "").to_numpy(zero_copy_only=False), MISSING, places), counts, from_arrow(texts)
+    return (_bucket_values if column.kind == "bucket" else _hex_values)(texts), counts, None
+
+
+def _differences(there: list[tuple[str, str]], here: list[tuple[str, str]]) -> str:
+    """Fields that only one side has, or both in another order."""
+    only_there = [f"{name} ({kind})" for name, kind in there if (name, kind) not in here]
+    only_here = [f"{name} ({kind})" for name, kind in here if (name, kind) not in there]
+    if not only_there and not only_here:
+        return "the same ones in another order"
+    return f"only there {', '.join(only_there) or 'none'}; only here {', '.join(only_here) or 'none'}"
 
 
 def _hex_values(texts: pa.StringArray) -> NDArray[np.int64]:

@@ -10,17 +10,18 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep import counts, criteo, log_profile, lookup, native
+from data_prep import counts, log_profile, lookup, native, parse, rows
+from data_prep.log_format import LogFormat
 
 Choice = Literal["auto", "native", "numpy"]
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """See the functions of the same names in criteo.py, counts.py, log_profile.py and lookup.py."""
+    """See the functions of the same names in parse.py, counts.py, log_profile.py and lookup.py."""
 
     name: str
-    parse_chunk: Callable[[criteo.Chunk], criteo.ParsedChunk]
+    parse_chunk: Callable[[rows.Chunk, LogFormat], rows.ParsedChunk]
     count_values: Callable[[NDArray[np.uint32], NDArray[np.bool_], NDArray[np.bool_]], tuple[NDArray[np.uint64], int]]
     count_bins: Callable[[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]], NDArray[np.int64]]
     encode_values: Callable[
@@ -38,4 +39,4 @@ def choose_kernels(choice: Choice) -> Kernels:
         native.load()
     if choice == "native" or (choice == "auto" and native.is_available()):
         return Kernels("native", native.parse_chunk, native.count_values, native.count_bins, native.encode_values)
-    return Kernels("numpy", criteo.parse_chunk, counts.count_values, log_profile.count_bins, lookup.encode_values)
+    return Kernels("numpy", parse.parse_chunk, counts.count_values, log_profile.count_bins, lookup.encode_values)

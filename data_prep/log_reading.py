@@ -13,12 +13,13 @@ from typing import Any, TypeVar
 import xxhash
 from tqdm import tqdm
 
-from data_prep.criteo import Chunk, FileOfLog
 from data_prep.executors import Parts, job_name, map_in_order
 from data_prep.log_files import LogFile
+from data_prep.log_format import LogFormat
 from data_prep.pieces import Pieces
 from data_prep.pools import Pools
 from data_prep.raw_log import Fingerprint, OnStored, StoredChunk, Task, changed_while_read, open_log
+from data_prep.rows import Chunk, FileOfLog
 from data_prep.storage import file_state
 
 Result = TypeVar("Result")
@@ -42,9 +43,16 @@ class LogReading:
     """Reads a log several times and makes sure that it stays the same."""
 
     def __init__(
-        self, files: Sequence[LogFile], pools: Pools, num_workers: int, chunk_bytes: int, pieces: Pieces
+        self,
+        files: Sequence[LogFile],
+        log_format: LogFormat,
+        pools: Pools,
+        num_workers: int,
+        chunk_bytes: int,
+        pieces: Pieces,
     ) -> None:
         self.files = files
+        self._format = log_format
         self.num_workers = num_workers
         self._pools = pools
         self._chunk_bytes = chunk_bytes
@@ -122,7 +130,7 @@ class LogReading:
             first_line = size_before = 0
             for place, file in enumerate(self.files):
                 name = file.name if len(self.files) > 1 else ""
-                of_log = FileOfLog(place, name, first_line)
+                of_log = FileOfLog(place, name, first_line, int(self._format.header))
                 for task, stored_bytes_read in self._tasks(file, of_log):
                     yield task
                     first_line = task.first_line + task.num_lines
@@ -146,7 +154,7 @@ class LogReading:
         places: list[Task] = []
         num_lines = 0
         try:
-            with open_log(file) as reader:
+            with open_log(file, self._format) as reader:
                 for task, place in reader.chunks(self._chunk_bytes, of_log):
                     if reader.is_plain:
                         places.append(place or task)

@@ -15,19 +15,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep import shared_library
-from data_prep.criteo import (
-    CATEGORICAL_FIELDS,
-    MAX_LINE_BYTES,
-    NUMERIC_FIELDS,
-    REASONS,
-    Chunk,
-    LogRows,
-    ParsedChunk,
-    check_num_lines,
-)
+from data_prep import parse, shared_library
+from data_prep.log_format import LogFormat
 from data_prep.log_profile import NUM_BINS
 from data_prep.lookup import FieldLookup, ids_room
+from data_prep.rows import MAX_LINE_BYTES, REASONS, Chunk, LogRows, ParsedChunk
 
 _ARRAY, _COUNT = ctypes.c_void_p, ctypes.c_int64
 
@@ -35,6 +27,8 @@ _ARRAY, _COUNT = ctypes.c_void_p, ctypes.c_int64
 class _Rows(ctypes.Structure):
     _fields_ = [
         ("capacity", _COUNT),
+        ("num_numeric", _COUNT),
+        ("num_categorical", _COUNT),
         ("line_numbers", _ARRAY),
         ("labels", _ARRAY),
         ("integers", _ARRAY),
@@ -98,10 +92,13 @@ def load() -> ctypes.CDLL:
     )
 
 
-def parse_chunk(chunk: Chunk) -> ParsedChunk:
-    """See `criteo.parse_chunk`."""
+def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
+    """See `parse.parse_chunk`, which other lines than a label, integers and hex values between tabs go to."""
+    if not log_format.is_criteo_like:
+        return parse.parse_chunk(chunk, log_format)
     text = np.frombuffer(chunk.lines, np.uint8)
-    capacity, num_numeric, num_categorical = chunk.num_lines, len(NUMERIC_FIELDS), len(CATEGORICAL_FIELDS)
+    capacity = chunk.num_lines
+    num_numeric, num_categorical = len(log_format.numeric_fields), len(log_format.hex_fields)
     rows = LogRows(
         row_numbers=np.empty(capacity, np.int64),
         labels=np.empty(capacity, np.bool_),
@@ -110,21 +107,36 @@ def parse_chunk(chunk: Chunk) -> ParsedChunk:
         values=np.empty((num_categorical, capacity), np.uint32),
         values_present=np.empty((num_categorical, capacity), np.bool_),
     )
+    columns = (
+        rows.row_numbers,
+        rows.labels,
+        rows.integers,
+        rows.integers_present,
+        rows.values,
+        rows.values_present,
+    )
     lines, starts, ends, reasons = (np.empty(capacity, dtype) for dtype in (np.int64, np.int64, np.int64, np.int8))
     num_rejects = _COUNT()
     num_rows = load().log_kernels_parse(
         _address(text),
         len(text),
         MAX_LINE_BYTES,
-        _Rows(capacity, *(_address(column) for column in vars(rows).values())),
+        _Rows(capacity, num_numeric, num_categorical, *map(_address, columns)),
         _Rejects(*(_address(column) for column in (lines, starts, ends, reasons))),
         num_rejects,
     )
-    check_num_lines(chunk, num_rows + num_rejects.value)
+    chunk.check_num_lines(num_rows + num_rejects.value)
     bad = range(num_rejects.value)
     rows.row_numbers[:num_rows] += chunk.first_line
     return ParsedChunk(
-        rows=LogRows(*(column[..., :num_rows] for column in vars(rows).values())),
+        rows=LogRows(
+            row_numbers=rows.row_numbers[:num_rows],
+            labels=rows.labels[:num_rows],
+            integers=rows.integers[:, :num_rows],
+            integers_present=rows.integers_present[:, :num_rows],
+            values=rows.values[:, :num_rows],
+            values_present=rows.values_present[:, :num_rows],
+        ),
         rejects_by_reason=Counter(REASONS[reasons[i]] for i in bad),
         rejects_tsv=b"".join(chunk.reject(int(lines[i]), reasons[i], text[starts[i] : ends[i]]) for i in bad),
     )

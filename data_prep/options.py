@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from data_prep import settings
-from data_prep.buckets import categorical_fields
+from data_prep.categorical import CategoricalColumn, categorical_columns
+from data_prep.log_format import LogFormat
 from data_prep.schema import ZOO_BLOCK_ROWS
 
 # Other sections of the file are not about the preparation; `app` checks them.
 PREPARE_SECTION = "prepare"
+DOWNLOAD_SECTION = "download"
 INDECISIVE = ("workers", "memory_limit", "kernels")  # options that no byte of the result depends on
 MAX_BLOCK_ROWS = 100_000  # eight blocks of 300 bytes a row still fit MindRecord's largest page, 256 MB
 
@@ -22,6 +24,7 @@ MAX_BLOCK_ROWS = 100_000  # eight blocks of 300 bytes a row still fit MindRecord
 class PrepareOptions:
     """What decides the bytes of the prepared folder, and at the end what does not (`INDECISIVE`)."""
 
+    data: LogFormat = field(default_factory=LogFormat)  # how the log is written; configs/data/*.yaml
     vocabulary: Literal["counted", "hash"] = "counted"  # hash: every value has one of oov_buckets ids, none its own
     min_count: int = 10  # a value seen less often in the training rows has no id of its own
     field_min_count: dict[str, int] = field(default_factory=dict)  # by field, in place of min_count
@@ -76,7 +79,7 @@ class PrepareOptions:
             )
 
     def _check_fields(self, name: str, numbers: dict[str, int]) -> None:
-        known = categorical_fields(self.integer_buckets)
+        known = [column.name for column in self.categorical_columns]
         for field_name, number in numbers.items():
             if field_name not in known:
                 raise ValueError(f"{name}: unknown field {field_name!r}; known here: {known[0]} … {known[-1]}")
@@ -87,6 +90,11 @@ class PrepareOptions:
     def needs_counting(self) -> bool:
         """Whether anything is fitted to the training rows: else the log is read once."""
         return self.vocabulary == "counted" or self.numeric_transform != "log1p"
+
+    @property
+    def categorical_columns(self) -> tuple[CategoricalColumn, ...]:
+        """Columns of `ids`, in their order."""
+        return categorical_columns(self.data, self.integer_buckets)
 
     def decisive(self) -> dict[str, Any]:
         """The options that decide the result, as plain values."""
@@ -106,13 +114,22 @@ def parse_bytes(text: str) -> int:
     return int(float(match[1]) * 1024 ** ("B", "KiB", "MiB", "GiB", "TiB").index(match[2] or "B"))
 
 
+def read_data(path: Path) -> dict[str, Any]:
+    """What a data set's YAML file says of its logs; where they are to be had (`download`) is another matter."""
+    return {key: value for key, value in settings.read_yaml(path).items() if key != DOWNLOAD_SECTION}
+
+
 @dataclass(frozen=True)
 class _Run:
     prepare: PrepareOptions = field(default_factory=PrepareOptions)
 
 
-def read_options(yaml_path: Path | None = None, overrides: Iterable[str] = ()) -> PrepareOptions:
+def read_options(
+    yaml_path: Path | None = None, overrides: Iterable[str] = (), data_path: Path | None = None
+) -> PrepareOptions:
     """Options from a run's YAML file (its section `prepare`; the rest is app's), then `prepare.key=value`.
+
+    `data_path` is a YAML file of the data set, whose keys are those of `prepare.data`.
 
     Raises ValueError and FileNotFoundError as `settings.resolve`.
     """
@@ -120,4 +137,6 @@ def read_options(yaml_path: Path | None = None, overrides: Iterable[str] = ()) -
     if yaml_path is not None:
         section: Any = settings.read_yaml(yaml_path).get(PREPARE_SECTION, {})
         run = settings.merge(run, {PREPARE_SECTION: section}, where=str(yaml_path))
+    if data_path is not None:
+        run = settings.merge(run, {PREPARE_SECTION: {"data": read_data(data_path)}}, where=str(data_path))
     return settings.override(run, overrides).prepare

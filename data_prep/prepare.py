@@ -16,8 +16,6 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 from data_prep import memory, schema
-from data_prep.buckets import categorical_fields
-from data_prep.criteo import NUMERIC_FIELDS
 from data_prep.description import describe
 from data_prep.encode import Encoder, row_bytes
 from data_prep.first_reading import check_statistics, read_labels
@@ -103,7 +101,7 @@ def _make(
         if options.memory_limit_bytes >= memory.LIMIT_FOR_EARLY_IMPORT:
             at_the_end.callback(import_mindspore_early().join)
         num_workers = memory.counting_workers(options, memory.num_cores(), workplace.chunk_bytes)
-        reading = LogReading(files, pools, num_workers, workplace.chunk_bytes, workplace.pieces)
+        reading = LogReading(files, options.data, pools, num_workers, workplace.chunk_bytes, workplace.pieces)
         split = _make_split(reading, options, workplace.pieces)
         fitted = fit(reading, split, options, given, workplace)
         statistics, numeric, vocabulary = fitted.statistics, fitted.numeric, fitted.vocabulary
@@ -122,8 +120,7 @@ def _make(
             check_statistics(statistics, options, reading.name, workplace.folder, is_fitted=given is None)
             if not given:
                 vocabulary = fit_vocabulary(statistics, options, len(numeric), workplace.folder)  # now with counts
-        names = categorical_fields(options.integer_buckets)
-        write_statistics(statistics, NUMERIC_FIELDS, names, workplace.folder)
+        write_statistics(statistics, options, workplace.folder)
         clock.stages, clock.workers = reading.seconds, num_workers
         return describe(reading, statistics, vocabulary, numeric, splits, options, workplace.folder)
 

@@ -18,12 +18,12 @@ from typing import Any, Generic, TypeVar, cast
 import xxhash
 
 from data_prep import storage
-from data_prep.criteo import MAX_LINE_BYTES, ONLY_FILE, Chunk, FileOfLog
 from data_prep.log_files import TAR_ENDINGS, LogFile
+from data_prep.log_format import LogFormat
+from data_prep.rows import MAX_LINE_BYTES, ONLY_FILE, Chunk, FileOfLog
 
 Result = TypeVar("Result")
 
-MEMBER = "train.txt"  # the training log in Criteo's archive
 _READ_BYTES = 1 << 20
 # What a packed file starts with, and the ending by which it would be unpacked.
 MAGIC = {
@@ -113,10 +113,13 @@ def changed_while_read(location: str) -> str:
 class LogReader:
     """One reading of a file of the log, from its first line to its last."""
 
-    def __init__(self, stored: StoredFile, stream: io.BufferedIOBase, plain_location: str | None) -> None:
+    def __init__(
+        self, stored: StoredFile, stream: io.BufferedIOBase, plain_location: str | None, header_bytes: int
+    ) -> None:
         self._stored = stored
         self._stream = stream
         self._plain_location = plain_location  # of the file where it is not packed
+        self._header_bytes = header_bytes  # read before the first line of a row
         self.fingerprint: Fingerprint | None = None  # known when the reading is over
 
     @property
@@ -136,7 +139,8 @@ class LogReader:
         """
         # One buffer for all chunks, as fresh memory costs more than the reading. What follows the last line end
         # moves to the front; only where a line is longer than a chunk does the buffer grow.
-        buffer, filled, offset, first_line, num_dropped = bytearray(chunk_bytes), 0, 0, file.first_line, 0
+        buffer, filled, num_dropped = bytearray(chunk_bytes), 0, 0
+        offset, first_line = self._header_bytes, file.first_line
         while num_read := self._stream.readinto(memoryview(buffer)[filled:]):
             filled += num_read
             end = buffer.rfind(b"\n", 0, filled) + 1
@@ -163,7 +167,7 @@ class LogReader:
 
 
 @contextmanager
-def open_log(file: LogFile) -> Iterator[LogReader]:
+def open_log(file: LogFile, log_format: LogFormat) -> Iterator[LogReader]:
     """Open a file of the log for one reading.
 
     Raises ValueError, inside the `with` block too, where the file is damaged, vanished or is an archive without a log.
@@ -175,8 +179,9 @@ def open_log(file: LogFile) -> Iterator[LogReader]:
             raise ValueError(changed_while_read(file.location)) from error
         buffered = io.BufferedReader(stored, _READ_BYTES)
         try:
-            with _unpacked(file.location, buffered) as stream:
-                reader = LogReader(stored, stream, file.location if stream is buffered else None)
+            with _unpacked(file.location, buffered, log_format.archive_member) as stream:
+                plain_location = file.location if stream is buffered else None
+                reader = LogReader(stored, stream, plain_location, _skip_header(file.location, stream, log_format))
                 yield reader
             reader.fingerprint = stored.fingerprint()
         except (EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError, _BadZstd) as error:
@@ -187,11 +192,11 @@ def open_log(file: LogFile) -> Iterator[LogReader]:
 
 
 @contextmanager
-def _unpacked(location: str, stored: io.BufferedReader[Any]) -> Iterator[io.BufferedIOBase]:
+def _unpacked(location: str, stored: io.BufferedReader[Any], member: str) -> Iterator[io.BufferedIOBase]:
     """The log's text, unpacked as its file's name says."""
     name = PurePosixPath(storage.split_query(location)[0]).name
     if name.endswith(TAR_ENDINGS):
-        with gzip.GzipFile(fileobj=stored) as unzipped, _log_in_tar(location, unzipped) as text:
+        with gzip.GzipFile(fileobj=stored) as unzipped, _log_in_tar(location, unzipped, wanted=member) as text:
             yield text
     elif name.endswith(".gz"):
         with gzip.GzipFile(fileobj=stored) as unzipped:
@@ -208,6 +213,29 @@ def _check_not_packed(location: str, start: bytes) -> None:
         if start.startswith(magic):
             what = f"rename it to end in {ending}" if ending else "pack it by gzip or zstd instead"
             raise ValueError(f"{location} is packed, not text (it starts with {start[:4]!r}); {what}")
+
+
+def _skip_header(location: str, stream: io.BufferedIOBase, log_format: LogFormat) -> int:
+    """Read the line that names the columns, where there is one; its length in bytes."""
+    if not log_format.header:
+        return 0
+    line = stream.readline(MAX_LINE_BYTES)
+    expected = list(log_format.columns)
+    names = line.decode("utf-8-sig", errors="replace").rstrip("\r\n").split(log_format.separator)
+    found = [name.strip('"') for name in names] if log_format.quotes else names
+    if line and found != expected:
+        missing = [name for name in expected if name not in found]
+        unknown = [name for name in found if name not in expected]
+        raise ValueError(
+            f"{location}: its first line names other columns than prepare.data.columns (--data FILE): "
+            f"{_shown('not found', missing)}{_shown('not expected', unknown)}found {', '.join(found)[:500]}; expected "
+            f"{', '.join(expected)}, between {log_format.separator!r}"
+        )
+    return len(line)
+
+
+def _shown(what: str, names: list[str]) -> str:
+    return f"{what}: {', '.join(names)[:500]}; " if names else ""
 
 
 class _BadZstd(Exception):
@@ -239,20 +267,22 @@ class _Zstd(io.RawIOBase):
 
 
 @contextmanager
-def _log_in_tar(location: str, unzipped: io.BufferedIOBase) -> Iterator[io.BufferedIOBase]:
-    """The member train.txt of an archive, which is read in one go; on leaving, the rest is read and checked."""
+def _log_in_tar(location: str, unzipped: io.BufferedIOBase, wanted: str) -> Iterator[io.BufferedIOBase]:
+    """The member `wanted` of an archive, which is read in one go; on leaving, the rest is read and checked."""
     with tarfile.open(fileobj=unzipped, mode="r|", bufsize=_READ_BYTES) as archive:
         members = _safe_members(location, archive)
         names = []
         for member in members:
             names.append(member.name)
-            if member.isfile() and PurePosixPath(member.name).name == MEMBER:
+            if member.isfile() and PurePosixPath(member.name).name == wanted:
                 stream = archive.extractfile(member)
                 assert stream is not None
                 yield cast(io.BufferedIOBase, stream)
                 break
         else:
-            raise ValueError(f"{location} holds no {MEMBER}; it holds: {', '.join(names) or 'nothing'}")
+            raise ValueError(
+                f"{location} holds no {wanted} (prepare.data.archive_member); it holds: {', '.join(names) or 'nothing'}"
+            )
         for _ in members:
             pass
     while unzipped.read(_READ_BYTES):  # up to gzip's own check sum at the end

@@ -52,6 +52,19 @@ def _lay_over(changes: dict[str, Any], more: dict[str, Any]) -> None:
             changes[name] = value
 
 
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML whose mappings have each key once; PyYAML would take the last one in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """A mapping. Raises yaml.YAMLError where a key is there twice."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key.value!r} is there twice", key.start_mark)
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping a YAML file holds; an empty file is an empty mapping."""
     if not path.is_file():
@@ -59,7 +72,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
         there = ", ".join(sorted(p.name for p in folder.glob("*.yaml"))) or "none"
         raise FileNotFoundError(f"no config file {path}; the .yaml files in {folder}: {there}")
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text ({error}); save it as UTF-8") from error
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is not YAML: {error}") from error
     if content is None:

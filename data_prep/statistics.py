@@ -14,12 +14,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.buckets import categorical_columns
+from data_prep.buckets import number_columns
 from data_prep.counts import ValueCounts
-from data_prep.criteo import NUMERIC_FIELDS, Chunk, LogRows, ParsedChunk
-from data_prep.kernels import Choice, Kernels, choose_kernels
-from data_prep.log_profile import NUM_BINS, ChunkSpans, Timeline
+from data_prep.kernels import Kernels, choose_kernels
+from data_prep.log_profile import NUM_BINS, ChunkSpans, Coverage, Timeline
+from data_prep.options import PrepareOptions
+from data_prep.rows import Chunk, LogRows, ParsedChunk
 from data_prep.split import TRAIN, Split
+from data_prep.text_counts import CountedTexts, TextCounts, count_texts
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,8 @@ class ChunkCounts:
     num_training_rows: int
     integers: list[IntegerStatistics]  # a numeric field
     missing: list[int]  # a categorical field
-    values: list[NDArray[np.uint64]]  # a categorical field: words of (value, count), see counts.py
+    values: list[NDArray[np.uint64]]  # a column worked on as numbers: words of (value, count), see counts.py
+    texts: list[CountedTexts]  # a column of text
     bins: list[NDArray[np.int64]]  # a numeric field: see log_profile.py
     spans: ChunkSpans  # of all kept rows
 
@@ -84,31 +87,25 @@ class ChunkCounter:
     """Counts chunks; the same for all of them, so workers get it once."""
 
     split: Split
-    kernels: Choice
-    integer_buckets: bool
+    options: PrepareOptions
 
     def count(self, chunk: Chunk) -> ChunkCounts:
         """Parse a chunk and count its training rows."""
-        kernels = choose_kernels(self.kernels)
-        parsed = kernels.parse_chunk(chunk)
+        kernels = choose_kernels(self.options.kernels)
+        parsed = kernels.parse_chunk(chunk, self.options.data)
         rows = parsed.rows
         training = self.split.assign(rows.row_numbers, rows.labels) == TRAIN
-        columns = zip(*categorical_columns(rows, self.integer_buckets), strict=True)
-        counted = [kernels.count_values(values, present, training) for values, present in columns]
-        return ChunkCounts(
-            num_lines=chunk.num_lines,
-            rejects_by_reason=parsed.rejects_by_reason,
-            rejects_tsv=parsed.rejects_tsv,
-            num_training_rows=int(training.sum()),
-            integers=[
-                IntegerStatistics.of(integers[present & training])
-                for integers, present in zip(rows.integers, rows.integers_present, strict=True)
-            ],
-            missing=[num_missing for _, num_missing in counted],
-            values=[words for words, _ in counted],
-            bins=_bins(kernels, rows, training),
-            spans=ChunkSpans.of(rows.row_numbers, rows.labels),
-        )
+        columns = zip(*number_columns(rows, self.options.integer_buckets), strict=True)
+        values = [kernels.count_values(values, present, training)[0] for values, present in columns]
+        texts = [
+            count_texts(texts.take(present & training))
+            for texts, present in zip(rows.texts, rows.texts_present, strict=True)
+        ]
+        integers = [
+            IntegerStatistics.of(integers[present & training])
+            for integers, present in zip(rows.integers, rows.integers_present, strict=True)
+        ]
+        return count_lines(kernels, chunk, parsed, training, self.options, integers, values, texts)
 
 
 def _bins(kernels: Kernels, rows: LogRows, training: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
@@ -117,34 +114,61 @@ def _bins(kernels: Kernels, rows: LogRows, training: NDArray[np.bool_]) -> list[
 
 
 def count_lines(
-    kernels: Kernels, chunk: Chunk, parsed: ParsedChunk, training: NDArray[np.bool_], missing: list[int]
+    kernels: Kernels,
+    chunk: Chunk,
+    parsed: ParsedChunk,
+    training: NDArray[np.bool_],
+    options: PrepareOptions,
+    integers: list[IntegerStatistics] | None = None,
+    values: list[NDArray[np.uint64]] | None = None,
+    texts: list[CountedTexts] | None = None,
 ) -> ChunkCounts:
-    """The counts that need no reading of their own: lines, rejects, training rows and their missing values."""
+    """Lines, rejects, training rows and their missing values, which need no reading of their own; and what else is."""
     return ChunkCounts(
         num_lines=chunk.num_lines,
         rejects_by_reason=parsed.rejects_by_reason,
         rejects_tsv=parsed.rejects_tsv,
         num_training_rows=int(training.sum()),
-        integers=[IntegerStatistics() for _ in NUMERIC_FIELDS],
-        missing=missing,
-        values=[np.empty(0, np.uint64) for _ in missing],
+        integers=integers or [],
+        missing=[int(np.sum(training & ~present)) for present in presence(parsed.rows, options)],
+        values=values or [],
+        texts=texts or [],
         bins=_bins(kernels, parsed.rows, training),
         spans=ChunkSpans.of(parsed.rows.row_numbers, parsed.rows.labels),
     )
 
 
+def presence(rows: LogRows, options: PrepareOptions) -> list[NDArray[np.bool_]]:
+    """Where each categorical column is present: C of [n]."""
+    numbers_present = [*rows.values_present, *rows.integers_present]  # hex values, then buckets
+    return [
+        rows.texts_present[column.place] if column.is_text else numbers_present[column.place]
+        for column in options.categorical_columns
+    ]
+
+
 class LogStatistics:
     """What the first reading found in the whole log; counts of values go on disk where they outgrow the memory."""
 
-    def __init__(self, num_categorical: int, folder: Path, counts_bytes: int) -> None:
+    def __init__(self, options: PrepareOptions, folder: Path, counts_bytes: int) -> None:
+        columns = options.categorical_columns
+        num_texts = sum(column.is_text for column in columns)
+        texts_bytes = counts_bytes * num_texts // len(columns)
         self.num_lines = 0
         self.rejects_by_reason: Counter[str] = Counter()
         self.num_training_rows = 0
-        self.integers = [IntegerStatistics() for _ in NUMERIC_FIELDS]
-        self.missing = [0] * num_categorical
-        self.bins = [np.zeros(NUM_BINS, np.int64) for _ in NUMERIC_FIELDS]
+        self.integers = [IntegerStatistics() for _ in options.data.numeric_fields]
+        self.missing = [0] * len(columns)
+        self.bins = [np.zeros(NUM_BINS, np.int64) for _ in options.data.numeric_fields]
         self.timeline = Timeline()
-        self.values = ValueCounts(num_categorical, folder, counts_bytes)
+        self._columns = columns
+        self.values = ValueCounts(len(columns) - num_texts, folder, counts_bytes - texts_bytes)
+        self.texts = TextCounts(num_texts, folder, texts_bytes)
+
+    @property
+    def coverage(self) -> list[Coverage]:
+        """Of each categorical column, once its frequent values were asked for."""
+        return [(self.texts if column.is_text else self.values).coverage[column.place] for column in self._columns]
 
     @property
     def num_rejects(self) -> int:
@@ -156,8 +180,17 @@ class LogStatistics:
         self.num_lines += chunk.num_lines
         self.rejects_by_reason += chunk.rejects_by_reason
         self.num_training_rows += chunk.num_training_rows
-        self.integers = [mine + theirs for mine, theirs in zip(self.integers, chunk.integers, strict=True)]
         self.missing = [mine + theirs for mine, theirs in zip(self.missing, chunk.missing, strict=True)]
         self.bins = [mine + theirs for mine, theirs in zip(self.bins, chunk.bins, strict=True)]
         self.timeline.add(chunk.spans)
-        self.values.add(chunk.values)
+        if chunk.integers:
+            self.integers = [mine + theirs for mine, theirs in zip(self.integers, chunk.integers, strict=True)]
+        if chunk.values:
+            self.values.add(chunk.values)
+        if chunk.texts:
+            self.texts.add(chunk.texts)
+
+    def close(self) -> None:
+        """Forget all counts of values."""
+        self.values.close()
+        self.texts.close()

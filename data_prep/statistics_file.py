@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from data_prep.log_profile import MIN_COUNTS
+from data_prep.options import PrepareOptions
 from data_prep.statistics import LogStatistics
 
 STATISTICS_FILE = "statistics.json"
@@ -50,12 +50,11 @@ class Profile:
     categorical: dict[str, CategoricalProfile]
 
 
-def write_statistics(
-    statistics: LogStatistics, numeric: Sequence[str], categorical: Sequence[str], folder: Path
-) -> None:
-    """Write the file; names are those of the fields, in the order of the statistics."""
-    bins = dict(zip(numeric, statistics.bins, strict=True))
-    coverage = zip(categorical, statistics.missing, statistics.values.coverage, strict=True)
+def write_statistics(statistics: LogStatistics, options: PrepareOptions, folder: Path) -> None:
+    """Write the file."""
+    bins = dict(zip(options.data.numeric_fields, statistics.bins, strict=True))
+    names = [column.name for column in options.categorical_columns]
+    coverage = zip(names, statistics.missing, statistics.coverage, strict=True)
     content = {
         "training_rows": statistics.num_training_rows,
         "span_lines": statistics.timeline.span_lines,

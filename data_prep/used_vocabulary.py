@@ -7,25 +7,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from data_prep import memory
-from data_prep.buckets import categorical_fields
+from data_prep.categorical import CategoricalColumn
 from data_prep.given_vocabulary import GivenVocabulary
-from data_prep.lookup import LookupFile, LookupWriter
+from data_prep.lookup_tables import LookupTables, LookupTablesWriter
 from data_prep.options import PrepareOptions
 from data_prep.output_folder import WORK_FOLDER
 from data_prep.schema import VOCABULARY_FILE, CategoricalField
 from data_prep.statistics import LogStatistics
-from data_prep.vocabulary import ids_dtype, make_vocabulary, order_values
-from data_prep.vocabulary_file import VocabularyWriter
+from data_prep.text_counts import NOTHING
+from data_prep.vocabulary import OrderedValues, ids_dtype, make_vocabulary, order_values
+from data_prep.vocabulary_file import VocabularyWriter, order_texts
 
 
 @dataclass(frozen=True)
 class UsedVocabulary:
     """What the second reading and schema.json need of the vocabulary."""
 
-    lookup: LookupFile
+    lookup: LookupTables
     categorical: tuple[CategoricalField, ...]
     size: int
 
@@ -35,19 +35,18 @@ class UsedVocabulary:
         return ids_dtype(self.size)
 
 
-def lookup_path(folder: Path) -> Path:
-    """The vocabulary as it is searched, in a folder while it is made."""
-    return folder / WORK_FOLDER / "lookup.bin"
-
-
 def fit_vocabulary(
     statistics: LogStatistics, options: PrepareOptions, num_numeric: int, folder: Path
 ) -> UsedVocabulary:
     """Give ids to the frequent values, and write them down for readers and for the second reading."""
-    names = categorical_fields(options.integer_buckets)
-    ordered = (_ordered_values(statistics, options, place, name) for place, name in enumerate(names))
-    listed = VocabularyWriter(folder / VOCABULARY_FILE, names)
-    searched = LookupWriter(lookup_path(folder))
+    columns = options.categorical_columns
+    ordered = (
+        _ordered_values(statistics, options, column, num_missing)
+        for column, num_missing in zip(columns, statistics.missing, strict=True)
+    )
+    names = [column.name for column in columns]
+    listed = VocabularyWriter(folder / VOCABULARY_FILE, columns)
+    searched = LookupTablesWriter(folder / WORK_FOLDER)
     categorical = []
     for field in make_vocabulary(names, ordered, num_numeric, options.oov_buckets):
         listed.add(field)
@@ -55,26 +54,29 @@ def fit_vocabulary(
         categorical.append(field.ids)
         end_id = field.end_id
     listed.finish()
-    statistics.values.close()
+    statistics.close()
     memory.give_back_freed_memory()
     return UsedVocabulary(searched.finish(), tuple(categorical), end_id)
 
 
 def _ordered_values(
-    statistics: LogStatistics, options: PrepareOptions, place: int, name: str
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The values of a field that get an id of their own, and their counts."""
+    statistics: LogStatistics, options: PrepareOptions, column: CategoricalColumn, num_missing: int
+) -> OrderedValues:
+    """The values of a column that get an id of their own, and their counts."""
     if options.vocabulary == "hash":
-        return order_values(np.empty(0, np.uint64), statistics.missing[place])
-    min_count = options.field_min_count.get(name, options.min_count)
-    words = statistics.values.frequent(place, min_count)
-    return order_values(words, statistics.missing[place], options.field_max_size.get(name))
+        nothing = np.empty(0, np.uint64)
+        return order_texts(NOTHING, num_missing) if column.is_text else order_values(nothing, num_missing)
+    min_count = options.field_min_count.get(column.name, options.min_count)
+    max_size = options.field_max_size.get(column.name)
+    if column.is_text:
+        return order_texts(statistics.texts.frequent(column.place, min_count), num_missing, max_size)
+    return order_values(statistics.values.frequent(column.place, min_count), num_missing, max_size)
 
 
 def take_vocabulary(given: GivenVocabulary, folder: Path) -> UsedVocabulary:
     """The vocabulary of another folder: the same file, and its tables for the reading."""
     shutil.copyfile(given.path, folder / VOCABULARY_FILE)
-    searched = LookupWriter(lookup_path(folder))
+    searched = LookupTablesWriter(folder / WORK_FOLDER)
     for field in given.fields():
         searched.add(field)
     return UsedVocabulary(searched.finish(), given.schema.categorical, given.schema.vocabulary_size)

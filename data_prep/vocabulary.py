@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.schema import CategoricalField
+from data_prep.texts import Texts
 
 MISSING = -1  # among values as numbers; sorts before all of them, as "" does before all text
 
@@ -32,6 +33,7 @@ class FieldVocabulary:
     first_id: int
     values: NDArray[np.int64]  # [K] the number a value's hex digits write, or MISSING (of buckets, see buckets.py)
     counts: NDArray[np.int64]  # [K]
+    texts: Texts | None = None  # [K] of a field of text: the values, whose numbers are then their places
 
     @property
     def end_id(self) -> int:
@@ -44,9 +46,11 @@ class FieldVocabulary:
         return CategoricalField(self.name, self.oov_ids, ((self.first_id, self.end_id),))
 
 
-def order_values(
-    words: NDArray[np.uint64], num_missing: int, max_size: int | None = None
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+# Values and counts by falling count, then by value, MISSING among them; and the texts of a field that has them.
+OrderedValues = tuple[NDArray[np.int64], NDArray[np.int64], Texts | None]
+
+
+def order_values(words: NDArray[np.uint64], num_missing: int, max_size: int | None = None) -> OrderedValues:
     """Values and their counts, by falling count, then by value, from words of (value, count).
 
     The first `max_size` of them, and MISSING among them.
@@ -58,22 +62,22 @@ def order_values(
     missing_place = np.searchsorted(order, (_COUNT_MASK - np.uint64(num_missing)) << _COUNT_BITS)
     values = (order & _COUNT_MASK).astype(np.int64)
     counts = (_COUNT_MASK - (order >> _COUNT_BITS)).astype(np.int64)
-    return np.insert(values, missing_place, MISSING), np.insert(counts, missing_place, num_missing)
+    return np.insert(values, missing_place, MISSING), np.insert(counts, missing_place, num_missing), None
 
 
 def make_vocabulary(
     names: Iterable[str],
-    ordered: Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]],
+    ordered: Iterable[OrderedValues],
     num_numeric: int,
     oov_buckets: int,
 ) -> Iterator[FieldVocabulary]:
     """Give ids to the ordered values of every field, a field at a time: all of them may be large."""
     names = list(names)
     next_id = num_numeric + len(names) * oov_buckets
-    for place, (name, (values, counts)) in enumerate(zip(names, ordered, strict=True)):
+    for place, (name, of_field) in enumerate(zip(names, ordered, strict=True)):
         first_oov_id = num_numeric + place * oov_buckets
-        yield FieldVocabulary(name, (first_oov_id, first_oov_id + oov_buckets), next_id, values, counts)
-        next_id += len(values)
+        yield FieldVocabulary(name, (first_oov_id, first_oov_id + oov_buckets), next_id, *of_field)
+        next_id += len(of_field[0])
 
 
 def ids_dtype(vocabulary_size: int) -> str:

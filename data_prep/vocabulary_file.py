@@ -5,16 +5,20 @@ Letters: K values of a field.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from data_prep.buckets import BUCKET_FIELDS, SMALLEST_BUCKET
-from data_prep.vocabulary import MISSING, FieldVocabulary
+from data_prep.buckets import SMALLEST_BUCKET
+from data_prep.categorical import CategoricalColumn
+from data_prep.text_counts import CountedTexts
+from data_prep.texts import Texts, concatenate_texts
+from data_prep.vocabulary import MISSING, FieldVocabulary, OrderedValues
 
 _GROUP_ROWS = 1 << 20  # of vocabulary.parquet
 _HEX_DIGITS = np.frombuffer("".join(f"{number:04x}" for number in range(1 << 16)).encode(), "S4")
@@ -31,28 +35,63 @@ _PARQUET_SCHEMA = pa.schema(
 class VocabularyWriter:
     """Writes vocabulary.parquet (field, value, count, id) by rising id, a field after the other."""
 
-    def __init__(self, path: Path, names: Iterable[str]) -> None:
-        self._names = list(names)
+    def __init__(self, path: Path, columns: Sequence[CategoricalColumn]) -> None:
+        self._names = [column.name for column in columns]
+        self._are_buckets = {column.name: column.kind == "bucket" for column in columns}
         self._dictionary = pa.array(self._names)
         self._writer = pq.ParquetWriter(path, _PARQUET_SCHEMA)
 
     def add(self, field: FieldVocabulary) -> None:
         """Write a field, in row groups of its own."""
         for first in range(0, len(field.values), _GROUP_ROWS):
-            values = field.values[first : first + _GROUP_ROWS]
+            rows = slice(first, first + _GROUP_ROWS)
+            values = field.values[rows]
             place = np.full(len(values), self._names.index(field.name), np.int32)
             first_id = field.first_id + first
             columns = [
                 pa.DictionaryArray.from_arrays(place, self._dictionary),
-                (_bucket_text if field.name in BUCKET_FIELDS else _hex_text)(values),
-                field.counts[first : first + _GROUP_ROWS],
+                self._texts(field, rows),
+                field.counts[rows],
                 np.arange(first_id, first_id + len(values)),
             ]
             self._writer.write_table(pa.table(columns, schema=_PARQUET_SCHEMA))
 
+    def _texts(self, field: FieldVocabulary, rows: slice) -> pa.Array:
+        """Some of a field's values, written."""
+        if field.texts is not None:
+            return to_arrow(field.texts.take(rows)).cast(pa.string())
+        return (_bucket_text if self._are_buckets[field.name] else _hex_text)(field.values[rows])
+
     def finish(self) -> None:
         """Close the file."""
         self._writer.close()
+
+
+def order_texts(counted: CountedTexts, num_missing: int, max_size: int | None = None) -> OrderedValues:
+    """The same as `vocabulary.order_values` of strings: by falling count, then by their bytes."""
+    table = pa.table({"text": to_arrow(counted.texts), "count": counted.counts})
+    order = pc.sort_indices(table, [("count", "descending"), ("text", "ascending")]).to_numpy()[:max_size]
+    counts, texts = counted.counts[order], counted.texts.take(order).compact()
+    place = int(np.searchsorted(-counts, -num_missing))  # "" comes before all other strings
+    numbers = np.insert(np.arange(len(counts)), place, MISSING)
+    with_missing = np.insert(1 + np.arange(len(counts)), place, 0)
+    all_texts = concatenate_texts([Texts.of([b""]), texts]).take(with_missing).compact()
+    return numbers, np.insert(counts, place, num_missing), all_texts
+
+
+def to_arrow(texts: Texts) -> pa.LargeStringArray:
+    """Strings as pyarrow has them, which are UTF-8."""
+    compact = texts.compact()
+    offsets = np.append(compact.starts, len(compact.data) - 8)
+    return pa.LargeStringArray.from_buffers(len(texts), pa.py_buffer(offsets), pa.py_buffer(compact.data))
+
+
+def from_arrow(strings: pa.StringArray) -> Texts:
+    """The same the other way."""
+    binary = strings.cast(pa.large_binary())
+    offsets = np.frombuffer(binary.buffers()[1], np.int64)[binary.offset : binary.offset + len(binary) + 1]
+    data = np.frombuffer(binary.buffers()[2] or b"", np.uint8)
+    return Texts(np.concatenate([data, np.zeros(8, np.uint8)]), offsets[:-1], np.diff(offsets)).compact()
 
 
 def _hex_text(values: NDArray[np.int64]) -> pa.Array:

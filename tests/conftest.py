@@ -1,6 +1,7 @@
 """A small synthetic log, the folder prepared from it, and MindSpore made ready, once for all tests."""
 
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -127,3 +128,50 @@ def run_ranks(mpirun):
         return done.returncode, done.stdout
 
     return run
+
+
+AVAZU_HEX_FIELDS = ("site_id", "site_domain", "site_category", "app_id", "app_domain", "app_category")
+AVAZU_DEVICE_FIELDS = ("device_id", "device_ip", "device_model")
+AVAZU_COLUMNS = (
+    ("id", "click", "hour", "C1", "banner_pos")
+    + (AVAZU_HEX_FIELDS + AVAZU_DEVICE_FIELDS)
+    + ("device_type", "device_conn_type", *(f"C{number}" for number in range(14, 22)))
+)
+
+
+def make_avazu_log(num_rows, seed=1):
+    """An Avazu-like log: a header, no numeric field, hex values beside short strings; clicks depend on two of them."""
+    random_ = random.Random(seed)
+
+    def hexadecimal():
+        return f"{int(random_.paretovariate(0.8)) % 3000 * 2654435761 % 2**32:08x}"
+
+    lines = [",".join(AVAZU_COLUMNS)]
+    for row in range(num_rows):
+        banner = random_.choice("012")
+        c14 = random_.randrange(15700, 15720)
+        click = random_.random() < 0.05 + 0.25 * (banner == "1") + 0.3 * (c14 % 5 == 0)
+        cells = [
+            str(10**19 + row * 7919),
+            str(int(click)),
+            f"1410{21 + row * 10 // num_rows}{row % 24:02d}",
+            random_.choice(["1005", "1002", "1010"]),
+            banner,
+            *(hexadecimal() for _ in AVAZU_HEX_FIELDS + AVAZU_DEVICE_FIELDS),
+            random_.choice(["0", "1", "4"]),
+            random_.choice("0235"),
+            str(c14),
+            *random_.choice([("320", "50"), ("300", "250"), ("", "")]),
+            str(random_.randrange(2000)),
+            random_.choice("0123"),
+            random_.choice(["35", "39", "167"]),
+            random_.choice(["-1", "100084", str(random_.randrange(10**6))]),
+            random_.choice(["79", "23", "é/ü"]),
+        ]
+        lines.append(",".join(cells))
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture(scope="session")
+def make_avazu():
+    return make_avazu_log

@@ -17,7 +17,7 @@ extern "C" {
 
 #define LOG_KERNELS_API __attribute__((visibility("default")))
 
-// Why a line is rejected: the places in criteo.REASONS.
+// Why a line is rejected: the places in rows.REASONS.
 typedef enum {
   LOG_KERNELS_KEPT = 0,
   LOG_KERNELS_TOO_LONG = 1,
@@ -30,6 +30,8 @@ typedef enum {
 // Cells as columns of `capacity` >= L rows each, of which the first n are filled.
 typedef struct {
   int64_t capacity;
+  int64_t num_numeric;      // N
+  int64_t num_categorical;  // C >= 1
   int64_t* line_numbers;      // [capacity] within the chunk, from 0
   uint8_t* labels;            // [capacity] 0 or 1
   int64_t* integers;          // [N, capacity] 0 where missing
@@ -58,7 +60,8 @@ typedef struct {
   int64_t num_oov_ids;  // 1 ... 2^32 - 1; a value that is not in `words` has one of them by its hash
 } LogKernelsVocabulary;
 
-// criteo.parse_chunk: the good lines of `text` [num_bytes], which ends in '\n', as rows, the others as rejects.
+// parse.parse_chunk for lines of a label, N integers and C values of eight hex digits between tabs: the good lines of
+// `text` [num_bytes], which ends in '\n', as rows, the others as rejects.
 // Returns n; *num_rejects is L - n. -1 and 0 where L is more than the capacity: the outputs mean nothing then.
 // A line of more than `max_line_bytes` is too long.
 LOG_KERNELS_API int64_t log_kernels_parse(const uint8_t* text, int64_t num_bytes, int64_t max_line_bytes,

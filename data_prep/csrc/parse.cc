@@ -7,15 +7,12 @@
 
 namespace {
 
-constexpr int kNumericFields = 13;
-constexpr int kCategoricalFields = 26;
-constexpr int kTabs = kNumericFields + kCategoricalFields;
 constexpr int kHexDigits = 8;
 constexpr int kIntegerDigits = 19;  // of the largest int64; any 19 digits fit in uint64
 
 constexpr std::uint64_t bytes_of(std::uint8_t byte) { return byte * std::uint64_t{0x0101010101010101}; }
 
-// Eight lower-case hex digits, side by side in one word; see criteo._parse_hex.
+// Eight lower-case hex digits, side by side in one word; see parse._parse_hex.
 inline bool parse_hex(const std::uint8_t* cell, std::uint32_t* value) {
   std::uint64_t word;
   std::memcpy(&word, cell, sizeof word);
@@ -59,7 +56,8 @@ class LineParser {
     place += 2;
 
     *bad_cell = LOG_KERNELS_INTEGER;
-    for (int field = 0; field < kNumericFields; ++field) {
+    const std::int64_t num_numeric = rows_.num_numeric;
+    for (std::int64_t field = 0; field < num_numeric; ++field) {
       const std::int64_t cell = field * rows_.capacity + row;
       const bool present = *place != '\t';
       rows_.integers[cell] = 0;
@@ -69,17 +67,18 @@ class LineParser {
     }
 
     *bad_cell = LOG_KERNELS_CATEGORICAL;
-    for (int field = 0; field < kCategoricalFields - 1; ++field) {
+    const std::int64_t last_value = rows_.num_categorical - 1;
+    for (std::int64_t field = 0; field < last_value; ++field) {
       if (!parse_value(&place, *place != '\t', field, row)) return nullptr;
       if (*place++ != '\t') return nullptr;
     }
-    if (!parse_value(&place, *place != '\n' && *place != '\r', kCategoricalFields - 1, row)) return nullptr;
+    if (!parse_value(&place, *place != '\n' && *place != '\r', last_value, row)) return nullptr;
     if (*place == '\r') ++place;  // a line may end in \r\n
     return *place == '\n' ? place + 1 : nullptr;
   }
 
  private:
-  bool parse_value(const std::uint8_t** place, bool present, int field, std::int64_t row) const {
+  bool parse_value(const std::uint8_t** place, bool present, std::int64_t field, std::int64_t row) const {
     const std::int64_t cell = field * rows_.capacity + row;
     rows_.values[cell] = 0;
     rows_.values_present[cell] = present;
@@ -106,6 +105,7 @@ int64_t log_kernels_parse(const uint8_t* text, int64_t num_bytes, int64_t max_li
                           const LogKernelsRejects* rejects, int64_t* num_rejects) {
   const std::uint8_t* const text_end = text + num_bytes;
   const LineParser parser(text_end, *rows);
+  const std::int64_t num_tabs = rows->num_numeric + rows->num_categorical;
   std::int64_t num_rows = 0, num_bad = 0;
   for (const std::uint8_t* line = text; line < text_end;) {
     const std::int64_t line_number = num_rows + num_bad;
@@ -126,7 +126,7 @@ int64_t log_kernels_parse(const uint8_t* text, int64_t num_bytes, int64_t max_li
     rejects->starts[num_bad] = line - text;
     rejects->ends[num_bad] = end - text;
     rejects->reasons[num_bad++] =
-        too_long ? LOG_KERNELS_TOO_LONG : count_tabs(line, end) != kTabs ? LOG_KERNELS_COLUMNS : bad_cell;
+        too_long ? LOG_KERNELS_TOO_LONG : count_tabs(line, end) != num_tabs ? LOG_KERNELS_COLUMNS : bad_cell;
     line = end + 1;
   }
   *num_rejects = num_bad;

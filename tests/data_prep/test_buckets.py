@@ -5,8 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.buckets import bucket_of, categorical_columns, categorical_fields
-from data_prep.criteo import Chunk, parse_chunk
+from data_prep.buckets import bucket_of, number_columns
+from data_prep.log_format import LogFormat
+from data_prep.options import PrepareOptions
+from data_prep.parse import parse_chunk
+from data_prep.rows import Chunk
 
 
 @given(st.integers(3, 2**63 - 1) | st.integers(3, 10_000))
@@ -22,11 +25,12 @@ def test_buckets(integer, bucket):
 
 
 def test_bucket_columns_come_after_the_others(make_line):
-    rows = parse_chunk(Chunk(0, 2, (make_line(integer="-3") + "\n" + make_line(integer="") + "\n").encode())).rows
-    assert len(categorical_fields(True)) == 39
-    values, present = categorical_columns(rows, True)
+    lines = make_line(integer="-3") + "\n" + make_line(integer="") + "\n"
+    rows = parse_chunk(Chunk(0, 2, lines.encode()), LogFormat()).rows
+    assert len(PrepareOptions(integer_buckets=True).categorical_columns) == 39
+    values, present = number_columns(rows, True)
     assert values.shape == present.shape == (39, 2)
     assert np.array_equal(values[:26], rows.values)
     assert (values[26:, 0] == 2**31 - 3).all()
     assert present[26:].tolist() == [[True, False]] * 13
-    assert categorical_columns(rows, False)[0] is rows.values
+    assert number_columns(rows, False)[0] is rows.values

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from data_prep.criteo import Chunk
 from data_prep.encode import Encoder, numeric_fields, transform_integers
-from data_prep.lookup import LookupWriter
+from data_prep.lookup_tables import LookupTablesWriter
 from data_prep.options import PrepareOptions
+from data_prep.rows import Chunk
 from data_prep.schema import NumericField
 from data_prep.split import make_split
 from data_prep.statistics import IntegerStatistics
@@ -15,7 +15,7 @@ STATISTICS = IntegerStatistics.of(np.array([-1, 0, 4, 9]))  # mean 3, variance (
 
 @pytest.fixture(scope="module")
 def lookup(tmp_path_factory):
-    writer = LookupWriter(tmp_path_factory.mktemp("lookup") / "lookup.bin")
+    writer = LookupTablesWriter(tmp_path_factory.mktemp("lookup"))
     for i in range(1, 27):
         values, counts = np.array([0xABCDEF01, MISSING, 0x12]), np.array([3, 2, 1])
         writer.add(FieldVocabulary(f"C{i}", (100 + i, 101 + i), 1000 * i, values, counts))

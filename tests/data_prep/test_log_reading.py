@@ -7,13 +7,16 @@ import pytest
 import xxhash
 
 from data_prep.log_files import find_log
+from data_prep.log_format import LogFormat
 from data_prep.log_reading import LogReading
 from data_prep.pieces import Pieces
 from data_prep.pools import ExecutorChoice, Pools
 
 
 def reading_of(paths, folder):
-    return LogReading(find_log(paths), Pools(ExecutorChoice()), 1, 100, Pieces(Path(tempfile.mkdtemp(dir=folder))))
+    return LogReading(
+        find_log(paths), LogFormat(), Pools(ExecutorChoice()), 1, 100, Pieces(Path(tempfile.mkdtemp(dir=folder)))
+    )
 
 
 def collect(reading):

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.criteo import Chunk
 from data_prep.options import PrepareOptions
+from data_prep.rows import Chunk
 from data_prep.split import make_split
 from data_prep.statistics import ChunkCounter, IntegerStatistics, LogStatistics
 
@@ -39,8 +39,8 @@ def test_statistics_of_nothing_are_nan():
 def test_only_training_rows_are_counted(tmp_path, make_log, kernels):
     lines = make_log(400).splitlines(keepends=True)
     split = make_split(PrepareOptions(split="chronological"), lambda: 400, None)
-    log = LogStatistics(26, tmp_path, 1 << 20)
-    counter = ChunkCounter(split, kernels, integer_buckets=False)
+    log = LogStatistics(PrepareOptions(), tmp_path, 1 << 20)
+    counter = ChunkCounter(split, PrepareOptions(kernels=kernels))
     for first in range(0, 400, 30):
         part = lines[first : first + 30]
         log.add(counter.count(Chunk(first, len(part), "".join(part).encode())))

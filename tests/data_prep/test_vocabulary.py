@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep import vocabulary_file
+from data_prep.categorical import CategoricalColumn
 from data_prep.vocabulary import MISSING, FieldVocabulary, ids_dtype, make_vocabulary, order_values
 from data_prep.vocabulary_file import VocabularyWriter
 
@@ -29,7 +30,13 @@ def words(counts, min_count=1):
 
 
 def write(path, vocabulary):
-    writer = VocabularyWriter(path, [field.name for field in vocabulary])
+    writer = VocabularyWriter(
+        path,
+        [
+            CategoricalColumn(field.name, "bucket" if field.name.endswith("_bucket") else "hex32", place)
+            for place, field in enumerate(vocabulary)
+        ],
+    )
     for field in vocabulary:
         writer.add(field)
     writer.finish()
@@ -61,13 +68,13 @@ def test_ids_are_the_oracles(tmp_path_factory, columns, num_numeric, min_count):
 
 
 def test_missing_goes_by_its_count_and_before_equal_counts():
-    values, counts = order_values(words({0: 5, 7: 6, 2**32 - 1: 2**32 - 1}), num_missing=5)
+    values, counts, _ = order_values(words({0: 5, 7: 6, 2**32 - 1: 2**32 - 1}), num_missing=5)
     assert values.tolist() == [2**32 - 1, 7, MISSING, 0]
     assert counts.tolist() == [2**32 - 1, 6, 5, 5]
 
 
 def test_the_most_frequent_values_stay_and_missing_too():
-    values, _ = order_values(words({1: 9, 2: 8, 3: 8, 4: 7}), num_missing=3, max_size=2)
+    values, _, _ = order_values(words({1: 9, 2: 8, 3: 8, 4: 7}), num_missing=3, max_size=2)
     assert values.tolist() == [1, 2, MISSING]
 
 

@@ -1,108 +1,45 @@
-"""The raw form of the Criteo DAC log: which columns a line has, and lines to arrays.
-
-A line is 40 columns between tabs: a label (0 or 1), 13 integers, 26 categorical values of eight lower-case
-hex digits. An integer or categorical cell may be empty, that is: missing.
+"""Lines of the raw log to arrays.
 
 All lines of a chunk are parsed at once, column by column, with NumPy on the raw bytes. One definition of a
-good line holds for every line, where a general CSV reader takes quotes, blanks, `0x1f` or a lone carriage
-return for something else (and is slower).
+good line holds for every line, where a general CSV reader takes blanks, `0x1f` or a lone carriage return for
+something else (and is slower).
 
-Letters: n rows, N numeric fields, C categorical fields.
+Letters: n rows, N numeric fields, H fields of hex values.
 """
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-NUMERIC_FIELDS = tuple(f"I{i}" for i in range(1, 14))
-CATEGORICAL_FIELDS = tuple(f"C{i}" for i in range(1, 27))
-NUM_COLUMNS = 1 + len(NUMERIC_FIELDS) + len(CATEGORICAL_FIELDS)
+from data_prep.log_format import LogFormat
+from data_prep.quotes import BARE_SEPARATOR, take_quotes_off
+from data_prep.rows import (
+    CATEGORICAL,
+    COLUMNS,
+    INTEGER,
+    LABEL,
+    MAX_LINE_BYTES,
+    QUOTES,
+    REASONS,
+    TOO_LONG,
+    Chunk,
+    LogRows,
+    ParsedChunk,
+)
+from data_prep.texts import Texts
 
-# A good line has less than 1 KiB. A longer one than this is rejected and only its start is kept, so that a
-# file without line ends cannot fill the memory.
-MAX_LINE_BYTES = 1 << 16
-
-# Why a line is rejected: the first of these that holds. The code of a reason is its place; 0 is a kept line.
-REASONS = ("", "too long", "columns", "label", "integer", "categorical")
-TOO_LONG, COLUMNS, LABEL, INTEGER, CATEGORICAL = range(1, 6)
-
-_TAB, _NEWLINE, _CARRIAGE_RETURN, _MINUS, _ZERO = b"\t\n\r-0"
+_NEWLINE, _CARRIAGE_RETURN, _MINUS = b"\n\r-"
 _HEX_DIGITS = 8
 _INTEGER_DIGITS = 19  # of the largest int64
 _WORD_BYTES = 8
 # Words are read backwards from a cell's end (three of them, for 19 digits) or forwards from its start.
 _PAD_BEFORE = b"0" * (3 * _WORD_BYTES)
 _PAD_AFTER = b"0" * _WORD_BYTES
-
-
-@dataclass(frozen=True)
-class FileOfLog:
-    """Which of the log's files some lines are of."""
-
-    place: int = 0  # among the files, from 0
-    name: str = ""  # "" where the log is one file
-    first_line: int = 0  # the number of its first line in the log
-
-
-ONLY_FILE = FileOfLog()
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """Whole lines of a file of the log, each with its line end; `first_line` is the first one's number in the log."""
-
-    first_line: int
-    num_lines: int
-    lines: bytes
-    file: FileOfLog = ONLY_FILE
-
-    def load(self) -> Chunk:
-        """Itself; a `raw_log.StoredChunk` reads its lines."""
-        return self
-
-    def reject(self, line: int, code: int, text: NDArray[np.uint8]) -> bytes:
-        """The line of rejects.tsv for the chunk's line-th one, from 0."""
-        where = self.first_line - self.file.first_line + line + 1
-        name = self.file.name.encode() + b":" if self.file.name else b""
-        return b"%s%d\t%s\t%s\n" % (name, where, REASONS[code].encode(), text[:MAX_LINE_BYTES].tobytes())
-
-
-@dataclass(frozen=True)
-class LogRows:
-    """Rows of the log as columns; a missing cell holds 0 and is not `present`."""
-
-    row_numbers: NDArray[np.int64]  # [n] number of the line in the log, from 0; rejected lines count too
-    labels: NDArray[np.bool_]  # [n]
-    integers: NDArray[np.int64]  # [N, n]
-    integers_present: NDArray[np.bool_]  # [N, n]
-    values: NDArray[np.uint32]  # [C, n]
-    values_present: NDArray[np.bool_]  # [C, n]
-
-    def take(self, chosen: NDArray[np.bool_]) -> LogRows:
-        """The rows where `chosen` [n] is true."""
-        if chosen.all():
-            return self
-        return LogRows(
-            row_numbers=self.row_numbers[chosen],
-            labels=self.labels[chosen],
-            integers=self.integers[:, chosen],
-            integers_present=self.integers_present[:, chosen],
-            values=self.values[:, chosen],
-            values_present=self.values_present[:, chosen],
-        )
-
-
-@dataclass(frozen=True)
-class ParsedChunk:
-    """The good lines of a chunk as rows, its bad ones as lines of rejects.tsv."""
-
-    rows: LogRows
-    rejects_by_reason: Counter[str]
-    rejects_tsv: bytes  # line number in its file (from 1), reason, raw line
 
 
 class _Text:
@@ -115,52 +52,74 @@ class _Text:
         self.bytes: NDArray[np.uint8] = np.frombuffer(padded, np.uint8)
         self.words: NDArray[np.uint64] = np.ndarray((len(padded) - _WORD_BYTES + 1,), "<u8", padded, strides=(1,))
 
+    @functools.cached_property
+    def is_utf8(self) -> bool:
+        """Whether all of it is; if so, all cells are, as separators are ASCII."""
+        return _decodes(self.bytes.tobytes())
 
-def parse_chunk(chunk: Chunk) -> ParsedChunk:
+    def cells(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Texts:
+        """Cells [n] as strings."""
+        return Texts(self.bytes, starts, ends - starts)
+
+
+def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
     """Arrays from lines: every line is a row or a reject."""
-    text = _Text(chunk.lines)
-    # Tab and newline are neighbours in ASCII (9 and 10), so one comparison finds both.
-    separators = np.flatnonzero(text.bytes[: text.end] - np.uint8(_TAB) < 2)
+    if not log_format.quotes:
+        return _parse_lines(chunk, chunk.lines, ord(log_format.separator), (), log_format)
+    lines, badly_quoted = take_quotes_off(chunk.lines, log_format.separator)
+    return _parse_lines(chunk, lines, BARE_SEPARATOR, badly_quoted, log_format)
+
+
+def _parse_lines(
+    chunk: Chunk, lines: bytes, separator: int, badly_quoted: Sequence[int], log_format: LogFormat
+) -> ParsedChunk:
+    """`lines` are the chunk's without their quotes."""
+    text = _Text(lines)
+    separators = np.flatnonzero((text.bytes[: text.end] == separator) | (text.bytes[: text.end] == _NEWLINE))
     line_lasts = np.flatnonzero(text.bytes[separators] == _NEWLINE)  # places in `separators`
     line_ends = separators[line_lasts]
-    check_num_lines(chunk, len(line_ends))
+    chunk.check_num_lines(len(line_ends))
     line_starts = np.concatenate([[text.first], line_ends[:-1] + 1])
 
     reasons = np.zeros(len(line_ends), np.int8)
-    reasons[np.diff(line_lasts, prepend=-1) != NUM_COLUMNS] = COLUMNS
+    reasons[np.diff(line_lasts, prepend=-1) != len(log_format.columns)] = COLUMNS
+    reasons[list(badly_quoted)] = QUOTES
     reasons[line_ends - line_starts > MAX_LINE_BYTES] = TOO_LONG
     shaped = np.flatnonzero(reasons == 0)
 
-    starts, ends = _cells(text, separators, line_lasts[shaped], line_starts[shaped])
-    rows, reasons[shaped] = _parse_cells(text, starts, ends, row_numbers=chunk.first_line + shaped)
+    starts, ends = _cells(text, separators, line_lasts[shaped], line_starts[shaped], len(log_format.columns))
+    rows, reasons[shaped] = _parse_cells(text, starts, ends, chunk.first_line + shaped, log_format)
     bad = np.flatnonzero(reasons)
     return ParsedChunk(
         rows=rows.take(reasons[shaped] == 0),
         rejects_by_reason=Counter({REASONS[code]: int(np.sum(reasons == code)) for code in np.unique(reasons[bad])}),
         rejects_tsv=b"".join(
-            chunk.reject(int(line), reasons[line], text.bytes[line_starts[line] : line_ends[line]]) for line in bad
+            chunk.reject(int(line), reasons[line], raw) for line, raw in zip(bad, _raw_lines(chunk, bad), strict=True)
         ),
     )
 
 
-def check_num_lines(chunk: Chunk, num_lines: int) -> None:
-    """Raise ValueError where a chunk, which a worker may have read itself, has not the lines that were counted."""
-    if num_lines != chunk.num_lines:
-        raise ValueError(
-            f"the log changed while it was read: {chunk.num_lines:,} lines were counted from line "
-            f"{chunk.first_line + 1:,} on, now there are {'more' if num_lines < 0 else f'{num_lines:,}'}; prepare it "
-            "again when it is at rest"
-        )
+def _raw_lines(chunk: Chunk, numbers: NDArray[np.int64]) -> Iterator[NDArray[np.uint8]]:
+    """Some of the chunk's lines as they stand in the log."""
+    if len(numbers):
+        raw = np.frombuffer(chunk.lines, np.uint8)
+        ends = np.flatnonzero(raw == _NEWLINE)
+        for number in numbers:
+            yield raw[ends[number - 1] + 1 if number else 0 : ends[number]]
 
 
 def _cells(
-    text: _Text, separators: NDArray[np.int64], line_lasts: NDArray[np.int64], line_starts: NDArray[np.int64]
+    text: _Text,
+    separators: NDArray[np.int64],
+    line_lasts: NDArray[np.int64],
+    line_starts: NDArray[np.int64],
+    num_columns: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """First and end offsets [columns, n] of every cell of lines that have the right number of columns."""
-    if len(line_lasts) * NUM_COLUMNS == len(separators):
-        by_line = separators.reshape(-1, NUM_COLUMNS)
+    if len(line_lasts) * num_columns == len(separators):
+        by_line = separators.reshape(-1, num_columns)
     else:
-        by_line = separators[line_lasts[:, None] + np.arange(1 - NUM_COLUMNS, 1)]
+        by_line = separators[line_lasts[:, None] + np.arange(1 - num_columns, 1)]
     ends = np.ascontiguousarray(by_line.T)
     starts = np.empty_like(ends)
     starts[0] = line_starts
@@ -170,31 +129,59 @@ def _cells(
 
 
 def _parse_cells(
-    text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64], row_numbers: NDArray[np.int64]
+    text: _Text,
+    starts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    row_numbers: NDArray[np.int64],
+    log_format: LogFormat,
 ) -> tuple[LogRows, NDArray[np.int8]]:
     """Rows of all the lines, and per line the code of the reason to reject it or 0."""
-    num_rows, num_numeric, num_categorical = len(row_numbers), len(NUMERIC_FIELDS), len(CATEGORICAL_FIELDS)
+    if log_format.missing:
+        missing = [text.cells(*cells).one_of(log_format.missing) for cells in zip(starts, ends, strict=True)]
+        ends = np.where(missing, starts, ends)
+    columns = {name: (starts[place], ends[place]) for place, name in enumerate(log_format.columns)}
+    num_rows, numeric, hexadecimal = len(row_numbers), log_format.numeric_fields, log_format.hex_fields
+    labels = text.cells(*columns[log_format.label])
+    texts = tuple(text.cells(*columns[name]) for name in log_format.text_fields)
     rows = LogRows(
         row_numbers=row_numbers,
-        labels=text.bytes[starts[0]] == _ZERO + 1,
-        integers=np.empty((num_numeric, num_rows), np.int64),
-        integers_present=np.empty((num_numeric, num_rows), np.bool_),
-        values=np.empty((num_categorical, num_rows), np.uint32),
-        values_present=np.empty((num_categorical, num_rows), np.bool_),
+        labels=labels.one_of(log_format.clicked),
+        integers=np.empty((len(numeric), num_rows), np.int64),
+        integers_present=np.empty((len(numeric), num_rows), np.bool_),
+        values=np.empty((len(hexadecimal), num_rows), np.uint32),
+        values_present=np.empty((len(hexadecimal), num_rows), np.bool_),
+        texts=texts,
+        texts_present=tuple(cells.lengths > 0 for cells in texts),
     )
     reasons = np.zeros(num_rows, np.int8)
     # From the last reason to the first, so that the first one stays.
-    for field in range(num_categorical):
-        column = 1 + num_numeric + field
-        rows.values[field], rows.values_present[field], good = _parse_hex(text, starts[column], ends[column])
+    for cells in texts:
+        reasons[~_are_utf8(text, cells)] = CATEGORICAL
+    for place, name in enumerate(hexadecimal):
+        rows.values[place], rows.values_present[place], good = _parse_hex(text, *columns[name])
         reasons[~good] = CATEGORICAL
-    for field in range(num_numeric):
-        column = 1 + field
-        rows.integers[field], rows.integers_present[field], good = _parse_integers(text, starts[column], ends[column])
+    for place, name in enumerate(numeric):
+        rows.integers[place], rows.integers_present[place], good = _parse_integers(text, *columns[name])
         reasons[~good] = INTEGER
-    is_label = (ends[0] - starts[0] == 1) & (rows.labels | (text.bytes[starts[0]] == _ZERO))
-    reasons[~is_label] = LABEL
+    reasons[~(rows.labels | labels.one_of(log_format.not_clicked))] = LABEL
     return rows, reasons
+
+
+def _are_utf8(text: _Text, cells: Texts) -> NDArray[np.bool_]:
+    """Where cells [n] are UTF-8: a vocabulary is for people to read."""
+    good = np.ones(len(cells), np.bool_)
+    if not text.is_utf8:
+        for place in np.flatnonzero(~cells.are_ascii()):
+            good[place] = _decodes(cells.take(slice(place, place + 1)).tolist()[0])
+    return good
+
+
+def _decodes(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _parse_hex(

@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.criteo import MAX_LINE_BYTES, NUM_COLUMNS, Chunk, parse_chunk
+from data_prep.log_format import LogFormat
+from data_prep.parse import parse_chunk
+from data_prep.rows import MAX_LINE_BYTES, Chunk
 
 INTEGER = re.compile(rb"-?[0-9]{1,19}")
 HEX = re.compile(rb"[0-9a-f]{8}")
@@ -16,7 +18,7 @@ def oracle_reason(line: bytes) -> str:
     if len(line) > MAX_LINE_BYTES:
         return "too long"
     cells = line.split(b"\t")
-    if len(cells) != NUM_COLUMNS:
+    if len(cells) != 40:
         return "columns"
     cells[-1] = cells[-1].removesuffix(b"\r")
     if cells[0] not in (b"0", b"1"):
@@ -30,7 +32,7 @@ def oracle_reason(line: bytes) -> str:
 
 
 def parse(lines):
-    return parse_chunk(Chunk(0, len(lines), b"".join(line + b"\n" for line in lines)))
+    return parse_chunk(Chunk(0, len(lines), b"".join(line + b"\n" for line in lines)), LogFormat())
 
 
 def check_against_oracle(lines):
@@ -162,7 +164,7 @@ def test_only_the_start_of_an_overlong_line_is_kept(make_line):
 
 def test_row_numbers_count_from_the_chunks_first_line(make_line):
     lines = [make_line().encode(), b"bad", make_line().encode()]
-    parsed = parse_chunk(Chunk(100, 3, b"\n".join(lines) + b"\n"))
+    parsed = parse_chunk(Chunk(100, 3, b"\n".join(lines) + b"\n"), LogFormat())
     assert parsed.rows.row_numbers.tolist() == [100, 102]
     assert parsed.rejects_tsv == b"102\tcolumns\tbad\n"
 

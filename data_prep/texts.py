@@ -1,0 +1,136 @@
+"""Byte strings as arrays: many cells of text worked on at once.
+
+A string's key is a 64-bit hash of it. Keys only find strings quickly: equality is decided on the bytes, so two strings
+with the same key stay two.
+
+Letters: n strings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+_WORD_BYTES = 8
+_PADDING = np.zeros(_WORD_BYTES, np.uint8)
+# To clear what follows a string in its last word: by the number of bytes that are its own, 0-8.
+_OWN_MASKS = np.array([2 ** (8 * n) - 1 for n in range(_WORD_BYTES + 1)], np.uint64)
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Strings as places in `data`, which has at least seven more bytes after the last of them."""
+
+    data: NDArray[np.uint8]
+    starts: NDArray[np.int64]  # [n]
+    lengths: NDArray[np.int64]  # [n]
+
+    @classmethod
+    def of(cls, strings: Sequence[bytes]) -> Texts:
+        """From Python's strings."""
+        lengths = np.array([len(string) for string in strings], np.int64)
+        data = np.concatenate([np.frombuffer(b"".join(strings), np.uint8), _PADDING])
+        return cls(data, np.cumsum(lengths) - lengths, lengths)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def tolist(self) -> list[bytes]:
+        """As Python's strings."""
+        ends = self.starts + self.lengths
+        return [self.data[start:end].tobytes() for start, end in zip(self.starts, ends, strict=True)]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self.data.nbytes + self.starts.nbytes + self.lengths.nbytes
+
+    def take(self, chosen: NDArray[np.generic] | slice) -> Texts:
+        """The strings that a mask, an index or a slice chooses, in the same memory."""
+        return Texts(self.data, self.starts[chosen], self.lengths[chosen])
+
+    def compact(self) -> Texts:
+        """The same strings end to end in memory of their own."""
+        starts = np.cumsum(self.lengths) - self.lengths
+        places = np.arange(int(self.lengths.sum())) + np.repeat(self.starts - starts, self.lengths)
+        return Texts(np.concatenate([self.data[places], _PADDING]), starts, self.lengths.copy())
+
+    def keys(self) -> NDArray[np.uint64]:
+        """A hash of each string [n]; strings of the same length up to eight bytes all differ."""
+        keys = self.lengths.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        for number in range(-(-int(self.lengths.max(initial=0)) // _WORD_BYTES)):
+            longer = np.flatnonzero(self.lengths > number * _WORD_BYTES)
+            mixed = (keys[longer] ^ self._words(number, longer)) * np.uint64(0xD6E8FEB86659FD93)
+            keys[longer] = mixed ^ mixed >> np.uint64(32)
+        # The finalizer of SplitMix64, see split.py.
+        keys = (keys ^ keys >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+        keys = (keys ^ keys >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+        return keys ^ keys >> np.uint64(31)
+
+    def equal(self, others: Texts) -> NDArray[np.bool_]:
+        """Whether each string is the one of the same place in `others` [n]."""
+        same = self.lengths == others.lengths
+        for number in range(-(-int(self.lengths.max(initial=0, where=same)) // _WORD_BYTES)):
+            longer = np.flatnonzero(same & (self.lengths > number * _WORD_BYTES))
+            same[longer] = self._words(number, longer) == others._words(number, longer)
+        return same
+
+    def are_ascii(self) -> NDArray[np.bool_]:
+        """Whether all bytes of each string [n] are below 128."""
+        ascii_only = np.ones(len(self), np.bool_)
+        for number in range(-(-int(self.lengths.max(initial=0)) // _WORD_BYTES)):
+            longer = np.flatnonzero(self.lengths > number * _WORD_BYTES)
+            ascii_only[longer] &= self._words(number, longer) & np.uint64(0x8080808080808080) == 0
+        return ascii_only
+
+    def one_of(self, strings: Iterable[str]) -> NDArray[np.bool_]:
+        """Whether each string [n] is one of some few."""
+        found = np.zeros(len(self), np.bool_)
+        for string in strings:
+            one = Texts.of([string.encode()])
+            found |= self.equal(one.take(np.zeros(len(self), np.int64)))
+        return found
+
+    def _words(self, number: int, chosen: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """The number-th eight bytes, 0 behind its end, of each string that is chosen."""
+        words: NDArray[np.uint64] = np.ndarray((len(self.data) - _WORD_BYTES + 1,), "<u8", self.data, strides=(1,))
+        own = np.clip(self.lengths[chosen] - number * _WORD_BYTES, 0, _WORD_BYTES)
+        return words[self.starts[chosen] + number * _WORD_BYTES] & _OWN_MASKS[own]
+
+
+def concatenate_texts(parts: Sequence[Texts]) -> Texts:
+    """Strings of all parts, in order."""
+    offsets = np.cumsum([0, *(len(part.data) for part in parts[:-1])])
+    return Texts(
+        np.concatenate([part.data for part in parts]),
+        np.concatenate([part.starts + offset for part, offset in zip(parts, offsets, strict=True)]),
+        np.concatenate([part.lengths for part in parts]),
+    )
+
+
+def group_equal(keys: NDArray[np.uint64], texts: Texts) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """An order [n] by which equal strings stand together, by rising key, and where in it each group starts."""
+    order = np.argsort(keys, kind="stable")
+    if len(order) == 0:
+        return order, order
+    sorted_keys = keys[order]
+    new_key = sorted_keys[1:] != sorted_keys[:-1]
+    new_text = ~texts.take(order[1:]).equal(texts.take(order[:-1]))
+    collisions = np.flatnonzero(new_text & ~new_key)
+    if len(collisions):
+        _order_by_bytes(order, sorted_keys, np.unique(sorted_keys[collisions]), texts)
+        new_text = ~texts.take(order[1:]).equal(texts.take(order[:-1]))
+    return order, np.flatnonzero(np.concatenate([[True], new_text]))
+
+
+def _order_by_bytes(
+    order: NDArray[np.int64], sorted_keys: NDArray[np.uint64], shared: NDArray[np.uint64], texts: Texts
+) -> None:
+    """Where different strings share a key, which is very seldom, bring the equal ones together by sorting."""
+    for key in shared:
+        run = slice(np.searchsorted(sorted_keys, key), np.searchsorted(sorted_keys, key, side="right"))
+        strings = texts.take(order[run]).tolist()
+        order[run] = order[run][sorted(range(len(strings)), key=strings.__getitem__)]

@@ -1,0 +1,164 @@
+"""Logs of other columns than Criteo's: every line is a row or a reject as plain Python says."""
+
+import csv
+import dataclasses
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_prep.kernels import choose_kernels
+from data_prep.log_format import LogFormat
+from data_prep.rows import MAX_LINE_BYTES, Chunk
+
+COLUMNS = {"id": "ignored", "count": "integer", "site": "string", "click": "label", "hash": "hex32", "city": "string"}
+FORMAT = LogFormat(
+    columns=COLUMNS, separator=",", missing=("NULL", "a long mark"), clicked=("1", "yes"), not_clicked=("0", "no")
+)
+QUOTED = dataclasses.replace(FORMAT, quotes=True)
+
+
+def cells_of(line, log_format):
+    """Cells as bytes; None where quotes are wrong."""
+    if not log_format.quotes:
+        cells = line.split(b",")
+        cells[-1] = cells[-1].removesuffix(b"\r")
+        return cells
+    text = line.removesuffix(b"\r").decode("latin-1")
+    if '"' not in text:
+        return None if "\x1f" in text else [cell.encode("latin-1") for cell in text.split(",")]
+    try:
+        cells = next(csv.reader([text], strict=True))
+    except csv.Error:
+        return None
+    return None if re.search("[\x1f\r]", "".join(cells)) else [cell.encode("latin-1") for cell in cells]
+
+
+def oracle(line, log_format):
+    """(reason, cells with missing ones empty)."""
+    if len(line) > MAX_LINE_BYTES:
+        return "too long", None
+    cells = cells_of(line, log_format)
+    if cells is None:
+        return "quotes", None
+    if len(cells) != len(COLUMNS):
+        return "columns", None
+    cells = [b"" if cell in (b"NULL", b"a long mark") else cell for cell in cells]
+    _, count, site, click, hexadecimal, city = cells
+    if click not in (b"1", b"yes", b"0", b"no"):
+        return "label", None
+    if count and not (re.fullmatch(rb"-?[0-9]{1,19}", count) and -(2**63) <= int(count) < 2**63):
+        return "integer", None
+    if hexadecimal and not re.fullmatch(rb"[0-9a-f]{8}", hexadecimal):
+        return "categorical", None
+    for text in (site, city):
+        try:
+            text.decode()
+        except UnicodeDecodeError:
+            return "categorical", None
+    return "", cells
+
+
+def check(lines, log_format, kernels="auto"):
+    parse_chunk = choose_kernels(kernels).parse_chunk
+    parsed = parse_chunk(Chunk(5, len(lines), b"".join(line + b"\n" for line in lines)), log_format)
+    expected = [oracle(line, log_format) for line in lines]
+    rows = parsed.rows
+    assert rows.row_numbers.tolist() == [5 + i for i, (reason, _) in enumerate(expected) if not reason]
+    assert parsed.rejects_tsv == b"".join(
+        b"%d\t%s\t%s\n" % (6 + i, reason.encode(), lines[i][:MAX_LINE_BYTES])
+        for i, (reason, _) in enumerate(expected)
+        if reason
+    )
+    assert len(rows.labels) + parsed.rejects_by_reason.total() == len(lines)
+    good = [cells for reason, cells in expected if not reason]
+    assert rows.integers.tolist() == [[int(cells[1] or 0) for cells in good]]
+    assert rows.integers_present.tolist() == [[cells[1] != b"" for cells in good]]
+    assert rows.labels.tolist() == [cells[3] in (b"1", b"yes") for cells in good]
+    assert rows.values.tolist() == [[int(cells[4] or b"0", 16) for cells in good]]
+    assert [texts.tolist() for texts in rows.texts] == [[cells[place] for cells in good] for place in (2, 5)]
+    assert [present.tolist() for present in rows.texts_present] == [
+        [cells[place] != b"" for cells in good] for place in (2, 5)
+    ]
+    return [reason for reason, _ in expected]
+
+
+text_cells = st.sampled_from(["", "NULL", "a long mark", "NUL", "a long", "Zürich", "東京", " x ", "\0", "x" * 30])
+good_lines = st.tuples(
+    st.text("abc", max_size=3),
+    st.sampled_from(["", "NULL", "-7", "123456789012"]),
+    text_cells,
+    st.sampled_from(["1", "0", "yes", "no"]),
+    st.sampled_from(["", "NULL", "0123abcd"]),
+    text_cells,
+).map(lambda cells: ",".join(cells).encode())
+quoted_lines = st.lists(
+    st.sampled_from(['""', '"a,b"', '"say ""hi"""', '"1"', "1", "yes", '"0123abcd"', "7", "", '"', 'a"b', '"a"b']),
+    min_size=5,
+    max_size=7,
+).map(lambda cells: ",".join(cells).encode())
+dirt = st.sampled_from(list(b'01af,"\r\0\t\x80\xff\x1f'))
+
+
+@st.composite
+def dirty_lines(draw):
+    line = bytearray(draw(good_lines))
+    for _ in range(draw(st.integers(0, 3))):
+        place = draw(st.integers(0, len(line)))
+        line[place : place + draw(st.integers(0, 2))] = bytes(draw(st.lists(dirt, max_size=2)))
+    return bytes(line) + draw(st.sampled_from([b"", b"\r"]))
+
+
+any_lines = st.lists(
+    good_lines | dirty_lines() | quoted_lines | st.binary(max_size=40).map(lambda line: line.replace(b"\n", b"")),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(any_lines, st.sampled_from([FORMAT, QUOTED]))
+def test_every_line_is_a_row_or_a_reject(lines, log_format):
+    check(lines, log_format)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'1,2,"a,b",1,0123abcd,"say ""hi"""', ""),
+        (b'1,2,"",1,0123abcd,"', "quotes"),
+        (b'1,2,"a"b,1,0123abcd,c', "quotes"),
+        (b'1,2,a"b,1,0123abcd,c', ""),
+        (b'1,2,a\x1fb,1,0123abcd,c', "quotes"),
+        (b'1,2,"a,b",1,0123abcd', "columns"),
+        (b'"1","2","x","1","0123abcd","y"\r', ""),
+        (b'1,2,"' + b"x" * MAX_LINE_BYTES + b'",1,0123abcd,c', "too long"),
+        (b'1,2,"a\xff",1,0123abcd,c', "categorical"),
+    ],
+)  # fmt: skip
+def test_quotes(line, reason):
+    assert check([line, b"1,2,a,1,0123abcd,c", line], QUOTED) == [reason, "", reason]
+
+
+def test_a_line_break_in_quotes_costs_its_two_lines_alone():
+    lines = [b"1,2,a,1,0123abcd,c", b'1,2,"a', b'b",1,0123abcd,c', b"1,2,a,1,0123abcd,c"]
+    assert check(lines, QUOTED) == ["", "quotes", "columns", ""]
+
+
+@pytest.mark.parametrize(
+    ("columns", "line"),
+    [
+        ({"label": "label", "C1": "hex32"}, b"1\t0123abcd"),
+        ({"label": "label", "I1": "integer", "C1": "hex32", "C2": "hex32"}, b"0\t-5\t\tffffffff"),
+    ],
+)
+def test_other_numbers_of_criteos_columns_are_parsed_alike(columns, line):
+    log_format = LogFormat(columns=columns)
+    lines = [line, line + b"\t", line[:-1], b"", line + b"\r", b"2" + line]
+    chunk = Chunk(0, len(lines), b"".join(line + b"\n" for line in lines))
+    ours, theirs = (choose_kernels(name).parse_chunk(chunk, log_format) for name in ("auto", "numpy"))
+    assert ours.rejects_tsv == theirs.rejects_tsv
+    assert ours.rows.row_numbers.tolist() == theirs.rows.row_numbers.tolist() == [0, 4]
+    assert ours.rows.values.tolist() == theirs.rows.values.tolist()
+    assert ours.rows.integers.tolist() == theirs.rows.integers.tolist()

@@ -1,0 +1,145 @@
+"""Logs of other columns, prepared: ids by a plain Python oracle, the same bytes for any way of working."""
+
+import dataclasses
+from collections import Counter
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from data_prep.block_reader import read_blocks
+from data_prep.options import read_options
+from data_prep.prepare import prepare
+from data_prep.schema import row_numbers_file
+from data_prep.split import make_split
+
+NUM_ROWS = 2_000
+FIELDS = 22
+
+
+@pytest.fixture(scope="module")
+def options(pytestconfig):
+    words = ["prepare.min_count=3", "prepare.block_rows=64", "prepare.shuffle_window_rows=500", "prepare.workers=1"]
+    return read_options(None, words, pytestconfig.rootpath / "configs" / "data" / "avazu.yaml")
+
+
+@pytest.fixture(scope="module")
+def log_path(tmp_path_factory, make_avazu):
+    path = tmp_path_factory.mktemp("avazu") / "train.csv"
+    path.write_text(make_avazu(NUM_ROWS))
+    return path
+
+
+@pytest.fixture(scope="module")
+def cells(log_path):
+    """Cells of the fields of each row."""
+    lines = [line.split(",") for line in log_path.read_text().splitlines()[1:]]
+    return [line[2:] for line in lines]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, log_path, options):
+    folder = tmp_path_factory.mktemp("prepared") / "avazu"
+    prepare(log_path, folder, options)
+    return folder
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def ids_of(folder, schema, split="test"):
+    return np.concatenate([block.ids for block in read_blocks(folder, schema, split)])
+
+
+def read_vocabulary(folder):
+    table = pq.read_table(folder / "vocabulary.parquet").to_pylist()
+    return {(row["field"], row["value"]): (row["count"], row["id"]) for row in table}
+
+
+def test_ids_are_as_plain_python_says(tmp_path, folder, cells, options, log_path):
+    schema = prepare(log_path, tmp_path / "again", options, chunk_bytes=20_000)
+    training = np.flatnonzero(make_split(options, None, None).assign(np.arange(NUM_ROWS), None) == 0)
+    names = [column.name for column in options.categorical_columns]
+    expected, next_id = {}, FIELDS
+    for field, name in enumerate(names):
+        counts = Counter(cells[row][field] for row in training)
+        counts.setdefault("", 0)
+        for value in sorted(counts, key=lambda value: (-counts[value], value.encode())):
+            if counts[value] >= 3 or value == "":
+                expected[name, value] = (counts[value], next_id)
+                next_id += 1
+    assert read_vocabulary(folder) == expected
+    assert schema.vocabulary_size == next_id
+
+    rows = np.load(folder / row_numbers_file("test"))
+    ids = [[expected.get((name, cells[row][field]), (0, field))[1] for field, name in enumerate(names)] for row in rows]
+    assert np.array_equal(ids_of(folder, schema), ids)
+
+
+def test_the_folder_has_the_same_bytes_for_any_chunk_size_workers_memory_and_kernels(
+    tmp_path, folder, log_path, options, monkeypatch
+):
+    monkeypatch.setattr("data_prep.text_counts._WAITING_STRINGS", 100)
+    ways = {"chunks": {}, "workers": {"workers": 2}, "numpy": {"kernels": "numpy"}}
+    for name, way in ways.items():
+        prepare(log_path, tmp_path / name, dataclasses.replace(options, **way), chunk_bytes=30_000)
+        assert contents(tmp_path / name) == contents(folder)
+    monkeypatch.setattr("data_prep.memory.counts_bytes", lambda *_: 1000)  # all counts go to disk
+    prepare(log_path, tmp_path / "little", options, chunk_bytes=30_000)
+    assert contents(tmp_path / "little") == contents(folder)
+
+
+def test_a_vocabulary_of_text_is_given_to_other_rows(tmp_path, folder, log_path, options, cells, make_avazu):
+    (tmp_path / "next.csv").write_text(make_avazu(500, seed=2).replace("é/ü", "new"))
+    everything = dataclasses.replace(options, train_fraction=0, valid_fraction=0, test_fraction=1)
+    schema = prepare(tmp_path / "next.csv", tmp_path / "next", everything, vocabulary_of=folder)
+    known = read_vocabulary(folder)
+    lines = [line.split(",")[2:] for line in (tmp_path / "next.csv").read_text().splitlines()[1:]]
+    names = [column.name for column in options.categorical_columns]
+    expected = [[known.get((name, line[f]), (0, f))[1] for f, name in enumerate(names)] for line in lines]
+    assert np.array_equal(ids_of(tmp_path / "next", schema), expected)
+    assert FIELDS - 1 in {row[-1] for row in expected}  # "new" is out of vocabulary
+
+    columns = {name: kind for name, kind in options.data.columns.items() if name != "C21"}
+    other = dataclasses.replace(options, data=dataclasses.replace(options.data, columns={**columns, "C22": "string"}))
+    with pytest.raises(ValueError, match=r"other fields: only there C21 \(string\); only here C22 \(string\)\. Give"):
+        prepare(tmp_path / "next.csv", tmp_path / "x", other, vocabulary_of=folder)
+
+
+def test_text_is_hashed_alike_in_every_log(tmp_path, log_path, options, cells):
+    hashed = dataclasses.replace(options, vocabulary="hash", oov_buckets=50)
+    schema = prepare(log_path, tmp_path / "one", hashed)
+    lines = log_path.read_text().splitlines()
+    (tmp_path / "turned.csv").write_text("\n".join([lines[0], *lines[:0:-1]]) + "\n")
+    turned = prepare(tmp_path / "turned.csv", tmp_path / "two", hashed)
+    by_cell = {}
+    for folder, schema_there, rows in ((tmp_path / "one", schema, cells), (tmp_path / "two", turned, cells[::-1])):
+        numbers = np.load(folder / row_numbers_file("test"))
+        for row, ids in zip(numbers, ids_of(folder, schema_there), strict=True):
+            for field, (cell, found) in enumerate(zip(rows[row], ids.tolist(), strict=True)):
+                assert by_cell.setdefault((field, cell), found) == found
+                assert found == 22 * 50 + field if cell == "" else 50 * field <= found < 50 * (field + 1)
+    assert len({found for (field, _), found in by_cell.items() if field == 17}) == 50
+
+
+def test_a_header_and_bad_lines(tmp_path, log_path, options):
+    lines = log_path.read_text().splitlines()
+    (tmp_path / "part-0.csv").write_text("\n".join([lines[0], "bad", *lines[1:600]]))
+    (tmp_path / "part-1.csv").write_text("\n".join([lines[0], *lines[600:1200], "worse", ""]))
+    schema = prepare(tmp_path, tmp_path / "out", options, chunk_bytes=10_000)
+    assert (tmp_path / "out" / "rejects.tsv").read_text() == (
+        "part-0.csv:2\tcolumns\tbad\npart-1.csv:602\tcolumns\tworse\n"
+    )
+    assert schema.source["lines"] == 1201
+
+    (tmp_path / "part-1.csv").write_text("\n".join([lines[0].replace("hour", "Hour"), *lines[600:1200]]))
+    with pytest.raises(ValueError, match=r"part-1.csv: its first line names .*not found: hour; not expected: Hour;"):
+        prepare(tmp_path, tmp_path / "new", options)
+
+
+def test_a_log_of_another_form_says_which(tmp_path, log_path, options, small_options):
+    with pytest.raises(
+        ValueError, match=r"(?s)2,001 of 2,001 lines .*24 columns between ','.*expects 40 columns .*--data FILE"
+    ):
+        prepare(log_path, tmp_path / "out", small_options)

@@ -1,0 +1,43 @@
+"""Another data set all the way: an Avazu-like log with a header, no numeric field, hex values and short strings."""
+
+import re
+import subprocess
+import sys
+
+import pyarrow.parquet as pq
+import pytest
+
+from data_prep.schema import read_schema
+
+
+@pytest.fixture
+def command(command_environment, tmp_path):
+    def run(*words):
+        done = subprocess.run(
+            list(map(str, words)), cwd=tmp_path, env=command_environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+def test_from_an_avazu_log_to_an_evaluated_model(command, project, tmp_path, make_avazu):
+    python = (sys.executable, "-P", "-m")
+    (tmp_path / "train.csv").write_text(make_avazu(4000))
+    data = project / "configs" / "data" / "avazu.yaml"
+    words = ("--config", project / "configs" / "tiny.yaml", "--data", data, "prepare.workers=1")
+    command(*python, "data_prep", "prepare", "train.csv", "prepared", *words)
+    schema = read_schema(tmp_path / "prepared")
+    assert (schema.num_numeric, schema.num_categorical, schema.source["lines"]) == (0, 22, 4000)
+    assert "banner_pos" in command(*python, "data_prep", "inspect", "prepared")
+
+    command("bash", project / "scripts" / "run_auto_parallel_train.sh", 1, 2, "prepared", "-")
+    report = command("bash", project / "scripts" / "run_eval.sh")
+    assert float(re.search(r"AUC +(0\.\d+)", report)[1]) > 0.6
+
+    step = max((tmp_path / "device_0" / "checkpoints").glob("step-*"))
+    command(*python, "app", "checkpoint", "export-rows", step, "rows.parquet", "--table", "deep")
+    rows = pq.read_table(tmp_path / "rows.parquet").to_pandas()
+    assert set(rows[rows["field"] == "banner_pos"]["value"].dropna()) >= {"0", "1", "2"}
+    assert "é/ü" in set(rows[rows["field"] == "C21"]["value"])
