@@ -56,6 +56,10 @@ synthesize: setup  ## make a synthetic log: ROWS=1000000 SEED=1 -> data/syntheti
 	mkdir -p data
 	$(RUN_PYTHON) -m data_prep synthesize data/synthetic.txt --rows $(ROWS) --seed $(SEED)
 
+.PHONY: pre-check
+pre-check: setup  ## judge the first rows of a log in seconds: INPUT=data/dac.tar.gz ARGS='--rows 1000000'
+	$(RUN_PYTHON) -m data_prep pre-check "$(INPUT)" $(ARGS)
+
 .PHONY: preprocess
 preprocess: setup  ## raw log to MindRecord: INPUT=data/dac.tar.gz OUTPUT=prepared CONFIG=configs/criteo.yaml ARGS=
 	$(RUN_PYTHON) -m data_prep prepare "$(INPUT)" "$(OUTPUT)" --config "$(CONFIG)" $(ARGS)
@@ -63,6 +67,10 @@ preprocess: setup  ## raw log to MindRecord: INPUT=data/dac.tar.gz OUTPUT=prepar
 .PHONY: inspect
 inspect: setup  ## check a prepared folder and show what it holds: OUTPUT=prepared
 	$(RUN_PYTHON) -m data_prep inspect "$(OUTPUT)"
+
+.PHONY: report
+report: setup  ## draw the report of a prepared folder again: OUTPUT=prepared -> prepared/report.html
+	$(RUN_PYTHON) -m data_prep report "$(OUTPUT)"
 
 .PHONY: train
 train: setup  ## train, or go on with, the run in device_0: DATASET=prepared EPOCHS=15 CONFIG=... ARGS=section.key=value

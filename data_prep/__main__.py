@@ -1,4 +1,4 @@
-"""The command line: `python -m data_prep {prepare,inspect,report,synthesize}`."""
+"""The command line: `python -m data_prep {pre-check,prepare,inspect,report,synthesize}`."""
 
 from __future__ import annotations
 
@@ -56,6 +56,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.set_defaults(after_stop="")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
+    pre_check = commands.add_parser("pre-check", help="judge the first rows of a log, in seconds")
+    pre_check.add_argument("input", nargs="+", help="as of prepare; of several files the first rows of each")
+    pre_check.add_argument("--rows", type=int, default=100_000, help="lines to look at, in all (%(default)s)")
+    pre_check.set_defaults(run=_pre_check)
+
     prepare = commands.add_parser("prepare", help="raw log to a prepared folder", epilog=_SETTINGS_HELP)
     prepare.add_argument(
         "input",
@@ -107,6 +112,17 @@ def _parser() -> argparse.ArgumentParser:
     synthesize.add_argument("--workers", type=int, help="processes; default: one a core")
     synthesize.set_defaults(run=_synthesize)
     return parser
+
+
+def _pre_check(command: argparse.Namespace, _: list[str]) -> None:
+    from data_prep.pre_check import pre_check, print_findings
+
+    findings = pre_check(command.input, command.rows)
+    print_findings(findings)
+    if findings.wrong:
+        raise ValueError(
+            f"{len(findings.wrong)} thing{'s' * (len(findings.wrong) > 1)} wrong with {command.input[0]}, see above"
+        )
 
 
 def _prepare(command: argparse.Namespace, settings: list[str]) -> None:

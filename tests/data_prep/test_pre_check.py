@@ -1,0 +1,135 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from data_prep.__main__ import main
+from data_prep.pre_check import pre_check
+from data_prep.synthetic import synthesize
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    """A log as Criteo's."""
+    path = tmp_path_factory.mktemp("log") / "log.txt"
+    synthesize(path, 5_000, seed=1, workers=1)
+    return path
+
+
+@pytest.fixture(scope="module")
+def lines(log):
+    return log.read_bytes().splitlines(keepends=True)
+
+
+def changed(lines, change):
+    """A log whose columns are changed: `change(number, columns)` gives new columns."""
+    rows = (line.rstrip(b"\n").split(b"\t") for line in lines)
+    return b"".join(b"\t".join(change(number, row)) + b"\n" for number, row in enumerate(rows))
+
+
+def test_a_good_log_is_told_so(log, capsys):
+    assert main(["pre-check", str(log)]) == 0
+    printed = capsys.readouterr().out
+    assert "5,000 lines; looked at the first 5,000, of which 5,000 are good" in printed
+    assert "nothing is wrong or odd" in printed
+    assert "C22" in printed and "click rate 2" in printed
+
+
+def test_only_the_first_rows_are_looked_at(log, lines, tmp_path, capsys):
+    path = tmp_path / "log.txt"
+    path.write_bytes(b"".join(lines[:2_000]) + b"bad\n" * 1_000)
+    assert pre_check(path, 2_000).wrong == []
+    assert "about 2," in capsys.readouterr().out  # the others, which are shorter, are counted by size
+    assert "1,000 of 3,000 lines" in pre_check(path, 3_000).wrong[0]
+
+
+def test_of_several_files_each_is_looked_at(lines, tmp_path):
+    for number in range(3):
+        header = b"label\tI1\tI2\n" if number == 1 else b""
+        (tmp_path / f"day_{number}.txt").write_bytes(header + b"".join(lines[number::3]))
+    findings = pre_check(tmp_path, 3_000)
+    assert findings.wrong == []  # one line of many, which would be rejected
+    assert "1 of 3,000 lines" in findings.odd[0] and "line day_1.txt:1: 'label" in findings.odd[0]
+
+
+WRONG = {
+    "commas": (lambda lines: b"".join(lines).replace(b"\t", b","), "columns are separated by a comma, expected a tab"),
+    "no labels": (lambda lines: changed(lines, lambda _, row: row[1:]), "39 columns, one less than expected: it seems"),
+    "too few": (lambda lines: changed(lines, lambda _, row: row[:20]), "20 columns between tabs, expected 40"),
+    "upper case": (
+        lambda lines: changed(lines, lambda _, row: row[:14] + [cell.upper() for cell in row[14:]]),
+        "upper-case digits: make them lower-case",
+    ),
+    "floats": (
+        lambda lines: changed(lines, lambda _, row: [row[0], b"1.5", *row[2:]]),
+        r"integer columns hold numbers with a point \(1.5\)",
+    ),
+    "header": (
+        lambda lines: b"\t".join([b"label"] * 40) + b"\n" + b"".join(lines[:50]),
+        "the first line is a header",
+    ),
+    "UTF-16": (lambda lines: b"".join(lines).decode().encode("utf-16"), "there are NUL bytes"),
+    "no clicks": (lambda lines: changed(lines, lambda _, row: [b"0", *row[1:]]), "all 5,000 labels are 0"),
+    "empty": (lambda _: b"", "there are no lines"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_said_with_what_to_do(lines, tmp_path, name, capsys):
+    change, message = WRONG[name]
+    path = tmp_path / "log.txt"
+    path.write_bytes(change(lines))
+    assert main(["pre-check", str(path)]) == 2
+    captured = capsys.readouterr()
+    assert "wrong: " in captured.out and captured.err.startswith("error: ")
+    with pytest.raises(AssertionError, match=message):
+        raise AssertionError(captured.out)
+
+
+ODD = {
+    "sorted by label": (lambda lines: b"".join(sorted(lines)), "sorted by label, or in groups"),
+    "sorted by a field": (
+        lambda lines: changed(lines, lambda number, row: [*row[:3], str(number).encode(), *row[4:]]),
+        "rows are sorted by I3",
+    ),
+    "identifiers": (
+        lambda lines: changed(lines, lambda number, row: [*row[:14], b"%08x" % number, *row[15:]]),
+        "C1 has a new value in nearly every row",
+    ),
+    "one value": (lambda lines: changed(lines, lambda _, row: [*row[:-1], b"0123abcd"]), "C26 has one value only"),
+    "nothing": (lambda lines: changed(lines, lambda _, row: [*row[:-1], b""]), "C26 is missing in all rows"),
+    "other order": (
+        lambda lines: changed(lines, lambda _, row: [row[0], *row[1:14], *row[:13:-1]]),
+        "missing shares are not those of Criteo's log",
+    ),
+    "copies": (lambda lines: b"".join(lines[:2_000] + lines[:100]), "100 of 2,100 lines are copies"),
+    "range": (lambda lines: changed(lines, lambda _, row: [*row[:10], b"70000", *row[11:]]), "I10 goes from 70,000"),
+    "other rate": (lambda lines: changed(lines, lambda n, row: [b"01"[n % 2 :][:1], *row[1:]]), "click rate is 50.0%"),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_what_is_odd_is_said_and_passes(lines, tmp_path, name):
+    change, message = ODD[name]
+    path = tmp_path / "log.txt"
+    path.write_bytes(change(lines))
+    findings = pre_check(path)
+    assert findings.wrong == []
+    assert any(message in text for text in findings.odd), findings.odd
+
+
+@pytest.mark.parametrize(("words", "message"), [(["--rows", "0"], "at least 1 row"), ([], "no log at")])
+def test_wrong_arguments(tmp_path, log, words, message, capsys):
+    assert main(["pre-check", str(log) if words else str(tmp_path / "none"), *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_no_mindspore_is_needed(log, project):
+    script = (
+        "import json, sys; from data_prep.__main__ import main; "
+        f"status = main(['pre-check', {str(log)!r}]); "
+        "print(json.dumps([status, sorted({'mindspore', 'pandas'} & set(sys.modules))]))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=project, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout.splitlines()[-1]) == [0, []]
