@@ -1,0 +1,65 @@
+"""`strategy.json`: how a run's tower was spread over its ranks, and how big its parameters are as a whole.
+
+Beside a run's checkpoints; whoever reads sliced parameters joins them by it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+STRATEGY_FILE = "strategy.json"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class StrategyRecord:
+    """What the file holds. `strategies` are in MindSpore's notation, by layer; `shapes` those of whole parameters."""
+
+    num_ranks: int
+    tensor_parallel: int
+    strategies: Mapping[str, str]
+    optimizer_shards: bool
+    shapes: Mapping[str, tuple[int, ...]]
+
+
+def write_strategy(folder: Path, record: StrategyRecord) -> None:
+    """Write the file, whole or not at all."""
+    path = folder / STRATEGY_FILE
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps({"format_version": FORMAT_VERSION, **asdict(record)}, indent=1) + "\n")
+    partial.replace(path)
+
+
+def read_strategy(folder: Path) -> StrategyRecord:
+    """Raises FileNotFoundError, or ValueError where it is of another version or damaged."""
+    path = folder / STRATEGY_FILE
+    if not path.is_file():
+        raise FileNotFoundError(f"no {STRATEGY_FILE} in {folder}: it is written by a run with sections of the tower")
+    try:
+        content: dict[str, Any] = json.loads(path.read_text())
+        version = content.pop("format_version")
+        if version != FORMAT_VERSION:
+            raise ValueError(f"{path} has format version {version}, this program reads {FORMAT_VERSION}")
+        shapes = {name: tuple(shape) for name, shape in content.pop("shapes").items()}
+        return StrategyRecord(**content, shapes=shapes)
+    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} is damaged ({error}); it was written as JSON with a strategy a layer") from error
+
+
+def check_same_model(record: StrategyRecord, shapes: Mapping[str, tuple[int, ...]], where: Path) -> None:
+    """Raise ValueError, naming the first difference, where the record is of a tower with other parameters."""
+    for name in sorted({*record.shapes, *shapes}):
+        found, expected = record.shapes.get(name), shapes.get(name)
+        if found != expected:
+            raise ValueError(
+                f"{where / STRATEGY_FILE} is of another model: {name} is {_shape(found)} there and "
+                f"{_shape(expected)} here"
+            )
+
+
+def _shape(shape: tuple[int, ...] | None) -> str:
+    return "missing" if shape is None else str(list(shape))
