@@ -59,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     pre_check = commands.add_parser("pre-check", help="judge the first rows of a log, in seconds")
     pre_check.add_argument("input", nargs="+", help="as of prepare; of several files the first rows of each")
     pre_check.add_argument("--rows", type=int, default=100_000, help="lines to look at, in all (%(default)s)")
+    pre_check.add_argument("--data", type=Path, metavar="FILE", help="as of prepare")
     pre_check.set_defaults(run=_pre_check)
 
     prepare = commands.add_parser("prepare", help="raw log to a prepared folder", epilog=_SETTINGS_HELP)
@@ -117,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
 def _pre_check(command: argparse.Namespace, _: list[str]) -> None:
     from data_prep.pre_check import pre_check, print_findings
 
-    findings = pre_check(command.input, command.rows)
+    findings = pre_check(command.input, command.rows, read_options(data_path=command.data).data)
     print_findings(findings)
     if findings.wrong:
         raise ValueError(

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from data_prep.criteo import Chunk, FileOfLog
 from data_prep.log_files import LogFile
+from data_prep.log_format import LogFormat
 from data_prep.raw_log import open_log
+from data_prep.rows import Chunk, FileOfLog
 
 _CHUNK_BYTES = 1 << 20
 
@@ -30,22 +31,23 @@ class FileSample:
         return self.chunk.num_lines * self.file.state.size / max(self.stored_bytes_read, 1)
 
 
-def sample_log(files: Sequence[LogFile], num_rows: int) -> Iterator[FileSample]:
+def sample_log(files: Sequence[LogFile], log_format: LogFormat, num_rows: int) -> Iterator[FileSample]:
     """The first lines of each file, `num_rows` in all; of the first files only, where these are more than rows."""
     each = max(num_rows // len(files), 1)
     for place, file in enumerate(files[:num_rows]):
-        yield _sample(file, FileOfLog(place, file.name if len(files) > 1 else ""), each)
+        of_log = FileOfLog(place, file.name if len(files) > 1 else "", num_header_lines=int(log_format.header))
+        yield _sample(file, of_log, log_format, each)
 
 
 class _Enough(Exception):
     """Ends a reading without reading the file to its end."""
 
 
-def _sample(file: LogFile, of_log: FileOfLog, num_rows: int) -> FileSample:
+def _sample(file: LogFile, of_log: FileOfLog, log_format: LogFormat, num_rows: int) -> FileSample:
     parts: list[bytes] = []
     num_lines = bytes_read = 0
     is_whole = True
-    with suppress(_Enough), open_log(file) as reader:
+    with suppress(_Enough), open_log(file, log_format) as reader:
         for task, _ in reader.chunks(_CHUNK_BYTES, of_log):
             chunk = task.load()
             parts.append(chunk.lines)

@@ -36,6 +36,17 @@ def test_a_good_log_is_told_so(log, capsys):
     assert "C22" in printed and "click rate 2" in printed
 
 
+def test_a_log_of_another_form(project, make_avazu, tmp_path, capsys):
+    path = tmp_path / "train.csv"
+    path.write_text(make_avazu(2_000))
+    assert main(["pre-check", str(path), "--data", str(project / "configs" / "data" / "avazu.yaml")]) == 0
+    printed = capsys.readouterr().out
+    assert "looked at the first 2,000, of which 2,000 are good" in printed
+    assert "banner_pos" in printed and "Criteo" not in printed
+    assert main(["pre-check", str(path)]) == 2
+    assert "lines have 1 columns, expected 40" in capsys.readouterr().out
+
+
 def test_only_the_first_rows_are_looked_at(log, lines, tmp_path, capsys):
     path = tmp_path / "log.txt"
     path.write_bytes(b"".join(lines[:2_000]) + b"bad\n" * 1_000)
@@ -56,7 +67,10 @@ def test_of_several_files_each_is_looked_at(lines, tmp_path):
 WRONG = {
     "commas": (lambda lines: b"".join(lines).replace(b"\t", b","), "columns are separated by a comma, expected a tab"),
     "no labels": (lambda lines: changed(lines, lambda _, row: row[1:]), "39 columns, one less than expected: it seems"),
-    "too few": (lambda lines: changed(lines, lambda _, row: row[:20]), "20 columns between tabs, expected 40"),
+    "too few": (
+        lambda lines: changed(lines, lambda _, row: row[:20]),
+        r"lines have 20 columns, expected 40 columns \(label, I1, … C26\) between tabs",
+    ),
     "upper case": (
         lambda lines: changed(lines, lambda _, row: row[:14] + [cell.upper() for cell in row[14:]]),
         "upper-case digits: make them lower-case",
