@@ -82,6 +82,10 @@ eval: setup  ## judge a run's best checkpoint: RUN=device_0 SPLIT=test CHECKPOIN
 	$(RUN_PYTHON) -m app evaluate --run "$(RUN)" --split "$(SPLIT)" $(if $(CHECKPOINT),--checkpoint "$(CHECKPOINT)") \
 		$(if $(filter command environment,$(firstword $(origin DATASET))),--dataset "$(DATASET)")
 
+.PHONY: report
+report: setup  ## draw a run, or several over one another: RUN=device_0 ARGS="device_0.1 --output both.html"
+	$(RUN_PYTHON) -m app report "$(RUN)" $(ARGS)
+
 .PHONY: demo
 demo: setup  ## the whole way on a synthetic log, in minutes: DEMO_ROWS=400000 DEMO_EPOCHS=2 -> demo/
 	$(RUN_SCRIPT) scripts/run_demo.sh

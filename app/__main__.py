@@ -1,4 +1,4 @@
-"""The command line: `python -m app {train,evaluate,checkpoint}`.
+"""The command line: `python -m app {train,evaluate,report,checkpoint}`.
 
 Exit status: 0 done, or train.time_limit is up; 1 the training stopped (not finite); 2 wrong input or settings; 3 not
 all could be written; 130 after Ctrl-C, 143 after SIGTERM.
@@ -19,6 +19,7 @@ from app.dataset import check_files
 from app.evaluate import evaluate_checkpoint, saved_config
 from app.evaluation_file import content_of, write_evaluation
 from app.evaluation_text import describe, one_line
+from app.report import REPORT_FILE, write_report
 from app.run_folder import RunFolder, best_of_run, open_run
 from app.selection import check_evaluation
 from app.stopping import Stopped, StopRequest
@@ -68,6 +69,12 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--split", default="test", help="train, valid or test (test)")
     evaluate.add_argument("settings", nargs="*", metavar="eval.key=value", help="such as eval.group_field=C3")
     evaluate.set_defaults(command=_evaluate)
+    report = commands.add_parser("report", help="draw one run, or several over one another, as a page")
+    report.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders such as device_0")
+    report.add_argument(
+        "--output", type=Path, metavar="FILE", help="the page (RUN/report.html; of several ./report.html)"
+    )
+    report.set_defaults(command=_report)
     checkpoint_commands.add_parser(commands)
     return parser
 
@@ -120,14 +127,27 @@ def _train_to_the_end(
     except BaseException as error:
         run.set_status("failed")
         log.info("the run stopped: %s: %s", type(error).__name__, error)
+        _leave_report(run.path)
         raise
     else:
         run.set_status("finished")
         log.info("finished; judge it on the test rows with: make eval")
-    if run.write_errors():
-        log.error("error: not all could be written: %s", ", ".join(run.write_errors()))
+    unwritten = [*run.write_errors(), *_leave_report(run.path)]
+    if unwritten:
+        log.error("error: not all could be written: %s", ", ".join(unwritten))
         return NOT_WRITTEN
     return exit_status
+
+
+def _leave_report(run: Path) -> list[str]:
+    """Write the run's report beside its other files; returns what could not be written."""
+    try:
+        write_report([run], run / REPORT_FILE)
+    except OSError as error:
+        log.error("error: no %s: %s", REPORT_FILE, error)
+        return [REPORT_FILE]
+    log.info("report: %s", run / REPORT_FILE)
+    return []
 
 
 def _print_placement(config: Config, target: str, backend: str) -> None:
@@ -160,6 +180,13 @@ def _evaluate(arguments: argparse.Namespace) -> None:
         write_evaluation(arguments.run, content)
         with (arguments.run / "eval.log").open("a", encoding="utf-8") as eval_log:
             eval_log.write(one_line(judged.split, judged.epoch, judged.step, judged.metrics) + "\n")
+        _leave_report(arguments.run)
+
+
+def _report(arguments: argparse.Namespace) -> None:
+    output = arguments.output or (arguments.runs[0] / REPORT_FILE if len(arguments.runs) == 1 else Path(REPORT_FILE))
+    write_report(arguments.runs, output)
+    print(output)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ on, as the first compiles the graph.
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 import tempfile
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 
 PROFILED_STEPS = 5
 LOOKUP = "EmbeddingLookup"
+PROFILE_FOLDER = "profile"  # of a run folder
+OP_TIMES = "op_times.json"
 TIMES_FILE = "cpu_op_execute_timestamp_*.txt"
 
 
@@ -37,10 +40,14 @@ class KernelProfile(Protocol):
 
 
 class HostProfile:
-    """For tables outside the graph: `kernel_seconds` gives the times of the last step's kernels, by name."""
+    """For tables outside the graph: `kernel_seconds` gives the times of the last step's kernels, by name.
 
-    def __init__(self, kernel_seconds: Callable[[], dict[str, float]]) -> None:
+    The graph's own operators are watched beside.
+    """
+
+    def __init__(self, kernel_seconds: Callable[[], dict[str, float]], folder: Path) -> None:
         self._kernel_seconds = kernel_seconds
+        self._graph = GraphProfile(folder)
         self._steps = 0
 
     def after_step(self) -> None:
@@ -49,9 +56,12 @@ class HostProfile:
         if 1 < self._steps <= 1 + PROFILED_STEPS:
             for kernel, seconds in self._kernel_seconds().items():
                 log_kernel_time(kernel, 1e6 * seconds)
+                self._graph.host_runs.append((kernel, 1e6 * seconds))
+        self._graph.after_step()
 
     def finish(self) -> None:
-        """See `KernelProfile.finish`; every time is logged already."""
+        """See `KernelProfile.finish`."""
+        self._graph.finish()
 
 
 class GraphProfile:
@@ -62,6 +72,7 @@ class GraphProfile:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self.host_runs: list[tuple[str, float]] = []  # kernel, microseconds: what ran outside the graph
         self._profiler: Any = None  # while it runs
         self._made_in = Path()
         self._steps = 0
@@ -81,8 +92,11 @@ class GraphProfile:
         with records_dropped(lambda record: True):
             self._profiler.stop()
         self._profiler = None
-        for kernel, micros in graph_kernel_times(self._made_in):
-            log_kernel_time(kernel, micros)
+        runs = graph_op_times(self._made_in)
+        for kernel, micros in runs:
+            if kernel in (LOOKUP, FTRL, LAZY_ADAM):
+                log_kernel_time(kernel, micros)
+        (self._made_in / OP_TIMES).write_text(json.dumps(sum_by_op(runs, self.host_runs)), encoding="utf-8")
         shutil.rmtree(self._folder, ignore_errors=True)
         shutil.move(self._made_in, self._folder)
 
@@ -99,8 +113,18 @@ class GraphProfile:
             self._profiler.start()
 
 
-def graph_kernel_times(folder: Path) -> list[tuple[str, float]]:
-    """(kernel, microseconds) of every run of a table kernel in the profiler's output, in order of time.
+def sum_by_op(graph: list[tuple[str, float]], host: list[tuple[str, float]]) -> list[dict[str, Any]]:
+    """Runs and milliseconds of each operator over the profiled steps, the slowest first."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for where, runs in (("graph", graph), ("host", host)):
+        for op, micros in runs:
+            found.setdefault((op, where), []).append(micros / 1000)
+    sums = [{"op": op, "where": where, "runs": len(ms), "ms": round(sum(ms), 3)} for (op, where), ms in found.items()]
+    return sorted(sums, key=lambda each: -each["ms"])
+
+
+def graph_op_times(folder: Path) -> list[tuple[str, float]]:
+    """(operator, microseconds) of every run of one in the profiler's output, in order of time.
 
     A line of its file is `scope/Kernel-op0;side;start_ns,milliseconds,… start_ns,milliseconds,…`.
     """
@@ -109,9 +133,8 @@ def graph_kernel_times(folder: Path) -> list[tuple[str, float]]:
         for line in path.read_text(encoding="utf-8").splitlines():
             scope, _, times = line.split(";")
             kernel = scope.rsplit("/", 1)[-1].rsplit("-", 1)[0]
-            if kernel in (LOOKUP, FTRL, LAZY_ADAM):
-                fields = (time.split(",") for time in times.split())
-                runs += [(int(start), kernel, 1000 * float(millis)) for start, millis, *_ in fields]
+            fields = (time.split(",") for time in times.split())
+            runs += [(int(start), kernel, 1000 * float(millis)) for start, millis, *_ in fields]
     return [(kernel, micros) for _, kernel, micros in sorted(runs)]
 
 

@@ -16,7 +16,7 @@ import shlex
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -240,10 +240,20 @@ def _describe(run: RunFolder, config: Config, schema: Schema) -> None:
         "commit": _commit(),
         "versions": {name: version(name) for name in ("mindspore", "numpy", "pyarrow")},
         "python": platform.python_version(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "machine": f"{_processor()}, {os.cpu_count()} cores",
+        "rows": {name: split.rows for name, split in schema.splits.items()},
         "identity": identity(config, schema),
     }
     _write_state(run.path, state)
+
+
+def _processor() -> str:
+    """The processor's name, where the system tells it (Linux on x86), else its kind."""
+    with suppress(OSError):
+        found = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+        if found:
+            return found[1]
+    return platform.machine()
 
 
 def _commit() -> str:

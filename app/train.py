@@ -20,6 +20,7 @@ from app.evaluation_file import content_of
 from app.evaluation_text import one_line
 from app.metrics import Metrics
 from app.prefetch import Prefetcher
+from app.profile import PROFILE_FOLDER
 from app.progress import Position, Progress
 from app.run_folder import RunFolder
 from app.saving import Saver
@@ -44,7 +45,7 @@ class Trainer:
         self.run = run
         self.stop = stop
         self.parts: Parts = assemble(config, schema, backend)
-        self.profile = self.parts.step.profile(run.path / "profile") if config.train.profile else None
+        self.profile = self.parts.step.profile(run.path / PROFILE_FOLDER) if config.train.profile else None
         self.position = Position()
         self.epoch_steps = num_batches(schema, "train", config.train.batch_size)
         self.selection = Selection(config.eval)

@@ -179,7 +179,7 @@ class HostTablesStep:
 
     def profile(self, folder: Path) -> KernelProfile:
         """See `TrainStep.profile`."""
-        return HostProfile(lambda: self._kernel_seconds)
+        return HostProfile(lambda: self._kernel_seconds, folder)
 
     def _find_bad(self, batch: Batch, unique: UniqueIds, rows: Rows, gradients: RowGradients) -> str:
         fields, ids = self.tables.spec.field_names, unique.values[unique.inverse].reshape(unique.shape)

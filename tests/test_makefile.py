@@ -25,6 +25,7 @@ def commands(project):
         ("inspect", ("OUTPUT",)),
         ("train", ("DATASET", "RANK_TABLE_FILE", "CONFIG")),
         ("eval", ("RUN", "DATASET", "CHECKPOINT")),
+        ("report", ("RUN",)),
     ],
 )
 def test_paths_may_hold_spaces(commands, target, variables):

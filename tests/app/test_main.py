@@ -163,6 +163,26 @@ def test_evaluate_judges_the_run_in_this_folder(command, capsys, tmp_path):
     assert judged[-1] in judged[:-1]  # from the checkpoint alone, what was measured while training
 
 
+def test_a_report_lies_in_the_run_and_has_what_was_judged_since(command, capsys, tmp_path):
+    assert command("train", "tables.backend=reference", "train.profile=true")[0] == 0
+    report = tmp_path / "device_0" / "report.html"
+    assert "judge them with: make eval" in report.read_text()
+    assert "MatMul" in report.read_text()  # an operator of the profiled steps
+    assert command("evaluate")[0] == 0
+    assert "judge them with: make eval" not in report.read_text()
+    assert command("train", "tables.backend=reference", "train.seed=2")[0] == 0
+    capsys.readouterr()
+    assert command("report", "device_0", "device_0.1")[0] == 0
+    assert capsys.readouterr().out == "report.html\n"
+    assert "2 runs side by side" in (tmp_path / "report.html").read_text()
+
+
+def test_a_report_of_no_run_is_an_error(command):
+    status, log = command("report", "nowhere")
+    assert status == 2
+    assert "no run in nowhere: it has no config.yaml" in log
+
+
 def test_evaluate_changes_no_setting_of_the_model(command):
     assert command("train", "tables.backend=reference")[0] == 0
     assert command("evaluate", "eval.group_field=C2", "eval.bootstrap=0")[0] == 0

@@ -1,0 +1,89 @@
+"""Run folders written by hand: no training is needed to look at a report."""
+
+import json
+
+import numpy as np
+import pytest
+import yaml
+
+from app.config import Config
+from app.evaluation_file import Groups, Measurement, content_of, write_evaluation
+from app.grouped_auc import GroupedAuc
+from app.metrics import MetricStream
+from app.profile import OP_TIMES, PROFILE_FOLDER
+from data_prep import settings
+from data_prep.truth import Best
+
+NUM_STEPS = 40
+
+
+def measurement(seed, groups):
+    rng = np.random.default_rng(seed)
+    labels = (rng.random(2_000) < 0.3).astype(np.float32)
+    stream = MetricStream()
+    stream.add(rng.normal(labels - 1, 1).astype(np.float32), labels)
+    values = GroupedAuc(np.array([5, 9]), np.array([70, 30]), np.array([20, 0]), np.array([0.75, np.nan]))
+    return Measurement(
+        stream.result(), stream.bins(), Groups("C3", values, ["<68fd1e64>", "(missing)"]) if groups else None
+    )
+
+
+@pytest.fixture
+def make_run(tmp_path):
+    """A run folder of 40 steps, evaluated at 20 and 40, on test too where `judged`; `lines` come last."""
+
+    def make(
+        name, *overrides, steps=NUM_STEPS, evaluated=True, judged=True, profiled=True, status="finished", lines=()
+    ):
+        path = tmp_path / name
+        path.mkdir(parents=True)
+        config = settings.resolve(Config, None, overrides)
+        (path / "config.yaml").write_text(yaml.safe_dump(settings.as_dict(config)))
+        state = {"status": status, "command": "python -m app train", "machine": "a <machine>", "python": "3.11"}
+        state |= {"versions": {"mindspore": "2.10.0"}, "commit": "abc", "rows": {"train": 640_000}}
+        (path / "run.json").write_text(json.dumps(state))
+        losses = [
+            f"epoch: 1 step: {i}, wide_loss is {0.7 - 0.001 * i:.7f}, deep_loss is 0.7" for i in range(1, steps + 1)
+        ]
+        (path / "loss.log").write_text("".join(f"{line}\n" for line in losses))
+        logged = [step_line(step) for step in range(10, steps + 1, 10)]
+        for step in range(20, steps + 1, 20) if evaluated else ():
+            measured = measurement(step, groups=False)
+            write_evaluation(path, content_of("valid", step, 1, measured))
+            values = {name: value for name, value in vars(measured.metrics).items() if value == value}
+            logged += [{"seconds": step + 0.5, "step": step, "epoch": 1, "split": "valid", **values}]
+            sizes = {
+                "touched_rows": 100 * step,
+                "touched_share": step / 100,
+                "deep_row_norm": 0.1,
+                "wide_row_norm": 0.2,
+            }
+            logged += [{"seconds": step + 0.6, "step": step, "epoch": 1, **sizes}]
+        if judged and evaluated and steps:
+            content = content_of("test", steps, 1, measurement(7, True), {"auc": (0.7, 0.8)}, Best(2_000, 0.9, 0.4))
+            write_evaluation(path, content)
+        logged.sort(key=lambda line: line["seconds"])
+        (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [*logged, *lines]))
+        if profiled:
+            (path / PROFILE_FOLDER).mkdir()
+            ops = [
+                {"op": "MatMul", "where": "graph", "runs": 50, "ms": 100.0},
+                {"op": "EmbeddingLookup", "where": "host", "runs": 5, "ms": 25.0},
+            ]
+            (path / PROFILE_FOLDER / OP_TIMES).write_text(json.dumps(ops))
+        return path
+
+    return make
+
+
+def step_line(step, seconds=None):
+    """16,000 rows in 1.6 s: 160 ms of waiting, 300 in lookup, 1,000 in the tower, 100 in update, so 40 besides."""
+    times = {"samples_per_second": 10_000.0 if step > 10 else 500.0, "wait_share": 0.1, "lookup_ms": 300.0}
+    times |= {"tower_ms": 1000.0, "update_ms": 100.0, "memory_bytes": 2**30 + step}
+    return {
+        "seconds": step if seconds is None else seconds,
+        "step": step,
+        "epoch": 1,
+        "wide_loss": 0.7 - 0.001 * step,
+        **times,
+    }

@@ -1,0 +1,123 @@
+"""The page of one run and of several: what is drawn, what is said where there is nothing to draw."""
+
+import re
+
+import pytest
+
+from app.report import report_page, write_report
+from app.run_record import read_runs
+
+
+def page_of(*paths):
+    return report_page(read_runs(paths))
+
+
+def charts(page):
+    """Titles of the charts that have a drawing."""
+    return re.findall(r'<figure class="chart \w+"><figcaption><b>(.*?)</b>', page)
+
+
+ALL_CHARTS = [
+    "Loss",
+    *(f"{name} on valid" for name in ("AUC", "log loss", "normalized entropy", "PR-AUC", "calibration")),
+    *("ROC curve", "Precision and recall", "Calibration by decile", "Scores by label"),
+    *("A step by its parts", "Time of a step", "Samples per second", "Memory of the process"),
+    *("Share of the rows that were touched", "Norm of a touched deep row", "Norm of a touched wide row"),
+]
+
+
+def test_everything_of_a_whole_run_is_drawn(make_run):
+    page = page_of(make_run("device_0"))
+    assert charts(page) == ALL_CHARTS
+    for words in (
+        "Run device_0",
+        "40 steps of batch 16,000 of 640,000 training rows",
+        "95 % within 0.7000 … 0.8000",  # AUC on test
+        "0.90000",  # the best possible
+        "AUC per value of C3: mean 0.75000, weighted by rows, over 70.0% of the rows; the 2 most frequent of 2 values",
+        "&lt;68fd1e64&gt;",
+        "one class",
+        "Constant: ",
+        "wide 0.05",
+        "deep 0.00035",
+        "MatMul",
+        "python -m app train",
+        "a &lt;machine&gt;",
+        "embedding_dim: 80",
+    ):
+        assert words in page, words
+    assert not re.findall(r"https?://|src=|<script|@import|url\(|\bnan\b|None", page)
+
+
+def test_a_browser_shows_it_without_complaint(make_run, render):
+    """The document as the browser has it holds every drawing."""
+    first, second = make_run("device_0"), make_run("device_0.1", "model.embedding_dim=16", judged=False)
+    for runs in ([first], [first, second]):
+        write_report(runs, first / "report.html")
+        shown = render(first / "report.html")
+        expected = len(charts(page_of(*runs)))
+        assert shown.count('role="img"') == expected >= len(ALL_CHARTS)
+        assert shown.count('<path class="line') >= expected
+
+
+def test_several_runs_are_laid_over_one_another(make_run):
+    page = page_of(make_run("device_0"), make_run("device_0.1", "model.embedding_dim=16", "train.seed=2", judged=False))
+    assert "2 runs side by side" in page
+    assert charts(page).count("Scores by label: device_0") == charts(page).count("Scores by label: device_0.1") == 1
+    loss = page[page.index("<b>Loss of training</b>") :]
+    assert loss[: loss.index("</figure>")].count('class="line s') == 2 + 2  # drawn, and in the legend
+    differing = page[page.index("What differs") :]
+    cells = re.findall(r"<tr>(.*?)</tr>", differing[: differing.index("</table>")])
+    rows = [re.findall(r"<td>(.*?)</td>", row) for row in cells[1:]]
+    assert rows == [["model.embedding_dim", "80", "16"], ["train.seed", "1", "2"]]
+
+
+def test_what_is_not_there_is_said(make_run):
+    page = page_of(make_run("device_0", steps=0, evaluated=False, judged=False, profiled=False, status="running"))
+    assert charts(page) == []
+    for words in (
+        "No step was logged yet: loss.log is empty.",
+        "No evaluation yet: one follows each epoch",
+        "Not logged yet: every train.log_every_steps steps.",
+        "Not profiled: train with train.profile=true.",
+        "Nothing was saved yet: a save notes it.",
+        "the run is running, or was killed; this is how far it came.",
+        "judge them with: make eval",
+    ):
+        assert words in page, words
+
+
+def test_a_run_beside_one_that_was_not_evaluated(make_run):
+    page = page_of(make_run("device_0"), make_run("device_0.1", evaluated=False, profiled=False))
+    assert "Not there of device_0.1." in page
+
+
+def test_learning_rates_that_were_logged_are_drawn(make_run):
+    lines = [
+        {"seconds": 50 + step, "step": step, "epoch": 1, "deep_learning_rate": 1 / step, "tower_learning_rate": 0.1}
+        for step in (1, 2, 3)
+    ]
+    assert "Learning rates" in charts(page_of(make_run("device_0", lines=lines)))
+    both = charts(page_of(make_run("a", lines=lines), make_run("b", lines=lines)))
+    assert {"Learning rate: deep", "Learning rate: tower"} <= set(both)
+
+
+def test_what_went_wrong_comes_first(make_run):
+    lines = [
+        {"seconds": 60, "step": 40, "save_error": "No space left"},
+        {"seconds": 61, "step": 40, "stopped_early": "auc on valid has not risen"},
+    ]
+    page = page_of(make_run("device_0", status="failed", lines=lines))
+    first = page[: page.index("<section")]
+    for words in (
+        "the run failed; this is how far it came.",
+        "1 checkpoint(s) could not be written: No space left",
+        "auc on valid has not risen",
+    ):
+        assert words in first
+
+
+def test_a_folder_without_a_run_is_refused_and_nothing_is_written(make_run, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no run in .*nowhere: it has no config\.yaml"):
+        write_report([make_run("device_0"), tmp_path / "nowhere"], tmp_path / "both.html")
+    assert not (tmp_path / "both.html").exists()

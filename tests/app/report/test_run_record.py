@@ -1,0 +1,94 @@
+"""Runs as read from their folders."""
+
+import numpy as np
+import pytest
+
+from app.report.parts import MEANS, means
+from app.report.speed import mean_parts
+from app.run_record import RunRecord, read_runs
+
+
+def record(lines=(), **content):
+    usual = {"name": "a", "state": {}, "config": {"train": {"batch_size": 16_000}}, "wide_losses": np.zeros(0)}
+    return RunRecord(**{**usual, "lines": list(lines), "evaluations": [], "op_times": [], **content})
+
+
+def line(step, seconds, **values):
+    return {"step": step, "seconds": seconds, "epoch": 1, **values}
+
+
+def test_points_are_by_step_and_by_split_and_undefined_ones_are_left_out():
+    lines = [line(2, 3, auc=0.7, split="valid"), line(1, 2, auc=None, split="valid"), line(2, 4, auc=0.8, split="test")]
+    assert record(lines).points("auc", "valid") == ([2], [0.7])
+    assert record(lines).points("auc") == ([], [])
+
+
+@pytest.mark.parametrize(("metric", "best"), [("auc", 20), ("log_loss", 30)])
+def test_the_best_evaluation_is_by_the_run_s_own_metric(metric, best):
+    lines = [
+        line(s, s, split="valid", auc=a, log_loss=ll) for s, a, ll in ((10, 0.7, 0.6), (20, 0.8, 0.5), (30, 0.75, 0.4))
+    ]
+    config = {"train": {"batch_size": 1}, "eval": {"metric": metric}}
+    assert record(lines, config=config).best_evaluation()["step"] == best
+    assert record().best_evaluation() is None
+
+
+def test_shown_is_test_else_the_best_on_valid_else_the_last():
+    lines = [line(10, 1, split="valid", auc=0.8), line(20, 2, split="valid", auc=0.7)]
+    valid = [{"split": "valid", "step": 10}, {"split": "valid", "step": 20}]
+    assert record(lines, evaluations=valid).shown_evaluation() == valid[0]
+    assert record(evaluations=valid).shown_evaluation() == valid[1]
+    test = {"split": "test", "step": 10}
+    assert record(lines, evaluations=[test, *valid]).shown_evaluation() == test
+
+
+def test_launches_are_told_apart_by_their_seconds_and_begin_unsteady():
+    speed = {"samples_per_second": 100.0}
+    lines = [
+        line(10, 9, **speed),
+        line(20, 12, **speed),
+        line(20, 13, split="valid"),
+        line(30, 2, **speed),
+        line(40, 4, **speed),
+    ]
+    run = record(lines)
+    assert [[each["step"] for each in launch] for launch in run.launches()] == [[10, 20], [30, 40]]
+    assert [each["step"] for each in run.steady_lines()] == [20, 40]
+    assert run.seconds == 13 + 4
+    assert [each["step"] for each in record(lines[:1]).steady_lines()] == [10]
+
+
+def test_the_parts_of_a_step_add_up_to_the_whole():
+    times = {
+        "samples_per_second": 10_000.0,
+        "wait_share": 0.1,
+        "lookup_ms": 300.0,
+        "tower_ms": 1000.0,
+        "update_ms": 100.0,
+    }
+    parts = mean_parts(record([line(1, 1, **times)]))
+    assert parts == pytest.approx({"wait": 160, "lookup": 300, "tower": 1000, "update": 100, "other": 40})
+
+
+def test_many_losses_become_means_that_lose_none():
+    values = np.arange(1_001.0)
+    (x, y), every = means(values)
+    assert every == 6 and len(x) <= MEANS
+    assert (x[0], y[0], x[-1], y[-1]) == (6, 2.5, 1_001, np.mean(values[996:]))
+    assert means(np.zeros(0)) == (([], []), 1)
+
+
+def test_names_are_as_short_as_they_can_be(make_run, tmp_path):
+    a, b = make_run("one/device_0"), make_run("two/device_0")
+    assert [run.name for run in read_runs([a, b])] == ["one/device_0", "two/device_0"]
+    assert [run.name for run in read_runs([a])] == ["device_0"]
+    assert [run.name for run in read_runs([a, a])] == ["1: device_0", "2: device_0"]
+
+
+def test_a_line_that_is_being_written_is_passed_over(make_run):
+    path = make_run("device_0")
+    with (path / "metrics.jsonl").open("a") as file:
+        file.write('{"seconds": 99, "st')
+    (run,) = read_runs([path])
+    assert run.lines[-1]["seconds"] < 99
+    assert run.steps == 40
