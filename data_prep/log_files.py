@@ -58,6 +58,11 @@ def absolute(file: LogFile) -> LogFile:
     return dataclasses.replace(file, location=location)
 
 
+def is_parquet(location: str) -> bool:
+    """Whether a file is a table, by its name's ending; all others are lines."""
+    return split_query(location)[0].endswith(PARQUET_ENDINGS)
+
+
 def natural_order(name: str) -> list[tuple[int, str]]:
     """A key to sort names by, in which numbers count as numbers."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", name)]

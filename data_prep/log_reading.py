@@ -6,21 +6,24 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import xxhash
 from tqdm import tqdm
 
 from data_prep.executors import Parts, job_name, map_in_order
-from data_prep.log_files import LogFile
+from data_prep.log_files import LogFile, is_parquet
 from data_prep.log_format import LogFormat
 from data_prep.pieces import Pieces
 from data_prep.pools import Pools
-from data_prep.raw_log import Fingerprint, OnStored, StoredChunk, Task, changed_while_read, open_log
+from data_prep.raw_log import Fingerprint, LogReader, OnStored, StoredChunk, Task, changed_while_read, open_log
 from data_prep.rows import Chunk, FileOfLog
 from data_prep.storage import file_state
+
+if TYPE_CHECKING:  # workers that read no Parquet need no pyarrow
+    from data_prep.parquet_log import TableReader
 
 Result = TypeVar("Result")
 
@@ -130,7 +133,7 @@ class LogReading:
             first_line = size_before = 0
             for place, file in enumerate(self.files):
                 name = file.name if len(self.files) > 1 else ""
-                of_log = FileOfLog(place, name, first_line, int(self._format.header))
+                of_log = FileOfLog(place, name, first_line, self._num_header_lines(file))
                 for task, stored_bytes_read in self._tasks(file, of_log):
                     yield task
                     first_line = task.first_line + task.num_lines
@@ -141,6 +144,9 @@ class LogReading:
         for file in self.files:
             _check_unchanged(file)
 
+    def _num_header_lines(self, file: LogFile) -> int:
+        return int(self._format.header and not is_parquet(file.location))
+
     def _tasks(self, file: LogFile, of_log: FileOfLog) -> Iterator[tuple[Task, int]]:
         """A file's chunks, each with how far that is in its bytes as stored."""
         _check_unchanged(file)
@@ -150,11 +156,18 @@ class LogReading:
         for task in self._places[of_log.place]:  # it need not be read here again: the workers read it
             yield task, task.offset + task.num_bytes if isinstance(task, StoredChunk) else file.state.size
 
+    def _open(self, file: LogFile) -> AbstractContextManager[LogReader | TableReader]:
+        if not is_parquet(file.location):
+            return open_log(file, self._format)
+        from data_prep.parquet_log import open_table
+
+        return open_table(file, self._format)
+
     def _read(self, file: LogFile, of_log: FileOfLog) -> Iterator[tuple[Task, int]]:
         places: list[Task] = []
         num_lines = 0
         try:
-            with open_log(file, self._format) as reader:
+            with self._open(file) as reader:
                 for task, place in reader.chunks(self._chunk_bytes, of_log):
                     if reader.is_plain:
                         places.append(place or task)
@@ -166,8 +179,9 @@ class LogReading:
         _check_unchanged(file)
         if num_lines == 0 and len(self.files) > 1:
             log.warning("%s has no lines", file.location)
-        assert reader.fingerprint is not None
-        found = FileRead(file.name, reader.fingerprint.size_bytes, reader.fingerprint.checksum, num_lines)
+        fingerprint = reader.fingerprint
+        assert fingerprint is not None
+        found = FileRead(file.name, fingerprint.size_bytes, fingerprint.checksum, num_lines)
         if self._read_files.setdefault(of_log.place, found) != found:
             raise ValueError(changed_while_read(file.location))
         self._places[of_log.place] = places

@@ -64,6 +64,8 @@ class _Text:
 
 def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
     """Arrays from lines: every line is a row or a reject."""
+    if chunk.is_bare:
+        return _parse_lines(chunk, chunk.lines, BARE_SEPARATOR, (), log_format)
     if not log_format.quotes:
         return _parse_lines(chunk, chunk.lines, ord(log_format.separator), (), log_format)
     lines, badly_quoted = take_quotes_off(chunk.lines, log_format.separator)

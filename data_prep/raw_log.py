@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import xxhash
 
@@ -91,7 +91,19 @@ class StoredChunk:
         return Chunk(self.first_line, self.num_lines, lines, self.file)
 
 
-Task = Chunk | StoredChunk
+class Task(Protocol):
+    """A chunk, or how to get it."""
+
+    @property
+    def first_line(self) -> int:
+        """Its first line's number in the log."""
+
+    @property
+    def num_lines(self) -> int:
+        """Lines of it."""
+
+    def load(self) -> Chunk:
+        """The chunk."""
 
 
 @dataclass(frozen=True)

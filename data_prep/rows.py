@@ -43,6 +43,7 @@ class Chunk:
     num_lines: int
     lines: bytes
     file: FileOfLog = ONLY_FILE
+    is_bare: bool = False  # cells stand between BARE_SEPARATOR and have no quotes, whatever the format says
 
     def load(self) -> Chunk:
         """Itself; a `raw_log.StoredChunk` reads its lines."""

@@ -60,7 +60,7 @@ class VocabularyWriter:
         """Some of a field's values, written."""
         if field.texts is not None:
             return to_arrow(field.texts.take(rows)).cast(pa.string())
-        return (_bucket_text if self._are_buckets[field.name] else _hex_text)(field.values[rows])
+        return (_bucket_text if self._are_buckets[field.name] else hex_text)(field.values[rows])
 
     def finish(self) -> None:
         """Close the file."""
@@ -94,7 +94,7 @@ def from_arrow(strings: pa.StringArray) -> Texts:
     return Texts(np.concatenate([data, np.zeros(8, np.uint8)]), offsets[:-1], np.diff(offsets)).compact()
 
 
-def _hex_text(values: NDArray[np.int64]) -> pa.Array:
+def hex_text(values: NDArray[np.int64]) -> pa.Array:
     """Eight hex digits a value, "" for MISSING."""
     # Built in pyarrow's own layout (digits end to end, and where each value starts): no Python string a value.
     lengths = np.where(values == MISSING, 0, 8)

@@ -32,7 +32,7 @@ def test_from_an_avazu_log_to_an_evaluated_model(command, project, tmp_path, mak
     assert (schema.num_numeric, schema.num_categorical, schema.source["lines"]) == (0, 22, 4000)
     assert "banner_pos" in command(*python, "data_prep", "inspect", "prepared")
 
-    command("bash", project / "scripts" / "run_auto_parallel_train.sh", 1, 2, "prepared", "-")
+    command("bash", project / "scripts" / "run_auto_parallel_train.sh", 1, 6, "prepared", "-")
     report = command("bash", project / "scripts" / "run_eval.sh")
     assert float(re.search(r"AUC +(0\.\d+)", report)[1]) > 0.6
 

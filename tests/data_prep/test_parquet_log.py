@@ -1,0 +1,130 @@
+import dataclasses
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from data_prep.log_files import find_log
+from data_prep.log_format import LogFormat
+from data_prep.options import read_options
+from data_prep.parquet_log import open_table
+from data_prep.prepare import prepare
+
+FORMAT = LogFormat(
+    columns={"click": "label", "x": "ignored", "count": "integer", "hash": "hex32", "site": "string"}, separator=","
+)
+
+
+def lines_of(tmp_path, table, log_format=FORMAT):
+    pq.write_table(table, tmp_path / "log.parquet", row_group_size=3)
+    (file,) = find_log(tmp_path / "log.parquet")
+    with open_table(file, log_format) as reader:
+        chunks = [task.load() for task, _ in reader.chunks(60)]
+    next_line = 0
+    for chunk in chunks:
+        assert (chunk.first_line, chunk.num_lines) == (next_line, chunk.lines.count(b"\n"))
+        next_line += chunk.num_lines
+    return b"".join(chunk.lines for chunk in chunks).decode().splitlines()
+
+
+def table_of(**columns):
+    usual = {"site": ["a"], "count": [1], "hash": ["0123abcd"], "click": [1]}
+    num_rows = len(next(iter(columns.values())))
+    return pa.table({**{name: values * num_rows for name, values in usual.items()}, **columns})
+
+
+@pytest.mark.parametrize(
+    ("name", "cells", "expected"),
+    [
+        ("click", pa.array([True, False, None]), ["1", "0", ""]),
+        ("click", pa.array([1.0, 0.0, 0.5]), ["1", "0", "0.5"]),
+        ("count", pa.array([7, None, -1], pa.int16()), ["7", "", "-1"]),
+        ("count", pa.array([7.0, None, float("nan"), 1.5, -3.0, 1e300]), ["7", "", "", "1.5", "-3", "1e+300"]),
+        ("count", pa.array([2**64 - 1], pa.uint64()), ["18446744073709551615"]),
+        ("count", pa.array(["12", "", "x"]), ["12", "", "x"]),
+        ("hash", pa.array(["0123abcd", None, "FFFFFFFF"]).dictionary_encode(), ["0123abcd", "", "FFFFFFFF"]),
+        ("hash", pa.array([1, None, -1, 2**31, 2**32, -(2**31) - 1]),
+         ["00000001", "", "ffffffff", "80000000", "4294967296", "-2147483649"]),
+        ("hash", pa.array([255, None], pa.uint32()), ["000000ff", ""]),
+        ("site", pa.array(["é", "", None, "a,b", "a\nb"]), ["é", "", "", "a,b", "a,b"]),
+        ("site", pa.array([1005.0, None, 1.5]), ["1005", "", "1.5"]),
+        ("site", pa.array([b"\xc3\xa9"], pa.binary()), ["é"]),
+        ("site", pa.nulls(2), ["", ""]),
+    ],
+)  # fmt: skip
+def test_cells_of_every_type(tmp_path, name, cells, expected):
+    kinds = [column for column in FORMAT.columns if column != "x"]
+    usual = {"click": "1", "count": "1", "hash": "0123abcd", "site": "a"}
+    found = lines_of(tmp_path, table_of(**{name: cells}))
+    wanted = [{**usual, name: cell} for cell in expected]
+    assert found == [f"{row['click']},,{row['count']},{row['hash']},{row['site']}" for row in wanted]
+    assert set(usual) == set(kinds)
+
+
+def test_quotes_of_a_format_are_not_looked_for_in_cells(tmp_path):
+    quoted = dataclasses.replace(FORMAT, quotes=True)
+    assert lines_of(tmp_path, table_of(site=['"', "a,b"]), quoted) == [
+        "1\x1f\x1f1\x1f0123abcd\x1f" + site for site in ('"', "a,b")
+    ]
+
+
+def open_it(path):
+    with open_table(find_log(path)[0], FORMAT) as reader:
+        return list(reader.chunks(100))
+
+
+def test_other_columns_are_an_error(tmp_path):
+    path = tmp_path / "log.parquet"
+    pq.write_table(table_of(site=["a"]).rename_columns(["Site", "count", "hash", "click"]), path)
+    with pytest.raises(ValueError, match=r"log.parquet has not .*not found, or not once: site; found Site, count"):
+        open_it(path)
+    pq.write_table(table_of(site=[["a"]]), path)
+    with pytest.raises(ValueError, match=r"column 'site' is of type list<.*>; one of kind string has strings, whole"):
+        open_it(path)
+
+
+@pytest.mark.parametrize("damage", ["cut", "text", "empty"])
+def test_a_damaged_file_is_an_error(tmp_path, damage):
+    path = tmp_path / "log.parquet"
+    pq.write_table(table_of(site=["a"] * 1000), path)
+    path.write_bytes({"cut": path.read_bytes()[:-100], "text": b"1,2,3\n" * 9, "empty": b""}[damage])
+    with pytest.raises(ValueError, match=r"log.parquet is damaged or no Parquet file \("):
+        open_it(path)
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_table_gives_the_rows_of_the_text(tmp_path, log_path, prepared, small_options):
+    columns = {name: [] for name in small_options.data.columns}
+    for line in log_path.read_text().splitlines():
+        for name, cell in zip(columns, line.split("\t"), strict=True):
+            kind = small_options.data.columns[name]
+            columns[name].append(None if cell == "" else int(cell) if kind in ("integer", "label") else cell)
+    table = pa.table(columns)
+    (tmp_path / "parts").mkdir()
+    for place, number in enumerate((2, 10)):
+        pq.write_table(table.slice(place * 1500, 1500), tmp_path / "parts" / f"part-{number}.parquet")
+    for workers in (1, 2):
+        options = dataclasses.replace(small_options, workers=workers)
+        schema = prepare(tmp_path / "parts", tmp_path / "out", options, chunk_bytes=100_000, overwrite=True)
+        there, here = contents(tmp_path / "out"), contents(prepared)
+        assert there.pop("schema.json") != here.pop("schema.json")  # it names the files
+        assert there == here
+    assert [file["lines"] for file in schema.source["files"]] == [1500, 1500]
+
+
+def test_a_table_and_a_file_with_a_header_are_one_log(tmp_path, make_avazu, pytestconfig):
+    options = read_options(
+        None, ["prepare.workers=1", "prepare.block_rows=64"], pytestconfig.rootpath / "configs" / "data" / "avazu.yaml"
+    )
+    header, *lines = make_avazu(300).splitlines()
+    rows = [line.split(",") for line in lines]
+    (tmp_path / "a.csv").write_text("\n".join([header, *lines[:100]]))
+    names = header.split(",")
+    rows[150][names.index("C21")] = "a\nb"
+    pq.write_table(pa.table(dict(zip(names, map(list, zip(*rows[100:], strict=True)), strict=True))), tmp_path / "b.pq")
+    schema = prepare([tmp_path / "a.csv", tmp_path / "b.pq"], tmp_path / "out", options)
+    assert schema.source["lines"] == 300
+    assert (tmp_path / "out" / "rejects.tsv").read_text().startswith("b.pq:51\tcolumns\t")
