@@ -37,6 +37,8 @@ class CheckpointOptions:
     evaluation within an epoch is the best so far. The newest `keep_last` and the `keep_best` best by `eval.metric`
     on `valid` stay; `keep_last` 0 keeps all. `integrated` writes one file a table, else `shards` files a table.
 
+    `background` writes beside the next steps; memory for the rows that they update meanwhile is needed then.
+
     `delta` writes only the rows that changed since the checkpoint before; after `full_every` - 1 of them comes a full
     one. With `compact` the training writes no full one but the first: of the checkpoints that stay the oldest is made
     full from the files, when `full_every` older ones are there for its sake alone.
@@ -49,6 +51,7 @@ class CheckpointOptions:
     keep_best: int = 1
     integrated: bool = True
     shards: int = 1
+    background: bool = True
     delta: bool = False
     full_every: int = 10
     compact: bool = False

@@ -24,6 +24,11 @@ class Position:
     epoch: int = 1
     epoch_step: int = 0
 
+    @property
+    def last_epoch(self) -> int:
+        """The epoch of the last step taken: at an epoch's end `epoch` is the next one already."""
+        return self.epoch if self.epoch_step else self.epoch - 1
+
 
 class Progress:
     """One epoch's progress bar, loss.log lines and metrics.jsonl lines."""

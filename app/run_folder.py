@@ -97,7 +97,7 @@ class RunFolder:
             self._failed_evaluations += 1
             log.error("error: no curves of step %d: %s; the run goes on", content["step"], error)
 
-    def note_failed_save(self, step: int, error: OSError) -> None:
+    def note_failed_save(self, step: int, error: Exception) -> None:
         """Say in the log and in metrics.jsonl that a checkpoint could not be written."""
         self._failed_saves += 1
         log.error("error: no checkpoint of step %d: %s; the run goes on, the checkpoints before stand", step, error)

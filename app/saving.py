@@ -9,13 +9,12 @@ import time
 from pathlib import Path
 
 from app.assemble import Parts
-from app.checkpoint import save
+from app.checkpoint_writer import CheckpointWriter, Writing
 from app.config import Config
 from app.identity import data_identity
-from app.manifest import Manifest
+from app.manifest import Manifest, ParentRecord
 from app.metrics import Metrics, defined
 from app.progress import Position
-from app.retention import remove_old
 from app.run_folder import RunFolder, checkpoint_folder
 from app.selection import Selection
 from app.stopping import StopRequest
@@ -46,7 +45,7 @@ class Saver:
         selection: Selection,
         stop: StopRequest,
     ) -> None:
-        self.saved: Position | None = None  # where the newest checkpoint stands
+        self.saved: Position | None = None  # where the newest checkpoint stands that is written, or on its way
         self._config = config
         self._dataset = dataset
         self._schema = schema
@@ -54,6 +53,9 @@ class Saver:
         self._parts = parts
         self._selection = selection
         self._stop = stop
+        self._writer = CheckpointWriter(checkpoint_folder(run.path, config), config.checkpoint, config.eval.metric)
+        self._on_its_way: tuple[Writing, Position, Position | None] | None = None  # with its position and that before
+        self._longest_save = 0.0
         self._due_at = self._next_timed_save()
 
     def restore(self, path: Path) -> Position:
@@ -63,46 +65,85 @@ class Saver:
         """
         manifest = self._parts.restore(path)
         self._selection.load_state(manifest.selection)
+        self._writer.go_on_from(path)
         self.saved = Position(manifest.step, manifest.epoch, manifest.epoch_step)
         log.info("going on from %s: epoch %d, step %d of it", path, manifest.epoch, manifest.epoch_step + 1)
         return dataclasses.replace(self.saved)
 
     def is_due(self, step: int) -> bool:
         """Whether a checkpoint is to be written after `step` steps, in the middle of an epoch."""
+        if self._on_its_way is not None and self._on_its_way[0].is_done():
+            self._settle()
         every = self._config.checkpoint.every_steps
         return bool(every and step % every == 0) or time.monotonic() >= self._due_at
 
     def save(self, position: Position, metrics: Metrics | None) -> None:
-        """Save, or say that it failed: the next save may work again, and a step's work is not thrown away for it."""
-        start = time.perf_counter()
-        try:
-            path = self._write(position, metrics)
-        except OSError as error:
-            self._run.note_failed_save(position.step, error)
-            return
-        finally:
-            self._due_at = self._next_timed_save()
-        self.saved = dataclasses.replace(position)
-        seconds = time.perf_counter() - start
-        self._stop.note_save(seconds)
-        log.info("saved %s in %.1f s", path, seconds)
+        """Save, or say that it failed: the next save may work again, and a step's work is not thrown away for it.
+
+        With `checkpoint.background` this returns when the state is safe from the next steps. One that is still on its
+        way is waited for.
+        """
+        self._settle()
+        self._begin(position, metrics, self._config.checkpoint.background)
+        if not self._config.checkpoint.background:
+            self._settle()
 
     def finish(self, position: Position, metrics: Metrics | None) -> None:
         """Save what is not saved yet; once more where that failed before.
 
         Raises NotSavedError where it fails again.
         """
+        self._settle()
         if self.saved != position:
-            self.save(position, metrics)
+            self._begin(position, metrics, in_background=False)
+            self._settle()
         if self.saved != position:
             raise NotSavedError(
                 f"step {position.step} is in no checkpoint; make room, and the same command goes on from "
                 f"{f'step {self.saved.step}' if self.saved else 'the start'}"
             )
 
-    def _write(self, position: Position, metrics: Metrics | None) -> Path:
-        folder, options = checkpoint_folder(self._run.path, self._config), self._config.checkpoint
-        manifest = Manifest(
+    def close(self) -> None:
+        """Wait for what is on its way, and end the thread; to be called however the training ends."""
+        try:
+            self._settle()
+        finally:
+            self._writer.close()
+
+    def _begin(self, position: Position, metrics: Metrics | None, in_background: bool) -> None:
+        start = time.perf_counter()
+        self._due_at = self._next_timed_save()
+        parent = self._writer.parent_for(position.step)
+        dense, snapshot = self._parts.snapshot(changed_only=parent is not None)
+        if parent is None:  # the changed rows alone would not tell
+            sizes = table_statistics(snapshot.tables, self._schema.vocabulary_size)
+            self._run.append_metrics(step=position.step, epoch=position.last_epoch, **sizes)
+        writing = self._writer.start(dense, snapshot, self._manifest(position, metrics, parent), in_background)
+        self._on_its_way = writing, dataclasses.replace(position), self.saved
+        self.saved = dataclasses.replace(position)
+        log.debug("the training stood for %.2f s", time.perf_counter() - start)
+
+    def _settle(self) -> None:
+        """Wait for the checkpoint that is on its way, and say what became of it."""
+        if self._on_its_way is None:
+            return
+        (writing, position, before), self._on_its_way = self._on_its_way, None
+        try:
+            written = writing.result()
+        except (OSError, MemoryError) as error:
+            self._run.note_failed_save(position.step, error)
+            self.saved = before
+            return
+        if written.tidy_error is not None:
+            self._run.note_failed_save(position.step, written.tidy_error)
+        self._longest_save = max(self._longest_save, written.seconds)
+        # At the end one may be on its way, and the last one comes after it.
+        self._stop.note_save(self._longest_save * (2 if self._config.checkpoint.background else 1))
+        kind = "the changes" if written.manifest.parent else "all"
+        log.info("saved %s (%s) in %.1f s", written.path, kind, written.seconds)
+
+    def _manifest(self, position: Position, metrics: Metrics | None, parent: ParentRecord | None) -> Manifest:
+        return Manifest(
             step=position.step,
             epoch=position.epoch,
             epoch_step=position.epoch_step,
@@ -111,13 +152,8 @@ class Saver:
             data=data_identity(self._schema),
             metrics=defined(metrics) if metrics else {},
             selection=self._selection.state(),
+            parent=parent,
         )
-        state = self._parts.state()
-        sizes = table_statistics(state.tables, self._schema.vocabulary_size)
-        self._run.append_metrics(step=position.step, epoch=manifest.last_epoch, **sizes)
-        path = save(folder, state, manifest, options.shards)
-        remove_old(folder, options, self._config.eval.metric)
-        return path
 
     def _next_timed_save(self) -> float:
         return time.monotonic() + (60 * self._config.checkpoint.every_minutes or math.inf)

@@ -61,6 +61,12 @@ class Trainer:
         something is not finite: nothing of that step is kept; NotSavedError where the last state could not be written.
         """
         try:
+            self._train_epochs()
+        finally:
+            self.saver.close()
+
+    def _train_epochs(self) -> None:
+        try:
             while self.position.epoch <= self.config.train.epochs and not self.selection.is_over:
                 self._train_epoch()
                 if not self.selection.is_over:

@@ -10,6 +10,7 @@ Letters: B batch, C looked-up fields, D embedding width, V vocabulary size, U un
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -155,7 +156,9 @@ class TableSnapshot(Protocol):
 
 
 class Snapshot(Protocol):
-    """Both tables at one moment; to be released when it was read."""
+    """Both tables at one moment; to be released when it was read, soon once it is `awaited`."""
+
+    awaited: threading.Event
 
     @property
     def tables(self) -> Mapping[str, TableSnapshot]:

@@ -10,6 +10,7 @@ Letters: B rows of this rank's batch, C looked-up fields, D embedding width, U i
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -56,6 +57,9 @@ class NothingOwned:
     """The `Snapshot` of a rank without rows."""
 
     tables: Mapping[str, TableSnapshot] = {}
+
+    def __init__(self) -> None:
+        self.awaited = threading.Event()
 
     def release(self, saved: bool) -> None:
         """See `Snapshot.release`."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -40,6 +41,7 @@ class CopiedSnapshot:
 
     tables: dict[str, TableState]
     give_back: Callable[[], None]
+    awaited: threading.Event = field(default_factory=threading.Event)
 
     def release(self, saved: bool) -> None:
         """See `Snapshot.release`."""

@@ -112,10 +112,10 @@ def fail_saves(monkeypatch, steps):
     """Saves of `steps` find the disk full."""
     save = checkpoint.save
 
-    def save_or_fail(folder, state, manifest, num_shards):
+    def save_or_fail(folder, state, manifest, *rest):
         if manifest.step in steps:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return save(folder, state, manifest, num_shards)
+        return save(folder, state, manifest, *rest)
 
     monkeypatch.setattr(checkpoint, "save", save_or_fail)
 

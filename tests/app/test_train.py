@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 
+from app.checkpoint_reading import load
 from app.manifest import read_manifest
 from app.retention import whole_checkpoints
 
@@ -117,21 +118,42 @@ for name in ("open", "pwrite", "ftruncate", "fsync", "mkdir", "rename", "unlink"
 sys.exit(main())
 """
 NUM_KILLS = int(os.environ.get("NUM_KILLS", "3"))
+FORMS = {
+    "full": (),
+    "deltas": ("checkpoint.delta=true", "checkpoint.full_every=3", "checkpoint.keep_last=2"),
+    "compacted": (
+        "checkpoint.delta=true",
+        "checkpoint.full_every=1",
+        "checkpoint.compact=true",
+        "checkpoint.keep_last=1",
+    ),
+}
 
 
-def test_kills_at_random_moments_lose_nothing(whole_run, run_in, tmp_path):
-    """During steps and during each call to the disk; run after run is killed until NUM_KILLS kills were survived."""
-    rng, kills, folders = np.random.default_rng(NUM_KILLS), 0, itertools.count()
-    while kills < NUM_KILLS:
+def last_state(run):
+    """What the newest checkpoint stands for, and every loss and metric."""
+    path = whole_checkpoints(run / "checkpoints")[-1]
+    manifest, state = load(path)
+    return manifest.step, state, [(run / name).read_bytes() for name in ("loss.log", "eval.log")]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_kills_at_random_moments_lose_nothing(whole_run, run_in, tmp_path, form, assert_same_bits):
+    """During steps and during calls to the disk, beside the steps and not; run after run until enough were survived."""
+    num_kills, rng = -(-NUM_KILLS // len(FORMS)), np.random.default_rng(NUM_KILLS)
+    kills, folders = 0, itertools.count()
+    while kills < num_kills:
         folder = tmp_path / str(next(folders))
         status = -9
         while status == -9:
-            number = int(rng.integers(5, 60)) if kills < NUM_KILLS else -1
+            number = int(rng.integers(5, 60)) if kills < num_kills else -1
             program = ("-c", KILLED_AT_EVENT.replace("NUMBER", str(number)))
-            status, errors, run = run_in(folder, program=program)
+            status, errors, run = run_in(folder, program=program, settings=(*SETTINGS, *FORMS[form]))
             kills += status == -9
         assert status == 0, errors
-        assert kept_files(run) == kept_files(whole_run)
+        (step, state, lines), (expected_step, expected, expected_lines) = last_state(run), last_state(whole_run)
+        assert (step, lines) == (expected_step, expected_lines)
+        assert_same_bits(state, expected)
 
 
 @pytest.mark.parametrize(("name", "exit_status"), [("SIGTERM", 143), ("SIGINT", 130)])
