@@ -87,11 +87,14 @@ def _train(arguments: argparse.Namespace) -> int:
         check_rank_table(Path(arguments.rank_table), arguments.ranks)
     schema = read_schema(arguments.dataset)
     check_files(arguments.dataset, schema)
-    check_evaluation(config.eval, schema)
+    optimizers = (config.wide_optimizer, config.deep_optimizer, config.tower_optimizer)
+    check_evaluation(config.eval, schema, plateau=any(o.schedule.name == "plateau" for o in optimizers))
     # All that can fail for a wrong setting comes before the run folder: an older run is not put aside for nothing.
     device.prepare_environment(config.device)
     target = device.select_device(config.device)
     backend = pick_backend(config.tables.backend, config.model.fold_numeric)
+    if backend == "stock":
+        _check_stock(config)
     if arguments.dry_run:
         _print_placement(config, target, backend)
         return 0
@@ -150,13 +153,19 @@ def _leave_report(run: Path) -> list[str]:
     return []
 
 
+def _check_stock(config: Config) -> None:
+    from app.tables.stock import check_supported
+
+    loss = config.loss
+    check_supported(config.wide_optimizer, config.deep_optimizer, loss.wide_l2_coef, loss.row_clip_value)
+
+
 def _print_placement(config: Config, target: str, backend: str) -> None:
     from app.tables.optimizer_options import FtrlOptions
-    from app.tables.stock import check_optimizers, describe_placement, placed_ops
+    from app.tables.stock import describe_placement, placed_ops
 
     print(f"tower: on {target}")
     if backend == "stock":
-        check_optimizers(config.wide_optimizer, config.deep_optimizer)
         assert isinstance(config.wide_optimizer, FtrlOptions)
         for line in describe_placement(placed_ops(config.wide_optimizer)):
             print(line)

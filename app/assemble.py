@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,12 +16,13 @@ from app.config import Config
 from app.dense_optimizers import DenseOptimizers
 from app.device import dense_layer, deprecations_silenced
 from app.manifest import Manifest, read_manifest
+from app.schedules import LearningRate, LearningRates
 from app.stock_step import StockStep
 from app.tables import make_host_tables, pick_host_backend
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, Snapshot, TablesSpec
 from app.tables.stock import StockTables
-from app.train_step import HostTablesScorer, HostTablesStep, TrainStep
+from app.train_step import HostTablesScorer, HostTablesStep, StepParts, TrainStep
 from app.wide_deep import WideDeep
 from data_prep.schema import Schema
 
@@ -32,6 +34,7 @@ class Parts:
     step: TrainStep
     model: WideDeep
     optimizers: DenseOptimizers
+    learning_rates: LearningRates
 
     def state(self) -> ModelState:
         """Copies of all that a checkpoint keeps."""
@@ -42,7 +45,7 @@ class Parts:
         return self._dense_values(), self.step.tables.snapshot(changed_only)
 
     def load_state(self, state: ModelState, step: int) -> None:
-        """Take over a state that is in memory.
+        """Take over a state that is in memory; that of the learning rates comes before, as tables ask for past ones.
 
         Raises ValueError naming what does not fit.
         """
@@ -55,8 +58,9 @@ class Parts:
 
         Raises as `read_once`, and ValueError for what does not fit: then the tables are empty, all else is as before.
         """
-        tables = self.step.tables
-        with tables.loading(read_manifest(path).step) as write:
+        tables, saved = self.step.tables, read_manifest(path)
+        self.learning_rates.load_state(saved.schedules)
+        with tables.loading(saved.step) as write:
             manifest, dense = read_once(path, tables.spec, write)
             check_dense(dense, self._dense())
         self._write_dense(dense)
@@ -105,12 +109,26 @@ def assemble(config: Config, schema: Schema, backend: str) -> Parts:
             config.loss.loss_scale,
             config.loss.tower_clip_norm,
         )
-    batch_size = config.train.batch_size
+    rates = learning_rates(config)
+    parts = StepParts(model, optimizers, rates, config.loss, config.train.batch_size, numeric)
+    step: TrainStep
     if backend == "stock":
-        stock = StockTables(spec, len(looked_up))
-        return Parts(StockStep(stock, model, optimizers, config.loss, batch_size, numeric), model, optimizers)
-    tables = make_host_tables(backend, spec, config.device.num_threads)
-    return Parts(HostTablesStep(tables, model, optimizers, config.loss, batch_size, numeric), model, optimizers)
+        step = StockStep(StockTables(spec, len(looked_up)), parts)
+    else:
+        step = HostTablesStep(make_host_tables(backend, spec, config.device.num_threads), parts)
+    step.tables.learning_rates = table_learning_rates(rates)
+    return Parts(step, model, optimizers, rates)
+
+
+def learning_rates(config: Config) -> LearningRates:
+    """The three groups' learning rates as the settings have them."""
+    options = {"wide": config.wide_optimizer, "deep": config.deep_optimizer, "tower": config.tower_optimizer}
+    return LearningRates({group: LearningRate(o.learning_rate, o.schedule) for group, o in options.items()})
+
+
+def table_learning_rates(rates: LearningRates) -> dict[str, Callable[[int], float]]:
+    """What the tables need of them."""
+    return {table: rates.groups[table] for table in (WIDE, DEEP)}
 
 
 def load_for_scoring(path: Path, config: Config, schema: Schema, batch_size: int) -> HostTablesScorer:
@@ -120,7 +138,11 @@ def load_for_scoring(path: Path, config: Config, schema: Schema, batch_size: int
     """
     spec = table_spec(config, schema, tuple(field.name for field in schema.categorical))
     tables = make_host_tables(pick_host_backend(), spec, config.device.num_threads)
-    with tables.loading(read_manifest(path).step) as write:
+    manifest = read_manifest(path)
+    rates = learning_rates(config)
+    rates.load_state(manifest.schedules)
+    tables.learning_rates = table_learning_rates(rates)
+    with tables.loading(manifest.step) as write:
         _, found = read_once(path, spec, write)
     if not config.model.fold_numeric:
         found = fold_numeric(open_state(path), spec, schema.num_numeric)

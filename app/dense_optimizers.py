@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
+from app import parameters
 from app.dense_layer import Total
 from app.tables.optimizer_options import (
     AdagradOptions,
@@ -29,11 +30,11 @@ State = dict[str, Parameter]
 class Ftrl(nn.Cell):
     """MindSpore's FTRL."""
 
-    def __init__(self, parameters: State, options: FtrlOptions, loss_scale: float) -> None:
+    def __init__(self, weights: State, options: FtrlOptions, loss_scale: float) -> None:
         super().__init__()
-        self.names = tuple(parameters)
+        self.names = tuple(weights)
         self.optimizer = nn.FTRL(
-            list(parameters.values()),
+            list(weights.values()),
             initial_accum=options.initial_accumulator,
             learning_rate=options.learning_rate,
             l1=options.l1,
@@ -56,12 +57,12 @@ class Ftrl(nn.Cell):
 class Adam(nn.Cell):
     """MindSpore's Adam; for AdamW each weight first loses learning_rate · weight_decay of itself."""
 
-    def __init__(self, parameters: State, options: AdamOptions | AdamWOptions, loss_scale: float) -> None:
+    def __init__(self, weights: State, options: AdamOptions | AdamWOptions, loss_scale: float) -> None:
         super().__init__()
-        self.names, self.name = tuple(parameters), options.name
+        self.names, self.name = tuple(weights), options.name
         self.weight_decay = options.weight_decay if isinstance(options, AdamWOptions) else 0.0
         self.optimizer = nn.Adam(
-            list(parameters.values()),
+            list(weights.values()),
             learning_rate=options.learning_rate,
             beta1=options.beta1,
             beta2=options.beta2,
@@ -69,7 +70,7 @@ class Adam(nn.Cell):
             loss_scale=loss_scale,
         )
         self.learning_rate = self.optimizer.learning_rate
-        self.weights = ParameterTuple(parameters.values())
+        self.weights = ParameterTuple(weights.values())
 
     def construct(self, gradients: tuple[Tensor, ...]) -> object:
         """One step."""
@@ -94,11 +95,11 @@ class Adam(nn.Cell):
 class Adagrad(nn.Cell):
     """Adagrad as `torch.optim.Adagrad`: accumulator += g², weight -= rate · g / (√accumulator + epsilon)."""
 
-    def __init__(self, parameters: State, options: AdagradOptions, loss_scale: float) -> None:
+    def __init__(self, weights: State, options: AdagradOptions, loss_scale: float) -> None:
         super().__init__()
-        self.names, self.loss_scale, self.epsilon = tuple(parameters), loss_scale, options.epsilon
-        self.weights = ParameterTuple(parameters.values())
-        initial = {name: np.full(p.shape, options.initial_accumulator, np.float32) for name, p in parameters.items()}
+        self.names, self.loss_scale, self.epsilon = tuple(weights), loss_scale, options.epsilon
+        self.weights = ParameterTuple(weights.values())
+        initial = {name: np.full(p.shape, options.initial_accumulator, np.float32) for name, p in weights.items()}
         self.accumulators = ParameterTuple(
             Parameter(Tensor(array), name=f"accumulator.{name}", requires_grad=False) for name, array in initial.items()
         )
@@ -122,10 +123,10 @@ class Adagrad(nn.Cell):
 class Sgd(nn.Cell):
     """Gradient descent."""
 
-    def __init__(self, parameters: State, options: SgdOptions, loss_scale: float) -> None:
+    def __init__(self, weights: State, options: SgdOptions, loss_scale: float) -> None:
         super().__init__()
         self.loss_scale = loss_scale
-        self.weights = ParameterTuple(parameters.values())
+        self.weights = ParameterTuple(weights.values())
         self.learning_rate = _rate(options.learning_rate)
 
     def construct(self, gradients: tuple[Tensor, ...]) -> tuple:
@@ -162,6 +163,14 @@ class DenseOptimizers(nn.Cell):
         self.tower = make_optimizer(dict(named[self.num_wide :]), tower, loss_scale)
         self.loss_scale, self.tower_clip_norm = loss_scale, tower_clip_norm
         self.total = Total()
+        self.rates = {"wide": wide.learning_rate, "tower": tower.learning_rate}
+
+    def set_learning_rates(self, wide: float, tower: float) -> None:
+        """Those of the steps from now on; nothing is compiled again for it."""
+        for group, optimizer, rate in (("wide", self.wide, wide), ("tower", self.tower, tower)):
+            if rate != self.rates[group]:
+                parameters.write(optimizer.learning_rate, np.array(rate, np.float32))
+                self.rates[group] = rate
 
     def construct(self, gradients: tuple[Tensor, ...]) -> tuple:
         """`gradients`: those of the wide head, then those of the tower, in the order of their parameters."""
@@ -186,17 +195,17 @@ class DenseOptimizers(nn.Cell):
         return self.wide.named_state() | self.tower.named_state()
 
 
-def make_optimizer(parameters: State, options: WideOptimizer | TowerOptimizer, loss_scale: float) -> nn.Cell:
-    """The optimizer of `parameters` that `options` describe."""
+def make_optimizer(weights: State, options: WideOptimizer | TowerOptimizer, loss_scale: float) -> nn.Cell:
+    """The optimizer of `weights` that `options` describe."""
     match options:
         case FtrlOptions():
-            return Ftrl(parameters, options, loss_scale)
+            return Ftrl(weights, options, loss_scale)
         case AdamOptions() | AdamWOptions():
-            return Adam(parameters, options, loss_scale)
+            return Adam(weights, options, loss_scale)
         case AdagradOptions():
-            return Adagrad(parameters, options, loss_scale)
+            return Adagrad(weights, options, loss_scale)
         case SgdOptions():
-            return Sgd(parameters, options, loss_scale)
+            return Sgd(weights, options, loss_scale)
 
 
 def _rate(learning_rate: float) -> Parameter:

@@ -29,7 +29,8 @@ class Manifest:
 
     `step` counts from the start of the run, `epoch_step` from the start of `epoch` (1, 2, …): the next batch
     is number `epoch_step` (0, 1, …) of that epoch. `metrics` are those of `valid`, where it was evaluated then;
-    `selection` is what the evaluations before decide (`app.selection.SelectionState`).
+    `selection` is what the evaluations before decide (`app.selection.SelectionState`), `schedules` that of learning
+    rates (`app.schedules.LearningRates.state`).
     `data` identifies the prepared folder, `dataset` says where it was. `parent` is None in a full checkpoint. `shards`
     by table, and `files` by name with size and checksum, are filled in by `save`; so is `id`, which stands for the
     state: it stays when the same state is written with other shards, or full where it was a delta.
@@ -43,6 +44,7 @@ class Manifest:
     data: dict[str, Any]
     metrics: dict[str, float]
     selection: dict[str, Any] = field(default_factory=dict)
+    schedules: dict[str, Any] = field(default_factory=dict)
     shards: dict[str, int] = field(default_factory=dict)
     files: dict[str, FileRecord] = field(default_factory=dict)
     parent: ParentRecord | None = None

@@ -13,6 +13,7 @@ import numpy as np
 from tqdm import tqdm
 
 from app.run_folder import RunFolder
+from app.schedules import LearningRates
 from app.train_step import Losses
 
 
@@ -34,13 +35,21 @@ class Progress:
     """One epoch's progress bar, loss.log lines and metrics.jsonl lines."""
 
     def __init__(
-        self, run: RunFolder, epoch: int, total: int, done: int, log_every_steps: int, seconds: dict[str, float]
+        self,
+        run: RunFolder,
+        epoch: int,
+        total: int,
+        done: int,
+        log_every_steps: int,
+        seconds: dict[str, float],
+        learning_rates: LearningRates,
     ) -> None:
         self._run = run
         self._log_every_steps = log_every_steps
         self._bar = tqdm(total=total, initial=done, desc=f"epoch {epoch}", unit="step", mininterval=1.0)
         self._seconds = seconds  # of the step's parts, still counting
         self._seconds_before = dict(seconds)
+        self._learning_rates = learning_rates
         self._lines: list[str] = []
         self._rows = 0
         self._waited = 0.0
@@ -84,6 +93,7 @@ class Progress:
             **dataclasses.asdict(losses),
             samples_per_second=round(speed, 1),
             wait_share=round(wait_share, 4),
+            **{f"{group}_learning_rate": rate for group, rate in self._learning_rates.at(position.step).items()},
             **self._millis_per_step(),
             memory_bytes=resident_bytes(),
         )

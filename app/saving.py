@@ -152,6 +152,7 @@ class Saver:
             data=data_identity(self._schema),
             metrics=defined(metrics) if metrics else {},
             selection=self._selection.state(),
+            schedules=self._parts.learning_rates.state(),
             parent=parent,
         )
 

@@ -124,8 +124,11 @@ class Selection:
         self._state = state
 
 
-def check_evaluation(options: EvalOptions, schema: Schema) -> None:
-    """Raise ValueError where the data lacks what the evaluations of a training need; before its first step."""
+def check_evaluation(options: EvalOptions, schema: Schema, plateau: bool = False) -> None:
+    """Raise ValueError where the data lacks what the evaluations of a training need; before its first step.
+
+    `plateau` says that a learning rate waits for them.
+    """
     check_group_field(options, schema)
     _check_both_classes(schema, "train", "there is nothing to learn")
     if schema.splits["valid"].rows:
@@ -133,11 +136,11 @@ def check_evaluation(options: EvalOptions, schema: Schema) -> None:
             _check_both_classes(
                 schema, "valid", f"eval.metric={options.metric} is undefined; choose eval.metric=log_loss"
             )
-    elif options.patience or options.every_steps:
-        setting = f"patience={options.patience}" if options.patience else f"every_steps={options.every_steps}"
+    elif options.patience or options.every_steps or plateau:
+        setting = f"eval.patience={options.patience}" if options.patience else f"eval.every_steps={options.every_steps}"
         raise ValueError(
-            f"eval.{setting} needs rows to evaluate on, and the data has none in split 'valid'; prepare it with "
-            "prepare.valid_fraction above 0"
+            f"{'schedule.name=plateau' if plateau else setting} needs rows to evaluate on, and the data has none in "
+            "split 'valid'; prepare it with prepare.valid_fraction above 0"
         )
 
 

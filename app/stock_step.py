@@ -12,7 +12,6 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from app.config import LossOptions
 from app.dataset import Batch
 from app.dense_optimizers import DenseOptimizers
 from app.device_graph import ForwardBackward
@@ -21,7 +20,7 @@ from app.not_finite import Place, batch_places, describe_not_finite
 from app.profile import GraphProfile, KernelProfile
 from app.tables.interface import UniqueIds
 from app.tables.stock import StockIds, StockTables
-from app.train_step import Losses, example_weights, pad_rows
+from app.train_step import Losses, StepParts, example_weights, pad_rows
 from app.wide_deep import WideDeep
 
 
@@ -120,23 +119,13 @@ class StockScoring(nn.Cell):
 class StockStep:
     """`TrainStep` over MindSpore's own host ops."""
 
-    def __init__(
-        self,
-        tables: StockTables,
-        model: WideDeep,
-        optimizers: DenseOptimizers,
-        options: LossOptions,
-        batch_size: int,
-        numeric_names: tuple[str, ...],
-    ) -> None:
+    def __init__(self, tables: StockTables, parts: StepParts) -> None:
         self.tables = tables
-        self.graph = StockGraph(tables, ForwardBackward(model, options), optimizers, options.loss_scale)
+        self.parts = parts
+        forward_backward = ForwardBackward(parts.model, parts.loss)
+        self.graph = StockGraph(tables, forward_backward, parts.optimizers, parts.loss.loss_scale)
         self.seconds = {"graph": 0.0}
-        self._scoring = StockScoring(self.graph.lookup, model)
-        self._model = model
-        self._options = options
-        self._batch_size = batch_size
-        self._numeric_names = numeric_names  # for messages
+        self._scoring = StockScoring(self.graph.lookup, parts.model)
 
     def prepare(self, batch: Batch) -> UniqueIds:
         """See `TrainStep.prepare`."""
@@ -146,13 +135,14 @@ class StockStep:
         """See `TrainStep.__call__`."""
         assert isinstance(unique, StockIds)
         start = time.perf_counter()
-        first_seen = np.zeros((self._batch_size * unique.shape[1], 1), np.float32)
+        first_seen = np.zeros((self.parts.batch_size * unique.shape[1], 1), np.float32)
         first_seen[: len(unique.first_seen)] = unique.first_seen
         # Filling rows have gradient 0, but LazyAdam moves every row it is given: so they repeat ids of the batch.
-        padding = ((0, self._batch_size - batch.num_rows), (0, 0))
+        padding = ((0, self.parts.batch_size - batch.num_rows), (0, 0))
         inputs = [np.pad(unique.ids, padding, mode="edge"), first_seen] + [
-            pad_rows(values, self._batch_size) for values in (batch.numeric, batch.labels, example_weights(batch))
+            pad_rows(values, self.parts.batch_size) for values in (batch.numeric, batch.labels, example_weights(batch))
         ]
+        self.parts.set_learning_rates(self.tables.step + 1)
         rate = self.tables.deep_rate(self.tables.step + 1)
         outputs = self.graph(*(Tensor.from_numpy(values) for values in inputs), Tensor(rate, ms.float32))
         deep_loss, wide_loss, squared_norm, finite = (output.asnumpy() for output in outputs)
@@ -160,12 +150,12 @@ class StockStep:
             raise FloatingPointError(self._find_bad(batch, unique))
         self.tables.note_update(unique)
         self.seconds["graph"] += time.perf_counter() - start
-        return Losses(float(wide_loss), float(deep_loss) + float(l2_loss(float(squared_norm), self._options.l2_coef)))
+        return Losses(float(wide_loss), float(deep_loss) + float(l2_loss(float(squared_norm), self.parts.loss.l2_coef)))
 
     def score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
         """See `TrainStep.score`."""
         assert isinstance(unique, StockIds)
-        inputs = (pad_rows(values, self._batch_size) for values in (unique.ids, batch.numeric))
+        inputs = (pad_rows(values, self.parts.batch_size) for values in (unique.ids, batch.numeric))
         return self._scoring(*(Tensor.from_numpy(values) for values in inputs)).asnumpy()[: batch.num_rows]
 
     def profile(self, folder: Path) -> KernelProfile:
@@ -184,8 +174,8 @@ class StockStep:
             (
                 Place("deep row", deep, fields, unique.ids),
                 Place("wide row", wide, fields, unique.ids),
-                *batch_places(batch, self._numeric_names),
+                *batch_places(batch, self.parts.numeric_names),
             ),
-            self._model.named_parameters(),
+            self.parts.model.named_parameters(),
             (Place("gradient of the deep row", gradients[0].asnumpy(), fields, unique.ids),),
         )

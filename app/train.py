@@ -18,7 +18,7 @@ from app.dataset import Batch, num_batches, read_batches, training_order
 from app.evaluate import measure
 from app.evaluation_file import content_of
 from app.evaluation_text import one_line
-from app.metrics import Metrics
+from app.metrics import Metrics, merit
 from app.prefetch import Prefetcher
 from app.profile import PROFILE_FOLDER
 from app.progress import Position, Progress
@@ -81,9 +81,9 @@ class Trainer:
 
     def _train_epoch(self) -> None:
         log_every, seconds = self.config.train.log_every_steps, self.parts.step.seconds
-        progress = Progress(
-            self.run, self.position.epoch, self.epoch_steps, self.position.epoch_step, log_every, seconds
-        )
+        epoch, done = self.position.epoch, self.position.epoch_step
+        rates = self.parts.learning_rates
+        progress = Progress(self.run, epoch, self.epoch_steps, done, log_every, seconds, rates)
         with Prefetcher(self._prepared_batches()) as batches, progress:
             self._between_steps(progress)  # an evaluation that a stop left undone
             for batch, unique in batches:
@@ -153,7 +153,12 @@ class Trainer:
         self.run.append_metrics(step=step, epoch=epoch, split="valid", **dataclasses.asdict(self.metrics))
         self.run.write_evaluation(content_of("valid", step, epoch, measured))
         log.info(line)
-        return self.selection.update(self.metrics, step)
+        is_best = self.selection.update(self.metrics, step)
+        metric = self.config.eval.metric
+        value = merit(metric, dataclasses.asdict(self.metrics)[metric])
+        for fall in self.parts.learning_rates.after_evaluation(metric, value, step):
+            log.info("step %d: %s", step, fall)
+        return is_best
 
     def _score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
         self.stop.check()  # an evaluation is left undone; the next launch does it

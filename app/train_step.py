@@ -29,8 +29,10 @@ from app.device_graph import DeviceGraph, ForwardBackward
 from app.losses import l2_loss
 from app.not_finite import Place, batch_places, describe_not_finite
 from app.profile import LOOKUP, HostProfile, KernelProfile
+from app.schedules import LearningRates
 from app.tables.interface import (
     HostTables,
+    LearningRate,
     RowGradients,
     Rows,
     Snapshot,
@@ -56,6 +58,7 @@ class StepTables(Protocol):
 
     spec: TablesSpec
     step: int
+    learning_rates: dict[str, LearningRate]
 
     def unique(self, ids: np.ndarray) -> UniqueIds:
         """See `HostTables.unique`."""
@@ -105,6 +108,23 @@ class TrainStep(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class StepParts:
+    """What a step of any backend is made of besides its tables; `numeric_names` are for messages."""
+
+    model: WideDeep
+    optimizers: DenseOptimizers
+    learning_rates: LearningRates
+    loss: LossOptions
+    batch_size: int
+    numeric_names: tuple[str, ...]
+
+    def set_learning_rates(self, step: int) -> None:
+        """Give the dense optimizers the learning rates of step 1, 2, …"""
+        rates = self.learning_rates.at(step)
+        self.optimizers.set_learning_rates(rates["wide"], rates["tower"])
+
+
 class HostTablesScorer:
     """Logits of a batch from tables outside the graph; needs no optimizer and changes nothing."""
 
@@ -123,24 +143,13 @@ class HostTablesScorer:
 class HostTablesStep:
     """The step over tables that live outside the graph (`reference`, `native`)."""
 
-    def __init__(
-        self,
-        tables: HostTables,
-        model: WideDeep,
-        optimizers: DenseOptimizers,
-        options: LossOptions,
-        batch_size: int,
-        numeric_names: tuple[str, ...],
-    ) -> None:
+    def __init__(self, tables: HostTables, parts: StepParts) -> None:
         self.tables = tables
-        self.graph = DeviceGraph(ForwardBackward(model, options), optimizers)
+        self.parts = parts
+        self.graph = DeviceGraph(ForwardBackward(parts.model, parts.loss), parts.optimizers)
         self._kernel_seconds: dict[str, float] = {}  # of the last step
         self.seconds = {"lookup": 0.0, "tower": 0.0, "update": 0.0}
-        self._scorer = HostTablesScorer(tables, model, batch_size)
-        self._model = model
-        self._options = options
-        self._batch_size = batch_size
-        self._numeric_names = numeric_names  # for messages
+        self._scorer = HostTablesScorer(tables, parts.model, parts.batch_size)
 
     def prepare(self, batch: Batch) -> UniqueIds:
         """See `TrainStep.prepare`."""
@@ -149,6 +158,7 @@ class HostTablesStep:
     def __call__(self, batch: Batch, unique: UniqueIds) -> Losses:
         """See `TrainStep.__call__`."""
         start = time.perf_counter()
+        self.parts.set_learning_rates(self.tables.step + 1)
         rows = self.tables.lookup(unique)
         looked_up = time.perf_counter()
         wide_loss, deep_loss, finite, gradients = self._forward_backward(batch, rows)
@@ -160,17 +170,17 @@ class HostTablesStep:
         self.seconds["lookup"] += looked_up - start
         self.seconds["tower"] += computed - looked_up
         self.seconds["update"] += time.perf_counter() - computed
-        return Losses(wide_loss, deep_loss + float(l2_loss(rows.squared_norm, self._options.l2_coef)))
+        return Losses(wide_loss, deep_loss + float(l2_loss(rows.squared_norm, self.parts.loss.l2_coef)))
 
     def _forward_backward(self, batch: Batch, rows: Rows) -> tuple[float, float, bool, RowGradients]:
         """The device's graph on one batch: wide loss, deep loss without the tables' L2 term, finite, row gradients."""
         inputs = (
-            pad_rows(values, self._batch_size)
+            pad_rows(values, self.parts.batch_size)
             for values in (rows.deep, rows.wide, batch.numeric, batch.labels, example_weights(batch))
         )
         outputs = self.graph(*(Tensor.from_numpy(values) for values in inputs))
         deep_loss, wide_loss, finite, deep, wide = (output.asnumpy() for output in outputs)
-        gradients = RowGradients(deep[: batch.num_rows], wide[: batch.num_rows], scale=1 / self._options.loss_scale)
+        gradients = RowGradients(deep[: batch.num_rows], wide[: batch.num_rows], scale=1 / self.parts.loss.loss_scale)
         return float(wide_loss), float(deep_loss), bool(finite), gradients
 
     def score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
@@ -186,8 +196,8 @@ class HostTablesStep:
         deep = Place("deep row", rows.deep.copy(), fields, ids)  # the next lookup may write over `rows`
         wide = Place("wide row", self._wide_rows_of_bad_sum(ids, rows.wide), fields, ids)
         return describe_not_finite(
-            (deep, wide, Place("sum of wide rows", rows.wide), *batch_places(batch, self._numeric_names)),
-            self._model.named_parameters(),
+            (deep, wide, Place("sum of wide rows", rows.wide), *batch_places(batch, self.parts.numeric_names)),
+            self.parts.model.named_parameters(),
             (Place("gradient of the deep row", gradients.deep, fields, ids),),
         )
 

@@ -6,14 +6,17 @@ Another `name` starts from that optimizer's defaults. Formulas: `optimizers.py` 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+from app.schedules import ConstantSchedule, CosineSchedule, Schedule
 
 
 @dataclass(frozen=True)
 class _Optimizer:
     name: str = ""
     learning_rate: float = 1e-3
+    schedule: Schedule = field(default_factory=ConstantSchedule)
 
     def __post_init__(self) -> None:
         _check("learning_rate", self.learning_rate, self.learning_rate > 0, "above 0")
@@ -42,6 +45,10 @@ class FtrlOptions(_Optimizer):
         _check("l1", self.l1, self.l1 >= 0, "0 or more")
         _check("l2", self.l2, self.l2 >= 0, "0 or more")
         _check("initial_accumulator", self.initial_accumulator, self.initial_accumulator > 0, "above 0")
+        if isinstance(self.schedule, CosineSchedule) and self.schedule.final_factor == 0:
+            raise ValueError(
+                "schedule.final_factor must be above 0 for ftrl, which divides by its learning rate; found 0"
+            )
 
 
 @dataclass(frozen=True)

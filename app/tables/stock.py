@@ -24,6 +24,7 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from app import parameters
 from app.device import deprecations_silenced
+from app.schedules import ConstantSchedule
 from app.tables.interface import (
     DEEP,
     STATE_ARRAYS,
@@ -123,22 +124,24 @@ class TableParameters(nn.Cell):
         return wide, deep
 
 
-def check_supported(spec: TablesSpec) -> None:
+def check_supported(
+    wide: WideOptimizer, deep: DeepOptimizer, wide_l2_coef: float = 0.0, row_clip_value: float = 0.0
+) -> None:
     """Raise ValueError for what MindSpore's host operators cannot do."""
-    check_optimizers(spec.wide_optimizer, spec.deep_optimizer)
-    for setting, value in (("wide_l2_coef", spec.wide_l2_coef), ("row_clip_value", spec.clip_value)):
-        if value:
-            raise ValueError(f"loss.{setting}={value} is for tables.backend=native or reference; stock has none")
-
-
-def check_optimizers(wide: WideOptimizer, deep: DeepOptimizer) -> None:
-    """Raise ValueError for optimizers that MindSpore's host operators are not."""
     for section, options, supported in (("wide", wide, FtrlOptions), ("deep", deep, LazyAdamOptions)):
         if not isinstance(options, supported):
             raise ValueError(
                 f"{section}_optimizer.name={options.name} is for tables.backend=native or reference; stock has "
                 f"{supported.name} only, as MindSpore's host operators do"
             )
+    if wide.schedule != ConstantSchedule():
+        raise ValueError(
+            f"wide_optimizer.schedule.name={wide.schedule.name} with warmup_steps={wide.schedule.warmup_steps} is for "
+            "tables.backend=native or reference: on stock the learning rate of MindSpore's FTRL operator is fixed"
+        )
+    for setting, value in (("wide_l2_coef", wide_l2_coef), ("row_clip_value", row_clip_value)):
+        if value:
+            raise ValueError(f"loss.{setting}={value} is for tables.backend=native or reference; stock has none")
 
 
 @dataclass(frozen=True)
@@ -161,7 +164,7 @@ class StockTables:
                 f"tables.backend=stock takes int32 ids: the vocabulary of {spec.vocabulary_size} is above "
                 f"{MAX_VOCABULARY - 1}; use tables.backend=native"
             )
-        check_supported(spec)
+        check_supported(spec.wide_optimizer, spec.deep_optimizer, spec.wide_l2_coef, spec.clip_value)
         self.spec = spec
         self.learning_rates = spec.constant_learning_rates()
         self.step = 0

@@ -1,0 +1,182 @@
+"""Learning rates by step: pure functions of the step, and of the evaluations before it where a schedule waits for them.
+
+Every optimizer has its own: `deep_optimizer: {schedule: {name: cosine, decay_steps: 10000}}`. Step s is 1, 2, …
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class _Schedule:
+    name: str = ""
+    warmup_steps: int = 0
+
+    def __post_init__(self) -> None:
+        _check("warmup_steps", self.warmup_steps, self.warmup_steps >= 0, "0 or more")
+
+    def factor(self, step: int) -> float:
+        """What the learning rate of a step is multiplied with: it rises evenly over `warmup_steps`, then decays."""
+        if step <= self.warmup_steps:
+            return step / self.warmup_steps
+        return self.decay(step - self.warmup_steps)
+
+    def decay(self, step: int) -> float:
+        """The factor of step 1, 2, … after the warm-up."""
+        return 1.0
+
+
+@dataclass(frozen=True)
+class ConstantSchedule(_Schedule):
+    """The same learning rate at every step after `warmup_steps`."""
+
+    name: Literal["constant"] = "constant"
+
+
+@dataclass(frozen=True)
+class CosineSchedule(_Schedule):
+    """Half a cosine (Loshchilov & Hutter, 2017, without restarts) from 1 to `final_factor` over the `decay_steps` after
+    the warm-up; it stays there."""
+
+    name: Literal["cosine"] = "cosine"
+    decay_steps: int = 100_000
+    final_factor: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check("decay_steps", self.decay_steps, self.decay_steps >= 1, "1 or more")
+        _check("final_factor", self.final_factor, 0 <= self.final_factor <= 1, "in [0, 1]")
+
+    def decay(self, step: int) -> float:
+        """See `_Schedule.decay`."""
+        share = min(step / self.decay_steps, 1.0)
+        return self.final_factor + (1 - self.final_factor) * 0.5 * (1 + math.cos(math.pi * share))
+
+
+@dataclass(frozen=True)
+class StepSchedule(_Schedule):
+    """Times `drop_factor` after every `every_steps` steps that follow the warm-up."""
+
+    name: Literal["step"] = "step"
+    every_steps: int = 10_000
+    drop_factor: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check("every_steps", self.every_steps, self.every_steps >= 1, "1 or more")
+        _check("drop_factor", self.drop_factor, 0 < self.drop_factor < 1, "between 0 and 1")
+
+    def decay(self, step: int) -> float:
+        """See `_Schedule.decay`."""
+        return float(self.drop_factor ** ((step - 1) // self.every_steps))
+
+
+@dataclass(frozen=True)
+class PlateauSchedule(_Schedule):
+    """Times `drop_factor`, never below `min_learning_rate`, after `patience` evaluations on `valid` in a row that did
+    not improve `eval.metric` by more than `min_improvement`. (BARS's recipes: the defaults.)"""
+
+    name: Literal["plateau"] = "plateau"
+    drop_factor: float = 0.1
+    patience: int = 1
+    min_improvement: float = 1e-6
+    min_learning_rate: float = 1e-6
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check("drop_factor", self.drop_factor, 0 < self.drop_factor < 1, "between 0 and 1")
+        _check("patience", self.patience, self.patience >= 1, "1 or more")
+        _check("min_improvement", self.min_improvement, self.min_improvement >= 0, "0 or more")
+        _check("min_learning_rate", self.min_learning_rate, self.min_learning_rate >= 0, "0 or more")
+
+
+Schedule = ConstantSchedule | CosineSchedule | StepSchedule | PlateauSchedule
+
+
+@dataclass
+class PlateauState:
+    """What a plateau remembers: the best merit of the metric so far, evaluations since, and the steps after which the
+    learning rate fell."""
+
+    best: float | None = None
+    bad_evaluations: int = 0
+    drops: list[int] = field(default_factory=list)
+
+
+class LearningRate:
+    """The learning rate of one optimizer: call it with a step."""
+
+    def __init__(self, base: float, schedule: Schedule) -> None:
+        self.base = base
+        self.schedule = schedule
+        self.plateau = PlateauState()
+
+    def __call__(self, step: int) -> float:
+        """That of step 1, 2, …; for a past step, what it was."""
+        rate = self.base * self.schedule.factor(step)
+        if isinstance(self.schedule, PlateauSchedule):
+            num_drops = bisect.bisect_left(self.plateau.drops, step)
+            least = min(self.base, self.schedule.min_learning_rate)
+            return max(rate * self.schedule.drop_factor**num_drops, least) if num_drops else rate
+        return rate
+
+    def after_evaluation(self, merit: float, step: int) -> bool:
+        """Take in an evaluation after `step` steps, a larger merit being better; whether the rate falls."""
+        if not isinstance(self.schedule, PlateauSchedule):
+            return False
+        state = self.plateau
+        if state.best is None or merit > state.best + self.schedule.min_improvement:
+            state.best, state.bad_evaluations = merit, 0
+            return False
+        state.bad_evaluations += 1
+        if state.bad_evaluations < self.schedule.patience:
+            return False
+        state.bad_evaluations = 0
+        state.drops.append(step)
+        return not math.isclose(self(step + 1), self(step))
+
+
+class LearningRates:
+    """Those of the three groups, and what a checkpoint keeps of them."""
+
+    def __init__(self, groups: dict[str, LearningRate]) -> None:
+        self.groups = groups
+
+    def at(self, step: int) -> dict[str, float]:
+        """Each group's learning rate of a step."""
+        return {group: rate(step) for group, rate in self.groups.items()}
+
+    def after_evaluation(self, metric: str, merit: float, step: int) -> list[str]:
+        """Take in an evaluation; the groups whose rate falls, in words. `merit` is the metric's, larger is better."""
+        return [
+            f"{group} learning rate {rate(step):g} -> {rate(step + 1):g} ({metric} has not improved)"
+            for group, rate in self.groups.items()
+            if rate.after_evaluation(merit, step)
+        ]
+
+    @property
+    def waits_for_evaluations(self) -> bool:
+        """Whether any of them depends on the evaluations of the run."""
+        return any(isinstance(rate.schedule, PlateauSchedule) for rate in self.groups.values())
+
+    def state(self) -> dict[str, Any]:
+        """What the evaluations so far have decided, by group; nothing of schedules that do not wait for them."""
+        return {
+            group: asdict(rate.plateau)
+            for group, rate in self.groups.items()
+            if isinstance(rate.schedule, PlateauSchedule)
+        }
+
+    def load_state(self, saved: dict[str, Any]) -> None:
+        """Go on from a checkpoint's state; a group that it has not starts afresh."""
+        for group, rate in self.groups.items():
+            rate.plateau = PlateauState(**saved.get(group, {}))
+
+
+def _check(name: str, value: float, holds: bool, expected: str) -> None:
+    if not (holds and math.isfinite(value)):
+        raise ValueError(f"schedule.{name} must be {expected}, and finite; found {value}")

@@ -1,0 +1,87 @@
+"""The optimizers of the dense parameters by hand, clipped gradients, and learning rates that change by step."""
+
+import numpy as np
+import pytest
+
+LOSS_SCALE = 8.0
+
+
+@pytest.fixture
+def optimize(cpu, tiny_config, make_schema):
+    """Two steps on the parameters of a small model, each gradient being ±2 everywhere, under a loss scale of 8."""
+    from mindspore import Tensor
+
+    from app.assemble import make_model
+    from app.dense_optimizers import DenseOptimizers
+
+    def run(*overrides, gradients=(2.0, -2.0), rates=None):
+        config = tiny_config("model.hidden_widths=[3]", *overrides)
+        model = make_model(config, make_schema())
+        optimizers = DenseOptimizers(
+            model, config.wide_optimizer, config.tower_optimizer, LOSS_SCALE, config.loss.tower_clip_norm
+        )
+        named = model.named_parameters()
+        values = [{name: parameter.asnumpy().copy() for name, parameter in named.items()}]
+        for step, gradient in enumerate(gradients):
+            if rates is not None:
+                optimizers.set_learning_rates(*rates[step])
+            optimizers(tuple(Tensor(np.full(p.shape, gradient * LOSS_SCALE, np.float32)) for p in named.values()))
+            values.append({name: parameter.asnumpy().copy() for name, parameter in named.items()})
+        return values
+
+    return run
+
+
+def adam_change(first, second, step):
+    return np.sqrt(1 - 0.999**step) / (1 - 0.9**step) * first / (np.sqrt(second) + 1e-8)
+
+
+def test_sgd_by_hand(optimize):
+    before, one, two = optimize("tower_optimizer={name: sgd, learning_rate: 0.25}", "wide_optimizer.name=sgd")
+    for name, values in before.items():
+        rate = 0.25 if name.startswith("tower") else 0.1
+        np.testing.assert_allclose(one[name], values - rate * 2, rtol=1e-6, err_msg=name)
+        np.testing.assert_allclose(two[name], values, atol=1e-6, err_msg=name)
+
+
+def test_adagrad_by_hand(optimize):
+    """Accumulators 5 + 4 = 9, then 13: changes 0.5 · 2 / (3 + 1) and -0.5 · 2 / (√13 + 1)."""
+    options = "{name: adagrad, learning_rate: 0.5, initial_accumulator: 5.0, epsilon: 1.0}"
+    before, one, two = optimize(f"tower_optimizer={options}", f"wide_optimizer={options}")
+    for name, values in before.items():
+        np.testing.assert_allclose(one[name], values - 0.25, rtol=1e-6, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(two[name], one[name] + 1 / (13**0.5 + 1), rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.5])
+def test_adamw_by_hand(optimize, decay):
+    options = f"{{name: adamw, learning_rate: 0.1, weight_decay: {decay}}}"
+    before, one, two = optimize(f"tower_optimizer={options}")
+    for name in (name for name in before if name.startswith("tower")):
+        expected = before[name] * (1 - 0.1 * decay) - 0.1 * adam_change(0.1 * 2, 0.001 * 4, 1)
+        np.testing.assert_allclose(one[name], expected, rtol=1e-5, atol=1e-6, err_msg=name)
+        first, second = 0.9 * 0.2 - 0.1 * 2, 0.999 * 0.004 + 0.001 * 4
+        expected = one[name] * (1 - 0.1 * decay) - 0.1 * adam_change(first, second, 2)
+        np.testing.assert_allclose(two[name], expected, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_the_tower_s_gradients_are_shortened_together(optimize):
+    """All of the tower's values have gradient 2: their norm is 2 √n, and 3 is left of it. The wide head's stay."""
+    options = ("tower_optimizer={name: sgd, learning_rate: 1.0}", "wide_optimizer={name: sgd, learning_rate: 1.0}")
+    before, one, _ = optimize(*options, "loss.tower_clip_norm=3")
+    num_values = sum(values.size for name, values in before.items() if name.startswith("tower"))
+    for name, values in before.items():
+        change = 3 / np.sqrt(num_values) if name.startswith("tower") else 2
+        np.testing.assert_allclose(one[name], values - change, rtol=1e-5, atol=1e-6, err_msg=name)
+    before, one, _ = optimize(*options, "loss.tower_clip_norm=1e6")
+    for name, values in before.items():
+        np.testing.assert_allclose(one[name], values - 2, rtol=1e-6, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "adagrad", "sgd"])
+def test_a_changed_learning_rate_counts_from_the_next_step(optimize, name):
+    fixed = optimize(f"tower_optimizer.name={name}", gradients=(2.0,) * 2, rates=((0.1, 0.01), (0.1, 0.01)))
+    fallen = optimize(f"tower_optimizer.name={name}", gradients=(2.0,) * 2, rates=((0.1, 0.01), (0.1, 0.001)))
+    changes = [run[2]["tower.matrix_1"] - run[1]["tower.matrix_1"] for run in (fixed, fallen)]
+    np.testing.assert_array_equal(fallen[1]["tower.matrix_1"], fixed[1]["tower.matrix_1"])
+    np.testing.assert_allclose(changes[1], changes[0] / 10, rtol=1e-2, atol=1e-6)
