@@ -136,7 +136,7 @@ class Encoder:
         columns = self._options.categorical_columns
         ids = self._lookup.encode(rows, columns, self._options.integer_buckets, kernels, self._dtype)
         encoded = EncodedRows(ids, self._numbers(rows), rows.labels.astype(np.float32), rows.row_numbers)
-        splits = self._split.assign(rows.row_numbers, rows.labels)
+        splits = self._split.assign(rows.row_numbers, rows.labels, chunk.file.place)
         by_split = {name: encoded.take(np.flatnonzero(splits == place)) for place, name in enumerate(SPLITS)}
         if not self.counts:
             return EncodedChunk(by_split, None)

@@ -30,10 +30,12 @@ class PrepareOptions:
     field_min_count: dict[str, int] = field(default_factory=dict)  # by field, in place of min_count
     field_max_size: dict[str, int] = field(default_factory=dict)  # by field: so many values at most, the most frequent
     oov_buckets: int = 1  # ids of a field for the values without one of their own, by a hash of the value
-    split: Literal["hash", "chronological", "stratified"] = "hash"
+    split: Literal["hash", "chronological", "stratified", "files"] = "hash"
     train_fraction: float = 0.8
     valid_fraction: float = 0.1
     test_fraction: float = 0.1
+    valid_files: tuple[str, ...] = ()  # of split: files, by name or glob; what is in neither is to train on
+    test_files: tuple[str, ...] = ()
     seed: int = 1  # of the split and of the order of the training rows
     numeric_transform: Literal["log1p", "max", "standardize"] = "log1p"
     integer_buckets: bool = False  # each integer field is a categorical one too, see buckets.py
@@ -51,6 +53,11 @@ class PrepareOptions:
         if not (min(fractions) >= 0 and abs(sum(fractions) - 1) <= 1e-9):  # so that NaN is refused
             raise ValueError(
                 f"train_fraction, valid_fraction, test_fraction must be >= 0 and sum to 1; found {fractions}"
+            )
+        if (self.split == "files") != bool(self.valid_files or self.test_files):
+            raise ValueError(
+                "split: files and valid_files or test_files belong together; found split "
+                f"{self.split!r}, valid_files {list(self.valid_files)}, test_files {list(self.test_files)}"
             )
         if not 0 <= self.max_reject_fraction <= 1:
             raise ValueError(f"max_reject_fraction must be between 0 and 1; found {self.max_reject_fraction}")

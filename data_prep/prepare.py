@@ -129,7 +129,8 @@ def _make_split(reading: LogReading, options: PrepareOptions, pieces: Pieces) ->
     """The rule, which may take a reading of its own."""
     split: Split | None = pieces.read("split")
     if split is None:
-        split = make_split(options, reading.count_lines, functools.partial(read_labels, reading, options))
+        names = [file.name for file in reading.files]
+        split = make_split(options, reading.count_lines, functools.partial(read_labels, reading, options), names)
         pieces.write("split", split)
         pieces.clear("labels-")
     return split

@@ -1,9 +1,13 @@
-"""Which split a row belongs to: a function of the options, the row's number in the log and, stratified, all labels."""
+"""Which split a row belongs to: a function of the options, the row's number in the log or its file and, stratified, all
+labels.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +41,7 @@ class HashSplit:
     train_end: int
     valid_end: int
 
-    def assign(self, row_numbers: NDArray[np.int64], labels: NDArray[np.bool_]) -> NDArray[np.int8]:
+    def assign(self, row_numbers: NDArray[np.int64], labels: NDArray[np.bool_], file: int = 0) -> NDArray[np.int8]:
         """TRAIN, VALID or TEST for each row [n]."""
         return _between(splitmix64(self.seed, row_numbers) >> np.uint64(11), self.train_end, self.valid_end)
 
@@ -49,7 +53,7 @@ class ChronologicalSplit:
     train_end: int
     valid_end: int
 
-    def assign(self, row_numbers: NDArray[np.int64], labels: NDArray[np.bool_]) -> NDArray[np.int8]:
+    def assign(self, row_numbers: NDArray[np.int64], labels: NDArray[np.bool_], file: int = 0) -> NDArray[np.int8]:
         """TRAIN, VALID or TEST for each row [n]."""
         return _between(row_numbers, self.train_end, self.valid_end)
 
@@ -62,7 +66,7 @@ class StratifiedSplit:
     train_ends: tuple[int, int]  # by label: the first hash that is not train any more, 2**64 where there is none
     valid_ends: tuple[int, int]
 
-    def assign(self, row_numbers: NDArray[np.int64], labels: NDArray[np.bool_]) -> NDArray[np.int8]:
+    def assign(self, row_numbers: NDArray[np.int64], labels: NDArray[np.bool_], file: int = 0) -> NDArray[np.int8]:
         """TRAIN, VALID or TEST for each row [n]."""
         hashes = splitmix64(self.seed, row_numbers)
         splits = np.empty(len(hashes), np.int8)
@@ -72,7 +76,18 @@ class StratifiedSplit:
         return splits
 
 
-Split = HashSplit | ChronologicalSplit | StratifiedSplit
+@dataclass(frozen=True)
+class FileSplit:
+    """All rows of a file of the log are in one split."""
+
+    of_files: tuple[int, ...]
+
+    def assign(self, row_numbers: NDArray[np.int64], labels: NDArray[np.bool_], file: int = 0) -> NDArray[np.int8]:
+        """TRAIN, VALID or TEST for each row [n] of the file with that place in the log."""
+        return np.full(len(row_numbers), self.of_files[file], np.int8)
+
+
+Split = HashSplit | ChronologicalSplit | StratifiedSplit | FileSplit
 
 
 @dataclass(frozen=True)
@@ -130,8 +145,18 @@ class LabelHasher:
 ReadLabels = Callable[[LabelHasher], list[list[HashesOfLabel]]]
 
 
-def make_split(options: PrepareOptions, count_lines: Callable[[], int], read_labels: ReadLabels) -> Split:
-    """The rule the options name; `count_lines` and `read_labels` read the log, where the rule depends on that."""
+def make_split(
+    options: PrepareOptions,
+    count_lines: Callable[[], int],
+    read_labels: ReadLabels,
+    file_names: Sequence[str] = (),
+) -> Split:
+    """The rule the options name; `count_lines` and `read_labels` read the log, where the rule depends on that.
+
+    `file_names` are those of the log's files. Raises ValueError where they cannot be split as the options say.
+    """
+    if options.split == "files":
+        return _by_file(options, file_names)
     train_end = options.train_fraction
     valid_end = options.train_fraction + options.valid_fraction
     if options.split == "hash":
@@ -140,6 +165,23 @@ def make_split(options: PrepareOptions, count_lines: Callable[[], int], read_lab
         return _stratify(options.seed, (train_end, valid_end), read_labels)
     num_lines = count_lines()
     return ChronologicalSplit(round(train_end * num_lines), round(valid_end * num_lines))
+
+
+def _by_file(options: PrepareOptions, names: Sequence[str]) -> FileSplit:
+    chosen: dict[int, int] = {}
+    for split, patterns in ((VALID, options.valid_files), (TEST, options.test_files)):
+        for pattern in patterns:
+            matching = [place for place, name in enumerate(names) if _matches(name, pattern)]
+            if not matching:
+                raise ValueError(f"no file of the log is named {pattern!r}; they are: {', '.join(names)}")
+            for place in matching:
+                if chosen.setdefault(place, split) != split:
+                    raise ValueError(f"{names[place]} is in prepare.valid_files and in prepare.test_files")
+    return FileSplit(tuple(chosen.get(place, TRAIN) for place in range(len(names))))
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatchcase(name, pattern) or fnmatchcase(PurePosixPath(name).name, pattern)
 
 
 def _stratify(seed: int, fractions: tuple[float, float], read_labels: ReadLabels) -> StratifiedSplit:

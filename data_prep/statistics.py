@@ -94,7 +94,7 @@ class ChunkCounter:
         kernels = choose_kernels(self.options.kernels)
         parsed = kernels.parse_chunk(chunk, self.options.data)
         rows = parsed.rows
-        training = self.split.assign(rows.row_numbers, rows.labels) == TRAIN
+        training = self.split.assign(rows.row_numbers, rows.labels, chunk.file.place) == TRAIN
         columns = zip(*number_columns(rows, self.options.integer_buckets), strict=True)
         values = [kernels.count_values(values, present, training)[0] for values, present in columns]
         texts = [

@@ -35,7 +35,7 @@ def test_a_config_without_the_section_changes_nothing(tmp_path):
     [
         ("prepare.mincount=3", r"unknown key 'prepare.mincount'; did you mean 'prepare.min_count'"),
         ("train.batch_size=3", r"unknown key 'train'; known here: prepare"),
-        ("prepare.split=random", r"'prepare.split' must be one of hash, chronological, stratified; found 'random'"),
+        ("prepare.split=random", r"'prepare.split' must be one of hash, chronological, stratified, files; found 'random'"),
         ("prepare.min_count=0", r"min_count must be at least 1; found 0"),
         ("prepare.workers=0", r"workers must be at least 1; found 0"),
         ("prepare.train_fraction=0.9", r"must be >= 0 and sum to 1"),
@@ -43,6 +43,8 @@ def test_a_config_without_the_section_changes_nothing(tmp_path):
         ("prepare.max_reject_fraction=2", r"max_reject_fraction must be between 0 and 1; found 2"),
         ("prepare.block_rows=100001", r"block_rows must be at most 100,000; found 100,001"),
         ("prepare.memory_limit=much", r"memory_limit must be a size such as '4 GiB' or '512 MiB'; found 'much'"),
+        ("prepare.split=files", r"split: files and valid_files or test_files belong together"),
+        ("prepare.test_files=[a]", r"belong together; found split 'hash'"),
         ("prepare.field_min_count={C27: 3}", r"field_min_count: unknown field 'C27'; known here: C1 … C26"),
         ("prepare.field_max_size={C1: 0}", r"field_max_size of C1 must be at least 1; found 0"),
         ("prepare.field_max_size=3", r"'prepare.field_max_size' must be a mapping such as {C3: 20}; found int 3"),

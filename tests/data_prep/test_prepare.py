@@ -1,5 +1,6 @@
 import dataclasses
 import gzip
+import itertools
 import math
 from collections import Counter
 
@@ -358,6 +359,21 @@ def test_a_stratified_split_keeps_the_share_of_clicks(tmp_path, log_path, small_
     for fraction, split in zip((0.8, 0.1, 0.1), schema.splits.values(), strict=True):
         assert abs(split.clicks - fraction * clicks) <= 1
         assert abs(split.rows - fraction * 3_000) <= 2
+
+
+def test_whole_files_are_a_split(tmp_path, log_path, small_options):
+    lines = log_path.read_bytes().splitlines(keepends=True)
+    bounds = [0, 1000, 1600, 2700, 3000]
+    for day, (first, end) in enumerate(itertools.pairwise(bounds)):
+        (tmp_path / f"day_{day}.txt").write_bytes(b"".join(lines[first:end]))
+    options = dataclasses.replace(
+        small_options, split="files", valid_files=("day_3.txt",), test_files=("day_1*",), workers=2
+    )
+    schema = prepare(tmp_path, tmp_path / "out", options, chunk_bytes=30_000)
+    assert [split.rows for split in schema.splits.values()] == [2100, 300, 600]
+    assert np.load(tmp_path / "out" / row_numbers_file("test")).tolist() == list(range(1000, 1600))
+    train = np.array([*range(1000), *range(1600, 2700)], np.int64)
+    assert schema.splits["train"].membership == f"xxh3:{xxhash.xxh3_64(train.tobytes()).hexdigest()}"
 
 
 def test_the_schema_says_which_rows_a_split_has(prepared):

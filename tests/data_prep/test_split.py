@@ -46,3 +46,25 @@ def test_chronological_split_cuts_the_log_in_order():
     assert make_split(options, lambda: 10, None).assign(np.arange(10), None).tolist() == [TRAIN] * 7 + [VALID] * 2 + [
         TEST
     ]
+
+
+def test_files_are_split_by_name():
+    options = PrepareOptions(split="files", valid_files=("day_1.gz",), test_files=("day_[23].gz",))
+    names = ["a/day_0.gz", "a/day_1.gz", "a/day_2.gz", "day_3.gz", "day_10.gz"]
+    split = make_split(options, unused, None, names)
+    assert [split.assign(np.arange(2), None, place).tolist() for place in range(5)] == [
+        [part] * 2 for part in (TRAIN, VALID, TEST, TEST, TRAIN)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("valid", "test", "message"),
+    [
+        (("day_4",), (), r"no file of the log is named 'day_4'; they are: day_0, day_1"),
+        (("day_*",), ("day_1",), r"day_1 is in prepare.valid_files and in prepare.test_files"),
+    ],
+)
+def test_files_that_cannot_be_split_so_are_an_error(valid, test, message):
+    options = PrepareOptions(split="files", valid_files=valid, test_files=test)
+    with pytest.raises(ValueError, match=message):
+        make_split(options, unused, None, ["day_0", "day_1"])
