@@ -1,6 +1,6 @@
 """Run all benchmarks and write docs/results.md: `make bench`.
 
-python -m benchmarks                             all of them, half an hour
+python -m benchmarks                             all of them, an hour
 python -m benchmarks --only train_step fbgemm    these; the others' figures stay
 python -m benchmarks --quick                     does everything work? writes nothing
 """
@@ -46,6 +46,13 @@ BENCHMARKS = {
     ),
     "bfloat16_auc": Benchmark(
         "bfloat16 against float32: AUC", "benchmarks.bfloat16_auc", (), ("--rows", "50000", "--seeds", "1")
+    ),
+    "prepare": Benchmark("Preparation", "benchmarks.prepare", (), ("--quick",)),
+    "prepare_large": Benchmark(
+        "Preparation of 20 million rows under 4 GiB",
+        "benchmarks.prepare",
+        ("--rows", "20000000", "--memory-limit", "4GiB", "--rounds", "1"),
+        None,
     ),
     "fbgemm": Benchmark("FBGEMM's tables", "benchmarks.peers.fbgemm_tables", (), ("--quick",)),
 }

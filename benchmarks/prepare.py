@@ -2,11 +2,16 @@
 
     python -m benchmarks.prepare                      5 M synthetic rows; zoo: 200,000 of them
     python -m benchmarks.prepare --log train.txt      the first --rows of this log
+    python -m benchmarks.prepare --rows 20000000 --memory-limit 4GiB
+                                                      in bounded memory: data_prep and polars' streaming form alone
     python -m benchmarks.prepare --quick              does everything work?
 
 Each contender is a command of its own, start of Python and imports included, and takes its turn round by round. Rows/s
 are of the wall clock; CPU seconds (user + system, all processes) tell what else the machine did meanwhile. Memory is
-the peak of the sum of the Pss of all processes, looked at five times a second.
+the peak of the sum of the Pss of all processes, looked at five times a second. With --memory-limit a contender that
+takes more is stopped: it did not finish.
+
+Before anything is measured, rows of a small log get the same ids and numbers from data_prep and polars.
 
 The zoo's loop keeps all its rows' values in dictionaries and takes so long that it gets fewer rows; its rate hardly
 depends on them. polars needs `pip install polars`; without it only the others run.
@@ -15,9 +20,11 @@ depends on them. polars needs `pip install polars`; without it only the others r
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import itertools
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -31,12 +38,16 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from benchmarks.prepare_agreement import check_agreement
 from benchmarks.timing import machine
+from data_prep.options import parse_bytes
 from data_prep.synthetic import synthesize
 
 PROJECT = Path(__file__).parents[1]
 SAMPLE_SECONDS = 0.2
 MIN_COUNT = 10
+AGREEMENT_ROWS = 20_000
+MEASURED = ("seconds", "cpu_seconds", "peak_mib")
 
 
 @dataclass(frozen=True)
@@ -54,14 +65,17 @@ class Run:
     seconds: float
     cpu_seconds: float
     peak_mib: float
+    finished: bool = True
 
 
-def contenders(rows: int, zoo_rows: int) -> dict[str, Contender]:
-    """All that can run here."""
+def contenders(rows: int, zoo_rows: int, memory_limit: str | None = None) -> dict[str, Contender]:
+    """All that can run here; with a memory limit only those that are made for one."""
     peers = ("-m", "benchmarks.peers.prepare_polars", "{log}", "{output}", "--min-count", str(MIN_COUNT), "--form")
     chosen = {
         "data_prep": Contender(
-            rows, ("-m", "data_prep", "prepare", "{log}", "{output}", f"prepare.min_count={MIN_COUNT}")
+            rows,
+            ("-m", "data_prep", "prepare", "{log}", "{output}", f"prepare.min_count={MIN_COUNT}")
+            + ((f"prepare.memory_limit={memory_limit}",) if memory_limit else ()),
         ),
         "zoo": Contender(
             zoo_rows, ("-m", "benchmarks.peers.prepare_zoo", "{log}", "{output}", "--min-count", str(MIN_COUNT))
@@ -70,22 +84,40 @@ def contenders(rows: int, zoo_rows: int) -> dict[str, Contender]:
     if importlib.util.find_spec("polars") is not None:
         chosen["polars eager"] = Contender(rows, (*peers, "eager"))
         chosen["polars streaming"] = Contender(rows, (*peers, "streaming"))
+    if memory_limit:
+        return {name: contender for name, contender in chosen.items() if name in ("data_prep", "polars streaming")}
     return chosen
 
 
-def run(contender: Contender, log: Path, output: Path) -> Run:
-    """Run a contender once. Raises CalledProcessError where it fails."""
+def run(contender: Contender, log: Path, output: Path, limit_mib: float = math.inf) -> Run:
+    """Run a contender once, to its end or until it takes more memory than it may.
+
+    Raises CalledProcessError where it fails.
+    """
     words = [word.format(log=log, output=output) for word in contender.arguments]
     start, cpu_before = time.perf_counter(), _children_cpu_seconds()
     process = subprocess.Popen([sys.executable, *words], cwd=PROJECT, stderr=subprocess.DEVNULL)
     peak = 0.0
     while process.poll() is None:
         peak = max(peak, tree_pss_mib(process.pid))
+        if peak > limit_mib:
+            stop_tree(process)
+            return Run(time.perf_counter() - start, _children_cpu_seconds() - cpu_before, peak, finished=False)
         time.sleep(SAMPLE_SECONDS)
     seconds = time.perf_counter() - start
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, words)
     return Run(seconds, _children_cpu_seconds() - cpu_before, peak)
+
+
+def stop_tree(process: subprocess.Popen[bytes]) -> None:
+    """End a process that was started here, and all that it started."""
+    below = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    for child in below:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+    process.wait()
 
 
 def _children_cpu_seconds() -> float:
@@ -119,7 +151,7 @@ def first_rows(log: Path, rows: int, path: Path) -> Path:
 
 
 def measure(
-    chosen: Mapping[str, Contender], logs: Mapping[int, Path], folder: Path, rounds: int
+    chosen: Mapping[str, Contender], logs: Mapping[int, Path], folder: Path, rounds: int, limit_mib: float = math.inf
 ) -> dict[str, list[Run]]:
     """`rounds` runs of each contender, in turn, another one first each round."""
     names = list(chosen)
@@ -128,48 +160,76 @@ def measure(
         first = turn % len(names)
         for name in names[first:] + names[:first]:
             output = folder / "output"
-            result = run(chosen[name], logs[chosen[name].rows], output)
-            shutil.rmtree(output)
+            result = run(chosen[name], logs[chosen[name].rows], output, limit_mib)
+            for left in (output, output.with_name("output.partial")):
+                shutil.rmtree(left, ignore_errors=True)
             runs[name].append(result)
-            rate = chosen[name].rows / result.seconds
+            rate = f"{chosen[name].rows / result.seconds:10,.0f} rows/s" if result.finished else "   stopped: too much"
             print(
-                f"{name:18} {rate:10,.0f} rows/s {result.cpu_seconds:8.1f} CPU s {result.peak_mib:8,.0f} MiB",
+                f"{name:18} {rate} {result.cpu_seconds:8.1f} CPU s {result.peak_mib:8,.0f} MiB",
                 flush=True,
             )
     return runs
 
 
-def summarize(chosen: Mapping[str, Contender], runs: Mapping[str, list[Run]]) -> dict[str, dict[str, float]]:
-    """Medians of each contender, and its rate and CPU time a row as ratios to data_prep's."""
-    medians = {
-        name: {key: float(np.median([asdict(run)[key] for run in of_name])) for key in asdict(of_name[0])}
-        for name, of_name in runs.items()
-    }
-    summary: dict[str, dict[str, float]] = {}
-    for name, values in medians.items():
-        rows = chosen[name].rows
+def summarize(
+    chosen: Mapping[str, Contender], runs: Mapping[str, list[Run]]
+) -> dict[str, dict[str, float | bool | None]]:
+    """Medians of each contender, and its rate and CPU time a row as ratios to data_prep's.
+
+    Of one that did not finish the memory alone says something: its rates are None.
+    """
+    summary: dict[str, dict[str, float | bool | None]] = {}
+    for name, of_name in runs.items():
+        medians = {key: float(np.median([asdict(run)[key] for run in of_name])) for key in MEASURED}
+        rows, finished = chosen[name].rows, all(run.finished for run in of_name)
         summary[name] = {
             "rows": rows,
-            **values,
-            "rows_per_second": rows / values["seconds"],
-            "cpu_microseconds_per_row": 1e6 * values["cpu_seconds"] / rows,
+            "finished": finished,
+            **medians,
+            "rows_per_second": rows / medians["seconds"] if finished else None,
+            "cpu_microseconds_per_row": 1e6 * medians["cpu_seconds"] / rows if finished else None,
         }
     ours = summary["data_prep"]
     for values in summary.values():
-        values["data_prep_is_faster"] = ours["rows_per_second"] / values["rows_per_second"]
-        values["data_prep_needs_less_cpu"] = values["cpu_microseconds_per_row"] / ours["cpu_microseconds_per_row"]
+        values["data_prep_is_faster"] = _ratio(ours["rows_per_second"], values["rows_per_second"])
+        values["data_prep_needs_less_cpu"] = _ratio(
+            values["cpu_microseconds_per_row"], ours["cpu_microseconds_per_row"]
+        )
     return summary
 
 
-def show(summary: Mapping[str, Mapping[str, float]]) -> None:
+def _ratio(above: float | None, below: float | None) -> float | None:
+    return above / below if above and below else None
+
+
+def show(summary: Mapping[str, Mapping[str, float | bool | None]]) -> None:
     """The table."""
     print(f"\n{'median':18} {'rows':>10} {'rows/s':>10} {'CPU µs/row':>11} {'peak MiB':>9} {'data_prep is':>13}")
     for name, values in summary.items():
-        print(
-            f"{name:18} {values['rows']:10,.0f} {values['rows_per_second']:10,.0f} "
-            f"{values['cpu_microseconds_per_row']:11.2f} {values['peak_mib']:9,.0f} "
-            f"{values['data_prep_is_faster']:8.2f} × faster"
-        )
+        start = f"{name:18} {values['rows']:10,.0f}"
+        if values["finished"]:
+            rates = f"{values['rows_per_second']:10,.0f} {values['cpu_microseconds_per_row']:11.2f}"
+            print(f"{start} {rates} {values['peak_mib']:9,.0f} {values['data_prep_is_faster'] or 0:8.2f} × faster")
+        else:
+            print(f"{start} {'did not finish':>22} {values['peak_mib']:9,.0f}")
+
+
+def agree(folder: Path) -> int | None:
+    """Rows that get the same from data_prep and polars, of a small log; None without polars.
+
+    Raises ValueError where they do not, CalledProcessError where one fails.
+    """
+    forms = [name for name in contenders(0, 0) if name.startswith("polars")]
+    if not forms:
+        return None
+    log = synthesize(folder / "small.txt", AGREEMENT_ROWS, seed=2).log_path
+    small = contenders(AGREEMENT_ROWS, AGREEMENT_ROWS)
+    run(small["data_prep"], log, folder / "ours")
+    for form in forms:
+        run(small[form], log, folder / form)
+        check_agreement(folder / "ours", folder / form)
+    return AGREEMENT_ROWS
 
 
 def main() -> None:
@@ -180,25 +240,41 @@ def main() -> None:
     parser.add_argument("--zoo-rows", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="where logs and outputs go (1 KB a row); default: a temporary one")
+    parser.add_argument("--memory-limit", metavar="SIZE", help="such as 4GiB, of all processes of a contender")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these contenders, and data_prep")
     parser.add_argument("--quick", action="store_true", help="50,000 rows, one round")
     command = parser.parse_args()
     if command.quick:
         command.rows, command.zoo_rows, command.rounds = 50_000, 5_000, 1
-    chosen = contenders(command.rows, command.zoo_rows)
+    limit_mib = parse_bytes(command.memory_limit) / 2**20 if command.memory_limit else math.inf
+    chosen = contenders(command.rows, command.zoo_rows, command.memory_limit)
     if command.only:
         chosen = {name: contender for name, contender in chosen.items() if name in ("data_prep", *command.only)}
 
-    with tempfile.TemporaryDirectory(dir=command.folder) as folder:
-        log = command.log or synthesize(Path(folder) / "log.txt", command.rows, seed=1).log_path
+    with tempfile.TemporaryDirectory(dir=command.folder) as name:
+        folder = Path(name)
+        agreed = agree(folder)
+        print(
+            f"data_prep and polars give {agreed:,} rows the same ids and numbers"
+            if agreed
+            else "polars is not installed"
+        )
+        log = command.log or synthesize(folder / "log.txt", command.rows, seed=1).log_path
         logs = {
-            rows: first_rows(log, rows, Path(folder) / f"{rows}.txt")
+            rows: log if rows == command.rows and not command.log else first_rows(log, rows, folder / f"{rows}.txt")
             for rows in {contender.rows for contender in chosen.values()}
         }
-        summary = summarize(chosen, measure(chosen, logs, Path(folder), command.rounds))
+        summary = summarize(chosen, measure(chosen, logs, folder, command.rounds, limit_mib))
     show(summary)
-    result = {"benchmark": "prepare", "min_count": MIN_COUNT, "rounds": command.rounds, "contenders": summary}
-    print(json.dumps(result | machine()))
+    result = {
+        "benchmark": "prepare",
+        "min_count": MIN_COUNT,
+        "rounds": command.rounds,
+        "memory_limit": command.memory_limit,
+        "agreed_rows": agreed,
+        "contenders": summary,
+    }
+    print(json.dumps(result | {"machine": machine()}))
 
 
 if __name__ == "__main__":
