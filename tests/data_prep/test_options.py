@@ -35,7 +35,10 @@ def test_a_config_without_the_section_changes_nothing(tmp_path):
     [
         ("prepare.mincount=3", r"unknown key 'prepare.mincount'; did you mean 'prepare.min_count'"),
         ("train.batch_size=3", r"unknown key 'train'; known here: prepare"),
-        ("prepare.split=random", r"'prepare.split' must be one of hash, chronological, stratified, files; found 'random'"),
+        (
+            "prepare.split=random",
+            r"'prepare.split' must be one of hash, chronological, stratified, files; found 'random'",
+        ),
         ("prepare.min_count=0", r"min_count must be at least 1; found 0"),
         ("prepare.workers=0", r"workers must be at least 1; found 0"),
         ("prepare.train_fraction=0.9", r"must be >= 0 and sum to 1"),

@@ -1,0 +1,181 @@
+"""Logs in a bucket: a small S3 server on this machine, which counts what it is asked for."""
+
+import dataclasses
+import gzip
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.sax.saxutils import escape
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from data_prep.log_files import find_log
+from data_prep.prepare import prepare
+from data_prep.storage import file_state, files_in, open_stream, read_range
+
+DATE = "Sat, 01 Nov 2025 00:00:00 GMT"
+
+
+class S3Handler(BaseHTTPRequestHandler):
+    """GET (whole or a range), HEAD and ListObjectsV2 of the bucket `logs`."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def do_HEAD(self):
+        self.answer_object(with_body=False)
+
+    def do_GET(self):
+        query = parse_qs(urlsplit(self.path).query)
+        if "list-type" in query:
+            self.answer_list(query.get("prefix", [""])[0])
+        else:
+            self.answer_object(with_body=True)
+
+    def answer_object(self, with_body):
+        server = self.server
+        key = unquote(urlsplit(self.path).path).removeprefix("/logs/")
+        if "Credential=good/" not in self.headers.get("Authorization", ""):
+            return self.answer(403, b"<Error><Code>AccessDenied</Code><Message>no</Message></Error>", with_body)
+        if key not in server.objects:
+            return self.answer(404, b"<Error><Code>NoSuchKey</Code><Message>no</Message></Error>", with_body)
+        content = server.objects[key]
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        if wanted is None:
+            return self.answer(200, content, with_body)
+        first, last = int(wanted[1]), min(int(wanted[2] or len(content)), len(content) - 1)
+        server.ranges.append((key, first, last))
+        more = {"Content-Range": f"bytes {first}-{last}/{len(content)}"}
+        return self.answer(206, content[first : last + 1], with_body, more)
+
+    def answer_list(self, prefix):
+        names = sorted(key for key in self.server.objects if key.startswith(prefix))
+        direct = [key for key in names if "/" not in key.removeprefix(prefix)]
+        folders = {prefix + key.removeprefix(prefix).split("/")[0] + "/" for key in names} - {f"{k}/" for k in direct}
+        entries = "".join(
+            f"<Contents><Key>{escape(key)}</Key><Size>{len(self.server.objects[key])}</Size>"
+            f"<LastModified>2025-11-01T00:00:00.000Z</LastModified></Contents>"
+            for key in direct
+        )
+        entries += "".join(f"<CommonPrefixes><Prefix>{escape(f)}</Prefix></CommonPrefixes>" for f in sorted(folders))
+        head = f"<Name>logs</Name><Prefix>{escape(prefix)}</Prefix><KeyCount>{len(direct)}</KeyCount>"
+        body = f"<ListBucketResult>{head}<IsTruncated>false</IsTruncated>{entries}</ListBucketResult>"
+        self.answer(200, body.encode(), with_body=True)
+
+    def answer(self, status, body, with_body, more=None):
+        self.send_response(status)
+        for name, value in {"Last-Modified": DATE, "ETag": '"e"', **(more or {})}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if with_body:
+            self.wfile.write(body)
+
+
+@pytest.fixture(name="bucket")
+def bucket_fixture(monkeypatch):
+    """The server: `objects` by key, `ranges` asked for, `uri(key)`."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), S3Handler)
+    server.objects, server.ranges = {}, []
+    port = server.server_address[1]
+    server.uri = lambda key: f"s3://logs/{key}?endpoint_override=http://127.0.0.1:{port}&region=us-east-1"
+    for name, value in {"AWS_ACCESS_KEY_ID": "good", "AWS_SECRET_ACCESS_KEY": "s", "AWS_REGION": "us-east-1"}.items():
+        monkeypatch.setenv(name, value)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_bucket_is_listed_and_read(bucket):
+    bucket.objects = {"days/day_2": b"0123456789", "days/day_10": b"x", "days/sub/day_3": b"y", "other": b"z"}
+    assert file_state(bucket.uri("days/day_2")).size == 10
+    assert file_state(bucket.uri("days/none")) is None
+    assert files_in(bucket.uri("none")) is None
+    assert sorted(files_in(bucket.uri("days"))) == [bucket.uri("days/day_10"), bucket.uri("days/day_2")]
+    assert read_range(bucket.uri("days/day_2"), 3, 4) == b"3456"
+    assert read_range(bucket.uri("days/day_2"), 8, 4) == b"89"
+    buffer = bytearray(20)
+    with open_stream(bucket.uri("days/day_2")) as stream:
+        assert bytes(buffer[: stream.readinto(buffer)]) == b"0123456789"
+    for inputs in (bucket.uri("days"), bucket.uri("days/day_*")):
+        assert [file.name for file in find_log(inputs)] == ["day_2", "day_10"]
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_log_in_a_bucket_gives_the_same_rows(tmp_path, bucket, log_path, prepared, small_options, workers):
+    lines = log_path.read_bytes().splitlines(keepends=True)
+    names = list(small_options.data.columns)
+    cells = zip(*(line.decode().rstrip("\n").split("\t") for line in lines[2000:]), strict=True)
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(dict(zip(names, map(list, cells), strict=True))), sink)
+    bucket.objects = {
+        "log/part-2.txt": b"".join(lines[:1000]),
+        "log/part-3.gz": gzip.compress(b"".join(lines[1000:2000])),
+        "log/part-10.parquet": sink.getvalue().to_pybytes(),
+    }
+    options = dataclasses.replace(small_options, workers=workers)
+    prepare(bucket.uri("log"), tmp_path / "out", options, chunk_bytes=40_000)
+    there, here = contents(tmp_path / "out"), contents(prepared)
+    assert there.pop("schema.json") != here.pop("schema.json")  # it names the files
+    assert there == here
+    # The second reading's workers ask for the bytes of their chunks alone.
+    parts = [(first, last) for key, first, last in bucket.ranges if key == "log/part-2.txt"]
+    assert len({first for first, _ in parts}) >= 5
+
+
+def test_an_object_that_changes_is_an_error(tmp_path, bucket, log_path, small_options, monkeypatch):
+    bucket.objects = {"train.txt": log_path.read_bytes()}
+
+    def change(*_):
+        bucket.objects["train.txt"] += b"more\n"
+
+    monkeypatch.setattr("data_prep.first_reading.check_statistics", change)
+    monkeypatch.setattr("data_prep.fitting.check_statistics", lambda *_, **__: change())
+    with pytest.raises(ValueError, match=r"s3://logs/train.txt\S* changed or vanished while it was read"):
+        prepare(bucket.uri("train.txt"), tmp_path / "out", small_options)
+
+
+def test_wrong_credentials_are_one_clear_line(bucket, monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "bad")
+    bucket.objects = {"train.txt": b"x"}
+    with pytest.raises(OSError, match=r"cannot read s3://logs/train.txt.*ACCESS_DENIED.*AWS_ACCESS_KEY_ID") as error:
+        find_log(bucket.uri("train.txt"))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("s3:///key", "s3:///key cannot be opened: Missing bucket name"),
+        ("nope://bucket/key", "nope://bucket/key cannot be opened: Unrecognized filesystem type"),
+    ],
+)
+def test_a_wrong_uri_is_an_error(uri, message):
+    with pytest.raises(ValueError, match=message):
+        find_log(uri)
+
+
+def test_a_bucket_out_of_reach_is_one_clear_line():
+    uri = "s3://logs/key?endpoint_override=http://127.0.0.1:9&region=us-east-1"
+    with pytest.raises(OSError, match=r"cannot read s3://logs/key.*Could not connect.*AWS_ENDPOINT_URL") as error:
+        find_log(uri)
+    assert "\n" not in str(error.value)
+
+
+def test_hdfs_without_java_says_what_it_needs():
+    try:
+        find_log("hdfs://127.0.0.1:9/train.txt")
+    except OSError as error:
+        assert re.search(r"cannot read hdfs://127.0.0.1:9/train.txt: .*HADOOP_HOME", str(error))
+        assert "\n" not in str(error)
