@@ -12,13 +12,15 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from app import checkpoint_commands, device
+from app import checkpoint_commands, device, ranks
 from app.cluster import check_rank_table
 from app.config import Config
 from app.dataset import check_files
 from app.evaluate import evaluate_checkpoint, saved_config
 from app.evaluation_file import content_of, write_evaluation
 from app.evaluation_text import describe, one_line
+from app.launch import launch
+from app.process_group import ProcessGroup, SingleProcess, started_by_mpi
 from app.report import REPORT_FILE, write_report
 from app.run_folder import RunFolder, best_of_run, open_run
 from app.selection import check_evaluation
@@ -34,19 +36,22 @@ NOT_WRITTEN = 3  # exit status
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    options = _parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    options = _parser().parse_args(words)
+    options.words = words
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    return ranks.run_as_rank(lambda: _run(options)) if started_by_mpi() else _run(options)
+
+
+def _run(options: argparse.Namespace) -> int:
     try:
         return options.command(options) or 0
     except FloatingPointError as error:
-        log.error("error: %s", error)
-        return 1
+        return ranks.fail(error, 1)
     except (ValueError, OSError, MemoryError) as error:
-        log.error("error: %s", error)
-        return 2
+        return ranks.fail(error, 2)
     except KeyboardInterrupt:
-        log.error("stopped by Ctrl-C; the same command goes on from the last checkpoint")
-        return 130
+        return ranks.fail(KeyboardInterrupt("stopped; the same command goes on from the last checkpoint"), 130)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -57,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--config", type=Path, metavar="FILE", help="YAML file with the run's settings")
     train.add_argument("--dataset", type=Path, required=True, metavar="DIR", help="the prepared folder")
     train.add_argument("--ranks", type=int, default=1, metavar="N", help="number of processes (1)")
+    train.add_argument("--hostfile", default="", metavar="FILE", help="hosts of the processes (all on this one)")
     train.add_argument("--rank-table", default="-", metavar="FILE", help="rank table of an Ascend cluster, or -")
     train.add_argument("--dry-run", action="store_true", help="check everything, print where the table ops run, stop")
     train.add_argument("settings", nargs="*", metavar="section.key=value", help="changes to the settings")
@@ -81,8 +87,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _train(arguments: argparse.Namespace) -> int:
     config = settings.resolve(Config, arguments.config, arguments.settings)
-    if arguments.ranks != 1:
-        raise ValueError(f"RANK_SIZE must be 1, found {arguments.ranks}: training on several ranks is not there yet")
+    if arguments.ranks < 1:
+        raise ValueError(f"RANK_SIZE must be 1 or more, found {arguments.ranks}")
     if arguments.rank_table != "-":
         check_rank_table(Path(arguments.rank_table), arguments.ranks)
     schema = read_schema(arguments.dataset)
@@ -91,15 +97,18 @@ def _train(arguments: argparse.Namespace) -> int:
     check_evaluation(config.eval, schema, plateau=any(o.schedule.name == "plateau" for o in optimizers))
     # All that can fail for a wrong setting comes before the run folder: an older run is not put aside for nothing.
     device.prepare_environment(config.device)
+    if arguments.ranks > 1 and not started_by_mpi() and not arguments.dry_run:
+        return launch(arguments.ranks, arguments.hostfile, arguments.words)
     target = device.select_device(config.device)
-    backend = pick_backend(config.tables.backend, config.model.fold_numeric)
+    backend = pick_backend(config.tables.backend, config.model.fold_numeric, arguments.ranks)
     if backend == "stock":
         _check_stock(config)
     if arguments.dry_run:
         _print_placement(config, target, backend)
         return 0
-    run, lock = open_run(Path.cwd(), 0, config, schema)
-    with lock, StopRequest(config.train.time_limit) as stop:
+    group = ranks.join(config, schema, backend, arguments.ranks) if started_by_mpi() else SingleProcess()
+    run, lock = open_run(Path.cwd(), config, schema, group)
+    with lock, StopRequest(config.train.time_limit, agree=group.agree) as stop:
         log_file = logging.FileHandler(run.log_path, encoding="utf-8")
         log_file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
         logging.getLogger().addHandler(log_file)
@@ -107,11 +116,19 @@ def _train(arguments: argparse.Namespace) -> int:
         for refused in run.plan.refused.values():
             log.warning("warning: a newer checkpoint is not used: %s", refused)
         log.info("the tower runs on %s, the tables are %s, %d host threads", target, backend, config.device.num_threads)
-        return _train_to_the_end(config, backend, arguments.dataset, schema, run, stop)
+        if group.size > 1:
+            log.info("rank %d of %d: a batch of %d rows is dealt out", group.rank, group.size, config.train.batch_size)
+        return _train_to_the_end(config, backend, arguments.dataset, schema, run, stop, group)
 
 
 def _train_to_the_end(
-    config: Config, backend: str, dataset: Path, schema: Schema, run: RunFolder, stop: StopRequest
+    config: Config,
+    backend: str,
+    dataset: Path,
+    schema: Schema,
+    run: RunFolder,
+    stop: StopRequest,
+    group: ProcessGroup,
 ) -> int:
     """Train, leave the run's status in its folder, and return the exit status."""
     from app.saving import NotSavedError
@@ -119,7 +136,7 @@ def _train_to_the_end(
 
     exit_status = 0
     try:
-        Trainer(config, backend, dataset, schema, run, stop).train()
+        Trainer(config, backend, dataset, schema, run, stop, group).train()
     except Stopped as stopped:
         exit_status = stopped.exit_status
         run.set_status("stopped")

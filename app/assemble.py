@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +13,18 @@ from app import parameters
 from app.checkpoint import ModelState
 from app.checkpoint_reading import open_state, read_once
 from app.config import Config
+from app.data_parallel import DataParallelStep, make_graph
 from app.dense_optimizers import DenseOptimizers
 from app.device import dense_layer, deprecations_silenced
 from app.manifest import Manifest, read_manifest
+from app.process_group import MpiGroup, ProcessGroup, largest_share
 from app.schedules import LearningRate, LearningRates
 from app.stock_step import StockStep
 from app.tables import make_host_tables, pick_host_backend
+from app.tables.batch_kernels import make_batch_kernels
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, Snapshot, TablesSpec
+from app.tables.sharded import ShardedTables, make_owned_rows
 from app.tables.stock import StockTables
 from app.train_step import HostTablesScorer, HostTablesStep, StepParts, TrainStep
 from app.wide_deep import WideDeep
@@ -93,8 +97,11 @@ def table_spec(config: Config, schema: Schema, field_names: tuple[str, ...]) -> 
     )
 
 
-def assemble(config: Config, schema: Schema, backend: str) -> Parts:
-    """All parts of a training run, at their initial values; `backend` as `pick_backend` chose it."""
+def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup | None = None) -> Parts:
+    """All parts of a training run, at their initial values; `backend` as `pick_backend` chose it.
+
+    `group` is given where several ranks train together, or rows lie in others.
+    """
     folded = config.model.fold_numeric
     categorical = tuple(field.name for field in schema.categorical)
     numeric = tuple(field.name for field in schema.numeric)
@@ -114,10 +121,24 @@ def assemble(config: Config, schema: Schema, backend: str) -> Parts:
     step: TrainStep
     if backend == "stock":
         step = StockStep(StockTables(spec, len(looked_up)), parts)
+    elif isinstance(group, MpiGroup):
+        step = data_parallel_step(config, spec, backend, parts, group)
     else:
         step = HostTablesStep(make_host_tables(backend, spec, config.device.num_threads), parts)
     step.tables.learning_rates = table_learning_rates(rates)
     return Parts(step, model, optimizers, rates)
+
+
+def data_parallel_step(
+    config: Config, spec: TablesSpec, backend: str, parts: StepParts, group: MpiGroup
+) -> DataParallelStep:
+    """The step of one of several ranks: rows in all owners' tables, its slice of each batch, gradients summed."""
+    threads = config.device.num_threads
+    owned = make_owned_rows(backend, spec, group.world, group.num_owners, threads)
+    tables = ShardedTables(spec, make_batch_kernels(backend, spec, threads), owned)
+    graph = make_graph(parts.model, parts.loss, parts.optimizers, group)
+    own_parts = replace(parts, batch_size=largest_share(parts.batch_size, group.size))
+    return DataParallelStep(HostTablesStep(tables, own_parts, graph), group)
 
 
 def learning_rates(config: Config) -> LearningRates:

@@ -96,7 +96,7 @@ def save(folder: Path, state: ModelState, manifest: Manifest, num_shards: int = 
     partial.mkdir(parents=True)
     try:
         _write_files(partial, state, manifest, num_shards, progress)
-        _put_in_place(partial, final)
+        put_in_place(partial, final)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
@@ -110,13 +110,14 @@ def _write_files(partial: Path, state: ModelState, manifest: Manifest, num_shard
     for table, rows in state.tables.items():
         for shard in range(num_shards):
             name = shard_name(table, shard, num_shards)
-            files[name] = write_arrays(partial / name, _shard_columns(rows, shard, num_shards), progress)
+            files[name] = write_arrays(partial / name, shard_columns(rows, shard, num_shards), progress)
     shards = dict.fromkeys(state.tables, num_shards)
     write_manifest(partial, identify(replace(manifest, shards=shards, files=files)))
     sync_folder(partial)
 
 
-def _shard_columns(rows: TableSnapshot, shard: int, num_shards: int) -> dict[str, Column]:
+def shard_columns(rows: TableSnapshot, shard: int, num_shards: int) -> dict[str, Column]:
+    """What the file of one of `num_shards` shards holds of `rows`."""
     places: Places = slice(None) if num_shards == 1 else np.flatnonzero(rows.row_ids % num_shards == shard)
     row_ids = rows.row_ids[places]
     columns = {ROW_IDS: column_of(row_ids)}
@@ -146,7 +147,8 @@ def clear_leftovers(folder: Path) -> None:
             shutil.rmtree(path)
 
 
-def _put_in_place(partial: Path, final: Path) -> None:
+def put_in_place(partial: Path, final: Path) -> None:
+    """Give a checkpoint that is whole and synced its name, in place of one of the same step."""
     replaced = final.with_suffix(REPLACED)
     if final.exists():
         final.rename(replaced)

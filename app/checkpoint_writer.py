@@ -11,11 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from app import checkpoint
+from app import checkpoint, sharded_checkpoint
 from app.checkpoint import CheckpointOptions, ModelState, step_name
 from app.checkpoint_reading import chain_of
 from app.disk import Progress, ignore
 from app.manifest import Manifest, ParentRecord, read_manifest
+from app.process_group import ProcessGroup, SingleProcess
 from app.retention import compact, delta_to_compact, remove_old, why_not_whole
 from app.tables.interface import Snapshot
 
@@ -73,7 +74,10 @@ class Writing:
 class CheckpointWriter:
     """Writes into one folder, one checkpoint at a time; `go_on_from` what was loaded, if anything was."""
 
-    def __init__(self, folder: Path, options: CheckpointOptions, metric: str) -> None:
+    def __init__(
+        self, folder: Path, options: CheckpointOptions, metric: str, group: ProcessGroup | None = None
+    ) -> None:
+        self._group = group or SingleProcess()
         self._folder = folder
         self._options = options
         self._metric = metric
@@ -86,6 +90,11 @@ class CheckpointWriter:
         chain = chain_of(path)
         self._parent = ParentRecord(step=chain[-1].manifest.step, id=chain[-1].manifest.id)
         self._num_deltas = len(chain) - 1
+
+    @property
+    def can_write_aside(self) -> bool:
+        """Whether the training may go on meanwhile: several ranks write together, in steps that all of them take."""
+        return isinstance(self._group, SingleProcess)
 
     def parent_for(self, step: int) -> ParentRecord | None:
         """What the checkpoint of `step` is to hold the changes since; None if it is to be a full one."""
@@ -107,18 +116,21 @@ class CheckpointWriter:
     ) -> Written:
         start, saved = time.perf_counter(), False
         try:
-            path = checkpoint.save(
-                self._folder, ModelState(dense, snapshot.tables), manifest, self._options.shards, progress
-            )
+            path = self._save(ModelState(dense, snapshot.tables), manifest, progress)
             manifest = read_manifest(path)
             saved = True
         finally:
             snapshot.release(saved)
         self._parent = ParentRecord(step=manifest.step, id=manifest.id)
         self._num_deltas = self._num_deltas + 1 if manifest.parent else 0
-        tidy_error = self._tidy(progress)
+        tidy_error = self._group.first(lambda: self._tidy(progress))
         slept = progress.slept_seconds if isinstance(progress, Throttle) else 0.0
         return Written(path, manifest, time.perf_counter() - start - slept, tidy_error)
+
+    def _save(self, state: ModelState, manifest: Manifest, progress: Progress) -> Path:
+        if isinstance(self._group, SingleProcess):
+            return checkpoint.save(self._folder, state, manifest, self._options.shards, progress)
+        return sharded_checkpoint.save(self._folder, state, manifest, self._group)
 
     def _tidy(self, progress: Progress) -> OSError | ValueError | None:
         """Remove old checkpoints; before, make a delta full for whose sake too many of them stay."""

@@ -10,7 +10,7 @@ Letters: B batch, C categorical fields, N numeric fields, n rows of a block.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,16 +21,33 @@ from data_prep.schema import Schema
 
 @dataclass(frozen=True)
 class Batch:
-    """`ids` [B, C] int32 or int64, `numeric` [B, N] float32, `labels` [B] float32."""
+    """`ids` [B, C] int32 or int64, `numeric` [B, N] float32, `labels` [B] float32.
+
+    A rank's slice of a batch starts at the batch's row `first_row` and knows the rows of the whole: `whole_rows`, 0
+    where this is the whole.
+    """
 
     ids: np.ndarray
     numeric: np.ndarray
     labels: np.ndarray
+    first_row: int = 0
+    whole_rows: int = 0
 
     @property
     def num_rows(self) -> int:
         """B; below the batch size only for an epoch's last batch."""
         return len(self.labels)
+
+    @property
+    def weight(self) -> float:
+        """Of each row in the mean over the whole batch."""
+        return 1 / (self.whole_rows or self.num_rows)
+
+
+def rows_of_batch(batch: Batch, rows: slice) -> Batch:
+    """The slice `rows` of a whole batch."""
+    part = _slice(batch, rows.start, rows.stop)
+    return replace(part, first_row=rows.start, whole_rows=batch.num_rows)
 
 
 def check_files(folder: Path, schema: Schema) -> None:

@@ -43,8 +43,9 @@ class DeviceOptions:
 
     @property
     def num_threads(self) -> int:
-        """Threads to use on the host."""
-        return self.threads or len(os.sched_getaffinity(0))
+        """Threads to use on the host; the ranks that share it share its cores."""
+        local_ranks = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", 1))
+        return self.threads or max(1, len(os.sched_getaffinity(0)) // local_ranks)
 
 
 def prepare_environment(options: DeviceOptions) -> None:

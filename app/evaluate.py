@@ -20,6 +20,7 @@ from app.identity import check_same_inputs
 from app.manifest import MANIFEST, read_manifest
 from app.metrics import Metrics, MetricStream
 from app.prefetch import Prefetcher
+from app.process_group import shows_progress
 from app.selection import check_group_field
 from app.tables.interface import UniqueIds
 from data_prep import settings
@@ -28,7 +29,7 @@ from data_prep.truth import Best, best_possible
 
 log = logging.getLogger(__name__)
 
-Unique = Callable[[np.ndarray], UniqueIds]
+Prepare = Callable[[Batch], UniqueIds]
 Score = Callable[[Batch, UniqueIds], np.ndarray]
 
 
@@ -51,7 +52,7 @@ class Evaluation:
 
 
 def measure(
-    folder: Path, schema: Schema, split: str, batch_size: int, unique: Unique, score: Score, group_field: str = ""
+    folder: Path, schema: Schema, split: str, batch_size: int, prepare: Prepare, score: Score, group_field: str = ""
 ) -> Measurement:
     """All rows of a split judged; with `group_field`, also those of each value of that field.
 
@@ -63,14 +64,21 @@ def measure(
 
     def prepared() -> Iterator[tuple[Batch, UniqueIds]]:
         for batch in read_batches(folder, schema, split, written_order(schema, split), batch_size):
-            yield batch, unique(batch.ids)
+            yield batch, prepare(batch)
 
     stream, groups = MetricStream(), GroupedAucStream()
     place = find_field(schema, group_field) if group_field else None
     total = num_batches(schema, split, batch_size)
     with (
         Prefetcher(prepared()) as batches,
-        tqdm(total=total, desc=f"evaluate {split}", unit="batch", leave=False, mininterval=1.0) as bar,
+        tqdm(
+            total=total,
+            desc=f"evaluate {split}",
+            unit="batch",
+            leave=False,
+            mininterval=1.0,
+            disable=not shows_progress(),
+        ) as bar,
     ):
         for batch, ids in batches:
             logits = score(batch, ids)
@@ -101,7 +109,7 @@ def evaluate_checkpoint(path: Path, split: str, dataset: Path | None, config: Co
     check_group_field(config.eval, schema)
     batch_size = config.eval.batch_size or config.train.batch_size
     scorer = load_for_scoring(path, config, schema, batch_size)
-    measured = measure(folder, schema, split, batch_size, scorer.tables.unique, scorer, config.eval.group_field)
+    measured = measure(folder, schema, split, batch_size, scorer.prepare, scorer, config.eval.group_field)
     best = best_on(folder, schema, split)
     intervals = intervals_of(measured, config)
     return Evaluation(path, manifest.step, manifest.last_epoch, split, measured, intervals, best)

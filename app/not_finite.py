@@ -13,6 +13,8 @@ from mindspore import Parameter
 
 from app.dataset import Batch
 
+OVERFLOWED = "the loss or a gradient overflowed; try a lower loss.loss_scale or learning rate"
+
 
 @dataclass(frozen=True)
 class Place:
@@ -46,9 +48,7 @@ def batch_places(batch: Batch, numeric_names: tuple[str, ...]) -> tuple[Place, P
 def describe_not_finite(inputs: Iterable[Place], parameters: dict[str, Parameter], gradients: Iterable[Place]) -> str:
     """The first bad value among inputs, then parameters, then gradients, as each may have come from those before."""
     found = _first_in(inputs) or _first_parameter(parameters) or _first_in(gradients)
-    return (found or "the loss or a gradient overflowed; try a lower loss.loss_scale or learning rate") + (
-        "; no table and no parameter was changed"
-    )
+    return (found or OVERFLOWED) + ("; no table and no parameter was changed")
 
 
 def _first_in(places: Iterable[Place]) -> str | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from app.process_group import shows_progress
 from app.run_folder import RunFolder
 from app.schedules import LearningRates
 from app.train_step import Losses
@@ -46,7 +47,10 @@ class Progress:
     ) -> None:
         self._run = run
         self._log_every_steps = log_every_steps
-        self._bar = tqdm(total=total, initial=done, desc=f"epoch {epoch}", unit="step", mininterval=1.0)
+        disable = not shows_progress()
+        self._bar = tqdm(
+            total=total, initial=done, desc=f"epoch {epoch}", unit="step", mininterval=1.0, disable=disable
+        )
         self._seconds = seconds  # of the step's parts, still counting
         self._seconds_before = dict(seconds)
         self._learning_rates = learning_rates

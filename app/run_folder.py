@@ -31,6 +31,7 @@ from app.event_file import EventFile
 from app.identity import first_difference, identity
 from app.log_file import LogFile
 from app.manifest import Manifest, read_manifest
+from app.process_group import ProcessGroup, SingleProcess
 from app.resume import find_newest
 from app.retention import best_or_newest, whole_checkpoints
 from data_prep import settings
@@ -58,8 +59,9 @@ class Plan:
 class RunFolder:
     """The files of one run."""
 
-    def __init__(self, path: Path, rank: int, plan: Plan) -> None:
+    def __init__(self, path: Path, rank: int, plan: Plan, checkpoints: Path | None = None) -> None:
         self.path = path
+        self.checkpoints = checkpoints or path / "checkpoints"
         self.plan = plan
         self.log_path = path / f"test_deep{rank}.log"
         self.loss_path = path / "loss.log"
@@ -123,35 +125,56 @@ class RunFolder:
             log.error("error: %s cannot be written: %s; it does not say that the run %s", STATE_FILE, error, status)
 
 
-def open_run(base: Path, rank: int, config: Config, schema: Schema) -> tuple[RunFolder, ExitStack]:
+def open_run(
+    base: Path, config: Config, schema: Schema, group: ProcessGroup | None = None
+) -> tuple[RunFolder, ExitStack]:
     """The run folder to use, and its locks, to be closed; renames what was there, where the plan says so.
+
+    Where several ranks train, rank 0 decides for all of them, by its own folder.
 
     Raises ValueError where another process trains in the folder or saves to the same checkpoints,
     `train.resume=require` finds nothing to resume, or the checkpoints of a new run would mix with another's; OSError
     where nothing can be written.
     """
-    path = base / f"device_{rank}"
-    checkpoints = checkpoint_folder(path, config)
+    group = group or SingleProcess()
+    path = base / f"device_{group.rank}"
     with ExitStack() as locks:
-        if config.checkpoint.dir:
-            locks.enter_context(_lock(checkpoints))
-        if path.exists():
+        existed = path.exists()
+        if existed:
             locks.enter_context(_lock(path))
-            clear_leftovers(checkpoints)
-        plan = make_plan(path, config, schema)
-        if plan.kind == "new" and config.checkpoint.dir:
-            _check_no_foreign_checkpoints(checkpoints, plan.reason)
-        if plan.kind == "new":
-            if path.exists():
-                path.rename(_free_name(path))
+        plan, number = group.first(lambda: _decide(base, config, schema, group.size, locks))
+        if plan.kind == "new" and path.exists():
+            path.rename(path.with_name(f"{path.name}.{number}"))
+        if plan.kind == "new" or not existed:
             locks.enter_context(_lock(path))
-        run = RunFolder(path, rank, plan)
+        run = RunFolder(path, group.rank, plan, checkpoint_folder(base / "device_0", config))
         if plan.checkpoint is not None:
-            for refused in plan.refused:  # out of the way of the steps that are taken again
-                refused.rename(_free_name(refused.with_suffix(REFUSED)))
             _forget_after(run, read_manifest(plan.checkpoint))
         _describe(run, config, schema)
         return run, locks.pop_all()
+
+
+def _decide(base: Path, config: Config, schema: Schema, num_ranks: int, locks: ExitStack) -> tuple[Plan, int]:
+    """The plan of all ranks, and the number of the names that folders of an older run get; also makes ready for it."""
+    path = base / "device_0"
+    checkpoints = checkpoint_folder(path, config)
+    if config.checkpoint.dir:
+        locks.enter_context(_lock(checkpoints))
+    if path.exists():
+        clear_leftovers(checkpoints)
+    plan = make_plan(path, config, schema)
+    if plan.kind == "new" and config.checkpoint.dir:
+        _check_no_foreign_checkpoints(checkpoints, plan.reason)
+    if plan.checkpoint is not None:
+        for refused in plan.refused:  # out of the way of the steps that are taken again
+            refused.rename(_free_name(refused.with_suffix(REFUSED)))
+    folders = [folder for folder in base.glob("device_*") if re.fullmatch(r"device_\d+", folder.name)]
+    number = _free_number([*folders, path])
+    if plan.kind == "new":
+        for folder in folders:
+            if int(folder.name.removeprefix("device_")) >= num_ranks:  # the older run had more ranks
+                folder.rename(folder.with_name(f"{folder.name}.{number}"))
+    return plan, number
 
 
 def _check_no_foreign_checkpoints(folder: Path, reason: str) -> None:
@@ -312,10 +335,15 @@ def _write_state(path: Path, state: dict[str, Any]) -> None:
 
 
 def _free_name(path: Path) -> Path:
+    return path.with_name(f"{path.name}.{_free_number([path])}")
+
+
+def _free_number(paths: list[Path]) -> int:
+    """The first number that no path's name with that number after it has."""
     number = 1
-    while (free := path.with_name(f"{path.name}.{number}")).exists():
+    while any(path.with_name(f"{path.name}.{number}").exists() for path in paths):
         number += 1
-    return free
+    return number
 
 
 def _lock(folder: Path) -> IO[str]:

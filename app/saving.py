@@ -14,11 +14,12 @@ from app.config import Config
 from app.identity import data_identity
 from app.manifest import Manifest, ParentRecord
 from app.metrics import Metrics, defined
+from app.process_group import ProcessGroup
 from app.progress import Position
-from app.run_folder import RunFolder, checkpoint_folder
+from app.run_folder import RunFolder
 from app.selection import Selection
 from app.stopping import StopRequest
-from app.table_statistics import table_statistics
+from app.table_statistics import merged, table_statistics
 from data_prep import settings
 from data_prep.schema import Schema
 
@@ -44,7 +45,9 @@ class Saver:
         parts: Parts,
         selection: Selection,
         stop: StopRequest,
+        group: ProcessGroup,
     ) -> None:
+        self._group = group
         self.saved: Position | None = None  # where the newest checkpoint stands that is written, or on its way
         self._config = config
         self._dataset = dataset
@@ -53,7 +56,7 @@ class Saver:
         self._parts = parts
         self._selection = selection
         self._stop = stop
-        self._writer = CheckpointWriter(checkpoint_folder(run.path, config), config.checkpoint, config.eval.metric)
+        self._writer = CheckpointWriter(run.checkpoints, config.checkpoint, config.eval.metric, group)
         self._on_its_way: tuple[Writing, Position, Position | None] | None = None  # with its position and that before
         self._longest_save = 0.0
         self._due_at = self._next_timed_save()
@@ -75,7 +78,7 @@ class Saver:
         if self._on_its_way is not None and self._on_its_way[0].is_done():
             self._settle()
         every = self._config.checkpoint.every_steps
-        return bool(every and step % every == 0) or time.monotonic() >= self._due_at
+        return bool(every and step % every == 0) or bool(self._group.agree(time.monotonic() >= self._due_at))
 
     def save(self, position: Position, metrics: Metrics | None) -> None:
         """Save, or say that it failed: the next save may work again, and a step's work is not thrown away for it.
@@ -84,8 +87,9 @@ class Saver:
         way is waited for.
         """
         self._settle()
-        self._begin(position, metrics, self._config.checkpoint.background)
-        if not self._config.checkpoint.background:
+        in_background = self._config.checkpoint.background and self._writer.can_write_aside
+        self._begin(position, metrics, in_background)
+        if not in_background:
             self._settle()
 
     def finish(self, position: Position, metrics: Metrics | None) -> None:
@@ -116,7 +120,7 @@ class Saver:
         parent = self._writer.parent_for(position.step)
         dense, snapshot = self._parts.snapshot(changed_only=parent is not None)
         if parent is None:  # the changed rows alone would not tell
-            sizes = table_statistics(snapshot.tables, self._schema.vocabulary_size)
+            sizes = merged(self._group.gather(table_statistics(snapshot.tables, self._schema.vocabulary_size)))
             self._run.append_metrics(step=position.step, epoch=position.last_epoch, **sizes)
         writing = self._writer.start(dense, snapshot, self._manifest(position, metrics, parent), in_background)
         self._on_its_way = writing, dataclasses.replace(position), self.saved

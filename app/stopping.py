@@ -15,6 +15,9 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# The ranks of a job get theirs from the launcher, through mpirun, which hands on these two. They may come again.
+HANDED_ON = {signal.SIGUSR1: signal.SIGINT, signal.SIGUSR2: signal.SIGTERM}
+GO_ON, TIME_IS_UP = -1, 0  # beside numbers of signals, which win where ranks differ
 # What is kept free for a save that was never timed: a tenth of the limit, five minutes at most.
 UNTIMED_SAVE_SHARE = 0.1
 UNTIMED_SAVE_SECONDS = 300.0
@@ -31,10 +34,17 @@ class Stopped(Exception):
 class StopRequest:
     """Listens for signals while it is used as a context manager; `check` raises what was asked for.
 
-    `time_limit_minutes` counts from now; 0 is no limit. `clock` gives seconds.
+    `time_limit_minutes` counts from now; 0 is no limit. `clock` gives seconds. Where several ranks train, `agree` gives
+    the largest of their codes, so that all of them stop after the same step.
     """
 
-    def __init__(self, time_limit_minutes: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        time_limit_minutes: float,
+        clock: Callable[[], float] = time.monotonic,
+        agree: Callable[[int], int] = int,
+    ) -> None:
+        self._agree = agree
         self._limit_seconds = 60 * time_limit_minutes
         self._clock = clock
         self._start = self._checked = clock()
@@ -43,7 +53,7 @@ class StopRequest:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopRequest:
-        self._before = {number: signal.getsignal(number) for number in SIGNALS}
+        self._before = {number: signal.getsignal(number) for number in (*SIGNALS, *HANDED_ON)}
         self._listen()
         return self
 
@@ -57,19 +67,35 @@ class StopRequest:
 
     def check(self) -> None:
         """Raise Stopped where a signal came, or where one more step and a save might not end within the limit."""
+        code = self._agree(self._code())
+        if code == TIME_IS_UP:
+            raise Stopped(f"train.time_limit={self._limit_seconds / 60:g} minutes are up", 0)
+        if code != GO_ON:
+            raise Stopped(f"{signal.Signals(code).name} was received", 128 + code)
+
+    def _code(self) -> int:
+        """Why this rank would stop: the number of a signal, or one of the codes above."""
         if self._received is not None:
-            raise Stopped(f"{self._received.name} was received", 128 + self._received)
+            return self._received
         self._listen()
         now = self._clock()
         step_seconds, self._checked = now - self._checked, now
         if self._limit_seconds and now - self._start + 2 * step_seconds + self._save_seconds > self._limit_seconds:
-            raise Stopped(f"train.time_limit={self._limit_seconds / 60:g} minutes are up", 0)
+            return TIME_IS_UP
+        return GO_ON
 
     def _listen(self) -> None:
         # Again at each check: compiling a graph, MindSpore 2.10 puts a handler of its own in place of SIGINT's, which
         # sends SIGTERM. (So Ctrl-C while the first step compiles ends with 143.)
         for number in SIGNALS:
             signal.signal(number, self._receive)
+        for number in HANDED_ON:
+            signal.signal(number, self._receive_handed_on)
+
+    def _receive_handed_on(self, number: int, _: FrameType | None) -> None:
+        if self._received is None:
+            self._received = HANDED_ON[signal.Signals(number)]
+            log.warning("%s: finishing the step and saving; a second signal quits at once", self._received.name)
 
     def _receive(self, number: int, _: FrameType | None) -> None:
         self._received = signal.Signals(number)

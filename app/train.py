@@ -20,6 +20,7 @@ from app.evaluation_file import content_of
 from app.evaluation_text import one_line
 from app.metrics import Metrics, merit
 from app.prefetch import Prefetcher
+from app.process_group import ProcessGroup, SingleProcess
 from app.profile import PROFILE_FOLDER
 from app.progress import Position, Progress
 from app.run_folder import RunFolder
@@ -37,20 +38,28 @@ class Trainer:
     """One run: its parts, its place in the data and its folder."""
 
     def __init__(
-        self, config: Config, backend: str, dataset: Path, schema: Schema, run: RunFolder, stop: StopRequest
+        self,
+        config: Config,
+        backend: str,
+        dataset: Path,
+        schema: Schema,
+        run: RunFolder,
+        stop: StopRequest,
+        group: ProcessGroup | None = None,
     ) -> None:
+        group = group or SingleProcess()
         self.config = config
         self.dataset = dataset
         self.schema = schema
         self.run = run
         self.stop = stop
-        self.parts: Parts = assemble(config, schema, backend)
+        self.parts: Parts = assemble(config, schema, backend, group)
         self.profile = self.parts.step.profile(run.path / PROFILE_FOLDER) if config.train.profile else None
         self.position = Position()
         self.epoch_steps = num_batches(schema, "train", config.train.batch_size)
         self.selection = Selection(config.eval)
         self.metrics: Metrics | None = None  # of valid at this position, where it was evaluated
-        self.saver = Saver(config, dataset, schema, run, self.parts, self.selection, stop)
+        self.saver = Saver(config, dataset, schema, run, self.parts, self.selection, stop, group)
         if run.plan.checkpoint is not None:
             self.position = self.saver.restore(run.plan.checkpoint)
 
@@ -144,9 +153,9 @@ class Trainer:
         if not self.schema.splits["valid"].rows:
             log.warning("the data has no rows in split 'valid': epoch %d is not evaluated", epoch)
             return False
-        batch_size, unique = self.config.train.batch_size, self.parts.step.tables.unique
+        batch_size, prepare = self.config.train.batch_size, self.parts.step.prepare
         group_field = self.config.eval.group_field
-        measured = measure(self.dataset, self.schema, "valid", batch_size, unique, self._score, group_field)
+        measured = measure(self.dataset, self.schema, "valid", batch_size, prepare, self._score, group_field)
         self.metrics = measured.metrics
         line = one_line("valid", epoch, step, self.metrics)
         self.run.append_eval(line)

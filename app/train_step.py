@@ -125,6 +125,14 @@ class StepParts:
         self.optimizers.set_learning_rates(rates["wide"], rates["tower"])
 
 
+class Graph(Protocol):
+    """What a step runs on the device, and what surrounds that: `DeviceGraph`, or its like over several ranks."""
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """See `DeviceGraph.construct`."""
+        ...
+
+
 class HostTablesScorer:
     """Logits of a batch from tables outside the graph; needs no optimizer and changes nothing."""
 
@@ -132,6 +140,10 @@ class HostTablesScorer:
         self.tables = tables
         self._model = model
         self._batch_size = batch_size
+
+    def prepare(self, batch: Batch) -> UniqueIds:
+        """See `TrainStep.prepare`."""
+        return self.tables.unique(batch.ids)
 
     def __call__(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
         """The logits [n] of a batch of n <= batch_size rows."""
@@ -143,10 +155,10 @@ class HostTablesScorer:
 class HostTablesStep:
     """The step over tables that live outside the graph (`reference`, `native`)."""
 
-    def __init__(self, tables: HostTables, parts: StepParts) -> None:
+    def __init__(self, tables: HostTables, parts: StepParts, graph: Graph | None = None) -> None:
         self.tables = tables
         self.parts = parts
-        self.graph = DeviceGraph(ForwardBackward(parts.model, parts.loss), parts.optimizers)
+        self.graph = graph or DeviceGraph(ForwardBackward(parts.model, parts.loss), parts.optimizers)
         self._kernel_seconds: dict[str, float] = {}  # of the last step
         self.seconds = {"lookup": 0.0, "tower": 0.0, "update": 0.0}
         self._scorer = HostTablesScorer(tables, parts.model, parts.batch_size)
@@ -207,9 +219,10 @@ class HostTablesStep:
         `lookup` gives sums over fields only, so each id of that batch row is looked up as a row of its own.
         """
         wide = np.zeros(ids.shape, np.float32)
-        for row in np.flatnonzero(~np.isfinite(sums))[:1]:
-            id_by_id = np.repeat(ids[row][:, None], ids.shape[1], axis=1)
-            wide[row] = self.tables.lookup(self.tables.unique(id_by_id)).wide
+        bad_row = np.flatnonzero(~np.isfinite(sums))[:1]
+        # Also where there is none: a lookup may be one of all ranks together.
+        id_by_id = np.repeat(ids[bad_row].reshape(-1, 1), ids.shape[1], axis=1)
+        wide[bad_row] = self.tables.lookup(self.tables.unique(id_by_id)).wide.reshape(-1, ids.shape[1])
         return wide
 
 
@@ -223,5 +236,5 @@ def pad_rows(values: np.ndarray, batch_size: int) -> np.ndarray:
 
 
 def example_weights(batch: Batch) -> np.ndarray:
-    """[n] float32, 1 / rows of the batch each; padding then weighs 0."""
-    return np.full(batch.num_rows, 1 / batch.num_rows, np.float32)
+    """[n] float32, 1 / rows of the whole batch each; padding then weighs 0."""
+    return np.full(batch.num_rows, batch.weight, np.float32)

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Train on RANK_SIZE ranks; the run's folders device_<rank>/ are made where this is started.
 #   bash run_auto_parallel_train.sh RANK_SIZE EPOCHS DATASET RANK_TABLE_FILE [section.key=value ...]
-# RANK_TABLE_FILE may be '-'. Settings: CONFIG=FILE (default: configs/criteo.yaml of the project).
+# RANK_TABLE_FILE may be '-'. Settings: CONFIG=FILE (default: configs/criteo.yaml of the project), HOSTFILE=FILE (lines
+# like "host1 slots=2"; default: all ranks on this host), MPIRUN=FILE. train.batch_size is that of all ranks together.
 set -euo pipefail
 
 if [ $# -lt 4 ]; then
@@ -13,5 +14,5 @@ config=${CONFIG:-$project_dir/configs/criteo.yaml}
 rank_size=$1 epochs=$2 dataset=$3 rank_table=$4
 shift 4
 
-exec "$python" -P -m app train --config "$config" --dataset "$dataset" --ranks "$rank_size" \
+exec "$python" -P -m app train --config "$config" --dataset "$dataset" --ranks "$rank_size" --hostfile "${HOSTFILE:-}" \
     --rank-table "$rank_table" "train.epochs=$epochs" "$@"

@@ -16,8 +16,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
+from mpi4py import MPI
 
 from app.exchange import Exchange, Header, Operation
+from app.tables import make_host_tables
 from app.tables.batch_kernels import BatchKernels
 from app.tables.interface import (
     HostTables,
@@ -127,6 +129,7 @@ class ShardedTables:
     def __init__(self, spec: TablesSpec, kernels: BatchKernels, owned: OwnedRows) -> None:
         self.spec = spec
         self.step = 0
+        self.update_seconds: dict[str, float] = {}  # of this rank's own rows
         self.owned = owned
         self._kernels = kernels
         self._asked: ShardedIds | None = None
@@ -142,11 +145,6 @@ class ShardedTables:
         self._learning_rates = learning_rates
         if self.owned.tables is not None:
             self.owned.tables.learning_rates = learning_rates
-
-    @property
-    def update_seconds(self) -> dict[str, float]:
-        """See `HostTables.update_seconds`; of this rank's own rows."""
-        return self.owned.tables.update_seconds if self.owned.tables is not None else {}
 
     def unique(self, ids: np.ndarray) -> ShardedIds:
         """See `HostTables.unique`; this rank's alone."""
@@ -177,6 +175,8 @@ class ShardedTables:
         header = self.owned.exchange.start(Operation.UPDATE, scale=gradients.scale)
         self.owned.update(header, deep_sums, wide_sums)
         self.step += 1
+        if self.owned.tables is not None:
+            self.update_seconds = self.owned.tables.update_seconds
 
     def state(self) -> dict[str, TableState]:
         """The touched rows that this rank owns, by table name."""
@@ -193,7 +193,7 @@ class ShardedTables:
         with self.owned.loading(step) as write:
             yield write
 
-    def load_state(self, state: Mapping[str, TableState], step: int) -> None:
+    def load_state(self, state: Mapping[str, TableSnapshot], step: int) -> None:
         """See `HostTables.load_state`; rows of other owners are passed over."""
         check_state(state, self.spec)
         with self.loading(step) as write:
@@ -203,6 +203,12 @@ class ShardedTables:
         header = self.owned.exchange.start(operation, unique.counts)
         self.owned.ask(header, unique.values, unique.counts)
         self._asked = unique
+
+
+def make_owned_rows(backend: str, spec: TablesSpec, world: MPI.Comm, num_owners: int, num_threads: int) -> OwnedRows:
+    """This rank's share of the rows, in tables of a backend; the first `num_owners` ranks of `world` own rows."""
+    own = make_host_tables(backend, owner_spec(spec), num_threads) if world.rank < num_owners else None
+    return OwnedRows(Exchange(world, num_owners, spec.embedding_dim), own)
 
 
 def rows_of_owner(state: Mapping[str, TableState], owner: int, num_owners: int) -> dict[str, TableState]:

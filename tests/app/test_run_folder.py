@@ -25,7 +25,7 @@ def start(tmp_path, tiny_config, tiny_schema):
 
     def start_run(*overrides, schema=tiny_schema, status=None, steps=()):
         config = tiny_config(*overrides)
-        run, lock = open_run(tmp_path, 0, config, schema)
+        run, lock = open_run(tmp_path, config, schema)
         for step in steps:
             save_checkpoint(run.path / "checkpoints", step, config, schema)
         if status:
@@ -201,9 +201,9 @@ def test_two_processes_cannot_train_in_one_folder(start, tmp_path):
 
 
 def test_a_run_holds_its_lock(tmp_path, tiny_config, tiny_schema):
-    _, lock = open_run(tmp_path, 0, tiny_config(), tiny_schema)
+    _, lock = open_run(tmp_path, tiny_config(), tiny_schema)
     with lock, pytest.raises(ValueError, match="another process trains in"):
-        open_run(tmp_path, 0, tiny_config(), tiny_schema)
+        open_run(tmp_path, tiny_config(), tiny_schema)
 
 
 def eval_line(step, split="valid"):
@@ -296,11 +296,11 @@ def test_resume_require_refuses_a_damaged_newest_and_offers_the_older(start, dam
 
 
 def test_two_runs_cannot_save_to_one_folder(start, tmp_path, tiny_config, tiny_schema):
-    with open_run(tmp_path, 0, tiny_config("checkpoint.dir=shared"), tiny_schema)[1]:
+    with open_run(tmp_path, tiny_config("checkpoint.dir=shared"), tiny_schema)[1]:
         (tmp_path / "elsewhere").mkdir()
         config = tiny_config("checkpoint.dir=../shared")
         with pytest.raises(ValueError, match=r"another process trains in .*shared; .* another checkpoint\.dir"):
-            open_run(tmp_path / "elsewhere", 0, config, tiny_schema)
+            open_run(tmp_path / "elsewhere", config, tiny_schema)
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 

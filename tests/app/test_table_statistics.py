@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from app.table_statistics import SAMPLED_ROWS, table_statistics
+from app.table_statistics import SAMPLED_ROWS, merged, table_statistics
 from app.tables.interface import TableState
 
 
@@ -27,3 +27,12 @@ def test_of_many_rows_a_sample_over_all_of_them_is_taken():
     values = np.where(np.arange(count) < count // 2, 1, 3).astype(np.float32)[:, None]
     found = table_statistics({"wide": TableState(np.arange(count), {"rows": values})}, count)
     assert found["wide_row_norm"] == pytest.approx(np.sqrt(5), rel=1e-3)
+
+
+def test_parts_merge_into_the_statistics_of_all_rows():
+    rng = np.random.default_rng(1)
+    row_ids, rows = np.arange(90), rng.standard_normal((90, 4)).astype(np.float32)
+    whole = table_statistics({"deep": TableState(row_ids, {"rows": rows})}, 1000)
+    shards = [table_statistics({"deep": TableState(row_ids[i::4], {"rows": rows[i::4]})}, 1000) for i in range(4)]
+    assert merged([*shards, table_statistics({}, 1000)]) == pytest.approx(whole)
+    assert merged([whole]) is whole

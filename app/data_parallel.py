@@ -1,0 +1,184 @@
+"""The tower on several ranks: each computes its slice of the batch, the gradients are summed over the ranks.
+
+On a CPU the step's graph is cut in two, forward and backward before, the dense optimizers after the sum, which MPI
+carries between them as one flat array. On Ascend and GPU the sum is MindSpore's AllReduce (HCCL, NCCL) inside the one
+graph; no such device was at hand, so that part was never run.
+
+Letters: B rows of a rank at most, P values of all dense parameters.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn, ops
+
+from app.config import LossOptions
+from app.dataset import Batch, rows_of_batch
+from app.dense_optimizers import DenseOptimizers
+from app.device_graph import ForwardBackward
+from app.not_finite import OVERFLOWED
+from app.process_group import ProcessGroup, share, together
+from app.profile import KernelProfile
+from app.tables.interface import UniqueIds
+from app.train_step import HostTablesStep, Losses, StepTables
+from app.wide_deep import WideDeep
+
+DEEP_LOSS, WIDE_LOSS, NUM_BAD = range(3)  # what stands before the gradients in the flat array
+NUM_SCALARS = 3
+
+
+class Gradients(nn.Cell):
+    """Forward and backward: what is summed over the ranks as one array, and the row gradients."""
+
+    def __init__(self, forward_backward: ForwardBackward) -> None:
+        super().__init__()
+        self.forward_backward = forward_backward
+
+    def construct(
+        self, deep_rows: Tensor, wide_rows: Tensor, numeric: Tensor, labels: Tensor, example_weights: Tensor
+    ) -> tuple:
+        """-> [3 + P], deep row gradients [B, C * D], wide row gradients [B]."""
+        (deep_loss, wide_loss), finite, row_gradients, dense_gradients = self.forward_backward(
+            deep_rows, wide_rows, numeric, labels, example_weights
+        )
+        bad = 1.0 - finite.astype(ms.float32)
+        parts: tuple[Tensor, ...] = (deep_loss.reshape(1), wide_loss.reshape(1), bad.reshape(1))
+        for gradient in dense_gradients:
+            parts = (*parts, gradient.reshape(-1))
+        return ops.concat(parts), row_gradients[0], row_gradients[1]
+
+
+class Optimizers(nn.Cell):
+    """The dense optimizers on gradients that come as one array."""
+
+    def __init__(self, optimizers: DenseOptimizers, shapes: tuple[tuple[int, ...], ...]) -> None:
+        super().__init__()
+        self.optimizers = optimizers
+        self.shapes = shapes
+        self.sizes = tuple(int(np.prod(shape)) for shape in shapes)
+
+    def construct(self, flat: Tensor) -> Tensor:
+        """`flat` [P]."""
+        gradients: tuple[Tensor, ...] = ()
+        start = 0
+        for shape, size in zip(self.shapes, self.sizes):  # noqa: B905 (the graph compiler knows no strict=)
+            gradients = (*gradients, flat[start : start + size].reshape(shape))
+            start = start + size
+        return ops.depend(flat[:1], self.optimizers(gradients))
+
+
+class SummedGraph:
+    """What `DeviceGraph` does, on a CPU, with losses, flag and dense gradients summed over the ranks.
+
+    The numeric fields' rows are rows of every rank's batch, so each rank adds its share of their L2 term.
+    """
+
+    def __init__(self, model: WideDeep, options: LossOptions, optimizers: DenseOptimizers, group: ProcessGroup) -> None:
+        shared = dataclasses.replace(options, l2_coef=options.l2_coef / group.size)
+        self.forward_backward = ForwardBackward(model, shared)
+        self._gradients = Gradients(self.forward_backward)
+        self._optimizers = Optimizers(optimizers, tuple(p.shape for p in model.named_parameters().values()))
+        self._group = group
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """See `DeviceGraph.construct`."""
+        flat, deep_gradients, wide_gradients = self._gradients(*inputs)
+        total = self._group.sum(flat.asnumpy())
+        dense = total[NUM_SCALARS:]
+        # Each rank's values may be finite and their sum not: it is, if the sum of all is.
+        finite = total[NUM_BAD] == 0 and bool(np.isfinite(np.add.reduce(total)))
+        if finite:
+            self._optimizers(Tensor(dense)).asnumpy()
+        scalars = (Tensor(float(total[DEEP_LOSS])), Tensor(float(total[WIDE_LOSS])), Tensor(finite))
+        return (*scalars, deep_gradients, wide_gradients)
+
+
+class DataParallelStep:
+    """`TrainStep` on whole batches, of which each rank takes its slice."""
+
+    def __init__(self, step: HostTablesStep, group: ProcessGroup) -> None:
+        self.seconds = step.seconds
+        self._step = step
+        self._group = group
+
+    @property
+    def tables(self) -> StepTables:
+        """See `TrainStep.tables`."""
+        return self._step.tables
+
+    def prepare(self, batch: Batch) -> UniqueIds:
+        """See `TrainStep.prepare`."""
+        return self._step.prepare(self._slice(batch))
+
+    def __call__(self, batch: Batch, unique: UniqueIds) -> Losses:
+        """See `TrainStep.__call__`."""
+        try:
+            return self._step(self._slice(batch), unique)
+        except FloatingPointError as error:  # all ranks have one here, the reason is known to some
+            raise together(FloatingPointError(self._reason(str(error), batch))) from error
+
+    def _reason(self, own: str, batch: Batch) -> str:
+        first_row = self._group.rows_of(batch.num_rows).start
+        told = self._group.gather(f"rank {self._group.rank}, whose rows begin at the batch's row {first_row}: {own}")
+        return next((reason for reason in told if OVERFLOWED not in reason), own)
+
+    def score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
+        """See `TrainStep.score`: the logits of the whole batch, on every rank."""
+        size = self._group.size
+        slices = [share(batch.num_rows, rank, size) for rank in range(size)]
+        logits = self._step.score(self._slice(batch), unique)
+        return self._group.gather_rows(logits, [part.stop - part.start for part in slices])
+
+    def profile(self, folder: Path) -> KernelProfile:
+        """See `TrainStep.profile`."""
+        return self._step.profile(folder)
+
+    def _slice(self, batch: Batch) -> Batch:
+        return rows_of_batch(batch, self._group.rows_of(batch.num_rows))
+
+
+class AllReducedGraph(nn.Cell):
+    """What `DeviceGraph` does, on Ascend or GPU, with MindSpore's AllReduce inside the graph. Never run."""
+
+    def __init__(self, model: WideDeep, options: LossOptions, optimizers: DenseOptimizers, group: ProcessGroup) -> None:
+        super().__init__()
+        shared = dataclasses.replace(options, l2_coef=options.l2_coef / group.size)
+        self.forward_backward = ForwardBackward(model, shared)
+        self.optimizers = optimizers
+        self.all_reduce = ops.AllReduce()
+
+    def construct(
+        self, deep_rows: Tensor, wide_rows: Tensor, numeric: Tensor, labels: Tensor, example_weights: Tensor
+    ) -> tuple:
+        """See `DeviceGraph.construct`."""
+        (deep_loss, wide_loss), finite, row_gradients, dense_gradients = self.forward_backward(
+            deep_rows, wide_rows, numeric, labels, example_weights
+        )
+        bad = 1.0 - finite.astype(ms.float32)
+        scalars = self.all_reduce(ops.concat((deep_loss.reshape(1), wide_loss.reshape(1), bad.reshape(1))))
+        summed: tuple[Tensor, ...] = ()
+        finite = scalars[2] == 0
+        for gradient in dense_gradients:
+            total = self.all_reduce(gradient)
+            finite = ops.logical_and(finite, self.forward_backward.all_finite(total))
+            summed = (*summed, total)
+        deep_loss = scalars[0]
+        if finite:
+            deep_loss = ops.depend(deep_loss, self.optimizers(summed))
+        return deep_loss, scalars[1], finite, row_gradients[0], row_gradients[1]
+
+
+def make_graph(
+    model: WideDeep, options: LossOptions, optimizers: DenseOptimizers, group: ProcessGroup
+) -> SummedGraph | AllReducedGraph:
+    """The step's graph of several ranks, for the selected device."""
+    if ms.get_current_device().device_target == "CPU":
+        return SummedGraph(model, options, optimizers, group)
+    from mindspore import communication
+
+    communication.init()
+    return AllReducedGraph(model, options, optimizers, group)

