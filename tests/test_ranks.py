@@ -8,9 +8,12 @@ import time
 import numpy as np
 import psutil
 import pytest
+from safetensors.numpy import load_file
 
-from app import checkpoint
+from app.checkpoint import shard_name
+from app.checkpoint_reading import open_state
 from app.manifest import read_manifest
+from app.retention import whole_checkpoints
 
 SETTINGS = ("device.threads=1", "train.batch_size=500", "checkpoint.keep_last=0")
 
@@ -74,8 +77,7 @@ def kept_files(folder):
 def same_numbers(found, expected):
     np.testing.assert_allclose(losses(found), losses(expected), rtol=0, atol=1e-5)
     assert last_auc(found) == pytest.approx(last_auc(expected), abs=2e-4)
-    _, whole = checkpoint.load(checkpoint.whole_checkpoints(expected / "device_0" / "checkpoints")[-1])
-    _, state = checkpoint.load(checkpoint.whole_checkpoints(found / "device_0" / "checkpoints")[-1])
+    whole, state = (open_state(whole_checkpoints(run / "device_0" / "checkpoints")[-1]) for run in (expected, found))
     for table, rows in whole.tables.items():
         np.testing.assert_array_equal(state.tables[table].row_ids, rows.row_ids)
 
@@ -90,11 +92,11 @@ def test_two_ranks_train_the_same_model_and_each_keeps_its_log(two_ranks, one_ra
 
 
 def test_each_owner_writes_its_shard(two_ranks):
-    newest = checkpoint.whole_checkpoints(two_ranks / "device_0" / "checkpoints")[-1]
+    newest = whole_checkpoints(two_ranks / "device_0" / "checkpoints")[-1]
     manifest = read_manifest(newest)
     assert manifest.shards == {"wide": 2, "deep": 2}
     for shard in range(2):
-        rows = checkpoint.read_arrays(newest / checkpoint.shard_name("deep", shard, 2))["row_ids"]
+        rows = load_file(newest / shard_name("deep", shard, 2))["row_ids"]
         assert rows.size
         assert (rows % 2 == shard).all()
 
@@ -135,7 +137,7 @@ def test_a_signal_to_the_launcher_ends_the_step_on_all_ranks_and_saves(start, tm
     assert "error: " not in errors
     steps = len(losses(tmp_path))
     assert len(losses(tmp_path, 1)) == steps
-    assert checkpoint.whole_checkpoints(tmp_path / "device_0" / "checkpoints")[-1].name.endswith(f"{steps:08d}")
+    assert whole_checkpoints(tmp_path / "device_0" / "checkpoints")[-1].name.endswith(f"{steps:08d}")
     assert all(map(ended, pids))
 
 
