@@ -54,6 +54,9 @@ BENCHMARKS = {
         ("--rows", "20000000", "--memory-limit", "4GiB", "--rounds", "1"),
         None,
     ),
+    "checkpoint": Benchmark(
+        "Checkpoints", "benchmarks.checkpoint", (), ("--size", "0.1", "--rounds", "1", "--batch", "500")
+    ),
     "fbgemm": Benchmark("FBGEMM's tables", "benchmarks.peers.fbgemm_tables", (), ("--quick",)),
 }
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from app import device
 from app.config import Config, ModelOptions, TrainOptions
@@ -25,6 +26,9 @@ from benchmarks.workload import (
     tower_widths,
 )
 from data_prep.schema import FORMAT_VERSION, CategoricalField, NumericField, Schema
+
+if TYPE_CHECKING:
+    from app import assemble  # imports MindSpore: after the environment is prepared
 
 BACKENDS: dict[str, Backend] = {"native": "native", "stock": "stock"}
 
@@ -57,11 +61,23 @@ def make_schema(workload: Workload) -> Schema:
     )
 
 
+def prepare_device(workload: Workload) -> None:
+    """MindSpore on the CPU, as the workload has it."""
+    options = DeviceOptions("CPU", workload.threads, workload.precision)
+    device.prepare_environment(options)
+    device.select_device(options)
+
+
+def assemble_parts(workload: Workload, backend: Backend) -> assemble.Parts:
+    """All parts of the run that the workload stands for."""
+    from app import assemble
+
+    return assemble.assemble(make_config(workload, backend), make_schema(workload), backend)
+
+
 def training_steps(workload: Workload, backend: Backend) -> Callable[[int], Parts]:
     """The step that `make train` takes."""
-    from app.assemble import assemble
-
-    step = assemble(make_config(workload, backend), make_schema(workload), backend).step
+    step = assemble_parts(workload, backend).step
     return steps_on_prefetched_batches(step, step, workload)
 
 
@@ -88,9 +104,7 @@ def matmul_steps(workload: Workload) -> Callable[[int], Parts]:
 def main() -> None:
     """Build the contender and take steps as told."""
     kind, workload = contender_arguments(__doc__, (*BACKENDS, "matmuls"))
-    options = DeviceOptions("CPU", workload.threads, workload.precision)
-    device.prepare_environment(options)
-    device.select_device(options)
+    prepare_device(workload)
     if kind == "stock":
         leave_out_native_layers()
     if kind in BACKENDS:

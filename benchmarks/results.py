@@ -83,6 +83,11 @@ def auc_difference(results: Results) -> float:
     return abs(float(results["bfloat16_auc"]["mean_difference"]))
 
 
+def checkpoint_ratio(name: str) -> Callable[[Results], float]:
+    """One of the ratios that benchmarks.checkpoint gives."""
+    return lambda results: results["checkpoint"]["ratios"][name]
+
+
 def vocabulary_growth(results: Results) -> float:
     """Seconds of lookup and update at V = 10⁸ over those at 10⁵."""
     seconds = {entry["name"]: entry["seconds"] for entry in results["growth"]["vocabularies"]}
@@ -147,6 +152,9 @@ TARGETS = (
     Target("step bf16, best form: × PyTorch autocast", "≥", 1.2, step_ratio(BEST_FORM, "bfloat16", "pytorch")),
     Target("step bf16: share of what the matmuls alone allow", "≥", 0.7, matmul_share),
     Target("bf16 against float32: mean paired difference of AUC", "≤", 5e-4, auc_difference),
+    Target("checkpoint: save rate over that of dd conv=fsync", "≥", 0.7, checkpoint_ratio("save over dd")),
+    Target("checkpoint: load rate over that of dd iflag=direct", "≥", 0.7, checkpoint_ratio("load over dd")),
+    Target("step beside a background save over alone", "≤", 1.3, checkpoint_ratio("step beside a save over alone")),
     Target("growth, tables: time at V = 10⁸ over 10⁵", "≤", 1.5, vocabulary_growth),
     Target("growth, batch: time a row at 65,536 over 16,000", "≤", 1.1, batch_growth),
 )

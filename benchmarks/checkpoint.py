@@ -1,0 +1,201 @@
+"""Checkpoints beside `dd` on the same disk, and what one costs the training that goes on beside it.
+
+    python -m benchmarks.checkpoint                     2 GB of tables, a quarter of an hour
+    python -m benchmarks.checkpoint --size 0.2 --rounds 2
+
+In each round, in turn: `dd` writes (bs=16M conv=fsync), a checkpoint is written with nothing beside it, `dd` reads
+(bs=16M iflag=direct), the checkpoint is loaded into empty tables. Nothing of it comes from the page cache: checkpoints
+are written and read past it, and what may be there is dropped before (POSIX_FADV_DONTNEED). Then training steps, by
+turns with nothing beside them and while a checkpoint is written in the background. Ratios are of medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.checkpoint import CheckpointOptions
+from app.checkpoint_writer import CheckpointWriter
+from app.manifest import Manifest
+from benchmarks.mindspore_contender import assemble_parts, prepare_device
+from benchmarks.timing import machine
+from benchmarks.workload import Workload, steps_on_prefetched_batches
+
+GIGABYTE = 10**9
+ROW_BYTES = 4 * 3 * 81  # D 80: row and two moments, deep and wide
+VOCABULARY_OVER_ROWS = 1.1
+DD_BLOCK = 16 << 20
+
+
+def measure(size: float, rounds: int, folder: Path, workload: Workload) -> dict[str, Any]:
+    """Seconds of each contender, by round, and the ratios."""
+    num_rows = int(size * GIGABYTE / ROW_BYTES)
+    workload = replace(workload, vocabulary_size=int(VOCABULARY_OVER_ROWS * num_rows))
+    prepare_device(workload)
+    parts = assemble_parts(workload, "native")
+    take_steps = steps_on_prefetched_batches(parts.step, parts.step, workload)
+    take_steps(2)  # compiles
+    touch_rows(parts.step.tables, num_rows)
+    disk = measure_disk(parts, folder, rounds)
+    report_disk(disk)
+    steps = measure_steps(parts, folder, take_steps, rounds)
+    report_steps(steps)
+    return {"disk": disk, "steps": steps, "ratios": {**disk["ratios"], **steps["ratios"]}}
+
+
+def touch_rows(tables: Any, num_rows: int) -> None:
+    """Give rows spread over the vocabulary a slot, in random order."""
+    rng = np.random.default_rng(0)
+    row_ids = rng.permutation(tables.spec.vocabulary_size)[:num_rows]
+    for start in range(0, num_rows, 100_000):
+        tables.touch(np.ascontiguousarray(row_ids[start : start + 100_000]))
+
+
+def measure_disk(parts: Any, folder: Path, rounds: int) -> dict[str, Any]:
+    """Seconds and bytes of saving and loading, alone, and of `dd`."""
+    writer = make_writer(folder)
+    path, dd_file = folder / "step-00000001", folder / "dd.bin"
+
+    def save() -> None:
+        dense, snapshot = parts.snapshot(changed_only=False)
+        writer.start(dense, snapshot, make_manifest(), throttled=False).result()
+
+    def load() -> None:
+        parts.restore(path)
+
+    save()  # its size is dd's
+    num_blocks = -(-sum(file.stat().st_size for file in path.iterdir()) // DD_BLOCK)
+    read_words, write_words = (f"if={dd_file}", "of=/dev/null", "iflag=direct"), ("if=/dev/zero", f"of={dd_file}")
+    contenders: dict[str, Callable[[], None]] = {
+        "dd writes": lambda: dd(*write_words, "conv=fsync", f"count={num_blocks}"),
+        "save": save,
+        "dd reads": lambda: dd(*read_words),
+        "load": load,
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for number in range(rounds + 1):  # the first round warms up
+        for name, run in contenders.items():
+            if name == "dd writes":
+                dd_file.unlink(missing_ok=True)
+            drop_from_cache([dd_file, *path.iterdir()])
+            elapsed = seconds_of(run)
+            if number:
+                seconds[name].append(elapsed)
+    dd_file.unlink()
+    num_bytes = sum(file.stat().st_size for file in path.iterdir())
+    writer.close()
+    rates = {
+        name: (num_blocks * DD_BLOCK if name.startswith("dd") else num_bytes) / float(np.median(values)) / GIGABYTE
+        for name, values in seconds.items()
+    }
+    ratios = {"save over dd": rates["save"] / rates["dd writes"], "load over dd": rates["load"] / rates["dd reads"]}
+    return {"bytes": num_bytes, "seconds": seconds, "gigabytes_per_second": rates, "ratios": ratios}
+
+
+def measure_steps(parts: Any, folder: Path, take_steps: Callable[[int], object], rounds: int) -> dict[str, Any]:
+    """Seconds of each step, alone and beside a checkpoint, and how long the training stands while one begins."""
+    writer = make_writer(folder)
+    alone, beside, pauses, saves = [], [], [], []
+    for _ in range(rounds):
+        alone += [seconds_of(lambda: take_steps(1)) for _ in range(4)]
+        start = time.perf_counter()
+        dense, snapshot = parts.snapshot(changed_only=False)
+        writing = writer.start(dense, snapshot, make_manifest(), throttled=True)
+        pauses.append(time.perf_counter() - start)
+        while not writing.is_done():
+            beside.append(seconds_of(lambda: take_steps(1)))
+        saves.append(writing.result().seconds)
+    writer.close()
+    slowdown = float(np.median(beside) / np.median(alone))
+    return {
+        "alone": alone,
+        "beside": beside,
+        "pauses": pauses,
+        "worked_seconds": saves,
+        "ratios": {"step beside a save over alone": slowdown},
+    }
+
+
+def make_writer(folder: Path) -> CheckpointWriter:
+    """A writer of full checkpoints into `folder`."""
+    return CheckpointWriter(folder, CheckpointOptions(keep_last=1), "auc")
+
+
+def make_manifest() -> Manifest:
+    """That of a checkpoint that nothing else is asked of."""
+    return Manifest(1, 1, 1, {}, "", {}, {})
+
+
+def dd(*words: str) -> None:
+    """Run `dd`."""
+    subprocess.run(["dd", f"bs={DD_BLOCK}", *words], check=True, capture_output=True)
+
+
+def drop_from_cache(paths: list[Path]) -> None:
+    """Take what was written of files out of the page cache."""
+    for path in paths:
+        if path.is_file():
+            descriptor = os.open(path, os.O_RDONLY)
+            os.fsync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
+
+
+def seconds_of(function: Callable[[], object]) -> float:
+    """What one call takes."""
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def report_disk(disk: dict[str, Any]) -> None:
+    """Print rates with their spread."""
+    print(f"\n== {disk['bytes'] / GIGABYTE:.2f} GB, nothing beside it")
+    for name, rate in disk["gigabytes_per_second"].items():
+        lower, upper = np.quantile(disk["seconds"][name], [0.25, 0.75])
+        print(f"{name:10} {rate:6.2f} GB/s   {np.median(disk['seconds'][name]):6.2f} s [{lower:.2f} … {upper:.2f}]")
+    for name, ratio in disk["ratios"].items():
+        print(f"{name:14} {ratio:5.2f}")
+
+
+def report_steps(steps: dict[str, Any]) -> None:
+    """Print the median step alone and beside a save."""
+    print("\n== training steps")
+    for name in ("alone", "beside"):
+        lower, median, upper = np.quantile(steps[name], [0.25, 0.5, 0.75])
+        print(f"{name:7} {1e3 * median:8.1f} ms [{1e3 * lower:.1f} … {1e3 * upper:.1f}], {len(steps[name])} steps")
+    print(f"the training stands for {1e3 * float(np.median(steps['pauses'])):.0f} ms while a save begins")
+    print(f"step beside a save over alone {steps['ratios']['step beside a save over alone']:.2f}")
+
+
+def main() -> None:
+    """Measure; the last line is JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", type=float, default=2.0, help="of the tables in GB (2)")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--batch", type=int, default=16_000)
+    parser.add_argument("--folder", type=Path, help="on the disk to measure (a new one here)")
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="checkpoint-benchmark-", dir=options.folder or Path.cwd()))
+    load = os.getloadavg()[0]
+    try:
+        result = measure(options.size, options.rounds, folder, Workload(batch_size=options.batch))
+    finally:
+        shutil.rmtree(folder)
+    arguments = {"size": options.size, "rounds": options.rounds, "batch": options.batch}
+    print(json.dumps({"machine": machine(), "arguments": arguments, "load_before": load, **result}))
+
+
+if __name__ == "__main__":
+    main()
