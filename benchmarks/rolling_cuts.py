@@ -1,0 +1,64 @@
+"""Rolling cuts of a log: train on what came before, test on the tenth that came next.
+
+Cut k tests the tenth k (0 … 9) with a model of all rows before it. Its settings are chosen without them: by models of
+the rows before the tenth k - 1, judged on that tenth.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from data_prep.options import PrepareOptions
+from data_prep.prepare import prepare
+from data_prep.schema import SCHEMA_FILE
+
+TENTHS = 10
+CUTS = (5, 6, 7, 8, 9)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Cut k of a log of `lines` lines; its prepared folders are made in `folder` when they are first asked for."""
+
+    log: Path
+    lines: int
+    k: int
+    folder: Path
+
+    def choosing(self, options: PrepareOptions) -> Path:
+        """Prepared: train is all before the tenth k - 1, valid that tenth, test nothing."""
+        return self._prepared("choosing", options, self._tenth(self.k - 1), self._tenth(self.k), self._tenth(self.k))
+
+    def testing(self, options: PrepareOptions) -> Path:
+        """Prepared: train is all before the tenth k, valid nothing, test that tenth."""
+        return self._prepared("testing", options, self._tenth(self.k), self._tenth(self.k), self._tenth(self.k + 1))
+
+    def _tenth(self, tenth: int) -> int:
+        return self.lines * tenth // TENTHS
+
+    def _prepared(self, name: str, options: PrepareOptions, train_end: int, valid_end: int, end: int) -> Path:
+        output = self.folder / f"cut-{self.k}" / f"{name}-min{options.min_count}"
+        if not (output / SCHEMA_FILE).is_file():
+            output.parent.mkdir(parents=True, exist_ok=True)
+            part = output.with_name(f"{output.name}.txt")
+            with self.log.open("rb") as log, part.open("wb") as lines:
+                lines.writelines(itertools.islice(log, end))
+            fractions = (train_end / end, (valid_end - train_end) / end, (end - valid_end) / end)
+            prepare(part, output, _chronological(options, *fractions))
+            part.unlink()
+        return output
+
+
+def _chronological(options: PrepareOptions, train: float, valid: float, test: float) -> PrepareOptions:
+    return replace(
+        options, split="chronological", train_fraction=train, valid_fraction=valid, test_fraction=test, workers=1
+    )
+
+
+def make_cuts(log: Path, folder: Path, ks: tuple[int, ...] = CUTS) -> list[Cut]:
+    """The cuts of a log."""
+    with log.open("rb") as file:
+        lines = sum(1 for _ in file)
+    return [Cut(log, lines, k, folder) for k in ks]
