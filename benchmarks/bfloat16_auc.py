@@ -9,43 +9,30 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.commands import PROJECT, run_command
 from benchmarks.timing import machine
 
-PROJECT = Path(__file__).parents[1]
 CONFIG = PROJECT / "configs" / "demo.yaml"
 PRECISIONS = ("float32", "bfloat16")
-
-
-def command(*arguments: str, folder: Path) -> None:
-    """Run one of the project's commands in `folder`; what it says is shown where it fails."""
-    environment = os.environ | {"PYTHONPATH": str(PROJECT)}
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", *arguments], cwd=folder, capture_output=True, text=True, env=environment
-    )
-    if done.returncode:
-        raise SystemExit(f"python -m {' '.join(arguments)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
 
 
 def auc(folder: Path, seed: int, precision: str) -> float:
     """Train one epoch and judge it on the test rows."""
     settings = (f"train.seed={seed}", f"device.precision={precision}", "train.resume=never")
-    command("app", "train", "--config", str(CONFIG), "--dataset", "prepared", *settings, folder=folder)
-    command("app", "evaluate", folder=folder)
+    run_command("app", "train", "--config", str(CONFIG), "--dataset", "prepared", *settings, folder=folder)
+    run_command("app", "evaluate", folder=folder)
     line = (folder / "device_0" / "eval.log").read_text(encoding="utf-8").splitlines()[-1]
     return float(line.partition("auc is ")[2].partition(",")[0])
 
 
 def measure(folder: Path, rows: int, seeds: int) -> list[dict[str, float]]:
     """The AUC of each pair, printed as it comes."""
-    command("data_prep", "synthesize", "rows.txt", "--rows", str(rows), folder=folder)
-    command("data_prep", "prepare", "rows.txt", "prepared", "--config", str(CONFIG), folder=folder)
+    run_command("data_prep", "synthesize", "rows.txt", "--rows", str(rows), folder=folder)
+    run_command("data_prep", "prepare", "rows.txt", "prepared", "--config", str(CONFIG), folder=folder)
     pairs = []
     for seed in range(1, seeds + 1):
         pair = {precision: auc(folder, seed, precision) for precision in PRECISIONS}

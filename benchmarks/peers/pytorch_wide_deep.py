@@ -68,6 +68,22 @@ class Tower(nn.Module):
 
 
 @dataclass(frozen=True)
+class PeerSettings:
+    """What is tuned of the peer; the defaults are the project's own.
+
+    `whole_table` trains both tables by `torch.optim.Adam` over all rows with weight decay (what BARS's Wide&Deep does),
+    where the default is SparseAdam and Adagrad; `wide_l2_coef` is the wide table's decay then.
+    """
+
+    learning_rate: float = AdamOptions().learning_rate
+    l2_coef: float = LossOptions().l2_coef
+    wide_learning_rate: float = FtrlOptions().learning_rate
+    wide_initial_accumulator: float = FtrlOptions().initial_accumulator
+    whole_table: bool = False
+    wide_l2_coef: float = 0.0
+
+
+@dataclass(frozen=True)
 class Prepared:
     """A batch as the step takes it: `unique` [U] and `inverse` [B, F] int64, `weights` [B, F] if unfolded."""
 
@@ -81,8 +97,15 @@ class Prepared:
 class PyTorchStep:
     """Tables, tower, optimizers, and the step over them."""
 
-    def __init__(self, workload: Workload, num_fields: int = NUM_FIELDS, num_numeric: int = NUM_NUMERIC) -> None:
-        self.l2_coef = LossOptions().l2_coef
+    def __init__(
+        self,
+        workload: Workload,
+        num_fields: int = NUM_FIELDS,
+        num_numeric: int = NUM_NUMERIC,
+        settings: PeerSettings | None = None,
+    ) -> None:
+        self.settings = settings or PeerSettings()
+        self.l2_coef = self.settings.l2_coef
         self.fold_numeric = workload.fold_numeric
         self.bfloat16 = workload.precision == "bfloat16"
         num_folded = num_numeric if workload.fold_numeric else 0
@@ -96,17 +119,22 @@ class PyTorchStep:
         self.seconds = {"lookup": 0.0, "tower": 0.0, "update": 0.0}
 
     def _make_optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
-        adam, ftrl = AdamOptions(), FtrlOptions()
-        betas = (adam.beta1, adam.beta2)
-        return (
-            torch.optim.SparseAdam([self.deep], adam.learning_rate, betas, adam.epsilon),
-            torch.optim.Adagrad(
-                [self.wide, self.bias, self.numeric_weight],
-                ftrl.learning_rate,
-                initial_accumulator_value=ftrl.initial_accumulator,
-            ),
-            torch.optim.Adam(self.tower.parameters(), adam.learning_rate, betas, adam.epsilon, fused=True),
+        settings, wide_head = self.settings, [self.bias, self.numeric_weight]
+        rate, betas, epsilon = settings.learning_rate, (AdamOptions().beta1, AdamOptions().beta2), AdamOptions().epsilon
+        tower = torch.optim.Adam(self.tower.parameters(), rate, betas, epsilon, fused=True)
+        if settings.whole_table:
+            tables = [
+                {"params": [self.deep], "weight_decay": settings.l2_coef},
+                {"params": [self.wide], "weight_decay": settings.wide_l2_coef},
+                {"params": wide_head},
+            ]
+            return torch.optim.Adam(tables, rate, betas, epsilon, fused=True), tower
+        adagrad = torch.optim.Adagrad(
+            [self.wide, *wide_head],
+            settings.wide_learning_rate,
+            initial_accumulator_value=settings.wide_initial_accumulator,
         )
+        return torch.optim.SparseAdam([self.deep], rate, betas, epsilon), adagrad, tower
 
     def prepare(self, batch: Batch) -> Prepared:
         """What can be made of a batch before its step."""
@@ -138,9 +166,10 @@ class PyTorchStep:
         computed = time.perf_counter()
         with torch.no_grad():
             squared_norm = torch.linalg.vector_norm(deep_rows).square()
-            deep_rows.grad.add_(deep_rows, alpha=self.l2_coef)
-        self.deep.grad = _coalesced(batch.unique, deep_rows.grad, self.deep)
-        self.wide.grad = _coalesced(batch.unique, wide_rows.grad, self.wide)
+            if not self.settings.whole_table:
+                deep_rows.grad.add_(deep_rows, alpha=self.l2_coef)
+        self.deep.grad = self.table_gradient(batch.unique, deep_rows.grad, self.deep)
+        self.wide.grad = self.table_gradient(batch.unique, wide_rows.grad, self.wide)
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -148,6 +177,21 @@ class PyTorchStep:
         self.seconds["tower"] += computed - looked_up
         self.seconds["update"] += time.perf_counter() - computed
         return float(loss.detach()) + 0.5 * self.l2_coef * float(squared_norm)
+
+    @torch.no_grad()
+    def score(self, batch: Prepared) -> np.ndarray:
+        """The logits [B] of a batch."""
+        deep, wide = self.expand(
+            self.deep.index_select(0, batch.unique), self.wide.index_select(0, batch.unique), batch
+        )
+        logits: np.ndarray = self.logits(deep, wide, batch).numpy()
+        return logits
+
+    def table_gradient(self, unique: Tensor, gradient: Tensor, table: Tensor) -> Tensor:
+        """The gradient of a whole table from that of its unique rows, whose ids ascend."""
+        if self.settings.whole_table:
+            return torch.zeros_like(table).index_copy_(0, unique, gradient)
+        return torch.sparse_coo_tensor(unique[None], gradient, table.shape, is_coalesced=True, check_invariants=False)
 
     def expand(self, deep_rows: Tensor, wide_rows: Tensor, batch: Prepared) -> tuple[Tensor, Tensor]:
         """Unique rows [U, D] and [U, 1] -> those of the batch, [B, F * D] and, summed over fields, [B]."""
@@ -175,11 +219,6 @@ class PyTorchStep:
         if self.fold_numeric:
             return 0.5 * self.l2_coef * self.tower.numeric_rows.square().sum()
         return 0.0
-
-
-def _coalesced(unique: Tensor, gradient: Tensor, table: Tensor) -> Tensor:
-    """The gradient of a whole table from that of its unique rows, whose ids ascend."""
-    return torch.sparse_coo_tensor(unique[None], gradient, table.shape, is_coalesced=True, check_invariants=False)
 
 
 def main() -> None:

@@ -1,0 +1,99 @@
+"""The project's own commands, run as a user runs them, and what their runs left behind.
+
+python -m benchmarks.commands       is the process of a `CommandServer`: commands come by stdin, one JSON line each
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+PROJECT = Path(__file__).parents[1]
+ENVIRONMENT = {"PYTHONPATH": str(PROJECT)}
+SHOWN = 2000  # characters of what a failed command said
+
+
+def run_command(*arguments: str, folder: Path) -> str:
+    """Run `python -m …` in `folder` and return what it printed; what it says is shown where it fails."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env=os.environ | ENVIRONMENT,
+    )
+    if done.returncode:
+        raise SystemExit(f"python -m {' '.join(arguments)} ended with {done.returncode}:\n{done.stderr[-SHOWN:]}")
+    return done.stdout
+
+
+class CommandServer:
+    """Runs commands of the project one after another in one process, which imports MindSpore only once.
+
+    Start it in a `with` block. What the commands say goes to `log_path`.
+    """
+
+    def __init__(self, log_path: Path) -> None:
+        self._log_path = log_path
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> CommandServer:
+        with self._log_path.open("w", encoding="utf-8") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "benchmarks.commands"],
+                env=os.environ | ENVIRONMENT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._process is not None
+        self._process.kill()  # no command is running, or the one that is will not be waited for
+        self._process.wait()
+
+    def run(self, module: str, *arguments: str, folder: Path) -> None:
+        """`python -m MODULE …` in `folder`. Raises SystemExit with what it said where it fails."""
+        assert self._process is not None and self._process.stdin is not None and self._process.stdout is not None
+        job = {"module": module, "arguments": arguments, "folder": str(folder)}
+        self._process.stdin.write(json.dumps(job) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if answer != "0\n":
+            said = self._log_path.read_text(encoding="utf-8", errors="replace")[-SHOWN:]
+            raise SystemExit(
+                f"python -m {module} {' '.join(arguments)} ended with {answer.strip() or 'no answer'}:\n{said}"
+            )
+
+
+def serve() -> None:
+    """The server's side: answer each line of stdin with the exit status of its command."""
+    from app.__main__ import main as app_main
+    from benchmarks.score_rows import main as score_rows_main
+
+    mains = {"app": app_main, "benchmarks.score_rows": score_rows_main}
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what commands print must not answer for us
+    for line in sys.stdin:
+        job = json.loads(line)
+        os.chdir(job["folder"])
+        print(mains[job["module"]](job["arguments"]), file=answers, flush=True)
+
+
+def validations(run: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl that judge the split `valid`, in the order written."""
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [line for line in map(json.loads, lines) if line.get("split") == "valid"]
+
+
+if __name__ == "__main__":
+    serve()

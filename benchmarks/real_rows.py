@@ -1,0 +1,150 @@
+"""Is Wide&Deep better than logistic regression, and than PyTorch's Wide&Deep, on real rows?
+
+    CRITEO_ROWS=FOLDER python -m benchmarks.real_rows [--seeds 3] [--cuts 5 6 7 8 9] [--work FOLDER]
+
+FOLDER holds train.txt, rows of the Criteo DAC log in time order (its terms allow no distribution). Five rolling cuts
+(rolling_cuts.py): cut k tests the tenth k with a model of all rows before it, and the tenth before that, alone, chooses
+each contender's setting among as many as the others have, and after how many epochs to stop. A network is
+trained anew with every seed on all rows before the test; settings are chosen with seed 1. All contenders read the
+same prepared folders. What was tried in --work is not tried again, so an interrupted comparison goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import tempfile
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.commands import CommandServer
+from benchmarks.paired_auc import Difference, Group, differences
+from benchmarks.peers.pytorch_wide_deep import PeerSettings
+from benchmarks.real_rows_contenders import (
+    PREPARE,
+    Application,
+    Choice,
+    Contender,
+    PyTorch,
+    Regression,
+    auc,
+    choose,
+    labels_of,
+)
+from benchmarks.rolling_cuts import CUTS, Cut, make_cuts
+from benchmarks.timing import machine
+
+OURS = "this project"
+REPLICATES = 2000
+
+OUR_GRID = {
+    f"rate {rate:g}, L2 {l2:g}": (
+        f"deep_optimizer.learning_rate={rate}",
+        f"tower_optimizer.learning_rate={rate}",
+        f"loss.l2_coef={l2}",
+    )
+    for rate in (2e-3, 3e-3)
+    for l2 in (1e-2, 2e-2)
+}
+# SparseAdam's L2 reaches the rows of a batch only, so it is best with less.
+LAZY_GRID = {
+    f"rate {rate:g}, L2 {l2:g}": PeerSettings(rate, l2, wide_learning_rate=0.05, wide_initial_accumulator=1e-6)
+    for rate in (5e-4, 1e-3)
+    for l2 in (1e-3, 1e-2)
+}
+WHOLE_GRID = {
+    f"rate {rate:g}, L2 {l2:g}": PeerSettings(rate, l2, whole_table=True, wide_l2_coef=5e-4)
+    for rate in (2e-3, 3e-3)
+    for l2 in (1e-2, 2e-2)
+}
+
+
+def make_contenders(commands: CommandServer, work: Path) -> list[Contender]:
+    """This project first, then its peers; each has four settings."""
+    return [
+        Application(OURS, OUR_GRID, commands, work),
+        Regression(),
+        PyTorch("PyTorch, SparseAdam and Adagrad", LAZY_GRID),
+        PyTorch("PyTorch, Adam and L2 on whole tables", WHOLE_GRID),
+    ]
+
+
+def compare(cuts: list[Cut], contenders: list[Contender], seeds: int, memory: Path) -> list[Group]:
+    """Scores of every contender on the test tenth of every cut, with the settings that the tenth before chose."""
+    groups = []
+    for cut in cuts:
+        labels = labels_of(cut.testing(PREPARE), "test")
+        scores = {}
+        for contender in contenders:
+            choice = choose(contender, cut, memory)
+            scores[contender.name] = np.array(list(_all_scores(contender, cut, choice, seeds, memory)))
+            print(_line(cut, contender, choice, scores[contender.name], labels), flush=True)
+        groups.append(Group(labels, scores))
+    return groups
+
+
+def _all_scores(contender: Contender, cut: Cut, choice: Choice, seeds: int, memory: Path) -> Iterable[np.ndarray]:
+    for seed in range(1, 2 if isinstance(contender, Regression) else seeds + 1):
+        path = memory / f"{contender.name}, cut {cut.k}, {choice.setting}, {choice.epochs} epochs, seed {seed}.npy"
+        if not path.is_file():
+            np.save(path, contender.test_scores(cut, choice.setting, choice.epochs, seed))
+        yield np.load(path)
+
+
+def _line(cut: Cut, contender: Contender, choice: Choice, scores: np.ndarray, labels: np.ndarray) -> str:
+    aucs = [auc(of_seed, labels) for of_seed in scores]
+    best = choice.tried[choice.setting][choice.epochs - 1]
+    return (
+        f"cut {cut.k}  {contender.name:37} {choice.setting}, {choice.epochs} epochs (valid {best:.4f}): "
+        f"test {np.mean(aucs):.4f}  [{min(aucs):.4f} … {max(aucs):.4f}]"
+    )
+
+
+def verdict(peer: str, found: Difference) -> str:
+    """One line for people."""
+    rows, clusters = (f"{low:+.4f} … {high:+.4f}" for low, high in (found.rows_interval, found.clusters_interval))
+    cuts = " ".join(f"{value:+.4f}" for value in found.of_groups)
+    return f"above {peer}: {found.mean:+.4f}   rows drawn anew {rows}; cuts as well {clusters}   by cut {cuts}"
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--cuts", type=int, nargs="+", choices=range(2, 10), default=list(CUTS))
+    parser.add_argument("--work", type=Path, help="prepared folders and what was tried; default: a new one, removed")
+    options = parser.parse_args()
+    if "CRITEO_ROWS" not in os.environ:
+        parser.error("CRITEO_ROWS names no folder with real Criteo rows (train.txt)")
+    return options
+
+
+def main() -> None:
+    """Compare, and end with one JSON line."""
+    options = parse_arguments()
+    with ExitStack() as stack:
+        work = options.work or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        memory = work.resolve() / "tried"
+        memory.mkdir(parents=True, exist_ok=True)
+        commands = stack.enter_context(CommandServer(memory / "commands.log"))
+        contenders = make_contenders(commands, work.resolve())
+        cuts = make_cuts(Path(os.environ["CRITEO_ROWS"]) / "train.txt", work.resolve(), tuple(options.cuts))
+        groups = compare(cuts, contenders, options.seeds, memory)
+        tried = {c.name: {cut.k: dataclasses.asdict(choose(c, cut, memory)) for cut in cuts} for c in contenders}
+    peers = tuple(contender.name for contender in contenders[1:])
+    found = dict(zip(peers, differences(groups, OURS, peers, REPLICATES, seed=1), strict=True))
+    for peer, difference in found.items():
+        print(verdict(peer, difference))
+    arguments: dict[str, Any] = {"seeds": options.seeds, "cuts": options.cuts}
+    above = {peer: dataclasses.asdict(difference) for peer, difference in found.items()}
+    print(json.dumps({"machine": machine(), "arguments": arguments, "above": above, "chosen": tried}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""The logit that a run's model gives each row of a split, beside `python -m app evaluate`'s metrics of the same rows.
+
+python -m benchmarks.score_rows RUN OUTPUT.npy [--split test]
+
+OUTPUT.npy holds float32 [rows] in the order of the prepared folder (row_numbers-SPLIT.npy says which lines those are).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+
+from app import device
+from app.dataset import Batch
+from app.evaluate import measure, saved_config
+from app.manifest import read_manifest
+from app.metrics import Metrics
+from app.run_folder import best_of_run
+from app.tables.interface import UniqueIds
+from data_prep.schema import read_schema
+
+
+def score_rows(run: Path, split: str) -> tuple[np.ndarray, Metrics]:
+    """Logits [rows] and metrics of a split, by the run's best checkpoint, else its newest."""
+    path = best_of_run(run)
+    config, manifest = saved_config(path), read_manifest(path)
+    device.prepare_environment(config.device)
+    device.select_device(config.device)
+    from app.assemble import load_for_scoring
+
+    folder = Path(manifest.dataset)
+    schema = read_schema(folder)
+    batch_size = config.eval.batch_size or config.train.batch_size
+    scorer = load_for_scoring(path, config, schema, batch_size)
+    logits: list[np.ndarray] = []
+
+    def score(batch: Batch, unique: UniqueIds) -> np.ndarray:
+        logits.append(scorer(batch, unique).copy())
+        return logits[-1]
+
+    metrics = measure(folder, schema, split, batch_size, scorer.tables.unique, score).metrics
+    return np.concatenate(logits), metrics
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write the logits and print the metrics as one JSON line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--split", default="test")
+    options = parser.parse_args(arguments)
+    logits, metrics = score_rows(options.run, options.split)
+    np.save(options.output, logits)
+    print(json.dumps(dataclasses.asdict(metrics)))
+    return 0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""The server of the project's commands, and what is read of a run afterwards."""
+
+import json
+
+import numpy as np
+import pytest
+
+from benchmarks.commands import CommandServer, run_command, validations
+from data_prep.options import PrepareOptions
+from data_prep.prepare import prepare
+from data_prep.schema import read_schema
+from data_prep.synthetic import synthesize
+
+SMALL = ("train.batch_size=500", "model.embedding_dim=2", "model.hidden_widths=[4]", "train.epochs=2")
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    log = synthesize(folder / "log.txt", 3000, seed=1, workers=1).log_path
+    prepare(log, folder / "prepared", PrepareOptions(min_count=2, workers=1))
+    return folder / "prepared"
+
+
+def test_a_server_trains_and_scores_in_one_process(prepared, tmp_path):
+    with CommandServer(tmp_path / "log") as commands:
+        commands.run("app", "train", "--dataset", str(prepared), *SMALL, folder=tmp_path)
+        commands.run("benchmarks.score_rows", "device_0", "scores.npy", folder=tmp_path)
+        with pytest.raises(SystemExit, match=r"ended with 2(.|\n)*no prepared data in"):
+            commands.run("app", "train", "--dataset", "nowhere", folder=tmp_path)
+    assert [line["epoch"] for line in validations(tmp_path / "device_0")] == [1, 2]
+    scores = np.load(tmp_path / "scores.npy")
+    assert scores.shape == (read_schema(prepared).splits["test"].rows,)
+    assert np.isfinite(scores).all() and scores.std() > 0
+    # The metrics that score_rows says are those of `python -m app evaluate`.
+    said = next(line for line in (tmp_path / "log").read_text().splitlines() if line.startswith('{"rows"'))
+    run_command("app", "evaluate", folder=tmp_path)
+    judged = (tmp_path / "device_0" / "eval.log").read_text().splitlines()[-1]
+    assert f"auc is {json.loads(said)['auc']:.6f}" in judged
