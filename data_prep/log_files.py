@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from urllib.parse import urlsplit
 
 from data_prep.storage import FileState, file_state, files_in, is_uri, local_path, split_query
 
@@ -77,6 +78,11 @@ def _state(location: str) -> FileState:
 
 def _expand(location: str) -> list[str]:
     """The files that one input stands for."""
+    if is_uri(location) and urlsplit(location).password:
+        raise ValueError(
+            f"the URI of {_name(location)} has a password in it, which would end up in files and messages; "
+            "give it by the environment, as docs/data_format.md says"
+        )
     if file_state(location) is not None:
         return [location]
     found = files_in(location)

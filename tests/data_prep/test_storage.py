@@ -174,8 +174,12 @@ def test_a_bucket_out_of_reach_is_one_clear_line():
 
 
 def test_hdfs_without_java_says_what_it_needs():
-    try:
+    with pytest.raises(OSError, match=r"cannot read hdfs://127.0.0.1:9/train.txt: .*HADOOP_HOME") as error:
         find_log("hdfs://127.0.0.1:9/train.txt")
-    except OSError as error:
-        assert re.search(r"cannot read hdfs://127.0.0.1:9/train.txt: .*HADOOP_HOME", str(error))
-        assert "\n" not in str(error)
+    assert "\n" not in str(error.value)
+
+
+def test_a_password_in_a_uri_is_refused_and_not_shown():
+    with pytest.raises(ValueError, match="has a password in it") as error:
+        find_log("s3://key:hunter2@logs/train.txt")
+    assert "hunter2" not in str(error.value)
