@@ -78,9 +78,9 @@ train: setup  ## train, or go on with, the run in device_0: DATASET=prepared EPO
 		"$(RANK_TABLE_FILE)" $(ARGS)
 
 .PHONY: eval
-eval: setup  ## judge a run's best checkpoint: RUN=device_0 SPLIT=test CHECKPOINT= DATASET=
+eval: setup  ## judge a run's best checkpoint: RUN=device_0 SPLIT=test CHECKPOINT= DATASET= ARGS=eval.key=value
 	$(RUN_PYTHON) -m app evaluate --run "$(RUN)" --split "$(SPLIT)" $(if $(CHECKPOINT),--checkpoint "$(CHECKPOINT)") \
-		$(if $(filter command environment,$(firstword $(origin DATASET))),--dataset "$(DATASET)")
+		$(if $(filter command environment,$(firstword $(origin DATASET))),--dataset "$(DATASET)") $(ARGS)
 
 .PHONY: report
 report: setup  ## draw a run, or several over one another: RUN=device_0 ARGS="device_0.1 --output both.html"

@@ -86,11 +86,11 @@ def measure(
             if place is not None:
                 groups.add(batch.ids[:, place], logits, batch.labels)
             bar.update()
-    metrics = stream.result()
+    metrics, bins = stream.result_and_bins()
     if place is None:
-        return Measurement(metrics, stream.bins())
+        return Measurement(metrics, bins)
     found = Groups.of(groups.result(), group_field, folder, schema)
-    return Measurement(replace(metrics, grouped_auc=found.auc.weighted_mean), stream.bins(), found)
+    return Measurement(replace(metrics, grouped_auc=found.auc.weighted_mean), bins, found)
 
 
 def evaluate_checkpoint(path: Path, split: str, dataset: Path | None, config: Config | None = None) -> Evaluation:

@@ -95,8 +95,12 @@ class MetricStream:
 
     def result(self) -> Metrics:
         """The metrics of all rows so far; raises ValueError where there are none."""
-        rows, clicks, cross_entropy, predictions = self._sums
-        return metrics_of(self.bins(), rows, clicks, cross_entropy, predictions)
+        return self.result_and_bins()[0]
+
+    def result_and_bins(self) -> tuple[Metrics, Bins]:
+        """The metrics with the counted rows that they are of: to count them is most of the work."""
+        bins, (rows, clicks, cross_entropy, predictions) = self.bins(), self._sums
+        return metrics_of(bins, rows, clicks, cross_entropy, predictions), bins
 
 
 def metrics_of(bins: Bins, rows: float, clicks: float, cross_entropy: float, predictions: float) -> Metrics:

@@ -24,10 +24,9 @@ def chart(
     title: str, series: Sequence[Series], x: Axis, y: Axis, without: str, size: Size = "half", note: str = ""
 ) -> Html:
     """Lines, or the words `without` where no line has a point."""
-    drawn = [line for line in series if len(line.x)]
-    if not any(not line.reference for line in drawn):
+    if not any(len(line.x) and not line.reference for line in series):
         return absent(title, without, size)
-    return line_chart(title, drawn, x, y, size, note)
+    return line_chart(title, series, x, y, size, note)  # a run without points keeps its colour from the others
 
 
 def overlay(runs: Sequence[RunRecord], name: str, points: Sequence[Points], dots: bool = True) -> list[Series]:
@@ -36,6 +35,11 @@ def overlay(runs: Sequence[RunRecord], name: str, points: Sequence[Points], dots
         Series(label(runs, run, name), x, y, points=dots and len(x) <= FEW)
         for run, (x, y) in zip(runs, points, strict=True)
     ]
+
+
+def step_axis(runs: Sequence[RunRecord]) -> Axis:
+    """Steps, as many as the longest run took."""
+    return Axis("step", low=0, high=max([1, *(run.steps for run in runs)]))
 
 
 def label(runs: Sequence[RunRecord], run: RunRecord, name: str, also: bool = False) -> str:

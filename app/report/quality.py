@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from app.report.parts import absent, chart, label, means, overlay
+from app.report.parts import absent, chart, label, means, overlay, step_axis
 from app.run_record import RunRecord
 from data_prep.axes import Axis, number_text
 from data_prep.charts import Density, Html, Series, histogram
 from data_prep.html_page import grid, section, share, table
 
-STEP = Axis("step", low=0)
 NOT_EVALUATED = "No evaluation yet: one follows each epoch, and every eval.every_steps steps."
 METRICS = {
     "auc": "AUC",
@@ -31,11 +30,11 @@ def learning_section(runs: Sequence[RunRecord]) -> Html:
         (x, y), every = means(run.wide_losses)
         name = "training" if every == 1 else f"training, mean of {every:,} steps"
         series.append(Series(label(runs, run, name), x, y))
-    if len(runs) == 1:  # of several, the next section has them
+    if len(runs) == 1 and runs[0].points("log_loss", "valid")[0]:  # of several, the next section has them
         series.append(Series("valid", *runs[0].points("log_loss", "valid"), points=True))
     without = "No step was logged yet: loss.log is empty."
     title = "Loss" if len(runs) == 1 else "Loss of training"
-    losses = chart(title, series, STEP, Axis("cross-entropy"), without, "wide", _loss_note(runs))
+    losses = chart(title, series, step_axis(runs), Axis("cross-entropy"), without, "wide", _loss_note(runs))
     return section("Learning", losses, grid(*_learning_rates(runs)))
 
 
@@ -48,25 +47,19 @@ def _loss_note(runs: Sequence[RunRecord]) -> str:
 
 
 def _learning_rates(runs: Sequence[RunRecord]) -> list[Html]:
-    """A chart for each optimizer whose rate was logged; constant rates in words."""
+    """A chart for each optimizer whose rate changed; constant rates in words."""
     keys = list(dict.fromkeys(key for run in runs for key in run.keys("learning_rate")))
-    if not keys:
-        rates = "; ".join(f"{label(runs, run, '')} {_constant_rates(run)}".strip() for run in runs)
+    if all(len(set(run.points(key)[1])) <= 1 for run in runs for key in keys):
+        only = f"{runs[0].name}: " if len(runs) == 1 else ""
+        rates = "; ".join(f"{run.name}: {_constant_rates(run)}" for run in runs).removeprefix(only)
         return [absent("Learning rates", f"Constant: {rates}.", "wide")]
     names = {key: key.removesuffix("learning_rate").replace("_", " ").strip() or "all" for key in keys}
+    rate = Axis("rate", low=0)
     if len(runs) == 1:
         series = [Series(names[key], *runs[0].points(key)) for key in keys]
-        return [chart("Learning rates", series, STEP, Axis("rate", low=0), "", "wide")]
-    return [
-        chart(
-            f"Learning rate: {names[key]}",
-            overlay(runs, key, [run.points(key) for run in runs], dots=False),
-            STEP,
-            Axis("rate", low=0),
-            "",
-        )
-        for key in keys
-    ]
+        return [chart("Learning rates", series, step_axis(runs), rate, "", "wide")]
+    lines = {key: overlay(runs, key, [run.points(key) for run in runs], dots=False) for key in keys}
+    return [chart(f"Learning rate: {names[key]}", lines[key], step_axis(runs), rate, "") for key in keys]
 
 
 def _constant_rates(run: RunRecord) -> str:
@@ -91,7 +84,7 @@ def metrics_section(runs: Sequence[RunRecord]) -> Html:
             series.append(Series(words, [0, max(steps)], [value, value], reference=True))
         lacking = [line.name for line in series if not line.x]
         note = f"Not there of {', '.join(lacking)}." if lacking else ""
-        charts.append(chart(f"{name} on valid", series, STEP, Axis(name), NOT_EVALUATED, note=note))
+        charts.append(chart(f"{name} on valid", series, step_axis(runs), Axis(name), NOT_EVALUATED, note=note))
     if not any(run.points("auc", "valid")[0] or run.points("log_loss", "valid")[0] for run in runs):
         return section("Metrics over steps", note=NOT_EVALUATED)
     return section("Metrics over steps", grid(*charts))
@@ -129,6 +122,8 @@ def _judged(runs: Sequence[RunRecord], shown: Sequence[tuple[RunRecord, dict[str
 
 
 def _value_and_interval(content: dict[str, Any], key: str) -> tuple[str, str]:
+    if key == "grouped_auc" and not content["groups"]:
+        return "–", "–"
     value, interval = content["metrics"].get(key), content["intervals"].get(key)
     within = f"{interval[0]:.5f} … {interval[1]:.5f}" if interval else "–"
     return ("undefined" if value is None else f"{value:.5f}"), within
@@ -157,7 +152,7 @@ def _precision_recall(runs: Sequence[RunRecord], shown: Sequence[tuple[RunRecord
         for run, content in drawn
     ]
     rates = sorted({round(content["metrics"]["click_rate"], 4) for _, content in drawn})
-    series += [Series("by chance", [0, 1], [rate, rate], reference=True) for rate in rates]
+    series += [Series(f"by chance ({rate:.2%})", [0, 1], [rate, rate], reference=True) for rate in rates]
     x, y = Axis("recall: of the clicks found", "percent", low=0, high=1), Axis("precision", "percent", low=0, high=1)
     return chart("Precision and recall", series, x, y, "The rows have one class only.")
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app.profile import PROFILED_STEPS
-from app.report.parts import absent, chart, label, overlay
+from app.report.parts import absent, chart, label, overlay, step_axis
 from app.run_record import Points, RunRecord
 from data_prep.axes import Axis
 from data_prep.charts import Bars, Html, Series, bar_chart
 from data_prep.html_page import amount, grid, section, share, table
 
-STEP = Axis("step", low=0)
 PART = "_ms"  # how the keys of a step's parts end
 SHOWN_OPS = 15
 NOT_LOGGED = "Not logged yet: every train.log_every_steps steps."
@@ -24,14 +23,14 @@ def time_section(runs: Sequence[RunRecord]) -> Html:
     speed = chart(
         "Samples per second",
         overlay(runs, "all steps between two lines", [_speed_points(run) for run in runs], dots=False),
-        STEP,
+        step_axis(runs),
         Axis("samples/s", low=0),
         NOT_LOGGED,
     )
     memory = chart(
         "Memory of the process",
         overlay(runs, "resident", [run.points("memory_bytes") for run in runs], dots=False),
-        STEP,
+        step_axis(runs),
         Axis("", "bytes", low=0),
         NOT_LOGGED,
     )
@@ -75,7 +74,7 @@ def _over_steps(runs: Sequence[RunRecord]) -> Html:
         series = overlay(runs, "", [_part_points(run, None) for run in runs], dots=False)
     else:
         series = [Series(name, *_part_points(runs[0], name)) for name in mean_parts(runs[0])]
-    return chart("Time of a step", series, STEP, Axis("", "seconds", low=0), NOT_LOGGED)
+    return chart("Time of a step", series, step_axis(runs), Axis("", "seconds", low=0), NOT_LOGGED)
 
 
 def _speed_points(run: RunRecord) -> Points:
@@ -137,15 +136,20 @@ def ops_section(runs: Sequence[RunRecord]) -> Html:
 def tables_section(runs: Sequence[RunRecord]) -> Html:
     """How many rows were touched and how large they are, at each save."""
     unsaved = "Nothing was saved yet: a save notes it."
-    touched = overlay(runs, "touched rows", [run.points("touched_share") for run in runs])
-    figures = [
-        chart(
-            "Share of the rows that were touched", touched, STEP, Axis("of the vocabulary", "percent", low=0), unsaved
-        )
-    ]
-    for name in ("deep", "wide"):
-        norms = overlay(runs, f"{name} table", [run.points(f"{name}_row_norm") for run in runs])
-        figures.append(chart(f"Norm of a touched {name} row", norms, STEP, Axis("root mean square", low=0), unsaved))
+    share_points = [run.points("touched_share") for run in runs]
+    touched = overlay(runs, "touched rows", share_points)
     if not any(line.x for line in touched):
         return section("Tables", absent("Touched rows and norms", unsaved, "wide"))
-    return section("Tables", grid(*figures))
+    norms = [
+        Series(label(runs, run, name, also=True), *run.points(f"{name}_row_norm"), points=True)
+        for run in runs
+        for name in ("deep", "wide")
+    ]
+    of_vocabulary = Axis("of the vocabulary", "percent", low=0, high=1)
+    return section(
+        "Tables",
+        grid(
+            chart("Share of the rows that were touched", touched, step_axis(runs), of_vocabulary, unsaved),
+            chart("Norm of a touched row", norms, step_axis(runs), Axis("root mean square", log=True), unsaved),
+        ),
+    )

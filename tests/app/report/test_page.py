@@ -22,7 +22,7 @@ ALL_CHARTS = [
     *(f"{name} on valid" for name in ("AUC", "log loss", "normalized entropy", "PR-AUC", "calibration")),
     *("ROC curve", "Precision and recall", "Calibration by decile", "Scores by label"),
     *("A step by its parts", "Time of a step", "Samples per second", "Memory of the process"),
-    *("Share of the rows that were touched", "Norm of a touched deep row", "Norm of a touched wide row"),
+    *("Share of the rows that were touched", "Norm of a touched row"),
 ]
 
 
