@@ -60,6 +60,11 @@ synthesize: setup  ## make a synthetic log: ROWS=1000000 SEED=1 -> data/syntheti
 pre-check: setup  ## judge the first rows of a log in seconds: INPUT=data/dac.tar.gz ARGS='--rows 1000000'
 	$(RUN_PYTHON) -m data_prep pre-check "$(INPUT)" $(ARGS)
 
+.PHONY: download
+download: setup  ## get Criteo's dac.tar.gz into data/, under Criteo's terms, and go on if it broke off: ARGS=--accept-terms
+	mkdir -p data
+	$(RUN_PYTHON) -m data_prep download data $(ARGS)
+
 .PHONY: preprocess
 preprocess: setup  ## raw log to MindRecord: INPUT=data/dac.tar.gz OUTPUT=prepared CONFIG=configs/criteo.yaml ARGS=
 	$(RUN_PYTHON) -m data_prep prepare "$(INPUT)" "$(OUTPUT)" --config "$(CONFIG)" $(ARGS)

@@ -1,4 +1,4 @@
-"""The command line: `python -m data_prep {pre-check,prepare,inspect,report,synthesize}`."""
+"""The command line: `python -m data_prep {download,pre-check,prepare,inspect,report,synthesize}`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from data_prep.options import read_options
 from data_prep.pools import KINDS, ExecutorChoice
 from data_prep.stopping import Stopped, stop_by_signals
 
+CRITEO_DATA = Path(__file__).parents[1] / "configs" / "data" / "criteo.yaml"
 _SETTING = re.compile(r"\w+(\.\w+)+=")  # section.key=value
 _SETTINGS_HELP = (
     "Any number of prepare.key=value changes a setting, such as prepare.min_count=101 prepare.split=chronological; "
@@ -61,6 +62,14 @@ def _parser() -> argparse.ArgumentParser:
     pre_check.add_argument("--rows", type=int, default=100_000, help="lines to look at, in all (%(default)s)")
     pre_check.add_argument("--data", type=Path, metavar="FILE", help="as of prepare")
     pre_check.set_defaults(run=_pre_check)
+
+    get = commands.add_parser("download", help="get a data set's log, and go on where a download broke off")
+    get.add_argument("output", type=Path, nargs="?", default=Path(), help="a file or a folder; default: this folder")
+    get.add_argument(
+        "--data", type=Path, metavar="FILE", default=CRITEO_DATA, help="YAML file that says where it is (%(default)s)"
+    )
+    get.add_argument("--accept-terms", action="store_true", help="accept the terms that are shown, without a question")
+    get.set_defaults(run=_download, after_stop="; the same command goes on")
 
     prepare = commands.add_parser("prepare", help="raw log to a prepared folder", epilog=_SETTINGS_HELP)
     prepare.add_argument(
@@ -124,6 +133,14 @@ def _pre_check(command: argparse.Namespace, _: list[str]) -> None:
         raise ValueError(
             f"{len(findings.wrong)} thing{'s' * (len(findings.wrong) > 1)} wrong with {command.input[0]}, see above"
         )
+
+
+def _download(command: argparse.Namespace, _: list[str]) -> None:
+    from data_prep.download import accept_terms, download, read_download_options
+
+    options = read_download_options(command.data)
+    accept_terms(options.terms, command.accept_terms)
+    print(download(options, command.output))
 
 
 def _prepare(command: argparse.Namespace, settings: list[str]) -> None:

@@ -23,7 +23,7 @@ _TEXT_ENDINGS = ("", ".txt", ".tsv", ".csv", ".log")  # of part files in a folde
 _WHOLE_LOG = "train.txt"  # as Criteo names it
 _HOW_TO_GET_IT = (
     "Get the log: the Criteo AI Lab offers dac.tar.gz as the Kaggle Display Advertising Challenge dataset "
-    "(https://ailab.criteo.com/ressources/), under its own terms. "
+    "(https://ailab.criteo.com/ressources/), under its own terms: make download. "
     "Or make a synthetic one: make synthesize"
 )
 

@@ -58,7 +58,7 @@ def test_a_damaged_file_is_an_error_of_inspect(tmp_path, prepared, capsys):
     assert "vocabulary.parquet is damaged" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [["inspect", "a", "b"], ["prepare", "a", "b", "--overwite"], ["download"], []])
+@pytest.mark.parametrize("arguments", [["inspect", "a", "b"], ["prepare", "a", "b", "--overwite"], ["upload"], []])
 def test_unknown_arguments_are_refused(arguments):
     with pytest.raises(SystemExit) as stop:
         main(arguments)

@@ -1,0 +1,264 @@
+"""`download`: get a data set's log from the addresses that its file in configs/data names.
+
+Addresses are tried in turn. What has come stays in FILE.partial, and is gone on with by a range request, now or by the
+same command later, as long as the server has the same file; FILE appears when all of it is there and checked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import logging
+import os
+import re
+import shutil
+import ssl
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from data_prep import settings
+from data_prep.options import DOWNLOAD_SECTION
+
+_READ_BYTES = 1 << 20
+_STALLED_SECONDS = 60.0
+_ATTEMPTS = 5  # in a row that bring nothing, at an address
+_PAUSE_SECONDS = 1.0  # before the second attempt; doubled each time
+_GZIP_MAGIC = b"\x1f\x8b"
+_NOTHING_THERE = http.client.REQUESTED_RANGE_NOT_SATISFIABLE
+_RETRIED = (408, 429, 500, 502, 503, 504)  # HTTP statuses that may pass
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class DownloadOptions:
+    """The section `download` of a data set's file."""
+
+    file: str = ""
+    terms: str = ""
+    sources: dict[str, int] = field(default_factory=dict)  # address: size in bytes, 0 where it is not known
+    sha256: str = ""  # of the file, where it is known
+
+    def __post_init__(self) -> None:
+        for address in self.sources:
+            if not address.startswith(("http://", "https://")):
+                raise ValueError(f"sources: {address!r} is no http or https address")
+
+
+class Refused(Exception):
+    """What an address serves is not the file, or it serves nothing: another one may."""
+
+
+class _BrokenOff(Exception):
+    """The connection ended before the file did."""
+
+
+def read_download_options(data_path: Path) -> DownloadOptions:
+    """What a data set's file says. Raises ValueError where it names no addresses."""
+    section: Any = settings.read_yaml(data_path).get(DOWNLOAD_SECTION, {})
+    options = settings.merge(DownloadOptions(), section, where=f"{data_path}, {DOWNLOAD_SECTION}")
+    if not options.sources or not options.file:
+        raise ValueError(f"{data_path} does not say where its log is to be had (section {DOWNLOAD_SECTION})")
+    return options
+
+
+def accept_terms(terms: str, accepted: bool) -> None:
+    """Show the terms, and ask unless they are `accepted` already. Raises ValueError where they are not."""
+    print(terms.strip(), file=sys.stderr)
+    if accepted:
+        return
+    if not sys.stdin.isatty():
+        raise ValueError("the terms above must be accepted first; if you do, give --accept-terms")
+    if input("Do you accept these terms? (yes/no) ").strip().lower() not in ("yes", "y"):
+        raise ValueError("the terms were not accepted; nothing was downloaded")
+
+
+def download(options: DownloadOptions, output: Path) -> Path:
+    """Get the file as `output`, or into it where it is a folder; returns where it is.
+
+    Raises OSError where no address gives it, or there is no room for it; what has come is kept.
+    """
+    path = output / options.file if output.is_dir() else output
+    if path.exists():
+        log.info("%s is there already", path)
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = _Partial(path)
+    refusals = []
+    for address in _in_turn(options, partial):
+        try:
+            _get(address, options.sources[address], partial)
+            _check_content(partial.path, path.name, options.sha256)
+        except Refused as refusal:
+            refusals.append(f"{address}: {refusal}")
+            log.warning("%s", refusals[-1])
+            continue
+        partial.finish()
+        return path
+    raise OSError(
+        f"no address gave {path.name}:\n"
+        + "\n".join(refusals)
+        + "\nGet it by hand, and give it to prepare as the input"
+    )
+
+
+def _in_turn(options: DownloadOptions, partial: _Partial) -> list[str]:
+    """The addresses, first the one that a part has come from."""
+    return sorted(options.sources, key=lambda address: address != partial.state.get("address"))
+
+
+class _Partial:
+    """What has come so far, and of what: FILE.partial and FILE.partial.json."""
+
+    def __init__(self, path: Path) -> None:
+        self._finished_path = path
+        self.path = path.with_name(path.name + ".partial")
+        self._state_path = path.with_name(path.name + ".partial.json")
+        try:
+            self.state: dict[str, Any] = json.loads(self._state_path.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            self.state = {}
+
+    @property
+    def size(self) -> int:
+        """How much has come."""
+        return self.path.stat().st_size if self.path.is_file() else 0
+
+    def begin(self, **state: Any) -> None:
+        """Begin anew."""
+        self.path.write_bytes(b"")
+        self.state = state
+        self._state_path.write_text(json.dumps(state), encoding="utf-8")
+
+    def finish(self) -> None:
+        """Give it its name."""
+        with self.path.open("rb") as file:
+            os.fsync(file.fileno())
+        self.path.replace(self._finished_path)
+        self._state_path.unlink()
+
+
+def _get(address: str, size: int, partial: _Partial) -> None:
+    """All of the file at an address, in as many attempts as it takes as long as each brings something."""
+    failures = 0
+    while True:
+        before = partial.size
+        try:
+            _attempt(address, size, partial)
+            return
+        except _BrokenOff as error:
+            failures = 0 if partial.size > before else failures + 1
+            if failures == _ATTEMPTS:
+                raise Refused(f"{error}, {_ATTEMPTS} times in a row") from error
+            log.info("%s; trying again", error)
+            time.sleep(_PAUSE_SECONDS * 2**failures)
+
+
+def _attempt(address: str, size: int, partial: _Partial) -> None:
+    validator = partial.state.get("validator") if partial.state.get("address") == address else None
+    with _ask(address, partial.size, validator) as answer:
+        total = _begin_or_go_on(answer, address, partial)
+        if size and total is not None and total != size:
+            raise Refused(f"serves {total:,} bytes, where {size:,} are expected")
+        _check_room(partial, total or size)
+        if answer.status != _NOTHING_THERE:
+            _append(answer, total, partial.path)
+    if total is not None and partial.size < total:
+        raise _BrokenOff(f"the connection ended after {partial.size:,} of {total:,} bytes")
+    if size and partial.size != size:
+        raise Refused(f"served {partial.size:,} bytes, where {size:,} are expected")
+
+
+@contextmanager
+def _ask(address: str, first: int, validator: str | None) -> Iterator[Any]:
+    """The server's answer to a request for the bytes from `first` on: a response, or an error of _NOTHING_THERE."""
+    headers = {"User-Agent": "wide-deep-data-prep", "Accept-Encoding": "identity"}
+    if first:
+        headers["Range"] = f"bytes={first}-"
+        if validator:  # else the whole file, where the server has another one now
+            headers["If-Range"] = validator
+    try:
+        request = urllib.request.Request(address, headers=headers)
+        with urllib.request.urlopen(request, timeout=_STALLED_SECONDS) as answer:
+            yield answer
+    except urllib.error.HTTPError as error:
+        if error.code == _NOTHING_THERE and first:
+            yield error
+        elif error.code in _RETRIED:
+            raise _BrokenOff(f"HTTP status {error.code} {error.reason}") from error
+        else:
+            raise Refused(f"HTTP status {error.code} {error.reason}") from error
+    except urllib.error.URLError as error:
+        raise _BrokenOff(f"no connection ({error.reason})") from error
+    except (http.client.HTTPException, TimeoutError, ConnectionError, ssl.SSLError) as error:
+        raise _BrokenOff(f"the connection broke off ({error})") from error
+
+
+def _begin_or_go_on(answer: Any, address: str, partial: _Partial) -> int | None:
+    """The size of the whole file, if the server says it; begins anew where the answer is not what is still missing."""
+    if answer.status == http.client.OK:
+        if partial.size:
+            log.info("the server sends the file from its start: it has changed, or cannot send parts")
+        length = answer.headers.get("Content-Length")
+        total = int(length) if length is not None else None
+        partial.begin(address=address, validator=_validator(answer), total=total)
+        return total
+    span = re.fullmatch(r"bytes (?:(\d+)-\d+|\*)/(\d+)", answer.headers.get("Content-Range", ""))
+    total = int(span[2]) if span else None
+    # Two addresses of a file of the same size have the same file; a gzip file's own checksum has the last word.
+    is_rest = span is not None and total == partial.state.get("total") and int(span[1] or partial.size) == partial.size
+    if not is_rest or (answer.status == _NOTHING_THERE and total != partial.size):
+        partial.begin()
+        raise _BrokenOff("the server has another file than the part that is here; beginning anew")
+    return total
+
+
+def _validator(answer: Any) -> str | None:
+    """By what a server tells whether a file is still the same: its strong ETag, else its time."""
+    tag: str | None = answer.headers.get("ETag")
+    return tag if tag and not tag.startswith("W/") else answer.headers.get("Last-Modified")
+
+
+def _check_room(partial: _Partial, total: int) -> None:
+    folder = partial.path.parent
+    needed, free = total - partial.size, shutil.disk_usage(folder).free
+    if needed > free:
+        raise OSError(
+            f"no room for {partial.path.name}: {needed:,} bytes more are needed in {folder}, {free:,} are free"
+        )
+
+
+def _append(answer: Any, total: int | None, path: Path) -> None:
+    with (
+        path.open("ab") as file,
+        tqdm(total=total, initial=file.tell(), desc="download", unit="B", unit_scale=True, mininterval=0.5) as bar,
+    ):
+        while block := answer.read(_READ_BYTES):
+            file.write(block)
+            bar.update(len(block))
+
+
+def _check_content(partial: Path, name: str, sha256: str) -> None:
+    """Whether it is the file. What is not is removed."""
+    with partial.open("rb") as file:
+        start = file.read(len(_GZIP_MAGIC))
+        file.seek(0)
+        found = hashlib.file_digest(file, "sha256").hexdigest() if sha256 else ""
+    wrong = ""
+    if name.endswith((".gz", ".tgz")) and start != _GZIP_MAGIC:
+        wrong = f"served no gzip file: it starts with {start!r}, as a page for people may"
+    elif found != sha256.lower():
+        wrong = f"served a file with SHA-256 {found}, where {sha256} is expected"
+    if wrong:
+        partial.unlink()
+        raise Refused(wrong)
