@@ -20,6 +20,7 @@ from app.evaluate import evaluate_checkpoint, saved_config
 from app.evaluation_file import content_of, write_evaluation
 from app.evaluation_text import describe, one_line
 from app.launch import launch
+from app.parameter_server import serve
 from app.process_group import ProcessGroup, SingleProcess, started_by_mpi
 from app.report import REPORT_FILE, write_report
 from app.run_folder import RunFolder, best_of_run, open_run
@@ -40,7 +41,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(words)
     options.words = words
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    return ranks.run_as_rank(lambda: _run(options)) if started_by_mpi() else _run(options)
+    speaker = getattr(options, "servers", 0)  # the first rank that trains
+    return ranks.run_as_rank(lambda: _run(options), speaker) if started_by_mpi() else _run(options)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -62,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--config", type=Path, metavar="FILE", help="YAML file with the run's settings")
     train.add_argument("--dataset", type=Path, required=True, metavar="DIR", help="the prepared folder")
     train.add_argument("--ranks", type=int, default=1, metavar="N", help="number of processes (1)")
+    train.add_argument("--servers", type=int, default=0, metavar="N", help="more processes, which own all rows (0)")
     train.add_argument("--hostfile", default="", metavar="FILE", help="hosts of the processes (all on this one)")
     train.add_argument("--rank-table", default="-", metavar="FILE", help="rank table of an Ascend cluster, or -")
     train.add_argument("--dry-run", action="store_true", help="check everything, print where the table ops run, stop")
@@ -89,6 +92,8 @@ def _train(arguments: argparse.Namespace) -> int:
     config = settings.resolve(Config, arguments.config, arguments.settings)
     if arguments.ranks < 1:
         raise ValueError(f"RANK_SIZE must be 1 or more, found {arguments.ranks}")
+    if arguments.servers < 0:
+        raise ValueError(f"SERVERS must be 0 or more, found {arguments.servers}")
     if arguments.rank_table != "-":
         check_rank_table(Path(arguments.rank_table), arguments.ranks)
     schema = read_schema(arguments.dataset)
@@ -97,16 +102,21 @@ def _train(arguments: argparse.Namespace) -> int:
     check_evaluation(config.eval, schema, plateau=any(o.schedule.name == "plateau" for o in optimizers))
     # All that can fail for a wrong setting comes before the run folder: an older run is not put aside for nothing.
     device.prepare_environment(config.device)
-    if arguments.ranks > 1 and not started_by_mpi() and not arguments.dry_run:
-        return launch(arguments.ranks, arguments.hostfile, arguments.words)
+    num_processes = arguments.ranks + arguments.servers
+    backend = pick_backend(config.tables.backend, config.model.fold_numeric, num_processes)
+    if num_processes > 1 and not started_by_mpi() and not arguments.dry_run:
+        return launch(num_processes, arguments.hostfile, arguments.words)
+    group: ProcessGroup = SingleProcess()
+    if started_by_mpi():
+        group = ranks.join(config, schema, backend, arguments.ranks, arguments.servers)
+        if group.world.rank < arguments.servers:
+            return serve(config, schema, backend, group, Path.cwd())
     target = device.select_device(config.device)
-    backend = pick_backend(config.tables.backend, config.model.fold_numeric, arguments.ranks)
     if backend == "stock":
         _check_stock(config)
     if arguments.dry_run:
         _print_placement(config, target, backend)
         return 0
-    group = ranks.join(config, schema, backend, arguments.ranks) if started_by_mpi() else SingleProcess()
     run, lock = open_run(Path.cwd(), config, schema, group)
     with lock, StopRequest(config.train.time_limit, agree=group.agree) as stop:
         log_file = logging.FileHandler(run.log_path, encoding="utf-8")
@@ -118,7 +128,8 @@ def _train(arguments: argparse.Namespace) -> int:
         log.info("the tower runs on %s, the tables are %s, %d host threads", target, backend, config.device.num_threads)
         if group.size > 1:
             log.info("rank %d of %d: a batch of %d rows is dealt out", group.rank, group.size, config.train.batch_size)
-        return _train_to_the_end(config, backend, arguments.dataset, schema, run, stop, group)
+        with group:
+            return _train_to_the_end(config, backend, arguments.dataset, schema, run, stop, group)
 
 
 def _train_to_the_end(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from app.dense_optimizers import DenseOptimizers
 from app.device import dense_layer, deprecations_silenced
 from app.manifest import Manifest, read_manifest
 from app.process_group import MpiGroup, ProcessGroup, largest_share
-from app.schedules import LearningRate, LearningRates
+from app.schedules import LearningRates
 from app.stock_step import StockStep
 from app.tables import make_host_tables, pick_host_backend
 from app.tables.batch_kernels import make_batch_kernels
@@ -26,6 +25,7 @@ from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, Snapshot, TablesSpec
 from app.tables.sharded import ShardedTables, make_owned_rows
 from app.tables.stock import StockTables
+from app.tables_of_run import learning_rates, table_learning_rates, table_spec
 from app.train_step import HostTablesScorer, HostTablesStep, StepParts, TrainStep
 from app.wide_deep import WideDeep
 from data_prep.schema import Schema
@@ -81,22 +81,6 @@ class Parts:
         return self.model.named_parameters() | self.optimizers.named_state()
 
 
-def table_spec(config: Config, schema: Schema, field_names: tuple[str, ...]) -> TablesSpec:
-    """The tables' spec for the looked-up fields `field_names`."""
-    return TablesSpec(
-        vocabulary_size=schema.vocabulary_size,
-        embedding_dim=config.model.embedding_dim,
-        field_names=field_names,
-        seed=config.train.seed,
-        initial_scale=config.model.initial_scale,
-        l2_coef=config.loss.l2_coef,
-        wide_optimizer=config.wide_optimizer,
-        deep_optimizer=config.deep_optimizer,
-        wide_l2_coef=config.loss.wide_l2_coef,
-        clip_value=config.loss.row_clip_value,
-    )
-
-
 def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup | None = None) -> Parts:
     """All parts of a training run, at their initial values; `backend` as `pick_backend` chose it.
 
@@ -139,17 +123,6 @@ def data_parallel_step(
     graph = make_graph(parts.model, parts.loss, parts.optimizers, group)
     own_parts = replace(parts, batch_size=largest_share(parts.batch_size, group.size))
     return DataParallelStep(HostTablesStep(tables, own_parts, graph), group)
-
-
-def learning_rates(config: Config) -> LearningRates:
-    """The three groups' learning rates as the settings have them."""
-    options = {"wide": config.wide_optimizer, "deep": config.deep_optimizer, "tower": config.tower_optimizer}
-    return LearningRates({group: LearningRate(o.learning_rate, o.schedule) for group, o in options.items()})
-
-
-def table_learning_rates(rates: LearningRates) -> dict[str, Callable[[int], float]]:
-    """What the tables need of them."""
-    return {table: rates.groups[table] for table in (WIDE, DEEP)}
 
 
 def load_for_scoring(path: Path, config: Config, schema: Schema, batch_size: int) -> HostTablesScorer:

@@ -16,7 +16,7 @@ from app.checkpoint import CheckpointOptions, ModelState, step_name
 from app.checkpoint_reading import chain_of
 from app.disk import Progress, ignore
 from app.manifest import Manifest, ParentRecord, read_manifest
-from app.process_group import ProcessGroup, SingleProcess
+from app.process_group import MpiGroup, ProcessGroup, SingleProcess
 from app.retention import compact, delta_to_compact, remove_old, why_not_whole
 from app.tables.interface import Snapshot
 
@@ -94,7 +94,7 @@ class CheckpointWriter:
     @property
     def can_write_aside(self) -> bool:
         """Whether the training may go on meanwhile: several ranks write together, in steps that all of them take."""
-        return isinstance(self._group, SingleProcess)
+        return not isinstance(self._group, MpiGroup)
 
     def parent_for(self, step: int) -> ParentRecord | None:
         """What the checkpoint of `step` is to hold the changes since; None if it is to be a full one."""
@@ -128,9 +128,9 @@ class CheckpointWriter:
         return Written(path, manifest, time.perf_counter() - start - slept, tidy_error)
 
     def _save(self, state: ModelState, manifest: Manifest, progress: Progress) -> Path:
-        if isinstance(self._group, SingleProcess):
-            return checkpoint.save(self._folder, state, manifest, self._options.shards, progress)
-        return sharded_checkpoint.save(self._folder, state, manifest, self._group)
+        if isinstance(self._group, MpiGroup):
+            return sharded_checkpoint.save(self._folder, state, manifest, self._group)
+        return checkpoint.save(self._folder, state, manifest, self._options.shards, progress)
 
     def _tidy(self, progress: Progress) -> OSError | ValueError | None:
         """Remove old checkpoints; before, make a delta full for whose sake too many of them stay."""

@@ -40,6 +40,18 @@ class Header:
     scale: float
 
 
+def start(communicator: MPI.Comm, operation: Operation, counts: np.ndarray | None = None, scale: float = 0.0) -> Header:
+    """Begin an operation of all ranks; `counts` [owners] are the ids that this rank will ask of each owner."""
+    ranks = communicator.size
+    sent, received = np.zeros((ranks, 3)), np.empty((ranks, 3))
+    sent[:, 0], sent[:, 2] = operation, scale
+    if counts is not None:
+        sent[: len(counts), 1] = counts
+    communicator.Alltoall(sent, received)
+    agreed = Operation(int(received[:, 0].max()))
+    return Header(agreed, received[:, 1].astype(np.int64), float(received[:, 2].max()))
+
+
 @dataclass(frozen=True)
 class Layout:
     """How many elements go to, or come from, each rank, and where those of each begin; both [ranks]."""
@@ -73,15 +85,7 @@ class Exchange:
 
     def start(self, operation: Operation, counts: np.ndarray | None = None, scale: float = 0.0) -> Header:
         """Agree on the operation; `counts` [owners] are the ids that this rank will ask of each owner."""
-        ranks = self._communicator.size
-        sent, received = np.zeros((ranks, 3)), np.empty((ranks, 3))
-        sent[:, 0], sent[:, 2] = operation, scale
-        if counts is not None:
-            sent[: self.num_owners, 1] = counts
-        self._communicator.Alltoall(sent, received)
-        return Header(
-            Operation(int(received[:, 0].max())), received[:, 1].astype(np.int64), float(received[:, 2].max())
-        )
+        return start(self._communicator, operation, counts, scale)
 
     def ask(self, ids: np.ndarray, counts: np.ndarray, header: Header) -> np.ndarray:
         """Send `ids` int64 [U], grouped by owner as `counts` says, to their owners; returns those asked here [R]."""

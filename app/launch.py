@@ -202,7 +202,7 @@ PATTERNS = {
     ),
     r"not enough slots": "error: mpirun has too few slots for the ranks; give HOSTFILE= lines like: host1 slots=2",
     r"Process name: \[\S+,(?P<rank>\d+)\]\s+Exit code:\s+(?P<status>\d+)": (
-        "error: rank {rank} ended with status {status}; its log is device_{rank}/test_deep{rank}.log"
+        "error: rank {rank} ended with status {status}; the ranks' logs are in device_*/ and server_*/"
     ),
 }
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 Result = TypeVar("Result")
+QUIET = "WIDE_DEEP_QUIET"  # an environment variable that is set in ranks that say nothing but errors of their own
+END = "end"  # what servers are told when the training is over
 
 
 class ProcessGroup(Protocol):
@@ -23,6 +25,14 @@ class ProcessGroup(Protocol):
 
     rank: int  # among those that train: 0, 1, …
     size: int  # how many train
+
+    def __enter__(self) -> ProcessGroup:
+        """The training begins."""
+        ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+        """It has ended, on all ranks together or with an error of this one."""
+        ...
 
     def agree(self, code: int) -> int:
         """The largest `code` of all ranks."""
@@ -47,6 +57,10 @@ class ProcessGroup(Protocol):
         """
         ...
 
+    def call_servers(self, name: str, *arguments: Any) -> list[Any]:
+        """What each server of rows answers; its OSError, ValueError or MemoryError is raised here, as OSError."""
+        ...
+
     def rows_of(self, num_rows: int) -> slice:
         """This rank's slice of a batch of `num_rows`; empty where there are fewer rows than ranks."""
         ...
@@ -66,6 +80,12 @@ class SingleProcess:
     """The `ProcessGroup` of one process."""
 
     rank, size = 0, 1
+
+    def __enter__(self) -> SingleProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nobody waits."""
 
     def agree(self, code: int) -> int:
         """See `ProcessGroup.agree`."""
@@ -87,6 +107,10 @@ class SingleProcess:
         """See `ProcessGroup.sum`."""
         return values
 
+    def call_servers(self, name: str, *arguments: Any) -> list[Any]:
+        """See `ProcessGroup.call_servers`."""
+        return []
+
     def rows_of(self, num_rows: int) -> slice:
         """See `ProcessGroup.rows_of`."""
         return slice(0, num_rows)
@@ -103,6 +127,14 @@ class MpiGroup:
         self.sum_seconds = 0.0
         self.sum_bytes = 0  # sent to other ranks
         self._padded = self._parts = self._total = np.zeros(0, np.float32)
+
+    def __enter__(self) -> MpiGroup:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+        """Servers end with the others; where this rank fails alone, the whole job is about to be ended."""
+        if error is None or is_together(error):
+            self.call_servers(END)
 
     def agree(self, code: int) -> int:
         """See `ProcessGroup.agree`."""
@@ -165,6 +197,32 @@ class MpiGroup:
         self.sum_seconds += time.perf_counter() - start
         return self._total[: values.size]
 
+    def call_servers(self, name: str, *arguments: Any) -> list[Any]:
+        """See `ProcessGroup.call_servers`."""
+        if not self.num_servers:
+            return []
+        from app.exchange import Operation, start
+
+        start(self.world, Operation.CALL)
+        self.world.bcast((name, arguments), root=self.num_servers)
+        answers = self.world.allgather(None)[: self.num_servers]
+        errors = [error for _, error in answers if error]
+        if errors:
+            raise together(OSError(errors[0]))
+        return [result for result, _ in answers]
+
+    def answer_call(self, calls: Mapping[str, Callable[..., Any]]) -> bool:
+        """A server's part in `call_servers`; false where it was END."""
+        name, arguments = self.world.bcast(None, root=self.num_servers)
+        result, error = None, ""
+        if name != END:
+            try:
+                result = calls[name](*arguments)
+            except (OSError, ValueError, MemoryError) as raised:
+                error = f"server {self.world.rank}: {raised}"
+        self.world.allgather((result, error))
+        return bool(name != END)
+
     def rows_of(self, num_rows: int) -> slice:
         """See `ProcessGroup.rows_of`."""
         return share(num_rows, self.rank, self.size)
@@ -181,14 +239,19 @@ def together(error: Exception) -> Exception:
     return error
 
 
+def is_together(error: BaseException) -> bool:
+    """Whether all ranks raise this error, or the one that it came from."""
+    return any(getattr(each, "on_all_ranks", False) for each in (error, error.__cause__))
+
+
 def started_by_mpi() -> bool:
     """Whether this process is one that `mpirun` started."""
     return "OMPI_COMM_WORLD_SIZE" in os.environ
 
 
 def shows_progress() -> bool:
-    """Whether this process draws progress bars: of a job's ranks, the first alone."""
-    return os.environ.get("OMPI_COMM_WORLD_RANK", "0") == "0"
+    """Whether this process draws progress bars and logs to the console: of a job's ranks that train, the first."""
+    return QUIET not in os.environ
 
 
 def load_mpi() -> Any:

@@ -1,7 +1,7 @@
 """One rank of a job, from its start to its end: what it says, what is the same for all, and how it fails.
 
 A rank that fails alone says why and ends the whole job (MPI_Abort), as the others wait for it. What all ranks find
-together is said by rank 0, and all of them end as a process of its own would.
+together is said by one of them, and all of them end as a process of its own would.
 """
 
 from __future__ import annotations
@@ -19,7 +19,17 @@ from typing import Any
 from app.config import Config
 from app.identity import data_identity, first_difference
 from app.launch import die_with_parent
-from app.process_group import MpiGroup, ProcessGroup, join_world, load_mpi, started_by_mpi, together
+from app.process_group import (
+    QUIET,
+    MpiGroup,
+    ProcessGroup,
+    is_together,
+    join_world,
+    load_mpi,
+    shows_progress,
+    started_by_mpi,
+    together,
+)
 from data_prep import settings
 from data_prep.schema import Schema
 
@@ -33,10 +43,14 @@ def world_rank() -> int:
     return int(os.environ["OMPI_COMM_WORLD_RANK"])
 
 
-def run_as_rank(command: Callable[[], int]) -> int:
-    """Run one rank's command and return its exit status; does not return where this rank fails alone."""
+def run_as_rank(command: Callable[[], int], speaker: int) -> int:
+    """Run one rank's command and return its exit status; does not return where this rank fails alone.
+
+    Rank `speaker` logs to the console, the others only what is wrong with them.
+    """
     die_with_parent(signal.SIGKILL)()
-    if world_rank() > 0:
+    if world_rank() != speaker:
+        os.environ[QUIET] = "1"
         for handler in logging.getLogger().handlers:
             handler.setLevel(logging.ERROR)
             handler.setFormatter(logging.Formatter(f"rank {world_rank()}: %(message)s"))
@@ -61,24 +75,24 @@ def _end_the_job(status: int) -> None:
 
 def fail(error: BaseException, status: int) -> int:
     """Say why the process cannot go on, and give its exit status; a rank that fails alone ends the whole job here."""
-    alone = started_by_mpi() and not any(getattr(each, "on_all_ranks", False) for each in (error, error.__cause__))
-    if alone or not started_by_mpi() or world_rank() == 0:
+    alone = started_by_mpi() and not is_together(error)
+    if alone or shows_progress():
         log.error("error: %s", error)
     if alone:
         _end_the_job(status)
     return status
 
 
-def join(config: Config, schema: Schema, backend: str, num_ranks: int) -> MpiGroup:
+def join(config: Config, schema: Schema, backend: str, num_ranks: int, num_servers: int) -> MpiGroup:
     """The ranks of the job, which must have the same settings, data and libraries, and see one folder.
 
     Raises ValueError or OSError, with the difference, where they do not.
     """
-    world = join_world(num_ranks)
+    world = join_world(num_ranks + num_servers)
     everyone = MpiGroup(world)
     check_alike(everyone, {"config": settings.as_dict(config), "data": data_identity(schema), "tables": backend})
     check_one_place(everyone, Path.cwd() / config.checkpoint.dir)
-    return MpiGroup(world)
+    return MpiGroup(world, num_servers)
 
 
 def check_alike(group: ProcessGroup, what: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from app.assemble import Parts
 from app.checkpoint_writer import CheckpointWriter, Writing
 from app.config import Config
 from app.identity import data_identity
-from app.manifest import Manifest, ParentRecord
+from app.manifest import Manifest, ParentRecord, read_manifest
 from app.metrics import Metrics, defined
 from app.process_group import ProcessGroup
 from app.progress import Position
@@ -66,6 +66,8 @@ class Saver:
 
         Raises ValueError where it is damaged or does not fit.
         """
+        self._group.call_servers("learning_rates", read_manifest(path).schedules)
+        self._group.call_servers("load", path)
         manifest = self._parts.restore(path)
         self._selection.load_state(manifest.selection)
         self._writer.go_on_from(path)
@@ -120,7 +122,8 @@ class Saver:
         parent = self._writer.parent_for(position.step)
         dense, snapshot = self._parts.snapshot(changed_only=parent is not None)
         if parent is None:  # the changed rows alone would not tell
-            sizes = merged(self._group.gather(table_statistics(snapshot.tables, self._schema.vocabulary_size)))
+            own = table_statistics(snapshot.tables, self._schema.vocabulary_size)
+            sizes = merged([*self._group.gather(own), *self._group.call_servers("statistics")])
             self._run.append_metrics(step=position.step, epoch=position.last_epoch, **sizes)
         writing = self._writer.start(dense, snapshot, self._manifest(position, metrics, parent), in_background)
         self._on_its_way = writing, dataclasses.replace(position), self.saved

@@ -20,14 +20,14 @@ from app.checkpoint import (
 )
 from app.disk import FileRecord, sync_folder
 from app.manifest import Manifest, identify, write_manifest
-from app.process_group import ProcessGroup
+from app.process_group import MpiGroup
 from app.tables.interface import DEEP, WIDE, TableSnapshot
 
 
-def save(folder: Path, state: ModelState, manifest: Manifest, group: ProcessGroup) -> Path:
+def save(folder: Path, state: ModelState, manifest: Manifest, group: MpiGroup) -> Path:
     """Write one checkpoint below `folder` and return its path; whole, or (on an error of any rank) not there at all.
 
-    `state.tables` are the rows that this rank owns. Raises OSError on all ranks.
+    `state.tables` are the rows that this rank owns; those of servers are written by them. Raises OSError on all ranks.
     """
     final = folder / step_name(manifest.step)
     partial = final.with_suffix(PARTIAL)
@@ -39,35 +39,43 @@ def save(folder: Path, state: ModelState, manifest: Manifest, group: ProcessGrou
     def finish() -> None:
         files = {name: record for records in written for name, record in records.items()}
         files[DENSE] = write_arrays(partial / DENSE, {name: column_of(array) for name, array in state.dense.items()})
-        shards = dict.fromkeys((WIDE, DEEP), group.size)
+        shards = dict.fromkeys((WIDE, DEEP), group.num_owners)
         write_manifest(partial, identify(replace(manifest, shards=shards, files=files)))
         sync_folder(partial)
         put_in_place(partial, final)
 
+    saved = False
     try:
         group.first(begin)
-        written = _write_shards(partial, state.tables, group)
+        written = _write_all_shards(partial, state.tables, manifest.parent is not None, group)
         group.first(finish)
-    except OSError:
-        if group.rank == 0:
+        saved = True
+    finally:
+        group.call_servers("release", saved)
+        if not saved and group.rank == 0:
             shutil.rmtree(partial, ignore_errors=True)
-        raise
     return final
 
 
-def _write_shards(
-    partial: Path, tables: Mapping[str, TableSnapshot], group: ProcessGroup
+def _write_all_shards(
+    partial: Path, tables: Mapping[str, TableSnapshot], changed_only: bool, group: MpiGroup
 ) -> list[dict[str, FileRecord]]:
-    """Each rank's files, by rank; raises the first rank's OSError on all ranks."""
+    """The files of all owners; raises the first one's OSError on all ranks."""
     records, error = {}, ""
     try:
-        for table, rows in tables.items():
-            name = shard_name(table, group.rank, group.size)
-            records[name] = write_arrays(partial / name, shard_columns(rows, 0, 1))
+        records = write_shards(partial, tables, group.rank, group.num_owners)
     except (OSError, MemoryError) as raised:
         error = f"rank {group.rank}: {raised}"
     results = group.gather((records, error))
     errors = [error for _, error in results if error]
     if errors:
         raise OSError(errors[0])
-    return [records for records, _ in results]
+    return [*group.call_servers("write_shards", partial, changed_only), *(records for records, _ in results)]
+
+
+def write_shards(
+    partial: Path, tables: Mapping[str, TableSnapshot], owner: int, num_owners: int
+) -> dict[str, FileRecord]:
+    """Write and sync one owner's files, which hold `tables`: none, where it owns nothing."""
+    names = {table: shard_name(table, owner, num_owners) for table in tables}
+    return {name: write_arrays(partial / name, shard_columns(tables[table], 0, 1)) for table, name in names.items()}

@@ -48,6 +48,7 @@ class Trainer:
         group: ProcessGroup | None = None,
     ) -> None:
         group = group or SingleProcess()
+        self.group = group
         self.config = config
         self.dataset = dataset
         self.schema = schema
@@ -167,6 +168,7 @@ class Trainer:
         value = merit(metric, dataclasses.asdict(self.metrics)[metric])
         for fall in self.parts.learning_rates.after_evaluation(metric, value, step):
             log.info("step %d: %s", step, fall)
+            self.group.call_servers("learning_rates", self.parts.learning_rates.state())
         return is_best
 
     def _score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Train on WORKERS ranks whose rows lie in SERVERS other processes; the folders device_<worker>/ and server_<server>/ are
+# made where this is started.
+#   bash run_parameter_server_train.sh SERVERS WORKERS EPOCHS DATASET [section.key=value ...]
+# Settings: CONFIG=FILE (default: configs/criteo.yaml of the project), HOSTFILE=FILE (lines like "host1 slots=2", the
+# servers first; default: all on this host), MPIRUN=FILE. train.batch_size is that of all workers together.
+set -euo pipefail
+
+if [ $# -lt 4 ]; then
+    echo "usage: bash $0 SERVERS WORKERS EPOCHS DATASET [section.key=value ...]" >&2
+    exit 2
+fi
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+config=${CONFIG:-$project_dir/configs/criteo.yaml}
+servers=$1 workers=$2 epochs=$3 dataset=$4
+shift 4
+
+exec "$python" -P -m app train --config "$config" --dataset "$dataset" --servers "$servers" --ranks "$workers" \
+    --hostfile "${HOSTFILE:-}" "train.epochs=$epochs" "$@"
