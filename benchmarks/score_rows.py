@@ -42,7 +42,7 @@ def score_rows(run: Path, split: str) -> tuple[np.ndarray, Metrics]:
         logits.append(scorer(batch, unique).copy())
         return logits[-1]
 
-    metrics = measure(folder, schema, split, batch_size, scorer.tables.unique, score).metrics
+    metrics = measure(folder, schema, split, batch_size, scorer.prepare, score).metrics
     return np.concatenate(logits), metrics
 
 
