@@ -27,6 +27,7 @@ from app.run_folder import RunFolder, best_of_run, open_run
 from app.selection import check_evaluation
 from app.stopping import Stopped, StopRequest
 from app.tables import pick_backend
+from app.warm_start_source import check_source
 from data_prep import settings
 from data_prep.schema import Schema, read_schema
 
@@ -117,7 +118,7 @@ def _train(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         _print_placement(config, target, backend)
         return 0
-    run, lock = open_run(Path.cwd(), config, schema, group)
+    run, lock = open_run(Path.cwd(), config, schema, group, check_new=lambda: check_source(config))
     with lock, StopRequest(config.train.time_limit, agree=group.agree) as stop:
         log_file = logging.FileHandler(run.log_path, encoding="utf-8")
         log_file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))

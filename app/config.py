@@ -74,6 +74,10 @@ class TrainOptions:
     `pool_blocks` blocks of rows are mixed at a time; `log_every_steps` is for the progress line and
     metrics.jsonl (loss.log has every step); `profile` writes the host kernels' times to the run's log. `time_limit`
     minutes after its launch a run has saved and ended; the same command goes on. 0 is no limit.
+
+    A new run begins with what `init_take` says of the model in `init_from`: a checkpoint, a run's folder (its best one)
+    or a `.ckpt` of the model zoo; with `init_optimizer` its optimizers' memory too. Rows follow their field and value
+    from the vocabulary of the folder that it was trained on, which may have moved to `init_dataset`.
     """
 
     epochs: int = 1
@@ -84,6 +88,10 @@ class TrainOptions:
     resume: Literal["auto", "never", "require"] = "auto"
     profile: bool = False
     time_limit: float = 0.0
+    init_from: str = ""
+    init_take: Literal["all", "tables", "tower"] = "all"
+    init_optimizer: bool = False
+    init_dataset: str = ""
 
     def __post_init__(self) -> None:
         if not 0 <= self.time_limit < math.inf:

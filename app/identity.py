@@ -14,7 +14,7 @@ from data_prep.schema import VOCABULARY_FILE, Schema
 # What may differ between a run and its continuation: none of it changes a step that was taken.
 FREE_SECTIONS = ("prepare", "eval", "checkpoint")
 FREE_DEVICE_KEYS = ("target", "threads")
-FREE_TRAIN_KEYS = ("epochs", "log_every_steps", "resume", "profile", "time_limit")
+FREE_TRAIN_KEYS = ("epochs", "log_every_steps", "resume", "profile", "time_limit", "init_dataset")
 
 
 def identity(config: Config, schema: Schema) -> dict[str, Any]:

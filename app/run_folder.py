@@ -16,6 +16,7 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -126,9 +127,15 @@ class RunFolder:
 
 
 def open_run(
-    base: Path, config: Config, schema: Schema, group: ProcessGroup | None = None
+    base: Path,
+    config: Config,
+    schema: Schema,
+    group: ProcessGroup | None = None,
+    check_new: Callable[[], None] = lambda: None,
 ) -> tuple[RunFolder, ExitStack]:
     """The run folder to use, and its locks, to be closed; renames what was there, where the plan says so.
+
+    `check_new` is called before anything is renamed for a new run, and may raise.
 
     Where several ranks train, rank 0 decides for all of them, by its own folder.
 
@@ -142,7 +149,7 @@ def open_run(
         existed = path.exists()
         if existed:
             locks.enter_context(_lock(path))
-        plan, number = group.first(lambda: _decide(base, config, schema, group.size, locks))
+        plan, number = group.first(lambda: _decide(base, config, schema, group.size, locks, check_new))
         if plan.kind == "new" and path.exists():
             path.rename(path.with_name(f"{path.name}.{number}"))
         if plan.kind == "new" or not existed:
@@ -154,7 +161,9 @@ def open_run(
         return run, locks.pop_all()
 
 
-def _decide(base: Path, config: Config, schema: Schema, num_ranks: int, locks: ExitStack) -> tuple[Plan, int]:
+def _decide(
+    base: Path, config: Config, schema: Schema, num_ranks: int, locks: ExitStack, check_new: Callable[[], None]
+) -> tuple[Plan, int]:
     """The plan of all ranks, and the number of the names that folders of an older run get; also makes ready for it."""
     path = base / "device_0"
     checkpoints = checkpoint_folder(path, config)
@@ -163,6 +172,8 @@ def _decide(base: Path, config: Config, schema: Schema, num_ranks: int, locks: E
     if path.exists():
         clear_leftovers(checkpoints)
     plan = make_plan(path, config, schema)
+    if plan.kind == "new":
+        check_new()
     if plan.kind == "new" and config.checkpoint.dir:
         _check_no_foreign_checkpoints(checkpoints, plan.reason)
     if plan.checkpoint is not None:

@@ -29,6 +29,7 @@ from app.selection import Selection
 from app.stopping import Stopped, StopRequest
 from app.tables.interface import UniqueIds
 from app.train_step import Losses
+from app.warm_start import warm_start
 from data_prep.schema import Schema
 
 log = logging.getLogger(__name__)
@@ -63,6 +64,8 @@ class Trainer:
         self.saver = Saver(config, dataset, schema, run, self.parts, self.selection, stop, group)
         if run.plan.checkpoint is not None:
             self.position = self.saver.restore(run.plan.checkpoint)
+        elif config.train.init_from:
+            warm_start(self.parts, config, schema, dataset)
 
     def train(self) -> None:
         """All epochs that are left.

@@ -1,0 +1,116 @@
+"""What a warm start takes from: a checkpoint, the best one of a run, or a `.ckpt` of the model zoo."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from app.checkpoint import ModelState
+from app.checkpoint_reading import open_state, verify
+from app.config import Config
+from app.identity import data_identity
+from app.manifest import MANIFEST, Manifest, read_manifest
+from app.row_moves import row_moves
+from app.run_folder import CONFIG_FILE, best_of_run
+from app.tables.interface import DEEP
+from data_prep.schema import Schema, read_schema
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model to take from; `moves` is where its rows are here, None where all are where they were.
+
+    `folded` says whether its numeric fields belong to the tower, `unchanged_numeric` whether they are scaled as here.
+    """
+
+    where: str
+    state: ModelState
+    folded: bool
+    moves: np.ndarray | None
+    unchanged_numeric: bool
+
+
+def check_source(config: Config) -> None:
+    """Raise ValueError or FileNotFoundError where there is nothing to take, or a model of another shape."""
+    if not config.train.init_from:
+        return
+    path = find_source(Path(config.train.init_from))
+    if path.is_file():
+        return  # the zoo's file is checked as it is read
+    model = read_manifest(path).config["model"]
+    here = {"embedding_dim": config.model.embedding_dim, "fold_numeric": config.model.fold_numeric}
+    if config.train.init_take != "tables":
+        here["hidden_widths"] = list(config.model.hidden_widths)  # type: ignore[assignment]
+    for key, expected in here.items():
+        found = list(model[key]) if isinstance(expected, list) else model[key]
+        if found != expected:
+            advice = "; train.init_take=tables leaves the tower out" if key == "hidden_widths" else ""
+            raise ValueError(f"train.init_from={path} has model.{key}={found}, expected {expected}{advice}")
+
+
+def find_source(path: Path) -> Path:
+    """The checkpoint folder, or the `.ckpt` file, that a path given as `train.init_from` means."""
+    if path.is_file() or (path / MANIFEST).is_file():
+        return path
+    if (path / CONFIG_FILE).is_file():
+        return best_of_run(path)
+    raise FileNotFoundError(
+        f"train.init_from={path}: expected a checkpoint (a folder with {MANIFEST}), a run (a folder with "
+        f"{CONFIG_FILE}) or a .ckpt file; {'it is none of them' if path.exists() else 'there is no such path'}"
+    )
+
+
+def open_source(config: Config, schema: Schema, dataset: Path) -> Source:
+    """The model to take from, every byte of it verified.
+
+    Raises ValueError where it is damaged, or its rows cannot be brought to the prepared folder `dataset`.
+    """
+    path = find_source(Path(config.train.init_from))
+    if path.is_file():
+        return _zoo_source(path, config, schema)
+    manifest = verify(path)
+    folded = bool(manifest.config["model"]["fold_numeric"])
+    here = data_identity(schema)
+    same = all(manifest.data[key] == here[key] for key in ("vocabulary", "vocabulary_size", "categorical"))
+    same &= list(manifest.data["numeric"]) == list(here["numeric"])
+    moves = None if same else _moves(manifest, config, schema, dataset)
+    return Source(str(path), open_state(path), folded, moves, manifest.data["numeric"] == here["numeric"])
+
+
+def _moves(manifest: Manifest, config: Config, schema: Schema, dataset: Path) -> np.ndarray:
+    old_folder = Path(config.train.init_dataset or manifest.dataset)
+    try:
+        old = read_schema(old_folder)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"{error}: rows follow their field and value from that folder's vocabulary; say where it is now "
+            "with train.init_dataset=DIR"
+        ) from error
+    found, expected = data_identity(old)["vocabulary"], manifest.data["vocabulary"]
+    if found != expected:
+        raise ValueError(
+            f"{old_folder} has vocabulary {found}, the checkpoint was trained with {expected}; say where that "
+            "folder is with train.init_dataset=DIR"
+        )
+    return row_moves(old_folder, old, dataset, schema)
+
+
+def _zoo_source(path: Path, config: Config, schema: Schema) -> Source:
+    from app.zoo_checkpoint import read_zoo_checkpoint
+
+    state = read_zoo_checkpoint(path)
+    dim, deep = config.model.embedding_dim, state.tables[DEEP]
+    num_inputs = (schema.num_numeric + schema.num_categorical) * dim
+    for what, found, expected in (
+        ("its vocabulary", deep.row_ids.size, schema.vocabulary_size),
+        ("its embedding width", deep.layout["rows"].width, dim),
+        ("the inputs of its first layer", len(state.dense["tower.matrix_0"]), num_inputs),
+    ):
+        if found != expected:
+            raise ValueError(
+                f"train.init_from={path}: {what} is {found}, expected {expected}; its fields and ids must be those of "
+                "the prepared folder, as `prepare --layout zoo` writes them for the zoo"
+            )
+    return Source(str(path), state, False, None, True)

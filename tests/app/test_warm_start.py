@@ -1,0 +1,230 @@
+"""New runs that begin with a trained model: the same rows under new ids, and models of the model zoo."""
+
+import dataclasses
+import itertools
+import logging
+import shutil
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from app import checkpoint
+from app.identity import data_identity
+from app.manifest import Manifest, read_manifest, write_manifest
+from app.row_moves import GONE, row_moves
+from app.run_folder import open_run
+from app.tables.interface import DEEP, WIDE
+from app.tables.optimizer_options import FtrlOptions
+from app.tables.optimizers import ftrl_step
+from app.warm_start_source import check_source
+from data_prep import settings
+from data_prep.options import read_options
+from data_prep.prepare import prepare
+from data_prep.schema import VOCABULARY_FILE, read_schema
+
+
+@pytest.fixture(scope="module")
+def other_dataset(tmp_path_factory, tiny_log, project):
+    """The same log with fewer values."""
+    folder = tmp_path_factory.mktemp("other") / "prepared"
+    prepare(
+        tiny_log, folder, read_options(project / "configs" / "tiny.yaml", ["prepare.workers=1", "prepare.min_count=8"])
+    )
+    return folder
+
+
+def names_of_ids(folder, schema):
+    names = {row["id"]: (row["field"], row["value"]) for row in pq.read_table(folder / VOCABULARY_FILE).to_pylist()}
+    names |= {place: (field.name, None) for place, field in enumerate(schema.numeric)}
+    for field in schema.categorical:
+        names |= {row: (field.name, number) for number, row in enumerate(range(*field.oov_ids))}
+    return names
+
+
+def test_rows_follow_their_field_and_value(tiny_dataset, tiny_schema, other_dataset):
+    other = read_schema(other_dataset)
+    for old_folder, old, new_folder, new in (
+        (tiny_dataset, tiny_schema, other_dataset, other),
+        (other_dataset, other, tiny_dataset, tiny_schema),
+    ):
+        moves = row_moves(old_folder, old, new_folder, new)
+        new_ids = {name: row for row, name in names_of_ids(new_folder, new).items()}
+        expected = {row: new_ids.get(name, GONE) for row, name in names_of_ids(old_folder, old).items()}
+        assert dict(enumerate(moves.tolist())) == expected
+        assert len(expected) == old.vocabulary_size
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, make_parts, random_batch, tiny_config, tiny_schema, tiny_dataset):
+    """A checkpoint after three steps, and its state."""
+    parts, rng = make_parts("reference", tiny_schema), np.random.default_rng(1)
+    for _ in range(3):
+        batch = random_batch(tiny_schema, 400, rng)
+        parts.step(batch, parts.step.prepare(batch))
+    config = tiny_config("tables.backend=reference")
+    manifest = Manifest(3, 1, 3, settings.as_dict(config), str(tiny_dataset), data_identity(tiny_schema), {"auc": 0.5})
+    return checkpoint.save(tmp_path_factory.mktemp("trained"), parts.state(), manifest), parts.state()
+
+
+@pytest.fixture
+def start(make_parts, tiny_config):
+    def start_warm(schema, dataset, path, *words):
+        from app.warm_start import warm_start
+
+        words = (f"train.init_from={path}", *words)
+        parts = make_parts("reference", schema, *words)
+        warm_start(parts, tiny_config("tables.backend=reference", *words), schema, dataset)
+        return parts
+
+    return start_warm
+
+
+def test_all_with_the_optimizers_memory(start, trained, tiny_schema, tiny_dataset, assert_same_bits):
+    path, state = trained
+    found = start(tiny_schema, tiny_dataset, path, "train.init_optimizer=true").state()
+    powers = {name: found.dense.pop(name) for name in list(found.dense) if "_power" in name}
+    assert all(value in (1, np.float32(0.9), np.float32(0.999)) for value in powers.values())  # steps count anew
+    kept = {name: array for name, array in state.dense.items() if "_power" not in name}
+    assert_same_bits(found, dataclasses.replace(state, dense=kept))
+
+
+@pytest.mark.parametrize("take", ["tables", "tower"])
+def test_one_of_the_two(start, trained, make_parts, tiny_schema, tiny_dataset, take):
+    path, state = trained
+    parts = start(tiny_schema, tiny_dataset, path, f"train.init_take={take}")
+    fresh, found = make_parts("reference", tiny_schema).state(), parts.state()
+    np.testing.assert_array_equal(
+        found.dense["tower.matrix_0"], (state if take == "tower" else fresh).dense["tower.matrix_0"]
+    )
+    assert found.tables[DEEP].row_ids.size == (state.tables[DEEP].row_ids.size if take == "tables" else 0)
+    assert not any(array.any() for name, array in found.dense.items() if "first_moment" in name)
+
+
+def test_another_vocabulary(start, trained, tiny_dataset, tiny_schema, other_dataset, caplog):
+    path, state = trained
+    other = read_schema(other_dataset)
+    with caplog.at_level(logging.INFO):
+        found = start(other, other_dataset, path, "train.init_take=tables").state().tables[DEEP]
+    moves = row_moves(tiny_dataset, tiny_schema, other_dataset, other)
+    saved = state.tables[DEEP]
+    rows = {moves[row]: saved.arrays["rows"][place] for place, row in enumerate(saved.row_ids) if moves[row] != GONE}
+    assert found.row_ids.tolist() == sorted(rows)
+    np.testing.assert_array_equal(found.arrays["rows"], [rows[row] for row in found.row_ids])
+    assert not found.arrays["first_moment"].any()
+    gone = saved.row_ids.size - len(rows)
+    fresh = other.vocabulary_size - len(rows)
+    assert 0 < gone < saved.row_ids.size
+    assert (
+        f"deep table: {len(rows):,} rows moved, {fresh:,} of {other.vocabulary_size:,} start fresh, {gone:,} are gone"
+        in caplog.text
+    )
+
+
+def test_a_folder_that_moved(start, trained, other_dataset, tiny_dataset, tmp_path, tiny_schema):
+    path, _ = trained
+    moved = shutil.copytree(path, tmp_path / path.name)
+    write_manifest(moved, dataclasses.replace(read_manifest(moved), dataset="/nowhere"))
+    other = read_schema(other_dataset)
+    with pytest.raises(FileNotFoundError, match=r"say where it is now with train\.init_dataset=DIR"):
+        start(other, other_dataset, moved)
+    with pytest.raises(ValueError, match=r"has vocabulary .* the checkpoint was trained with"):
+        start(other, other_dataset, moved, f"train.init_dataset={other_dataset}")
+    assert start(other, other_dataset, moved, f"train.init_dataset={tiny_dataset}").state().tables[DEEP].row_ids.size
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("model.embedding_dim=4",), r"has model.embedding_dim=8, expected 4"),
+        (("model.hidden_widths=[32]",), r"has model.hidden_widths=\[32, 16\], expected \[32\]; .*init_take=tables"),
+        (("train.init_from=/nowhere",), r"expected a checkpoint .* or a .ckpt file; there is no such path"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_is_made(
+    trained, tiny_config, tiny_schema, tmp_path, words, message
+):
+    config = tiny_config(f"train.init_from={trained[0]}", *words)
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        open_run(tmp_path, config, tiny_schema, check_new=lambda: check_source(config))
+    assert not (tmp_path / "device_0" / "run.json").exists()
+    check_source(tiny_config(f"train.init_from={trained[0]}", "model.hidden_widths=[32]", "train.init_take=tables"))
+
+
+def test_ftrl_keeps_weights_that_came_without_its_memory():
+    from app.warm_start import linear_terms
+
+    options = FtrlOptions(l1=1e-3, l2=1e-2)
+    weights = np.array([[0.5], [-0.25], [0.0], [1e-4]], np.float32)
+    accumulator = np.full_like(weights, options.initial_accumulator)
+    linear, rows = linear_terms(weights, options, 0.05), weights.copy()
+    ftrl_step((rows, accumulator, linear), np.zeros_like(weights), options, 0.05)
+    np.testing.assert_allclose(rows, weights, rtol=1e-5, atol=1e-9)
+
+
+def zoo_arrays(schema, dim, widths, rng):
+    """The zoo's parameters, by the names under which its training saves them."""
+    size = schema.vocabulary_size
+    ends = ((schema.num_numeric + schema.num_categorical) * dim, *widths, 1)
+    arrays = {
+        "Wide_b": rng.standard_normal(1),
+        "wide_embeddinglookup.embedding_table": rng.standard_normal((size, 1)),
+        "deep_embeddinglookup.embedding_table": rng.standard_normal((size, dim)),
+    }
+    for number, (rows, columns) in enumerate(itertools.pairwise(ends), start=1):
+        arrays[f"dense_layer_{number}.weight"] = rng.standard_normal((rows, columns)) / np.sqrt(rows)
+        arrays[f"dense_layer_{number}.bias"] = rng.standard_normal(columns)
+    return {name: array.astype(np.float32) for name, array in arrays.items()}
+
+
+def zoo_logits(arrays, ids, weights):
+    """The zoo's forward pass, in float64."""
+    exact = {name: array.astype(np.float64) for name, array in arrays.items()}
+    wide = (exact["wide_embeddinglookup.embedding_table"][ids, 0] * weights).sum(1) + exact["Wide_b"]
+    hidden = (exact["deep_embeddinglookup.embedding_table"][ids] * weights[:, :, None]).reshape(len(ids), -1)
+    layers = sum(name.endswith(".weight") for name in arrays)
+    for number in range(1, layers + 1):
+        hidden = hidden @ exact[f"dense_layer_{number}.weight"] + exact[f"dense_layer_{number}.bias"]
+        hidden = np.maximum(hidden, 0) if number < layers else hidden
+    return wide + hidden[:, 0]
+
+
+def write_ckpt(path, arrays, prefix="network."):
+    import mindspore as ms
+
+    ms.save_checkpoint([{"name": prefix + name, "data": ms.Tensor(array)} for name, array in arrays.items()], str(path))
+    return path
+
+
+@pytest.mark.parametrize(("prefix", "old_names"), [("network.", False), ("", True)])
+def test_the_zoo_s_model_gives_the_zoo_s_logits(
+    start, random_batch, tiny_schema, tiny_dataset, tmp_path, prefix, old_names
+):
+    rng = np.random.default_rng(3)
+    arrays = zoo_arrays(tiny_schema, 8, (32, 16), rng)
+    saved = dict(arrays)
+    if old_names:
+        saved["Wide_w"] = saved.pop("wide_embeddinglookup.embedding_table")
+        saved["V_l2"] = saved.pop("deep_embeddinglookup.embedding_table")
+    path = write_ckpt(tmp_path / "zoo.ckpt", saved, prefix)
+    parts = start(tiny_schema, tiny_dataset, path)
+    batch = random_batch(tiny_schema, 50, rng)
+    numeric_ids = np.broadcast_to(np.arange(tiny_schema.num_numeric), (50, tiny_schema.num_numeric))
+    ids = np.concatenate([numeric_ids, batch.ids], 1)
+    weights = np.concatenate([batch.numeric, np.ones(batch.ids.shape)], 1)
+    expected = zoo_logits(arrays, ids, weights)
+    found = parts.step.score(batch, parts.step.prepare(batch))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+    assert parts.state().tables[WIDE].row_ids.size == tiny_schema.vocabulary_size - tiny_schema.num_numeric
+
+
+def test_other_ckpt_files_are_refused(start, tiny_schema, tiny_dataset, tmp_path):
+    arrays = zoo_arrays(tiny_schema, 8, (32, 16), np.random.default_rng(3))
+    with pytest.raises(ValueError, match="its embedding width is 8, expected 4"):
+        start(tiny_schema, tiny_dataset, write_ckpt(tmp_path / "zoo.ckpt", arrays), "model.embedding_dim=4")
+    del arrays["Wide_b"]
+    with pytest.raises(ValueError, match=r"is not of the model zoo's Wide&Deep: it has no Wide_b; found deep_emb"):
+        start(tiny_schema, tiny_dataset, write_ckpt(tmp_path / "other.ckpt", arrays))
+    (tmp_path / "broken.ckpt").write_bytes(b"no checkpoint")
+    with pytest.raises(ValueError, match=r"broken.ckpt is no MindSpore checkpoint that can be read"):
+        start(tiny_schema, tiny_dataset, tmp_path / "broken.ckpt")
