@@ -15,6 +15,7 @@ from app.config import Config
 from app.data_parallel import DataParallelStep, make_graph
 from app.dense_optimizers import DenseOptimizers
 from app.device import dense_layer, deprecations_silenced
+from app.dropout import DropoutNoise
 from app.manifest import Manifest, read_manifest
 from app.process_group import MpiGroup, ProcessGroup, largest_share
 from app.schedules import LearningRates
@@ -27,7 +28,7 @@ from app.tables.sharded import ShardedTables, make_owned_rows
 from app.tables.stock import StockTables
 from app.tables_of_run import learning_rates, table_learning_rates, table_spec
 from app.train_step import HostTablesScorer, HostTablesStep, StepParts, TrainStep
-from app.wide_deep import WideDeep
+from app.wide_deep import Tower, WideDeep
 from data_prep.schema import Schema
 
 
@@ -101,7 +102,8 @@ def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup |
             config.loss.tower_clip_norm,
         )
     rates = learning_rates(config)
-    parts = StepParts(model, optimizers, rates, config.loss, config.train.batch_size, numeric)
+    noise = DropoutNoise(config.train.seed, config.model.dropout, len(config.model.hidden_widths))
+    parts = StepParts(model, optimizers, rates, noise, config.loss, config.train.batch_size, numeric)
     step: TrainStep
     if backend == "stock":
         step = StockStep(StockTables(spec, len(looked_up)), parts)
@@ -120,7 +122,7 @@ def data_parallel_step(
     threads = config.device.num_threads
     owned = make_owned_rows(backend, spec, group.world, group.num_owners, threads)
     tables = ShardedTables(spec, make_batch_kernels(backend, spec, threads), owned)
-    graph = make_graph(parts.model, parts.loss, parts.optimizers, group)
+    graph = make_graph(parts, group)
     own_parts = replace(parts, batch_size=largest_share(parts.batch_size, group.size))
     return DataParallelStep(HostTablesStep(tables, own_parts, graph), group)
 
@@ -169,15 +171,16 @@ def fold_numeric(state: ModelState, spec: TablesSpec, num_numeric: int) -> dict[
 
 def make_model(config: Config, schema: Schema, folded: bool = True) -> WideDeep:
     """The dense model at its initial values; unfolded numeric fields are looked-up fields to it."""
-    return WideDeep(
+    tower = Tower(
         num_fields=schema.num_categorical + (0 if folded else schema.num_numeric),
         num_numeric=schema.num_numeric if folded else 0,
         embedding_dim=config.model.embedding_dim,
         hidden_widths=config.model.hidden_widths,
         seed=config.train.seed,
         initial_scale=config.model.initial_scale,
-        layer=dense_layer(config.device),
+        layer=dense_layer(config.device, config.model.activation),
     )
+    return WideDeep(tower)
 
 
 def check_dense(found: dict[str, np.ndarray], expected: dict[str, Parameter]) -> None:

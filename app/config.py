@@ -28,12 +28,18 @@ LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """The shape of Wide&Deep. `fold_numeric` false looks the numeric fields up like the others (`stock` only)."""
+    """The shape of Wide&Deep. `fold_numeric` false looks the numeric fields up like the others (`stock` only).
+
+    `dropout` is the share of each hidden layer's units that a training step leaves out. The native kernels have the
+    `activation` relu; the others are made of MindSpore's operators.
+    """
 
     embedding_dim: int = 80
     hidden_widths: tuple[int, ...] = (1024, 512, 256, 128)
     initial_scale: float = 0.01
     fold_numeric: bool = True
+    activation: Literal["relu", "gelu", "silu", "leaky_relu", "tanh", "sigmoid"] = "relu"
+    dropout: float = 0.0
 
     def __post_init__(self) -> None:
         if self.embedding_dim < 1:
@@ -42,6 +48,8 @@ class ModelOptions:
             raise ValueError(f"model.hidden_widths must be widths of 1 or more, found {list(self.hidden_widths)}")
         if not 0 <= self.initial_scale < math.inf:
             raise ValueError(f"model.initial_scale must be 0 or more, and finite; found {self.initial_scale}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"model.dropout must be in [0, 1), found {self.dropout}")
 
 
 @dataclass(frozen=True)
@@ -50,19 +58,23 @@ class LossOptions:
 
     `l2_coef` is that of the deep table, `wide_l2_coef` of the wide one: coefficient · ½ Σ‖row‖² over the batch's unique
     rows, or over the whole table with `adam`. `row_clip_value` bounds each value of a unique row's gradient, before
-    its L2 term, `tower_clip_norm` the norm of all the tower's gradients; 0 does not.
+    its L2 term, `tower_clip_norm` the norm of all the tower's gradients; 0 does not. `label_smoothing` s trains on the
+    labels (1 - s) · label + s / 2.
     """
 
     l2_coef: float = 8e-5
     wide_l2_coef: float = 0.0
     row_clip_value: float = 0.0
     tower_clip_norm: float = 0.0
+    label_smoothing: float = 0.0
     loss_scale: float = 1024.0
 
     def __post_init__(self) -> None:
         for name in ("l2_coef", "wide_l2_coef", "row_clip_value", "tower_clip_norm"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"loss.{name} must be 0 or more, and finite; found {getattr(self, name)}")
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"loss.label_smoothing must be in [0, 1), found {self.label_smoothing}")
         if not 0 < self.loss_scale <= LARGEST_FLOAT32:
             raise ValueError(f"loss.loss_scale must be above 0, and finite in float32; found {self.loss_scale}")
 

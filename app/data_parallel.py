@@ -16,7 +16,6 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from app.config import LossOptions
 from app.dataset import Batch, rows_of_batch
 from app.dense_optimizers import DenseOptimizers
 from app.device_graph import ForwardBackward
@@ -24,8 +23,7 @@ from app.not_finite import OVERFLOWED
 from app.process_group import ProcessGroup, share, together
 from app.profile import KernelProfile
 from app.tables.interface import UniqueIds
-from app.train_step import HostTablesStep, Losses, StepTables
-from app.wide_deep import WideDeep
+from app.train_step import HostTablesStep, Losses, StepParts, StepTables
 
 DEEP_LOSS, WIDE_LOSS, NUM_BAD = range(3)  # what stands before the gradients in the flat array
 NUM_SCALARS = 3
@@ -39,11 +37,17 @@ class Gradients(nn.Cell):
         self.forward_backward = forward_backward
 
     def construct(
-        self, deep_rows: Tensor, wide_rows: Tensor, numeric: Tensor, labels: Tensor, example_weights: Tensor
+        self,
+        deep_rows: Tensor,
+        wide_rows: Tensor,
+        numeric: Tensor,
+        labels: Tensor,
+        example_weights: Tensor,
+        noise: Tensor,
     ) -> tuple:
         """-> [3 + P], deep row gradients [B, C * D], wide row gradients [B]."""
         (deep_loss, wide_loss), finite, row_gradients, dense_gradients = self.forward_backward(
-            deep_rows, wide_rows, numeric, labels, example_weights
+            deep_rows, wide_rows, numeric, labels, example_weights, noise
         )
         bad = 1.0 - finite.astype(ms.float32)
         parts: tuple[Tensor, ...] = (deep_loss.reshape(1), wide_loss.reshape(1), bad.reshape(1))
@@ -77,11 +81,11 @@ class SummedGraph:
     The numeric fields' rows are rows of every rank's batch, so each rank adds its share of their L2 term.
     """
 
-    def __init__(self, model: WideDeep, options: LossOptions, optimizers: DenseOptimizers, group: ProcessGroup) -> None:
-        shared = dataclasses.replace(options, l2_coef=options.l2_coef / group.size)
-        self.forward_backward = ForwardBackward(model, shared)
+    def __init__(self, parts: StepParts, group: ProcessGroup) -> None:
+        self.forward_backward = shared_forward_backward(parts, group)
         self._gradients = Gradients(self.forward_backward)
-        self._optimizers = Optimizers(optimizers, tuple(p.shape for p in model.named_parameters().values()))
+        shapes = tuple(parameter.shape for parameter in parts.model.named_parameters().values())
+        self._optimizers = Optimizers(parts.optimizers, shapes)
         self._group = group
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -144,19 +148,24 @@ class DataParallelStep:
 class AllReducedGraph(nn.Cell):
     """What `DeviceGraph` does, on Ascend or GPU, with MindSpore's AllReduce inside the graph. Never run."""
 
-    def __init__(self, model: WideDeep, options: LossOptions, optimizers: DenseOptimizers, group: ProcessGroup) -> None:
+    def __init__(self, parts: StepParts, group: ProcessGroup) -> None:
         super().__init__()
-        shared = dataclasses.replace(options, l2_coef=options.l2_coef / group.size)
-        self.forward_backward = ForwardBackward(model, shared)
-        self.optimizers = optimizers
+        self.forward_backward = shared_forward_backward(parts, group)
+        self.optimizers = parts.optimizers
         self.all_reduce = ops.AllReduce()
 
     def construct(
-        self, deep_rows: Tensor, wide_rows: Tensor, numeric: Tensor, labels: Tensor, example_weights: Tensor
+        self,
+        deep_rows: Tensor,
+        wide_rows: Tensor,
+        numeric: Tensor,
+        labels: Tensor,
+        example_weights: Tensor,
+        noise: Tensor,
     ) -> tuple:
         """See `DeviceGraph.construct`."""
         (deep_loss, wide_loss), finite, row_gradients, dense_gradients = self.forward_backward(
-            deep_rows, wide_rows, numeric, labels, example_weights
+            deep_rows, wide_rows, numeric, labels, example_weights, noise
         )
         bad = 1.0 - finite.astype(ms.float32)
         scalars = self.all_reduce(ops.concat((deep_loss.reshape(1), wide_loss.reshape(1), bad.reshape(1))))
@@ -164,7 +173,7 @@ class AllReducedGraph(nn.Cell):
         finite = scalars[2] == 0
         for gradient in dense_gradients:
             total = self.all_reduce(gradient)
-            finite = ops.logical_and(finite, self.forward_backward.all_finite(total))
+            finite = ops.logical_and(finite, ops.isfinite(self.forward_backward.total(total)))
             summed = (*summed, total)
         deep_loss = scalars[0]
         if finite:
@@ -172,13 +181,17 @@ class AllReducedGraph(nn.Cell):
         return deep_loss, scalars[1], finite, row_gradients[0], row_gradients[1]
 
 
-def make_graph(
-    model: WideDeep, options: LossOptions, optimizers: DenseOptimizers, group: ProcessGroup
-) -> SummedGraph | AllReducedGraph:
+def shared_forward_backward(parts: StepParts, group: ProcessGroup) -> ForwardBackward:
+    """That of one of several ranks: each has its share of the L2 term of the numeric fields' rows."""
+    shared = dataclasses.replace(parts.loss, l2_coef=parts.loss.l2_coef / group.size)
+    return dataclasses.replace(parts, loss=shared).forward_backward()
+
+
+def make_graph(parts: StepParts, group: ProcessGroup) -> SummedGraph | AllReducedGraph:
     """The step's graph of several ranks, for the selected device."""
     if ms.get_current_device().device_target == "CPU":
-        return SummedGraph(model, options, optimizers, group)
+        return SummedGraph(parts, group)
     from mindspore import communication
 
     communication.init()
-    return AllReducedGraph(model, options, optimizers, group)
+    return AllReducedGraph(parts, group)

@@ -1,7 +1,7 @@
-"""A hidden layer of the tower, y = relu(x W + n F): from MindSpore's own operators, or as one kernel on a CPU.
+"""A hidden layer of the tower, y = f(x W + n F): from MindSpore's own operators, or as one kernel on a CPU.
 
 `n` [B, N + 1] are inputs of few columns, the last of which is 1, and F their rows, the last of which is the bias: the
-bias's gradient is then a row of a matrix product. Both cells are the same function.
+bias's gradient is then a row of a matrix product. Both cells are the same function; the kernel's f is ReLU.
 
 Letters: B batch, K width in, H width out.
 """
@@ -10,13 +10,30 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import mindspore as ms
+import numpy as np
 from mindspore import Tensor, nn, ops
 
+from app import dropout
 from app.device import records_dropped
 from data_prep import shared_library
+
+# As int32, which is what MindSpore's operators multiply.
+GOLDEN32 = int(dropout.GOLDEN32.astype(np.int32))
+FACTORS = tuple(int(factor.astype(np.int32)) for factor in dropout.FACTORS)
+
+NATIVE_ACTIVATION = "relu"
+ACTIVATIONS: dict[str, Callable[[], nn.Cell]] = {
+    "relu": nn.ReLU,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+    "leaky_relu": functools.partial(nn.LeakyReLU, 0.01),
+    "tanh": nn.Tanh,
+    "sigmoid": nn.Sigmoid,
+}
 
 
 class MatMul(nn.Cell):
@@ -57,18 +74,52 @@ class Total(nn.Cell):
 
 
 class DenseLayer(nn.Cell):
-    """The layer from MindSpore's operators, on any device."""
+    """The layer from MindSpore's operators, on any device and with any of `ACTIVATIONS`."""
 
-    def __init__(self, input_dtype: ms.Type | None = None) -> None:
+    def __init__(self, input_dtype: ms.Type | None = None, activation: str = "relu") -> None:
         super().__init__()
         self.matmul = MatMul(input_dtype)
+        self.activation = ACTIVATIONS[activation]()
 
-    def construct(self, inputs: Tensor, weights: Tensor, numeric: Tensor, numeric_weights: Tensor) -> Tensor:
-        """`inputs` [B, K], `weights` [K, H], `numeric` [B, N + 1], `numeric_weights` [N + 1, H] -> [B, H]."""
-        return ops.relu(self.matmul(inputs, weights) + self.matmul(numeric, numeric_weights))
+    def construct(
+        self,
+        inputs: Tensor,
+        weights: Tensor,
+        numeric: Tensor,
+        numeric_weights: Tensor,
+        noise: Tensor | None = None,
+    ) -> Tensor:
+        """`inputs` [B, K], `weights` [K, H], `numeric` [B, N + 1], `numeric_weights` [N + 1, H] -> [B, H].
+
+        With `noise`, int32 [3] as `app.dropout` makes it, units are dropped.
+        """
+        outputs = self.activation(self.matmul(inputs, weights) + self.matmul(numeric, numeric_weights))
+        if noise is None:
+            return outputs
+        return outputs * dropout_multiplier(noise, outputs.shape[0], outputs.shape[1])
 
 
-class NativeDenseLayer(nn.Cell):
+def dropout_multiplier(noise: Tensor, num_rows: int, num_units: int) -> Tensor:
+    """float32 [B, H]: 0 for dropped units, 1 / (1 - share dropped) for the others; `app.dropout.kept` from operators.
+
+    int32 wraps as uint32 does, and its shifts are made logical by a mask.
+    """
+    rows = mix32(noise[0] + (noise[1] + ops.arange(0, num_rows, 1, dtype=ms.int32)) * GOLDEN32)
+    units = mix32(ops.arange(1, num_units + 1, 1, dtype=ms.int32) * GOLDEN32)
+    numbers = mix32(ops.bitwise_xor(rows.expand_dims(1), units.expand_dims(0)))
+    numbers = ops.bitwise_and(ops.bitwise_right_shift(numbers, 8), 0xFFFFFF)
+    scale = 1.0 / (1.0 - noise[2].astype(ms.float32) * 2.0**-24)
+    return (numbers >= noise[2]).astype(ms.float32) * scale
+
+
+def mix32(values: Tensor) -> Tensor:
+    """`app.dropout.mix32` of int32."""
+    mixed = ops.bitwise_xor(values, ops.bitwise_and(ops.bitwise_right_shift(values, 16), 0xFFFF)) * FACTORS[0]
+    mixed = ops.bitwise_xor(mixed, ops.bitwise_and(ops.bitwise_right_shift(mixed, 15), 0x1FFFF)) * FACTORS[1]
+    return ops.bitwise_xor(mixed, ops.bitwise_and(ops.bitwise_right_shift(mixed, 16), 0xFFFF))
+
+
+class NativeLayer(nn.Cell):
     """The layer as one kernel forward and one backward (`csrc/dense_layer.h`); CPU only, where the library is built.
 
     Raises OSError where it is not.
@@ -79,22 +130,40 @@ class NativeDenseLayer(nn.Cell):
         load().dense_set_threads(num_threads)
         suffix = "bfloat16" if bfloat16 else "float32"
         with records_dropped(lambda record: "whitelist" in record.getMessage().lower()):
-            self.forward = ops.Custom(
-                f"{library_path()}:dense_forward_{suffix}",
-                out_shape=lambda inputs, weights, numeric, numeric_weights: (inputs[0], weights[1]),
-                out_dtype=lambda inputs, weights, numeric, numeric_weights: inputs,
-                func_type="aot",
-            )
-            self.backward = ops.Custom(
-                f"{library_path()}:dense_backward_{suffix}",
-                out_shape=lambda gradient, outputs, inputs, weights, numeric: (
-                    inputs,
-                    weights,
-                    (numeric[1], weights[1]),
-                ),
-                out_dtype=lambda gradient, outputs, inputs, weights, numeric: (inputs, inputs, inputs),
-                func_type="aot",
-            )
+            self.plain = NativeDenseLayer(suffix)
+            self.dropping = NativeDropoutLayer(suffix)
+
+    def construct(
+        self,
+        inputs: Tensor,
+        weights: Tensor,
+        numeric: Tensor,
+        numeric_weights: Tensor,
+        noise: Tensor | None = None,
+    ) -> Tensor:
+        """See `DenseLayer.construct`."""
+        if noise is None:
+            return self.plain(inputs, weights, numeric, numeric_weights)
+        return self.dropping(inputs, weights, numeric, numeric_weights, noise)
+
+
+class NativeDenseLayer(nn.Cell):
+    """The kernels without dropout, of one precision."""
+
+    def __init__(self, suffix: str) -> None:
+        super().__init__()
+        self.forward = ops.Custom(
+            f"{library_path()}:dense_forward_{suffix}",
+            out_shape=lambda inputs, weights, numeric, numeric_weights: (inputs[0], weights[1]),
+            out_dtype=lambda inputs, weights, numeric, numeric_weights: inputs,
+            func_type="aot",
+        )
+        self.backward = ops.Custom(
+            f"{library_path()}:dense_backward_{suffix}",
+            out_shape=lambda gradient, outputs, inputs, weights, numeric: (inputs, weights, (numeric[1], weights[1])),
+            out_dtype=lambda gradient, outputs, inputs, weights, numeric: (inputs, inputs, inputs),
+            func_type="aot",
+        )
 
     def construct(self, inputs: Tensor, weights: Tensor, numeric: Tensor, numeric_weights: Tensor) -> Tensor:
         """See `DenseLayer.construct`."""
@@ -116,6 +185,52 @@ class NativeDenseLayer(nn.Cell):
         return inputs_gradient, weights_gradient, ops.zeros_like(numeric), numeric_weights_gradient
 
 
+class NativeDropoutLayer(nn.Cell):
+    """The kernels with dropout, of one precision."""
+
+    def __init__(self, suffix: str) -> None:
+        super().__init__()
+        self.forward = ops.Custom(
+            f"{library_path()}:dropout_forward_{suffix}",
+            out_shape=lambda inputs, weights, numeric, numeric_weights, noise: (inputs[0], weights[1]),
+            out_dtype=lambda inputs, weights, numeric, numeric_weights, noise: inputs,
+            func_type="aot",
+        )
+        self.backward = ops.Custom(
+            f"{library_path()}:dropout_backward_{suffix}",
+            out_shape=lambda gradient, outputs, inputs, weights, numeric, noise: (
+                inputs,
+                weights,
+                (numeric[1], weights[1]),
+            ),
+            out_dtype=lambda gradient, outputs, inputs, weights, numeric, noise: (inputs, inputs, inputs),
+            func_type="aot",
+        )
+
+    def construct(
+        self, inputs: Tensor, weights: Tensor, numeric: Tensor, numeric_weights: Tensor, noise: Tensor
+    ) -> Tensor:
+        """See `DenseLayer.construct`."""
+        return self.forward(inputs, weights, numeric, numeric_weights, noise)
+
+    def bprop(
+        self,
+        inputs: Tensor,
+        weights: Tensor,
+        numeric: Tensor,
+        numeric_weights: Tensor,
+        noise: Tensor,
+        outputs: Tensor,
+        gradient: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """See `NativeDenseLayer.bprop`."""
+        inputs_gradient, weights_gradient, numeric_weights_gradient = self.backward(
+            gradient, outputs, inputs, weights, numeric, noise
+        )
+        zeros = ops.zeros_like(numeric), ops.zeros_like(noise)
+        return inputs_gradient, weights_gradient, zeros[0], numeric_weights_gradient, zeros[1]
+
+
 def library_path() -> Path:
     """Where the library is, or would be; the environment variable DENSE_LAYER_LIBRARY names another."""
     return shared_library.library_path(Path(__file__).parent / "csrc", "dense_layer", "DENSE_LAYER_LIBRARY")
@@ -124,7 +239,10 @@ def library_path() -> Path:
 @functools.cache
 def load() -> ctypes.CDLL:
     """The library. Raises OSError saying what is missing and how to build it."""
-    signatures: shared_library.Signatures = {"dense_set_threads": (None, [ctypes.c_int32])}
+    signatures: shared_library.Signatures = {
+        "dense_set_threads": (None, [ctypes.c_int32]),
+        "dropout_forward_float32": (ctypes.c_int, []),  # MindSpore calls it; a library from before has none
+    }
     return shared_library.load_library(
         library_path(), "dense layer is", signatures, otherwise="go on with MindSpore's operators"
     )

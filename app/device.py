@@ -67,22 +67,25 @@ def cpu_flags() -> set[str]:
         return set()
 
 
-def dense_layer(options: DeviceOptions) -> nn.Cell:
-    """The tower's hidden layer for the selected device: the native one on a CPU where it is built."""
+def dense_layer(options: DeviceOptions, activation: str = "relu") -> nn.Cell:
+    """The tower's hidden layer for the selected device: the native one on a CPU where it is built and has that
+    activation."""
     import mindspore as ms
 
     from app import dense_layer as layers
 
     bfloat16 = options.precision == "bfloat16"
     if ms.get_current_device().device_target != "CPU":
-        return layers.DenseLayer(ms.bfloat16 if bfloat16 else None)
+        return layers.DenseLayer(ms.bfloat16 if bfloat16 else None, activation)
     flags = cpu_flags()
-    try:
-        layer: nn.Cell = layers.NativeDenseLayer(options.num_threads, bfloat16 and bool(flags & BFLOAT16_FLAGS))
-        usable = BFLOAT16_FLAGS
-    except OSError as error:
-        log.warning("warning: %s; going on with MindSpore's operators", error)
-        layer, usable = layers.DenseLayer(), MATH_MODE_FLAGS
+    layer: nn.Cell
+    layer, usable = layers.DenseLayer(activation=activation), MATH_MODE_FLAGS
+    if activation == layers.NATIVE_ACTIVATION:
+        try:
+            layer = layers.NativeLayer(options.num_threads, bfloat16 and bool(flags & BFLOAT16_FLAGS))
+            usable = BFLOAT16_FLAGS
+        except OSError as error:
+            log.warning("warning: %s; going on with MindSpore's operators", error)
     if bfloat16 and not flags & usable:
         log.warning("warning: device.precision=bfloat16 needs one of %s: float32 is used", ", ".join(sorted(usable)))
     return layer

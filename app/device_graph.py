@@ -1,5 +1,7 @@
 """What one step runs on the device: forward, backward, the flag of finite values, and the dense optimizers.
 
+`noise` is that of `app.dropout.DropoutNoise.of_step`; it is read where the model drops units.
+
 Letters: B batch size, C fields, N numeric, D width.
 """
 
@@ -11,24 +13,37 @@ from mindspore import ParameterTuple, Tensor, nn, ops
 from app.config import LossOptions
 from app.dense_layer import Total
 from app.dense_optimizers import DenseOptimizers
-from app.losses import cross_entropy, l2_loss
+from app.losses import cross_entropy, l2_loss, smoothed
 from app.wide_deep import WideDeep
 
 
 class LossCell(nn.Cell):
     """The scaled deep loss without the tables' L2 term (the host adds it), and the wide loss beside it."""
 
-    def __init__(self, model: WideDeep, options: LossOptions) -> None:
+    def __init__(self, model: WideDeep, options: LossOptions, drops: bool) -> None:
         super().__init__()
         self.model = model
+        self.drops = drops
+        self.label_smoothing = options.label_smoothing
         self.l2_coef = options.l2_coef
         self.loss_scale = options.loss_scale
 
     def construct(
-        self, deep_rows: Tensor, wide_rows: Tensor, numeric: Tensor, labels: Tensor, example_weights: Tensor
+        self,
+        deep_rows: Tensor,
+        wide_rows: Tensor,
+        numeric: Tensor,
+        labels: Tensor,
+        example_weights: Tensor,
+        noise: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """-> scaled loss for the gradient, deep_loss, wide_loss."""
-        logits = self.model(deep_rows, wide_rows, numeric)
+        if self.drops:
+            logits = self.model(deep_rows, wide_rows, numeric, noise)
+        else:
+            logits = self.model(deep_rows, wide_rows, numeric)
+        if self.label_smoothing:
+            labels = smoothed(labels, self.label_smoothing)
         wide_loss = cross_entropy(logits, labels, example_weights)
         deep_loss = wide_loss + l2_loss(self.model.tower.numeric_rows_squared_norm(), self.l2_coef)
         return deep_loss * self.loss_scale, deep_loss, wide_loss
@@ -37,20 +52,26 @@ class LossCell(nn.Cell):
 class ForwardBackward(nn.Cell):
     """The gradients of the loss for rows and dense parameters, and the flag."""
 
-    def __init__(self, model: WideDeep, options: LossOptions) -> None:
+    def __init__(self, model: WideDeep, options: LossOptions, drops: bool = False) -> None:
         super().__init__()
         self.parameters = ParameterTuple(model.named_parameters().values())
         self.gradient = ms.value_and_grad(
-            LossCell(model, options), grad_position=(0, 1), weights=self.parameters, has_aux=True
+            LossCell(model, options, drops), grad_position=(0, 1), weights=self.parameters, has_aux=True
         )
         self.total = Total()
 
     def construct(
-        self, deep_rows: Tensor, wide_rows: Tensor, numeric: Tensor, labels: Tensor, example_weights: Tensor
+        self,
+        deep_rows: Tensor,
+        wide_rows: Tensor,
+        numeric: Tensor,
+        labels: Tensor,
+        example_weights: Tensor,
+        noise: Tensor,
     ) -> tuple:
         """-> (deep_loss, wide_loss), finite, (deep, wide) row gradients, dense gradients; gradients are scaled."""
         (scaled, deep_loss, wide_loss), (row_gradients, dense_gradients) = self.gradient(
-            deep_rows, wide_rows, numeric, labels, example_weights
+            deep_rows, wide_rows, numeric, labels, example_weights, noise
         )
         finite = ops.isfinite(scaled)
         for values in row_gradients + dense_gradients + self.parameters:
@@ -67,11 +88,17 @@ class DeviceGraph(nn.Cell):
         self.optimizers = optimizers
 
     def construct(
-        self, deep_rows: Tensor, wide_rows: Tensor, numeric: Tensor, labels: Tensor, example_weights: Tensor
+        self,
+        deep_rows: Tensor,
+        wide_rows: Tensor,
+        numeric: Tensor,
+        labels: Tensor,
+        example_weights: Tensor,
+        noise: Tensor,
     ) -> tuple:
         """-> deep_loss, wide_loss, finite, deep row gradients [B, C * D], wide row gradients [B]."""
         (deep_loss, wide_loss), finite, row_gradients, dense_gradients = self.forward_backward(
-            deep_rows, wide_rows, numeric, labels, example_weights
+            deep_rows, wide_rows, numeric, labels, example_weights, noise
         )
         if finite:
             deep_loss = ops.depend(deep_loss, self.optimizers(dense_gradients))

@@ -18,3 +18,8 @@ def cross_entropy(logits: Tensor, labels: Tensor, example_weights: Tensor) -> Te
 def l2_loss(squared_norm: Tensor | float, l2_coef: float) -> Tensor | float:
     """l2_coef · ½ Σ‖row‖², from Σ‖row‖²."""
     return 0.5 * l2_coef * squared_norm
+
+
+def smoothed(labels: Tensor, label_smoothing: float) -> Tensor:
+    """Labels drawn toward ½: (1 - s) · label + s / 2 (Szegedy et al., 2016, with two classes)."""
+    return labels * (1 - label_smoothing) + 0.5 * label_smoothing

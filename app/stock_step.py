@@ -71,6 +71,7 @@ class StockGraph(nn.Cell):
         labels: Tensor,
         example_weights: Tensor,
         deep_rate: Tensor,
+        noise: Tensor,
     ) -> tuple:
         """`ids` [B, F]; `first_seen` [B * F, 1]: 1 where an id stands for the first time in the batch, else 0.
 
@@ -78,7 +79,7 @@ class StockGraph(nn.Cell):
         """
         table_rows, deep_rows, wide_rows = self.lookup(ids, numeric)
         losses, finite, row_gradients, dense_gradients = self.forward_backward(
-            deep_rows, wide_rows, numeric, labels, example_weights
+            deep_rows, wide_rows, numeric, labels, example_weights, noise
         )
         unique_rows = table_rows.reshape(-1, self.width) * first_seen
         squared_norm = self.sum(ops.square(unique_rows))
@@ -122,8 +123,7 @@ class StockStep:
     def __init__(self, tables: StockTables, parts: StepParts) -> None:
         self.tables = tables
         self.parts = parts
-        forward_backward = ForwardBackward(parts.model, parts.loss)
-        self.graph = StockGraph(tables, forward_backward, parts.optimizers, parts.loss.loss_scale)
+        self.graph = StockGraph(tables, parts.forward_backward(), parts.optimizers, parts.loss.loss_scale)
         self.seconds = {"graph": 0.0}
         self._scoring = StockScoring(self.graph.lookup, parts.model)
 
@@ -144,7 +144,8 @@ class StockStep:
         ]
         self.parts.set_learning_rates(self.tables.step + 1)
         rate = self.tables.deep_rate(self.tables.step + 1)
-        outputs = self.graph(*(Tensor.from_numpy(values) for values in inputs), Tensor(rate, ms.float32))
+        noise = Tensor(self.parts.noise.of_step(self.tables.step + 1))
+        outputs = self.graph(*(Tensor.from_numpy(values) for values in inputs), Tensor(rate, ms.float32), noise)
         deep_loss, wide_loss, squared_norm, finite = (output.asnumpy() for output in outputs)
         if not finite:
             raise FloatingPointError(self._find_bad(batch, unique))
@@ -163,12 +164,13 @@ class StockStep:
         return GraphProfile(folder)
 
     def _find_bad(self, batch: Batch, unique: StockIds) -> str:
-        ids, numeric, labels, weights = (
-            Tensor(values) for values in (unique.ids, batch.numeric, batch.labels, example_weights(batch))
+        noise = self.parts.noise.of_step(self.tables.step + 1)
+        ids, numeric, labels, weights, noise = (
+            Tensor(values) for values in (unique.ids, batch.numeric, batch.labels, example_weights(batch), noise)
         )
         deep, wide = (rows.asnumpy().reshape(batch.num_rows, -1) for rows in self.tables.parameters(ids))
         _, deep_inputs, wide_inputs = self.graph.lookup(ids, numeric)
-        gradients = self.graph.forward_backward(deep_inputs, wide_inputs, numeric, labels, weights)[2]
+        gradients = self.graph.forward_backward(deep_inputs, wide_inputs, numeric, labels, weights, noise)[2]
         fields = self.tables.spec.field_names
         return describe_not_finite(
             (

@@ -26,6 +26,7 @@ from app.config import LossOptions
 from app.dataset import Batch
 from app.dense_optimizers import DenseOptimizers
 from app.device_graph import DeviceGraph, ForwardBackward
+from app.dropout import DropoutNoise
 from app.losses import l2_loss
 from app.not_finite import Place, batch_places, describe_not_finite
 from app.profile import LOOKUP, HostProfile, KernelProfile
@@ -115,9 +116,14 @@ class StepParts:
     model: WideDeep
     optimizers: DenseOptimizers
     learning_rates: LearningRates
+    noise: DropoutNoise
     loss: LossOptions
     batch_size: int
     numeric_names: tuple[str, ...]
+
+    def forward_backward(self) -> ForwardBackward:
+        """What makes the gradients."""
+        return ForwardBackward(self.model, self.loss, drops=self.noise.rate > 0)
 
     def set_learning_rates(self, step: int) -> None:
         """Give the dense optimizers the learning rates of step 1, 2, …"""
@@ -158,7 +164,7 @@ class HostTablesStep:
     def __init__(self, tables: HostTables, parts: StepParts, graph: Graph | None = None) -> None:
         self.tables = tables
         self.parts = parts
-        self.graph = graph or DeviceGraph(ForwardBackward(parts.model, parts.loss), parts.optimizers)
+        self.graph = graph or DeviceGraph(parts.forward_backward(), parts.optimizers)
         self._kernel_seconds: dict[str, float] = {}  # of the last step
         self.seconds = {"lookup": 0.0, "tower": 0.0, "update": 0.0}
         self._scorer = HostTablesScorer(tables, parts.model, parts.batch_size)
@@ -190,7 +196,8 @@ class HostTablesStep:
             pad_rows(values, self.parts.batch_size)
             for values in (rows.deep, rows.wide, batch.numeric, batch.labels, example_weights(batch))
         )
-        outputs = self.graph(*(Tensor.from_numpy(values) for values in inputs))
+        noise = Tensor(self.parts.noise.of_step(self.tables.step + 1, batch.first_row))
+        outputs = self.graph(*(Tensor.from_numpy(values) for values in inputs), noise)
         deep_loss, wide_loss, finite, deep, wide = (output.asnumpy() for output in outputs)
         gradients = RowGradients(deep[: batch.num_rows], wide[: batch.num_rows], scale=1 / self.parts.loss.loss_scale)
         return float(wide_loss), float(deep_loss), bool(finite), gradients

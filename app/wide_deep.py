@@ -39,7 +39,7 @@ class WideHead(nn.Cell):
 
 
 class Tower(nn.Cell):
-    """Dense layers with ReLU between them; the last gives one number an example and has no bias (b is that)."""
+    """Dense layers with an activation between; the last gives one number an example and has no bias (b is that)."""
 
     def __init__(
         self,
@@ -73,14 +73,20 @@ class Tower(nn.Cell):
         )
         self.num_hidden = len(hidden_widths)
 
-    def construct(self, deep_rows: Tensor, numeric: Tensor) -> Tensor:
-        """`deep_rows` [B, C * D], `numeric` [B, N] -> [B]."""
+    def construct(self, deep_rows: Tensor, numeric: Tensor, noise: Tensor | None = None) -> Tensor:
+        """`deep_rows` [B, C * D], `numeric` [B, N] -> [B]; with `noise` int32 [hidden layers, 3] units are dropped."""
         ones = ops.ones((deep_rows.shape[0], 1), ms.float32)
         inputs, rows = self.numeric_inputs(numeric, ones)
-        hidden = self.layer(deep_rows, self.matrices[0], inputs, rows)
+        hidden = self.hidden(0, deep_rows, inputs, rows, noise)
         for i in range(1, self.num_hidden):
-            hidden = self.layer(hidden, self.matrices[i], ones, self.biases[i].expand_dims(0))
+            hidden = self.hidden(i, hidden, ones, self.biases[i].expand_dims(0), noise)
         return self.matmul(hidden, self.matrices[self.num_hidden]).reshape(-1)
+
+    def hidden(self, i: int, values: Tensor, inputs: Tensor, rows: Tensor, noise: Tensor | None) -> Tensor:
+        """Hidden layer i."""
+        if noise is None:
+            return self.layer(values, self.matrices[i], inputs, rows)
+        return self.layer(values, self.matrices[i], inputs, rows, noise[i])
 
     def numeric_inputs(self, numeric: Tensor, ones: Tensor) -> tuple[Tensor, Tensor]:
         """What the first layer adds for numeric fields and bias: inputs [B, N + 1] and their rows [N + 1, H].
@@ -104,23 +110,14 @@ class Tower(nn.Cell):
 class WideDeep(nn.Cell):
     """Wide head and tower; the two groups follow different optimizers."""
 
-    def __init__(
-        self,
-        num_fields: int,
-        num_numeric: int,
-        embedding_dim: int,
-        hidden_widths: tuple[int, ...],
-        seed: int,
-        initial_scale: float,
-        layer: nn.Cell | None = None,
-    ) -> None:
+    def __init__(self, tower: Tower) -> None:
         super().__init__()
-        self.wide = WideHead(num_numeric)
-        self.tower = Tower(num_fields, num_numeric, embedding_dim, hidden_widths, seed, initial_scale, layer)
+        self.wide = WideHead(tower.num_numeric)
+        self.tower = tower
 
-    def construct(self, deep_rows: Tensor, wide_rows: Tensor, numeric: Tensor) -> Tensor:
-        """`deep_rows` [B, C * D], `wide_rows` [B], `numeric` [B, N] -> logits [B]."""
-        return self.wide(wide_rows, numeric) + self.tower(deep_rows, numeric)
+    def construct(self, deep_rows: Tensor, wide_rows: Tensor, numeric: Tensor, noise: Tensor | None = None) -> Tensor:
+        """`deep_rows` [B, C * D], `wide_rows` [B], `numeric` [B, N] -> logits [B]; with `noise` as the tower has it."""
+        return self.wide(wide_rows, numeric) + self.tower(deep_rows, numeric, noise)
 
     def named_parameters(self) -> dict[str, Parameter]:
         """All parameters by names of our own: MindSpore's change with the cell that a cell is put into."""

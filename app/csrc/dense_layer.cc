@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <mutex>
 #include <new>
 #include <type_traits>
@@ -74,10 +75,11 @@ int run_tasks(std::int64_t num_tasks, const Task& task) {
 template <typename Input>
 class Layer {
  public:
-  explicit Layer(const Sizes& sizes) : s_(sizes) {}
+  explicit Layer(const Sizes& sizes, const Dropout* dropout = nullptr) : s_(sizes), dropout_(dropout) {}
 
   int forward(float* x, float* weights, float* n, float* numeric_weights, float* y) const {
     Input* const w = rounded_weights(weights);
+    const std::uint32_t* const hashes = dropout_ == nullptr ? nullptr : hashes_of_units();
     const std::int64_t block = rows_per_task(s_.rows);
     return run_tasks(num_blocks(s_.rows, block), [&](std::int64_t task) {
       const std::int64_t first = task * block;
@@ -87,6 +89,7 @@ class Layer {
                row_major(numeric_weights, s_.out), target, Finish::kStore);
       multiply({rows, s_.out, s_.in}, kType, row_major(rounded_rows(x + first * s_.in, rows), s_.in),
                row_major(w, s_.out), target, Finish::kAddRelu);
+      if (dropout_ != nullptr) drop_units(y + first * s_.out, rows, s_.out, *dropout_, first, hashes);
     });
   }
 
@@ -101,6 +104,13 @@ class Layer {
  private:
   static constexpr bool kRounds = std::is_same_v<Input, BFloat16>;
   static constexpr auto kType = kRounds ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
+
+  const std::uint32_t* hashes_of_units() const {
+    static std::vector<std::uint32_t> buffer;
+    std::uint32_t* const hashes = room(buffer, s_.out);
+    unit_hashes(s_.out, hashes);
+    return hashes;
+  }
 
   // W [K, H] as the products take it.
   Input* rounded_weights(float* weights) const {
@@ -143,14 +153,15 @@ class Layer {
     }
   }
 
-  // dz = dy where y > 0, else 0; dx = dz W^T. A task is a block of rows.
+  // dz = dy (with dropout, scaled) where y > 0, else 0; dx = dz W^T. A task is a block of rows.
   int input_gradient(const float* dy, const float* y, float* weights, Input* dz, float* dx) const {
     Input* const w = rounded_weights(weights);
+    const float scale = dropout_ == nullptr ? 1.0f : dropout_->scale();
     const std::int64_t block = rows_per_task(s_.rows);
     return run_tasks(num_blocks(s_.rows, block), [&](std::int64_t task) {
       const std::int64_t first = task * block;
       const std::int64_t rows = std::min(block, s_.rows - first);
-      relu_gradient(dy + first * s_.out, y + first * s_.out, rows * s_.out, dz + first * s_.out);
+      relu_gradient(dy + first * s_.out, y + first * s_.out, rows * s_.out, scale, dz + first * s_.out);
       multiply({rows, s_.in, s_.out}, kType, row_major(dz + first * s_.out, s_.out), transposed(w, s_.out),
                row_major(dx + first * s_.in, s_.in), Finish::kStore);
     });
@@ -175,6 +186,7 @@ class Layer {
   }
 
   Sizes s_;
+  const Dropout* dropout_;  // or null
 };
 
 template <typename Input>
@@ -191,6 +203,30 @@ int run_backward(void** params, int64_t** shapes) {
   float** const p = reinterpret_cast<float**>(params);
   const Layer<Input> layer({shapes[2][0], shapes[2][1], shapes[3][1], shapes[4][1]});
   return run([&] { return layer.backward(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7]); });
+}
+
+Dropout read_noise(const void* noise) {
+  Dropout dropout;
+  std::memcpy(&dropout, noise, sizeof dropout);
+  return dropout;
+}
+
+template <typename Input>
+int run_dropout_forward(void** params, int64_t** shapes) {
+  const std::lock_guard<std::mutex> lock(layer_mutex);
+  float** const p = reinterpret_cast<float**>(params);
+  const Dropout dropout = read_noise(params[4]);
+  const Layer<Input> layer({shapes[0][0], shapes[0][1], shapes[1][1], shapes[2][1]}, &dropout);
+  return run([&] { return layer.forward(p[0], p[1], p[2], p[3], p[5]); });
+}
+
+template <typename Input>
+int run_dropout_backward(void** params, int64_t** shapes) {
+  const std::lock_guard<std::mutex> lock(layer_mutex);
+  float** const p = reinterpret_cast<float**>(params);
+  const Dropout dropout = read_noise(params[5]);
+  const Layer<Input> layer({shapes[2][0], shapes[2][1], shapes[3][1], shapes[4][1]}, &dropout);
+  return run([&] { return layer.backward(p[0], p[1], p[2], p[3], p[4], p[6], p[7], p[8]); });
 }
 
 }  // namespace
@@ -217,6 +253,22 @@ int dense_backward_float32(int, void** params, int*, int64_t** shapes, const cha
 
 int dense_backward_bfloat16(int, void** params, int*, int64_t** shapes, const char**, void*, void*) {
   return dense::run_backward<dense::BFloat16>(params, shapes);
+}
+
+int dropout_forward_float32(int, void** params, int*, int64_t** shapes, const char**, void*, void*) {
+  return dense::run_dropout_forward<float>(params, shapes);
+}
+
+int dropout_forward_bfloat16(int, void** params, int*, int64_t** shapes, const char**, void*, void*) {
+  return dense::run_dropout_forward<dense::BFloat16>(params, shapes);
+}
+
+int dropout_backward_float32(int, void** params, int*, int64_t** shapes, const char**, void*, void*) {
+  return dense::run_dropout_backward<float>(params, shapes);
+}
+
+int dropout_backward_bfloat16(int, void** params, int*, int64_t** shapes, const char**, void*, void*) {
+  return dense::run_dropout_backward<dense::BFloat16>(params, shapes);
 }
 
 }  // extern "C"

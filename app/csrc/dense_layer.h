@@ -1,6 +1,6 @@
 // One hidden layer of the tower on a CPU, forward and backward, on the oneDNN that MindSpore ships.
 //
-//     y = relu(x W + n F)        n: numeric inputs and a 1 for the bias, F: their rows
+//     y = relu(x W + n F)        n: numeric inputs and a 1 for the bias, F: their rows; perhaps with dropout
 //
 // MindSpore 2.10 runs each product, bias, ReLU and their gradients as a kernel of its own, each a pass over
 // memory, and each product as one oneDNN call over its own thread pool. Here a task is a block of rows (or, of
@@ -38,6 +38,16 @@ DENSE_LAYER_OPERATOR(dense_forward_bfloat16);  // x and W are rounded for the pr
 // dy [B, H], y [B, H], x [B, K], W [K, H], n [B, N] -> dx [B, K], dW [K, H], dF [N, H]
 DENSE_LAYER_OPERATOR(dense_backward_float32);
 DENSE_LAYER_OPERATOR(dense_backward_bfloat16);  // x, W, n and dy (where y > 0) are rounded for the products
+
+// The same with dropout, `noise` int32 [3] being a layer's of app/dropout.py: the units of y that stay are multiplied with
+// 1 / (1 - share dropped), the others are 0.
+// x [B, K], W [K, H], n [B, N], F [N, H], noise -> y [B, H]
+DENSE_LAYER_OPERATOR(dropout_forward_float32);
+DENSE_LAYER_OPERATOR(dropout_forward_bfloat16);
+
+// dy [B, H], y [B, H], x [B, K], W [K, H], n [B, N], noise -> dx [B, K], dW [K, H], dF [N, H]
+DENSE_LAYER_OPERATOR(dropout_backward_float32);
+DENSE_LAYER_OPERATOR(dropout_backward_bfloat16);
 
 #if defined(__cplusplus)
 }

@@ -3,7 +3,8 @@
 #include <cstring>
 
 // One build for any x86-64: the loader chooses the version for the machine. The bits are the same in all of them.
-#if defined(__x86_64__)
+// Compilers that do not know the levels by name (GCC before 12) build the plain version.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
 #define ANY_MACHINE __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define ANY_MACHINE
@@ -20,18 +21,44 @@ inline __attribute__((always_inline)) BFloat16 rounded(float value) {
   return static_cast<BFloat16>((bits & 0x7FFFFFFFu) > 0x7F800000u ? quiet_nan : nearest);
 }
 
+constexpr std::uint32_t kGolden32 = 0x9E3779B9;
+
+inline __attribute__((always_inline)) std::uint32_t mix32(std::uint32_t value) {
+  value = (value ^ (value >> 16)) * 0x7FEB352Du;
+  value = (value ^ (value >> 15)) * 0x846CA68Bu;
+  return value ^ (value >> 16);
+}
+
 }  // namespace
 
 ANY_MACHINE void round_values(const float* from, std::int64_t size, BFloat16* to) {
   for (std::int64_t i = 0; i < size; ++i) to[i] = rounded(from[i]);
 }
 
-ANY_MACHINE void relu_gradient(const float* dy, const float* y, std::int64_t size, BFloat16* to) {
-  for (std::int64_t i = 0; i < size; ++i) to[i] = rounded(y[i] > 0.0f ? dy[i] : 0.0f);
+ANY_MACHINE void relu_gradient(const float* dy, const float* y, std::int64_t size, float scale, BFloat16* to) {
+  for (std::int64_t i = 0; i < size; ++i) to[i] = rounded(y[i] > 0.0f ? dy[i] * scale : 0.0f);
 }
 
-ANY_MACHINE void relu_gradient(const float* dy, const float* y, std::int64_t size, float* to) {
-  for (std::int64_t i = 0; i < size; ++i) to[i] = y[i] > 0.0f ? dy[i] : 0.0f;
+ANY_MACHINE void relu_gradient(const float* dy, const float* y, std::int64_t size, float scale, float* to) {
+  for (std::int64_t i = 0; i < size; ++i) to[i] = y[i] > 0.0f ? dy[i] * scale : 0.0f;
+}
+
+ANY_MACHINE void unit_hashes(std::int64_t size, std::uint32_t* hashes) {
+  for (std::int64_t i = 0; i < size; ++i) hashes[i] = mix32(static_cast<std::uint32_t>(i + 1) * kGolden32);
+}
+
+ANY_MACHINE void drop_units(float* y, std::int64_t rows, std::int64_t columns, const Dropout& dropout,
+                            std::int64_t first_row, const std::uint32_t* hashes) {
+  const float scale = dropout.scale();
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const std::uint32_t number = dropout.first_row + static_cast<std::uint32_t>(first_row + row);
+    const std::uint32_t row_hash = mix32(dropout.key + number * kGolden32);
+    float* const values = y + row * columns;
+    for (std::int64_t i = 0; i < columns; ++i) {
+      const bool stays = mix32(row_hash ^ hashes[i]) >> 8 >= dropout.threshold;
+      values[i] = stays ? values[i] * scale : 0.0f;
+    }
+  }
 }
 
 }  // namespace dense

@@ -13,9 +13,25 @@ using BFloat16 = std::uint16_t;
 // to[i] = from[i]
 void round_values(const float* from, std::int64_t size, BFloat16* to);
 
-// to[i] = dy[i] where y[i] > 0, else 0: the gradient through a ReLU whose output was y.
-void relu_gradient(const float* dy, const float* y, std::int64_t size, BFloat16* to);
-void relu_gradient(const float* dy, const float* y, std::int64_t size, float* to);
+// to[i] = dy[i] * scale where y[i] > 0, else 0: the gradient through a ReLU whose output, times `scale` where it was
+// not dropped, was y.
+void relu_gradient(const float* dy, const float* y, std::int64_t size, float scale, BFloat16* to);
+void relu_gradient(const float* dy, const float* y, std::int64_t size, float scale, float* to);
+
+// One layer's dropout: `kept` of app/dropout.py.
+struct Dropout {
+  std::uint32_t key, first_row, threshold;
+
+  // What a unit that stays is multiplied with: exact but for the one division.
+  float scale() const { return 1.0f / (1.0f - static_cast<float>(threshold) * 0x1p-24f); }
+};
+
+// The part of a unit's random number that all rows share, of units 0 ... size - 1.
+void unit_hashes(std::int64_t size, std::uint32_t* hashes);
+
+// Drops units of y [rows, columns], whose first row has number `first_row` in the batch, and scales the others.
+void drop_units(float* y, std::int64_t rows, std::int64_t columns, const Dropout& dropout, std::int64_t first_row,
+                const std::uint32_t* hashes);
 
 }  // namespace dense
 

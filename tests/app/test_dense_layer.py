@@ -1,4 +1,5 @@
 import _ctypes
+import math
 import os
 
 import numpy as np
@@ -16,7 +17,8 @@ except OSError as error:
 import mindspore as ms
 from mindspore import Tensor, nn
 
-from app.dense_layer import DenseLayer, NativeDenseLayer
+from app.dense_layer import ACTIVATIONS, DenseLayer, NativeLayer
+from app.dropout import DropoutNoise, kept
 
 # One row; fewer rows than a task; several tasks with a short last one, and widths that no block divides.
 SHAPES = [(1, 1, 1, 1), (5, 7, 3, 2), (1300, 50, 33, 1), (700, 300, 130, 27)]
@@ -27,8 +29,8 @@ class WeightedSum(nn.Cell):
         super().__init__()
         self.layer = layer
 
-    def construct(self, inputs, weights, numeric, numeric_weights, output_gradient):
-        return (self.layer(inputs, weights, numeric, numeric_weights) * output_gradient).sum()
+    def construct(self, inputs, weights, numeric, numeric_weights, output_gradient, noise=None):
+        return (self.layer(inputs, weights, numeric, numeric_weights, noise) * output_gradient).sum()
 
 
 class Gradient(nn.Cell):
@@ -47,10 +49,10 @@ def draw(shape, seed=0):
     return [generator.standard_normal(s).astype(np.float32) for s in shapes]
 
 
-def run(layer, arrays):
-    tensors = [Tensor(array) for array in arrays]
-    outputs = layer(*tensors[:4]).asnumpy()
-    return [outputs, *(gradient.asnumpy() for gradient in Gradient(layer)(*tensors))]
+def run(layer, arrays, noise=None):
+    tensors, others = [Tensor(array) for array in arrays], () if noise is None else (Tensor(noise),)
+    outputs = layer(*tensors[:4], *others).asnumpy()
+    return [outputs, *(gradient.asnumpy() for gradient in Gradient(layer)(*tensors, *others))]
 
 
 def to_bfloat16(values):
@@ -72,7 +74,7 @@ def expected(arrays, rounded=lambda values: values):
 @pytest.mark.usefixtures("cpu")
 def test_native_layer_is_the_layer(shape):
     arrays = draw(shape)
-    native, plain = run(NativeDenseLayer(2, bfloat16=False), arrays), run(DenseLayer(), arrays)
+    native, plain = run(NativeLayer(2, bfloat16=False), arrays), run(DenseLayer(), arrays)
     for got, same, want in zip(native, plain, expected(arrays), strict=True):
         # Sums of up to 1,300 float32 products, relative to the largest one.
         scale = np.abs(want).max() or 1
@@ -85,7 +87,7 @@ def test_native_layer_is_the_layer(shape):
 def test_bfloat16_rounds_the_inputs_and_nothing_else(shape):
     arrays = draw(shape)
     # A unit whose sum lies at the ReLU's edge may fall to either side; these inputs have none that close.
-    for got, want in zip(run(NativeDenseLayer(2, bfloat16=True), arrays), expected(arrays, to_bfloat16), strict=True):
+    for got, want in zip(run(NativeLayer(2, bfloat16=True), arrays), expected(arrays, to_bfloat16), strict=True):
         assert np.abs(got - want).max() <= 2e-6 * (np.abs(want).max() or 1)
 
 
@@ -93,9 +95,45 @@ def test_bfloat16_rounds_the_inputs_and_nothing_else(shape):
 @pytest.mark.usefixtures("cpu")
 def test_bits_do_not_depend_on_threads(bfloat16):
     arrays = draw((1300, 300, 130, 27))
-    one, three = (run(NativeDenseLayer(threads, bfloat16), arrays) for threads in (1, 3))
+    one, three = (run(NativeLayer(threads, bfloat16), arrays) for threads in (1, 3))
     for left, right in zip(one, three, strict=True):
         np.testing.assert_array_equal(left, right)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("bfloat16", [False, True])
+@pytest.mark.usefixtures("cpu")
+def test_dropout_is_a_mask_and_a_factor(shape, bfloat16):
+    """Outputs and the gradients that come in are multiplied by 0 or 1 / (1 - rate): on kernels and operators alike."""
+    arrays, noise = draw(shape), DropoutNoise(3, 0.25, 1).of_step(5, first_row=7)[0]
+    factors = np.where(kept(noise, shape[0], shape[2]), np.float32(1 / 0.75), np.float32(0))
+    masked = [*arrays[:4], arrays[4] * factors]
+    plain = run(NativeLayer(2, bfloat16), masked)
+    dropped = run(NativeLayer(2, bfloat16), arrays, noise)
+    np.testing.assert_array_equal(dropped[0], plain[0] * factors)
+    for got, want in zip(dropped[1:], plain[1:], strict=True):
+        np.testing.assert_array_equal(got, want)
+    if not bfloat16:
+        for got, want in zip(run(DenseLayer(), arrays, noise), dropped, strict=True):
+            assert np.abs(got - want).max() <= 2e-6 * (np.abs(want).max() or 1)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.usefixtures("cpu")
+def test_activations(name):
+    """Their values at five places, by hand where a formula is short."""
+    formulas = {
+        "relu": lambda z: np.maximum(z, 0),
+        "leaky_relu": lambda z: np.where(z > 0, z, 0.01 * z),
+        "tanh": np.tanh,
+        "sigmoid": lambda z: 1 / (1 + np.exp(-z)),
+        "silu": lambda z: z / (1 + np.exp(-z)),
+        "gelu": lambda z: 0.5 * z * (1 + np.array([math.erf(v / 2**0.5) for v in z[:, 0]])[:, None]),
+    }
+    z = np.array([[-3], [-0.5], [0], [0.5], [3]], np.float32)
+    one, nothing = np.ones((1, 1), np.float32), np.zeros((5, 1), np.float32)
+    outputs = DenseLayer(activation=name)(Tensor(z), Tensor(one), Tensor(nothing), Tensor(one)).asnumpy()
+    np.testing.assert_allclose(outputs, formulas[name](z), atol=1e-5 if name != "gelu" else 1e-3)
 
 
 @pytest.mark.parametrize("place", range(4))
@@ -104,7 +142,7 @@ def test_nan_reaches_a_weight_gradient(place):
     """ReLU turns NaN into 0, so the flag of a step relies on this."""
     arrays = draw((700, 40, 20, 3))
     arrays[place][0, 0] = np.nan
-    gradients = run(NativeDenseLayer(2, bfloat16=False), arrays)[1:]
+    gradients = run(NativeLayer(2, bfloat16=False), arrays)[1:]
     poisoned_parameter = place in (1, 3)  # a parameter's own check sees that one
     assert poisoned_parameter or any(not np.isfinite(gradient).all() for gradient in gradients)
 

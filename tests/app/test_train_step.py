@@ -273,3 +273,33 @@ def test_learning_rates_fall_without_another_compilation(
         assert take_step(falling, batch) == take_step(halved, batch)
     assert_same_bits(falling.state(), halved.state())
     assert len(falling.step.graph.compile_cache) == 1
+
+
+@pytest.mark.parametrize("backend", ["reference", "stock"])
+def test_dropout_is_a_function_of_the_step_and_leaves_scores_alone(
+    backend, make_parts, make_schema, random_batch, assert_same_bits
+):
+    schema, rng = make_schema(), np.random.default_rng(1)
+    overrides = (f"train.batch_size={BATCH_SIZE}", "tables.backend=" + backend)
+    dropping, plain = (make_parts(backend, schema, *overrides, f"model.dropout={rate}") for rate in (0.5, 0.0))
+    batches = [random_batch(schema, BATCH_SIZE, rng) for _ in range(3)]
+    state = dropping.state()
+    scores = [parts.step.score(batches[0], parts.step.prepare(batches[0])) for parts in (dropping, plain)]
+    np.testing.assert_array_equal(*scores)
+    losses = [take_step(dropping, batch) for batch in batches]
+    assert losses[0] != take_step(plain, batches[0])
+    after = dropping.state()
+    dropping.load_state(state, 0)
+    assert [take_step(dropping, batch) for batch in batches] == losses
+    assert_same_bits(dropping.state(), after)
+
+
+def test_label_smoothing_draws_labels_toward_a_half(make_parts, make_schema, random_batch, changed):
+    schema = make_schema()
+    batch = random_batch(schema, BATCH_SIZE, np.random.default_rng(1))
+    drawn = dataclasses.replace(batch, labels=np.float32(0.9) * batch.labels + np.float32(0.05))
+    smoothing, plain = (
+        make_parts("reference", schema, f"train.batch_size={BATCH_SIZE}", f"loss.label_smoothing={s}") for s in (0.1, 0)
+    )
+    found, expected = take_step(smoothing, batch), take_step(plain, drawn)
+    assert dataclasses.astuple(found) == pytest.approx(dataclasses.astuple(expected), rel=1e-6)
