@@ -48,6 +48,7 @@ BENCHMARKS = {
         "bfloat16 against float32: AUC", "benchmarks.bfloat16_auc", (), ("--rows", "50000", "--seeds", "1")
     ),
     "prepare": Benchmark("Preparation", "benchmarks.prepare", (), ("--quick",)),
+    "scaling": Benchmark("What Criteo's 1 TB log would take to prepare", "benchmarks.scaling", (), ("--quick",)),
     "prepare_large": Benchmark(
         "Preparation of 20 million rows under 4 GiB",
         "benchmarks.prepare",
