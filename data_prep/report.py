@@ -18,6 +18,12 @@ from data_prep.statistics_file import CategoricalProfile, Profile, read_statisti
 from data_prep.timing import Timing, read_timing
 
 REPORT_FILE = "report.html"
+_SPLIT_RULES = {
+    "hash": "A row's split follows from a hash of its line number.",
+    "chronological": "The log's first lines are for training, the next ones valid, the last ones test.",
+    "stratified": "Exact shares, with the same share of clicks in every split.",
+    "files": "Whole files of the log are valid and test.",
+}
 _MOST_POINTS = 256  # of the click rate over the log
 _REJECTS_READ_BYTES = 64 << 20
 _EXAMPLES = 3  # of each reason
@@ -84,11 +90,8 @@ def _splits(schema: Schema) -> Html:
         ]
         for name, split in schema.splits.items()
     ]
-    rule = {"hash": "by a hash of the line's number", "chronological": "in the order of the log"}.get(
-        schema.options["split"], schema.options["split"]
-    )
     head = ["split", "rows", "of all rows", "clicks", "click rate", "files", "which rows (checksum)"]
-    return section("Splits", table(head, content), note=f"Rows are split {rule}.")
+    return section("Splits", table(head, content), note=_SPLIT_RULES[schema.options["split"]])
 
 
 def _timeline(schema: Schema, profile: Profile) -> Html:

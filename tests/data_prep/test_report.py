@@ -3,13 +3,15 @@
 import json
 import re
 import shutil
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
 
 from data_prep.__main__ import main
+from data_prep.options import PrepareOptions
 from data_prep.prepare import prepare
-from data_prep.report import write_report
+from data_prep.report import _SPLIT_RULES, write_report
 from data_prep.report_numeric import whole_bins
 from data_prep.schema import read_schema
 from data_prep.statistics_file import STATISTICS_FILE, read_statistics
@@ -106,6 +108,10 @@ def test_the_run_is_no_part_of_the_data(folder, dirty_log, tmp_path):
     assert main(["prepare", str(dirty_log), str(again), *options]) == 0
     for name in named | {"schema.json"}:
         assert (again / name).read_bytes() == (folder / name).read_bytes(), name
+
+
+def test_every_rule_of_splitting_is_told():
+    assert set(_SPLIT_RULES) == set(get_args(get_type_hints(PrepareOptions)["split"]))
 
 
 def test_a_run_is_recorded(folder):
