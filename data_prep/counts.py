@@ -130,7 +130,7 @@ class ValueCounts:
         )
         with run.path.open("wb") as file:
             for words in self._merged:
-                words.tofile(file)
+                file.write(words.data)  # tofile has no errno
         self._runs.append(run)
         self._merged = [np.empty(0, np.uint64)] * len(self._merged)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from data_prep.categorical import categorical_columns
 from data_prep.kernels import choose_kernels
 from data_prep.lookup_tables import LookupTables
 from data_prep.options import PrepareOptions
@@ -43,6 +44,12 @@ class EncodedRows:
 def row_bytes(num_categorical: int, num_numeric: int, ids_dtype: str) -> int:
     """Bytes of one row of `EncodedRows`."""
     return num_categorical * np.dtype(ids_dtype).itemsize + num_numeric * 4 + 4 + 8
+
+
+def usual_row_bytes(options: PrepareOptions) -> int:
+    """The same by the options alone, before the vocabulary is known: ids are int32 but for 2**31 of them."""
+    num_numeric = len(numeric_fields(options, [IntegerStatistics()] * len(options.data.numeric_fields)))
+    return row_bytes(len(categorical_columns(options.data, options.integer_buckets)), num_numeric, "int32")
 
 
 def concatenate(parts: Sequence[EncodedRows]) -> EncodedRows:

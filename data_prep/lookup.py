@@ -87,9 +87,9 @@ class LookupWriter:
         """Write the next field's table."""
         field = make_lookup(vocabulary)
         words_offset = self._file.tell()
-        field.words.tofile(self._file)
+        self._file.write(field.words.data)  # tofile has no errno
         starts_offset = self._file.tell()
-        field.starts.tofile(self._file)
+        self._file.write(field.starts.data)
         self._file.write(bytes(-self._file.tell() % 8))  # the next field's words start at a whole word
         numbers = (field.shift, field.base_id, field.missing_id, field.first_oov_id, field.num_oov_ids)
         self._places.append(_Place(words_offset, len(field.words), starts_offset, len(field.starts), numbers))

@@ -17,7 +17,15 @@ from pathlib import Path
 
 from data_prep import memory, schema
 from data_prep.description import describe
-from data_prep.encode import Encoder, row_bytes
+from data_prep.disk_space import (
+    check_room,
+    explain_full_disk,
+    guess_rows,
+    least_bytes,
+    warn_of_little_room,
+    whole_bytes,
+)
+from data_prep.encode import Encoder, row_bytes, usual_row_bytes
 from data_prep.first_reading import check_statistics, read_labels
 from data_prep.fitting import fit
 from data_prep.given_vocabulary import GivenVocabulary, read_given_vocabulary
@@ -75,9 +83,11 @@ def prepare(
         if workplace.is_complete:
             result = schema.read_schema(workplace.folder)
         else:
-            with closing(Pools(executor)) as pools:
+            needed = whole_bytes(guess_rows(files), usual_row_bytes(options))
+            warn_of_little_room(workplace.folder, needed)
+            with explain_full_disk(workplace.folder, needed), closing(Pools(executor)) as pools:
                 result = _make(files, options, given, workplace, pools, clock, file_rows)
-            schema.write_schema(result, workplace.folder)
+                schema.write_schema(result, workplace.folder)
     num_lines, timing = result.source["lines"], clock.stop()
     log.info("prepared %s: %s lines, %s rows/s", output, f"{num_lines:,}", f"{num_lines / timing.seconds:,.0f}")
     if report:
@@ -110,6 +120,7 @@ def _make(
         reading.num_workers = memory.encoding_workers(
             options, num_workers, workplace.chunk_bytes, window_bytes, vocabulary.lookup.size
         )
+        check_room(workplace.folder, least_bytes(statistics.num_good_lines, usual_row_bytes(options)))
         is_only_reading = given is not None or not options.needs_counting
         encoder = Encoder(numeric, vocabulary.lookup, vocabulary.ids_dtype, split, options, counts=is_only_reading)
         blocks_folder = workplace.work_folder if options.layout == "zoo" else workplace.folder

@@ -175,6 +175,11 @@ class LogStatistics:
         """Rejected lines."""
         return self.rejects_by_reason.total()
 
+    @property
+    def num_good_lines(self) -> int:
+        """Rows of all splits."""
+        return self.num_lines - self.num_rejects
+
     def add(self, chunk: ChunkCounts) -> None:
         """Add what was counted in a chunk."""
         self.num_lines += chunk.num_lines
