@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.categorical import categorical_columns
 from data_prep.kernels import choose_kernels
 from data_prep.lookup_tables import LookupTables
 from data_prep.options import PrepareOptions
@@ -49,7 +48,7 @@ def row_bytes(num_categorical: int, num_numeric: int, ids_dtype: str) -> int:
 def usual_row_bytes(options: PrepareOptions) -> int:
     """The same by the options alone, before the vocabulary is known: ids are int32 but for 2**31 of them."""
     num_numeric = len(numeric_fields(options, [IntegerStatistics()] * len(options.data.numeric_fields)))
-    return row_bytes(len(categorical_columns(options.data, options.integer_buckets)), num_numeric, "int32")
+    return row_bytes(len(options.categorical_columns), num_numeric, "int32")
 
 
 def concatenate(parts: Sequence[EncodedRows]) -> EncodedRows:

@@ -11,20 +11,21 @@ import itertools
 import socket
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any, TypeVar
 
 from data_prep.memory import keep_freed_memory
 from data_prep.pieces import Pieces, numbered
 from data_prep.pools import Pool
-from data_prep.stopping import signals_held
+from data_prep.stopping import check_stop, children_without_interrupt
 
 Task = TypeVar("Task")
 Parts = Mapping[str, Any]  # of a result, by name; each is a piece of its own
 
 # Chunks under way for each worker: one at work, one waiting, so that memory stays bounded and nobody idles.
 _TASKS_PER_WORKER = 2
+_WAIT_SECONDS = 0.5  # for a result, before a signal to stop is looked for
 
 
 def map_in_order(
@@ -48,6 +49,7 @@ def map_in_order(
     waiting = enumerate(tasks)
     try:
         while True:
+            check_stop()
             for number, task in itertools.islice(waiting, ahead - len(running)):
                 parts = needed(number)
                 is_there = all(pieces.has(numbered(title, number, part)) for part in parts)
@@ -56,6 +58,8 @@ def map_in_order(
                 return
             number, task, parts, future = running.popleft()
             if future is not None:
+                while not wait([future], timeout=_WAIT_SECONDS).done:
+                    check_stop()
                 future.result()
             yield _read(function, pieces, title, number, task, parts)
     finally:
@@ -71,7 +75,7 @@ def _submit(
     function: Callable[[Task], Parts], pool: Pool | None, pieces: Pieces, title: str, number: int, task: Task
 ) -> Future[None]:
     if pool is not None:
-        with signals_held():
+        with children_without_interrupt():
             return pool.submit(_run_job, str(pieces.folder), title, pool.job_id, number, task)
     done: Future[None] = Future()
     _write(pieces, title, number, function(task))

@@ -22,12 +22,13 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from data_prep.stopping import signals_held
+from data_prep.stopping import check_stop, children_without_interrupt
 
 Kind = Literal["processes", "dask", "mpi"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 _INSTALL = {"dask": "pip install '.[dask]'", "mpi": "pip install '.[mpi]'"}
 _SIGNAL_SECONDS = 0.2
+_ANSWER_SECONDS = 10
 _MPI_COMMAND = "mpirun -n 3 python -m mpi4py.futures -m data_prep prepare ... --executor mpi"
 
 
@@ -56,13 +57,22 @@ class Pool:
         return self.executor.submit(function, *words)
 
 
+@dataclass(frozen=True)
+class _Cluster:
+    """What a run joins once."""
+
+    executor: Executor
+    num_workers: int
+    deaths: tuple[type[Exception], ...] = ()  # errors that say that workers died on a task
+
+
 class Pools:
     """Opens a pool for each reading; a cluster is joined once, at the first, and left by `close`."""
 
     def __init__(self, choice: ExecutorChoice) -> None:
         self._choice = choice
         self._at_the_end = ExitStack()
-        self._cluster: tuple[Executor, int] | None = None
+        self._cluster: _Cluster | None = None
 
     @contextmanager
     def open(self, num_workers: int) -> Iterator[Pool | None]:
@@ -74,11 +84,17 @@ class Pools:
         job_id = uuid.uuid4().hex
         if self._choice.kind != "processes":
             if self._cluster is None:
-                with signals_held():
+                with children_without_interrupt():
                     self._cluster = self._at_the_end.enter_context(
                         _CLUSTERS[self._choice.kind](self._choice, num_workers)
                     )
-            yield Pool(*self._cluster, job_id)
+            try:
+                yield Pool(self._cluster.executor, self._cluster.num_workers, job_id)
+            except self._cluster.deaths as error:
+                raise MemoryError(
+                    f"workers died again and again on the same chunk ({error}), most likely for want of memory; what "
+                    "is finished is kept: give them more and run the same command again"
+                ) from error
         elif num_workers == 1:
             yield None
         else:
@@ -98,6 +114,7 @@ def _processes(num_workers: int) -> Iterator[Executor]:
         yield executor
     except BrokenProcessPool as error:
         time.sleep(_SIGNAL_SECONDS)  # what ended a worker may be a signal that comes here too
+        check_stop()
         raise MemoryError(
             f"one of {num_workers} worker processes was ended from outside, most likely for want of memory; what is "
             "finished is kept: run the same command again with fewer, prepare.workers=1"
@@ -121,7 +138,7 @@ def _end_with_parent() -> None:
 
 
 @contextmanager
-def _dask(choice: ExecutorChoice, num_workers: int) -> Iterator[tuple[Executor, int]]:
+def _dask(choice: ExecutorChoice, num_workers: int) -> Iterator[_Cluster]:
     distributed = _import("distributed", "dask")
     logging.getLogger("distributed").setLevel(logging.ERROR)  # what matters reaches us as an exception
     with ExitStack() as stack:
@@ -132,7 +149,7 @@ def _dask(choice: ExecutorChoice, num_workers: int) -> Iterator[tuple[Executor, 
             )
             stack.enter_context(cluster)
         try:
-            client = stack.enter_context(distributed.Client(choice.scheduler or cluster))
+            client = stack.enter_context(distributed.Client(choice.scheduler or cluster, timeout=_ANSWER_SECONDS))
         except (OSError, ValueError) as error:
             raise OSError(
                 f"no Dask scheduler answers at {choice.scheduler} ({error}); start one: dask scheduler"
@@ -140,27 +157,22 @@ def _dask(choice: ExecutorChoice, num_workers: int) -> Iterator[tuple[Executor, 
         threads = sum(client.nthreads().values())
         if threads == 0:
             raise OSError(f"the Dask scheduler at {choice.scheduler} has no workers; start some: dask worker ADDRESS")
-        try:
-            # Of a worker that dies, Dask runs the tasks again elsewhere; not pure: the same words may be another log.
-            yield client.get_executor(pure=False), threads
-        except distributed.KilledWorker as error:
-            raise MemoryError(
-                f"Dask workers died again and again on the same chunk ({error}); give them more memory"
-            ) from error
+        # Of a worker that dies, Dask runs the tasks again elsewhere; not pure: the same words may be another log.
+        yield _Cluster(client.get_executor(pure=False), threads, (distributed.KilledWorker,))
 
 
 @contextmanager
-def _mpi(choice: ExecutorChoice, num_workers: int) -> Iterator[tuple[Executor, int]]:
+def _mpi(choice: ExecutorChoice, num_workers: int) -> Iterator[_Cluster]:
     world = _import("mpi4py.MPI", "mpi").COMM_WORLD
     if "mpi4py.futures" not in sys.orig_argv or world.size < 2:
-        raise ValueError(
+        raise OSError(
             f"--executor mpi needs a launcher and 2 ranks or more: {_MPI_COMMAND}; found {world.size} rank(s)"
         )
     with importlib.import_module("mpi4py.futures").MPIPoolExecutor() as executor:
-        yield executor, world.size - 1
+        yield _Cluster(executor, world.size - 1)
 
 
-_CLUSTERS: dict[str, Callable[[ExecutorChoice, int], AbstractContextManager[tuple[Executor, int]]]] = {
+_CLUSTERS: dict[str, Callable[[ExecutorChoice, int], AbstractContextManager[_Cluster]]] = {
     "dask": _dask,
     "mpi": _mpi,
 }

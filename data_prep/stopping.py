@@ -1,15 +1,17 @@
-"""SIGINT and SIGTERM as an exception in the main thread, and not in the middle of starting a process."""
+"""SIGINT and SIGTERM end the program at the next safe place: never in the middle of an import or of starting a process.
+
+An exception out of the signal's handler would do that, and leave locks behind that other threads wait for.
+"""
 
 from __future__ import annotations
 
-import os
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_received: list[int] = []
 
 
 class Stopped(BaseException):
@@ -23,41 +25,38 @@ class Stopped(BaseException):
 
 @contextmanager
 def stop_by_signals() -> Iterator[None]:
-    """Raise Stopped in the block at the first signal; a second one ends the process at once."""
+    """In the block, the first signal is noted for `check_stop`; a second one ends the process at once."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
 
-    def stop(number: int, _: FrameType | None) -> None:
+    def note(number: int, _: FrameType | None) -> None:
+        _received.append(number)
         for each in SIGNALS:
             signal.signal(each, signal.SIG_DFL)
-        raise Stopped(number)
 
     for number in SIGNALS:
-        signal.signal(number, stop)
+        signal.signal(number, note)
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        _received.clear()
+
+
+def check_stop() -> None:
+    """A safe place: raise Stopped where a signal was noted."""
+    if _received:
+        raise Stopped(_received[0])
 
 
 @contextmanager
-def signals_held() -> Iterator[None]:
-    """Signals that come meanwhile come at the end of the block; processes started in it never get SIGINT.
+def children_without_interrupt() -> Iterator[None]:
+    """Processes started in the block never get SIGINT.
 
-    Ctrl-C goes to all processes of a terminal: a worker that is still starting would print a traceback, and so would
-    one whose parent leaves it half-started.
+    Ctrl-C goes to all processes of a terminal, and a worker that is still starting would print a traceback.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    received: list[int] = []
-    before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in SIGNALS}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        for each, handler in before.items():
-            signal.signal(each, handler)
-        for number in received[:1]:
-            os.kill(os.getpid(), number)

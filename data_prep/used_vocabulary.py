@@ -16,6 +16,7 @@ from data_prep.options import PrepareOptions
 from data_prep.output_folder import WORK_FOLDER
 from data_prep.schema import VOCABULARY_FILE, CategoricalField
 from data_prep.statistics import LogStatistics
+from data_prep.stopping import check_stop
 from data_prep.text_counts import NOTHING
 from data_prep.vocabulary import OrderedValues, ids_dtype, make_vocabulary, order_values
 from data_prep.vocabulary_file import VocabularyWriter, order_texts
@@ -49,6 +50,7 @@ def fit_vocabulary(
     searched = LookupTablesWriter(folder / WORK_FOLDER)
     categorical = []
     for field in make_vocabulary(names, ordered, num_numeric, options.oov_buckets):
+        check_stop()
         listed.add(field)
         searched.add(field)
         categorical.append(field.ids)

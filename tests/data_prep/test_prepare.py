@@ -225,7 +225,7 @@ def test_an_error_while_writing_leaves_what_was_there(tmp_path, log_path, small_
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(VocabularyWriter, "add", no_space)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="no space left"):
         prepare(log_path, tmp_path / "out", dataclasses.replace(small_options, seed=2), overwrite=True)
     assert contents(tmp_path / "out") == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.partial"]

@@ -1,0 +1,135 @@
+"""The same bytes by any executor: processes, Dask workers of which one dies, MPI ranks."""
+
+import dataclasses
+import functools
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from data_prep import pools
+from data_prep.pools import ExecutorChoice, Pools
+from data_prep.prepare import prepare
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_local_dask_cluster_gives_the_same_bytes(tmp_path, log_path, prepared, small_options):
+    pytest.importorskip("distributed")
+    prepare(log_path, tmp_path / "out", small_options, executor=ExecutorChoice("dask"), chunk_bytes=50_000)
+    assert contents(tmp_path / "out") == contents(prepared)
+
+
+@pytest.fixture
+def dask_scheduler(tmp_path, project, command_environment):
+    """The address of a Dask scheduler, and two workers that stand in another folder."""
+    pytest.importorskip("distributed")
+    dask = [sys.executable, "-m", "dask"]
+    start = functools.partial(subprocess.Popen, env=command_environment, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    file = ["--scheduler-file", str(tmp_path / "scheduler.json")]
+    scheduler = start([*dask, "scheduler", "--port", "0", "--dashboard-address", ":0", *file])
+    workers = [start([*dask, "worker", *file, "--nthreads", "1", "--no-nanny", "--no-dashboard"]) for _ in range(2)]
+    try:
+        from distributed import Client
+
+        with Client(scheduler_file=str(tmp_path / "scheduler.json"), timeout=60) as client:
+            client.wait_for_workers(2, timeout=60)
+            yield client.scheduler.address, workers
+    finally:
+        for process in (*workers, scheduler):
+            process.kill()
+            process.wait()
+
+
+def test_what_a_dask_worker_that_dies_had_is_run_again(
+    tmp_path, log_path, prepared, small_options, dask_scheduler, monkeypatch
+):
+    address, workers = dask_scheduler
+    add, added = pools.Pool.submit, []
+
+    def submit_and_kill(pool, *words):
+        added.append(words)
+        future = add(pool, *words)
+        if len(added) == 20:
+            workers[0].send_signal(signal.SIGKILL)
+        return future
+
+    monkeypatch.setattr(pools.Pool, "submit", submit_and_kill)
+    options = dataclasses.replace(small_options, kernels="numpy")  # slower, so that the worker dies with tasks in hand
+    prepare(log_path, tmp_path / "out", options, executor=ExecutorChoice("dask", address), chunk_bytes=20_000)
+    assert len(added) > 40
+    assert workers[0].wait() == -signal.SIGKILL
+    assert workers[1].poll() is None
+    assert contents(tmp_path / "out") == contents(prepared)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_mpi_ranks_give_the_same_bytes(tmp_path, log_path, prepared, command_environment, mpirun, ranks):
+    command = [
+        mpirun,
+        "--allow-run-as-root",
+        "--oversubscribe",
+        "--bind-to",
+        "none",
+        "-n",
+        str(ranks),
+        sys.executable,
+        "-P",
+        "-m",
+        "mpi4py.futures",
+        "-m",
+        "data_prep",
+    ]
+    command += ["prepare", os.path.relpath(log_path, tmp_path), "out", "--executor", "mpi"]
+    command += ["prepare.min_count=3", "prepare.block_rows=64", "prepare.shuffle_window_rows=500"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=command_environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for of_this_run in ("report.html", "timing.json"):
+        (tmp_path / "out" / of_this_run).unlink()
+    assert contents(tmp_path / "out") == contents(prepared)
+
+
+@pytest.mark.parametrize("kind", ["dask", "mpi"])
+def test_a_missing_library_is_one_line_that_says_what_to_install(monkeypatch, kind):
+    module = {"dask": "distributed", "mpi": "mpi4py"}[kind]
+    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.delitem(sys.modules, f"{module}.MPI", raising=False)
+    with (
+        pytest.raises(
+            OSError, match=rf"--executor {kind} needs {module} \(.*\); install it: pip install '\.\[{kind}\]'"
+        ),
+        Pools(ExecutorChoice(kind)).open(2),
+    ):
+        pass
+
+
+def test_mpi_without_its_launcher_says_how_to_start():
+    pytest.importorskip("mpi4py.MPI")
+    with (
+        pytest.raises(OSError, match=r"mpirun -n 3 python -m mpi4py.futures .*found 1 rank"),
+        Pools(ExecutorChoice("mpi")).open(2),
+    ):
+        pass
+
+
+def test_a_scheduler_that_does_not_answer_is_one_line():
+    pytest.importorskip("distributed")
+    started = time.monotonic()
+    with (
+        pytest.raises(OSError, match=r"no Dask scheduler answers at tcp://127.0.0.1:9"),
+        Pools(ExecutorChoice("dask", "tcp://127.0.0.1:9")).open(2),
+    ):
+        pass
+    assert time.monotonic() - started < 60
+
+
+def test_a_scheduler_is_for_dask_alone():
+    with pytest.raises(ValueError, match="--scheduler tcp://a:1 is for --executor dask; found --executor mpi"):
+        ExecutorChoice("mpi", "tcp://a:1")
