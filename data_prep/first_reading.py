@@ -88,9 +88,14 @@ def check_statistics(
 
 def _other_form(statistics: LogStatistics, options: PrepareOptions, folder: Path) -> str:
     """Advice where most bad lines have other columns than the log should."""
-    if 2 * statistics.rejects_by_reason["columns"] < statistics.num_lines:
+    rejects = statistics.rejects_by_reason
+    if 2 * (rejects["columns"] + rejects["too long"]) < statistics.num_lines:
         return ""
     line = _reject_lines(folder, 1)[0].split(b"\t", 2)[2].decode(errors="replace")
+    if "\r" in line:
+        return (
+            "\nIt has \\r within; lines end in \\n or \\r\\n here: change the line ends, for example by tr '\\r' '\\n'"
+        )
     separator = max(_SEPARATORS, key=line.count)
     return (
         f"\nThe first one has {line.count(separator) + 1} columns between {separator!r}; the preparation expects "
@@ -100,7 +105,13 @@ def _other_form(statistics: LogStatistics, options: PrepareOptions, folder: Path
 
 def _first_rejects(folder: Path) -> str:
     lines = _reject_lines(folder, _REJECTS_SHOWN)
-    return "\n".join(line[:_REJECT_BYTES_SHOWN].decode("utf-8", errors="backslashreplace") for line in lines)
+    return "\n".join(printable(line[:_REJECT_BYTES_SHOWN]) for line in lines)
+
+
+def printable(line: bytes) -> str:
+    """A line for a terminal: what it would act on is written as escapes."""
+    text = line.decode("utf-8", errors="backslashreplace")
+    return "".join(char if char.isprintable() or char == "\t" else f"\\x{ord(char):02x}" for char in text)
 
 
 def _reject_lines(folder: Path, count: int) -> list[bytes]:

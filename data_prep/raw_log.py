@@ -18,7 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 import xxhash
 
 from data_prep import storage
-from data_prep.log_files import TAR_ENDINGS, LogFile
+from data_prep.log_files import PACKED_ENDINGS, TAR_ENDINGS, LogFile
 from data_prep.log_format import LogFormat
 from data_prep.rows import MAX_LINE_BYTES, ONLY_FILE, Chunk, FileOfLog
 
@@ -190,6 +190,10 @@ def open_log(file: LogFile, log_format: LogFormat) -> Iterator[LogReader]:
         except FileNotFoundError as error:
             raise ValueError(changed_while_read(file.location)) from error
         buffered = io.BufferedReader(stored, _READ_BYTES)
+        if file.state.size == 0 and _name(file.location).endswith((*PACKED_ENDINGS, *TAR_ENDINGS)):
+            raise ValueError(
+                f"{file.location} has 0 bytes, which is no packed file, not even an empty one; fetch it again"
+            )
         try:
             with _unpacked(file.location, buffered, log_format.archive_member) as stream:
                 plain_location = file.location if stream is buffered else None
@@ -206,7 +210,7 @@ def open_log(file: LogFile, log_format: LogFormat) -> Iterator[LogReader]:
 @contextmanager
 def _unpacked(location: str, stored: io.BufferedReader[Any], member: str) -> Iterator[io.BufferedIOBase]:
     """The log's text, unpacked as its file's name says."""
-    name = PurePosixPath(storage.split_query(location)[0]).name
+    name = _name(location)
     if name.endswith(TAR_ENDINGS):
         with gzip.GzipFile(fileobj=stored) as unzipped, _log_in_tar(location, unzipped, wanted=member) as text:
             yield text
@@ -218,6 +222,10 @@ def _unpacked(location: str, stored: io.BufferedReader[Any], member: str) -> Ite
     else:
         _check_not_packed(location, stored.peek(8)[:8])
         yield stored
+
+
+def _name(location: str) -> str:
+    return PurePosixPath(storage.split_query(location)[0]).name
 
 
 def _check_not_packed(location: str, start: bytes) -> None:

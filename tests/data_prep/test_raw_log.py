@@ -173,3 +173,10 @@ def test_a_chunk_that_is_not_there_any_more_is_an_error(tmp_path):
         path.write_bytes(changed)
         with pytest.raises(ValueError, match=r"train.txt changed or vanished while it was read"):
             chunks[-1].load()
+
+
+@pytest.mark.parametrize("name", ["train.txt.gz", "train.txt.zst", "dac.tar.gz"])
+def test_a_packed_file_of_no_bytes_is_an_error(tmp_path, name):
+    (tmp_path / name).touch()
+    with pytest.raises(ValueError, match=rf"{name} has 0 bytes, which is no packed file"):
+        read_all(tmp_path / name)

@@ -1,0 +1,91 @@
+"""Logs as they come: each bad line is rejected and counted, or the preparation ends with a clear error."""
+
+import dataclasses
+import gzip
+
+import pytest
+
+from data_prep.prepare import prepare
+
+NUM_ROWS = 300
+
+
+@pytest.fixture(scope="module")
+def lines(make_log):
+    return make_log(NUM_ROWS).encode().splitlines(keepends=True)
+
+
+def with_line(lines, line, place=100):
+    """The log with one more line."""
+    return b"".join([*lines[:place], line, *lines[place:]])
+
+
+def write(folder, content, name="train.txt"):
+    (folder / name).write_bytes(gzip.compress(content, 1) if name.endswith(".gz") else content)
+    return folder / name
+
+
+BAD_LINES = {
+    "nul": (b"1\0\t" + b"\t" * 38 + b"\n", "label"),
+    "not utf-8": (b"1" + b"\t" * 38 + b"\t\xff\xfe234567\n", "categorical"),
+    "upper-case hex": (b"1" + b"\t" * 38 + b"\t0123ABCD\n", "categorical"),
+    "float": (b"1\t1.5" + b"\t" * 38 + b"\n", "integer"),
+    "too long": (b"x" * 20_000_000 + b"\n", "too long"),
+    "no columns": (b"\n", "columns"),
+    "a lone carriage return": (b"1" + b"\t" * 38 + b"\r\t\n", "categorical"),
+    "a byte order mark": (b"\xef\xbb\xbf1" + b"\t" * 39 + b"\n", "label"),
+}
+
+
+@pytest.mark.parametrize("name", ["train.txt", "train.txt.gz"])
+@pytest.mark.parametrize("bad", BAD_LINES)
+def test_a_bad_line_is_rejected_and_counted(tmp_path, lines, small_options, bad, name):
+    line, reason = BAD_LINES[bad]
+    schema = prepare(write(tmp_path, with_line(lines, line), name), tmp_path / "out", small_options, chunk_bytes=50_000)
+    assert schema.source["rejected_by_reason"] == {reason: 1}
+    assert sum(split.rows for split in schema.splits.values()) == NUM_ROWS
+    assert schema.source["lines"] == NUM_ROWS + 1
+    assert (
+        (tmp_path / "out" / "rejects.tsv")
+        .read_bytes()
+        .startswith(b"101\t" + reason.encode() + b"\t" + line[:3].rstrip())
+    )
+
+
+def test_mixed_line_ends_lose_nothing(tmp_path, lines, small_options):
+    mixed = [line if number % 3 else line[:-1] + b"\r\n" for number, line in enumerate(lines)]
+    schemas = [
+        prepare(write(tmp_path, b"".join(text), f"{name}.txt"), tmp_path / name, small_options)
+        for name, text in {"unix": lines, "mixed": mixed}.items()
+    ]
+    assert schemas[0].splits == schemas[1].splits
+    assert schemas[1].rejected_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text.replace(b"\n", b"\r"), r"bad \(too long 1\)(?s:.*)Lines end in .*is this a log of lines"),
+        (lambda text: text.upper(), r"lines .* are bad \(categorical \d+\)"),
+        (lambda text: text.replace(b"\t", b";"), r"(?s)columns 300.*has 40 columns between ';'; .* 40 columns .* tabs"),
+        (lambda text: text.decode().encode("utf-16"), r"(?s)are bad.*\\x00"),
+    ],
+)
+def test_a_log_of_bad_lines_is_an_error(tmp_path, lines, small_options, change, message):
+    with pytest.raises(ValueError, match=message) as error:
+        prepare(write(tmp_path, change(b"".join(lines))), tmp_path / "out", small_options)
+    assert all(char.isprintable() or char in "\t\n" for char in str(error.value))
+    assert [path.name for path in tmp_path.iterdir()] == ["train.txt"]
+
+
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path, lines, small_options):
+    log = write(tmp_path, b"".join(lines))
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match=r"file/out.partial.*give an output elsewhere"):
+        prepare(log, tmp_path / "file" / "out", small_options)
+
+
+def test_a_bad_row_of_a_stratified_split_is_rejected_too(tmp_path, lines, small_options):
+    options = dataclasses.replace(small_options, split="stratified")
+    schema = prepare(write(tmp_path, with_line(lines, b"bad\n")), tmp_path / "out", options)
+    assert (schema.rejected_rows, sum(split.rows for split in schema.splits.values())) == (1, NUM_ROWS)
