@@ -15,6 +15,8 @@ from data_prep.schema import VOCABULARY_FILE, Schema
 FREE_SECTIONS = ("prepare", "eval", "checkpoint")
 FREE_DEVICE_KEYS = ("target", "threads")
 FREE_TRAIN_KEYS = ("epochs", "log_every_steps", "resume", "profile", "time_limit", "init_dataset")
+# Where a learning rate waits for evaluations, when and by what they are made does change the steps after them.
+PLATEAU_EVAL_KEYS = ("every_steps", "metric", "group_field")
 
 
 def identity(config: Config, schema: Schema) -> dict[str, Any]:
@@ -27,6 +29,8 @@ def kept_settings(sections: dict[str, Any]) -> dict[str, Any]:
     kept = {name: section for name, section in sections.items() if name not in FREE_SECTIONS}
     for section, free in (("train", FREE_TRAIN_KEYS), ("device", FREE_DEVICE_KEYS)):
         kept[section] = {key: value for key, value in kept[section].items() if key not in free}
+    if any(section.get("schedule", {}).get("name") == "plateau" for section in kept.values()):
+        kept["eval"] = {key: sections["eval"][key] for key in PLATEAU_EVAL_KEYS}
     return kept
 
 

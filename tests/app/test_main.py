@@ -170,7 +170,7 @@ def test_a_report_lies_in_the_run_and_has_what_was_judged_since(command, capsys,
     assert "MatMul" in report.read_text()  # an operator of the profiled steps
     assert command("evaluate")[0] == 0
     assert "judge them with: make eval" not in report.read_text()
-    assert command("train", "tables.backend=reference", "train.seed=2")[0] == 0
+    (tmp_path / "device_0.1").symlink_to("device_0")
     capsys.readouterr()
     assert command("report", "device_0", "device_0.1")[0] == 0
     assert capsys.readouterr().out == "report.html\n"
@@ -215,7 +215,7 @@ def arrays_of(run, step):
     return {path.name: path.read_bytes() for path in (run / "checkpoints" / f"step-{step:08d}").glob("*.safetensors")}
 
 
-@pytest.mark.parametrize("backend", ["native", "reference", "stock"])
+@pytest.mark.parametrize("backend", ["native", "stock"])
 def test_evaluating_within_an_epoch_changes_no_bit_of_the_training(command, tmp_path, backend):
     words = ("train", "train.epochs=2", f"tables.backend={backend}", "train.resume=never")
     assert command(*words)[0] == 0

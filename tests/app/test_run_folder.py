@@ -105,6 +105,14 @@ def test_a_different_run_is_put_aside_and_says_what_differs(start, tmp_path, cha
     assert not (run.path / "checkpoints").exists()
 
 
+def test_evaluations_that_a_learning_rate_waits_for_are_part_of_the_run(start):
+    plateau = "deep_optimizer.schedule={name: plateau}"
+    start(plateau, steps=(2,))
+    assert start(plateau, "eval.batch_size=10").plan.kind == "resume"
+    run = start(plateau, "eval.every_steps=5")
+    assert run.plan.reason == "the run there differs: eval.every_steps was 0, is 5"
+
+
 def other_transform(schema):
     first = dataclasses.replace(schema.numeric[0], transform="max", parameters={"max": 5.0})
     return dataclasses.replace(schema, numeric=(first, *schema.numeric[1:]))
