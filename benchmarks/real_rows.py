@@ -44,12 +44,8 @@ OURS = "this project"
 REPLICATES = 2000
 
 OUR_GRID = {
-    f"rate {rate:g}, L2 {l2:g}": (
-        f"deep_optimizer.learning_rate={rate}",
-        f"tower_optimizer.learning_rate={rate}",
-        f"loss.l2_coef={l2}",
-    )
-    for rate in (2e-3, 3e-3)
+    f"wide rate {rate:g}, L2 {l2:g}": (f"wide_optimizer.learning_rate={rate}", f"loss.l2_coef={l2}")
+    for rate in (3e-2, 5e-2)
     for l2 in (1e-2, 2e-2)
 }
 # SparseAdam's L2 reaches the rows of a batch only, so it is best with less.

@@ -25,7 +25,7 @@ from benchmarks.workload import Workload
 from data_prep.options import PrepareOptions
 from data_prep.schema import read_schema
 
-CONFIG = PROJECT / "configs" / "best.yaml"
+CONFIG = PROJECT / "configs" / "few_rows.yaml"
 PREPARE = PrepareOptions(min_count=2)  # of 2, 5, 10 and 20 the regression's best as well
 MOST_EPOCHS = 10
 BATCH_SIZE = 1000

@@ -56,8 +56,17 @@ def predict(train: Rows, rows: Rows, inverse_penalty: float, tolerance: float = 
     return odds
 
 
-def fit(folder: Path, split: str = "test") -> Result:
-    """Fit on `train`, choose the penalty on `valid`, judge on `split`."""
+@dataclass(frozen=True)
+class Fitted:
+    """Click probabilities and labels of the split asked for [rows], and the inverse penalty that `valid` chose."""
+
+    probabilities: np.ndarray
+    labels: np.ndarray
+    inverse_penalty: float
+
+
+def fit_and_predict(folder: Path, split: str = "test") -> Fitted:
+    """Fit on `train`, choose the penalty on `valid`, predict `split`."""
     schema = read_schema(folder)
     train, valid, test = (read_split(folder, schema, name) for name in ("train", "valid", split))
     best: tuple[float, float, LogisticRegression] | None = None
@@ -67,8 +76,14 @@ def fit(folder: Path, split: str = "test") -> Result:
         if best is None or loss < best[0]:
             best = (loss, inverse_penalty, model)
     assert best is not None
-    predictions = best[2].predict_proba(test[0])[:, 1]
-    return Result(float(roc_auc_score(test[1], predictions)), float(log_loss(test[1], predictions)), best[1])
+    return Fitted(best[2].predict_proba(test[0])[:, 1], test[1], best[1])
+
+
+def fit(folder: Path, split: str = "test") -> Result:
+    """Fit on `train`, choose the penalty on `valid`, judge on `split`."""
+    found = fit_and_predict(folder, split)
+    auc, loss = (metric(found.labels, found.probabilities) for metric in (roc_auc_score, log_loss))
+    return Result(float(auc), float(loss), found.inverse_penalty)
 
 
 def main() -> None:

@@ -1,0 +1,235 @@
+"""What each of configs/ gives, on synthetic logs of two sizes and on real rows; how much a seed moves it.
+
+    python -m benchmarks.recipes [--data 500k 5m real] [--recipes criteo bars_x4_001 best] [--epochs 3] [--seeds 1]
+                                 [--set section.key=value …] [--threads N] [--work FOLDER]
+
+Each run is `python -m data_prep prepare` and `python -m app train` with that config, in --precision, for --epochs
+epochs at most; the evaluation with the best AUC on `valid` is kept and judged on `test`. "seen often" are the test
+rows whose values all occurred in 20 training rows or more. Beside each: logistic regression on the same prepared rows
+and, on a synthetic log, the true probabilities' own figures, which no model can beat by more than chance. "real" needs
+CRITEO_ROWS=FOLDER with train.txt; it is split by time. What was run in --work is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.metrics import log_loss, roc_auc_score
+
+from app.config import Config
+from benchmarks.commands import PROJECT, CommandServer, run_command, validations
+from benchmarks.frequent_rows import seen_often, training_counts
+from benchmarks.peers import logistic_regression
+from benchmarks.prepared_rows import read_rows
+from benchmarks.timing import machine
+from data_prep import settings
+from data_prep.schema import Schema, read_schema, row_numbers_file
+from data_prep.truth import read_truth
+
+RECIPES = ("criteo", "bars_x4_001", "best")
+SYNTHETIC_ROWS = {"500k": 500_000, "5m": 5_000_000}
+REAL = "real"
+SYNTHETIC_SEED = 1
+TEST_SETS = ALL, OFTEN = "all", "seen often"
+
+Figures = dict[str, dict[str, float]]  # by test set: rows, auc, log_loss
+
+
+@dataclass(frozen=True)
+class Data:
+    """A log, and the settings that split it."""
+
+    name: str
+    log: Path
+    prepare_settings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Test:
+    """The test rows [n] of a prepared folder: labels, which are seen often, and the truth where it is known."""
+
+    labels: np.ndarray
+    often: np.ndarray
+    truth: np.ndarray | None
+
+    def judge(self, probabilities: np.ndarray) -> Figures:
+        """AUC and log loss of predictions [n] on all rows and on those seen often."""
+        sets = {ALL: np.ones(len(self.labels), bool), OFTEN: self.often}
+        return {name: _figures(probabilities[rows], self.labels[rows]) for name, rows in sets.items()}
+
+
+def _figures(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    if len(np.unique(labels)) < 2:
+        return {"rows": len(labels), "auc": float("nan"), "log_loss": float("nan")}
+    return {
+        "rows": len(labels),
+        "auc": float(roc_auc_score(labels, probabilities)),
+        "log_loss": float(log_loss(labels, probabilities)),
+    }
+
+
+def read_test(folder: Path, schema: Schema) -> Test:
+    """The test rows of a prepared folder."""
+    rows = read_rows(folder, schema, "test")
+    truth = schema.source.get("truth")
+    probabilities = None
+    if truth and Path(truth).is_file():
+        probabilities, _ = read_truth(Path(truth), np.load(folder / row_numbers_file("test")))
+    return Test(rows.labels, seen_often(rows.ids, training_counts(folder, schema)), probabilities)
+
+
+def make_data(name: str, work: Path) -> Data:
+    """The log of that name, synthesized where it is not there yet."""
+    if name == REAL:
+        if "CRITEO_ROWS" not in os.environ:
+            raise SystemExit("error: CRITEO_ROWS names no folder with real Criteo rows (train.txt)")
+        return Data(name, Path(os.environ["CRITEO_ROWS"]).resolve() / "train.txt", ("prepare.split=chronological",))
+    log = work / f"synthetic-{name}.txt"
+    if not log.is_file():
+        rows = str(SYNTHETIC_ROWS[name])
+        run_command("data_prep", "synthesize", str(log), "--rows", rows, "--seed", str(SYNTHETIC_SEED), folder=work)
+    return Data(name, log)
+
+
+def prepare(data: Data, recipe: str, work: Path) -> Path:
+    """The prepared folder of a log by a recipe's own settings; made where it is not there yet."""
+    output = work / f"{data.name}-{recipe}"
+    if not output.is_dir():
+        config = str(PROJECT / "configs" / f"{recipe}.yaml")
+        options = ("--config", config, *data.prepare_settings)
+        run_command("data_prep", "prepare", str(data.log), str(output), *options, folder=work)
+    return output
+
+
+def train(prepared: Path, recipe: str, changes: tuple[str, ...], commands: CommandServer, work: Path) -> dict[str, Any]:
+    """One run: metrics of `valid` at each evaluation, and the test rows judged by the best of them."""
+    place = work / "run"
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir()
+    config = ("--config", str(PROJECT / "configs" / f"{recipe}.yaml"))
+    commands.run("app", "train", *config, "--dataset", str(prepared), *changes, folder=place)
+    commands.run("benchmarks.score_rows", "device_0", "scores.npy", folder=place)
+    logits = np.load(place / "scores.npy").astype(np.float64)
+    valid = [{name: line[name] for name in ("step", "auc", "log_loss")} for line in validations(place / "device_0")]
+    shutil.rmtree(place)
+    test = read_test(prepared, read_schema(prepared))
+    return {"valid": valid, "test": test.judge(1 / (1 + np.exp(-logits)))}
+
+
+def regression(prepared: Path) -> Figures:
+    """Logistic regression on the same rows, its penalty chosen on `valid`."""
+    probabilities = logistic_regression.fit_and_predict(prepared, "test").probabilities
+    return read_test(prepared, read_schema(prepared)).judge(probabilities)
+
+
+def best_possible(prepared: Path) -> Figures | None:
+    """The figures of the true probabilities; None where the log is not synthetic."""
+    test = read_test(prepared, read_schema(prepared))
+    return None if test.truth is None else test.judge(test.truth)
+
+
+def remembered(path: Path, make: Any) -> Any:
+    """What `make` returned when `path` was not there yet."""
+    if not path.is_file():
+        path.write_text(json.dumps(make()), encoding="utf-8")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def measure(
+    data: Data, recipe: str, options: argparse.Namespace, commands: CommandServer, work: Path
+) -> dict[str, Any]:
+    """All runs of one recipe on one log, beside what they are to be compared with; printed as they come."""
+    prepared, epochs = prepare(data, recipe, work), min(options.epochs, own_epochs(recipe))
+    changes = (f"train.epochs={epochs}", f"device.precision={options.precision}", *options.set)
+    changes += (f"device.threads={options.threads}",) if options.threads else ()
+    runs = []
+    for seed in range(1, options.seeds + 1):
+        of_seed = (*changes, f"train.seed={seed}")
+        memory = work / f"{data.name}, {recipe}, {', '.join(of_seed).replace('/', '|')}.json"
+        runs.append(remembered(memory, lambda: train(prepared, recipe, of_seed, commands, work)))  # noqa: B023
+        print(line(f"{data.name} {recipe} seed {seed}, {epochs} epochs", runs[-1]["test"]), flush=True)
+    beside = {"best possible": best_possible(prepared)}
+    if not options.no_regression:
+        beside["logistic regression"] = remembered(
+            work / f"{data.name}, {recipe}, regression.json", lambda: regression(prepared)
+        )
+    for name, figures in beside.items():
+        if figures:
+            print(line(f"{data.name} {recipe}: {name}", figures), flush=True)
+    if options.seeds > 1:
+        print(spread(f"{data.name} {recipe}, {options.seeds} seeds", [run["test"] for run in runs]), flush=True)
+    if epochs < own_epochs(recipe):
+        print(f"    not run to its end: {epochs} of {own_epochs(recipe)} epochs", flush=True)
+    return {"data": data.name, "recipe": recipe, "epochs": epochs, "of": own_epochs(recipe), "runs": runs, **beside}
+
+
+def own_epochs(recipe: str) -> int:
+    """How many epochs the recipe itself asks for."""
+    return settings.resolve(Config, PROJECT / "configs" / f"{recipe}.yaml").train.epochs
+
+
+def line(name: str, figures: Figures) -> str:
+    """One line for people."""
+    parts = [
+        f"{test_set} {of['rows']:,.0f} rows: AUC {of['auc']:.4f}, log loss {of['log_loss']:.4f}"
+        for test_set, of in figures.items()
+    ]
+    return f"{name:40} " + "   ".join(parts)
+
+
+def spread(name: str, runs: list[Figures]) -> str:
+    """Mean and standard deviation over seeds."""
+    parts = []
+    for test_set in TEST_SETS:
+        for metric in ("auc", "log_loss"):
+            values = [run[test_set][metric] for run in runs]
+            parts.append(f"{test_set} {metric} {statistics.fmean(values):.4f} ± {statistics.stdev(values):.4f}")
+    return f"{name:40} " + "   ".join(parts)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = (*SYNTHETIC_ROWS, REAL)
+    parser.add_argument("--data", nargs="+", choices=names, default=list(names))
+    parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=list(RECIPES))
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="bfloat16")
+    parser.add_argument("--threads", type=int, default=0, help="of a run; 0: what the config says")
+    parser.add_argument("--set", nargs="*", default=[], metavar="section.key=value", help="changes to every recipe")
+    parser.add_argument("--no-regression", action="store_true", help="it takes long on 5 M rows")
+    parser.add_argument(
+        "--work", type=Path, help="logs, prepared folders and what was run; default: a new one, removed"
+    )
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Run what is asked for; the last line is JSON."""
+    options = parse_arguments()
+    with ExitStack() as stack:
+        work = (options.work or Path(stack.enter_context(tempfile.TemporaryDirectory()))).resolve()
+        work.mkdir(parents=True, exist_ok=True)
+        commands = stack.enter_context(CommandServer(work / "commands.log"))
+        results = [
+            measure(data, recipe, options, commands, work)
+            for data in (make_data(name, work) for name in options.data)
+            for recipe in options.recipes
+        ]
+    arguments = {name: value for name, value in vars(options).items() if name != "work"}
+    print(json.dumps({"machine": machine(), "arguments": arguments, "results": results}))
+
+
+if __name__ == "__main__":
+    main()
