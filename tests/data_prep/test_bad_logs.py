@@ -65,7 +65,7 @@ def test_mixed_line_ends_lose_nothing(tmp_path, lines, small_options):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda text: text.replace(b"\n", b"\r"), r"bad \(too long 1\)(?s:.*)Lines end in .*is this a log of lines"),
+        (lambda text: text.replace(b"\n", b"\r"), r"(?s)bad \(columns 1\).*It has .r within; .*change the line ends"),
         (lambda text: text.upper(), r"lines .* are bad \(categorical \d+\)"),
         (lambda text: text.replace(b"\t", b";"), r"(?s)columns 300.*has 40 columns between ';'; .* 40 columns .* tabs"),
         (lambda text: text.decode().encode("utf-16"), r"(?s)are bad.*\\x00"),
