@@ -79,6 +79,7 @@ class _Plot:
     size: Size
     x: Scale
     y: Scale
+    room_below: int = 0  # more of it under the axis
 
     @property
     def width(self) -> int:
@@ -86,11 +87,11 @@ class _Plot:
 
     @property
     def height(self) -> int:
-        return _SIZES[self.size][1]
+        return _SIZES[self.size][1] + self.room_below
 
     @property
     def bottom(self) -> int:
-        return self.height - _BOTTOM
+        return self.height - self.room_below - _BOTTOM
 
     def across(self, value: float) -> float:
         return _LEFT + self.x.place(value) * (self.width - _LEFT - _RIGHT)
@@ -143,12 +144,14 @@ def bar_chart(
     low = None if y.log else min([0.0, *(value for bars in series for value in bars.values if math.isfinite(value))])
     axis = Axis(y.label, y.unit, y.log, low if y.low is None else y.low, y.high)
     places = Axis(low=0, high=len(labels))
+    are_slanted = _are_slanted(labels, size)
     plot = _Plot(
         size,
         Scale(places, 0, max(len(labels), 1), ()),
         make_scale(axis, (value for bars in series for value in bars.values), 5),
+        room_below=20 * are_slanted,
     )
-    body = [_frame(plot), _labels(plot, labels)]
+    body = [_frame(plot), _labels(plot, labels, are_slanted)]
     for place, label in enumerate(labels):
         body += [_bar(plot, place, number, len(series), bars.values[place]) for number, bars in enumerate(series)]
         told = "\n".join(f"{bars.name}: {number_text(bars.values[place], y.unit)}" for bars in series)
@@ -257,15 +260,20 @@ def _bar(plot: _Plot, place: int, number: int, num_series: int, value: float) ->
     )
 
 
-def _labels(plot: _Plot, labels: Sequence[str]) -> str:
+def _are_slanted(labels: Sequence[str], size: Size) -> bool:
+    """Whether the labels are too long to stand side by side."""
+    slot = (_SIZES[size][0] - _LEFT - _RIGHT) / max(len(labels), 1)
+    return max(map(len, labels), default=0) * _TEXT_WIDTH > slot
+
+
+def _labels(plot: _Plot, labels: Sequence[str], are_slanted: bool) -> str:
     """Names under the bars: aslant where they are too long, every second or third where there are too many."""
     slot = plot.across(1) - plot.across(0)
-    slanted = max(map(len, labels), default=0) * _TEXT_WIDTH > slot
-    every = max(1, math.ceil(12 / slot)) if slanted else 1
+    every = max(1, math.ceil(12 / slot)) if are_slanted else 1
     parts = []
     for place in range(0, len(labels), every):
         at, down = plot.across(place + 0.5), plot.bottom + 14
-        turn = f' transform="rotate(-35 {at:.1f} {down})" text-anchor="end"' if slanted else ' text-anchor="middle"'
+        turn = f' transform="rotate(-35 {at:.1f} {down})" text-anchor="end"' if are_slanted else ' text-anchor="middle"'
         shown = labels[place] if len(labels[place]) <= 11 else f"{labels[place][:10]}…"
         parts.append(f'<text class="tick" x="{at:.1f}" y="{down}"{turn}>{text(shown)}</text>')
     return "".join(parts)

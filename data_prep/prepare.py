@@ -44,7 +44,7 @@ from data_prep.statistics import LogStatistics
 from data_prep.statistics_file import write_statistics
 from data_prep.timing import RunClock, write_timing
 from data_prep.used_vocabulary import UsedVocabulary, fit_vocabulary
-from data_prep.zoo_layout import lay_out_for_zoo
+from data_prep.zoo_layout import check_ids, lay_out_for_zoo
 
 log = logging.getLogger(__name__)
 
@@ -115,6 +115,8 @@ def _make(
         split = _make_split(reading, options, workplace.pieces)
         fitted = fit(reading, split, options, given, workplace)
         statistics, numeric, vocabulary = fitted.statistics, fitted.numeric, fitted.vocabulary
+        if options.layout == "zoo":
+            check_ids(vocabulary.size)
 
         window_bytes = _window_bytes(options, statistics, vocabulary, len(numeric))
         reading.num_workers = memory.encoding_workers(

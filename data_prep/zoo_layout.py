@@ -60,6 +60,15 @@ def rest_file(split: str) -> str:
     return f"{split}_input_rest.mindrecord"
 
 
+def check_ids(vocabulary_size: int) -> None:
+    """Raise ValueError where the zoo's int32 cannot hold all ids."""
+    if vocabulary_size > 2**31:
+        raise ValueError(
+            f"layout zoo has int32 ids, and the vocabulary has {vocabulary_size:,}; raise prepare.min_count, or set "
+            "prepare.field_max_size for the largest fields"
+        )
+
+
 def lay_out_for_zoo(splits: dict[str, Split], blocks_folder: Path, folder: Path) -> dict[str, Split]:
     """Write zoo files to `folder` from those of `blocks_folder`, which hold the splits; the splits with the new files.
 

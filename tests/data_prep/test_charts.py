@@ -55,6 +55,15 @@ def test_bars_are_as_long_as_their_values():
     assert float(bars[1].get("height")) == pytest.approx(4 * float(bars[0].get("height")), abs=0.11)
 
 
+def test_long_labels_stand_aslant_within_the_drawing():
+    names = [f"device_connection_{i}" for i in range(30)]
+    long, short = (drawing(bar_chart("t", labels, [Bars("x", [1] * 30)], Axis())) for labels in (names, ["C1"] * 30))
+    assert float(long.get("viewBox").split()[3]) > float(short.get("viewBox").split()[3])
+    labels = [text for text in long.iter("text") if text.get("transform")]
+    assert len(labels) == 30 and labels[0].text == "device_con…"
+    assert not [text for text in short.iter("text") if text.get("transform")]
+
+
 def test_the_mouse_is_told_every_value():
     figure = line_chart(
         "t", [Series("train", [1, 2], [0.5, 0.25]), Series("valid", [2], [0.125])], Axis("step"), Axis()

@@ -12,7 +12,7 @@ from data_prep.__main__ import main
 from data_prep.inspect_prepared import inspect
 from data_prep.schema import SPLITS, read_schema
 from data_prep.synthetic import synthesize
-from data_prep.zoo_layout import num_shards, part_files, rest_file
+from data_prep.zoo_layout import check_ids, num_shards, part_files, rest_file
 
 NUM_ROWS = 54_321  # some samples a shard, and rest in every split
 SETTINGS = ("prepare.workers=1", "prepare.shuffle_window_rows=20000")
@@ -165,6 +165,12 @@ def test_less_than_a_sample_is_all_rest(tmp_path, log_path, caplog):
     rows = f"{schema.splits['train'].rows:,}"
     assert f"{rows} rows to train on do not fill 11 files of 1,000" in caplog.text
     assert f"train: the last {rows} of {rows} rows are in train_input_rest.mindrecord" in caplog.text
+
+
+def test_more_ids_than_int32_holds_are_refused():
+    check_ids(2**31)
+    with pytest.raises(ValueError, match=r"int32 ids, and the vocabulary has 2,147,483,649; raise prepare.min_count"):
+        check_ids(2**31 + 1)
 
 
 def test_options_that_the_zoo_cannot_read_are_refused(log_path, tmp_path, capsys):
