@@ -26,16 +26,20 @@ def confidence_intervals(
 ) -> dict[str, tuple[float, float]]:
     """(low, high) of each metric, by name; the same for the same bins and seed. Both classes have rows."""
     bins = bins.joined(MOST_BINS)
+    keys = bins.keys.astype(np.float64)
+    costs = np.logaddexp(0, keys), -keys, bins.probabilities
     rng = np.random.default_rng(seed)
-    found = [asdict(_replicate(bins, rng)) for _ in range(replicates)]
+    found = [asdict(_replicate(bins, costs, rng)) for _ in range(replicates)]
     tails = ((1 - level) / 2, (1 + level) / 2)
     intervals = {name: np.nanquantile([each[name] for each in found], tails) for name in MEASURED}
     return {name: (float(low), float(high)) for name, (low, high) in intervals.items()}
 
 
-def _replicate(bins: Bins, rng: np.random.Generator) -> Metrics:
+def _replicate(bins: Bins, costs: tuple[np.ndarray, ...], rng: np.random.Generator) -> Metrics:
+    """`costs`, each [K]: the cross-entropy of a row, what a click adds to it, and the prediction."""
     drawn = Bins(bins.keys, rng.poisson(bins.negatives), rng.poisson(bins.positives))
-    counts, keys = drawn.counts, bins.keys.astype(np.float64)
-    cross_entropy = counts @ np.logaddexp(0, keys) - drawn.positives @ keys
-    predictions = float(counts @ bins.probabilities)
-    return metrics_of(drawn, counts.sum(), drawn.positives.sum(), float(cross_entropy), predictions)
+    rows, clicks = (
+        counts.astype(np.float64) for counts in (drawn.counts, drawn.positives)
+    )  # whole numbers have no BLAS
+    cross_entropy = float(rows @ costs[0] + clicks @ costs[1])
+    return metrics_of(drawn, rows.sum(), clicks.sum(), cross_entropy, float(rows @ costs[2]))

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from app.score_bins import ordered_bits
+
 MOST_CELLS = 2**23  # 24 bytes each
 PENDING_ROWS = 2**22
 COARSEST_SHIFT = 23  # sign and exponent are left of a float32
@@ -57,7 +59,7 @@ class GroupedAucStream:
         """`ids` [n] whole numbers of 0 … 2**32 - 1, `logits` [n] finite float32, `labels` [n] 0 or 1."""
         if len(ids) and int(ids.max()) >= MOST_IDS:
             raise ValueError(f"AUC per value is for ids below 2**32, found {ids.max()}")
-        cells = ids.astype(np.uint64) << np.uint64(32) | _ordered_bits(logits).astype(np.uint64)
+        cells = ids.astype(np.uint64) << np.uint64(32) | ordered_bits(logits).astype(np.uint64)
         self._pending.append((cells, labels.astype(bool)))
         self._num_pending += len(ids)
         if self._num_pending >= PENDING_ROWS:
@@ -113,9 +115,3 @@ class GroupedAucStream:
                 return
             cells, negatives, positives = self._cells, self._negatives, self._positives
             self._shift += 1
-
-
-def _ordered_bits(logits: np.ndarray) -> np.ndarray:
-    """uint32 [n] in the order of the float32 logits; 0 and -0 are one."""
-    bits = (logits.astype(np.float32) + np.float32(0)).view(np.uint32)
-    return np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31))

@@ -29,10 +29,15 @@ class Bins:
 
     @staticmethod
     def of(logits: np.ndarray, labels: np.ndarray) -> Bins:
-        """Count `logits` [n] by value, with `labels` [n] bool."""
-        keys, inverse = np.unique(logits, return_inverse=True)
-        positives = np.bincount(inverse, weights=labels, minlength=len(keys)).astype(np.int64)
-        return Bins(keys, np.bincount(inverse, minlength=len(keys)) - positives, positives)
+        """Count `logits` [n] float32 by value, with `labels` [n] bool."""
+        if not len(logits):
+            return Bins.empty()
+        # Whole numbers that hold logit and label are sorted many times as fast as np.unique finds logits with places.
+        cells = np.sort(ordered_bits(logits).astype(np.uint64) << np.uint64(1) | labels.astype(np.uint64))
+        bits = (cells >> np.uint64(1)).astype(np.uint32)
+        starts = np.concatenate([[0], np.flatnonzero(np.diff(bits)) + 1])
+        positives = np.add.reduceat((cells & np.uint64(1)).astype(np.int64), starts)
+        return Bins(from_ordered_bits(bits[starts]), np.diff(starts, append=len(cells)) - positives, positives)
 
     @property
     def counts(self) -> np.ndarray:
@@ -145,6 +150,17 @@ def score_histogram(bins: Bins, parts: int = HISTOGRAM_BINS) -> tuple[np.ndarray
     place = np.minimum((bins.probabilities * parts).astype(np.int64), parts - 1)
     negatives, positives = (np.bincount(place, counts, parts) for counts in (bins.negatives, bins.positives))
     return negatives.astype(np.int64), positives.astype(np.int64)
+
+
+def ordered_bits(logits: np.ndarray) -> np.ndarray:
+    """uint32 [n] in the order of the float32 logits; 0 and -0 are one."""
+    bits = (logits.astype(np.float32) + np.float32(0)).view(np.uint32)
+    return np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31))
+
+
+def from_ordered_bits(bits: np.ndarray) -> np.ndarray:
+    """The logits that `ordered_bits` gave these for."""
+    return np.where(bits >> 31, bits & np.uint32((1 << 31) - 1), ~bits).view(np.float32)
 
 
 def binned(logits: np.ndarray) -> np.ndarray:
