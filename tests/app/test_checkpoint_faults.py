@@ -1,6 +1,7 @@
 """Saving under write errors and kills at each call to the disk, and loading what was flipped."""
 
 import contextlib
+import dataclasses
 import errno
 import itertools
 import os
@@ -11,10 +12,10 @@ import numpy as np
 import pytest
 
 from app import checkpoint
-from app.checkpoint import ModelState, clear_leftovers, step_name
+from app.checkpoint import CheckpointOptions, ModelState, clear_leftovers, step_name
 from app.checkpoint_reading import load, verify
-from app.manifest import Manifest
-from app.retention import step_folders
+from app.manifest import Manifest, read_manifest
+from app.retention import compact, delta_to_compact, remove_old, step_folders
 from app.tables.interface import DEEP, TableState
 
 DISK_CALLS = ("open", "pwrite", "ftruncate", "fsync", "mkdir", "rename")
@@ -131,6 +132,79 @@ def test_a_kill_at_each_call_leaves_what_was_whole(tmp_path, project, command_en
     """In a process of its own, which can be forked: this one may have MindSpore's threads."""
     done = subprocess.run(
         [sys.executable, "-c", KILL_AT_EACH_CALL, str(tmp_path), str(project / "tests" / "app")],
+        env=command_environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 25  # kills
+
+
+OPTIONS = CheckpointOptions(keep_last=1, keep_best=0, delta=True, compact=True, full_every=1)
+
+
+def make_chain(folder):
+    """A full checkpoint and two deltas; returns the state of the last."""
+    state, parent = make_state(seed=1), None
+    for step in (1, 2, 3):
+        manifest = dataclasses.replace(make_manifest(step), parent=parent)
+        path = checkpoint.save(folder, state, manifest)
+        parent = {"step": step, "id": read_manifest(path).id}
+        state = make_state(seed=1 + step)  # all rows change
+    return make_state(seed=3)
+
+
+def compact_and_tidy(folder):
+    """What follows a save: the newest is made full, and what it needed removed."""
+    path = delta_to_compact(folder, OPTIONS, "auc")
+    if path is not None:
+        compact(path, 2)
+    remove_old(folder, OPTIONS, "auc")
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_a_write_error_at_each_call_of_a_compaction_loses_nothing(tmp_path, code):
+    for number in itertools.count():
+        folder = tmp_path / str(number)
+        state = make_chain(folder)
+        with disk_error(number, code) as broken, contextlib.suppress(OSError, ValueError):
+            compact_and_tidy(folder)
+        clear_leftovers(folder)
+        assert is_state(folder / "step-00000003", state), number
+        compact_and_tidy(folder)
+        assert is_state(folder / "step-00000003", state), number
+        assert [path.name for path in folder.iterdir()] == ["step-00000003"]
+        if not broken:
+            break
+    assert number > 20
+
+
+KILL_A_COMPACTION = (
+    KILL_AT_EACH_CALL.partition("old, new =")[0]
+    + """
+from test_checkpoint_faults import compact_and_tidy, make_chain
+
+for number in itertools.count():
+    folder = Path(sys.argv[1]) / str(number)
+    state = make_chain(folder)
+    status = in_child(number, lambda: compact_and_tidy(folder))
+    in_child(number % 7, lambda: clear_leftovers(folder))
+    clear_leftovers(folder)
+    assert is_state(folder / "step-00000003", state), number
+    compact_and_tidy(folder)
+    assert is_state(folder / "step-00000003", state), number
+    assert [path.name for path in folder.iterdir()] == ["step-00000003"], number
+    if status == 0:
+        break
+print(number)
+"""
+)
+
+
+def test_a_kill_at_each_call_of_a_compaction_loses_nothing(tmp_path, project, command_environment):
+    done = subprocess.run(
+        [sys.executable, "-c", KILL_A_COMPACTION, str(tmp_path), str(project / "tests" / "app")],
         env=command_environment,
         capture_output=True,
         text=True,

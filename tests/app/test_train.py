@@ -170,6 +170,25 @@ def test_a_signal_ends_the_step_saves_and_loses_nothing(whole_run, run_in, tmp_p
     assert kept_files(run) == kept_files(whole_run)
 
 
+SLOW_DISK = """
+import os, time
+write, sync = os.pwrite, os.fsync
+os.pwrite = lambda *words: (time.sleep(0.3), write(*words))[1]
+"""
+
+
+def test_a_signal_while_a_checkpoint_is_on_its_way(whole_run, run_in, tmp_path):
+    """That of step 3 takes a second; the signal comes after step 4."""
+    program = ("-c", SLOW_DISK + SIGNALLED_BEFORE_STEP_5.replace("SIGNAL", "SIGTERM"))
+    status, errors, run = run_in(tmp_path, program=program)
+    assert status == 143, errors
+    names = [path.name for path in whole_checkpoints(run / "checkpoints")]
+    assert names == ["step-00000003", "step-00000005"]
+    status, errors, run = run_in(tmp_path)
+    assert status == 0, errors
+    assert kept_files(run) == kept_files(whole_run)
+
+
 def test_more_epochs_go_on_where_the_run_ended(whole_run, run_in, tmp_path):
     one_epoch = ("train.epochs=1", *SETTINGS[1:])
     assert run_in(tmp_path, settings=one_epoch)[0] == 0
