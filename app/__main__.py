@@ -54,7 +54,8 @@ def _run(options: argparse.Namespace) -> int:
     except (ValueError, OSError, MemoryError) as error:
         return ranks.fail(error, 2)
     except KeyboardInterrupt:
-        return ranks.fail(KeyboardInterrupt("stopped; the same command goes on from the last checkpoint"), 130)
+        advice = "; the same command goes on from the last checkpoint" if options.command is _train else ""
+        return ranks.fail(KeyboardInterrupt(f"stopped{advice}"), 130)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -145,6 +145,8 @@ def open_run(
     """
     group = group or SingleProcess()
     path = base / f"device_{group.rank}"
+    if path.exists() and not path.is_dir():
+        raise FileExistsError(f"{path} is a file, expected a run's folder; move it away, or start from another folder")
     with ExitStack() as locks:
         existed = path.exists()
         if existed:

@@ -120,7 +120,11 @@ class Saver:
         start = time.perf_counter()
         self._due_at = self._next_timed_save()
         parent = self._writer.parent_for(position.step)
-        dense, snapshot = self._parts.snapshot(changed_only=parent is not None)
+        try:
+            dense, snapshot = self._parts.snapshot(changed_only=parent is not None)
+        except MemoryError as error:
+            self._run.note_failed_save(position.step, error)
+            return
         if parent is None:  # the changed rows alone would not tell
             own = table_statistics(snapshot.tables, self._schema.vocabulary_size)
             sizes = merged([*self._group.gather(own), *self._group.call_servers("statistics")])

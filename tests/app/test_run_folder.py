@@ -348,3 +348,10 @@ def test_first_difference_goes_by_key_and_in_order():
 
 def test_the_rank_names_the_folder_s_log(tmp_path):
     assert RunFolder(tmp_path, 3, Plan("new", "", None)).log_path.name == "test_deep3.log"
+
+
+def test_a_file_in_the_run_folder_s_place_is_named(start, tmp_path):
+    (tmp_path / "device_0").write_text("mine")
+    with pytest.raises(FileExistsError, match="device_0 is a file, expected a run's folder; move it away"):
+        start()
+    assert (tmp_path / "device_0").read_text() == "mine"

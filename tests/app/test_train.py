@@ -118,16 +118,26 @@ for name in ("open", "pwrite", "ftruncate", "fsync", "mkdir", "rename", "unlink"
 sys.exit(main())
 """
 NUM_KILLS = int(os.environ.get("NUM_KILLS", "3"))
+DROPOUT = ("model.dropout=0.3",)
 FORMS = {
     "full": (),
-    "deltas": ("checkpoint.delta=true", "checkpoint.full_every=3", "checkpoint.keep_last=2"),
+    "deltas": (*DROPOUT, "checkpoint.delta=true", "checkpoint.full_every=3", "checkpoint.keep_last=2"),
     "compacted": (
+        *DROPOUT,
         "checkpoint.delta=true",
         "checkpoint.full_every=1",
         "checkpoint.compact=true",
         "checkpoint.keep_last=1",
     ),
 }
+
+
+@pytest.fixture(scope="module")
+def whole_run_with_dropout(run_in, tmp_path_factory):
+    """The same with dropout in the recipe."""
+    status, errors, folder = run_in(tmp_path_factory.mktemp("dropout"), settings=(*SETTINGS, *DROPOUT))
+    assert status == 0, errors
+    return folder
 
 
 def last_state(run):
@@ -138,7 +148,9 @@ def last_state(run):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_kills_at_random_moments_lose_nothing(whole_run, run_in, tmp_path, form, assert_same_bits):
+def test_kills_at_random_moments_lose_nothing(
+    whole_run, whole_run_with_dropout, run_in, tmp_path, form, assert_same_bits
+):
     """During steps and during calls to the disk, beside the steps and not; run after run until enough were survived."""
     num_kills, rng = -(-NUM_KILLS // len(FORMS)), np.random.default_rng(NUM_KILLS)
     kills, folders = 0, itertools.count()
@@ -151,7 +163,8 @@ def test_kills_at_random_moments_lose_nothing(whole_run, run_in, tmp_path, form,
             status, errors, run = run_in(folder, program=program, settings=(*SETTINGS, *FORMS[form]))
             kills += status == -9
         assert status == 0, errors
-        (step, state, lines), (expected_step, expected, expected_lines) = last_state(run), last_state(whole_run)
+        undisturbed = whole_run_with_dropout if form in ("deltas", "compacted") else whole_run
+        (step, state, lines), (expected_step, expected, expected_lines) = last_state(run), last_state(undisturbed)
         assert (step, lines) == (expected_step, expected_lines)
         assert_same_bits(state, expected)
 
