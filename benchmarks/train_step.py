@@ -2,6 +2,7 @@
 
     python -m benchmarks.train_step             batch 16,000, D 80, V 200,000, 26 + 13 fields, tower 1024-512-256-128
     python -m benchmarks.train_step --quick     the same at batch 1,000 and few rounds: does everything work?
+    python -m benchmarks.train_step --plain     PyTorch's step also with nn.Embedding(sparse=True) and no more
 
     as users find it    the peers look up 39 fields; environment as it comes
     best form           all fold the 13 numeric fields into the first layer (the same function, 27 % of the
@@ -43,6 +44,7 @@ MODULES = {
     "stock": MINDSPORE,
     "matmuls": MINDSPORE,
     "pytorch": "benchmarks.peers.pytorch_wide_deep",
+    "pytorch_plain": "benchmarks.peers.pytorch_plain_embedding",
     "matmuls_pytorch": "benchmarks.peers.pytorch_matmuls",
 }
 
@@ -69,13 +71,13 @@ class Group:
         return Contender(name, MODULES[name], [name, workload.to_json()], environment)
 
 
-def make_groups(batch_size: int, precisions: tuple[Precision, ...], with_pytorch: bool) -> list[Group]:
-    """All groups, in the order of the report."""
-    steps = ("native", "stock", *(("pytorch",) if with_pytorch else ()))
+def make_groups(batch_size: int, precisions: tuple[Precision, ...], pytorch: tuple[str, ...]) -> list[Group]:
+    """All groups, in the order of the report; `pytorch` are the forms of its step that are measured."""
+    steps = ("native", "stock", *pytorch)
     groups = []
     for precision in precisions:
         in_mindspore = precision == "float32" or cpu_flags() & MATH_MODE_FLAGS
-        matmuls = (("matmuls",) if in_mindspore else ()) + (("matmuls_pytorch",) if with_pytorch else ())
+        matmuls = (("matmuls",) if in_mindspore else ()) + (("matmuls_pytorch",) if pytorch else ())
         best = Workload(batch_size=batch_size, precision=precision)
         groups += [
             Group(AS_FOUND, replace(best, fold_numeric=False), steps),
@@ -132,6 +134,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=16_000)
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=FORMS, help="only these")
     parser.add_argument("--precisions", nargs="+", choices=("float32", "bfloat16"), default=("float32", "bfloat16"))
+    parser.add_argument("--plain", action="store_true", help="PyTorch's step in its plain form as well")
     parser.add_argument("--quick", action="store_true", help="3 rounds of 1 step at batch 1,000")
     options = parser.parse_args()
     if options.quick:
@@ -149,7 +152,8 @@ def main() -> None:
     with_pytorch = importlib.util.find_spec("torch") is not None
     if not with_pytorch:
         print("warning: PyTorch is not installed, so it is left out; `make bench` installs it")
-    groups = make_groups(options.batch, precisions, with_pytorch)
+    pytorch = ("pytorch", *(("pytorch_plain",) if options.plain else ())) if with_pytorch else ()
+    groups = make_groups(options.batch, precisions, pytorch)
     wanted = [group for group in groups if group.form in options.forms]
     load = os.getloadavg()[0]
     results = [measure(group, options.rounds, options.steps) for group in wanted]

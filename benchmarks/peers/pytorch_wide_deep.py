@@ -136,14 +136,19 @@ class PyTorchStep:
         )
         return torch.optim.SparseAdam([self.deep], rate, betas, epsilon), adagrad, tower
 
+    @staticmethod
+    def with_numeric(batch: Batch) -> tuple[np.ndarray, Tensor]:
+        """Ids and weights [B, F] of a batch whose numeric fields are looked up like the others."""
+        num_rows, num_numeric = batch.numeric.shape
+        numeric_ids = np.broadcast_to(np.arange(num_numeric, dtype=batch.ids.dtype), (num_rows, num_numeric))
+        weights = np.concatenate([batch.numeric, np.ones(batch.ids.shape, np.float32)], axis=1)
+        return np.concatenate([numeric_ids, batch.ids], axis=1), torch.from_numpy(weights)
+
     def prepare(self, batch: Batch) -> Prepared:
         """What can be made of a batch before its step."""
         ids, weights = batch.ids, None
         if not self.fold_numeric:
-            num_rows, num_numeric = batch.numeric.shape
-            numeric_ids = np.broadcast_to(np.arange(num_numeric, dtype=ids.dtype), (num_rows, num_numeric))
-            weights = torch.from_numpy(np.concatenate([batch.numeric, np.ones(ids.shape, np.float32)], axis=1))
-            ids = np.concatenate([numeric_ids, ids], axis=1)
+            ids, weights = self.with_numeric(batch)
         unique, inverse = np.unique(ids, return_inverse=True)
         return Prepared(
             torch.from_numpy(unique.astype(np.int64)),

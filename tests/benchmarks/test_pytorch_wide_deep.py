@@ -123,3 +123,33 @@ def test_adagrad_takes_the_steps_of_ftrl_from_0(parts, start, workload, batch, f
     numeric = peer.numeric_weight if fold_numeric else peer.wide[:NUM_NUMERIC]
     assert_close(numeric.detach().numpy(), after.dense["wide.numeric_weight"])
     assert_close(peer.bias.detach().numpy(), after.dense["wide.bias"])
+
+
+@pytest.mark.parametrize("fold_numeric", [True, False], ids=["folded", "looked up"])
+def test_the_plain_form_takes_the_same_steps(workload, batch, fold_numeric):
+    from benchmarks.peers.pytorch_plain_embedding import PlainEmbeddingStep
+    from benchmarks.peers.pytorch_wide_deep import PyTorchStep
+
+    workload = dataclasses.replace(workload, fold_numeric=fold_numeric)
+    steps, losses = [], []
+    for form in (PyTorchStep, PlainEmbeddingStep):
+        torch.manual_seed(1)
+        steps.append(form(workload))
+        losses.append([steps[-1](batch, steps[-1].prepare(batch)) for _ in range(3)])
+    assert losses[1] == pytest.approx(losses[0], rel=TOLERANCE)
+    for name in ("deep", "wide", "bias"):
+        assert_close(*(getattr(step, name).detach().numpy() for step in reversed(steps)))
+
+
+def test_whole_tables_follow_adam_with_weight_decay(workload, batch):
+    from benchmarks.peers.pytorch_wide_deep import PeerSettings, PyTorchStep
+
+    torch.manual_seed(1)
+    peer = PyTorchStep(workload, settings=PeerSettings(1e-3, l2_coef=0.1, whole_table=True))
+    before = peer.deep.detach().numpy().copy()
+    prepared = peer.prepare(batch)
+    peer(batch, prepared)
+    untouched = np.setdiff1d(np.arange(workload.vocabulary_size), prepared.unique.numpy())
+    # Adam's first step is its rate in the gradient's direction, here that of L2 alone: toward 0.
+    moved = peer.deep.detach().numpy()[untouched] - before[untouched]
+    np.testing.assert_allclose(moved, -1e-3 * np.sign(before[untouched]), rtol=1e-2)
