@@ -12,23 +12,26 @@ from data_prep.raw_log import open_log
 from data_prep.rows import Chunk, FileOfLog
 
 _CHUNK_BYTES = 1 << 20
+# Read for the estimate of how many lines there are: a stream reads ahead, and what waits there must not count much.
+_ESTIMATE_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
 class FileSample:
-    """The first lines of a file of the log, and how many of its bytes, as stored, were read for them."""
+    """The first lines of a file of the log, and how many there are in some of its bytes, as stored."""
 
     file: LogFile
     chunk: Chunk | None  # None of an empty file
+    num_lines: int
     stored_bytes_read: int
     is_whole: bool
 
     @property
     def estimated_lines(self) -> float:
         """Of the whole file, if its other lines are as long as these."""
-        if self.chunk is None or self.is_whole:
-            return self.chunk.num_lines if self.chunk else 0
-        return self.chunk.num_lines * self.file.state.size / max(self.stored_bytes_read, 1)
+        if self.is_whole:
+            return self.num_lines
+        return self.num_lines * self.file.state.size / max(self.stored_bytes_read, 1)
 
 
 def sample_log(files: Sequence[LogFile], log_format: LogFormat, num_rows: int) -> Iterator[FileSample]:
@@ -49,16 +52,15 @@ def _sample(file: LogFile, of_log: FileOfLog, log_format: LogFormat, num_rows: i
     is_whole = True
     with suppress(_Enough), open_log(file, log_format) as reader:
         for task, _ in reader.chunks(_CHUNK_BYTES, of_log):
-            chunk = task.load()
-            parts.append(chunk.lines)
-            num_lines, bytes_read = num_lines + chunk.num_lines, reader.stored_bytes_read
-            if num_lines > num_rows:
+            if num_lines < num_rows:
+                parts.append(task.load().lines)
+            num_lines, bytes_read = num_lines + task.num_lines, reader.stored_bytes_read
+            if num_lines > num_rows and bytes_read >= _ESTIMATE_BYTES:
                 is_whole = False
                 raise _Enough
     if not num_lines:
-        return FileSample(file, None, bytes_read, is_whole)
-    lines = b"".join(parts)
-    if num_lines > num_rows:
-        kept = b"\n".join(lines.split(b"\n", num_rows)[:num_rows]) + b"\n"
-        bytes_read, lines, num_lines = round(bytes_read * len(kept) / len(lines)), kept, num_rows
-    return FileSample(file, Chunk(0, num_lines, lines, of_log), bytes_read, is_whole)
+        return FileSample(file, None, 0, bytes_read, is_whole)
+    num_kept = min(num_rows, num_lines)  # every line of a chunk has its end
+    kept = b"".join(parts).split(b"\n", num_kept)[:num_kept]
+    chunk = Chunk(0, num_kept, b"\n".join(kept) + b"\n", of_log)
+    return FileSample(file, chunk, num_lines, bytes_read, is_whole)

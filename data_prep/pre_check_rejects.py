@@ -19,6 +19,7 @@ _SEPARATORS = {
     b" ": "a blank",
 }
 _EXAMPLE_BYTES = 120
+_LONGEST_NAME = 100  # of a column in a header
 _NUMBER_TEXT = b"+-.0123456789eE"
 
 
@@ -67,7 +68,8 @@ def _explain(chunk: Chunk, log_format: LogFormat) -> str | None:
     rows = [line.split(separator) for line in lines if line.count(separator) + 1 == usual]
     (label_place,) = log_format.places([log_format.label])
     known = {cell.encode() for cell in (*log_format.clicked, *log_format.not_clicked)}
-    if len(rows) > 1 and rows[0][label_place] not in known and rows[1][label_place] in known:
+    labels = [row[label_place] for row in rows[:2]]
+    if len(labels) == 2 and labels[0] not in known and len(labels[0]) < _LONGEST_NAME and labels[1] in known:
         start = lines[0][:60].decode(errors="backslashreplace")
         return f"the first line is a header ({start!r} …): remove it, or say so in the --data file (header: true)"
     return _explain_cells(rows[1:], log_format)

@@ -1,10 +1,15 @@
+import gzip
 import json
+import re
 import subprocess
 import sys
 
 import pytest
 
 from data_prep.__main__ import main
+from data_prep.log_files import find_log
+from data_prep.log_format import LogFormat
+from data_prep.log_sample import sample_log
 from data_prep.pre_check import pre_check
 from data_prep.synthetic import synthesize
 
@@ -47,12 +52,42 @@ def test_a_log_of_another_form(project, make_avazu, tmp_path, capsys):
     assert "lines have 1 columns, expected 40" in capsys.readouterr().out
 
 
-def test_only_the_first_rows_are_looked_at(log, lines, tmp_path, capsys):
+def test_only_the_first_rows_are_looked_at(lines, tmp_path, capsys):
     path = tmp_path / "log.txt"
     path.write_bytes(b"".join(lines[:2_000]) + b"bad\n" * 1_000)
     assert pre_check(path, 2_000).wrong == []
-    assert "about 2," in capsys.readouterr().out  # the others, which are shorter, are counted by size
+    assert "3,000 lines; looked at the first 2,000" in capsys.readouterr().out
     assert "1,000 of 3,000 lines" in pre_check(path, 3_000).wrong[0]
+
+
+@pytest.mark.parametrize("num_rows", [1, 2, 3, 1_000])
+@pytest.mark.parametrize("text", [b"a\nb\n", b"a\nb", b"a\n\nb\n", b"a\n\n"])
+def test_a_sample_is_the_first_lines_whatever_ends_them(tmp_path, text, num_rows):
+    path = tmp_path / "log.txt"
+    path.write_bytes(text)
+    (sample,) = sample_log(find_log(path), LogFormat(), num_rows)
+    expected = text.removesuffix(b"\n").split(b"\n")
+    assert sample.chunk.lines == b"".join(line + b"\n" for line in expected[:num_rows])
+    assert (sample.chunk.num_lines, sample.num_lines) == (min(num_rows, len(expected)), len(expected))
+
+
+def test_a_long_line_is_no_header(lines, tmp_path):
+    path = tmp_path / "log.txt"
+    path.write_bytes(b"a" * 3_000_000 + b"".join(lines[:2_000]))
+    findings = pre_check(path)
+    assert findings.wrong == [] and "too long 1" in findings.odd[0]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_lines_of_a_large_file_are_estimated(lines, tmp_path, packed, monkeypatch, capsys):
+    """To a few per cent, whatever a stream of packed bytes has read ahead."""
+    monkeypatch.setattr("data_prep.log_sample._ESTIMATE_BYTES", 1 << 21)
+    path = tmp_path / ("log.txt.gz" if packed else "log.txt")
+    text = b"".join(lines) * 20
+    path.write_bytes(gzip.compress(text, 1) if packed else text)
+    pre_check(path, 1_000)
+    about = int(re.search(r"about ([0-9,]+) lines", capsys.readouterr().out)[1].replace(",", ""))
+    assert about == pytest.approx(100_000, rel=0.4 if packed else 0.1)
 
 
 def test_of_several_files_each_is_looked_at(lines, tmp_path):
