@@ -17,7 +17,7 @@ from data_prep.options import PrepareOptions
 from data_prep.rows import Chunk, LogRows
 from data_prep.schema import SPLITS, NumericField
 from data_prep.split import TRAIN, Split
-from data_prep.statistics import ChunkCounts, IntegerStatistics, count_lines
+from data_prep.statistics import ChunkCounts, IntegerStatistics, count_lines, count_missing
 
 INDICATOR = "missing"
 REST = "rest"  # the part of a chunk's result that is not rows of a split
@@ -146,7 +146,9 @@ class Encoder:
         by_split = {name: encoded.take(np.flatnonzero(splits == place)) for place, name in enumerate(SPLITS)}
         if not self.counts:
             return EncodedChunk(by_split, None)
-        return EncodedChunk(by_split, count_lines(kernels, chunk, parsed, splits == TRAIN, self._options))
+        training = splits == TRAIN
+        missing = count_missing(rows, training, self._options)
+        return EncodedChunk(by_split, count_lines(kernels, chunk, parsed, training, missing))
 
     def encode_parts(self, chunk: Chunk) -> dict[str, EncodedRows | EncodedRest]:
         """The same in parts: the rows of each split, and the rest under REST, last."""

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep import counts, log_profile, lookup, native, parse, rows
+from data_prep import counts, log_profile, lookup, native, parse, rows, text_counts, text_lookup, texts
 from data_prep.log_format import LogFormat
 
 Choice = Literal["auto", "native", "numpy"]
@@ -18,12 +18,14 @@ Choice = Literal["auto", "native", "numpy"]
 
 @dataclass(frozen=True)
 class Kernels:
-    """See the functions of the same names in parse.py, counts.py, log_profile.py and lookup.py."""
+    """See the functions of the same names in parse, counts, log_profile, text_counts, text_lookup and lookup."""
 
     name: str
     parse_chunk: Callable[[rows.Chunk, LogFormat], rows.ParsedChunk]
     count_values: Callable[[NDArray[np.uint32], NDArray[np.bool_], NDArray[np.bool_]], tuple[NDArray[np.uint64], int]]
     count_bins: Callable[[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]], NDArray[np.int64]]
+    count_texts: Callable[[texts.Texts], text_counts.CountedTexts]
+    find_texts: Callable[[text_lookup.TextLookup, texts.Texts, NDArray[np.bool_]], NDArray[np.int64]]
     encode_values: Callable[
         [Sequence[lookup.FieldLookup], NDArray[np.uint32], NDArray[np.bool_], str], NDArray[np.signedinteger]
     ]
@@ -38,5 +40,21 @@ def choose_kernels(choice: Choice) -> Kernels:
     if choice == "native":
         native.load()
     if choice == "native" or (choice == "auto" and native.is_available()):
-        return Kernels("native", native.parse_chunk, native.count_values, native.count_bins, native.encode_values)
-    return Kernels("numpy", parse.parse_chunk, counts.count_values, log_profile.count_bins, lookup.encode_values)
+        return Kernels(
+            "native",
+            native.parse_chunk,
+            native.count_values,
+            native.count_bins,
+            native.count_texts,
+            native.find_texts,
+            native.encode_values,
+        )
+    return Kernels(
+        "numpy",
+        parse.parse_chunk,
+        counts.count_values,
+        log_profile.count_bins,
+        text_counts.count_texts,
+        text_lookup.find_texts,
+        lookup.encode_values,
+    )

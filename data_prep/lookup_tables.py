@@ -59,7 +59,7 @@ class LookupTables:
         for place, column in enumerate(columns):
             if column.is_text:
                 here = column.place
-                together[:, place] = of_texts[here].ids_of(rows.texts[here], rows.texts_present[here])
+                together[:, place] = kernels.find_texts(of_texts[here], rows.texts[here], rows.texts_present[here])
             else:
                 together[:, place] = ids[:, column.place]
         return together

@@ -20,8 +20,12 @@ from data_prep.log_format import LogFormat
 from data_prep.log_profile import NUM_BINS
 from data_prep.lookup import FieldLookup, ids_room
 from data_prep.rows import MAX_LINE_BYTES, REASONS, Chunk, LogRows, ParsedChunk
+from data_prep.text_counts import CountedTexts, add_up
+from data_prep.text_lookup import TextLookup
+from data_prep.texts import Texts
 
 _ARRAY, _COUNT = ctypes.c_void_p, ctypes.c_int64
+_ALL_BITS = 2**64 - 1
 
 
 class _Rows(ctypes.Structure):
@@ -54,6 +58,10 @@ class _Vocabulary(ctypes.Structure):
     ]
 
 
+class _Texts(ctypes.Structure):
+    _fields_ = [("data", _ARRAY), ("starts", _ARRAY), ("lengths", _ARRAY), ("count", _COUNT)]
+
+
 _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "log_kernels_parse": (
         _COUNT,
@@ -61,6 +69,14 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     ),
     "log_kernels_count": (_COUNT, [*[_ARRAY] * 3, _COUNT, *[_ARRAY] * 2, ctypes.POINTER(_COUNT)]),
     "log_kernels_bins": (None, [*[_ARRAY] * 3, _COUNT, _ARRAY]),
+    "log_kernels_count_texts": (
+        _COUNT,
+        [ctypes.POINTER(_Texts), ctypes.c_uint64, _ARRAY, _COUNT, *[_ARRAY] * 3],
+    ),
+    "log_kernels_find_texts": (
+        None,
+        [ctypes.POINTER(_Texts), _ARRAY, ctypes.POINTER(_Texts), *[_ARRAY] * 2, *[_COUNT] * 3, _ARRAY],
+    ),
     "log_kernels_encode": (
         None,
         [ctypes.POINTER(_Vocabulary), _COUNT, *[_ARRAY] * 2, *[_COUNT] * 2, ctypes.c_int32, _ARRAY],
@@ -158,6 +174,39 @@ def count_bins(integers: NDArray[np.int64], present: NDArray[np.bool_], chosen: 
     counts = np.empty(NUM_BINS, np.int64)
     load().log_kernels_bins(*map(_address, (integers, present, chosen)), len(integers), _address(counts))
     return counts
+
+
+def count_texts(texts: Texts, key_mask: int = _ALL_BITS) -> CountedTexts:
+    """See `text_counts.count_texts`. With fewer bits in `key_mask`, more strings share a key."""
+    num_rows = len(texts)
+    table = np.empty(1 << (2 * num_rows).bit_length(), np.int32)  # at most half of it is filled
+    keys, counts, firsts = np.empty(num_rows, np.uint64), np.empty(num_rows, np.int64), np.empty(num_rows, np.int64)
+    arrays = (_address(array) for array in (keys, counts, firsts))
+    num_distinct = load().log_kernels_count_texts(_texts(texts), key_mask, _address(table), len(table), *arrays)
+    distinct = slice(num_distinct)
+    return add_up(keys[distinct], counts[distinct], texts.take(firsts[distinct]))
+
+
+def find_texts(field: TextLookup, texts: Texts, present: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """See `text_lookup.find_texts`."""
+    ids = np.empty(len(texts), np.int64)
+    load().log_kernels_find_texts(
+        _texts(texts),
+        _address(present),
+        _texts(field.texts),
+        _address(field.keys),
+        _address(field.ids),
+        field.missing_id,
+        field.first_oov_id,
+        field.num_oov_ids,
+        _address(ids),
+    )
+    return ids
+
+
+def _texts(texts: Texts) -> _Texts:
+    assert texts.starts.flags.c_contiguous and texts.lengths.flags.c_contiguous
+    return _Texts(_address(texts.data), _address(texts.starts), _address(texts.lengths), len(texts))
 
 
 def encode_values(

@@ -6,6 +6,7 @@ bits however the log was cut into chunks.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from data_prep.log_profile import NUM_BINS, ChunkSpans, Coverage, Timeline
 from data_prep.options import PrepareOptions
 from data_prep.rows import Chunk, LogRows, ParsedChunk
 from data_prep.split import TRAIN, Split
-from data_prep.text_counts import CountedTexts, TextCounts, count_texts
+from data_prep.text_counts import CountedTexts, TextCounts
 
 
 @dataclass(frozen=True)
@@ -96,16 +97,23 @@ class ChunkCounter:
         rows = parsed.rows
         training = self.split.assign(rows.row_numbers, rows.labels, chunk.file.place) == TRAIN
         columns = zip(*number_columns(rows, self.options.integer_buckets), strict=True)
-        values = [kernels.count_values(values, present, training)[0] for values, present in columns]
-        texts = [
-            count_texts(texts.take(present & training))
-            for texts, present in zip(rows.texts, rows.texts_present, strict=True)
+        counted = [kernels.count_values(values, present, training) for values, present in columns]
+        texts_chosen = [present & training for present in rows.texts_present]
+        missing = [
+            int(training.sum() - texts_chosen[column.place].sum()) if column.is_text else counted[column.place][1]
+            for column in self.options.categorical_columns
         ]
-        integers = [
-            IntegerStatistics.of(integers[present & training])
-            for integers, present in zip(rows.integers, rows.integers_present, strict=True)
-        ]
-        return count_lines(kernels, chunk, parsed, training, self.options, integers, values, texts)
+        return dataclasses.replace(
+            count_lines(kernels, chunk, parsed, training, missing),
+            integers=[
+                IntegerStatistics.of(integers[present & training])
+                for integers, present in zip(rows.integers, rows.integers_present, strict=True)
+            ],
+            values=[words for words, _ in counted],
+            texts=[
+                kernels.count_texts(texts.take(chosen)) for texts, chosen in zip(rows.texts, texts_chosen, strict=True)
+            ],
+        )
 
 
 def _bins(kernels: Kernels, rows: LogRows, training: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
@@ -114,37 +122,31 @@ def _bins(kernels: Kernels, rows: LogRows, training: NDArray[np.bool_]) -> list[
 
 
 def count_lines(
-    kernels: Kernels,
-    chunk: Chunk,
-    parsed: ParsedChunk,
-    training: NDArray[np.bool_],
-    options: PrepareOptions,
-    integers: list[IntegerStatistics] | None = None,
-    values: list[NDArray[np.uint64]] | None = None,
-    texts: list[CountedTexts] | None = None,
+    kernels: Kernels, chunk: Chunk, parsed: ParsedChunk, training: NDArray[np.bool_], missing: list[int]
 ) -> ChunkCounts:
-    """Lines, rejects, training rows and their missing values, which need no reading of their own; and what else is."""
+    """The counts that need no reading of their own: lines, rejects, training rows and their missing values."""
     return ChunkCounts(
         num_lines=chunk.num_lines,
         rejects_by_reason=parsed.rejects_by_reason,
         rejects_tsv=parsed.rejects_tsv,
         num_training_rows=int(training.sum()),
-        integers=integers or [],
-        missing=[int(np.sum(training & ~present)) for present in presence(parsed.rows, options)],
-        values=values or [],
-        texts=texts or [],
+        integers=[],
+        missing=missing,
+        values=[],
+        texts=[],
         bins=_bins(kernels, parsed.rows, training),
         spans=ChunkSpans.of(parsed.rows.row_numbers, parsed.rows.labels),
     )
 
 
-def presence(rows: LogRows, options: PrepareOptions) -> list[NDArray[np.bool_]]:
-    """Where each categorical column is present: C of [n]."""
+def count_missing(rows: LogRows, training: NDArray[np.bool_], options: PrepareOptions) -> list[int]:
+    """Training rows in which each categorical column is missing."""
     numbers_present = [*rows.values_present, *rows.integers_present]  # hex values, then buckets
-    return [
-        rows.texts_present[column.place] if column.is_text else numbers_present[column.place]
+    presence = (
+        (rows.texts_present if column.is_text else numbers_present)[column.place]
         for column in options.categorical_columns
-    ]
+    )
+    return [int(np.sum(training & ~present)) for present in presence]
 
 
 class LogStatistics:

@@ -45,19 +45,20 @@ NOTHING = CountedTexts(np.empty(0, np.uint64), np.empty(0, np.int64), Texts.of([
 
 def count_texts(texts: Texts) -> CountedTexts:
     """The distinct ones among strings [n]."""
-    return _add_up(texts.keys(), np.ones(len(texts), np.int64), texts)
+    return add_up(texts.keys(), np.ones(len(texts), np.int64), texts)
 
 
 def merge(parts: Sequence[CountedTexts]) -> CountedTexts:
     """The distinct strings of all parts, with the sums of their counts."""
-    return _add_up(
+    return add_up(
         np.concatenate([part.keys for part in parts]),
         np.concatenate([part.counts for part in parts]),
         concatenate_texts([part.texts for part in parts]),
     )
 
 
-def _add_up(keys: NDArray[np.uint64], counts: NDArray[np.int64], texts: Texts) -> CountedTexts:
+def add_up(keys: NDArray[np.uint64], counts: NDArray[np.int64], texts: Texts) -> CountedTexts:
+    """The distinct ones among strings [n] with their keys, and the sums of their counts."""
     if len(keys) == 0:
         return NOTHING
     order, firsts = group_equal(keys, texts)

@@ -28,19 +28,20 @@ class TextLookup:
     first_oov_id: int
     num_oov_ids: int
 
-    def ids_of(self, texts: Texts, present: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Ids [n] of the strings of some rows."""
-        wanted = texts.keys()
-        ids = self.first_oov_id + bucket((wanted >> np.uint64(32)).astype(np.uint32), self.num_oov_ids)
-        if len(self.keys):
-            places = np.searchsorted(self.keys, wanted)
-            for further in range(self.most_of_a_key):
-                at = np.minimum(places + further, len(self.keys) - 1)
-                found = np.flatnonzero(self.keys[at] == wanted)
-                found = found[texts.take(found).equal(self.texts.take(at[found]))]
-                ids[found] = self.ids[at[found]]
-        ids[~present] = self.missing_id
-        return ids
+
+def find_texts(field: TextLookup, texts: Texts, present: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Ids [n] of the strings of some rows."""
+    wanted = texts.keys()
+    ids = field.first_oov_id + bucket((wanted >> np.uint64(32)).astype(np.uint32), field.num_oov_ids)
+    if len(field.keys):
+        places = np.searchsorted(field.keys, wanted)
+        for further in range(field.most_of_a_key):
+            at = np.minimum(places + further, len(field.keys) - 1)
+            found = np.flatnonzero(field.keys[at] == wanted)
+            found = found[texts.take(found).equal(field.texts.take(at[found]))]
+            ids[found] = field.ids[at[found]]
+    ids[~present] = field.missing_id
+    return ids
 
 
 @dataclass(frozen=True)

@@ -5,19 +5,12 @@
 #include <cstdint>
 
 #include "log_kernels.h"
+#include "value_bucket.h"
 
 namespace {
 
 // Rows whose ids are made field by field: their part of `ids` stays in the first-level cache.
 constexpr std::int64_t kBlockRows = 128;
-
-// The finalizer of MurmurHash3 (A. Appleby), scaled to 0 ... num_buckets - 1 by a multiplication; lookup.bucket.
-std::uint32_t bucket(std::uint32_t value, std::int64_t num_buckets) {
-  value = (value ^ value >> 16) * 0x85EBCA6B;
-  value = (value ^ value >> 13) * 0xC2B2AE35;
-  value ^= value >> 16;
-  return static_cast<std::uint32_t>(value * static_cast<std::uint64_t>(num_buckets) >> 32);
-}
 
 std::int64_t find(const LogKernelsVocabulary& field, std::uint32_t value) {
   const std::uint64_t wanted = std::uint64_t{value} << 32;
@@ -25,7 +18,7 @@ std::int64_t find(const LogKernelsVocabulary& field, std::uint32_t value) {
   const std::uint64_t* const end = field.words + field.starts[high + 1];
   const std::uint64_t* const word = std::lower_bound(field.words + field.starts[high], end, wanted);
   if (word != end && (*word ^ wanted) >> 32 == 0) return field.base_id + static_cast<std::uint32_t>(*word);
-  return field.first_oov_id + bucket(value, field.num_oov_ids);
+  return field.first_oov_id + value_bucket(value, field.num_oov_ids);
 }
 
 template <typename Id>

@@ -85,6 +85,27 @@ LOG_KERNELS_API void log_kernels_encode(const LogKernelsVocabulary* fields, int6
                                         const uint32_t* values, const uint8_t* present, int64_t column_stride,
                                         int64_t num_rows, int32_t id_bytes, void* ids);
 
+// Strings as places in `data`, which has at least seven more bytes after the last of them.
+typedef struct {
+  const uint8_t* data;
+  const int64_t* starts;   // [count]
+  const int64_t* lengths;  // [count]
+  int64_t count;
+} LogKernelsTexts;
+
+// texts.Texts.keys and what text_counts.count_texts counts, not yet in order: keys, counts and first rows of the distinct
+// ones among strings [n]. `table` has room for table_size, a power of two above n; n is at most 2^30. Keys are
+// those bits of texts.Texts.keys that `key_mask` has (all; fewer in tests, where keys shall collide). Returns how many.
+LOG_KERNELS_API int64_t log_kernels_count_texts(const LogKernelsTexts* texts, uint64_t key_mask, int32_t* table,
+                                                int64_t table_size, uint64_t* keys, int64_t* counts,
+                                                int64_t* firsts);
+
+// text_lookup.find_texts: ids [n] of strings [n], where `present`, among those of a vocabulary by rising key.
+LOG_KERNELS_API void log_kernels_find_texts(const LogKernelsTexts* texts, const uint8_t* present,
+                                            const LogKernelsTexts* vocabulary, const uint64_t* keys,
+                                            const int64_t* known_ids, int64_t missing_id, int64_t first_oov_id,
+                                            int64_t num_oov_ids, int64_t* ids);
+
 #if defined(__cplusplus)
 }
 #endif

@@ -1,16 +1,19 @@
 """Each native kernel gives what its NumPy definition gives, on good and on dirty lines."""
 
 import os
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep import counts, log_profile, lookup, native, parse
+from data_prep import counts, log_profile, lookup, native, parse, text_counts, text_lookup
 from data_prep.kernels import choose_kernels
 from data_prep.log_format import LogFormat
 from data_prep.rows import MAX_LINE_BYTES, Chunk
+from data_prep.texts import Texts
 from data_prep.vocabulary import MISSING, FieldVocabulary
 
 # CI has a compiler, so there a missing library is a failure.
@@ -163,3 +166,40 @@ def test_integers_are_binned_alike(rows):
     integers, present, chosen = (np.array(column) for column in zip(*rows, (0, False, False), strict=True))
     columns = integers.astype(np.int64), present, chosen
     assert np.array_equal(native.count_bins(*columns), log_profile.count_bins(*columns))
+
+
+strings = st.sampled_from([b"", b"a", b"b", b"12345678", b"123456789"]) | st.binary(max_size=40)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(strings, max_size=60), st.sampled_from([2**64 - 1, 0, 3 << 40]))
+def test_strings_are_counted_alike(some, key_mask):
+    texts = Texts.of([*some, b"left out"]).take(slice(len(some)))
+    ours, theirs = native.count_texts(texts, key_mask), text_counts.count_texts(texts)
+    found, expected = (dict(zip(part.texts.tolist(), part.counts.tolist(), strict=True)) for part in (ours, theirs))
+    assert found == expected
+    assert len(ours) == len(found)
+    if key_mask == 2**64 - 1:
+        for name in ("keys", "counts"):
+            assert np.array_equal(getattr(ours, name), getattr(theirs, name))
+            assert getattr(ours, name).dtype == getattr(theirs, name).dtype
+        assert ours.texts.tolist() == theirs.texts.tolist()
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sets(st.binary(min_size=1, max_size=20), max_size=20),
+    st.lists(st.tuples(strings, st.booleans()), min_size=1, max_size=60),
+    st.sampled_from([1, 7, 1_000_000]),
+)
+def test_strings_are_found_alike(known, asked, num_oov):
+    texts = Texts.of([b"", *sorted(known)])
+    numbers = np.array([MISSING, *range(1, len(texts))])
+    field = FieldVocabulary("C", (3, 3 + num_oov), 2**33, numbers, np.ones_like(numbers), texts)
+    with tempfile.TemporaryDirectory() as folder:
+        looked_up = text_lookup.write_text_lookup(Path(folder) / "lookup.bin", field).open()
+        cells = Texts.of([*(cell for cell, _ in asked), *known])
+        present = np.array([is_present for _, is_present in asked] + [True] * len(known))
+        ours, theirs = (find(looked_up, cells, present) for find in (native.find_texts, text_lookup.find_texts))
+    assert ours.dtype == theirs.dtype
+    assert np.array_equal(ours, theirs)

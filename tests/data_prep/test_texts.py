@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.text_counts import TextCounts, count_texts
-from data_prep.text_lookup import write_text_lookup
+from data_prep.text_lookup import find_texts, write_text_lookup
 from data_prep.texts import Texts, concatenate_texts, group_equal
 from data_prep.vocabulary import MISSING, FieldVocabulary
 
@@ -114,7 +114,7 @@ def lookup_of(folder, known):
 
 def check_lookup(folder, known):
     asked = [b"unknown", *known, b"", b"\0", b"x" * 100]
-    ids = lookup_of(folder, known).ids_of(Texts.of(asked), np.array([string != b"" for string in asked]))
+    ids = find_texts(lookup_of(folder, known), Texts.of(asked), np.array([string != b"" for string in asked]))
     assert ids[1 : 1 + len(known)].tolist() == [1001 + place for place in range(len(known))]
     assert ids[1 + len(known)] == 1000
     assert all(3 <= ids[place] < 10 for place in (0, -2, -1))
