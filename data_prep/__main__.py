@@ -93,6 +93,11 @@ def _parser() -> argparse.ArgumentParser:
         default="blocks",
         help="zoo: MindRecord as the MindSpore model zoo's Wide&Deep reads it; short for: " + " ".join(_LAYOUTS["zoo"]),
     )
+    prepare.add_argument(
+        "--extend",
+        action="store_true",
+        help="with --vocabulary: values that are new in this log get ids after all others",
+    )
     prepare.add_argument("--restart", action="store_true", help="begin anew where an ended run could be gone on with")
     prepare.add_argument(
         "--executor",
@@ -154,6 +159,7 @@ def _prepare(command: argparse.Namespace, settings: list[str]) -> None:
         overwrite=command.overwrite,
         restart=command.restart,
         vocabulary_of=command.vocabulary,
+        extend=command.extend,
         executor=ExecutorChoice(command.executor, command.scheduler),
         report=True,
     )

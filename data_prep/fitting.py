@@ -16,7 +16,7 @@ from data_prep.output_folder import REJECTS_FILE, Workplace
 from data_prep.schema import VOCABULARY_FILE, NumericField
 from data_prep.split import Split
 from data_prep.statistics import LogStatistics
-from data_prep.used_vocabulary import UsedVocabulary, fit_vocabulary, take_vocabulary
+from data_prep.used_vocabulary import UsedVocabulary, extend_vocabulary, fit_vocabulary, take_vocabulary
 
 _PIECE = "fitted"
 
@@ -43,10 +43,13 @@ def fit(
     folder = workplace.folder
     statistics = new_statistics(options, workplace, reading.num_workers)
     (folder / REJECTS_FILE).write_bytes(b"")
-    if given is None and options.needs_counting:
+    if needs_counting(options, given):
         count_log(reading, split, options, statistics, folder)
         check_statistics(statistics, options, reading.name, folder, is_fitted=True)
-    if given is not None:
+    if given is not None and given.extends:
+        extended = extend_vocabulary(given, statistics, options, folder)
+        fitted = Fitted(statistics, given.schema.numeric, extended)
+    elif given is not None:
         fitted = Fitted(statistics, given.schema.numeric, take_vocabulary(given, folder))
     else:
         numeric = numeric_fields(options, statistics.integers)
@@ -55,6 +58,11 @@ def fit(
     workplace.pieces.clear("counts-")
     workplace.pieces.clear("texts-")
     return fitted
+
+
+def needs_counting(options: PrepareOptions, given: GivenVocabulary | None) -> bool:
+    """Whether there is a first reading: something is fitted to the training rows, or added from them."""
+    return options.needs_counting if given is None else given.extends
 
 
 def _read(workplace: Workplace) -> Fitted | None:

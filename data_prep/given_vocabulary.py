@@ -36,6 +36,7 @@ class GivenVocabulary:
     folder: Path
     schema: Schema
     columns: tuple[CategoricalColumn, ...]
+    extends: bool = False  # with values that are new in the log
 
     @property
     def path(self) -> Path:
@@ -47,17 +48,22 @@ class GivenVocabulary:
         for field, column in zip(self.schema.categorical, self.columns, strict=True):
             table = pq.read_table(self.path, filters=[("field", "==", field.name)])
             texts = table["value"].combine_chunks()
-            first_id = field.id_ranges[0][0]
             counts = table["count"].to_numpy()
-            yield FieldVocabulary(field.name, field.oov_ids, first_id, *_values(column, texts, counts))
+            yield FieldVocabulary(field.name, field.oov_ids, field.id_ranges, *_values(column, texts, counts))
 
 
-def read_given_vocabulary(folder: Path, options: PrepareOptions) -> GivenVocabulary:
-    """The vocabulary of a prepared folder.
+def read_given_vocabulary(folder: Path, options: PrepareOptions, extend: bool = False) -> GivenVocabulary:
+    """The vocabulary of a prepared folder, to be used as it is or to `extend`.
 
-    Raises FileNotFoundError where it is none, ValueError where the options ask for other columns than it has.
+    Raises FileNotFoundError where it is none, ValueError where the options ask for other columns than it has, or a
+    hashed one is to be extended.
     """
     schema = read_schema(folder)
+    if extend and "hash" in (options.vocabulary, schema.options.get("vocabulary")):
+        raise ValueError(
+            f"--extend adds values to a vocabulary, but that of {folder} is hashed (prepare.vocabulary=hash): "
+            "each value, new ones too, has one of a fixed number of ids; leave --extend out"
+        )
     here = options.decisive()
     written_as = settings.merge(LogFormat(), schema.options.get("data", {}), where=str(folder / SCHEMA_FILE))
     if written_as.fields != options.data.fields:
@@ -75,7 +81,7 @@ def read_given_vocabulary(folder: Path, options: PrepareOptions) -> GivenVocabul
             f"the vocabulary of {folder} is for other columns: {'; '.join(differences)}. Give the options that it was "
             "made with"
         )
-    return GivenVocabulary(folder, schema, options.categorical_columns)
+    return GivenVocabulary(folder, schema, options.categorical_columns, extend)
 
 
 def _values(column: CategoricalColumn, texts: pa.StringArray, counts: NDArray[np.int64]) -> OrderedValues:

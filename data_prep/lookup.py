@@ -102,8 +102,10 @@ class LookupWriter:
 
 def make_lookup(field: FieldVocabulary) -> FieldLookup:
     """A field's table in memory."""
-    words = field.values.astype(np.uint64) << _ID_BITS | np.arange(len(field.values), dtype=np.uint64)
+    base_id = field.id_ranges[0][0]
+    words = field.values.astype(np.uint64) << _ID_BITS | (field.value_ids - base_id).astype(np.uint64)
     missing_place = int(np.flatnonzero(field.values == MISSING)[0])  # every field has it
+    missing_id = base_id + int(words[missing_place] & _ID_MASK)
     words[missing_place] = words[-1]
     words = words[:-1]
     words.sort()
@@ -114,8 +116,8 @@ def make_lookup(field: FieldVocabulary) -> FieldLookup:
         words,
         np.concatenate([np.zeros(1, np.uint32), starts]),
         32 - directory_bits,
-        field.first_id,
-        field.first_id + missing_place,
+        base_id,
+        missing_id,
         field.oov_ids[0],
         field.oov_ids[1] - field.oov_ids[0],
     )

@@ -27,7 +27,7 @@ from data_prep.disk_space import (
 )
 from data_prep.encode import Encoder, row_bytes, usual_row_bytes
 from data_prep.first_reading import check_statistics, read_labels
-from data_prep.fitting import fit
+from data_prep.fitting import fit, needs_counting
 from data_prep.given_vocabulary import GivenVocabulary, read_given_vocabulary
 from data_prep.log_files import LogFile, absolute, find_log
 from data_prep.log_reading import LogReading
@@ -57,6 +57,7 @@ def prepare(
     overwrite: bool = False,
     restart: bool = False,
     vocabulary_of: Path | None = None,
+    extend: bool = False,
     executor: ExecutorChoice | None = None,
     report: bool = False,
     chunk_bytes: int | None = None,
@@ -65,10 +66,11 @@ def prepare(
     """Prepare the log at `inputs` (files, folders, globs; paths or URIs) into the new folder `output`.
 
     `vocabulary_of` is a prepared folder whose vocabulary and numeric columns are used: nothing is fitted to this log.
-    `report` draws report.html as well and writes timing.json, which tell of this run and not of the data alone.
-    The folder appears under its name when it is complete; a run that was ended before is gone on with, unless
-    `restart` begins anew. Raises FileNotFoundError, FileExistsError (an `output` that is there already, unless it is
-    a prepared folder to `overwrite`), ValueError (bad input, or an ended run of other options or another log).
+    With `extend`, values that are new in it follow with ids of their own. `report` draws report.html as well and writes
+    timing.json, which tell of this run and not of the data alone. The folder appears under its name when it is
+    complete; a run that was ended before is gone on with, unless `restart` begins anew. Raises FileNotFoundError,
+    FileExistsError (an `output` that is there already, unless it is a prepared folder to `overwrite`), ValueError
+    (bad input, or an ended run of other options or another log).
     """
     options = options or PrepareOptions()
     clock = RunClock()
@@ -76,7 +78,9 @@ def prepare(
     files = find_log(inputs)
     if executor.kind != "processes":  # workers elsewhere stand in other folders
         files, output = tuple(map(absolute, files)), output.absolute()
-    given = read_given_vocabulary(vocabulary_of, options) if vocabulary_of else None
+    if extend and vocabulary_of is None:
+        raise ValueError("--extend adds to the vocabulary of a prepared folder; name it: --vocabulary DIR")
+    given = read_given_vocabulary(vocabulary_of, options, extend) if vocabulary_of else None
     identity = run_identity(files, options, given, file_rows)
     chunk_bytes = chunk_bytes or memory.chunk_bytes(options)
     with new_folder(output, identity, chunk_bytes, overwrite, restart) as workplace:
@@ -123,7 +127,7 @@ def _make(
             options, num_workers, workplace.chunk_bytes, window_bytes, vocabulary.lookup.size
         )
         check_room(workplace.folder, least_bytes(statistics.num_good_lines, usual_row_bytes(options)))
-        is_only_reading = given is not None or not options.needs_counting
+        is_only_reading = not needs_counting(options, given)
         encoder = Encoder(numeric, vocabulary.lookup, vocabulary.ids_dtype, split, options, counts=is_only_reading)
         blocks_folder = workplace.work_folder if options.layout == "zoo" else workplace.folder
         splits = write_splits(reading, encoder, options, statistics, workplace, blocks_folder, file_rows)

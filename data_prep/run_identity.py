@@ -31,6 +31,7 @@ def run_identity(
         **{f"size of {file.name}": file.state.size for file in files},
         **{f"time of {file.name} in ns": file.state.modified_ns for file in files},
         "--vocabulary": str(given.folder.resolve()) if given else None,
+        "--extend": given.extends if given else False,
         "--vocabulary's checksum": checksum(given.folder / SCHEMA_FILE) if given else None,
         "rows of a file": file_rows,
         "program": _program(),

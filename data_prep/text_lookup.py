@@ -74,12 +74,12 @@ def write_text_lookup(path: Path, field: FieldVocabulary) -> TextLookupFile:
     keys = field.texts.keys()[known]
     order = np.argsort(keys, kind="stable")
     texts = field.texts.take(known[order]).compact()
-    keys, ids = keys[order], field.first_id + known[order]
+    keys, ids = keys[order], field.value_ids[known[order]]
     with path.open("wb") as file:
         for array in (keys, ids, texts.starts, texts.lengths, texts.data):
             array.tofile(file)
     _, uses = np.unique(keys, return_counts=True)
-    missing_id = field.first_id + int(np.flatnonzero(is_missing)[0])  # every field has it
+    missing_id = int(field.value_ids[is_missing][0])  # every field has it
     return TextLookupFile(
         path,
         len(keys),

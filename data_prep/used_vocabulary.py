@@ -10,6 +10,7 @@ import numpy as np
 
 from data_prep import memory
 from data_prep.categorical import CategoricalColumn
+from data_prep.extended_vocabulary import extended_fields
 from data_prep.given_vocabulary import GivenVocabulary
 from data_prep.lookup_tables import LookupTables, LookupTablesWriter
 from data_prep.options import PrepareOptions
@@ -54,7 +55,7 @@ def fit_vocabulary(
         listed.add(field)
         searched.add(field)
         categorical.append(field.ids)
-        end_id = field.end_id
+        end_id = field.id_ranges[-1][1]
     listed.finish()
     statistics.close()
     memory.give_back_freed_memory()
@@ -82,3 +83,19 @@ def take_vocabulary(given: GivenVocabulary, folder: Path) -> UsedVocabulary:
     for field in given.fields():
         searched.add(field)
     return UsedVocabulary(searched.finish(), given.schema.categorical, given.schema.vocabulary_size)
+
+
+def extend_vocabulary(
+    given: GivenVocabulary, statistics: LogStatistics, options: PrepareOptions, folder: Path
+) -> UsedVocabulary:
+    """The vocabulary of another folder and after it the values that are new in this log."""
+    searched = LookupTablesWriter(folder / WORK_FOLDER)
+    categorical = []
+    for field in extended_fields(given, statistics, options, folder):
+        check_stop()
+        searched.add(field)
+        categorical.append(field.ids)
+    size = max(given.schema.vocabulary_size, *(field.id_ranges[-1][1] for field in categorical))
+    statistics.close()
+    memory.give_back_freed_memory()
+    return UsedVocabulary(searched.finish(), tuple(categorical), size)

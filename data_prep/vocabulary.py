@@ -26,24 +26,24 @@ _COUNT_MASK = np.uint64(2**32 - 1)
 
 @dataclass(frozen=True)
 class FieldVocabulary:
-    """The values of a categorical field in the order of their ids: `first_id` + place."""
+    """The values of a categorical field in the order of their ids."""
 
     name: str
     oov_ids: tuple[int, int]  # half-open
-    first_id: int
+    id_ranges: tuple[tuple[int, int], ...]  # half-open, rising; more than one where values were added later
     values: NDArray[np.int64]  # [K] the number a value's hex digits write, or MISSING (of buckets, see buckets.py)
     counts: NDArray[np.int64]  # [K]
     texts: Texts | None = None  # [K] of a field of text: the values, whose numbers are then their places
 
     @property
-    def end_id(self) -> int:
-        """One past the last id."""
-        return self.first_id + len(self.values)
+    def value_ids(self) -> NDArray[np.int64]:
+        """The id of each value [K]."""
+        return np.concatenate([np.arange(first, end) for first, end in self.id_ranges])
 
     @property
     def ids(self) -> CategoricalField:
         """The field's ids as the schema names them."""
-        return CategoricalField(self.name, self.oov_ids, ((self.first_id, self.end_id),))
+        return CategoricalField(self.name, self.oov_ids, self.id_ranges)
 
 
 # Values and counts by falling count, then by value, MISSING among them; and the texts of a field that has them.
@@ -76,8 +76,9 @@ def make_vocabulary(
     next_id = num_numeric + len(names) * oov_buckets
     for place, (name, of_field) in enumerate(zip(names, ordered, strict=True)):
         first_oov_id = num_numeric + place * oov_buckets
-        yield FieldVocabulary(name, (first_oov_id, first_oov_id + oov_buckets), next_id, *of_field)
-        next_id += len(of_field[0])
+        end_id = next_id + len(of_field[0])
+        yield FieldVocabulary(name, (first_oov_id, first_oov_id + oov_buckets), ((next_id, end_id),), *of_field)
+        next_id = end_id
 
 
 def ids_dtype(vocabulary_size: int) -> str:

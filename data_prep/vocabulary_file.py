@@ -43,18 +43,28 @@ class VocabularyWriter:
 
     def add(self, field: FieldVocabulary) -> None:
         """Write a field, in row groups of its own."""
+        ids = field.value_ids
         for first in range(0, len(field.values), _GROUP_ROWS):
             rows = slice(first, first + _GROUP_ROWS)
             values = field.values[rows]
             place = np.full(len(values), self._names.index(field.name), np.int32)
-            first_id = field.first_id + first
             columns = [
                 pa.DictionaryArray.from_arrays(place, self._dictionary),
                 self._texts(field, rows),
                 field.counts[rows],
-                np.arange(first_id, first_id + len(values)),
+                ids[rows],
             ]
             self._writer.write_table(pa.table(columns, schema=_PARQUET_SCHEMA))
+
+    def copy(self, path: Path) -> None:
+        """Write all of another vocabulary.parquet, of the same fields, first."""
+        with pq.ParquetFile(path) as file:
+            for number in range(file.num_row_groups):
+                group = file.read_row_group(number)
+                names = group["field"].cast(pa.string()).combine_chunks()
+                place = pc.index_in(names, value_set=self._dictionary)
+                field = pa.DictionaryArray.from_arrays(place, self._dictionary)
+                self._writer.write_table(pa.table([field, *group.columns[1:]], schema=_PARQUET_SCHEMA))
 
     def _texts(self, field: FieldVocabulary, rows: slice) -> pa.Array:
         """Some of a field's values, written."""

@@ -18,7 +18,7 @@ def lookup(tmp_path_factory):
     writer = LookupTablesWriter(tmp_path_factory.mktemp("lookup"))
     for i in range(1, 27):
         values, counts = np.array([0xABCDEF01, MISSING, 0x12]), np.array([3, 2, 1])
-        writer.add(FieldVocabulary(f"C{i}", (100 + i, 101 + i), 1000 * i, values, counts))
+        writer.add(FieldVocabulary(f"C{i}", (100 + i, 101 + i), ((1000 * i, 1000 * i + len(values)),), values, counts))
     return writer.finish()
 
 

@@ -1,9 +1,14 @@
 import dataclasses
+from collections import Counter
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
+from data_prep.__main__ import main
+from data_prep.log_format import LogFormat
 from data_prep.mindrecord import read_blocks
+from data_prep.options import PrepareOptions
 from data_prep.prepare import prepare
 from data_prep.schema import read_schema
 
@@ -62,3 +67,129 @@ def test_other_columns_are_refused(tmp_path, log_path, prepared, small_options):
 def test_a_folder_that_is_not_prepared_is_an_error(tmp_path, log_path, small_options):
     with pytest.raises(FileNotFoundError, match="no prepared data in"):
         prepare(log_path, tmp_path / "out", small_options, vocabulary_of=tmp_path)
+
+
+def vocabulary_of(folder):
+    """{(field, value): id}, and all ids as they stand."""
+    table = pq.read_table(folder / "vocabulary.parquet").to_pydict()
+    return dict(zip(zip(table["field"], table["value"], strict=True), table["id"], strict=True)), table["id"]
+
+
+def counts_of(lines, num_cells_before=14):
+    """Counts of the values of each categorical field."""
+    cells = [line.split("\t")[num_cells_before:] for line in lines]
+    return [Counter(column) for column in zip(*cells, strict=True)]
+
+
+ALL_TRAINED = {"train_fraction": 1.0, "valid_fraction": 0.0, "test_fraction": 0.0}
+
+
+@pytest.fixture(name="days")
+def days_fixture(tmp_path, make_log, small_options):
+    """Three days' logs, their folders' options, and the folders: each extends the one before."""
+    options = dataclasses.replace(small_options, **ALL_TRAINED)
+    texts, folders = [make_log(800, seed=seed) for seed in range(3)], []
+    for day, text in enumerate(texts):
+        (tmp_path / f"day{day}.txt").write_text(text)
+        folders.append(tmp_path / f"day{day}")
+        before = {"vocabulary_of": folders[-2], "extend": True} if day else {}
+        prepare(tmp_path / f"day{day}.txt", folders[-1], options, **before)
+    return [text.splitlines() for text in texts], folders, options
+
+
+def test_new_values_follow_with_ids_after_all_old_ones(days):
+    lines, folders, options = days
+    expected, all_ids = vocabulary_of(folders[0])
+    for day in (1, 2):
+        schema = read_schema(folders[day])
+        next_id = read_schema(folders[day - 1]).vocabulary_size
+        for field, counts in zip(schema.categorical, counts_of(lines[day]), strict=True):
+            new = [v for v in counts if counts[v] >= options.min_count and (field.name, v) not in expected]
+            first_id = next_id
+            for value in sorted(new, key=lambda value: (-counts[value], value)):
+                expected[field.name, value], next_id = next_id, next_id + 1
+            if new:
+                assert field.id_ranges[-1] == (first_id, next_id)
+        assert max(len(field.id_ranges) for field in schema.categorical) == day + 1
+        found, all_ids = vocabulary_of(folders[day])
+        assert found == expected
+        assert all_ids == sorted(all_ids) == list(range(all_ids[0], schema.vocabulary_size))
+        assert schema.vocabulary_size == next_id
+        # The rows have these ids.
+        ids = read_split(folders[day], "train")[0]
+        oov = {field.name: field.oov_ids[0] for field in schema.categorical}
+        rows = Counter(
+            tuple(
+                expected.get((field.name, cell), oov[field.name])
+                for field, cell in zip(schema.categorical, line.split("\t")[14:], strict=True)
+            )
+            for line in lines[day]
+        )
+        assert Counter(map(tuple, ids.tolist())) == rows
+
+
+def test_a_log_with_nothing_new_extends_by_nothing(tmp_path, days):
+    _, folders, options = days
+    before = read_schema(folders[2])
+    schema = prepare(
+        tmp_path / "day2.txt", tmp_path / "again", options, vocabulary_of=folders[2], extend=True, chunk_bytes=10_000
+    )
+    assert schema.categorical == before.categorical
+    assert vocabulary_of(tmp_path / "again") == vocabulary_of(folders[2])
+    assert schema.splits["train"].files == before.splits["train"].files
+
+
+def test_max_size_holds_for_old_and_new_values_together(tmp_path, days):
+    _, folders, options = days
+    first = read_schema(folders[0])
+    sizes = {field.name: field.num_values for field in first.categorical}
+    options = dataclasses.replace(options, field_max_size={"C1": sizes["C1"] + 1, "C2": 1})
+    schema = prepare(tmp_path / "day1.txt", tmp_path / "out", options, vocabulary_of=folders[0], extend=True)
+    added = {field.name: field.num_values - sizes[field.name] for field in schema.categorical}
+    assert (added["C1"], added["C2"]) == (2, 0)  # a missing value has its id besides
+    assert max(added.values()) > 2
+
+
+def test_an_extended_folder_is_whole(days, capsys):
+    assert main(["inspect", str(days[1][2])]) == 0
+    assert "click rate" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("buckets", [False, True])
+def test_extending_text_fields(tmp_path, buckets):
+    """Strings, of which one is new, and integers as buckets."""
+    format_ = LogFormat(columns={"click": "label", "hour": "integer", "site": "string"}, separator=",")
+    options = PrepareOptions(data=format_, min_count=2, integer_buckets=buckets, workers=1, **ALL_TRAINED)
+    (tmp_path / "one.csv").write_text("1,1,a\n0,2,a\n0,1,\n1,2,é\n0,9,é\n")
+    (tmp_path / "two.csv").write_text("1,1,b\n0,40,b\n0,40,\n1,2,é\n0,9,a\n0,1,c\n")
+    prepare(tmp_path / "one.csv", tmp_path / "one", options)
+    prepare(tmp_path / "two.csv", tmp_path / "two", options, vocabulary_of=tmp_path / "one", extend=True)
+    old, _ = vocabulary_of(tmp_path / "one")
+    new, _ = vocabulary_of(tmp_path / "two")
+    added = {key: id_ for key, id_ in new.items() if key not in old}
+    assert old.items() <= new.items()
+    first_id = read_schema(tmp_path / "one").vocabulary_size
+    expected = {("site", "b"): first_id}
+    if buckets:
+        expected["hour_bucket", "13"] = first_id + 1  # floor(ln(40)²)
+    assert added == expected
+    sites = read_split(tmp_path / "two", "train")[0][:, 0]
+    assert Counter(sites.tolist()) == {
+        first_id: 2,
+        new["site", ""]: 1,
+        new["site", "é"]: 1,
+        new["site", "a"]: 1,
+        read_schema(tmp_path / "two").categorical[0].oov_ids[0]: 1,
+    }
+
+
+def test_a_hashed_vocabulary_is_not_extended(tmp_path, log_path, small_options):
+    options = dataclasses.replace(small_options, vocabulary="hash")
+    prepare(log_path, tmp_path / "hashed", options)
+    with pytest.raises(ValueError, match=r"--extend adds values .*hashed is hashed .*leave --extend out"):
+        prepare(log_path, tmp_path / "out", options, vocabulary_of=tmp_path / "hashed", extend=True)
+
+
+def test_extend_needs_a_vocabulary(tmp_path, log_path, capsys):
+    assert main(["prepare", str(log_path), str(tmp_path / "out"), "--extend"]) == 2
+    assert "--extend adds to the vocabulary of a prepared folder; name it: --vocabulary DIR" in capsys.readouterr().err

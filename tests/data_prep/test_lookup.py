@@ -11,12 +11,12 @@ def encode(field, values, present, dtype="int32"):
 
 
 def test_a_field_of_which_no_value_is_known():
-    field = make_lookup(FieldVocabulary("C1", (5, 6), 70, np.array([MISSING]), np.array([0])))
+    field = make_lookup(FieldVocabulary("C1", (5, 6), ((70, 71),), np.array([MISSING]), np.array([0])))
     assert encode(field, [1, 0], [True, False]) == [5, 70]
 
 
 def test_the_largest_ids_need_int64():
-    vocabulary = FieldVocabulary("C1", (5, 6), 2**33, np.array([MISSING, 0xFFFFFFFF]), np.array([2, 1]))
+    vocabulary = FieldVocabulary("C1", (5, 6), ((2**33, 2**33 + 2),), np.array([MISSING, 0xFFFFFFFF]), np.array([2, 1]))
     assert encode(make_lookup(vocabulary), [2**32 - 1], [True], "int64") == [2**33 + 1]
 
 
@@ -25,16 +25,19 @@ def test_the_largest_ids_need_int64():
 def test_every_value_is_found_through_the_file(tmp_path_factory, values, random):
     values = [MISSING, *values]
     random.shuffle(values)
-    vocabulary = FieldVocabulary("C1", (3, 4), 50, np.array(values), np.ones(len(values), np.int64))
+    half = len(values) // 2
+    ranges = ((50, 50 + half), (1000, 1000 + len(values) - half))  # as after --extend
+    vocabulary = FieldVocabulary("C1", (3, 4), ranges, np.array(values), np.ones(len(values), np.int64))
     writer = LookupWriter(tmp_path_factory.mktemp("lookup") / "lookup.bin")
     for field in (vocabulary, vocabulary):
         writer.add(field)
+    ids = dict(zip(values, vocabulary.value_ids.tolist(), strict=True))
     for field in writer.finish().open():
         known = [value for value in values if value != MISSING]
-        assert encode(field, known, [True] * len(known)) == [50 + values.index(value) for value in known]
+        assert encode(field, known, [True] * len(known)) == [ids[value] for value in known]
         unknown = sorted({0, 1, 5, 77, 2**32 - 1} - set(known))
         assert encode(field, unknown, [True] * len(unknown)) == [3] * len(unknown)
-        assert encode(field, [0], [False]) == [50 + values.index(MISSING)]
+        assert encode(field, [0], [False]) == [ids[MISSING]]
         # The directory leads to each word.
         for place, word in enumerate(field.words.tolist()):
             high = word >> 32 + field.shift

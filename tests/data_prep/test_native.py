@@ -131,8 +131,10 @@ def test_values_are_encoded_alike(known, rows, dtype, num_oov):
     fields, base = [], 2**31 - 100 if dtype == "int32" else 2**40
     for of_field in known:
         of_field = np.array([*of_field, MISSING])
+        half = len(of_field) // 2
+        ids = ((base, base + half), (base + 40, base + 40 + len(of_field) - half))  # as after --extend
         fields.append(
-            lookup.make_lookup(FieldVocabulary("C", (3, 3 + num_oov), base, of_field, np.ones(len(of_field), np.int64)))
+            lookup.make_lookup(FieldVocabulary("C", (3, 3 + num_oov), ids, of_field, np.ones(len(of_field), np.int64)))
         )
     column = np.array([value for value, _ in rows] + [value for of_field in known for value in of_field], np.uint32)
     present = np.array([is_present for _, is_present in rows] + [True] * (len(column) - len(rows)))

@@ -108,7 +108,9 @@ def test_runs_on_disk_are_merged_block_by_block(tmp_path, monkeypatch, block, fe
 
 def lookup_of(folder, known):
     numbers = np.array([MISSING, *range(1, 1 + len(known))])
-    field = FieldVocabulary("C", (3, 10), 1000, numbers, np.ones_like(numbers), Texts.of([b"", *known]))
+    field = FieldVocabulary(
+        "C", (3, 10), ((1000, 1000 + len(numbers)),), numbers, np.ones_like(numbers), Texts.of([b"", *known])
+    )
     return write_text_lookup(folder / "lookup.bin", field).open()
 
 

@@ -64,7 +64,7 @@ def test_ids_are_the_oracles(tmp_path_factory, columns, num_numeric, min_count):
     expected = oracle(columns, num_numeric, min_count)
     assert {(row["field"], row["value"]): (row["count"], row["id"]) for row in written} == expected
     assert [row["id"] for row in written] == sorted(row["id"] for row in written)
-    assert vocabulary[-1].end_id == num_numeric + len(columns) + len(expected)
+    assert vocabulary[-1].id_ranges[-1][1] == num_numeric + len(columns) + len(expected)
 
 
 def test_missing_goes_by_its_count_and_before_equal_counts():
@@ -82,7 +82,7 @@ def test_fields_have_as_many_ids_out_of_vocabulary_as_asked_for():
     ordered = [order_values(words({}), 0), order_values(words({7: 1}), 0)]
     first, second = make_vocabulary(["C1", "C2"], ordered, num_numeric=5, oov_buckets=10)
     assert (first.oov_ids, second.oov_ids) == ((5, 15), (15, 25))
-    assert (first.first_id, second.first_id, second.end_id) == (25, 26, 28)
+    assert (first.id_ranges, second.id_ranges) == (((25, 26),), ((26, 28),))
 
 
 def test_a_large_field_has_several_row_groups(tmp_path, monkeypatch):
@@ -94,7 +94,9 @@ def test_a_large_field_has_several_row_groups(tmp_path, monkeypatch):
 
 
 def test_buckets_are_written_as_numbers(tmp_path):
-    field = FieldVocabulary("I2_bucket", (0, 1), 1, np.array([2**31 - 3, MISSING, 2**31 + 44]), np.array([3, 2, 1]))
+    field = FieldVocabulary(
+        "I2_bucket", (0, 1), ((1, 4),), np.array([2**31 - 3, MISSING, 2**31 + 44]), np.array([3, 2, 1])
+    )
     write(tmp_path / "v.parquet", [field])
     assert pq.read_table(tmp_path / "v.parquet")["value"].to_pylist() == ["-3", "", "44"]
 
