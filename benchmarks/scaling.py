@@ -80,7 +80,6 @@ class Estimate:
     output_bytes: float
     temporary_bytes: float
     lookup_bytes: float
-    row_numbers_bytes: float  # of valid and test, held in memory to the end
 
     @property
     def seconds(self) -> float:
@@ -112,7 +111,6 @@ def estimate(costs: Costs, size: Size, cores: int) -> Estimate:
         output_bytes=rows * costs.output_bytes,
         temporary_bytes=rows * costs.counts_bytes + size.distinct * WORD_BYTES,
         lookup_bytes=size.with_id * costs.lookup_bytes,
-        row_numbers_bytes=8 * rows * (PrepareOptions().valid_fraction + PrepareOptions().test_fraction),
     )
 
 

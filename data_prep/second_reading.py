@@ -18,6 +18,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from data_prep import schema
+from data_prep.array_writer import ArrayWriter
 from data_prep.description import data_file
 from data_prep.encode import REST, EncodedRest, EncodedRows, Encoder
 from data_prep.log_reading import LogReading
@@ -38,8 +39,6 @@ class SplitOutput:
         self, split: str, options: PrepareOptions, workplace: Workplace, blocks_folder: Path, file_rows: int
     ) -> None:
         self.clicks = 0
-        self._split = split
-        self._folder = workplace.folder
         self._finished = FinishedFiles(split, blocks_folder, workplace.pieces)
         written = self._finished.files
         num_written = sum(file.rows for file in written)
@@ -54,7 +53,9 @@ class SplitOutput:
         )
         self._membership = xxhash.xxh3_64()
         self._num_rows = 0
-        self._row_numbers: list[NDArray[np.int64]] = []
+        # Only where rows are written in the log's order.
+        row_numbers_path = workplace.folder / schema.row_numbers_file(split)
+        self._row_numbers = ArrayWriter(row_numbers_path) if self._shuffle is None else None
         self._parts: deque[tuple[int, str]] = deque()  # where a result's rows end, and the piece they are in
         self._pieces = workplace.pieces
 
@@ -65,8 +66,8 @@ class SplitOutput:
         """
         self.clicks += clicks
         self._membership.update(np.ascontiguousarray(row_numbers).data)
-        if self._shuffle is None:
-            self._row_numbers.append(row_numbers.copy())  # a part would keep all memory of a worker's result
+        if self._row_numbers is not None:
+            self._row_numbers.write(row_numbers)
         first, self._num_rows = self._num_rows, self._num_rows + len(row_numbers)
         self._parts.append((self._num_rows, part))
         if rows is not None:
@@ -100,9 +101,8 @@ class SplitOutput:
             for piece in self._shuffle.finish():
                 self._write(piece)
         files = self._writer.finish()
-        if self._shuffle is None:
-            row_numbers = np.concatenate([np.empty(0, np.int64), *self._row_numbers])
-            np.save(self._folder / schema.row_numbers_file(self._split), row_numbers)
+        if self._row_numbers is not None:
+            self._row_numbers.finish()
         return schema.Split(
             sum(file.rows for file in files),
             self.clicks,
