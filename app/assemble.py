@@ -56,7 +56,7 @@ class Parts:
         """
         check_dense(state.dense, self._dense())
         self.step.tables.load_state(state.tables, step)
-        self._write_dense(state.dense)
+        self._write_dense(state.dense, step)
 
     def restore(self, path: Path) -> Manifest:
         """Take over the state of a checkpoint, reading each byte of it once.
@@ -68,15 +68,17 @@ class Parts:
         with tables.loading(saved.step) as write:
             manifest, dense = read_once(path, tables.spec, write)
             check_dense(dense, self._dense())
-        self._write_dense(dense)
+        self._write_dense(dense, saved.step)
         return manifest
 
     def _dense_values(self) -> dict[str, np.ndarray]:
         return {name: parameter.asnumpy().copy() for name, parameter in self._dense().items()}
 
-    def _write_dense(self, values: dict[str, np.ndarray]) -> None:
+    def _write_dense(self, values: dict[str, np.ndarray], step: int) -> None:
         for name, parameter in self._dense().items():
             parameters.write(parameter, values[name])
+        rates = self.learning_rates.at(max(step, 1))
+        self.optimizers.resume_learning_rates(rates["wide"], rates["tower"])
 
     def _dense(self) -> dict[str, Parameter]:
         return self.model.named_parameters() | self.optimizers.named_state()

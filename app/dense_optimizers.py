@@ -42,10 +42,17 @@ class Ftrl(nn.Cell):
             loss_scale=loss_scale,
         )
         self.learning_rate = self.optimizer.learning_rate
+        self.weights = ParameterTuple(weights.values())
 
     def construct(self, gradients: tuple[Tensor, ...]) -> object:
         """One step."""
         return self.optimizer(gradients)
+
+    def change_rate(self, old: float, new: float) -> None:
+        """The linear terms for a new learning rate: the weights stay as they are (see `app.tables.optimizers`)."""
+        for weight, squares, linear in zip(self.weights, self.optimizer.moments, self.optimizer.linear, strict=True):
+            change = np.sqrt(squares.asnumpy()) * np.float32(1 / new - 1 / old) * weight.asnumpy()
+            parameters.write(linear, linear.asnumpy() - change)
 
     def named_state(self) -> State:
         """What it remembers, by array and the model's own parameter names."""
@@ -167,6 +174,12 @@ class DenseOptimizers(nn.Cell):
 
     def set_learning_rates(self, wide: float, tower: float) -> None:
         """Those of the steps from now on; nothing is compiled again for it."""
+        if isinstance(self.wide, Ftrl) and wide != self.rates["wide"]:
+            self.wide.change_rate(self.rates["wide"], wide)
+        self.resume_learning_rates(wide, tower)
+
+    def resume_learning_rates(self, wide: float, tower: float) -> None:
+        """Those with which the state was left that has been loaded."""
         for group, optimizer, rate in (("wide", self.wide, wide), ("tower", self.tower, tower)):
             if rate != self.rates[group]:
                 parameters.write(optimizer.learning_rate, np.array(rate, np.float32))

@@ -51,7 +51,8 @@ from app.tables.native_library import (
     load,
 )
 from app.tables.native_snapshot import NativeSnapshot, NativeTableSnapshot
-from app.tables.optimizer_options import AdamOptions, LazyAdamOptions
+from app.tables.optimizer_options import AdamOptions, FtrlOptions, LazyAdamOptions
+from app.tables.optimizers import TableOptimizer
 from app.tables.whole_table_adam import MOST_EXACT_STEPS, StepHistory
 
 log = logging.getLogger(__name__)
@@ -104,8 +105,8 @@ class NativeTables:
             spec.seed % 2**64,
             spec.initial_scale,
             self.num_threads,
-            OPTIMIZER_NUMBERS[spec.wide_optimizer.name],
-            OPTIMIZER_NUMBERS[spec.deep_optimizer.name],
+            _optimizer_number(spec.wide_optimizer),
+            _optimizer_number(spec.deep_optimizer),
             getattr(spec.wide_optimizer, "initial_accumulator", 0.0),
             getattr(spec.deep_optimizer, "initial_accumulator", 0.0),
         )
@@ -403,6 +404,11 @@ def _arrays_in_one_block(*shapes: tuple[type, int]) -> list[np.ndarray]:
     return [
         block[start : start + size].view(dtype) for (dtype, _), start, size in zip(shapes, starts, sizes, strict=False)
     ]
+
+
+def _optimizer_number(options: TableOptimizer) -> int:
+    scheduled = isinstance(options, FtrlOptions) and options.is_scheduled
+    return OPTIMIZER_NUMBERS["scheduled_ftrl" if scheduled else options.name]
 
 
 def _own(unique: UniqueIds) -> NativeUniqueIds:

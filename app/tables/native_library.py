@@ -18,7 +18,8 @@ from data_prep import shared_library
 OK, BAD_ID, NO_MEMORY, UNKNOWN_ISA = range(4)  # HostTablesStatus
 TABLE_NUMBERS = {WIDE: 0, DEEP: 1}  # HostTablesTable
 OPTIMIZER_NUMBERS = {  # HostTablesOptimizer
-    name: number for number, name in enumerate(("lazy_adam", "adam", "adagrad", "rowwise_adagrad", "sgd", "ftrl"))
+    name: number
+    for number, name in enumerate(("lazy_adam", "adam", "adagrad", "rowwise_adagrad", "sgd", "ftrl", "scheduled_ftrl"))
 }
 
 

@@ -50,6 +50,11 @@ class FtrlOptions(_Optimizer):
                 "schedule.final_factor must be above 0 for ftrl, which divides by its learning rate; found 0"
             )
 
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether the learning rate changes."""
+        return self.schedule != ConstantSchedule()
+
 
 @dataclass(frozen=True)
 class AdagradOptions(_Optimizer):

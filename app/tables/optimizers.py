@@ -46,7 +46,8 @@ def state_arrays(options: TableOptimizer) -> tuple[StateArray, ...]:
         case AdamOptions():
             return rows, *moments, StateArray(LAST_STEP, one_a_row=True, dtype=np.int32)
         case FtrlOptions():
-            return rows, StateArray("accumulator", options.initial_accumulator), StateArray("linear")
+            states = (rows, StateArray("accumulator", options.initial_accumulator), StateArray("linear"))
+            return (*states, StateArray("last_rate")) if options.is_scheduled else states
         case AdagradOptions():
             return rows, StateArray("accumulator", options.initial_accumulator)
         case RowwiseAdagradOptions():
@@ -111,12 +112,21 @@ def sum_of_squares(gradient: np.ndarray) -> np.ndarray:
 
 
 def ftrl_step(states: States, gradient: np.ndarray, options: FtrlOptions, learning_rate: float) -> None:
-    """One FTRL step in place; `l2` counts twice in the denominator, as in MindSpore's and TensorFlow's FTRL."""
-    rows, accumulator, linear = states
+    """One FTRL step in place; `l2` counts twice in the denominator, as in MindSpore's and TensorFlow's FTRL.
+
+    The linear term has the root of the accumulator by the learning rate in it. Where that changes, a row remembers the
+    one of its last step (0: none yet): else a fallen rate would make every row smaller by as much.
+    """
+    rows, accumulator, linear = states[:3]
     rate, l1, l2 = (np.float32(x) for x in (learning_rate, options.l1, options.l2))
     new_accumulator = accumulator + gradient * gradient
     new_root = np.sqrt(new_accumulator)
-    linear += gradient - (new_root - np.sqrt(accumulator)) / rate * rows
+    if options.is_scheduled:
+        last_rate = np.where(states[3] > 0, states[3], rate)
+        linear += gradient - (new_root / rate - np.sqrt(accumulator) / last_rate) * rows
+        states[3][...] = rate
+    else:
+        linear += gradient - (new_root - np.sqrt(accumulator)) / rate * rows
     accumulator[...] = new_accumulator
     shrunk = (np.sign(linear) * l1 - linear) / (new_root / rate + np.float32(2) * l2)
     rows[...] = np.where(np.abs(linear) > l1, shrunk, np.float32(0))

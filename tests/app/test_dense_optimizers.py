@@ -85,3 +85,12 @@ def test_a_changed_learning_rate_counts_from_the_next_step(optimize, name):
     changes = [run[2]["tower.matrix_1"] - run[1]["tower.matrix_1"] for run in (fixed, fallen)]
     np.testing.assert_array_equal(fallen[1]["tower.matrix_1"], fixed[1]["tower.matrix_1"])
     np.testing.assert_allclose(changes[1], changes[0] / 10, rtol=1e-2, atol=1e-6)
+
+
+def test_a_fallen_rate_leaves_the_wide_head_s_weights_as_they_are(optimize):
+    """A step without a gradient moves nothing, though FTRL's linear terms have the learning rate in them."""
+    options = "wide_optimizer={name: ftrl, l1: 0.0, l2: 0.5, learning_rate: 0.1}"
+    _, one, two = optimize(options, gradients=(2.0, 0.0), rates=((0.1, 0.01), (0.01, 0.01)))
+    assert np.abs(one["wide.bias"]).min() > 0.01
+    for name in ("wide.bias", "wide.numeric_weight"):
+        np.testing.assert_allclose(two[name], one[name], rtol=1e-5)

@@ -83,6 +83,26 @@ STEP_FUNCTION ftrl_columns(float* __restrict row, float* __restrict accumulator,
   }
 }
 
+STEP_FUNCTION scheduled_ftrl_columns(float* __restrict row, float* __restrict accumulator, float* __restrict linear,
+                                     float* __restrict last_rate, const float* __restrict sum, std::int64_t width,
+                                     float scale, const HostTablesStep& options) {
+  const float rate = options.learning_rate, twice_l2 = 2.0f * options.l2;
+  for (std::int64_t i = 0; i < width; ++i) {
+    const float gradient = gradient_of(sum[i], row[i], scale, options);
+    const float new_accumulator = accumulator[i] + gradient * gradient;
+    const float new_root = std::sqrt(new_accumulator);
+    const float last = last_rate[i] > 0.0f ? last_rate[i] : rate;
+    const float change = new_root / rate - std::sqrt(accumulator[i]) / last;
+    const float new_linear = linear[i] + (gradient - change * row[i]);
+    const float sign = static_cast<float>(new_linear > 0.0f) - static_cast<float>(new_linear < 0.0f);
+    const float shrunk = (sign * options.l1 - new_linear) / (new_root / rate + twice_l2);
+    linear[i] = new_linear;
+    accumulator[i] = new_accumulator;
+    last_rate[i] = rate;
+    row[i] = std::fabs(new_linear) > options.l1 ? shrunk : 0.0f;
+  }
+}
+
 // Each optimizer: how it takes a step on some columns, and what it does when all columns of a row have taken theirs.
 struct LazyAdam {
   static constexpr bool kEndsRow = false;
@@ -123,6 +143,15 @@ struct Ftrl {
   static constexpr bool kEndsRow = false;
   STEP_FUNCTION take(const StepInput& input, const Columns& c) {
     ftrl_columns(c.row, c.row + c.stride, c.row + 2 * c.stride, c.sum, c.width, input.scale, input.options);
+  }
+  STEP_FUNCTION end_row(const StepInput&, std::int32_t) {}
+};
+
+struct ScheduledFtrl {
+  static constexpr bool kEndsRow = false;
+  STEP_FUNCTION take(const StepInput& input, const Columns& c) {
+    scheduled_ftrl_columns(c.row, c.row + c.stride, c.row + 2 * c.stride, c.row + 3 * c.stride, c.sum, c.width,
+                           input.scale, input.options);
   }
   STEP_FUNCTION end_row(const StepInput&, std::int32_t) {}
 };

@@ -23,6 +23,8 @@ std::int64_t num_states(std::int32_t optimizer) {
       return 1;
     case HOST_TABLES_ADAGRAD:
       return 2;
+    case HOST_TABLES_SCHEDULED_FTRL:
+      return 4;
     default:
       return 3;
   }

@@ -33,7 +33,8 @@ typedef enum {
   HOST_TABLES_ADAGRAD = 2,
   HOST_TABLES_ROWWISE_ADAGRAD = 3,
   HOST_TABLES_SGD = 4,
-  HOST_TABLES_FTRL = 5
+  HOST_TABLES_FTRL = 5,
+  HOST_TABLES_SCHEDULED_FTRL = 6  // its learning rate changes, so a row has that of its last step
 } HostTablesOptimizer;
 
 typedef struct HostTables HostTables;
@@ -44,7 +45,7 @@ typedef struct {
   uint64_t seed;
   float initial_scale;  // an initial deep value is uniform in +-initial_scale
   int32_t num_threads;
-  int32_t wide_optimizer;  // HOST_TABLES_FTRL, HOST_TABLES_ADAGRAD or HOST_TABLES_SGD
+  int32_t wide_optimizer;  // FTRL, SCHEDULED_FTRL, ADAGRAD or SGD
   int32_t deep_optimizer;  // HostTablesOptimizer
   float wide_initial_accumulator, deep_initial_accumulator;
 } HostTablesSpec;

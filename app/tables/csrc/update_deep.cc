@@ -193,6 +193,8 @@ void update_deep(const Slots& slots, HostTablesOptimizer optimizer, const HostTa
       return run<Sgd>(update, num_threads);
     case HOST_TABLES_FTRL:
       return run<Ftrl>(update, num_threads);
+    case HOST_TABLES_SCHEDULED_FTRL:
+      return run<ScheduledFtrl>(update, num_threads);
   }
 }
 

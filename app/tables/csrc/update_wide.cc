@@ -8,7 +8,7 @@ namespace {
 // Ids of a task: their state is gathered into arrays of this length, so that the step vectorizes.
 constexpr std::int64_t kBlock = 128;
 
-constexpr std::int64_t kMostStates = 3;
+constexpr std::int64_t kMostStates = 4;
 
 struct Block {
   float sum[kBlock], states[kMostStates][kBlock];  // the rows first
@@ -31,6 +31,9 @@ void take_step(Block& block, std::int64_t count, HostTablesOptimizer optimizer, 
       return sgd_columns(rows, block.sum, count, 1.0f, step);
     case HOST_TABLES_ADAGRAD:
       return adagrad_columns(rows, block.states[1], block.sum, count, 1.0f, step);
+    case HOST_TABLES_SCHEDULED_FTRL:
+      return scheduled_ftrl_columns(rows, block.states[1], block.states[2], block.states[3], block.sum, count, 1.0f,
+                                    step);
     default:
       return ftrl_columns(rows, block.states[1], block.states[2], block.sum, count, 1.0f, step);
   }

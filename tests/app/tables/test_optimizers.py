@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from app.schedules import StepSchedule
 from app.tables.optimizer_options import (
     AdagradOptions,
     AdamOptions,
@@ -47,6 +48,19 @@ def test_ftrl_row_moves_against_the_gradient():
     ftrl_step((rows, accumulator, linear), column(1, -1), FtrlOptions(), 0.05)
     assert rows[0, 0] < 0 < rows[1, 0]
     assert rows[0, 0] == -rows[1, 0]
+
+
+def test_a_fallen_rate_leaves_ftrl_s_rows_as_they_are():
+    """A step without a gradient moves nothing, however the rate changes; one with a gradient moves by the new rate."""
+    options = FtrlOptions(l1=0.25, l2=0.125, schedule=StepSchedule())
+    states = column(0), column(9), column(0), column(0)
+    ftrl_step(states, column(4), options, 0.5)
+    # root 3 -> 5, linear 4 (the row was 0), row (0.25 - 4) / (5 / 0.5 + 0.25)
+    assert states[0][0, 0] == pytest.approx(-3.75 / 10.25, rel=1e-6)
+    for rate in (0.05, 2.0):
+        ftrl_step(states, column(0), options, rate)
+        assert states[0][0, 0] == pytest.approx(-3.75 / 10.25, rel=1e-5)
+        assert states[3][0, 0] == np.float32(rate)
 
 
 def test_lazy_adam_steps_by_hand():
