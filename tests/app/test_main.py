@@ -177,10 +177,17 @@ def test_a_report_lies_in_the_run_and_has_what_was_judged_since(command, capsys,
     assert "2 runs side by side" in (tmp_path / "report.html").read_text()
 
 
-def test_a_report_of_no_run_is_an_error(command):
-    status, log = command("report", "nowhere")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("somewhere/run", "--output", "both.html"), "no run in somewhere/run: it has no config.yaml"),
+        ((".", "--output", "nowhere/report.html"), "--output nowhere/report.html: there is no folder nowhere; make it"),
+    ],
+)
+def test_a_report_that_cannot_be_made_is_an_error(command, words, message):
+    status, log = command("report", *words)
     assert status == 2
-    assert "no run in nowhere: it has no config.yaml" in log
+    assert message in log
 
 
 def test_evaluate_changes_no_setting_of_the_model(command):
