@@ -54,13 +54,16 @@ def read_blocks(folder: Path, schema: Schema, split: str, numbers: Sequence[int]
         ) from error
 
 
+def rows_of(values: np.ndarray, n: int) -> np.ndarray:
+    """A sample's array as n rows; MindRecord gives a single number for an empty one, as of a log without numbers."""
+    return values.reshape(n, -1) if values.ndim else np.empty((n, 0), values.dtype)
+
+
 def _block(schema: Schema, ids: np.ndarray, values: np.ndarray, labels: np.ndarray) -> Block:
     """From a sample's arrays, [n · C] and [n · N] or, in the zoo's layout, both [n · (N + C)]."""
     n, num_numeric = len(labels), schema.num_numeric
     ids = ids.reshape(n, -1)
     if schema.layout == "blocks":
-        if num_numeric == 0:  # MindRecord gives a number for an empty array
-            values = np.empty(0, np.float32)
-        return Block(ids, values.reshape(n, num_numeric), labels)
+        return Block(ids, rows_of(values, n), labels)
     values = values.reshape(n, -1)
     return Block(np.ascontiguousarray(ids[:, num_numeric:]), np.ascontiguousarray(values[:, :num_numeric]), labels)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_prep.block_reader import Block
+from data_prep.block_reader import Block, rows_of
 from data_prep.encode import EncodedRows, concatenate
 
 FILE_ROWS = 5_000_000  # about 1 GB
@@ -168,4 +168,4 @@ def read_blocks(folder: Path, files: Sequence[str], numbers: Sequence[int] | Non
     data = MindDataset([str(folder / name) for name in files], num_parallel_workers=1, **order)
     for sample in data.create_dict_iterator(num_epochs=1, output_numpy=True):
         n = len(sample["label"])
-        yield Block(sample["ids"].reshape(n, -1), sample["numeric"].reshape(n, -1), sample["label"])
+        yield Block(sample["ids"].reshape(n, -1), rows_of(sample["numeric"], n), sample["label"])

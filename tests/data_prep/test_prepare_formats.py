@@ -8,9 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_prep.block_reader import read_blocks
-from data_prep.options import read_options
+from data_prep.log_format import LogFormat
+from data_prep.options import PrepareOptions, read_options
 from data_prep.prepare import prepare
-from data_prep.schema import row_numbers_file
+from data_prep.schema import read_schema, row_numbers_file
 from data_prep.split import make_split
 
 NUM_ROWS = 2_000
@@ -143,3 +144,44 @@ def test_a_log_of_another_form_says_which(tmp_path, log_path, options, small_opt
         ValueError, match=r"(?s)2,001 of 2,001 lines .*24 columns between ','.*expects 40 columns .*--data FILE"
     ):
         prepare(log_path, tmp_path / "out", small_options)
+
+
+def test_the_zoos_layout_takes_a_log_without_numeric_fields(tmp_path, folder, log_path, options):
+    words = {"layout": "zoo", "missing_indicator": False, "block_rows": 1000}
+    schema = prepare(log_path, tmp_path / "zoo", dataclasses.replace(options, **words))
+    blocks = list(read_blocks(tmp_path / "zoo", schema, "test"))
+    assert {block.numeric.shape[1] for block in blocks} == {0}
+    expected = ids_of(folder, read_schema(folder))
+    assert np.array_equal(np.concatenate([block.ids for block in blocks]), expected)
+
+
+MIXED = LogFormat(
+    columns={"a": "string", "count": "integer", "clicked": "label", "b": "hex32", "junk": "ignored", "c": "string"},
+    separator=";",
+    quotes=True,
+    missing=("-",),
+    clicked=("yes",),
+    not_clicked=("no",),
+)
+
+
+def test_all_kinds_of_columns_in_any_order(tmp_path):
+    options = PrepareOptions(
+        data=MIXED, integer_buckets=True, min_count=1, train_fraction=1, valid_fraction=0, test_fraction=0, workers=1
+    )
+    lines = ['"x;y";100;yes;0000000a;?;z', "-;-;no;-;?;", 'x;7;no;0000000a;?;"say ""hi"""']
+    (tmp_path / "log.csv").write_text("\n".join(lines))
+    schema = prepare(tmp_path / "log.csv", tmp_path / "out", options)
+    assert [field.name for field in schema.numeric] == ["count", "count_missing"]
+    assert [field.name for field in schema.categorical] == ["a", "b", "c", "count_bucket"]
+    values = {found: value for (_, value), (_, found) in read_vocabulary(tmp_path / "out").items()}
+    rows = [
+        ([values[int(found)] for found in ids], round(float(np.expm1(numeric[0]))), int(numeric[1]), int(label))
+        for block in read_blocks(tmp_path / "out", schema, "train")
+        for ids, numeric, label in zip(block.ids, block.numeric, block.labels, strict=True)
+    ]
+    assert sorted(rows) == [
+        (["", "", "", ""], 0, 1, 0),
+        (["x", "0000000a", 'say "hi"', "3"], 7, 0, 0),
+        (["x;y", "0000000a", "z", "21"], 100, 0, 1),
+    ]
