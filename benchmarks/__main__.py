@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ class Benchmark:
     module: str
     arguments: tuple[str, ...]
     quick: tuple[str, ...] | None
+    needs: str = ""  # an environment variable without which it is left out
 
 
 BENCHMARKS = {
@@ -58,6 +60,15 @@ BENCHMARKS = {
     "checkpoint": Benchmark(
         "Checkpoints", "benchmarks.checkpoint", (), ("--size", "0.1", "--rounds", "1", "--batch", "500")
     ),
+    "recipes": Benchmark("Recipes", "benchmarks.recipes", (), ("--data", "20k", "--epochs", "1")),
+    "seeds": Benchmark(
+        "Seeds",
+        "benchmarks.recipes",
+        ("--data", "500k", "real", "--recipes", "best", "few_rows", "--seeds", "5"),
+        ("--data", "20k", "--recipes", "few_rows", "--epochs", "1", "--seeds", "2"),
+        needs="CRITEO_ROWS",
+    ),
+    "real_rows": Benchmark("Real rows, five rolling cuts", "benchmarks.real_rows", (), None, needs="CRITEO_ROWS"),
     "fbgemm": Benchmark("FBGEMM's tables", "benchmarks.peers.fbgemm_tables", (), ("--quick",)),
 }
 
@@ -101,6 +112,9 @@ def main() -> None:
         benchmark = BENCHMARKS[name]
         arguments = benchmark.quick if options.quick else benchmark.arguments
         if arguments is None:
+            continue
+        if benchmark.needs and benchmark.needs not in os.environ:
+            print(f"\n#### {benchmark.title}: left out, as {benchmark.needs} is not set (see {benchmark.module})")
             continue
         print(f"\n#### {benchmark.title}", flush=True)
         printout, result = run(benchmark.module, arguments)

@@ -1,13 +1,13 @@
 """What each of configs/ gives, on synthetic logs of two sizes and on real rows; how much a seed moves it.
 
-    python -m benchmarks.recipes [--data 500k 5m real] [--recipes criteo bars_x4_001 best] [--epochs 3] [--seeds 1]
-                                 [--set section.key=value …] [--threads N] [--work FOLDER]
+    python -m benchmarks.recipes [--data 500k 5m real] [--recipes criteo bars_x4_001 best few_rows] [--epochs 3]
+                                 [--seeds 1] [--set section.key=value …] [--threads N] [--work FOLDER]
 
 Each run is `python -m data_prep prepare` and `python -m app train` with that config, in --precision, for --epochs
 epochs at most; the evaluation with the best AUC on `valid` is kept and judged on `test`. "seen often" are the test
 rows whose values all occurred in 20 training rows or more. Beside each: logistic regression on the same prepared rows
 and, on a synthetic log, the true probabilities' own figures, which no model can beat by more than chance. "real" needs
-CRITEO_ROWS=FOLDER with train.txt; it is split by time. What was run in --work is not run again.
+CRITEO_ROWS=FOLDER with train.txt, and is split by time. What was run in --work is not run again.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from data_prep import settings
 from data_prep.schema import Schema, read_schema, row_numbers_file
 from data_prep.truth import read_truth
 
-RECIPES = ("criteo", "bars_x4_001", "best")
-SYNTHETIC_ROWS = {"500k": 500_000, "5m": 5_000_000}
+RECIPES = ("criteo", "bars_x4_001", "best", "few_rows")
+SYNTHETIC_ROWS = {"20k": 20_000, "500k": 500_000, "5m": 5_000_000}
 REAL = "real"
 SYNTHETIC_SEED = 1
 TEST_SETS = ALL, OFTEN = "all", "seen often"
@@ -169,7 +169,7 @@ def measure(
     if options.seeds > 1:
         print(spread(f"{data.name} {recipe}, {options.seeds} seeds", [run["test"] for run in runs]), flush=True)
     if epochs < own_epochs(recipe):
-        print(f"    not run to its end: {epochs} of {own_epochs(recipe)} epochs", flush=True)
+        print(f"    not run to its end: {epochs} of at most {own_epochs(recipe)} epochs", flush=True)
     return {"data": data.name, "recipe": recipe, "epochs": epochs, "of": own_epochs(recipe), "runs": runs, **beside}
 
 
@@ -201,7 +201,8 @@ def parse_arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = (*SYNTHETIC_ROWS, REAL)
-    parser.add_argument("--data", nargs="+", choices=names, default=list(names))
+    affordable = ["500k", "5m", *([REAL] if "CRITEO_ROWS" in os.environ else [])]
+    parser.add_argument("--data", nargs="+", choices=names, default=affordable)
     parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=list(RECIPES))
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--seeds", type=int, default=1)
