@@ -25,6 +25,8 @@ from app.process_group import ProcessGroup, SingleProcess, started_by_mpi
 from app.report import REPORT_FILE, write_report
 from app.run_folder import RunFolder, best_of_run, open_run
 from app.selection import check_evaluation
+from app.sharding.check_run import check_run
+from app.sharding.tower_plan import describe_plan
 from app.stopping import Stopped, StopRequest
 from app.tables import pick_backend
 from app.warm_start_source import check_source
@@ -102,6 +104,7 @@ def _train(arguments: argparse.Namespace) -> int:
     check_files(arguments.dataset, schema)
     optimizers = (config.wide_optimizer, config.deep_optimizer, config.tower_optimizer)
     check_evaluation(config.eval, schema, plateau=any(o.schedule.name == "plateau" for o in optimizers))
+    plan = check_run(config, schema, arguments.ranks)
     # All that can fail for a wrong setting comes before the run folder: an older run is not put aside for nothing.
     device.prepare_environment(config.device)
     num_processes = arguments.ranks + arguments.servers
@@ -118,6 +121,8 @@ def _train(arguments: argparse.Namespace) -> int:
         _check_stock(config)
     if arguments.dry_run:
         _print_placement(config, target, backend)
+        for line in describe_plan(plan) if plan else ():
+            print(line)
         return 0
     run, lock = open_run(Path.cwd(), config, schema, group, check_new=lambda: check_source(config))
     with lock, StopRequest(config.train.time_limit, agree=group.agree) as stop:

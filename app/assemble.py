@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from app.dropout import DropoutNoise
 from app.manifest import Manifest, read_manifest
 from app.process_group import MpiGroup, ProcessGroup, largest_share
 from app.schedules import LearningRates
+from app.sharding.dense_blocks import DenseBlocks
+from app.sharding.sharded_run import ShardedRun, take_weights
 from app.stock_step import StockStep
 from app.tables import make_host_tables, pick_host_backend
 from app.tables.batch_kernels import make_batch_kernels
@@ -40,6 +43,7 @@ class Parts:
     model: WideDeep
     optimizers: DenseOptimizers
     learning_rates: LearningRates
+    blocks: DenseBlocks | None = None  # where the tower is split over ranks
 
     def state(self) -> ModelState:
         """Copies of all that a checkpoint keeps."""
@@ -54,9 +58,9 @@ class Parts:
 
         Raises ValueError naming what does not fit.
         """
-        check_dense(state.dense, self._dense())
+        self.check_dense(state.dense, self._dense())
         self.step.tables.load_state(state.tables, step)
-        self._write_dense(state.dense, step)
+        self._take_dense(state.dense, step)
 
     def restore(self, path: Path) -> Manifest:
         """Take over the state of a checkpoint, reading each byte of it once.
@@ -67,18 +71,32 @@ class Parts:
         self.learning_rates.load_state(saved.schedules)
         with tables.loading(saved.step) as write:
             manifest, dense = read_once(path, tables.spec, write)
-            check_dense(dense, self._dense())
-        self._write_dense(dense, saved.step)
+            self.check_dense(dense, self._dense())
+        self._take_dense(dense, saved.step)
         return manifest
 
     def _dense_values(self) -> dict[str, np.ndarray]:
-        return {name: parameter.asnumpy().copy() for name, parameter in self._dense().items()}
+        values = {name: parameter.asnumpy().copy() for name, parameter in self._dense().items()}
+        return self.blocks.whole(values) if self.blocks else values
 
-    def _write_dense(self, values: dict[str, np.ndarray], step: int) -> None:
-        for name, parameter in self._dense().items():
-            parameters.write(parameter, values[name])
+    def _take_dense(self, values: dict[str, np.ndarray], step: int) -> None:
+        self.write_dense(values)
         rates = self.learning_rates.at(max(step, 1))
         self.optimizers.resume_learning_rates(rates["wide"], rates["tower"])
+
+    def check_dense(self, found: dict[str, np.ndarray], names: Iterable[str]) -> None:
+        """Raise ValueError unless `found` are the dense arrays `names`, whole."""
+        shapes = {name: self._dense()[name].shape for name in names}
+        if self.blocks:
+            shapes = {name: self.blocks.whole_shape(name, shape) for name, shape in shapes.items()}
+        check_dense(found, shapes)
+
+    def write_dense(self, values: dict[str, np.ndarray]) -> None:
+        """Set dense arrays, given whole."""
+        dense = self._dense()
+        for name, value in (self.blocks.parts(values) if self.blocks else values).items():
+            parameters.write(dense[name], value)
+        take_weights(self.optimizers)
 
     def _dense(self) -> dict[str, Parameter]:
         return self.model.named_parameters() | self.optimizers.named_state()
@@ -95,6 +113,10 @@ def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup |
     looked_up = () if folded else numeric
     spec = table_spec(config, schema, looked_up + categorical)
     model = make_model(config, schema, folded)
+    sharded = None
+    if isinstance(group, MpiGroup) and config.parallel.is_sharded:
+        sharded = ShardedRun(config, model.tower, group)
+        model = sharded.model
     with deprecations_silenced():
         optimizers = DenseOptimizers(
             model,
@@ -102,6 +124,7 @@ def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup |
             config.tower_optimizer,
             config.loss.loss_scale,
             config.loss.tower_clip_norm,
+            sharded.wrap_tower if sharded else None,
         )
     rates = learning_rates(config)
     noise = DropoutNoise(config.train.seed, config.model.dropout, len(config.model.hidden_widths))
@@ -110,21 +133,21 @@ def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup |
     if backend == "stock":
         step = StockStep(StockTables(spec, len(looked_up)), parts)
     elif isinstance(group, MpiGroup):
-        step = data_parallel_step(config, spec, backend, parts, group)
+        step = data_parallel_step(config, spec, backend, parts, group, sharded)
     else:
         step = HostTablesStep(make_host_tables(backend, spec, config.device.num_threads), parts)
     step.tables.learning_rates = table_learning_rates(rates)
-    return Parts(step, model, optimizers, rates)
+    return Parts(step, model, optimizers, rates, sharded.blocks() if sharded else None)
 
 
 def data_parallel_step(
-    config: Config, spec: TablesSpec, backend: str, parts: StepParts, group: MpiGroup
+    config: Config, spec: TablesSpec, backend: str, parts: StepParts, group: MpiGroup, sharded: ShardedRun | None
 ) -> DataParallelStep:
     """The step of one of several ranks: rows in all owners' tables, its slice of each batch, gradients summed."""
     threads = config.device.num_threads
     owned = make_owned_rows(backend, spec, group.world, group.num_owners, threads)
     tables = ShardedTables(spec, make_batch_kernels(backend, spec, threads), owned)
-    graph = make_graph(parts, group)
+    graph = make_graph(parts, group, sharded)
     own_parts = replace(parts, batch_size=largest_share(parts.batch_size, group.size))
     return DataParallelStep(HostTablesStep(tables, own_parts, graph), group)
 
@@ -147,7 +170,7 @@ def load_for_scoring(path: Path, config: Config, schema: Schema, batch_size: int
     model = make_model(config, schema)
     expected = model.named_parameters()
     dense = {name: array for name, array in found.items() if name in expected}
-    check_dense(dense, expected)
+    check_dense(dense, {name: parameter.shape for name, parameter in expected.items()})
     for name, parameter in expected.items():
         parameters.write(parameter, dense[name])
     return HostTablesScorer(tables, model, batch_size)
@@ -185,17 +208,17 @@ def make_model(config: Config, schema: Schema, folded: bool = True) -> WideDeep:
     return WideDeep(tower)
 
 
-def check_dense(found: dict[str, np.ndarray], expected: dict[str, Parameter]) -> None:
-    """Raise ValueError unless the arrays are those of the parameters, with their shapes."""
+def check_dense(found: dict[str, np.ndarray], expected: dict[str, tuple[int, ...]]) -> None:
+    """Raise ValueError unless the arrays have the names and shapes `expected`."""
     missing, foreign = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
     if missing or foreign:
         raise ValueError(
             f"the checkpoint is of another model: it lacks {', '.join(missing) or 'nothing'}, "
             f"and has besides {', '.join(foreign) or 'nothing'}"
         )
-    for name, parameter in expected.items():
-        if found[name].shape != parameter.shape:
+    for name, shape in expected.items():
+        if found[name].shape != shape:
             raise ValueError(
                 f"the checkpoint is of another model: {name} has shape {list(found[name].shape)}, "
-                f"expected {list(parameter.shape)}"
+                f"expected {list(shape)}"
             )

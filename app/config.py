@@ -12,6 +12,7 @@ from typing import Literal
 from app.checkpoint import CheckpointOptions
 from app.device import DeviceOptions
 from app.selection import EvalOptions
+from app.sharding.options import ParallelOptions
 from app.tables import TablesOptions
 from app.tables.optimizer_options import (
     AdamOptions,
@@ -130,3 +131,4 @@ class Config:
     train: TrainOptions = field(default_factory=TrainOptions)
     eval: EvalOptions = field(default_factory=EvalOptions)
     checkpoint: CheckpointOptions = field(default_factory=CheckpointOptions)
+    parallel: ParallelOptions = field(default_factory=ParallelOptions)

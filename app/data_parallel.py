@@ -22,6 +22,8 @@ from app.device_graph import ForwardBackward
 from app.not_finite import OVERFLOWED
 from app.process_group import ProcessGroup, share, together
 from app.profile import KernelProfile
+from app.sharding.sharded_graph import ShardedGraph
+from app.sharding.sharded_run import ShardedRun
 from app.tables.interface import UniqueIds
 from app.train_step import HostTablesStep, Losses, StepParts, StepTables
 
@@ -82,7 +84,7 @@ class SummedGraph:
     """
 
     def __init__(self, parts: StepParts, group: ProcessGroup) -> None:
-        self.forward_backward = shared_forward_backward(parts, group)
+        self.forward_backward = shared_parts(parts, group).forward_backward()
         self._gradients = Gradients(self.forward_backward)
         shapes = tuple(parameter.shape for parameter in parts.model.named_parameters().values())
         self._optimizers = Optimizers(parts.optimizers, shapes)
@@ -150,7 +152,7 @@ class AllReducedGraph(nn.Cell):
 
     def __init__(self, parts: StepParts, group: ProcessGroup) -> None:
         super().__init__()
-        self.forward_backward = shared_forward_backward(parts, group)
+        self.forward_backward = shared_parts(parts, group).forward_backward()
         self.optimizers = parts.optimizers
         self.all_reduce = ops.AllReduce()
 
@@ -181,14 +183,18 @@ class AllReducedGraph(nn.Cell):
         return deep_loss, scalars[1], finite, row_gradients[0], row_gradients[1]
 
 
-def shared_forward_backward(parts: StepParts, group: ProcessGroup) -> ForwardBackward:
-    """That of one of several ranks: each has its share of the L2 term of the numeric fields' rows."""
+def shared_parts(parts: StepParts, group: ProcessGroup) -> StepParts:
+    """Those of one of several ranks: each has its share of the L2 term of the numeric fields' rows."""
     shared = dataclasses.replace(parts.loss, l2_coef=parts.loss.l2_coef / group.size)
-    return dataclasses.replace(parts, loss=shared).forward_backward()
+    return dataclasses.replace(parts, loss=shared)
 
 
-def make_graph(parts: StepParts, group: ProcessGroup) -> SummedGraph | AllReducedGraph:
+def make_graph(
+    parts: StepParts, group: ProcessGroup, sharded: ShardedRun | None = None
+) -> SummedGraph | AllReducedGraph | ShardedGraph:
     """The step's graph of several ranks, for the selected device."""
+    if sharded is not None:
+        return sharded.graph(shared_parts(parts, group))
     if ms.get_current_device().device_target == "CPU":
         return SummedGraph(parts, group)
     from mindspore import communication

@@ -6,6 +6,9 @@ TensorFlow's); the others are written out here from operators. Gradients come in
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
@@ -25,6 +28,7 @@ from app.wide_deep import WideDeep
 CLIP_EPSILON = 1e-6  # as torch.nn.utils.clip_grad_norm_ has it
 
 State = dict[str, Parameter]
+WrapOptimizer = Callable[[State, Callable[[State], nn.Cell]], nn.Cell]
 
 
 class Ftrl(nn.Cell):
@@ -162,12 +166,16 @@ class DenseOptimizers(nn.Cell):
         tower: TowerOptimizer,
         loss_scale: float,
         tower_clip_norm: float = 0.0,
+        wrap_tower: WrapOptimizer | None = None,
     ) -> None:
+        """`wrap_tower` makes of the tower's weights, and of what makes an optimizer of weights, the tower's one."""
         super().__init__()
         named = list(model.named_parameters().items())
         self.num_wide = len(model.wide.trainable_params())
         self.wide = make_optimizer(dict(named[: self.num_wide]), wide, loss_scale)
-        self.tower = make_optimizer(dict(named[self.num_wide :]), tower, loss_scale)
+        make_tower = functools.partial(make_optimizer, options=tower, loss_scale=loss_scale)
+        weights = dict(named[self.num_wide :])
+        self.tower = wrap_tower(weights, make_tower) if wrap_tower else make_tower(weights)
         self.loss_scale, self.tower_clip_norm = loss_scale, tower_clip_norm
         self.total = Total()
         self.rates = {"wide": wide.learning_rate, "tower": tower.learning_rate}

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from app import parameters
-from app.assemble import Parts, check_dense, fold_numeric
+from app.assemble import Parts, fold_numeric
 from app.checkpoint_reading import PIECE_BYTES
 from app.config import Config
 from app.row_moves import GONE
@@ -52,16 +52,15 @@ def warm_start(parts: Parts, config: Config, schema: Schema, dataset: Path) -> N
 def _take_dense(parts: Parts, source: Source, schema: Schema, with_optimizer: bool) -> None:
     if not source.unchanged_numeric:
         log.warning("warning: %s saw numeric fields scaled otherwise than they are here", source.where)
-    expected = parts.model.named_parameters()
+    expected = list(parts.model.named_parameters())
     memory = parts.optimizers.named_state() if with_optimizer else {}
     memory = {name: state for name, state in memory.items() if not name.endswith(STEP_COUNTS)}
     dense = source.state.dense
     if not source.folded and parts.model.wide.num_numeric:
         dense = fold_numeric(source.state, parts.step.tables.spec, schema.num_numeric)
     taken = {name: array for name, array in dense.items() if name in memory or _is_of_model(name)}
-    check_dense(taken, expected | memory)
-    for name, parameter in (expected | memory).items():
-        parameters.write(parameter, np.ascontiguousarray(taken[name], np.float32))
+    parts.check_dense(taken, [*expected, *memory])
+    parts.write_dense({name: np.ascontiguousarray(values, np.float32) for name, values in taken.items()})
     if not with_optimizer:
         _fit_linear_terms(parts, taken)
     log.info("%s: took %d dense arrays", source.where, len(taken))

@@ -15,32 +15,44 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
+from app import parameters
 from app.sharding.collectives import Communicator, host_operator
 
 
 class OptimizerShards(nn.Cell):
-    """An optimizer over this rank's shares of `parameters`; `groups` share each parameter's work, by name.
+    """An optimizer over this rank's shares of `weights`; `groups` share each weight's work, by name.
 
     `make_optimizer` makes the optimizer of the shares: a cell that takes their gradients and changes them.
     """
 
     def __init__(
         self,
-        parameters: Mapping[str, Parameter],
+        weights: Mapping[str, Parameter],
         groups: Mapping[str, Communicator],
         make_optimizer: Callable[[dict[str, Parameter]], nn.Cell],
     ) -> None:
         super().__init__()
-        self.names = tuple(parameters)
-        self.whole = ParameterTuple(parameters.values())
+        self.names = tuple(weights)
+        self.whole = ParameterTuple(weights.values())
+        self._groups = [groups[name] for name in self.names]
         shares = {
             name: Parameter(Tensor(share_of(parameter.asnumpy(), groups[name])), name=f"share.{name}")
-            for name, parameter in parameters.items()
+            for name, parameter in weights.items()
         }
         self.shares = ParameterTuple(shares.values())
         self.optimizer = make_optimizer(shares)
+        self.learning_rate = self.optimizer.learning_rate
         self.scatter = nn.CellList([ReduceScatter(groups[name]) for name in self.names])
-        self.gather = nn.CellList([AllGather(groups[name], p.shape) for name, p in parameters.items()])
+        self.gather = nn.CellList([AllGather(groups[name], p.shape) for name, p in weights.items()])
+
+    def named_state(self) -> dict[str, Parameter]:
+        """This rank's shares of what the optimizer remembers."""
+        return self.optimizer.named_state()
+
+    def take_weights(self) -> None:
+        """The shares from the weights as they are now, which something else has written."""
+        for share, whole, group in zip(self.shares, self.whole, self._groups, strict=True):
+            parameters.write(share, share_of(whole.asnumpy(), group))
 
     def scattered(self, gradients: tuple[Tensor, ...], after: Tensor) -> tuple[Tensor, ...]:
         """Each rank's parts of the gradients -> this rank's shares of their sums; begins when `after` is there."""

@@ -83,11 +83,11 @@ def check(layer: str, strategy: Strategy, batch: int, height: int, width: int, g
     if strategy.num_ranks > group_size:
         raise ValueError(
             f"{where} needs {strategy.num_ranks} ranks, there are {group_size} "
-            "(cluster.tensor_parallel); use fewer parts or more ranks"
+            "(parallel.tensor_parallel); use fewer parts or more ranks"
         )
     if group_size % strategy.num_ranks:
         raise ValueError(
-            f"{where} uses {strategy.num_ranks} ranks, and {group_size} (cluster.tensor_parallel) is no multiple of "
+            f"{where} uses {strategy.num_ranks} ranks, and {group_size} (parallel.tensor_parallel) is no multiple of "
             f"that: {group_size % strategy.num_ranks} would be left over"
         )
     dimensions = (

@@ -13,8 +13,9 @@ from mindspore import ParameterTuple, Tensor, nn, ops
 from mpi4py import MPI
 
 from app.sharding.optimizer_shards import OptimizerShards
-from app.sharding.sharded_tower import ShardedTower, gradient_groups, gradient_sums, layer_names, plan_tower
+from app.sharding.sharded_tower import ShardedTower, gradient_groups, gradient_sums
 from app.sharding.strategy import parse_all
+from app.sharding.tower_plan import layer_names, plan_tower
 
 NUM_STEPS = 20
 OPTIMIZER_SHARDS = "optimizer shards"
@@ -31,7 +32,7 @@ class Loss(nn.Cell):
 
 
 def make_adam(parameters):
-    return nn.Adam(list(parameters.values()), learning_rate=1e-2)
+    return nn.Adam(list(parameters.values()), learning_rate=np.float32(1e-2))
 
 
 class Step(nn.Cell):

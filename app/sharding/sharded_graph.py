@@ -1,0 +1,69 @@
+"""The step's graph where the tower is split over ranks: forward, backward, the sums over ranks, the optimizers.
+
+What `app.device_graph.DeviceGraph` does, in one graph too: the collectives are operators in it.
+
+Letters: B rows of a rank's slice, C fields, N numeric, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import mindspore as ms
+from mindspore import Tensor, nn, ops
+
+from app.dense_layer import Total
+from app.dense_optimizers import DenseOptimizers
+from app.device_graph import ForwardBackward
+from app.sharding.collectives import Communicator, SumInTurn, SumOver
+from app.sharding.optimizer_shards import OptimizerShards
+
+
+class ShardedGraph(nn.Cell):
+    """The graph of one rank. The wide head is on every rank, whole; the tower as the plan has it."""
+
+    def __init__(
+        self,
+        forward_backward: ForwardBackward,
+        optimizers: DenseOptimizers,
+        groups: Mapping[str, Communicator],
+        world: Communicator,
+    ) -> None:
+        """`groups` are the ranks that each know a part of a gradient, for each of the tower's parameters, in order."""
+        super().__init__()
+        self.forward_backward = forward_backward
+        self.optimizers = optimizers
+        self.num_wide = optimizers.num_wide
+        self.sum_wide = SumInTurn([SumOver(world) for _ in range(self.num_wide)])
+        self.has_shares = isinstance(optimizers.tower, OptimizerShards)
+        self.sum_tower = SumInTurn([SumOver(group) for group in groups.values()])
+        self.sum_scalars = SumOver(world)
+        self.total = Total()
+
+    def construct(
+        self,
+        deep_rows: Tensor,
+        wide_rows: Tensor,
+        numeric: Tensor,
+        labels: Tensor,
+        example_weights: Tensor,
+        noise: Tensor,
+    ) -> tuple:
+        """See `DeviceGraph.construct`; losses and flag are those of all ranks."""
+        (deep_loss, wide_loss), finite, row_gradients, dense_gradients = self.forward_backward(
+            deep_rows, wide_rows, numeric, labels, example_weights, noise
+        )
+        wide = self.sum_wide(dense_gradients[: self.num_wide], row_gradients[0])
+        parts = dense_gradients[self.num_wide :]
+        # After the last sum: all ranks come to the collectives in one order.
+        tower = self.optimizers.tower.scattered(parts, wide[-1]) if self.has_shares else self.sum_tower(parts, wide[-1])
+        for summed in wide + tower:
+            finite = ops.logical_and(finite, ops.isfinite(self.total(summed)))
+        bad = 1.0 - finite.astype(ms.float32)
+        scalars = ops.concat((deep_loss.reshape(1), wide_loss.reshape(1), bad.reshape(1)))
+        scalars = self.sum_scalars(scalars)
+        finite = scalars[2] == 0
+        deep_loss = scalars[0]
+        if finite:
+            deep_loss = ops.depend(deep_loss, self.optimizers(wide + tower))
+        return deep_loss, scalars[1], finite, row_gradients[0], row_gradients[1]

@@ -1,0 +1,102 @@
+"""Jobs whose tower is spread over ranks, as a user starts them, against one process with the same batch."""
+
+import subprocess
+
+import numpy as np
+import pytest
+
+from app.checkpoint_reading import open_state
+from app.retention import whole_checkpoints
+from tests.test_ranks import SETTINGS, losses, same_numbers
+
+MODES = {
+    "columns_and_rows": (
+        2,
+        "parallel.tensor_parallel=2",
+        'parallel.strategies={matrix_0: "((1, 1), (1, 2))", matrix_1: "((1, 2), (2, 1))"}',
+    ),
+    "optimizer_shards": (2, "parallel.optimizer_shards=true"),
+    "mixed": (
+        4,
+        "parallel.tensor_parallel=2",
+        'parallel.strategies={matrix_0: "((1, 2), (2, 1))"}',
+        "parallel.optimizer_shards=true",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def train(project, tiny_dataset, command_environment, mpirun):
+    """Runs the launcher in a folder to its end; gives its status and what it said."""
+
+    def run(folder, ranks, *settings, epochs=2):
+        folder.mkdir(exist_ok=True)
+        script = project / "scripts" / "run_auto_parallel_train.sh"
+        words = ["bash", str(script), str(ranks), str(epochs), str(tiny_dataset), "-", *SETTINGS, *settings]
+        environment = {**command_environment, "MPIRUN": mpirun}
+        done = subprocess.run(
+            words, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True, timeout=600, check=False
+        )
+        return done.returncode, done.stderr
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def one_rank(train, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("one")
+    status, errors = train(folder, 1)
+    assert status == 0, errors
+    return folder
+
+
+def dense(folder):
+    return open_state(whole_checkpoints(folder / "device_0" / "checkpoints")[-1]).dense
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_split_tower_trains_to_the_numbers_of_one_rank(train, one_rank, tmp_path, mode):
+    ranks, *settings = MODES[mode]
+    status, errors = train(tmp_path, ranks, *settings)
+    assert status == 0, errors
+    same_numbers(tmp_path, one_rank)
+    expected, found = dense(one_rank), dense(tmp_path)
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, rtol=0, atol=2e-3 * max(np.abs(array).max(), 1e-3), err_msg=name)
+
+
+def test_a_run_goes_on_under_another_split(train, one_rank, tmp_path):
+    ranks, *settings = MODES["mixed"]
+    assert train(tmp_path, ranks, *settings, epochs=1)[0] == 0
+    status, errors = train(tmp_path, *MODES["columns_and_rows"])
+    assert status == 0, errors
+    assert "continue run in" in errors
+    same_numbers(tmp_path, one_rank)
+    np.testing.assert_array_equal(losses(tmp_path, 1), losses(tmp_path, 0))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "settings", "message"),
+    [
+        (2, ["parallel.tensor_parallel=3"], "does not divide the 2 ranks: 2 would be left over"),
+        (
+            2,
+            ["parallel.tensor_parallel=2", 'parallel.strategies={matrix_0: "((2, 2), (2, 1))"}'],
+            "needs 4 ranks, there are 2",
+        ),
+        (
+            2,
+            ["parallel.tensor_parallel=2", 'parallel.strategies={matrix_7: "((2, 1), (1, 1))"}'],
+            "no layer 'matrix_7'",
+        ),
+        (2, ["parallel.optimizer_shards=true", "model.dropout=0.1"], "model.dropout=0.1 is not there for a tower"),
+        (1, ["parallel.optimizer_shards=true"], "there is one; raise RANK_SIZE"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_a_run_folder_is_there(train, tmp_path, ranks, settings, message):
+    status, errors = train(tmp_path, ranks, *settings)
+    assert status == 2
+    assert message in errors
+    assert errors.count("error") == 1
+    assert not (tmp_path / "device_0").exists()
