@@ -16,7 +16,7 @@ _LIMIT_FOR_LARGE_CHUNKS = 2048 * _MIB
 _LARGE_CHUNK_BYTES, _SMALL_CHUNK_BYTES = 8 * _MIB, 2 * _MIB
 _COUNTER_BYTES = 200 * _MIB  # the main process in the first reading: Python, its libraries, results under way
 _WRITER_BYTES = 600 * _MIB  # and in the second, most of it MindSpore's
-_WORKER_BYTES_A_CHUNK_BYTE = 8  # a chunk's text, columns and rows, and its results under way
+_WORKER_BYTES_A_CHUNK_BYTE = 10  # a chunk's text, columns and rows, and its results under way; less with native kernels
 _WORKER_BYTES = 40 * _MIB  # Python and NumPy
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
