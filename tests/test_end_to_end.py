@@ -57,10 +57,10 @@ def test_the_next_day_s_log_goes_on_with_the_model(command, project, tmp_path):
     for old, new in zip(first.categorical, second.categorical, strict=True):
         assert (new.oov_ids, new.id_ranges[0]) == (old.oov_ids, old.id_ranges[0])
 
-    train = (*python, "app", "train", "--config", config, "train.epochs=1")
-    command(*train, "--dataset", "first")
+    train = (*python, "app", "train", "--config", config, "--dataset")
+    command(*train, "first", "train.epochs=1")
     (tmp_path / "device_0").rename(tmp_path / "model")
-    command(*train, "--dataset", "second", "train.init_from=model")
+    command(*train, "second", "train.epochs=1", "train.init_from=model")
     loss = float(re.search(r"wide_loss is (\S+),", (tmp_path / "device_0" / "loss.log").read_text())[1])
     assert loss < 0.693 - 0.05  # a model that knows nothing has ln 2
 
