@@ -9,10 +9,13 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from app import checkpoint_commands, device, ranks
+from app.checkpoint_reading import DamagedCheckpointError
 from app.cluster import check_rank_table
 from app.config import Config
 from app.dataset import check_files
@@ -124,19 +127,54 @@ def _train(arguments: argparse.Namespace) -> int:
         for line in describe_plan(plan) if plan else ():
             print(line)
         return 0
-    run, lock = open_run(Path.cwd(), config, schema, group, check_new=lambda: check_source(config))
-    with lock, StopRequest(config.train.time_limit, agree=group.agree) as stop:
-        log_file = logging.FileHandler(run.log_path, encoding="utf-8")
-        log_file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-        logging.getLogger().addHandler(log_file)
+    # Loading finds out what is damaged, so that each byte is read once; several ranks must know it before.
+    damaged: dict[Path, str] | None = {} if isinstance(group, SingleProcess) else None
+    while True:
+        try:
+            return _run_in_folder(config, backend, target, arguments.dataset, schema, group, damaged)
+        except DamagedCheckpointError as error:
+            if damaged is None or error.checkpoint is None or error.checkpoint in damaged:
+                raise
+            damaged[error.checkpoint] = str(error)
+
+
+def _run_in_folder(
+    config: Config,
+    backend: str,
+    target: str,
+    dataset: Path,
+    schema: Schema,
+    group: ProcessGroup,
+    damaged: dict[Path, str] | None,
+) -> int:
+    """Open the run's folder and train; DamagedCheckpointError where what it goes on from turns out to be damaged."""
+    run, lock = open_run(Path.cwd(), config, schema, group, lambda: check_source(config), damaged)
+    with lock, StopRequest(config.train.time_limit, agree=group.agree) as stop, _log_to(run.log_path):
         log.info("%s run in %s: %s", run.plan.kind, run.path, run.plan.reason)
         for refused in run.plan.refused.values():
             log.warning("warning: a newer checkpoint is not used: %s", refused)
         log.info("the tower runs on %s, the tables are %s, %d host threads", target, backend, config.device.num_threads)
         if group.size > 1:
             log.info("rank %d of %d: a batch of %d rows is dealt out", group.rank, group.size, config.train.batch_size)
-        with group:
-            return _train_to_the_end(config, backend, arguments.dataset, schema, run, stop, group)
+        try:
+            with group:
+                return _train_to_the_end(config, backend, dataset, schema, run, stop, group)
+        except DamagedCheckpointError as error:
+            error.checkpoint = run.plan.checkpoint
+            raise
+
+
+@contextmanager
+def _log_to(path: Path) -> Iterator[None]:
+    """Write to a file, too, what is said."""
+    log_file = logging.FileHandler(path, encoding="utf-8")
+    log_file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logging.getLogger().addHandler(log_file)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(log_file)
+        log_file.close()
 
 
 def _train_to_the_end(
@@ -159,6 +197,10 @@ def _train_to_the_end(
         exit_status = stopped.exit_status
         run.set_status("stopped")
         log.info("stopped after saving: %s; the same command goes on from here", stopped)
+    except DamagedCheckpointError:
+        if run.plan.checkpoint is None:  # that of a warm start
+            run.set_status("failed")
+        raise
     except NotSavedError as error:
         run.set_status("failed")
         log.error("error: %s", error)

@@ -16,7 +16,7 @@ import numpy as np
 
 from app.array_file import ArrayReader, Place, read_arrays_once, read_places
 from app.checkpoint import DENSE, ROW_IDS, ModelState, shard_name, step_name
-from app.disk import DamagedFileError, Progress, checksum_is, ignore
+from app.disk import DamagedFileError, Progress, check_size, checksum_is, ignore
 from app.manifest import Manifest, read_manifest, use_an_older
 from app.tables.interface import Places, RowArray, TablesSpec, TableState, WriteRows, check_table
 
@@ -75,8 +75,8 @@ def chain_bytes(chain: list[Link]) -> int:
 def verify(checkpoint: Path, progress: Progress = ignore) -> Manifest:
     """The manifest of a checkpoint whose files, and those of its chain, have the size and checksum that they should.
 
-    Raises as `chain_of`, and ValueError naming the file that is missing or differs, with what was found and
-    expected.
+    Raises as `chain_of`, and DamagedCheckpointError naming the file that is missing or differs, with what was found
+    and expected.
     """
     chain = chain_of(checkpoint)
     for link, name in chain_files(chain):
@@ -87,8 +87,26 @@ def verify(checkpoint: Path, progress: Progress = ignore) -> Manifest:
     return chain[-1].manifest
 
 
-def _damaged(link: Link, name: str, error: DamagedFileError) -> ValueError:
-    return ValueError(f"checkpoint file {link.path / name} {error}; {use_an_older(link.path)}")
+class DamagedCheckpointError(ValueError):
+    """A checkpoint with a file that is missing, or is not what the manifest says; a launch notes in `checkpoint` which
+    one it was to go on from."""
+
+    checkpoint: Path | None = None
+
+
+def check_sizes(checkpoint: Path) -> Manifest:
+    """As `verify`, but for what only reading the files would show."""
+    chain = chain_of(checkpoint)
+    for link, name in chain_files(chain):
+        try:
+            check_size(link.path / name, link.manifest.files[name])
+        except DamagedFileError as error:
+            raise _damaged(link, name, error) from error
+    return chain[-1].manifest
+
+
+def _damaged(link: Link, name: str, error: DamagedFileError) -> DamagedCheckpointError:
+    return DamagedCheckpointError(f"checkpoint file {link.path / name} {error}; {use_an_older(link.path)}")
 
 
 def read_once(

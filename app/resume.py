@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.checkpoint_reading import verify
+from app.checkpoint_reading import check_sizes, verify
 from app.identity import first_difference, kept_settings
 from app.retention import step_folders
 
@@ -19,12 +20,18 @@ class Found:
     refused: dict[Path, str]
 
 
-def find_newest(folder: Path, identity: dict[str, Any]) -> Found:
-    """Look below `folder` for the newest checkpoint of the run with this `identity`, reading every byte of it."""
+def find_newest(folder: Path, identity: dict[str, Any], damaged: Mapping[Path, str] | None) -> Found:
+    """Look below `folder` for the newest checkpoint of the run with this `identity`.
+
+    `damaged` are those that loading found so, with the reason: what is found is then to be loaded next, and only its
+    manifest and sizes are looked at. None reads every byte.
+    """
     refused: dict[Path, str] = {}
     for path in reversed(step_folders(folder)):
         try:
-            check_usable(path, identity)
+            if damaged and path in damaged:
+                raise ValueError(damaged[path])
+            check_usable(path, identity, read_all=damaged is None)
         except (ValueError, OSError) as error:
             refused[path] = str(error)
         else:
@@ -32,9 +39,9 @@ def find_newest(folder: Path, identity: dict[str, Any]) -> Found:
     return Found(None, refused)
 
 
-def check_usable(path: Path, identity: dict[str, Any]) -> None:
+def check_usable(path: Path, identity: dict[str, Any], read_all: bool) -> None:
     """Raise as `verify`, and ValueError where the checkpoint is of a run with other settings or data."""
-    manifest = verify(path)
+    manifest = verify(path) if read_all else check_sizes(path)
     difference = first_difference({"config": kept_settings(manifest.config), "data": manifest.data}, identity)
     if difference:
         raise ValueError(f"{path} is of another run: {difference}")

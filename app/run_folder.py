@@ -16,9 +16,8 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
@@ -29,32 +28,21 @@ from app.checkpoint import clear_leftovers
 from app.config import Config
 from app.evaluation_file import forget_evaluations, write_evaluation
 from app.event_file import EventFile
-from app.identity import first_difference, identity
+from app.identity import identity
 from app.log_file import LogFile
 from app.manifest import Manifest, read_manifest
 from app.process_group import ProcessGroup, SingleProcess
-from app.resume import find_newest
 from app.retention import best_or_newest, whole_checkpoints
+from app.run_plan import STATE_FILE, Plan, checkpoint_folder, make_plan, read_state
 from data_prep import settings
 from data_prep.folder_lock import FolderInUse, lock_folder
 from data_prep.schema import Schema
 
 log = logging.getLogger(__name__)
 
-STATE_FILE = "run.json"
 CONFIG_FILE = "config.yaml"
 TENSORBOARD = "tensorboard"
 REFUSED = ".refused"
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is done at launch, why, and the checkpoint to go on from (None: from the start)."""
-
-    kind: str  # new, resume or continue
-    reason: str
-    checkpoint: Path | None
-    refused: dict[Path, str] = field(default_factory=dict)  # newer checkpoints that cannot be used, and why
 
 
 class RunFolder:
@@ -120,7 +108,7 @@ class RunFolder:
     def set_status(self, status: str) -> None:
         """`running`, `finished`, `stopped` or `failed`; all but `finished` are resumed."""
         try:
-            _write_state(self.path, {**_read_state(self.path), "status": status})
+            _write_state(self.path, {**read_state(self.path), "status": status})
         except OSError as error:
             self._status_is_written = False
             log.error("error: %s cannot be written: %s; it does not say that the run %s", STATE_FILE, error, status)
@@ -132,10 +120,11 @@ def open_run(
     schema: Schema,
     group: ProcessGroup | None = None,
     check_new: Callable[[], None] = lambda: None,
+    damaged: Mapping[Path, str] | None = None,
 ) -> tuple[RunFolder, ExitStack]:
     """The run folder to use, and its locks, to be closed; renames what was there, where the plan says so.
 
-    `check_new` is called before anything is renamed for a new run, and may raise.
+    `check_new` is called before anything is renamed for a new run, and may raise; `damaged` as `find_newest` has it.
 
     Where several ranks train, rank 0 decides for all of them, by its own folder.
 
@@ -151,7 +140,7 @@ def open_run(
         existed = path.exists()
         if existed:
             locks.enter_context(_lock(path))
-        plan, number = group.first(lambda: _decide(base, config, schema, group.size, locks, check_new))
+        plan, number = group.first(lambda: _decide(base, config, schema, group.size, locks, check_new, damaged))
         if plan.kind == "new" and path.exists():
             path.rename(path.with_name(f"{path.name}.{number}"))
         if plan.kind == "new" or not existed:
@@ -164,7 +153,13 @@ def open_run(
 
 
 def _decide(
-    base: Path, config: Config, schema: Schema, num_ranks: int, locks: ExitStack, check_new: Callable[[], None]
+    base: Path,
+    config: Config,
+    schema: Schema,
+    num_ranks: int,
+    locks: ExitStack,
+    check_new: Callable[[], None],
+    damaged: Mapping[Path, str] | None,
 ) -> tuple[Plan, int]:
     """The plan of all ranks, and the number of the names that folders of an older run get; also makes ready for it."""
     path = base / "device_0"
@@ -173,7 +168,7 @@ def _decide(
         locks.enter_context(_lock(checkpoints))
     if path.exists():
         clear_leftovers(checkpoints)
-    plan = make_plan(path, config, schema)
+    plan = make_plan(path, config, schema, damaged)
     if plan.kind == "new":
         check_new()
     if plan.kind == "new" and config.checkpoint.dir:
@@ -198,49 +193,6 @@ def _check_no_foreign_checkpoints(folder: Path, reason: str) -> None:
             f"a new run starts ({reason}), but checkpoint.dir={folder} holds checkpoints of another one, up to "
             f"{whole[-1].name}; give another folder, or move them away"
         )
-
-
-def make_plan(path: Path, config: Config, schema: Schema) -> Plan:
-    """Decide between new, resume and continue, and say why."""
-    wanted = config.train.resume
-    plan = _plan_from_state(path, config, schema)
-    if wanted == "never" and plan.kind != "new":
-        return Plan("new", "train.resume=never", None)
-    if wanted == "require" and plan.kind == "new":
-        reasons = "; ".join([plan.reason, *plan.refused.values()])
-        raise ValueError(f"train.resume=require, but {path} cannot be resumed: {reasons}")
-    if wanted == "require" and plan.refused:
-        raise ValueError(
-            f"train.resume=require, but the newest checkpoint cannot be used: {next(iter(plan.refused.values()))}; "
-            f"train.resume=auto goes on from {plan.checkpoint}"
-        )
-    return plan
-
-
-def _plan_from_state(path: Path, config: Config, schema: Schema) -> Plan:
-    if not path.exists():
-        return Plan("new", "there is no run yet", None)
-    state = _read_state(path)
-    if not state:
-        return Plan("new", f"{path.name} has no {STATE_FILE}", None)
-    difference = first_difference(state["identity"], identity(config, schema))
-    if difference:
-        return Plan("new", f"the run there differs: {difference}", None)
-    found = find_newest(checkpoint_folder(path, config), identity(config, schema))
-    if found.checkpoint is None:
-        return Plan("new", "the run there has no whole checkpoint", None, found.refused)
-    if state["status"] != "finished":
-        reason = "the run there is unfinished and has the same settings and data"
-        return Plan("resume", reason, found.checkpoint, found.refused)
-    if config.train.epochs > state["epochs"]:
-        reason = f"the run there finished {state['epochs']} epochs of {config.train.epochs}"
-        return Plan("continue", reason, found.checkpoint, found.refused)
-    return Plan("new", "the run there is finished", None)
-
-
-def checkpoint_folder(run_path: Path, config: Config) -> Path:
-    """Where a run's checkpoints lie; a relative `checkpoint.dir` is taken from where the run was started."""
-    return run_path.parent / config.checkpoint.dir if config.checkpoint.dir else run_path / "checkpoints"
 
 
 def run_config(run_path: Path) -> Config:
@@ -331,14 +283,6 @@ def _metrics_evaluation(line: str) -> float:
 def _eval_step(line: str) -> float:
     found = re.match(r"epoch: \d+ step: (\d+) .*\n", line)
     return float(found[1]) if found else float("inf")  # a line cut by the kill
-
-
-def _read_state(path: Path) -> dict[str, Any]:
-    try:
-        state = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return state if isinstance(state, dict) else {}
 
 
 def _write_state(path: Path, state: dict[str, Any]) -> None:

@@ -16,7 +16,8 @@ import yaml
 from app.evaluation_file import read_evaluations
 from app.metrics import merit
 from app.profile import OP_TIMES, PROFILE_FOLDER
-from app.run_folder import CONFIG_FILE, STATE_FILE
+from app.run_folder import CONFIG_FILE
+from app.run_plan import STATE_FILE
 
 _LOSSES = re.compile(r"wide_loss is (\S+), deep_loss is (\S+)")
 Points = tuple[list[float], list[float]]  # x, y

@@ -15,7 +15,8 @@ from app.checkpoint import ModelState
 from app.identity import data_identity, first_difference, identity
 from app.manifest import Manifest, read_manifest, write_manifest
 from app.retention import whole_checkpoints
-from app.run_folder import Plan, RunFolder, make_plan, open_run, run_checkpoints
+from app.run_folder import RunFolder, open_run, run_checkpoints
+from app.run_plan import Plan, make_plan
 from data_prep import settings
 
 

@@ -88,7 +88,8 @@ def test_the_same_seed_gives_the_same_bits_in_another_process(whole_run, run_in,
 
 
 def test_a_killed_run_that_is_resumed_ends_as_one_that_was_not_killed(whole_run, run_in, tmp_path):
-    status, _, run = run_in(tmp_path, program=("-c", SIGNALLED_BEFORE_STEP_5.replace("SIGNAL", "SIGKILL")))
+    program = ("-c", SIGNALLED_BEFORE_STEP_5.replace("SIGNAL", "SIGKILL"))
+    status, _, run = run_in(tmp_path, program=program, settings=(*SETTINGS, "checkpoint.background=false"))
     assert status == -9
     assert len((run / "loss.log").read_text().splitlines()) == 4
     assert [path.name for path in whole_checkpoints(run / "checkpoints")] == ["step-00000003"]
@@ -167,6 +168,27 @@ def test_kills_at_random_moments_lose_nothing(
         (step, state, lines), (expected_step, expected, expected_lines) = last_state(run), last_state(undisturbed)
         assert (step, lines) == (expected_step, expected_lines)
         assert_same_bits(state, expected)
+
+
+def test_what_turns_out_to_be_damaged_as_it_is_loaded_is_put_aside(whole_run, run_in, tmp_path):
+    """A flipped bit shows when the file was read; the run goes on from the checkpoint before, to the same bits."""
+    run_in(tmp_path, program=("-c", SIGNALLED_BEFORE_STEP_5.replace("SIGNAL", "SIGTERM")))
+    damaged = tmp_path / "device_0" / "checkpoints" / "step-00000005" / "deep-0-of-1.safetensors"
+    content = bytearray(damaged.read_bytes())
+    content[-1] ^= 1
+    damaged.write_bytes(content)
+    status, errors, run = run_in(tmp_path, settings=(*SETTINGS, "train.resume=require"))
+    assert status == 2
+    assert "the newest checkpoint cannot be used: checkpoint file" in errors
+    assert "train.resume=auto goes on from device_0/checkpoints/step-00000003" in errors.replace(f"{tmp_path}/", "")
+    status, errors, run = run_in(tmp_path)
+    assert status == 0, errors
+    assert "warning: a newer checkpoint is not used: checkpoint file" in errors
+    assert "step-00000003: epoch 1, step 4 of it" in errors
+    names = [path.name for path in (run / "checkpoints").glob("*.refused.*")]
+    assert names == ["step-00000005.refused.1"]
+    (run / "checkpoints" / names[0]).rename(tmp_path / "refused")
+    assert kept_files(run) == kept_files(whole_run)
 
 
 @pytest.mark.parametrize(("name", "exit_status"), [("SIGTERM", 143), ("SIGINT", 130)])
