@@ -109,6 +109,7 @@ class EncodedRest:
 
     row_numbers: dict[str, NDArray[np.int64]]
     clicks: dict[str, int]
+    unknown: NDArray[np.int64]  # [C] training rows whose value has no id of its own
     counts: ChunkCounts | None
 
 
@@ -133,6 +134,8 @@ class Encoder:
         self._split = split
         self._options = options
         self.counts = counts
+        # Ids below are of numeric columns, which are not among a row's, or out of vocabulary.
+        self._first_own_id = len(numeric) + len(options.categorical_columns) * options.oov_buckets
 
     def encode_chunk(self, chunk: Chunk) -> EncodedChunk:
         """Parse a chunk and encode its good lines."""
@@ -155,7 +158,8 @@ class Encoder:
         encoded = self.encode_chunk(chunk)
         row_numbers = {split: rows.row_numbers for split, rows in encoded.rows.items()}
         clicks = {split: int(rows.labels.sum()) for split, rows in encoded.rows.items()}
-        return {**encoded.rows, REST: EncodedRest(row_numbers, clicks, encoded.counts)}
+        unknown = np.sum(encoded.rows["train"].ids < self._first_own_id, axis=0)
+        return {**encoded.rows, REST: EncodedRest(row_numbers, clicks, unknown, encoded.counts)}
 
     def _numbers(self, rows: LogRows) -> NDArray[np.float32]:
         numbers = np.empty((len(rows.labels), len(self._numeric)), np.float32)

@@ -13,7 +13,7 @@ from data_prep.axes import Axis, number_text
 from data_prep.charts import Bars, Html, Series, bar_chart, line_chart
 from data_prep.html_page import amount, code, definitions, grid, page, section, share, table, tiles, warning
 from data_prep.report_numeric import numeric_section
-from data_prep.schema import Schema, read_schema
+from data_prep.schema import CategoricalField, Schema, read_schema
 from data_prep.statistics_file import CategoricalProfile, Profile, read_statistics
 from data_prep.timing import Timing, read_timing
 
@@ -131,16 +131,15 @@ def _categorical(schema: Schema, profile: Profile) -> list[Html]:
     counted = any(p.values for p in profiles)
     bars = [Bars("in the log", distinct)] * counted + [Bars("with an id of their own", own_ids)]
     missing = [p.missing / training for p in profiles]
-    known = [_known_rows(p, profile, _min_count(schema, n)) for p, n in zip(profiles, names, strict=True)]
-    unknown = [(training - p.missing - rows) / training for p, rows in zip(profiles, known, strict=True)]
-    shares = [Bars("missing", missing)] + [Bars("out of vocabulary", unknown)] * counted
+    unknown = [p.unknown / training for p in profiles]
+    shares = [Bars("missing", missing), Bars("out of vocabulary", unknown)]
     rows = [
         [
             name,
             distinct[i],
             own_ids[i],
             share(missing[i]),
-            share(unknown[i]) if counted else "–",
+            share(unknown[i]),
             _id_text(fields[name]),
         ]
         for i, name in enumerate(names)
@@ -151,30 +150,13 @@ def _categorical(schema: Schema, profile: Profile) -> list[Html]:
         bar_chart("Cells without a value of their own", names, shares, Axis("of training rows", "percent")),
         table(head, rows),
     ]
-    note = "" if counted else "Values were not counted in this preparation: only their ids are known."
+    note = "" if counted else "Values were not counted: none gets its id by a count in this preparation."
     sections = [section("Categorical fields", *parts, note=note)]
     return [*sections, _coverage(schema, profile)] if counted else sections
 
 
-def _min_count(schema: Schema, name: str) -> int:
-    return int(schema.options["field_min_count"].get(name, schema.options["min_count"]))
-
-
-def _known_rows(field: CategoricalProfile, profile: Profile, min_count: int) -> float:
-    """Training rows whose value is seen often enough; between two counts that were looked at, a straight line."""
-    if not field.rows:
-        return math.nan
-    for i, (low, high) in enumerate(zip(profile.min_counts, (*profile.min_counts[1:], math.inf), strict=True)):
-        if low <= min_count < high:
-            after = field.rows[i + 1] if i + 1 < len(field.rows) else field.rows[i]
-            part = (min_count - low) / (high - low) if high < math.inf else 0.0
-            return field.rows[i] + part * (after - field.rows[i])
-    return math.nan
-
-
-def _id_text(field: object) -> str:
-    ranges = getattr(field, "id_ranges", ())
-    return ", ".join(f"{first:,} … {end - 1:,}" for first, end in ranges)
+def _id_text(field: CategoricalField) -> str:
+    return ", ".join(f"{first:,} … {end - 1:,}" for first, end in field.id_ranges)
 
 
 def _coverage(schema: Schema, profile: Profile) -> Html:

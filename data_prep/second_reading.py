@@ -195,6 +195,7 @@ def write_splits(
             for split, output in outputs.items():
                 part = numbered(_TITLE, number, split)
                 output.add(rest.row_numbers[split], rest.clicks[split], parts.get(split), part)
+            statistics.unknown += rest.unknown
             if rest.counts is not None:
                 statistics.add(rest.counts)
                 rejects.write(rest.counts.rejects_tsv)

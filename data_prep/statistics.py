@@ -163,6 +163,7 @@ class LogStatistics:
         self.missing = [0] * len(columns)
         self.bins = [np.zeros(NUM_BINS, np.int64) for _ in options.data.numeric_fields]
         self.timeline = Timeline()
+        self.unknown = np.zeros(len(columns), np.int64)  # by the second reading: training rows out of vocabulary
         self._columns = columns
         self.values = ValueCounts(len(columns) - num_texts, folder, counts_bytes - texts_bytes)
         self.texts = TextCounts(num_texts, folder, texts_bytes)

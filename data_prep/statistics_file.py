@@ -26,13 +26,14 @@ class NumericProfile:
 
 @dataclass(frozen=True)
 class CategoricalProfile:
-    """Of a categorical field's cells in the training rows.
+    """Of a categorical field's cells in the training rows; `unknown` ones are out of vocabulary.
 
     At the i-th of the file's `min_counts`, a vocabulary has `values[i]` values, which `rows[i]` rows have; both are
     empty where values were not counted.
     """
 
     missing: int
+    unknown: int
     values: tuple[int, ...]
     rows: tuple[int, ...]
 
@@ -54,7 +55,7 @@ def write_statistics(statistics: LogStatistics, options: PrepareOptions, folder:
     """Write the file."""
     bins = dict(zip(options.data.numeric_fields, statistics.bins, strict=True))
     names = [column.name for column in options.categorical_columns]
-    coverage = zip(names, statistics.missing, statistics.coverage, strict=True)
+    columns = zip(names, statistics.missing, statistics.unknown.tolist(), statistics.coverage, strict=True)
     content = {
         "training_rows": statistics.num_training_rows,
         "span_lines": statistics.timeline.span_lines,
@@ -71,10 +72,11 @@ def write_statistics(statistics: LogStatistics, options: PrepareOptions, folder:
         "categorical": {
             name: {
                 "missing": missing,
+                "unknown": unknown,
                 "values": covered.values.tolist() if covered.values.any() else [],
                 "rows": covered.rows.tolist() if covered.values.any() else [],
             }
-            for name, missing, covered in coverage
+            for name, missing, unknown, covered in columns
         },
     }
     (folder / STATISTICS_FILE).write_text(json.dumps(content) + "\n", encoding="utf-8")
@@ -97,7 +99,7 @@ def _from_json(content: dict[str, Any]) -> Profile:
         for name, field in content["numeric"].items()
     }
     categorical = {
-        name: CategoricalProfile(field["missing"], tuple(field["values"]), tuple(field["rows"]))
+        name: CategoricalProfile(field["missing"], field["unknown"], tuple(field["values"]), tuple(field["rows"]))
         for name, field in content["categorical"].items()
     }
     lists = {name: tuple(content[name]) for name in ("rows", "clicks", "min_counts")}

@@ -63,6 +63,7 @@ def test_statistics_are_those_of_the_log(folder, dirty_log):
         cells = columns[14 + place]
         counts = [cells.count(value) for value in set(cells) - {""}]
         assert field.missing == cells.count("")
+        assert field.unknown == sum(count for count in counts if count < 3)
         assert (field.values[0], field.rows[0]) == (len(counts), sum(counts))
         assert field.values[2] == sum(count >= profile.min_counts[2] for count in counts)
 
