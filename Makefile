@@ -120,6 +120,10 @@ $(VENV)/.bench-installed: $(VENV)/.installed
 bench: setup $(VENV)/.bench-installed  ## run all benchmarks and write docs/results.md: ARGS='--quick', '--only train_step'
 	$(RUN_PYTHON) -m benchmarks $(ARGS)
 
+.PHONY: bench-distributed
+bench-distributed: setup  ## several ranks and servers against one rank, and what they send: ARGS='--quick'
+	$(RUN_PYTHON) -m benchmarks.distributed $(ARGS)
+
 .PHONY: clean
 clean:  ## remove caches and the demo; data, prepared folders, runs and .venv stay
 	rm -rf demo build .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -11,6 +11,7 @@ Letters: U unique ids of this rank's batch, by owner; R ids asked of this rank, 
 from __future__ import annotations
 
 import enum
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,7 @@ from mpi4py import MPI
 from app.tables.native import HugeBuffer
 
 ID_BYTES, FLOAT_BYTES = 8, 4
+SHORTEST_SLEEP, LONGEST_SLEEP = 2e-5, 3e-4  # seconds
 
 
 class Operation(enum.IntEnum):
@@ -47,9 +49,21 @@ def start(communicator: MPI.Comm, operation: Operation, counts: np.ndarray | Non
     sent[:, 0], sent[:, 2] = operation, scale
     if counts is not None:
         sent[: len(counts), 1] = counts
-    communicator.Alltoall(sent, received)
+    request = communicator.Ialltoall(sent, received)  # a blocking one on another rank would not match it
+    if operation == Operation.NONE:
+        _wait_asleep(request)
+    else:
+        request.Wait()
     agreed = Operation(int(received[:, 0].max()))
     return Header(agreed, received[:, 1].astype(np.int64), float(received[:, 2].max()))
+
+
+def _wait_asleep(request: MPI.Request) -> None:
+    """Wait for what may take long: MPI itself waits on a core, which another rank of the host computes on."""
+    seconds = SHORTEST_SLEEP
+    while not request.Test():
+        time.sleep(seconds)
+        seconds = min(2 * seconds, LONGEST_SLEEP)
 
 
 @dataclass(frozen=True)

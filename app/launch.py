@@ -86,17 +86,19 @@ def _slots(path: Path, words: list[str]) -> int:
 
 def mpirun_command(mpirun: str, num_ranks: int, host_file: Path | None, arguments: list[str]) -> list[str]:
     """The command that runs `python -m app ARGUMENTS` on all ranks."""
-    command = [mpirun, "--bind-to", "none"]
+    return [mpirun, *mpirun_options(host_file), "-n", str(num_ranks), sys.executable, "-P", "-m", "app", *arguments]
+
+
+def mpirun_options(host_file: Path | None) -> list[str]:
+    """How ranks are started: also as root and on more than there are cores, with this process's way to its modules."""
+    options = ["--bind-to", "none"]  # a rank may use all cores; how many threads it takes is a setting
     if os.geteuid() == 0:
-        command.append("--allow-run-as-root")
-    if host_file is not None:
-        command += ["--hostfile", str(host_file), "--map-by", "slot"]
-    else:
-        command.append("--oversubscribe")
+        options.append("--allow-run-as-root")
+    options += ["--oversubscribe"] if host_file is None else ["--hostfile", str(host_file), "--map-by", "slot"]
     for name in EXPORTED:
         if name in os.environ:
-            command += ["-x", name]
-    return [*command, "-n", str(num_ranks), sys.executable, "-P", "-m", "app", *arguments]
+            options += ["-x", name]
+    return options
 
 
 def run_ranks(command: list[str]) -> int:

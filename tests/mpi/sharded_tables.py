@@ -12,10 +12,25 @@ from app.exchange import Exchange, Operation
 from app.tables import make_host_tables
 from app.tables.batch_kernels import make_batch_kernels
 from app.tables.interface import RowGradients, TablesSpec
-from app.tables.optimizer_options import FtrlOptions, LazyAdamOptions
+from app.tables.optimizer_options import (
+    AdagradOptions,
+    AdamOptions,
+    FtrlOptions,
+    LazyAdamOptions,
+    RowwiseAdagradOptions,
+    SgdOptions,
+)
 from app.tables.sharded import OwnedRows, ShardedTables, owner_spec, rows_of_owner
 
 DIM, FIELDS, ROWS = 16, ("a", "b", "c"), 500
+OPTIMIZERS = (
+    (FtrlOptions(), LazyAdamOptions()),
+    (AdagradOptions(), AdamOptions()),
+    (SgdOptions(), RowwiseAdagradOptions()),
+    (FtrlOptions(), AdagradOptions()),
+    (FtrlOptions(), FtrlOptions()),
+    (FtrlOptions(), SgdOptions()),
+)
 BATCHES = (40, 40, 7, 1, 40, 0)  # rows; with fewer than ranks, some take part with none
 
 
@@ -39,7 +54,7 @@ def take_steps(tables, start_of, end_of):
     return looked_up
 
 
-def main(backend: str, servers: int) -> None:
+def main(backend: str, servers: int, wide, deep) -> None:
     world = MPI.COMM_WORLD
     owners, workers, worker = servers or world.size, world.size - servers, world.rank - servers
     spec = TablesSpec(ROWS, DIM, FIELDS, 1, 0.01, 1e-3, FtrlOptions(), LazyAdamOptions())
@@ -50,10 +65,10 @@ def main(backend: str, servers: int) -> None:
     if worker >= 0:
         sharded = ShardedTables(spec, make_batch_kernels(backend, spec, 1), owned)
         found = take_steps(sharded, lambda rows: rows * worker // workers, lambda rows: rows * (worker + 1) // workers)
-        for rows, (deep, wide, norm), whole in zip(BATCHES, found, expected, strict=True):
+        for rows, (deep_rows, wide_rows, norm), whole in zip(BATCHES, found, expected, strict=True):
             mine = slice(rows * worker // workers, rows * (worker + 1) // workers)
-            np.testing.assert_allclose(deep, whole[0][mine], rtol=0, atol=1e-8)
-            np.testing.assert_allclose(wide, whole[1][mine], rtol=0, atol=1e-7)
+            np.testing.assert_allclose(deep_rows, whole[0][mine], rtol=0, atol=1e-8)
+            np.testing.assert_allclose(wide_rows, whole[1][mine], rtol=0, atol=1e-7)
             np.testing.assert_allclose(norm, whole[2], rtol=1e-6)
     else:
         for _ in range(2 * len(BATCHES)):
@@ -68,7 +83,7 @@ def main(backend: str, servers: int) -> None:
     distinct = sum(len(np.unique(ids[slice_of(ids, worker, workers)])) for ids, _, _ in batches()) if worker >= 0 else 0
     remote = owned.exchange.remote_bytes
     assert remote["ids"] <= 8 * distinct and remote["gradients"] <= 4 * (DIM + 1) * distinct, remote
-    print(f"rank {world.rank} of {world.size}, {backend}: equal", flush=True)
+    print(f"rank {world.rank} of {world.size}, {backend}, {wide.name}, {deep.name}: equal", flush=True)
 
 
 def slice_of(ids, worker, workers):
@@ -76,5 +91,6 @@ def slice_of(ids, worker, workers):
 
 
 if __name__ == "__main__":
-    for name in ("reference", "native"):
-        main(name, int(sys.argv[1]))
+    for backend_name in ("reference", "native"):
+        for wide_options, deep_options in OPTIMIZERS:
+            main(backend_name, int(sys.argv[1]), wide_options, deep_options)

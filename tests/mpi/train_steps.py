@@ -1,0 +1,133 @@
+"""Run under mpirun: the first N of the ranks take training steps beside one process that has the whole batches.
+
+    mpirun -n 4 python train_steps.py CONFIG
+
+For N = 1 … 4, hybrid and with servers: one step from equal state, 20 steps, and later
+ones against a control that starts one rounding away.
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from mpi4py import MPI
+
+from app import device
+from app.config import Config
+from app.dataset import Batch
+from data_prep import settings
+from data_prep.schema import FORMAT_VERSION, CategoricalField, NumericField, Schema
+
+BATCH = 96
+CLOSE_STEPS, STEPS = 20, 40
+SETTINGS = (f"train.batch_size={BATCH}", "model.hidden_widths=[16, 8]", "tables.backend=reference", "loss.l2_coef=1e-3")
+JOBS = ((1, 0), (2, 0), (3, 0), (4, 0), (2, 1), (4, 2))  # ranks in all, of which servers
+
+
+@dataclass
+class Run:
+    """What one run of the steps gave."""
+
+    losses: np.ndarray
+    scores: np.ndarray
+    first: object  # the state after one step
+
+
+def make_schema():
+    return Schema(
+        format_version=FORMAT_VERSION,
+        numeric=tuple(NumericField(f"I{i}", f"I{i}", "log1p", {}) for i in range(3)),
+        categorical=tuple(CategoricalField(f"C{i}", (0, 0), ()) for i in range(4)),
+        vocabulary_size=300,
+        ids_dtype="int32",
+        block_rows=100,
+        splits={},
+        rejected_rows=0,
+        options={},
+        source={},
+        other_files=(),
+    )
+
+
+def batches(num_steps):
+    """The last of ten is short, and now and then one has fewer rows than there are ranks."""
+    rng = np.random.default_rng(1)
+    for step in range(num_steps):
+        rows = {9: 37, 15: 2}.get(step, BATCH)
+        ids = (3 + rng.random((rows, 4)) ** 3 * 297).astype(np.int32)
+        numeric = rng.standard_normal((rows, 3)).astype(np.float32)
+        yield Batch(ids, numeric, (rng.random(rows) < 0.4).astype(np.float32))
+
+
+def take_steps(parts, num_steps):
+    losses, first = [], None
+    for batch in batches(num_steps):
+        result = parts.step(batch, parts.step.prepare(batch))
+        losses.append((result.wide_loss, result.deep_loss))
+        first = first or parts.state()
+    return Run(np.array(losses), parts.step.score(batch, parts.step.prepare(batch)), first)
+
+
+def check_one_step(found, expected, owner, num_owners):
+    """Gradients, read from what optimizers remember of the first one, to 1e-6 of their scale; rows likewise."""
+    for name, array in expected.dense.items():
+        if "moment" in name or "linear" in name or "accumulator" in name:
+            np.testing.assert_allclose(found.dense[name], array, rtol=0, atol=1e-6 * np.abs(array).max(), err_msg=name)
+    for table, rows in found.tables.items():
+        own = expected.tables[table].row_ids % num_owners == owner
+        np.testing.assert_array_equal(rows.row_ids, expected.tables[table].row_ids[own], table)
+        for name, array in rows.arrays.items():
+            whole = expected.tables[table].arrays[name]
+            if name != "rows":
+                np.testing.assert_allclose(array, whole[own], rtol=0, atol=1e-6 * np.abs(whole).max(), err_msg=name)
+
+
+def nudge(parts):
+    from app.parameters import write
+
+    parameter = parts.model.named_parameters()["tower.matrix_0"]
+    values = parameter.asnumpy().copy()
+    values[0, 0] = np.nextafter(values[0, 0], np.float32(np.inf))
+    write(parameter, values)
+
+
+def main(config_path):
+    from app.assemble import assemble
+    from app.parameter_server import ParameterServer
+    from app.process_group import MpiGroup
+
+    world, schema = MPI.COMM_WORLD, make_schema()
+    config = settings.resolve(Config, config_path, SETTINGS)
+    alone = take_steps(assemble(config, schema, "reference"), STEPS)
+    control = assemble(config, schema, "reference")
+    nudge(control)
+    drift = np.maximum.accumulate(np.abs(take_steps(control, STEPS).losses - alone.losses))[CLOSE_STEPS:]
+    for size, servers in JOBS:
+        part = world.Split(int(world.rank < size))
+        if world.rank >= size:
+            continue
+        group = MpiGroup(part, servers)
+        if part.rank < servers:
+            ParameterServer(config, schema, "reference", group).run()
+            continue
+        with group:
+            run = take_steps(assemble(config, schema, "reference", group), STEPS)
+        check_one_step(run.first, alone.first, part.rank, group.num_owners)
+        np.testing.assert_allclose(run.losses[:CLOSE_STEPS], alone.losses[:CLOSE_STEPS], rtol=0, atol=1e-5)
+        assert (np.abs(run.losses - alone.losses)[CLOSE_STEPS:] <= np.maximum(10 * drift, 1e-6)).all()
+        np.testing.assert_allclose(run.scores, alone.scores, rtol=0, atol=1e-4)
+        print(f"rank {part.rank} of {size}, {servers} servers: equal", flush=True)
+
+
+if __name__ == "__main__":
+    options = device.DeviceOptions(target="CPU", threads=1)
+    device.prepare_environment(options)
+    device.select_device(options)
+    try:
+        main(Path(sys.argv[1]))
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        MPI.COMM_WORLD.Abort(1)
