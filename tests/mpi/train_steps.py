@@ -21,7 +21,13 @@ from data_prep.schema import FORMAT_VERSION, CategoricalField, NumericField, Sch
 
 BATCH = 96
 CLOSE_STEPS, STEPS = 20, 40
-SETTINGS = (f"train.batch_size={BATCH}", "model.hidden_widths=[16, 8]", "tables.backend=reference", "loss.l2_coef=1e-3")
+SETTINGS = (
+    f"train.batch_size={BATCH}",
+    "model.hidden_widths=[16, 8]",
+    "tables.backend=reference",
+    "loss.l2_coef=1e-3",
+    "model.dropout=0.2",
+)
 JOBS = ((1, 0), (2, 0), (3, 0), (4, 0), (2, 1), (4, 2))  # ranks in all, of which servers
 
 
