@@ -225,6 +225,7 @@ def test_what_was_logged_after_the_checkpoint_is_forgotten(start):
     for step in (1, 2, 3):
         run.append_metrics(step=step, wide_loss=0.5)
         run.append_eval(eval_line(step))
+        run.write_evaluation({"split": "valid", "step": step})
     for path, cut in ((run.metrics_path, '{"step": 2'), (run.eval_path, "epoch: 1 step: 1 spl")):
         with path.open("a") as file:
             file.write(cut)
@@ -233,6 +234,15 @@ def test_what_was_logged_after_the_checkpoint_is_forgotten(start):
     assert [line.split(",")[0] for line in losses] == ["epoch: 1 step: 1", "epoch: 1 step: 2"]
     assert [json.loads(line)["step"] for line in resumed.metrics_path.read_text().splitlines()] == [1, 2]
     assert resumed.eval_path.read_text().splitlines() == [eval_line(1)]  # step 2 was saved, not evaluated
+    assert [path.name for path in (resumed.path / "evaluations").iterdir()] == ["valid-step-00000001.json"]
+
+
+def test_curves_that_cannot_be_written_do_not_end_the_run(start, caplog):
+    run = start()
+    (run.path / "evaluations").write_text("in the way")
+    run.write_evaluation({"split": "valid", "step": 7})
+    assert "error: no curves of step 7: " in caplog.text
+    assert run.write_errors() == ["the curves of 1 evaluation(s)"]
 
 
 def test_undefined_metrics_are_null(start):
