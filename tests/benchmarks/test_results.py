@@ -86,3 +86,32 @@ def test_a_section_says_what_its_figures_depend_on():
     text = section("python -m x", "line 1\n", {"machine": MACHINE}, datetime.date(2026, 1, 2))
     for part in ("`python -m x`", "2026-01-02", "abc123", "Some CPU, 2 cores", "numpy ", "```text\nline 1\n```"):
         assert part in text
+
+
+def test_a_part_of_the_cuts_is_no_measurement_of_the_real_rows():
+    from benchmarks.results import auc_above
+
+    found = {"real_rows": {"arguments": {"cuts": [5, 6]}, "above": {"peer": {"mean": 0.001}}}}
+    with pytest.raises(KeyError, match="not all cuts"):
+        auc_above("peer")(found)
+    found["real_rows"]["arguments"]["cuts"] = [5, 6, 7, 8, 9]
+    assert auc_above("peer")(found) == 0.001
+
+
+def test_the_synthetic_targets_compare_with_regression_and_truth():
+    from benchmarks.results import shortfall, synthetic_gain
+
+    def figures(auc, log_loss):
+        return {name: {"auc": auc, "log_loss": log_loss} for name in ("all", "seen often")}
+
+    entry = {
+        "data": "5m",
+        "recipe": "best",
+        "runs": [{"test": figures(0.79, 0.46)}],
+        "logistic regression": figures(0.78, 0.47),
+        "best possible": figures(0.81, 0.44),
+    }
+    found = {"recipes": {"results": [{"data": "500k", "recipe": "best"}, entry]}}
+    assert synthetic_gain(found) == pytest.approx(0.01)
+    assert shortfall("auc")(found) == pytest.approx(0.02)
+    assert shortfall("log_loss")(found) == pytest.approx(0.02)
