@@ -1,0 +1,86 @@
+"""What the launcher makes of host files and of mpirun's notices; whole jobs are in tests/test_ranks.py."""
+
+import io
+import os
+
+import pytest
+
+from app.launch import Notices, check_hosts, explain, find_mpirun, mpirun_options
+
+RULE = b"-" * 74 + b"\n"
+KILLED = b"""prterun noticed that process rank 1 with PID 27745 on node vm exited on
+signal 9 (Killed).
+"""
+
+
+@pytest.fixture
+def hosts(tmp_path):
+    def write(text):
+        path = tmp_path / "hosts"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def read(*chunks):
+    """What is passed on of chunks that come one after the other, and the notices."""
+    notices = Notices(io.BytesIO())
+    source, sink = os.pipe()
+    with os.fdopen(source, "rb") as stream:
+        for chunk in chunks:
+            os.write(sink, chunk)
+        os.close(sink)
+        notices.read(stream)
+    return notices._output.getvalue(), notices
+
+
+def test_hosts_with_a_slot_for_each_rank(hosts):
+    check_hosts(hosts("# ours\nhost1 slots=2\n\nhost2  # one slot\n"), 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("host1 slots=2\nhost2\n", r"has 3 slots \(host1 2, host2 1\), 4 ranks need one each"),
+        ("\n", "names no host"),
+        ("host1 slots=0\n", "slots of host1 must be 1 or more, found 'slots=0'"),
+    ],
+)
+def test_a_wrong_host_file(hosts, text, message):
+    with pytest.raises(ValueError, match=message):
+        check_hosts(hosts(text), 4)
+
+
+def test_no_host_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no host file .*nowhere; HOSTFILE= names a file of lines like"):
+        check_hosts(tmp_path / "nowhere", 2)
+
+
+def test_what_ranks_say_is_passed_on_and_notices_are_kept():
+    passed, notices = read(b"step 1\r", b"step 2\r\nerror: no rows\n", RULE + KILLED, RULE, b"last words")
+    assert passed == b"step 1\rstep 2\r\nerror: no rows\nlast words"
+    assert notices.has_error
+    assert notices.blocks == [KILLED.decode()]
+
+
+def test_known_notices_are_a_line_and_others_stay_as_they_are():
+    (line,) = explain([KILLED.decode()], 137)
+    assert line.startswith("error: rank 1 on vm was ended by signal 9 (Killed)")
+    assert explain(["something else\n"], 1) == ["something else\n", "error: mpirun ended with status 1"]
+
+
+def test_a_launcher_of_another_mpi_is_refused(tmp_path, monkeypatch):
+    other = tmp_path / "mpirun"
+    other.write_text("#!/bin/sh\necho HYDRA build details: 4.2\n")
+    other.chmod(0o755)
+    monkeypatch.setenv("MPIRUN", str(other))
+    with pytest.raises(OSError, match=r"is not of Open MPI, whose options are used here .it says: HYDRA build"):
+        find_mpirun()
+
+
+def test_several_hosts_keep_to_their_slots(tmp_path):
+    assert "--oversubscribe" in mpirun_options(None)
+    options = mpirun_options(tmp_path / "hosts")
+    assert "--oversubscribe" not in options
+    assert str(tmp_path / "hosts") in options
