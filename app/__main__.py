@@ -27,6 +27,7 @@ from app.parameter_server import serve
 from app.process_group import ProcessGroup, SingleProcess, started_by_mpi
 from app.report import REPORT_FILE, write_report
 from app.run_folder import RunFolder, best_of_run, open_run
+from app.schedules import ConstantSchedule
 from app.selection import check_evaluation
 from app.sharding.check_run import check_run
 from app.sharding.tower_plan import describe_plan
@@ -111,6 +112,15 @@ def _train(arguments: argparse.Namespace) -> int:
     check_files(arguments.dataset, schema)
     optimizers = (config.wide_optimizer, config.deep_optimizer, config.tower_optimizer)
     check_evaluation(config.eval, schema, plateau=any(o.schedule.name == "plateau" for o in optimizers))
+    if arguments.ranks > 1 and config.model.batch_norm:
+        raise ValueError("model.batch_norm=true is for one rank: each would see the statistics of its own rows alone")
+    if arguments.servers and any(
+        o.schedule != ConstantSchedule() for o in (config.wide_optimizer, config.deep_optimizer)
+    ):
+        raise ValueError(
+            "wide_optimizer.schedule and deep_optimizer.schedule must be constant, without a warm-up, where servers own "
+            "the rows: they are told of gradients alone"
+        )
     plan = check_run(config, schema, arguments.ranks)
     # All that can fail for a wrong setting comes before the run folder: an older run is not put aside for nothing.
     device.prepare_environment(config.device)

@@ -99,7 +99,7 @@ class Parts:
         take_weights(self.optimizers)
 
     def _dense(self) -> dict[str, Parameter]:
-        return self.model.named_parameters() | self.optimizers.named_state()
+        return self.model.named_parameters() | self.model.named_statistics() | self.optimizers.named_state()
 
 
 def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup | None = None) -> Parts:
@@ -168,7 +168,7 @@ def load_for_scoring(path: Path, config: Config, schema: Schema, batch_size: int
     if not config.model.fold_numeric:
         found = fold_numeric(open_state(path), spec, schema.num_numeric)
     model = make_model(config, schema)
-    expected = model.named_parameters()
+    expected = model.named_parameters() | model.named_statistics()
     dense = {name: array for name, array in found.items() if name in expected}
     check_dense(dense, {name: parameter.shape for name, parameter in expected.items()})
     for name, parameter in expected.items():
@@ -203,7 +203,8 @@ def make_model(config: Config, schema: Schema, folded: bool = True) -> WideDeep:
         hidden_widths=config.model.hidden_widths,
         seed=config.train.seed,
         initial_scale=config.model.initial_scale,
-        layer=dense_layer(config.device, config.model.activation),
+        layer=dense_layer(config.device, config.model.activation, plain=not config.model.batch_norm),
+        batch_norm=config.model.batch_norm,
     )
     return WideDeep(tower)
 

@@ -32,13 +32,14 @@ class ModelOptions:
     """The shape of Wide&Deep. `fold_numeric` false looks the numeric fields up like the others (`stock` only).
 
     `dropout` is the share of each hidden layer's units that a training step leaves out. The native kernels have the
-    `activation` relu; the others are made of MindSpore's operators.
+    `activation` relu and no `batch_norm`; the others are made of MindSpore's operators.
     """
 
     embedding_dim: int = 80
     hidden_widths: tuple[int, ...] = (1024, 512, 256, 128)
     initial_scale: float = 0.01
     fold_numeric: bool = True
+    batch_norm: bool = False
     activation: Literal["relu", "gelu", "silu", "leaky_relu", "tanh", "sigmoid"] = "relu"
     dropout: float = 0.0
 

@@ -93,7 +93,15 @@ class DenseLayer(nn.Cell):
 
         With `noise`, int32 [3] as `app.dropout` makes it, units are dropped.
         """
-        outputs = self.activation(self.matmul(inputs, weights) + self.matmul(numeric, numeric_weights))
+        return self.activated(self.sums(inputs, weights, numeric, numeric_weights), noise)
+
+    def sums(self, inputs: Tensor, weights: Tensor, numeric: Tensor, numeric_weights: Tensor) -> Tensor:
+        """The units' sums [B, H]."""
+        return self.matmul(inputs, weights) + self.matmul(numeric, numeric_weights)
+
+    def activated(self, sums: Tensor, noise: Tensor | None) -> Tensor:
+        """The layer's outputs from its sums."""
+        outputs = self.activation(sums)
         if noise is None:
             return outputs
         return outputs * dropout_multiplier(noise, outputs.shape[0], outputs.shape[1])

@@ -156,7 +156,8 @@ class Sgd(nn.Cell):
 class DenseOptimizers(nn.Cell):
     """One optimizer for the wide head, one for the tower; changes the model's parameters.
 
-    Where `tower_clip_norm` is above 0, the tower's gradients are first shortened to that norm over all of them.
+    Batch normalization's running statistics are taken further with them. Where `tower_clip_norm` is above 0, the
+    tower's gradients are first shortened to that norm over all of them.
     """
 
     def __init__(
@@ -178,6 +179,7 @@ class DenseOptimizers(nn.Cell):
         self.tower = wrap_tower(weights, make_tower) if wrap_tower else make_tower(weights)
         self.loss_scale, self.tower_clip_norm = loss_scale, tower_clip_norm
         self.total = Total()
+        self.norms = nn.CellList(model.tower.norms())
         self.rates = {"wide": wide.learning_rate, "tower": tower.learning_rate}
 
     def set_learning_rates(self, wide: float, tower: float) -> None:
@@ -198,7 +200,10 @@ class DenseOptimizers(nn.Cell):
         tower = gradients[self.num_wide :]
         if self.tower_clip_norm:
             tower = self.shortened(tower)
-        return self.wide(gradients[: self.num_wide]), self.tower(tower)
+        done: tuple = (self.wide(gradients[: self.num_wide]), self.tower(tower))
+        for norm in self.norms:
+            done = (*done, norm.update())
+        return done
 
     def shortened(self, gradients: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """All of them times min(1, clip_norm / norm), the norm being that of the gradients without the loss scale."""

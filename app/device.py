@@ -67,9 +67,9 @@ def cpu_flags() -> set[str]:
         return set()
 
 
-def dense_layer(options: DeviceOptions, activation: str = "relu") -> nn.Cell:
+def dense_layer(options: DeviceOptions, activation: str = "relu", plain: bool = True) -> nn.Cell:
     """The tower's hidden layer for the selected device: the native one on a CPU where it is built and has that
-    activation."""
+    activation; where the layer is not `plain`, as its sums are normalized, from operators."""
     import mindspore as ms
 
     from app import dense_layer as layers
@@ -80,7 +80,7 @@ def dense_layer(options: DeviceOptions, activation: str = "relu") -> nn.Cell:
     flags = cpu_flags()
     layer: nn.Cell
     layer, usable = layers.DenseLayer(activation=activation), MATH_MODE_FLAGS
-    if activation == layers.NATIVE_ACTIVATION:
+    if plain and activation == layers.NATIVE_ACTIVATION:
         try:
             layer = layers.NativeLayer(options.num_threads, bfloat16 and bool(flags & BFLOAT16_FLAGS))
             usable = BFLOAT16_FLAGS

@@ -23,7 +23,7 @@ class LossCell(nn.Cell):
     def __init__(self, model: WideDeep, options: LossOptions, drops: bool) -> None:
         super().__init__()
         self.model = model
-        self.drops = drops
+        self.drops, self.normalizes = drops, model.tower.batch_norm
         self.label_smoothing = options.label_smoothing
         self.l2_coef = options.l2_coef
         self.loss_scale = options.loss_scale
@@ -38,10 +38,12 @@ class LossCell(nn.Cell):
         noise: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """-> scaled loss for the gradient, deep_loss, wide_loss."""
+        masks, rows_that_count = None, None
         if self.drops:
-            logits = self.model(deep_rows, wide_rows, numeric, noise)
-        else:
-            logits = self.model(deep_rows, wide_rows, numeric)
+            masks = noise
+        if self.normalizes:
+            rows_that_count = example_weights
+        logits = self.model(deep_rows, wide_rows, numeric, masks, rows_that_count)
         if self.label_smoothing:
             labels = smoothed(labels, self.label_smoothing)
         wide_loss = cross_entropy(logits, labels, example_weights)

@@ -15,6 +15,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
+from app.batch_norm import BatchNorm, NormalizedLayer
 from app.dense_layer import DenseLayer, MatMul
 from app.tables.initial import initial_rows
 
@@ -50,6 +51,7 @@ class Tower(nn.Cell):
         seed: int,
         initial_scale: float,
         layer: nn.Cell | None = None,
+        batch_norm: bool = False,
     ) -> None:
         super().__init__()
         self.num_numeric = num_numeric
@@ -72,21 +74,51 @@ class Tower(nn.Cell):
             [Parameter(Tensor(np.zeros(width, np.float32)), name=f"bias_{i}") for i, width in enumerate(hidden_widths)]
         )
         self.num_hidden = len(hidden_widths)
+        self.batch_norm = batch_norm
+        if batch_norm:
+            self.layers = nn.CellList(
+                [NormalizedLayer(self.layer, width, str(i)) for i, width in enumerate(hidden_widths)]
+            )
 
-    def construct(self, deep_rows: Tensor, numeric: Tensor, noise: Tensor | None = None) -> Tensor:
-        """`deep_rows` [B, C * D], `numeric` [B, N] -> [B]; with `noise` int32 [hidden layers, 3] units are dropped."""
+    def construct(
+        self,
+        deep_rows: Tensor,
+        numeric: Tensor,
+        noise: Tensor | None = None,
+        example_weights: Tensor | None = None,
+    ) -> Tensor:
+        """`deep_rows` [B, C * D], `numeric` [B, N] -> [B]; with `noise` int32 [hidden layers, 3] units are dropped.
+
+        In training `example_weights` [B] tell batch normalization which rows count.
+        """
         ones = ops.ones((deep_rows.shape[0], 1), ms.float32)
         inputs, rows = self.numeric_inputs(numeric, ones)
-        hidden = self.hidden(0, deep_rows, inputs, rows, noise)
+        hidden = self.hidden(0, deep_rows, inputs, rows, noise, example_weights)
         for i in range(1, self.num_hidden):
-            hidden = self.hidden(i, hidden, ones, self.biases[i].expand_dims(0), noise)
+            bias = self.biases[i].expand_dims(0)
+            hidden = self.hidden(i, hidden, ones, bias, noise, example_weights)
         return self.matmul(hidden, self.matrices[self.num_hidden]).reshape(-1)
 
-    def hidden(self, i: int, values: Tensor, inputs: Tensor, rows: Tensor, noise: Tensor | None) -> Tensor:
+    def hidden(
+        self,
+        i: int,
+        values: Tensor,
+        inputs: Tensor,
+        rows: Tensor,
+        noise: Tensor | None,
+        example_weights: Tensor | None,
+    ) -> Tensor:
         """Hidden layer i."""
-        if noise is None:
-            return self.layer(values, self.matrices[i], inputs, rows)
-        return self.layer(values, self.matrices[i], inputs, rows, noise[i])
+        mask = None
+        if noise is not None:
+            mask = noise[i]
+        if self.batch_norm:
+            return self.layers[i](values, self.matrices[i], inputs, rows, mask, example_weights)
+        return self.layer(values, self.matrices[i], inputs, rows, mask)
+
+    def norms(self) -> list[BatchNorm]:
+        """The normalizations of the hidden layers."""
+        return [layer.norm for layer in self.layers] if self.batch_norm else []
 
     def numeric_inputs(self, numeric: Tensor, ones: Tensor) -> tuple[Tensor, Tensor]:
         """What the first layer adds for numeric fields and bias: inputs [B, N + 1] and their rows [N + 1, H].
@@ -115,9 +147,16 @@ class WideDeep(nn.Cell):
         self.wide = WideHead(tower.num_numeric)
         self.tower = tower
 
-    def construct(self, deep_rows: Tensor, wide_rows: Tensor, numeric: Tensor, noise: Tensor | None = None) -> Tensor:
-        """`deep_rows` [B, C * D], `wide_rows` [B], `numeric` [B, N] -> logits [B]; with `noise` as the tower has it."""
-        return self.wide(wide_rows, numeric) + self.tower(deep_rows, numeric, noise)
+    def construct(
+        self,
+        deep_rows: Tensor,
+        wide_rows: Tensor,
+        numeric: Tensor,
+        noise: Tensor | None = None,
+        example_weights: Tensor | None = None,
+    ) -> Tensor:
+        """`deep_rows` [B, C * D], `wide_rows` [B], `numeric` [B, N] -> logits [B]; for the others see `Tower`."""
+        return self.wide(wide_rows, numeric) + self.tower(deep_rows, numeric, noise, example_weights)
 
     def named_parameters(self) -> dict[str, Parameter]:
         """All parameters by names of our own: MindSpore's change with the cell that a cell is put into."""
@@ -127,7 +166,17 @@ class WideDeep(nn.Cell):
             named["wide.numeric_weight"] = wide.numeric_weight
             named |= {"tower.numeric_rows": tower.numeric_rows, "tower.numeric_matrix": tower.numeric_matrix}
         named |= {f"tower.matrix_{i}": matrix for i, matrix in enumerate(tower.matrices)}
-        return named | {f"tower.bias_{i}": bias for i, bias in enumerate(tower.biases)}
+        named |= {f"tower.bias_{i}": bias for i, bias in enumerate(tower.biases)}
+        for i, norm in enumerate(tower.norms()):
+            named |= {f"tower.norm_scale_{i}": norm.scale, f"tower.norm_shift_{i}": norm.shift}
+        return named
+
+    def named_statistics(self) -> dict[str, Parameter]:
+        """What the model knows besides its parameters: the running statistics of batch normalization."""
+        named: dict[str, Parameter] = {}
+        for i, norm in enumerate(self.tower.norms()):
+            named |= {f"tower.running_mean_{i}": norm.mean, f"tower.running_variance_{i}": norm.variance}
+        return named
 
 
 def _initial_matrix(seed: int, layer: int, fan_in: int, fan_out: int) -> np.ndarray:

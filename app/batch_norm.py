@@ -1,0 +1,73 @@
+"""Batch normalization of a hidden layer's sums (Ioffe & Szegedy, 2015), over the rows that do not just fill up a batch.
+
+Letters: B batch, H width of the layer.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
+from app.dense_layer import MatMul
+
+EPSILON = 1e-5
+MOMENTUM = 0.1  # the new batch's share of the running statistics; both as torch.nn.BatchNorm1d has them
+
+
+class BatchNorm(nn.Cell):
+    """Normalizes with the batch's statistics where its rows' weights are given, else with the running ones.
+
+    A forward pass leaves the batch's statistics in parameters of their own; `update`, which a step calls where all is
+    finite, takes them into the running ones. The variance is the batch's own (divided by n) in both.
+    """
+
+    def __init__(self, width: int, name: str) -> None:
+        super().__init__()
+        zeros, ones = np.zeros((1, width), np.float32), np.ones((1, width), np.float32)
+        self.scale = Parameter(Tensor(ones), name=f"norm_scale_{name}")
+        self.shift = Parameter(Tensor(zeros), name=f"norm_shift_{name}")
+        self.mean = Parameter(Tensor(zeros), name=f"running_mean_{name}", requires_grad=False)
+        self.variance = Parameter(Tensor(ones), name=f"running_variance_{name}", requires_grad=False)
+        self.batch_mean = Parameter(Tensor(zeros), name=f"batch_mean_{name}", requires_grad=False)
+        self.batch_variance = Parameter(Tensor(ones), name=f"batch_variance_{name}", requires_grad=False)
+        self.matmul = MatMul()
+
+    def construct(self, sums: Tensor, example_weights: Tensor | None) -> Tensor:
+        """`sums` [B, H], `example_weights` [B], which sum to 1 and are 0 for rows that fill up -> [B, H]."""
+        if example_weights is None:
+            return (sums - self.mean) * ops.rsqrt(self.variance + EPSILON) * self.scale + self.shift
+        weights = example_weights.expand_dims(0)
+        mean = self.matmul(weights, sums)
+        centered = sums - mean
+        variance = self.matmul(weights, ops.square(centered))
+        centered = ops.depend(centered, ops.assign(self.batch_mean, ops.stop_gradient(mean)))
+        centered = ops.depend(centered, ops.assign(self.batch_variance, ops.stop_gradient(variance)))
+        return centered * ops.rsqrt(variance + EPSILON) * self.scale + self.shift
+
+    def update(self) -> tuple[Tensor, Tensor]:
+        """Take the last batch's statistics into the running ones."""
+        mean = self.mean * (1 - MOMENTUM) + self.batch_mean * MOMENTUM
+        variance = self.variance * (1 - MOMENTUM) + self.batch_variance * MOMENTUM
+        return ops.assign(self.mean, mean), ops.assign(self.variance, variance)
+
+
+class NormalizedLayer(nn.Cell):
+    """A hidden layer from MindSpore's operators whose sums are normalized before the activation."""
+
+    def __init__(self, layer: nn.Cell, width: int, name: str) -> None:
+        super().__init__()
+        self.layer = layer
+        self.norm = BatchNorm(width, name)
+
+    def construct(
+        self,
+        inputs: Tensor,
+        weights: Tensor,
+        numeric: Tensor,
+        numeric_weights: Tensor,
+        noise: Tensor | None = None,
+        example_weights: Tensor | None = None,
+    ) -> Tensor:
+        """See `DenseLayer.construct`; `example_weights` as `BatchNorm.construct` has them."""
+        sums = self.layer.sums(inputs, weights, numeric, numeric_weights)
+        return self.layer.activated(self.norm(sums, example_weights), noise)

@@ -1,0 +1,96 @@
+"""Batch normalization: the batch's statistics in training, the running ones in scoring, filling rows left out."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from app.batch_norm import EPSILON
+
+SIZES = ("train.batch_size=16", "model.hidden_widths=[6, 5]", "model.batch_norm=true", "model.initial_scale=0.5")
+
+
+def take_step(parts, batch):
+    return parts.step(batch, parts.step.prepare(batch))
+
+
+@pytest.fixture(scope="module")
+def trained(make_parts, make_schema, random_batch):
+    """Parts after two steps, with a short batch and the state to go back to."""
+    schema, rng = make_schema(), np.random.default_rng(1)
+    parts = make_parts("reference", schema, *SIZES)
+    for _ in range(2):
+        take_step(parts, random_batch(schema, 16, rng))
+    return parts, random_batch(schema, 11, rng), parts.state()
+
+
+@pytest.fixture
+def ready(trained):
+    parts, batch, state = trained
+    parts.load_state(state, 2)
+    return parts, batch
+
+
+def towers_in_numpy(parts, batch, statistics):
+    """Logits [n] in float64, and each layer's mean and variance; `statistics` gives those to normalize with."""
+    p = {name: array.astype(np.float64) for name, array in parts.state().dense.items()}
+    rows = parts.step.tables.lookup(parts.step.prepare(batch))
+    inputs = (batch.numeric[:, :, None] * p["tower.numeric_rows"]).reshape(batch.num_rows, -1)
+    hidden = np.concatenate([inputs, rows.deep], axis=1)
+    matrices = [np.concatenate([p["tower.numeric_matrix"].reshape(inputs.shape[1], -1), p["tower.matrix_0"]])]
+    matrices += [p["tower.matrix_1"], p["tower.matrix_2"]]
+    found = []
+    for i in range(2):
+        sums = hidden @ matrices[i] + p[f"tower.bias_{i}"]
+        found.append((sums.mean(0), sums.var(0)))
+        mean, variance = statistics(p, i, sums)
+        normal = (sums - mean) / np.sqrt(variance + EPSILON)
+        hidden = np.maximum(normal * p[f"tower.norm_scale_{i}"] + p[f"tower.norm_shift_{i}"], 0)
+    wide = rows.wide + batch.numeric @ p["wide.numeric_weight"][:, 0] + p["wide.bias"]
+    return wide + (hidden @ matrices[2])[:, 0], found
+
+
+def of_the_batch(p, i, sums):
+    return sums.mean(0), sums.var(0)
+
+
+def running(p, i, sums):
+    return p[f"tower.running_mean_{i}"], p[f"tower.running_variance_{i}"]
+
+
+def test_training_normalizes_with_the_rows_that_count(ready):
+    parts, batch = ready
+    logits, found = towers_in_numpy(parts, batch, of_the_batch)
+    expected = np.mean(np.logaddexp(0, logits) - batch.labels * logits)
+    before = parts.state().dense
+    assert take_step(parts, batch).wide_loss == pytest.approx(expected, rel=1e-5)
+    after = parts.state().dense
+    for i, statistics in enumerate(found):
+        for name, value in zip((f"tower.running_mean_{i}", f"tower.running_variance_{i}"), statistics, strict=True):
+            np.testing.assert_allclose(after[name], 0.9 * before[name] + 0.1 * value, rtol=1e-4, atol=1e-6)
+        assert (after[f"tower.norm_scale_{i}"] != before[f"tower.norm_scale_{i}"]).any()
+
+
+def test_scoring_normalizes_with_the_running_statistics_and_changes_nothing(ready, assert_same_bits):
+    parts, batch = ready
+    before = parts.state()
+    scores = parts.step.score(batch, parts.step.prepare(batch))
+    np.testing.assert_allclose(scores, towers_in_numpy(parts, batch, running)[0], rtol=1e-4, atol=1e-5)
+    assert_same_bits(parts.state(), before)
+
+
+def test_a_refused_step_leaves_the_statistics(ready, changed, assert_same_bits):
+    parts, batch = ready
+    before = parts.state()
+    with pytest.raises(FloatingPointError):
+        take_step(parts, changed(batch, "numeric", (3, 1), np.nan))
+    assert_same_bits(parts.state(), before)
+
+
+def test_a_state_goes_on_as_if_nothing_had_happened(ready, make_parts, make_schema, assert_same_bits):
+    parts, batch = ready
+    resumed = make_parts("reference", make_schema(), *SIZES)
+    resumed.load_state(parts.state(), 2)
+    for _ in range(2):
+        assert dataclasses.astuple(take_step(resumed, batch)) == dataclasses.astuple(take_step(parts, batch))
+    assert_same_bits(resumed.state(), parts.state())
