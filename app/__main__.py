@@ -118,8 +118,8 @@ def _train(arguments: argparse.Namespace) -> int:
         o.schedule != ConstantSchedule() for o in (config.wide_optimizer, config.deep_optimizer)
     ):
         raise ValueError(
-            "wide_optimizer.schedule and deep_optimizer.schedule must be constant, without a warm-up, where servers own "
-            "the rows: they are told of gradients alone"
+            "wide_optimizer.schedule and deep_optimizer.schedule must be constant, without a warm-up, where servers "
+            "own the rows: they are told of gradients alone"
         )
     plan = check_run(config, schema, arguments.ranks)
     # All that can fail for a wrong setting comes before the run folder: an older run is not put aside for nothing.
