@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
-from data_prep.storage import FileState, file_state, files_in, is_uri, local_path, split_query
+from data_prep.storage import FileState, file_name, file_state, files_in, is_uri, local_path, split_query
 
 TAR_ENDINGS = (".tar.gz", ".tgz")
 PARQUET_ENDINGS = (".parquet", ".pq")
@@ -47,7 +47,7 @@ def find_log(inputs: str | Path | Sequence[str | Path]) -> tuple[LogFile, ...]:
     if len(set(locations)) != len(locations):
         twice = next(location for location in locations if locations.count(location) > 1)
         raise ValueError(f"the input names {twice} twice; its rows would be counted twice")
-    names = [PurePosixPath(split_query(location)[0]).name for location in locations]
+    names = [file_name(location) for location in locations]
     if len(set(names)) != len(names):
         names = locations
     return tuple(LogFile(*pair, _state(pair[0])) for pair in zip(locations, names, strict=True))
@@ -80,7 +80,7 @@ def _expand(location: str) -> list[str]:
     """The files that one input stands for."""
     if is_uri(location) and urlsplit(location).password:
         raise ValueError(
-            f"the URI of {_name(location)} has a password in it, which would end up in files and messages; "
+            f"the URI of {file_name(location)} has a password in it, which would end up in files and messages; "
             "give it by the environment, as docs/data_format.md says"
         )
     if file_state(location) is not None:
@@ -99,7 +99,7 @@ def _matching(pattern: str) -> list[str]:
         folder, _, name = address.rpartition("/")
         if glob.has_magic(folder):
             raise ValueError(f"{pattern}: a URI can have * ? [] in its last part alone")
-        files = [file for file in files_in(folder + query) or [] if fnmatch.fnmatchcase(_name(file), name)]
+        files = [file for file in files_in(folder + query) or [] if fnmatch.fnmatchcase(file_name(file), name)]
     else:
         files = [file for file in glob.glob(pattern) if Path(file).is_file()]  # noqa: PTH207 (it takes absolute ones)
     if not files:
@@ -109,13 +109,13 @@ def _matching(pattern: str) -> list[str]:
 
 def _files_of_folder(folder: str, found: list[str]) -> list[str]:
     """Criteo's log where the folder holds that, else all that look like part files."""
-    whole = sorted(file for file in found if _is_whole_log(_name(file)))
+    whole = sorted(file for file in found if _is_whole_log(file_name(file)))
     if len(whole) > 1:
-        names = ", ".join(map(_name, whole))
+        names = ", ".join(map(file_name, whole))
         raise ValueError(f"the folder {folder} holds several logs ({names}); give one of them as the input")
     if whole:
         return whole
-    parts = sorted((file for file in found if _is_part(_name(file))), key=natural_order)
+    parts = sorted((file for file in found if _is_part(file_name(file))), key=natural_order)
     if not parts:
         raise FileNotFoundError(
             f"the folder {folder} holds no log: expected {_WHOLE_LOG}, {_WHOLE_LOG}.gz or a .tar.gz, or part files "
@@ -127,7 +127,7 @@ def _files_of_folder(folder: str, found: list[str]) -> list[str]:
 
 def _check_not_twice(folder: str, parts: Iterable[str]) -> None:
     seen: dict[str, str] = {}
-    for part in map(_name, parts):
+    for part in map(file_name, parts):
         unpacked = _unpacked(part)
         if unpacked in seen:
             raise ValueError(
@@ -135,10 +135,6 @@ def _check_not_twice(folder: str, parts: Iterable[str]) -> None:
                 "name the files that you mean, such as 'FOLDER/*.gz'"
             )
         seen[unpacked] = part
-
-
-def _name(location: str) -> str:
-    return PurePosixPath(split_query(location)[0]).name
 
 
 def _unpacked(name: str) -> str:

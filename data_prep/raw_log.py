@@ -12,27 +12,19 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import PurePosixPath
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar
 
 import xxhash
 
 from data_prep import storage
-from data_prep.log_files import PACKED_ENDINGS, TAR_ENDINGS, LogFile
+from data_prep.log_files import LogFile
 from data_prep.log_format import LogFormat
 from data_prep.rows import MAX_LINE_BYTES, ONLY_FILE, Chunk, FileOfLog
+from data_prep.unpacking import BadZstd, unpacked
 
 Result = TypeVar("Result")
 
 _READ_BYTES = 1 << 20
-# What a packed file starts with, and the ending by which it would be unpacked.
-MAGIC = {
-    b"\x1f\x8b": ".gz",
-    b"\x28\xb5\x2f\xfd": ".zst",
-    b"PK\x03\x04": None,
-    b"BZh9": None,
-    b"\xfd7zXZ\x00": None,
-}
 
 
 @dataclass(frozen=True)
@@ -190,49 +182,17 @@ def open_log(file: LogFile, log_format: LogFormat) -> Iterator[LogReader]:
         except FileNotFoundError as error:
             raise ValueError(changed_while_read(file.location)) from error
         buffered = io.BufferedReader(stored, _READ_BYTES)
-        if file.state.size == 0 and _name(file.location).endswith((*PACKED_ENDINGS, *TAR_ENDINGS)):
-            raise ValueError(
-                f"{file.location} has 0 bytes, which is no packed file, not even an empty one; fetch it again"
-            )
         try:
-            with _unpacked(file.location, buffered, log_format.archive_member) as stream:
+            with unpacked(file.location, buffered, log_format.archive_member) as stream:
                 plain_location = file.location if stream is buffered else None
                 reader = LogReader(stored, stream, plain_location, _skip_header(file.location, stream, log_format))
                 yield reader
             reader.fingerprint = stored.fingerprint()
-        except (EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError, _BadZstd) as error:
+        except (EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError, BadZstd) as error:
             raise ValueError(
                 f"{file.location} is damaged or was not downloaded to its end ({error}, after {stored.bytes_read:,} "
                 "bytes); fetch it again and compare its size with the server's"
             ) from error
-
-
-@contextmanager
-def _unpacked(location: str, stored: io.BufferedReader[Any], member: str) -> Iterator[io.BufferedIOBase]:
-    """The log's text, unpacked as its file's name says."""
-    name = _name(location)
-    if name.endswith(TAR_ENDINGS):
-        with gzip.GzipFile(fileobj=stored) as unzipped, _log_in_tar(location, unzipped, wanted=member) as text:
-            yield text
-    elif name.endswith(".gz"):
-        with gzip.GzipFile(fileobj=stored) as unzipped:
-            yield unzipped
-    elif name.endswith(".zst"):
-        yield io.BufferedReader(_Zstd(stored), _READ_BYTES)
-    else:
-        _check_not_packed(location, stored.peek(8)[:8])
-        yield stored
-
-
-def _name(location: str) -> str:
-    return PurePosixPath(storage.split_query(location)[0]).name
-
-
-def _check_not_packed(location: str, start: bytes) -> None:
-    for magic, ending in MAGIC.items():
-        if start.startswith(magic):
-            what = f"rename it to end in {ending}" if ending else "pack it by gzip or zstd instead"
-            raise ValueError(f"{location} is packed, not text (it starts with {start[:4]!r}); {what}")
 
 
 def _skip_header(location: str, stream: io.BufferedIOBase, log_format: LogFormat) -> int:
@@ -256,64 +216,3 @@ def _skip_header(location: str, stream: io.BufferedIOBase, log_format: LogFormat
 
 def _shown(what: str, names: list[str]) -> str:
     return f"{what}: {', '.join(names)[:500]}; " if names else ""
-
-
-class _BadZstd(Exception):
-    """What pyarrow says of a damaged file."""
-
-
-class _Zstd(io.RawIOBase):
-    """Frames of zstd unpacked. (The zstandard package takes a file that is cut off for one that ends there.)"""
-
-    def __init__(self, stored: io.BufferedIOBase) -> None:
-        import pyarrow as pa
-
-        self._stream = pa.CompressedInputStream(pa.PythonFile(stored, "r"), "zstd")
-
-    def readable(self) -> bool:
-        """Always."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Read into `buffer`; the number of bytes, 0 at the end."""
-        try:
-            text = self._stream.read(len(buffer))
-        except OSError as error:
-            if "ZSTD" in str(error) or "compressed stream" in str(error):
-                raise _BadZstd(error) from error
-            raise
-        memoryview(buffer)[: len(text)] = text
-        return len(text)
-
-
-@contextmanager
-def _log_in_tar(location: str, unzipped: io.BufferedIOBase, wanted: str) -> Iterator[io.BufferedIOBase]:
-    """The member `wanted` of an archive, which is read in one go; on leaving, the rest is read and checked."""
-    with tarfile.open(fileobj=unzipped, mode="r|", bufsize=_READ_BYTES) as archive:
-        members = _safe_members(location, archive)
-        names = []
-        for member in members:
-            names.append(member.name)
-            if member.isfile() and PurePosixPath(member.name).name == wanted:
-                stream = archive.extractfile(member)
-                assert stream is not None
-                yield cast(io.BufferedIOBase, stream)
-                break
-        else:
-            raise ValueError(
-                f"{location} holds no {wanted} (prepare.data.archive_member); it holds: {', '.join(names) or 'nothing'}"
-            )
-        for _ in members:
-            pass
-    while unzipped.read(_READ_BYTES):  # up to gzip's own check sum at the end
-        pass
-
-
-def _safe_members(location: str, archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """The archive's members. Nothing is unpacked, but an archive that tries to write elsewhere is not Criteo's."""
-    for member in archive:
-        target = PurePosixPath(member.name)
-        if target.is_absolute() or ".." in target.parts or not (member.isfile() or member.isdir()):
-            kind = "a link" if member.islnk() or member.issym() else "a path that leaves the folder"
-            raise ValueError(f"{location} is not trusted: its member {member.name!r} is {kind}; get the archive again")
-        yield member

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -70,6 +70,11 @@ def split_query(location: str) -> tuple[str, str]:
         return location, ""
     address, question_mark, query = location.partition("?")
     return address, question_mark + query
+
+
+def file_name(location: str) -> str:
+    """The last part of a path or URI."""
+    return PurePosixPath(split_query(location)[0]).name
 
 
 @contextmanager

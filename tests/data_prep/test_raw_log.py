@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from data_prep.log_files import find_log
 from data_prep.log_format import LogFormat
 from data_prep.parse import parse_chunk
-from data_prep.raw_log import MAGIC
 from data_prep.raw_log import open_log as open_file
 from data_prep.rows import MAX_LINE_BYTES
+from data_prep.unpacking import MAGIC
 
 TEXT = b"".join(b"line %d\n" % i for i in range(1000))
 
