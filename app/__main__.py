@@ -29,7 +29,8 @@ from app.report import REPORT_FILE, write_report
 from app.run_folder import RunFolder, best_of_run, open_run
 from app.schedules import ConstantSchedule
 from app.selection import check_evaluation
-from app.sharding.check_run import check_run
+from app.sharding.check_run import check_run, read_strategies, strategy_record
+from app.sharding.strategy_file import STRATEGY_FILE, write_strategy
 from app.sharding.tower_plan import describe_plan
 from app.stopping import Stopped, StopRequest
 from app.tables import pick_backend
@@ -121,6 +122,7 @@ def _train(arguments: argparse.Namespace) -> int:
             "wide_optimizer.schedule and deep_optimizer.schedule must be constant, without a warm-up, where servers "
             "own the rows: they are told of gradients alone"
         )
+    config = read_strategies(config, schema)
     plan = check_run(config, schema, arguments.ranks)
     # All that can fail for a wrong setting comes before the run folder: an older run is not put aside for nothing.
     device.prepare_environment(config.device)
@@ -170,6 +172,8 @@ def _run_in_folder(
         log.info("the tower runs on %s, the tables are %s, %d host threads", target, backend, config.device.num_threads)
         if group.size > 1:
             log.info("rank %d of %d: a batch of %d rows is dealt out", group.rank, group.size, config.train.batch_size)
+        if config.parallel.is_sharded:
+            write_strategy(run.path / STRATEGY_FILE, strategy_record(config, schema, group.size))
         try:
             with group:
                 return _train_to_the_end(config, backend, dataset, schema, run, stop, group)

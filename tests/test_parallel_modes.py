@@ -7,6 +7,7 @@ import pytest
 
 from app.checkpoint_reading import open_state
 from app.retention import whole_checkpoints
+from app.sharding.strategy_file import StrategyRecord, read_strategy, write_strategy
 from tests.test_ranks import SETTINGS, losses, same_numbers
 
 MODES = {
@@ -74,6 +75,17 @@ def test_a_run_goes_on_under_another_split(train, one_rank, tmp_path):
     assert "continue run in" in errors
     same_numbers(tmp_path, one_rank)
     np.testing.assert_array_equal(losses(tmp_path, 1), losses(tmp_path, 0))
+    record = read_strategy(tmp_path / "device_1" / "strategy.json")
+    assert (record.num_ranks, record.tensor_parallel) == (2, 2)
+    assert record.strategies["matrix_1"] == "((1, 2), (2, 1))"
+
+
+def test_a_strategy_file_of_another_model_is_refused(train, tmp_path):
+    path = tmp_path / "strategy.json"
+    write_strategy(path, StrategyRecord(2, 2, {}, False, {"matrix_0": (3, 4)}))
+    status, errors = train(tmp_path, 2, f"parallel.strategy_file={path}")
+    assert status == 2
+    assert "is of another model: bias_0 is missing there" in errors
 
 
 @pytest.mark.parametrize(
@@ -90,7 +102,7 @@ def test_a_run_goes_on_under_another_split(train, one_rank, tmp_path):
             ["parallel.tensor_parallel=2", 'parallel.strategies={matrix_7: "((2, 1), (1, 1))"}'],
             "no layer 'matrix_7'",
         ),
-        (2, ["parallel.optimizer_shards=true", "model.dropout=0.1"], "model.dropout=0.1 is not there for a tower"),
+        (2, ["parallel.optimizer_shards=true", "model.dropout=0.1"], "model.dropout=0.1 does not go with a tower"),
         (1, ["parallel.optimizer_shards=true"], "there is one; raise RANK_SIZE"),
     ],
 )

@@ -2,28 +2,63 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+
 from app.config import Config
 from app.process_group import largest_share
-from app.sharding.options import check_parallel
-from app.sharding.tower_plan import TowerPlan, layer_names, plan_run, tower_shapes
+from app.sharding.options import check_ranks
+from app.sharding.strategy_file import StrategyRecord, check_same_model, read_strategy
+from app.sharding.tower_plan import Shapes, TowerPlan, plan_run, tower_shapes
 from data_prep.schema import Schema
+
+NOT_SPLIT = ("model.dropout", "model.batch_norm", "loss.tower_clip_norm")
+
+
+def read_strategies(config: Config, schema: Schema) -> Config:
+    """The settings with what `parallel.strategy_file` holds in their place.
+
+    Raises FileNotFoundError, or ValueError where the file is damaged or of another model.
+    """
+    if not config.parallel.strategy_file:
+        return config
+    path = Path(config.parallel.strategy_file)
+    record = read_strategy(path)
+    check_same_model(record, run_shapes(config, schema), path)
+    parallel = dataclasses.replace(
+        config.parallel,
+        strategy_file="",
+        tensor_parallel=record.tensor_parallel,
+        strategies=dict(record.strategies),
+    )
+    return dataclasses.replace(config, parallel=parallel)
 
 
 def check_run(config: Config, schema: Schema, num_ranks: int) -> TowerPlan | None:
     """Who holds what, where the tower is split. Raises ValueError where settings, ranks and shapes do not fit."""
-    options, model = config.parallel, config.model
-    check_parallel(options, layer_names(model.hidden_widths), num_ranks, config.device.target)
-    if not options.is_sharded:
+    check_ranks(config.parallel, num_ranks)
+    if not config.parallel.is_sharded:
         return None
-    unsupported = {
-        "model.dropout": model.dropout,
-        "loss.tower_clip_norm": config.loss.tower_clip_norm,
-    }
-    for name, value in unsupported.items():
+    for name in NOT_SPLIT:
+        section, key = name.split(".")
+        value = getattr(getattr(config, section), key, 0)
         if value:
-            raise ValueError(f"{name}={value:g} is not there for a tower that is split over ranks (section parallel)")
-    if num_ranks == 1:
-        raise ValueError("the section parallel splits the tower over ranks, and there is one; raise RANK_SIZE")
-    shapes = tower_shapes(schema.num_categorical, schema.num_numeric, model.embedding_dim, model.hidden_widths)
+            raise ValueError(
+                f"{name}={value} does not go with a tower that is split over ranks (section parallel); leave one out"
+            )
     rows = largest_share(config.train.batch_size, num_ranks) * num_ranks  # short slices are filled up
-    return plan_run(shapes, options, rows, num_ranks)
+    return plan_run(run_shapes(config, schema), config.parallel, rows, num_ranks)
+
+
+def strategy_record(config: Config, schema: Schema, num_ranks: int) -> StrategyRecord:
+    """What strategy.json says of a run."""
+    options = config.parallel
+    return StrategyRecord(
+        num_ranks, options.tensor_parallel, options.strategies, options.optimizer_shards, run_shapes(config, schema)
+    )
+
+
+def run_shapes(config: Config, schema: Schema) -> Shapes:
+    """The shapes of the whole tower's parameters."""
+    model = config.model
+    return tower_shapes(schema.num_categorical, schema.num_numeric, model.embedding_dim, model.hidden_widths)

@@ -1,6 +1,6 @@
 """`strategy.json`: how a run's tower was spread over its ranks, and how big its parameters are as a whole.
 
-Beside a run's checkpoints; whoever reads sliced parameters joins them by it.
+It lies in the run's folder, and another run of the same model may take the strategies from it.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ class StrategyRecord:
     shapes: Mapping[str, tuple[int, ...]]
 
 
-def write_strategy(folder: Path, record: StrategyRecord) -> None:
+def write_strategy(path: Path, record: StrategyRecord) -> None:
     """Write the file, whole or not at all."""
-    path = folder / STRATEGY_FILE
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps({"format_version": FORMAT_VERSION, **asdict(record)}, indent=1) + "\n")
     partial.replace(path)
 
 
-def read_strategy(folder: Path) -> StrategyRecord:
+def read_strategy(path: Path) -> StrategyRecord:
     """Raises FileNotFoundError, or ValueError where it is of another version or damaged."""
-    path = folder / STRATEGY_FILE
     if not path.is_file():
-        raise FileNotFoundError(f"no {STRATEGY_FILE} in {folder}: it is written by a run with sections of the tower")
+        raise FileNotFoundError(
+            f"no strategy file {path}; a run whose tower is split has one, device_0/{STRATEGY_FILE}"
+        )
     try:
         content: dict[str, Any] = json.loads(path.read_text())
         version = content.pop("format_version")
@@ -56,8 +56,7 @@ def check_same_model(record: StrategyRecord, shapes: Mapping[str, tuple[int, ...
         found, expected = record.shapes.get(name), shapes.get(name)
         if found != expected:
             raise ValueError(
-                f"{where / STRATEGY_FILE} is of another model: {name} is {_shape(found)} there and "
-                f"{_shape(expected)} here"
+                f"{where} is of another model: {name} is {_shape(found)} there and {_shape(expected)} here"
             )
 
 
