@@ -22,11 +22,13 @@ from app.dataset import check_files
 from app.evaluate import evaluate_checkpoint, saved_config
 from app.evaluation_file import content_of, write_evaluation
 from app.evaluation_text import describe, one_line
+from app.follow import new_checkpoints
 from app.launch import launch
 from app.parameter_server import serve
 from app.process_group import ProcessGroup, SingleProcess, started_by_mpi
 from app.report import REPORT_FILE, write_report
-from app.run_folder import RunFolder, best_of_run, open_run
+from app.run_folder import RunFolder, best_of_run, open_run, run_checkpoints
+from app.run_plan import read_state
 from app.schedules import ConstantSchedule
 from app.selection import check_evaluation
 from app.sharding.check_run import check_run, read_strategies, strategy_record
@@ -85,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--checkpoint", type=Path, metavar="DIR", help="one checkpoint (the run's best, else newest)")
     evaluate.add_argument("--dataset", type=Path, metavar="DIR", help="prepared folder (the one it was trained on)")
     evaluate.add_argument("--split", default="test", help="train, valid or test (test)")
+    evaluate.add_argument("--follow", type=Path, metavar="RUN", help="judge each checkpoint of RUN as it comes")
     evaluate.add_argument("settings", nargs="*", metavar="eval.key=value", help="such as eval.group_field=C3")
     evaluate.set_defaults(command=_evaluate)
     report = commands.add_parser("report", help="draw one run, or several over one another, as a page")
@@ -269,12 +272,27 @@ def _print_placement(config: Config, target: str, backend: str) -> None:
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:
-    path = arguments.checkpoint or best_of_run(arguments.run)
+    if arguments.follow is not None:
+        arguments.run = arguments.follow
+        for path in new_checkpoints(
+            run_checkpoints(arguments.run), lambda: read_state(arguments.run)["status"] == "running"
+        ):
+            try:
+                _evaluate_one(arguments, path, "CPU")
+            except (OSError, ValueError) as error:
+                if path.exists():
+                    raise
+                log.warning("warning: %s was removed before it was judged: %s", path, error)
+    else:
+        _evaluate_one(arguments, arguments.checkpoint or best_of_run(arguments.run), "auto")
+
+
+def _evaluate_one(arguments: argparse.Namespace, path: Path, target: device.Target) -> None:
     foreign = [word for word in arguments.settings if not word.startswith("eval.")]
     if foreign:
         raise ValueError(f"argument {foreign[0]!r}: only eval.* can be changed here; the rest is the checkpoint's")
     config = settings.override(saved_config(path), arguments.settings)
-    options = replace(config.device, target="auto")  # threads and precision as in training
+    options = replace(config.device, target=target)  # threads and precision as in training
     device.prepare_environment(options)
     device.select_device(options)
     judged = evaluate_checkpoint(path, arguments.split, arguments.dataset, config)
