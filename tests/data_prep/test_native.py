@@ -197,7 +197,8 @@ def test_strings_are_counted_alike(some, key_mask):
 def test_strings_are_found_alike(known, asked, num_oov):
     texts = Texts.of([b"", *sorted(known)])
     numbers = np.array([MISSING, *range(1, len(texts))])
-    field = FieldVocabulary("C", (3, 3 + num_oov), 2**33, numbers, np.ones_like(numbers), texts)
+    ids = ((2**33, 2**33 + len(texts)),)
+    field = FieldVocabulary("C", (3, 3 + num_oov), ids, numbers, np.ones_like(numbers), texts)
     with tempfile.TemporaryDirectory() as folder:
         looked_up = text_lookup.write_text_lookup(Path(folder) / "lookup.bin", field).open()
         cells = Texts.of([*(cell for cell, _ in asked), *known])
