@@ -8,6 +8,7 @@ import pytest
 
 from app import checkpoint
 from app.__main__ import main
+from app.manifest import read_manifest
 from app.retention import whole_checkpoints
 
 
@@ -289,3 +290,38 @@ def test_a_wrong_metric_is_refused_before_there_is_a_run(command, tmp_path):
     assert status == 2
     assert "did you mean 'auc'?" in log
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--ranks", "2", "model.batch_norm=true"), "model.batch_norm=true is for one rank"),
+        (("--servers", "1", "deep_optimizer.schedule.name=step"), "must be constant, without a warm-up, where servers"),
+        (("tables.backend=stock", "wide_optimizer.schedule.warmup_steps=5"), "MindSpore's FTRL operator is fixed"),
+        (("tables.backend=stock", "deep_optimizer.name=adam"), "deep_optimizer.name=adam is for tables.backend=native"),
+        (("deep_optimizer.schedule.name=cosin",), "did you mean 'cosine'"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_before_there_is_a_run(command, tmp_path, words, message):
+    status, log = command("train", *words)
+    assert status == 2
+    assert message in log
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("backend", ["native", "reference"])
+def test_a_plateau_resumes_to_the_same_bits(command, tmp_path, backend):
+    """Adam on the whole table asks for the learning rates of missed steps, also of those before the resume."""
+    learning = ("deep_optimizer.name=adam", "deep_optimizer.learning_rate=1e-2", "model.dropout=0.1")
+    falling = (
+        f"{group}_optimizer.schedule={{name: plateau, min_improvement: 0.05, patience: 2}}"
+        for group in ("wide", "deep", "tower")
+    )
+    words = (f"tables.backend={backend}", "checkpoint.background=false", "eval.every_steps=2", *learning, *falling)
+    assert command("train", *words, "train.epochs=3")[0] == 0
+    whole = (tmp_path / "device_0/loss.log").read_text()
+    drops = read_manifest(whole_checkpoints(tmp_path / "device_0/checkpoints")[-1]).schedules
+    assert drops["deep"]["drops"]
+    assert command("train", *words, "train.epochs=2", "train.resume=never")[0] == 0
+    assert "going on from" in command("train", *words, "train.epochs=3")[1]
+    assert (tmp_path / "device_0/loss.log").read_text() == whole
