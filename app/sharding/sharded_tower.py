@@ -16,6 +16,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
+from app.batch_norm import BatchNorm
 from app.dense_layer import ACTIVATIONS
 from app.sharding import strategy
 from app.sharding.collectives import Communicator, Redistribute, SumInTurn, SumOver, split
@@ -55,8 +56,17 @@ class ShardedTower(nn.Cell):
         )
         self.leave = Redistribute(world, layouts[-1], slices, (plan.batch_size, 1))
 
-    def construct(self, deep_rows: Tensor, numeric: Tensor, noise: Tensor | None = None) -> Tensor:
-        """`deep_rows` [n, C * D], `numeric` [n, N], of this rank's slice -> its logits [n]; there is no dropout."""
+    def construct(
+        self,
+        deep_rows: Tensor,
+        numeric: Tensor,
+        noise: Tensor | None = None,
+        example_weights: Tensor | None = None,
+    ) -> Tensor:
+        """`deep_rows` [n, C * D], `numeric` [n, N], of this rank's slice -> its logits [n].
+
+        `noise` and `example_weights` are for what a split tower does not have, dropout and batch normalization.
+        """
         hidden = deep_rows
         if self.num_numeric:
             numeric = self.scatter_numeric(numeric)
@@ -68,6 +78,10 @@ class ShardedTower(nn.Cell):
             if i < self.num_layers - 1:
                 hidden = self.activation(hidden + self.biases[i])
         return self.leave(hidden).reshape(-1)
+
+    def norms(self) -> list[BatchNorm]:
+        """There is no normalization."""
+        return []
 
     def numeric_rows_squared_norm(self) -> Tensor:
         """Σ‖E_f‖², of which each of all ranks adds its share to the loss.
