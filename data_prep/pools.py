@@ -140,13 +140,22 @@ def _end_with_parent() -> None:
 @contextmanager
 def _dask(choice: ExecutorChoice, num_workers: int) -> Iterator[_Cluster]:
     distributed = _import("distributed", "dask")
-    logging.getLogger("distributed").setLevel(logging.ERROR)  # what matters reaches us as an exception
+    for name in ("distributed", "tornado"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters reaches us as an exception
     with ExitStack() as stack:
         if choice.scheduler is None:
             # What a worker may take is `memory_limit`'s business, not Dask's.
-            cluster = distributed.LocalCluster(
-                n_workers=num_workers, threads_per_worker=1, memory_limit=0, dashboard_address=None
-            )
+            try:
+                cluster = distributed.LocalCluster(
+                    n_workers=num_workers,
+                    threads_per_worker=1,
+                    memory_limit=0,
+                    dashboard_address=None,
+                    silence_logs=logging.CRITICAL,
+                )
+            except RuntimeError as error:
+                check_stop()  # a signal may have ended its workers
+                raise OSError(f"no Dask cluster can be started on this machine: {error}") from error
             stack.enter_context(cluster)
         try:
             client = stack.enter_context(distributed.Client(choice.scheduler or cluster, timeout=_ANSWER_SECONDS))

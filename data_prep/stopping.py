@@ -8,6 +8,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -55,6 +56,7 @@ def children_without_interrupt() -> Iterator[None]:
 
     Ctrl-C goes to all processes of a terminal, and a worker that is still starting would print a traceback.
     """
+    resource_tracker.ensure_running()  # of multiprocessing: starting it would let the signal through again
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
