@@ -52,7 +52,7 @@ def warm_start(parts: Parts, config: Config, schema: Schema, dataset: Path) -> N
 def _take_dense(parts: Parts, source: Source, schema: Schema, with_optimizer: bool) -> None:
     if not source.unchanged_numeric:
         log.warning("warning: %s saw numeric fields scaled otherwise than they are here", source.where)
-    expected = list(parts.model.named_parameters())
+    expected = [*parts.model.named_parameters(), *parts.model.named_statistics()]
     memory = parts.optimizers.named_state() if with_optimizer else {}
     memory = {name: state for name, state in memory.items() if not name.endswith(STEP_COUNTS)}
     dense = source.state.dense

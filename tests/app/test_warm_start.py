@@ -101,6 +101,21 @@ def test_one_of_the_two(start, trained, make_parts, tiny_schema, tiny_dataset, t
     assert not any(array.any() for name, array in found.dense.items() if "first_moment" in name)
 
 
+def test_the_statistics_of_batch_normalization_come_along(
+    make_parts, start, tiny_config, tiny_schema, tiny_dataset, random_batch, tmp_path
+):
+    words = ("model.batch_norm=true",)
+    parts = make_parts("reference", tiny_schema, *words)
+    batch = random_batch(tiny_schema, 400, np.random.default_rng(1))
+    parts.step(batch, parts.step.prepare(batch))
+    config = tiny_config("tables.backend=reference", *words)
+    manifest = Manifest(1, 1, 1, settings.as_dict(config), str(tiny_dataset), data_identity(tiny_schema), {})
+    path = checkpoint.save(tmp_path, parts.state(), manifest)
+    found = start(tiny_schema, tiny_dataset, path, *words)
+    for name, parameter in parts.model.named_statistics().items():
+        np.testing.assert_array_equal(found.model.named_statistics()[name].asnumpy(), parameter.asnumpy())
+
+
 def test_another_vocabulary(start, trained, tiny_dataset, tiny_schema, other_dataset, caplog):
     path, state = trained
     other = read_schema(other_dataset)
