@@ -22,6 +22,7 @@ from app.tables.optimizer_options import (
     TowerOptimizer,
     WideOptimizer,
 )
+from app.watchdog import ClusterOptions
 from data_prep.options import PrepareOptions
 
 LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
@@ -132,4 +133,5 @@ class Config:
     train: TrainOptions = field(default_factory=TrainOptions)
     eval: EvalOptions = field(default_factory=EvalOptions)
     checkpoint: CheckpointOptions = field(default_factory=CheckpointOptions)
+    cluster: ClusterOptions = field(default_factory=ClusterOptions)
     parallel: ParallelOptions = field(default_factory=ParallelOptions)

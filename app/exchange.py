@@ -18,6 +18,7 @@ import numpy as np
 from mpi4py import MPI
 
 from app.tables.native import HugeBuffer
+from app.watchdog import waiting
 
 ID_BYTES, FLOAT_BYTES = 8, 4
 SHORTEST_SLEEP, LONGEST_SLEEP = 2e-5, 3e-4  # seconds
@@ -50,10 +51,11 @@ def start(communicator: MPI.Comm, operation: Operation, counts: np.ndarray | Non
     if counts is not None:
         sent[: len(counts), 1] = counts
     request = communicator.Ialltoall(sent, received)  # a blocking one on another rank would not match it
-    if operation == Operation.NONE:
-        _wait_asleep(request)
-    else:
-        request.Wait()
+    with waiting():
+        if operation == Operation.NONE:
+            _wait_asleep(request)
+        else:
+            request.Wait()
     agreed = Operation(int(received[:, 0].max()))
     return Header(agreed, received[:, 1].astype(np.int64), float(received[:, 2].max()))
 
@@ -144,9 +146,10 @@ class Exchange:
     def _all_to_all(
         self, sent: np.ndarray, to: Layout, received: np.ndarray, back: Layout, datatype: MPI.Datatype
     ) -> None:
-        self._communicator.Alltoallv(
-            [sent, to.counts, to.starts, datatype], [received, back.counts, back.starts, datatype]
-        )
+        with waiting():
+            self._communicator.Alltoallv(
+                [sent, to.counts, to.starts, datatype], [received, back.counts, back.starts, datatype]
+            )
 
     def _count(self, what: str, to: Layout, element_bytes: int) -> None:
         remote = to.total - int(to.counts[self.rank])

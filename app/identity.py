@@ -12,7 +12,7 @@ from data_prep import settings
 from data_prep.schema import VOCABULARY_FILE, Schema
 
 # What may differ between a run and its continuation: none of it changes a step that was taken.
-FREE_SECTIONS = ("prepare", "eval", "checkpoint", "parallel")
+FREE_SECTIONS = ("prepare", "eval", "checkpoint", "cluster", "parallel")
 FREE_DEVICE_KEYS = ("target", "threads")
 FREE_TRAIN_KEYS = ("epochs", "log_every_steps", "resume", "profile", "time_limit", "init_dataset")
 # Where a learning rate waits for evaluations, when and by what they are made does change the steps after them.

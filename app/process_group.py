@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
+from app.watchdog import waiting
+
 if TYPE_CHECKING:
     from mpi4py import MPI
 
@@ -139,7 +141,8 @@ class MpiGroup:
     def agree(self, code: int) -> int:
         """See `ProcessGroup.agree`."""
         largest = np.empty(1, np.int64)
-        self.communicator.Allreduce(np.array([code], np.int64), largest, self._max)
+        with waiting():
+            self.communicator.Allreduce(np.array([code], np.int64), largest, self._max)
         return int(largest[0])
 
     @property
@@ -162,14 +165,16 @@ class MpiGroup:
                 result = function()
             except (OSError, ValueError) as raised:
                 error = raised
-        result, error = self.communicator.bcast((result, error))
+        with waiting():
+            result, error = self.communicator.bcast((result, error))
         if error is not None:
             raise together(error)
         return result
 
     def gather(self, value: Any) -> list[Any]:
         """See `ProcessGroup.gather`."""
-        return list(self.communicator.allgather(value))
+        with waiting():
+            return list(self.communicator.allgather(value))
 
     def gather_rows(self, values: np.ndarray, counts: list[int]) -> np.ndarray:
         """See `ProcessGroup.gather_rows`."""
@@ -188,11 +193,13 @@ class MpiGroup:
         if self._padded.size != part * self.size:
             self._padded, self._parts, self._total = (np.zeros(part * self.size, np.float32) for _ in range(3))
         self._padded[: values.size] = values
-        self.communicator.Alltoall(self._padded, self._parts)
+        with waiting():
+            self.communicator.Alltoall(self._padded, self._parts)
         parts = self._parts.reshape(self.size, part)
         for other in range(1, self.size):
             parts[0] += parts[other]
-        self.communicator.Allgather(parts[0], self._total)
+        with waiting():
+            self.communicator.Allgather(parts[0], self._total)
         self.sum_bytes += 2 * (self.size - 1) * part * values.itemsize
         self.sum_seconds += time.perf_counter() - start
         return self._total[: values.size]

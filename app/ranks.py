@@ -30,6 +30,7 @@ from app.process_group import (
     started_by_mpi,
     together,
 )
+from app.watchdog import Watchdog
 from data_prep import settings
 from data_prep.schema import Schema
 
@@ -92,6 +93,7 @@ def join(config: Config, schema: Schema, backend: str, num_ranks: int, num_serve
     everyone = MpiGroup(world)
     check_alike(everyone, {"config": settings.as_dict(config), "data": data_identity(schema), "tables": backend})
     check_one_place(everyone, Path.cwd() / config.checkpoint.dir)
+    Watchdog(world, config.cluster.timeout_s, first=num_servers).__enter__()  # ends with the process
     return MpiGroup(world, num_servers)
 
 

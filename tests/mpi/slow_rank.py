@@ -1,0 +1,18 @@
+"""Run under mpirun -n 3: rank 1 comes late twice, and is named by one of the others."""
+
+import logging
+import time
+
+from mpi4py import MPI
+
+from app.process_group import MpiGroup
+from app.watchdog import Watchdog
+
+logging.basicConfig(format="%(message)s")
+world = MPI.COMM_WORLD
+with Watchdog(world, timeout_s=0.5):
+    group = MpiGroup(world)
+    for seconds in (4.0, 0.0, 4.0):
+        if world.rank == 1:
+            time.sleep(seconds)
+        assert group.agree(world.rank) == 2
