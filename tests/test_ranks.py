@@ -4,6 +4,7 @@ import re
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -194,3 +195,31 @@ def test_stock_tables_are_for_one_rank(run, tmp_path):
     status, errors = run(tmp_path, 2, "tables.backend=stock")
     assert status == 2
     assert "error: tables.backend=stock is for one rank, found 2" in errors
+
+
+@pytest.fixture
+def start_servers(project, tiny_dataset, command_environment, mpirun):
+    def begin(folder, servers, workers, *settings, epochs=2):
+        script = project / "scripts" / "run_parameter_server_train.sh"
+        words = ["bash", str(script), str(servers), str(workers), str(epochs), str(tiny_dataset), *SETTINGS, *settings]
+        environment = {**command_environment, "MPIRUN": mpirun}
+        return subprocess.Popen(words, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
+
+    return begin
+
+
+def test_servers_go_on_from_ranks_without_mindspore_and_end_with_a_killed_one(start_servers, run, one_rank, tmp_path):
+    """One epoch of two ranks that own rows, then a second one with servers, one of which is killed at first."""
+    assert run(tmp_path, 2, epochs=1)[0] == 0
+    process = start_servers(tmp_path, 1, 2, "train.log_every_steps=1")
+    server, *_ = wait_for_ranks(process, tmp_path, steps=6)
+    assert "mindspore" not in Path(f"/proc/{server.pid}/maps").read_text()
+    server.kill()
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 137
+    assert "error: rank 0 on" in errors
+    process = start_servers(tmp_path, 1, 2)
+    _, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    same_numbers(tmp_path, one_rank)
+    assert "the ranks that train have ended" in (tmp_path / "server_0" / "server0.log").read_text()
