@@ -32,7 +32,7 @@ class ShardedTower(nn.Cell):
         self, whole: Mapping[str, np.ndarray], plan: TowerPlan, world: Communicator, activation: str = "relu"
     ) -> None:
         super().__init__()
-        self.activation = ACTIVATIONS[activation]()
+        self.activation, self.batch_norm = ACTIVATIONS[activation](), False
         self.num_layers = len(plan.products)
         self.num_numeric = len(whole.get("numeric_rows", ()))
         self.product, self.product_each = ops.MatMul(), ops.BatchMatMul()
