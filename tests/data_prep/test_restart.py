@@ -72,7 +72,9 @@ def kill_at_random(folder, log_path, num_kills):
                 child = in_child(lambda output=output, options=options: prepare_small(log_path, output, options))
                 time.sleep(random_.uniform(0, longest / 2))
                 os.kill(child, signal.SIGKILL)
-                kills[name] += status_of(child) == -signal.SIGKILL and not (output / SCHEMA_FILE).exists()
+                status = status_of(child)
+                assert status in (0, -signal.SIGKILL)  # else it would never be done
+                kills[name] += status == -signal.SIGKILL and not (output / SCHEMA_FILE).exists()
             status_of(in_child(lambda output=output, options=options: prepare_small(log_path, output, options)))
             assert contents(output) == contents(folder / name), output
     print(*kills.values())
