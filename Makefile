@@ -73,8 +73,8 @@ preprocess: setup  ## raw log to MindRecord: INPUT=data/dac.tar.gz OUTPUT=prepar
 inspect: setup  ## check a prepared folder and show what it holds: OUTPUT=prepared
 	$(RUN_PYTHON) -m data_prep inspect "$(OUTPUT)"
 
-.PHONY: report
-report: setup  ## draw the report of a prepared folder again: OUTPUT=prepared -> prepared/report.html
+.PHONY: prepared-report
+prepared-report: setup  ## draw the report of a prepared folder again: OUTPUT=prepared -> prepared/report.html
 	$(RUN_PYTHON) -m data_prep report "$(OUTPUT)"
 
 .PHONY: train

@@ -37,3 +37,9 @@ def test_paths_may_hold_spaces(commands, target, variables):
 @pytest.mark.parametrize("target", ["train", "demo"])
 def test_the_python_that_makes_the_environment_is_not_the_one_that_trains(commands, project, target):
     assert f"PYTHON={project}/.venv/bin/python" in commands(target, "PYTHON=python3.11")
+
+
+def test_no_target_stands_twice(project):
+    """make would take the later one, and only warn."""
+    done = subprocess.run(["make", "--dry-run", "help"], cwd=project, capture_output=True, text=True, check=True)
+    assert "overriding" not in done.stderr

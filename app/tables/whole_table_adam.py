@@ -22,7 +22,7 @@ from collections.abc import Callable
 import numpy as np
 
 from app.tables.optimizer_options import AdamOptions
-from app.tables.optimizers import States, adam_step
+from app.tables.optimizers import LAST_STEP, ROWS, States, adam_step
 
 MOST_EXACT_STEPS = 1000
 SMALLEST_MOMENT = np.float32(2.0**-100)  # of a missed step; less is 0: numbers below 2⁻¹²⁶ are slow on some cores
@@ -105,3 +105,10 @@ class StepHistory:
         rate, epsilon = float(self.rates[self.step]), float(self.epsilons[self.step])
         adam_step((rows, first_moment, second_moment), total, self.options, rate, epsilon)
         last_step[...] = self.step
+
+
+def rows_caught_up(history: StepHistory, read: Callable[[str], np.ndarray]) -> np.ndarray:
+    """The rows [U, D] as they are after the newest step; `read` gives a state array as a row's last step left it."""
+    rows, first, second, last_step = (read(name).copy() for name in (ROWS, "first_moment", "second_moment", LAST_STEP))
+    history.catch_up((rows, first, second, last_step))
+    return rows

@@ -1,6 +1,7 @@
 """`python -m app checkpoint`, on checkpoints that were made by hand."""
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -165,6 +166,21 @@ def test_exported_rows_have_the_vocabulary_s_names_and_the_checkpoint_s_bits(tra
     }
     assert all(value is None for row, (_, value) in found.items() if row not in names)
     assert found[min(found)][0] == "C1"  # the first out-of-vocabulary id
+
+
+def test_rows_of_adam_on_the_table_are_exported_as_they_are_after_the_newest_step(tmp_path, tiny_schema, tiny_dataset):
+    first = tiny_schema.categorical[0].oov_ids[0]
+    row_ids = np.arange(first, first + 4)
+    zeros = np.zeros((4, WIDTHS[DEEP]), np.float32)
+    arrays = {"rows": zeros + 1, "first_moment": zeros, "second_moment": zeros, "last_step": zeros[:, :1].astype("i4")}
+    state = make_state(row_ids)
+    state.tables[DEEP] = TableState(row_ids, arrays)
+    config = {"deep_optimizer": {"name": "adam", "learning_rate": 0.5}, "loss": {"l2_coef": 0.1}}
+    manifest = replace(make_manifest(1, tiny_schema, tiny_dataset), config=config)
+    path = checkpoint.save(tmp_path, state, manifest)
+    assert main(["checkpoint", "export-rows", str(path), str(tmp_path / "rows.parquet")]) == 0
+    vectors = pq.read_table(tmp_path / "rows.parquet")["vector"].combine_chunks().flatten().to_numpy()
+    np.testing.assert_allclose(vectors, 0.5, rtol=1e-5)  # Adam's first step is one learning rate
 
 
 def test_rows_are_not_exported_through_another_vocabulary(trained, tmp_path, tiny_schema, tiny_dataset, caplog):

@@ -10,7 +10,7 @@ from app.tables.interface import DEEP, RowGradients
 from app.tables.native import NativeTables
 from app.tables.optimizer_options import AdamOptions
 from app.tables.reference import ReferenceTables
-from app.tables.whole_table_adam import MOST_EXACT_STEPS
+from app.tables.whole_table_adam import MOST_EXACT_STEPS, StepHistory, rows_caught_up
 
 ROWS, WIDTH, STEPS = 40, 4, int(os.environ.get("ADAM_STEPS", "300"))
 OPTIONS = AdamOptions(learning_rate=1e-3)
@@ -183,3 +183,14 @@ def test_a_state_resumes_to_the_same_bits_with_its_rates(make_adam, assert_same_
     for tables in (trained, resumed):
         train(tables, 40, seed=1)
     assert_same_state(resumed, trained)
+
+
+def test_saved_rows_can_be_brought_to_the_newest_step(make_adam):
+    """A checkpoint has rows as their last step left them; an export is to have them as a lookup has."""
+    tables = make_adam()
+    train(tables, 30)
+    saved = tables.state()[DEEP]
+    history = StepHistory.of_steps(OPTIONS, L2, learning_rate, 30)
+    rows = rows_caught_up(history, lambda name: saved.arrays[name])
+    np.testing.assert_array_equal(rows, all_rows(tables)[saved.row_ids])
+    assert (rows != saved.arrays["rows"]).any()
