@@ -41,7 +41,7 @@ from benchmarks.rolling_cuts import CUTS, Cut, make_cuts
 from benchmarks.timing import machine
 
 OURS = "this project"
-REPLICATES = 2000
+REPLICATES = 500
 
 OUR_GRID = {
     f"wide rate {rate:g}, L2 {l2:g}": (f"wide_optimizer.learning_rate={rate}", f"loss.l2_coef={l2}")
