@@ -64,7 +64,7 @@ def _run(options: argparse.Namespace) -> int:
         return ranks.fail(error, 2)
     except KeyboardInterrupt:
         advice = "; the same command goes on from the last checkpoint" if options.command is _train else ""
-        return ranks.fail(KeyboardInterrupt(f"stopped{advice}"), 130)
+        return ranks.fail(KeyboardInterrupt(f"stopped by Ctrl-C{advice}"), 130)
 
 
 def _parser() -> argparse.ArgumentParser:

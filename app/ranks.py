@@ -78,7 +78,7 @@ def fail(error: BaseException, status: int) -> int:
     """Say why the process cannot go on, and give its exit status; a rank that fails alone ends the whole job here."""
     alone = started_by_mpi() and not is_together(error)
     if alone or shows_progress():
-        log.error("error: %s", error)
+        log.error("%s%s", "" if isinstance(error, KeyboardInterrupt) else "error: ", error)
     if alone:
         _end_the_job(status)
     return status

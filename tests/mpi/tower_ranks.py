@@ -32,7 +32,7 @@ class Loss(nn.Cell):
 
 
 def make_adam(parameters):
-    return nn.Adam(list(parameters.values()), learning_rate=np.float32(1e-2))
+    return nn.Adam(list(parameters.values()), learning_rate=1e-2)
 
 
 class Step(nn.Cell):
