@@ -103,6 +103,7 @@ def test_a_strategy_file_of_another_model_is_refused(train, tmp_path):
             "no layer 'matrix_7'",
         ),
         (2, ["parallel.optimizer_shards=true", "model.dropout=0.1"], "model.dropout=0.1 does not go with a tower"),
+        (2, ["parallel.optimizer_shards=true", "device.precision=bfloat16"], "device.precision=bfloat16 does not go"),
         (1, ["parallel.optimizer_shards=true"], "there is one; raise RANK_SIZE"),
     ],
 )

@@ -46,6 +46,11 @@ def check_run(config: Config, schema: Schema, num_ranks: int) -> TowerPlan | Non
             raise ValueError(
                 f"{name}={value} does not go with a tower that is split over ranks (section parallel); leave one out"
             )
+    if config.device.precision == "bfloat16":
+        raise ValueError(
+            "device.precision=bfloat16 does not go with a tower that is split over ranks (section parallel), whose "
+            "products are float32; leave one out"
+        )
     rows = largest_share(config.train.batch_size, num_ranks) * num_ranks  # short slices are filled up
     return plan_run(run_shapes(config, schema), config.parallel, rows, num_ranks)
 
