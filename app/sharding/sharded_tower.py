@@ -19,7 +19,7 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from app.batch_norm import BatchNorm
 from app.dense_layer import ACTIVATIONS
 from app.sharding import strategy
-from app.sharding.collectives import Communicator, Redistribute, SumInTurn, SumOver, split
+from app.sharding.collectives import Communicator, Redistribute, split
 from app.sharding.layout import Layout
 from app.sharding.sharded_matmul import ShardedMatMul
 from app.sharding.tower_plan import TowerPlan
@@ -108,11 +108,6 @@ def gradient_groups(plan: TowerPlan, names: Sequence[str], world: Communicator) 
         name: split(world, parameter.layout.mesh.group(world.Get_rank(), parameter.gradient_axes))
         for name, parameter in parameters.items()
     }
-
-
-def gradient_sums(plan: TowerPlan, names: Sequence[str], world: Communicator) -> SumInTurn:
-    """What sums the gradients of the parameters `names` over the ranks that each know a part of them."""
-    return SumInTurn([SumOver(group) for group in gradient_groups(plan, names, world).values()])
 
 
 def _block(whole: np.ndarray, plan: TowerPlan, name: str, world: Communicator) -> np.ndarray:

@@ -12,8 +12,9 @@ import numpy as np
 from mindspore import ParameterTuple, Tensor, nn, ops
 from mpi4py import MPI
 
+from app.sharding.collectives import SumInTurn, SumOver
 from app.sharding.optimizer_shards import OptimizerShards
-from app.sharding.sharded_tower import ShardedTower, gradient_groups, gradient_sums
+from app.sharding.sharded_tower import ShardedTower, gradient_groups
 from app.sharding.strategy import parse_all
 from app.sharding.tower_plan import layer_names, plan_tower
 
@@ -95,7 +96,7 @@ def main() -> None:
             shards = make_shards(tower, plan, world)
             step = Step(tower, shards.scattered, shards)
         else:
-            step = Step(tower, gradient_sums(plan, names, world))
+            step = Step(tower, SumInTurn([SumOver(group) for group in gradient_groups(plan, names, world).values()]))
         n = batch_size // world.size
         rows = slice(world.rank * n, (world.rank + 1) * n)
         losses, row_gradient = train(step, saved, rows)
