@@ -13,6 +13,7 @@ CRITEO_ROWS=FOLDER with train.txt, and is split by time. What was run in --work 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import shutil
@@ -101,12 +102,16 @@ def make_data(name: str, work: Path) -> Data:
     return Data(name, log)
 
 
+def recipe_file(recipe: str) -> Path:
+    """The settings of a recipe."""
+    return PROJECT / "configs" / f"{recipe}.yaml"
+
+
 def prepare(data: Data, recipe: str, work: Path) -> Path:
     """The prepared folder of a log by a recipe's own settings; made where it is not there yet."""
     output = work / f"{data.name}-{recipe}"
     if not output.is_dir():
-        config = str(PROJECT / "configs" / f"{recipe}.yaml")
-        options = ("--config", config, *data.prepare_settings)
+        options = ("--config", str(recipe_file(recipe)), *data.prepare_settings)
         run_command("data_prep", "prepare", str(data.log), str(output), *options, folder=work)
     return output
 
@@ -116,7 +121,7 @@ def train(prepared: Path, recipe: str, changes: tuple[str, ...], commands: Comma
     place = work / "run"
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
-    config = ("--config", str(PROJECT / "configs" / f"{recipe}.yaml"))
+    config = ("--config", str(recipe_file(recipe)))
     commands.run("app", "train", *config, "--dataset", str(prepared), *changes, folder=place)
     commands.run("benchmarks.score_rows", "device_0", "scores.npy", folder=place)
     logits = np.load(place / "scores.npy").astype(np.float64)
@@ -138,6 +143,12 @@ def best_possible(prepared: Path) -> Figures | None:
     return None if test.truth is None else test.judge(test.truth)
 
 
+def memory(work: Path, data: str, recipe: str, changes: tuple[str, ...]) -> Path:
+    """Where a run's figures are kept: others for another text of the recipe, or other changes to it."""
+    digest = hashlib.sha256("\0".join((recipe_file(recipe).read_text("utf-8"), *changes)).encode()).hexdigest()[:16]
+    return work / f"{data}-{recipe}-{digest}.json"
+
+
 def remembered(path: Path, make: Any) -> Any:
     """What `make` returned when `path` was not there yet."""
     if not path.is_file():
@@ -155,13 +166,13 @@ def measure(
     runs = []
     for seed in range(1, options.seeds + 1):
         of_seed = (*changes, f"train.seed={seed}")
-        memory = work / f"{data.name}, {recipe}, {', '.join(of_seed).replace('/', '|')}.json"
-        runs.append(remembered(memory, lambda: train(prepared, recipe, of_seed, commands, work)))  # noqa: B023
+        place = memory(work, data.name, recipe, of_seed)
+        runs.append(remembered(place, lambda: train(prepared, recipe, of_seed, commands, work)))  # noqa: B023
         print(line(f"{data.name} {recipe} seed {seed}, {epochs} epochs", runs[-1]["test"]), flush=True)
     beside = {"best possible": best_possible(prepared)}
     if not options.no_regression:
         beside["logistic regression"] = remembered(
-            work / f"{data.name}, {recipe}, regression.json", lambda: regression(prepared)
+            memory(work, data.name, recipe, ("regression",)), lambda: regression(prepared)
         )
     for name, figures in beside.items():
         if figures:
@@ -175,7 +186,7 @@ def measure(
 
 def own_epochs(recipe: str) -> int:
     """How many epochs the recipe itself asks for."""
-    return settings.resolve(Config, PROJECT / "configs" / f"{recipe}.yaml").train.epochs
+    return settings.resolve(Config, recipe_file(recipe)).train.epochs
 
 
 def line(name: str, figures: Figures) -> str:
