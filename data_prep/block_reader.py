@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from data_prep.schema import Schema
 
@@ -54,16 +54,20 @@ def read_blocks(folder: Path, schema: Schema, split: str, numbers: Sequence[int]
         ) from error
 
 
+def ids_of(stored: np.ndarray, n: int, dtype: DTypeLike) -> NDArray[np.signedinteger]:
+    """A sample's ids as n rows; they are bytes, in folders of format version 1 numbers."""
+    return stored.view(np.dtype(dtype).newbyteorder("<")).reshape(n, -1)
+
+
 def rows_of(values: np.ndarray, n: int) -> np.ndarray:
     """A sample's array as n rows; MindRecord gives a single number for an empty one, as of a log without numbers."""
     return values.reshape(n, -1) if values.ndim else np.empty((n, 0), values.dtype)
 
 
 def _block(schema: Schema, ids: np.ndarray, values: np.ndarray, labels: np.ndarray) -> Block:
-    """From a sample's arrays, [n · C] and [n · N] or, in the zoo's layout, both [n · (N + C)]."""
+    """From a sample's arrays: the bytes of [n · C] and [n · N] or, in the zoo's layout, both [n · (N + C)]."""
     n, num_numeric = len(labels), schema.num_numeric
-    ids = ids.reshape(n, -1)
     if schema.layout == "blocks":
-        return Block(ids, rows_of(values, n), labels)
-    values = values.reshape(n, -1)
+        return Block(ids_of(ids, n, schema.ids_dtype), rows_of(values, n), labels)
+    ids, values = ids.reshape(n, -1), values.reshape(n, -1)
     return Block(np.ascontiguousarray(ids[:, num_numeric:]), np.ascontiguousarray(values[:, :num_numeric]), labels)

@@ -22,7 +22,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
 
 def keep_freed_memory() -> None:
-    """For a worker: a chunk's arrays take the place of the last one's.
+    """For workers and the writer: a chunk's or a block's arrays take the place of the last one's.
 
     glibc would give each of these megabytes back to the system and get them again, cleared, for the next chunk:
     a sixth of the whole preparation's time.

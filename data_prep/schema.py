@@ -5,7 +5,7 @@ field, then every (field, value) of the vocabulary. Values added later come afte
 
 A MindRecord sample is a block of up to `block_rows` rows:
 
-    ids      [n * C]  int32 (int64 where V >= 2**31), the categorical fields only
+    ids      [n * C]  the bytes of int32 (int64 where V >= 2**31), little-endian, the categorical fields only
     numeric  [n * N]  float32
     label    [n]      float32
 
@@ -29,7 +29,8 @@ from typing import Any, Literal
 
 SCHEMA_FILE = "schema.json"
 VOCABULARY_FILE = "vocabulary.parquet"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_READ_VERSIONS = (1, FORMAT_VERSION)  # in 1, ids are a column of numbers
 SPLITS = ("train", "valid", "test")
 ZOO_BLOCK_ROWS = 1000
 
@@ -173,9 +174,10 @@ def read_schema(folder: Path) -> Schema:
         version = content["format_version"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error!r}); prepare the data again") from error
-    if version != FORMAT_VERSION:
+    if version not in _READ_VERSIONS:
         raise ValueError(
-            f"{path} has format version {version}, this program reads {FORMAT_VERSION}; prepare the data again"
+            f"{path} has format version {version}, this program reads "
+            f"{' and '.join(map(str, _READ_VERSIONS))}; prepare the data again"
         )
     try:
         return _from_json(content)

@@ -22,6 +22,7 @@ from data_prep.array_writer import ArrayWriter
 from data_prep.description import data_file
 from data_prep.encode import REST, EncodedRest, EncodedRows, Encoder
 from data_prep.log_reading import LogReading
+from data_prep.memory import keep_freed_memory
 from data_prep.mindrecord import MindRecordWriter, WrittenFile, file_names
 from data_prep.options import PrepareOptions
 from data_prep.output_folder import REJECTS_FILE, Workplace
@@ -183,6 +184,7 @@ def write_splits(
 
     Where it is the only reading, statistics and rejects too.
     """
+    keep_freed_memory()
     outputs = {split: SplitOutput(split, options, workplace, blocks_folder, file_rows) for split in schema.SPLITS}
     numbers = itertools.count()
     rejects_path: Path = workplace.folder / REJECTS_FILE

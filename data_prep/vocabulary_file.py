@@ -38,7 +38,7 @@ class VocabularyWriter:
     def __init__(self, path: Path, columns: Sequence[CategoricalColumn]) -> None:
         self._names = [column.name for column in columns]
         self._are_buckets = {column.name: column.kind == "bucket" for column in columns}
-        self._dictionary = pa.array(self._names)
+        self._dictionary = to_arrow(Texts.of([name.encode() for name in self._names])).cast(pa.string())
         self._writer = pq.ParquetWriter(path, _PARQUET_SCHEMA)
 
     def add(self, field: FieldVocabulary) -> None:
@@ -49,10 +49,10 @@ class VocabularyWriter:
             values = field.values[rows]
             place = np.full(len(values), self._names.index(field.name), np.int32)
             columns = [
-                pa.DictionaryArray.from_arrays(place, self._dictionary),
+                pa.DictionaryArray.from_arrays(_numbers(place, pa.int32()), self._dictionary),
                 self._texts(field, rows),
-                field.counts[rows],
-                ids[rows],
+                _numbers(field.counts[rows], pa.int64()),
+                _numbers(ids[rows], pa.int64()),
             ]
             self._writer.write_table(pa.table(columns, schema=_PARQUET_SCHEMA))
 
@@ -77,9 +77,15 @@ class VocabularyWriter:
         self._writer.close()
 
 
+def _numbers(numbers: NDArray[np.signedinteger], kind: pa.DataType) -> pa.Array:
+    """As pyarrow has them, without its own look at what they are: that imports pandas, where it is installed."""
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))])
+
+
 def order_texts(counted: CountedTexts, num_missing: int, max_size: int | None = None) -> OrderedValues:
     """The same as `vocabulary.order_values` of strings: by falling count, then by their bytes."""
-    table = pa.table({"text": to_arrow(counted.texts), "count": counted.counts})
+    arrays = [to_arrow(counted.texts), _numbers(counted.counts, pa.int64())]
+    table = pa.Table.from_arrays(arrays, ["text", "count"])
     order = pc.sort_indices(table, [("count", "descending"), ("text", "ascending")]).to_numpy()[:max_size]
     counts, texts = counted.counts[order], counted.texts.take(order).compact()
     place = int(np.searchsorted(-counts, -num_missing))  # "" comes before all other strings

@@ -29,7 +29,7 @@ def write(folder, rows, chunk_rows, block_rows=10, file_rows=1000):
 def test_what_is_written_is_read_in_order(tmp_path, dtype, num_rows, chunk_rows):
     rows = random_rows(num_rows, dtype)
     files = write(tmp_path, rows, chunk_rows)
-    blocks = list(read_blocks(tmp_path, [file.name for file in files]))
+    blocks = list(read_blocks(tmp_path, [file.name for file in files], ids_dtype=dtype))
     assert [len(block.labels) for block in blocks] == [10] * (num_rows // 10) + [num_rows % 10] * (num_rows % 10 > 0)
     for name in ("ids", "numeric", "labels"):
         read = np.concatenate([getattr(block, name) for block in blocks])

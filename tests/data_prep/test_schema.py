@@ -14,7 +14,7 @@ from data_prep.schema import (
 )
 
 SCHEMA = Schema(
-    format_version=1,
+    format_version=2,
     numeric=(NumericField("I1", "I1", "max", {"max": 9.0}),),
     categorical=(CategoricalField("C1", (1, 2), ((2, 5), (7, 9))),),
     vocabulary_size=9,
@@ -69,6 +69,6 @@ def test_a_damaged_schema_is_an_error(tmp_path, damage):
         content["format_version"] = 99
     text = json.dumps(content)
     path.write_text(text[:50] if damage == "cut" else text)
-    message = "has format version 99, this program reads 1" if damage == "other version" else "is damaged"
+    message = "has format version 99, this program reads 1 and 2" if damage == "other version" else "is damaged"
     with pytest.raises(ValueError, match=message):
         read_schema(tmp_path)
