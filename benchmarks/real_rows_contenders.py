@@ -30,7 +30,6 @@ PREPARE = PrepareOptions(min_count=2)  # of 2, 5, 10 and 20 the regression's bes
 MOST_EPOCHS = 10
 BATCH_SIZE = 1000
 EMBEDDING_DIM, HIDDEN_WIDTHS = 8, (64, 32)
-TOLERANCE = 1e-4  # of the regression's solver
 
 
 class Contender(Protocol):
@@ -78,7 +77,7 @@ class Regression:
     def _scores(self, folder: Path, split: str, setting: str) -> np.ndarray:
         schema = read_schema(folder)
         train, judged = (logistic_regression.read_split(folder, schema, name) for name in ("train", split))
-        return logistic_regression.predict(train, judged, self.penalties[setting], TOLERANCE)
+        return logistic_regression.predict(train, judged, self.penalties[setting])
 
 
 @dataclass(frozen=True)

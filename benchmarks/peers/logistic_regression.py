@@ -3,7 +3,7 @@
     python -m benchmarks.peers.logistic_regression PREPARED [--split test]
 
 Features are the one-hot ids of the categorical fields and the numeric columns, scaled to the one-hot columns' size; the
-strength of the L2 penalty is the one of three with the lowest log loss on `valid`.
+strength of the L2 penalty is the one of four with the lowest log loss on `valid`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ from benchmarks.prepared_rows import read_rows
 from data_prep.schema import Schema, read_schema
 
 # Inverse penalties C; many rare values want a strong penalty.
-INVERSE_PENALTIES = (0.01, 0.03, 0.1)
+INVERSE_PENALTIES = (0.01, 0.03, 0.1, 0.3)
+# Of the mean loss's gradient. A value that one row in a thousand has moves it by a thousandth of what it is worth: at
+# 1e-3 the solver stops before most values are learned (AUC 0.748 where 1e-5 gives 0.759, on 400,000 rows).
+TOLERANCE = 1e-5
+MOST_ITERATIONS = 1000
 NUMERIC_SCALE = 0.2  # logarithms of counts reach 16; unscaled they slow the solver down tenfold
 
 
@@ -49,10 +53,14 @@ def read_split(folder: Path, schema: Schema, split: str) -> Rows:
     return sparse.hstack([sparse.csr_matrix(numeric * np.float32(NUMERIC_SCALE)), one_hot], format="csr"), labels
 
 
-def predict(train: Rows, rows: Rows, inverse_penalty: float, tolerance: float = 1e-3) -> np.ndarray:
+def make_model(inverse_penalty: float) -> LogisticRegression:
+    """A regression that is solved to its end; fitted again, it goes on from where it was."""
+    return LogisticRegression(C=inverse_penalty, max_iter=MOST_ITERATIONS, tol=TOLERANCE, warm_start=True)
+
+
+def predict(train: Rows, rows: Rows, inverse_penalty: float) -> np.ndarray:
     """Log odds [rows] by a regression fitted to `train`."""
-    model = LogisticRegression(C=inverse_penalty, max_iter=500, tol=tolerance).fit(*train)
-    odds: np.ndarray = model.decision_function(rows[0])
+    odds: np.ndarray = make_model(inverse_penalty).fit(*train).decision_function(rows[0])
     return odds
 
 
@@ -69,14 +77,15 @@ def fit_and_predict(folder: Path, split: str = "test") -> Fitted:
     """Fit on `train`, choose the penalty on `valid`, predict `split`."""
     schema = read_schema(folder)
     train, valid, test = (read_split(folder, schema, name) for name in ("train", "valid", split))
-    best: tuple[float, float, LogisticRegression] | None = None
-    for inverse_penalty in INVERSE_PENALTIES:
-        model = LogisticRegression(C=inverse_penalty, max_iter=200, tol=1e-3).fit(*train)
+    model, best = make_model(INVERSE_PENALTIES[0]), None
+    for inverse_penalty in INVERSE_PENALTIES:  # rising: each solution is a good start for the next
+        model.set_params(C=inverse_penalty).fit(*train)
         loss = log_loss(valid[1], model.predict_proba(valid[0])[:, 1])
-        if best is None or loss < best[0]:
-            best = (loss, inverse_penalty, model)
+        if best is not None and loss > best[0]:
+            break
+        best = loss, Fitted(model.predict_proba(test[0])[:, 1], test[1], inverse_penalty)
     assert best is not None
-    return Fitted(best[2].predict_proba(test[0])[:, 1], test[1], best[1])
+    return best[1]
 
 
 def fit(folder: Path, split: str = "test") -> Result:
