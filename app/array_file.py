@@ -121,21 +121,27 @@ class ArrayReader:
 
     def next_array(self, place: Place) -> np.ndarray:
         """The whole array that comes next, a copy."""
-        return np.frombuffer(bytearray(self._take(place.num_bytes)), place.dtype).reshape(place.shape)
+        array = np.empty(place.shape, place.dtype)
+        self._got(self._reader.take_into(array.reshape(-1).view(np.uint8)), place.num_bytes)
+        return array
 
-    def next_rows(self, place: Place, rows_at_once: int) -> Iterator[np.ndarray]:
-        """The array that comes next, so many rows at a time; each piece is valid until the next."""
-        row_bytes = place.num_bytes // max(place.shape[0], 1)
-        for start in range(0, place.shape[0], rows_at_once):
-            count = min(rows_at_once, place.shape[0] - start)
-            yield np.frombuffer(self._take(count * row_bytes), place.dtype).reshape(count, *place.shape[1:])
+    def next_rows(self, place: Place, most_bytes: int) -> Iterator[np.ndarray]:
+        """The array that comes next, in pieces of some rows each (as many as lie side by side in memory); a piece is
+        valid until the next."""
+        start, end = 0, place.shape[0]
+        row_bytes = place.num_bytes // max(end, 1)
+        while start < end:
+            ready = min(self._reader.available(), most_bytes) // row_bytes
+            count = min(max(ready, 1), end - start)
+            taken = self._reader.take(count * row_bytes)
+            self._got(len(taken), count * row_bytes)
+            yield np.frombuffer(taken, place.dtype).reshape(count, *place.shape[1:])
+            start += count
 
-    def _take(self, num_bytes: int) -> memoryview:
-        taken = self._reader.take(num_bytes)
-        if len(taken) < num_bytes:
+    def _got(self, num_bytes: int, expected: int) -> None:
+        if num_bytes < expected:
             raise DamagedFileError(f"{self.path} ends early")
         self._progress(num_bytes)
-        return taken
 
 
 def read_arrays_once(

@@ -20,7 +20,7 @@ from app.disk import DamagedFileError, Progress, check_size, checksum_is, ignore
 from app.manifest import Manifest, read_manifest, use_an_older
 from app.tables.interface import Places, RowArray, TablesSpec, TableState, WriteRows, check_table
 
-PIECE_BYTES = 4 << 20  # of one array, given to the tables at once
+PIECE_BYTES = 2 << 20  # of one array, given to the tables at once
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class _RowsTo:
         check_table(self.table, row_ids, row_layout(arrays), self.spec)
         for name, place in arrays.items():
             start = 0
-            for values in reader.next_rows(place, max(1, PIECE_BYTES * len(row_ids) // max(place.num_bytes, 1))):
+            for values in reader.next_rows(place, PIECE_BYTES):
                 self.write(self.table, name, row_ids[start : start + len(values)], values)
                 start += len(values)
 

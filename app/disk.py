@@ -1,25 +1,30 @@
 """Files written and read once, from begin to end, with the checksum taken on the way. Errors are OSError.
 
 Past the page cache (O_DIRECT) where the file system can: copying into fresh pages costs more than the disk, and a
-checkpoint is not read again soon. A thread moves one buffer while the caller fills, or uses, the other.
+checkpoint is not read again soon. A thread writes one buffer while the caller fills the other; several read
+while the caller uses what came before: the disk always has a next request.
 """
 
 from __future__ import annotations
 
 import errno
-import mmap
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypedDict
 
+import numpy as np
 import xxhash
+
+from app.huge_pages import huge_pages
 
 Progress = Callable[[int], object]  # is told of bytes read or written, as tqdm's `update` is
 Part = memoryview | bytes
-BUFFER_BYTES = 8 << 20
+BUFFER_BYTES = 4 << 20
+READS_AHEAD = 4
 BLOCK_BYTES = 1 << 20  # copied and hashed while it is in the core's cache
 ALIGNMENT = 4096  # of all that O_DIRECT moves: enough for any disk
 
@@ -39,7 +44,7 @@ def write_file(path: Path, parts: Iterable[Part], progress: Progress = ignore) -
     """Write a new file and sync it."""
     descriptor = _open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
-        with _buffers() as buffers, ThreadPoolExecutor(1, "disk") as thread:
+        with _buffers(2) as buffers, ThreadPoolExecutor(1, "disk") as thread:
             writer = _Writer(descriptor, buffers, thread)
             for part in parts:
                 for start in range(0, len(part), BLOCK_BYTES):
@@ -56,9 +61,9 @@ def write_file(path: Path, parts: Iterable[Part], progress: Progress = ignore) -
 class _Writer:
     """Fills one buffer while the other is on its way to the disk."""
 
-    def __init__(self, descriptor: int, buffers: list[mmap.mmap], thread: ThreadPoolExecutor) -> None:
+    def __init__(self, descriptor: int, buffers: list[np.ndarray], thread: ThreadPoolExecutor) -> None:
         self._descriptor = descriptor
-        self._views = [memoryview(buffer) for buffer in buffers]
+        self._views = [buffer.data for buffer in buffers]
         self._thread = thread
         self._on_its_way: Future[None] | None = None
         self._digest = xxhash.xxh3_64()
@@ -105,51 +110,57 @@ class DamagedFileError(ValueError):
 class FileReader:
     """Reads a file once, from begin to end; made by `read_file`."""
 
-    def __init__(self, descriptor: int, buffers: list[mmap.mmap], thread: ThreadPoolExecutor) -> None:
+    def __init__(self, descriptor: int, buffers: list[np.ndarray], threads: ThreadPoolExecutor) -> None:
         self._descriptor = descriptor
-        self._views = [memoryview(buffer) for buffer in buffers]
-        self._thread = thread
+        self._threads = threads
         self._digest = xxhash.xxh3_64()
-        self._block = memoryview(b"")  # what is left of the buffer at hand
+        self._size = os.fstat(descriptor).st_size
         self._next_start = 0
-        self._coming = self._fetch()
+        self._coming: deque[tuple[memoryview, Future[int]]] = deque()
+        self._block = memoryview(b"")  # what is left of the buffer at hand
+        *ahead, self._at_hand = (buffer.data for buffer in buffers)
+        for view in ahead:
+            self._fetch(view)
 
-    def take(self, num_bytes: int) -> memoryview:
-        """The next bytes, valid until the next call; fewer at the file's end."""
+    def available(self) -> int:
+        """How many of the next bytes lie in memory side by side; 0 at the file's end."""
         if not self._block:
             self._receive()
-        if num_bytes <= len(self._block):
-            taken, self._block = self._block[:num_bytes], self._block[num_bytes:]
-        else:
-            taken = memoryview(self._joined(num_bytes))
+        return len(self._block)
+
+    def take(self, num_bytes: int) -> memoryview:
+        """The next bytes, valid until the next call; fewer at the file's end. More than are `available` are copied."""
+        if num_bytes > self.available():
+            joined = np.empty(min(num_bytes, self._size), np.uint8)
+            return joined.data[: self.take_into(joined)]
+        taken, self._block = self._block[:num_bytes], self._block[num_bytes:]
         self._digest.update(taken)
         return taken
 
-    def _joined(self, num_bytes: int) -> bytearray:
-        joined = bytearray()
-        while len(joined) < num_bytes and self._block:
-            part = self._block[: num_bytes - len(joined)]
-            joined += part
-            self._block = self._block[len(part) :]
-            if not self._block:
-                self._receive()
-        return joined
+    def take_into(self, target: np.ndarray) -> int:
+        """Copy the next bytes into `target` [n] uint8; returns how many there were, fewer than n at the file's end."""
+        filled = 0
+        while filled < target.size and (ready := self.available()):
+            part = self.take(min(ready, target.size - filled, BLOCK_BYTES))
+            target[filled : filled + len(part)] = part
+            filled += len(part)
+        return filled
 
     def _receive(self) -> None:
-        num_bytes = self._coming.result()
-        self._block = self._views[0][:num_bytes]
-        self._views.reverse()
-        if num_bytes:
-            self._coming = self._fetch()
+        self._fetch(self._at_hand)
+        if self._coming:
+            self._at_hand, read = self._coming.popleft()
+            self._block = self._at_hand[: read.result()]
 
-    def _fetch(self) -> Future[int]:
+    def _fetch(self, view: memoryview) -> None:
         start, self._next_start = self._next_start, self._next_start + BUFFER_BYTES
-        return self._thread.submit(os.preadv, self._descriptor, [self._views[0]], start)
+        if start < self._size:
+            self._coming.append((view, self._threads.submit(_read_all, self._descriptor, view, start)))
 
     def checksum_of_all(self, progress: Progress = ignore) -> str:
         """The checksum of the whole file; reads what was not taken."""
-        while rest := self.take(BLOCK_BYTES):
-            progress(len(rest))
+        while ready := self.available():
+            progress(len(self.take(min(ready, BLOCK_BYTES))))
         return _as_text(self._digest)
 
 
@@ -158,8 +169,8 @@ def read_file(path: Path) -> Iterator[FileReader]:
     """A reader of the file at `path`."""
     descriptor = _open(path, os.O_RDONLY)
     try:
-        with _buffers() as buffers, ThreadPoolExecutor(1, "disk") as thread:
-            yield FileReader(descriptor, buffers, thread)
+        with _buffers(READS_AHEAD + 1) as buffers, ThreadPoolExecutor(READS_AHEAD, "disk") as threads:
+            yield FileReader(descriptor, buffers, threads)
     finally:
         os.close(descriptor)
 
@@ -205,19 +216,23 @@ def _write_all(descriptor: int, block: memoryview, start: int) -> None:
         block, start = block[written:], start + written
 
 
+def _read_all(descriptor: int, block: memoryview, start: int) -> int:
+    filled = 0
+    while filled < len(block) and (num_bytes := os.preadv(descriptor, [block[filled:]], start + filled)):
+        filled += num_bytes
+    return filled
+
+
 def _as_text(digest: xxhash.xxh3_64) -> str:
     return f"xxh3:{digest.hexdigest()}"
 
 
-_FREE_BUFFERS: list[list[mmap.mmap]] = []  # kept: fresh pages cost more than what is done with them
+_FREE_BUFFERS: list[np.ndarray] = []  # kept: fresh pages cost more than what is done with them
 
 
 @contextmanager
-def _buffers() -> Iterator[list[mmap.mmap]]:
-    """Two buffers that start on a page."""
-    try:
-        pair = _FREE_BUFFERS.pop()
-    except IndexError:
-        pair = [mmap.mmap(-1, BUFFER_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) for _ in range(2)]
-    yield pair
-    _FREE_BUFFERS.append(pair)
+def _buffers(count: int) -> Iterator[list[np.ndarray]]:
+    """Buffers on huge pages: a request to the disk is a list of its pages, shorter so."""
+    buffers = [_FREE_BUFFERS.pop() if _FREE_BUFFERS else huge_pages(BUFFER_BYTES) for _ in range(count)]
+    yield buffers
+    _FREE_BUFFERS.extend(buffers)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from mpi4py import MPI
 
-from app.tables.native import HugeBuffer
+from app.huge_pages import HugeBuffer
 from app.watchdog import waiting
 
 ID_BYTES, FLOAT_BYTES = 8, 4

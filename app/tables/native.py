@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import logging
 import math
-import mmap
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from app.huge_pages import HugeBuffer
 from app.tables.interface import (
     DEEP,
     UPDATE_NAMES,
@@ -57,7 +57,6 @@ from app.tables.whole_table_adam import MOST_EXACT_STEPS, StepHistory
 
 log = logging.getLogger(__name__)
 
-HUGE_PAGE = 2 << 20
 MAX_POSITIONS = 2**31 - 1  # positions of a batch are int32
 MAX_TOUCHED = 2**31 - 2  # slots are int32, and the map keeps slot + 1
 
@@ -371,29 +370,6 @@ class NativeTables:
         touched = self._library.host_tables_num_touched(self._handle)
         row_bytes = self.spec.row_bytes()
         return f"storing {num_new:,} new rows beside {touched:,} touched ones, {row_bytes:,} bytes each,"
-
-
-class HugeBuffer:
-    """Memory on huge pages that is used again: fresh pages for each batch's rows would cost more than the lookup."""
-
-    def __init__(self) -> None:
-        self._bytes = np.empty(0, np.uint8)
-
-    def array(self, shape: tuple[int, int]) -> np.ndarray:
-        """A float32 array of `shape` at the buffer's start; a larger shape than ever before takes new memory."""
-        num_bytes = shape[0] * shape[1] * 4
-        if num_bytes > self._bytes.size:
-            self._bytes = huge_pages(num_bytes)
-        return self._bytes[:num_bytes].view(np.float32).reshape(shape)
-
-
-def huge_pages(num_bytes: int) -> np.ndarray:
-    """Fresh bytes that start on a huge page."""
-    mapped = mmap.mmap(-1, num_bytes + HUGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared pages stay small
-    mapped.madvise(mmap.MADV_HUGEPAGE)
-    everything = np.frombuffer(mapped, np.uint8)
-    start = -everything.ctypes.data % HUGE_PAGE
-    return everything[start : start + num_bytes]
 
 
 def _arrays_in_one_block(*shapes: tuple[type, int]) -> list[np.ndarray]:

@@ -1,0 +1,63 @@
+"""Files that are larger than the buffers, read in takes of any size."""
+
+import numpy as np
+import pytest
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app import disk
+
+SMALL_BUFFER = 8192
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_buffers():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(disk, "BUFFER_BYTES", SMALL_BUFFER)
+        patch.setattr(disk, "BLOCK_BYTES", 3000)
+        patch.setattr(disk, "_FREE_BUFFERS", [])
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("disk")
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    size=st.integers(0, 12 * SMALL_BUFFER),
+    takes=st.lists(st.tuples(st.booleans(), st.integers(0, 3 * SMALL_BUFFER)), max_size=8),
+)
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_file_is_read_as_it_was_written(folder, direct, size, takes):
+    content, path = np.random.default_rng(size).bytes(size), folder / "file"
+    with pytest.MonkeyPatch.context() as patch:
+        if not direct:
+            patch.setattr(disk.os, "O_DIRECT", 0)
+        record = disk.write_file(path, [content[: size // 3], content[size // 3 :]])
+        assert path.read_bytes() == content
+        assert record == {"size_bytes": size, "checksum": f"xxh3:{xxhash.xxh3_64(content).hexdigest()}"}
+        start = 0
+        with disk.read_file(path) as reader:
+            for copied, num_bytes in takes:
+                expected = content[start : start + num_bytes]
+                if copied:
+                    target = np.zeros(num_bytes, np.uint8)
+                    assert reader.take_into(target) == len(expected)
+                    assert target[: len(expected)].tobytes() == expected
+                else:
+                    assert bytes(reader.take(num_bytes)) == expected
+                start += len(expected)
+            rest = []
+            assert reader.checksum_of_all(rest.append) == record["checksum"]
+        assert sum(rest) == size - start
+
+
+def test_buffers_are_used_again(folder):
+    disk.write_file(folder / "file", [b"x" * 5 * SMALL_BUFFER])
+    for _ in range(3):
+        with disk.read_file(folder / "file") as first, disk.read_file(folder / "file") as second:
+            assert first.checksum_of_all() == second.checksum_of_all()
+    assert len(disk._FREE_BUFFERS) == 2 * (disk.READS_AHEAD + 1)
