@@ -8,7 +8,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -232,6 +232,9 @@ class NativeTables:
 
     def touch(self, row_ids: np.ndarray) -> np.ndarray:
         """The slots [U] of the distinct `row_ids` [U] int64; rows that had none get one, with their initial values."""
+        return self._slots_for(row_ids, self._library.host_tables_touch)
+
+    def _slots_for(self, row_ids: np.ndarray, give_slots: Callable[..., int]) -> np.ndarray:
         slots, num_new = self._find(row_ids)
         if num_new == 0:
             return slots
@@ -240,7 +243,7 @@ class NativeTables:
         purpose = self._growth_purpose(num_new)
         if growth_bytes := self._library.host_tables_growth_bytes(self._handle, num_new):
             require_memory(growth_bytes, purpose)
-        status = self._library.host_tables_touch(self._handle, _address(row_ids), row_ids.size, _address(slots))
+        status = give_slots(self._handle, _address(row_ids), row_ids.size, _address(slots))
         if status == NO_MEMORY:
             raise MemoryError(f"{purpose} needs {growth_bytes / 2**20:,.0f} MiB more, which the system refused")
         return slots
@@ -342,6 +345,8 @@ class NativeTables:
         self._forget(step)
         try:
             yield self._write
+            if self._library.host_tables_end_writing(self._handle) == NO_MEMORY:
+                raise MemoryError("no memory to find the rows that were written in part")
         except BaseException:
             self._forget(step=0)
             raise
@@ -353,12 +358,11 @@ class NativeTables:
         self._history = self._make_history(step)
 
     def _write(self, table: str, name: str, row_ids: np.ndarray, values: np.ndarray) -> None:
-        values = np.ascontiguousarray(values)
-        if values.dtype == np.float32 and not self.all_finite(values):
-            check_finite(table, name, row_ids, values)
-        slots = self.touch(np.ascontiguousarray(row_ids))
+        values = np.require(values, requirements=["C", "A"])
+        slots = self._slots_for(np.ascontiguousarray(row_ids), self._library.host_tables_place)
         arguments = (TABLE_NUMBERS[table], list(self.spec.layout(table)).index(name), _address(slots), slots.size)
-        self._library.host_tables_write(self._handle, *arguments, _address(values))
+        if not self._library.host_tables_write(self._handle, *arguments, _address(values)):
+            check_finite(table, name, row_ids, values)
 
     def _find(self, row_ids: np.ndarray) -> tuple[np.ndarray, int]:
         """Slots of `row_ids`, -1 where a row is untouched, and how many are."""

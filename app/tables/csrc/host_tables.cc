@@ -1,8 +1,11 @@
 #include "host_tables.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <new>
+#include <numeric>
 #include <vector>
 
 #include "changed_slots.h"
@@ -55,6 +58,7 @@ struct HostTables {
   host_tables::RowMap map;
   host_tables::RowSlabs slabs;
   host_tables::ChangedSlots changed;
+  std::vector<host_tables::WrittenArrays> written;  // of each slot while rows are loaded; empty at other times
   host_tables::Snapshot snapshot;
   host_tables::UniqueScratchPool unique_scratch;
 };
@@ -73,6 +77,18 @@ HostTablesStatus status_of(UniqueStatus status) {
     default:
       return HOST_TABLES_OK;
   }
+}
+
+// Gives each of `row_ids` whose slot is -1 one, without values; false, and nothing changed, where there is no memory.
+bool place_rows(HostTables* tables, const int64_t* row_ids, int64_t count, int32_t* slots) {
+  const int64_t num_new = std::count_if(slots, slots + count, [](int32_t slot) { return slot < 0; });
+  if (!tables->slabs.reserve(tables->map.size() + num_new) || !tables->map.reserve(num_new)) return false;
+  for (int64_t i = 0; i < count; ++i) {
+    if (slots[i] >= 0) continue;
+    slots[i] = static_cast<int32_t>(tables->map.size());
+    tables->map.insert(row_ids[i], slots[i]);
+  }
+  return true;
 }
 
 }  // namespace
@@ -130,16 +146,11 @@ HostTablesStatus host_tables_touch(HostTables* tables, const int64_t* row_ids, i
     for (int64_t i = 0; i < count; ++i) {
       if (slots[i] < 0) new_rows.push_back(row_ids[i]);
     }
-    const int64_t num_new = static_cast<int64_t>(new_rows.size());
-    const int32_t first_slot = static_cast<int32_t>(tables->map.size());
-    if (!tables->slabs.reserve(first_slot + num_new) || !tables->map.reserve(num_new)) return HOST_TABLES_NO_MEMORY;
-    for (int64_t i = 0; i < count; ++i) {
-      if (slots[i] >= 0) continue;
-      slots[i] = static_cast<int32_t>(tables->map.size());
-      tables->map.insert(row_ids[i], slots[i]);
-    }
-    tables->kernels.initialize(tables->slabs.view(), tables->initial, new_rows.data(), num_new, first_slot,
-                               tables->spec.num_threads);
+    std::vector<int32_t> new_slots(new_rows.size());
+    std::iota(new_slots.begin(), new_slots.end(), static_cast<int32_t>(tables->map.size()));
+    if (!place_rows(tables, row_ids, count, slots)) return HOST_TABLES_NO_MEMORY;
+    tables->kernels.initialize(tables->slabs.view(), tables->initial, new_rows.data(), new_slots.data(),
+                               static_cast<int64_t>(new_rows.size()), nullptr, tables->spec.num_threads);
     return HOST_TABLES_OK;
   } catch (const std::bad_alloc&) {
     return HOST_TABLES_NO_MEMORY;
@@ -249,21 +260,48 @@ void host_tables_read(const HostTables* tables, HostTablesTable table, int32_t a
   }
 }
 
-void host_tables_write(HostTables* tables, HostTablesTable table, int32_t array, const int32_t* slots, int64_t count,
-                       const void* values) {
-  const char* const in = static_cast<const char*>(values);
-  const host_tables::Slots view = tables->slabs.view();
-  const std::size_t bytes = static_cast<std::size_t>(host_tables::array_width(view, table, array)) * sizeof(float);
-#pragma omp parallel for num_threads(tables->spec.num_threads) schedule(static)
-  for (int64_t i = 0; i < count; ++i) {
-    float* const state = host_tables::array_values(view, table, array, slots[i]);
-    std::memcpy(state, in + static_cast<std::size_t>(i) * bytes, bytes);
+HostTablesStatus host_tables_place(HostTables* tables, const int64_t* row_ids, int64_t count, int32_t* slots) {
+  try {
+    // The bytes first: where there is no memory for them, no row is placed.
+    tables->written.resize(static_cast<std::size_t>(tables->map.size() + count));
+    return place_rows(tables, row_ids, count, slots) ? HOST_TABLES_OK : HOST_TABLES_NO_MEMORY;
+  } catch (const std::bad_alloc&) {
+    return HOST_TABLES_NO_MEMORY;
   }
+}
+
+int32_t host_tables_write(HostTables* tables, HostTablesTable table, int32_t array, const int32_t* slots,
+                          int64_t count, const void* values) {
+  const bool is_float = table == HOST_TABLES_WIDE || array < tables->layout.deep_states ||
+                        tables->spec.deep_optimizer != HOST_TABLES_ADAM;
+  return tables->kernels.write_rows(tables->slabs.view(), table, array, is_float, slots, count,
+                                    static_cast<const float*>(values), tables->written.data(),
+                                    tables->spec.num_threads);
+}
+
+HostTablesStatus host_tables_end_writing(HostTables* tables) {
+  const unsigned all = host_tables::initial_arrays(tables->layout, tables->initial);
+  const std::size_t num_rows = static_cast<std::size_t>(tables->map.size());
+  const auto end = tables->written.begin() + static_cast<std::ptrdiff_t>(tables->map.size());
+  try {
+    if (std::any_of(tables->written.begin(), end, [all](unsigned written) { return all & ~written; })) {
+      std::vector<int64_t> row_ids(num_rows);
+      std::vector<int32_t> slots(num_rows);
+      tables->map.entries(row_ids.data(), slots.data());
+      tables->kernels.initialize(tables->slabs.view(), tables->initial, row_ids.data(), slots.data(),
+                                 tables->map.size(), tables->written.data(), tables->spec.num_threads);
+    }
+  } catch (const std::bad_alloc&) {
+    return HOST_TABLES_NO_MEMORY;
+  }
+  tables->written = {};
+  return HOST_TABLES_OK;
 }
 
 void host_tables_clear(HostTables* tables) {
   tables->map = host_tables::RowMap(tables->spec.vocabulary_size);
   tables->slabs = host_tables::RowSlabs(tables->spec.vocabulary_size, tables->layout);
   tables->changed = host_tables::ChangedSlots();
+  tables->written = {};
   tables->snapshot = host_tables::Snapshot(tables->spec.vocabulary_size, tables->layout);
 }

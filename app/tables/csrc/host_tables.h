@@ -138,13 +138,21 @@ HOST_TABLES_API void host_tables_sum_by_id(const HostTables* tables, const HostT
 HOST_TABLES_API int64_t host_tables_num_touched(const HostTables* tables);
 HOST_TABLES_API HostTablesStatus host_tables_touched(const HostTables* tables, int64_t* row_ids, int32_t* slots);
 
-// Copies one state array of the rows in `slots` [count] out of, or into, `values` [count, width], the width being 1
-// (wide) or D (deep). `array` is its place in state_arrays() of app/tables/optimizers.py, the row itself 0. The last of
+// Copies one state array of the rows in `slots` [count] to `values` [count, width], the width being 1 (wide) or D
+// (deep). `array` is its place in state_arrays() of app/tables/optimizers.py, the row itself 0. The last of
 // HOST_TABLES_ADAM, int32, and of HOST_TABLES_ROWWISE_ADAGRAD has one value a row.
 HOST_TABLES_API void host_tables_read(const HostTables* tables, HostTablesTable table, int32_t array,
                                       const int32_t* slots, int64_t count, void* values);
-HOST_TABLES_API void host_tables_write(HostTables* tables, HostTablesTable table, int32_t array,
-                                       const int32_t* slots, int64_t count, const void* values);
+
+// Writing rows into tables that were just created or cleared, array by array. host_tables_place is as host_tables_touch,
+// but gives no values; host_tables_write copies the other way than host_tables_read, into placed rows, and returns 1, or
+// 0 where a float is not finite: then the tables are to be cleared. host_tables_end_writing gives initial values to what
+// was not written of a placed row, and comes before any other use; HOST_TABLES_NO_MEMORY: the tables are to be cleared.
+HOST_TABLES_API HostTablesStatus host_tables_place(HostTables* tables, const int64_t* row_ids, int64_t count,
+                                                   int32_t* slots);
+HOST_TABLES_API int32_t host_tables_write(HostTables* tables, HostTablesTable table, int32_t array,
+                                          const int32_t* slots, int64_t count, const void* values);
+HOST_TABLES_API HostTablesStatus host_tables_end_writing(HostTables* tables);
 
 // Which rows were updated: marks `slots` [count]; gives 1 or 0 for each slot in `changed` [touched rows], and forgets.
 HOST_TABLES_API HostTablesStatus host_tables_mark_changed(HostTables* tables, const int32_t* slots, int64_t count);

@@ -32,11 +32,26 @@ static inline void initial_row(const InitialValues& initial, std::int64_t row_id
   }
 }
 
+constexpr int kRowArray = 0, kAccumulatorArray = 1;  // places among a table's arrays
+
+static inline int deep_accumulator_array(const RowLayout& layout) {
+  return layout.deep_scalars > 0 ? static_cast<int>(layout.deep_states) : kAccumulatorArray;
+}
+
+// The arrays of a slot that are not 0 at first.
+static inline WrittenArrays initial_arrays(const RowLayout& layout, const InitialValues& initial) {
+  WrittenArrays arrays = written_bit(HOST_TABLES_DEEP, kRowArray);
+  if (layout.wide_states > 1) arrays |= written_bit(HOST_TABLES_WIDE, kAccumulatorArray);
+  if (initial.deep_accumulator != 0.0f) arrays |= written_bit(HOST_TABLES_DEEP, deep_accumulator_array(layout));
+  return arrays;
+}
+
 namespace ISA {
 
-// Gives the fresh (zeroed) slots first_slot, first_slot + 1, … the initial state of `row_ids` [count].
-void initialize(const Slots& slots, const InitialValues& initial, const std::int64_t* row_ids, std::int64_t count,
-                std::int32_t first_slot, int num_threads);
+// Gives `row_slots` [count], zeroed before, the initial state of `row_ids` [count]; what was `written` stays. `written`
+// has a place for each slot, or is null where nothing was.
+void initialize(const Slots& slots, const InitialValues& initial, const std::int64_t* row_ids,
+                const std::int32_t* row_slots, std::int64_t count, const WrittenArrays* written, int num_threads);
 
 }  // namespace ISA
 }  // namespace host_tables

@@ -8,6 +8,7 @@
 #include "sum_by_id.h"
 #include "update_deep.h"
 #include "update_wide.h"
+#include "write_rows.h"
 
 #define AS_TEXT(name) #name
 #define NAME_OF(macro) AS_TEXT(macro)
@@ -15,6 +16,7 @@
 namespace host_tables::ISA {
 
 extern const Kernels kernels;
-const Kernels kernels = {NAME_OF(ISA), initialize, lookup, all_finite, update_wide, update_deep, expand, sum_by_id};
+const Kernels kernels = {NAME_OF(ISA), initialize,  write_rows, lookup,   all_finite,
+                         update_wide,  update_deep, expand,     sum_by_id};
 
 }  // namespace host_tables::ISA

@@ -20,8 +20,10 @@ struct InitialValues {
 // The documentation of each is in its own header.
 struct Kernels {
   const char* isa;
-  void (*initialize)(const Slots&, const InitialValues&, const std::int64_t* row_ids, std::int64_t count,
-                     std::int32_t first_slot, int num_threads);
+  void (*initialize)(const Slots&, const InitialValues&, const std::int64_t* row_ids, const std::int32_t* row_slots,
+                     std::int64_t count, const WrittenArrays* written, int num_threads);
+  bool (*write_rows)(const Slots&, HostTablesTable, int array, bool is_float, const std::int32_t* slots,
+                     std::int64_t count, const float* values, WrittenArrays* written, int num_threads);
   void (*lookup)(const Slots&, const InitialValues&, const HostTablesBatch&, const std::int32_t* slots,
                  const HostTablesHistory*, float* deep, float* wide, float* wide_rows, double* squared_norms,
                  int num_threads);

@@ -69,6 +69,13 @@ static inline float* array_values(const Slots& slots, HostTablesTable table, int
   return deep_state(slots, slot) + array * slots.layout.embedding_dim;
 }
 
+// Of a slot: which of its arrays were written, a bit each. A table has four at most.
+using WrittenArrays = std::uint8_t;
+
+static inline WrittenArrays written_bit(HostTablesTable table, int array) {
+  return static_cast<WrittenArrays>(1 << (4 * table + array));
+}
+
 }  // namespace host_tables
 
 #endif  // SLOTS_H_
