@@ -139,6 +139,8 @@ def _train(arguments: argparse.Namespace) -> int:
         if group.world.rank < arguments.servers:
             return serve(config, schema, backend, group, Path.cwd())
     target = device.select_device(config.device)
+    if target == "CPU" and (unused := config.parallel.unused_on_cpu()):
+        log.warning("warning: %s: for Ascend and GPU alone; it does nothing on a CPU", ", ".join(unused))
     if backend == "stock":
         _check_stock(config)
     if arguments.dry_run:

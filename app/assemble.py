@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import mindspore as ms
 import numpy as np
 from mindspore import Parameter
 
@@ -18,6 +19,7 @@ from app.dense_optimizers import DenseOptimizers
 from app.device import dense_layer, deprecations_silenced
 from app.dropout import DropoutNoise
 from app.manifest import Manifest, read_manifest
+from app.parallel import AcceleratorRun
 from app.process_group import MpiGroup, ProcessGroup, largest_share
 from app.schedules import LearningRates
 from app.sharding.dense_blocks import DenseBlocks
@@ -43,7 +45,7 @@ class Parts:
     model: WideDeep
     optimizers: DenseOptimizers
     learning_rates: LearningRates
-    blocks: DenseBlocks | None = None  # where the tower is split over ranks
+    blocks: DenseBlocks | AcceleratorRun | None = None  # where the tower is split over ranks
 
     def state(self) -> ModelState:
         """Copies of all that a checkpoint keeps."""
@@ -113,10 +115,9 @@ def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup |
     looked_up = () if folded else numeric
     spec = table_spec(config, schema, looked_up + categorical)
     model = make_model(config, schema, folded)
-    sharded = None
-    if isinstance(group, MpiGroup) and config.parallel.is_sharded:
-        sharded = ShardedRun(config, model.tower, group)
-        model = sharded.model
+    spread = spread_tower(config, model, group) if isinstance(group, MpiGroup) else None
+    if spread:
+        model = spread.model
     with deprecations_silenced():
         optimizers = DenseOptimizers(
             model,
@@ -124,7 +125,7 @@ def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup |
             config.tower_optimizer,
             config.loss.loss_scale,
             config.loss.tower_clip_norm,
-            sharded.wrap_tower if sharded else None,
+            spread.wrap_tower if spread else None,
         )
     rates = learning_rates(config)
     noise = DropoutNoise(config.train.seed, config.model.dropout, len(config.model.hidden_widths))
@@ -133,23 +134,37 @@ def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup |
     if backend == "stock":
         step = StockStep(StockTables(spec, len(looked_up)), parts)
     elif isinstance(group, MpiGroup):
-        step = data_parallel_step(config, spec, backend, parts, group, sharded)
+        step = data_parallel_step(config, spec, backend, parts, group, spread)
     else:
         step = HostTablesStep(make_host_tables(backend, spec, config.device.num_threads), parts)
     step.tables.learning_rates = table_learning_rates(rates)
-    return Parts(step, model, optimizers, rates, sharded.blocks() if sharded else None)
+    return Parts(step, model, optimizers, rates, spread.blocks() if spread else None)
+
+
+def spread_tower(config: Config, model: WideDeep, group: MpiGroup) -> ShardedRun | AcceleratorRun | None:
+    """How the tower is spread over ranks, where each does not have the whole; `model` has it at its initial values."""
+    options = config.parallel
+    if ms.get_current_device().device_target == "CPU":
+        return ShardedRun(config, model.tower, group) if options.is_sharded else None
+    searched = options.search_mode != "none"
+    return AcceleratorRun(options, model) if options.is_sharded or searched else None
 
 
 def data_parallel_step(
-    config: Config, spec: TablesSpec, backend: str, parts: StepParts, group: MpiGroup, sharded: ShardedRun | None
+    config: Config,
+    spec: TablesSpec,
+    backend: str,
+    parts: StepParts,
+    group: MpiGroup,
+    spread: ShardedRun | AcceleratorRun | None,
 ) -> DataParallelStep:
     """The step of one of several ranks: rows in all owners' tables, its slice of each batch, gradients summed."""
     threads = config.device.num_threads
     owned = make_owned_rows(backend, spec, group.world, group.num_owners, threads)
     tables = ShardedTables(spec, make_batch_kernels(backend, spec, threads), owned)
-    graph = make_graph(parts, group, sharded)
+    graph = spread.graph(parts) if spread else make_graph(parts, group)
     own_parts = replace(parts, batch_size=largest_share(parts.batch_size, group.size))
-    return DataParallelStep(HostTablesStep(tables, own_parts, graph), group)
+    return DataParallelStep(HostTablesStep(tables, own_parts, graph, spread.scorer() if spread else None), group)
 
 
 def load_for_scoring(path: Path, config: Config, schema: Schema, batch_size: int) -> HostTablesScorer:
@@ -203,7 +218,7 @@ def make_model(config: Config, schema: Schema, folded: bool = True) -> WideDeep:
         hidden_widths=config.model.hidden_widths,
         seed=config.train.seed,
         initial_scale=config.model.initial_scale,
-        layer=dense_layer(config.device, config.model.activation, plain=not config.model.batch_norm),
+        make_layer=dense_layer(config.device, config.model.activation, plain=not config.model.batch_norm),
         batch_norm=config.model.batch_norm,
     )
     return WideDeep(tower)

@@ -9,7 +9,6 @@ Letters: B rows of a rank at most, P values of all dense parameters.
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import mindspore as ms
@@ -22,8 +21,6 @@ from app.device_graph import ForwardBackward
 from app.not_finite import OVERFLOWED
 from app.process_group import ProcessGroup, share, together
 from app.profile import KernelProfile
-from app.sharding.sharded_graph import ShardedGraph
-from app.sharding.sharded_run import ShardedRun
 from app.tables.interface import UniqueIds
 from app.train_step import HostTablesStep, Losses, StepParts, StepTables
 
@@ -84,7 +81,7 @@ class SummedGraph:
     """
 
     def __init__(self, parts: StepParts, group: ProcessGroup) -> None:
-        self.forward_backward = shared_parts(parts, group).forward_backward()
+        self.forward_backward = parts.shared_by(group.size).forward_backward()
         self._gradients = Gradients(self.forward_backward)
         shapes = tuple(parameter.shape for parameter in parts.model.named_parameters().values())
         self._optimizers = Optimizers(parts.optimizers, shapes)
@@ -152,7 +149,7 @@ class AllReducedGraph(nn.Cell):
 
     def __init__(self, parts: StepParts, group: ProcessGroup) -> None:
         super().__init__()
-        self.forward_backward = shared_parts(parts, group).forward_backward()
+        self.forward_backward = parts.shared_by(group.size).forward_backward()
         self.optimizers = parts.optimizers
         self.all_reduce = ops.AllReduce()
 
@@ -183,18 +180,8 @@ class AllReducedGraph(nn.Cell):
         return deep_loss, scalars[1], finite, row_gradients[0], row_gradients[1]
 
 
-def shared_parts(parts: StepParts, group: ProcessGroup) -> StepParts:
-    """Those of one of several ranks: each has its share of the L2 term of the numeric fields' rows."""
-    shared = dataclasses.replace(parts.loss, l2_coef=parts.loss.l2_coef / group.size)
-    return dataclasses.replace(parts, loss=shared)
-
-
-def make_graph(
-    parts: StepParts, group: ProcessGroup, sharded: ShardedRun | None = None
-) -> SummedGraph | AllReducedGraph | ShardedGraph:
-    """The step's graph of several ranks, for the selected device."""
-    if sharded is not None:
-        return sharded.graph(shared_parts(parts, group))
+def make_graph(parts: StepParts, group: ProcessGroup) -> SummedGraph | AllReducedGraph:
+    """The step's graph of one of several ranks that each have the whole tower, for the selected device."""
     if ms.get_current_device().device_target == "CPU":
         return SummedGraph(parts, group)
     from mindspore import communication

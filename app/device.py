@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import signal
@@ -67,28 +68,29 @@ def cpu_flags() -> set[str]:
         return set()
 
 
-def dense_layer(options: DeviceOptions, activation: str = "relu", plain: bool = True) -> nn.Cell:
-    """The tower's hidden layer for the selected device: the native one on a CPU where it is built and has that
-    activation; where the layer is not `plain`, as its sums are normalized, from operators."""
+def dense_layer(options: DeviceOptions, activation: str = "relu", plain: bool = True) -> Callable[[], nn.Cell]:
+    """What makes a hidden layer of the tower for the selected device: the native one on a CPU where it is built and
+    has that activation; where the layer is not `plain`, as its sums are normalized, from operators."""
     import mindspore as ms
 
     from app import dense_layer as layers
 
     bfloat16 = options.precision == "bfloat16"
     if ms.get_current_device().device_target != "CPU":
-        return layers.DenseLayer(ms.bfloat16 if bfloat16 else None, activation)
+        return functools.partial(layers.DenseLayer, ms.bfloat16 if bfloat16 else None, activation)
     flags = cpu_flags()
-    layer: nn.Cell
-    layer, usable = layers.DenseLayer(activation=activation), MATH_MODE_FLAGS
+    make: Callable[[], nn.Cell]
+    make, usable = functools.partial(layers.DenseLayer, activation=activation), MATH_MODE_FLAGS
     if plain and activation == layers.NATIVE_ACTIVATION:
         try:
-            layer = layers.NativeLayer(options.num_threads, bfloat16 and bool(flags & BFLOAT16_FLAGS))
+            layers.load()
+            make = functools.partial(layers.NativeLayer, options.num_threads, bfloat16 and bool(flags & BFLOAT16_FLAGS))
             usable = BFLOAT16_FLAGS
         except OSError as error:
             log.warning("warning: %s; going on with MindSpore's operators", error)
     if bfloat16 and not flags & usable:
         log.warning("warning: device.precision=bfloat16 needs one of %s: float32 is used", ", ".join(sorted(usable)))
-    return layer
+    return make
 
 
 def select_device(options: DeviceOptions) -> str:

@@ -13,9 +13,9 @@ Letters: B batch size, n rows of this batch (n < B only in an epoch's last), C f
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -125,6 +125,10 @@ class StepParts:
         """What makes the gradients."""
         return ForwardBackward(self.model, self.loss, drops=self.noise.rate > 0)
 
+    def shared_by(self, num_ranks: int) -> StepParts:
+        """Those of one of several ranks: each has its share of the L2 term of the numeric fields' rows."""
+        return replace(self, loss=replace(self.loss, l2_coef=self.loss.l2_coef / num_ranks))
+
     def set_learning_rates(self, step: int) -> None:
         """Give the dense optimizers the learning rates of step 1, 2, …"""
         rates = self.learning_rates.at(step)
@@ -142,7 +146,7 @@ class Graph(Protocol):
 class HostTablesScorer:
     """Logits of a batch from tables outside the graph; needs no optimizer and changes nothing."""
 
-    def __init__(self, tables: HostTables, model: WideDeep, batch_size: int) -> None:
+    def __init__(self, tables: HostTables, model: Callable[..., Tensor], batch_size: int) -> None:
         self.tables = tables
         self._model = model
         self._batch_size = batch_size
@@ -161,13 +165,20 @@ class HostTablesScorer:
 class HostTablesStep:
     """The step over tables that live outside the graph (`reference`, `native`)."""
 
-    def __init__(self, tables: HostTables, parts: StepParts, graph: Graph | None = None) -> None:
+    def __init__(
+        self,
+        tables: HostTables,
+        parts: StepParts,
+        graph: Graph | None = None,
+        model: Callable[..., Tensor] | None = None,
+    ) -> None:
+        """`model` makes logits of rows, where that is not the cell `parts.model` alone."""
         self.tables = tables
         self.parts = parts
         self.graph = graph or DeviceGraph(parts.forward_backward(), parts.optimizers)
         self._kernel_seconds: dict[str, float] = {}  # of the last step
         self.seconds = {"lookup": 0.0, "tower": 0.0, "update": 0.0}
-        self._scorer = HostTablesScorer(tables, parts.model, parts.batch_size)
+        self._scorer = HostTablesScorer(tables, model or parts.model, parts.batch_size)
 
     def prepare(self, batch: Batch) -> UniqueIds:
         """See `TrainStep.prepare`."""

@@ -11,6 +11,8 @@ Letters: B batch, C looked-up fields, N numeric fields, D embedding width, H wid
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
@@ -50,12 +52,11 @@ class Tower(nn.Cell):
         hidden_widths: tuple[int, ...],
         seed: int,
         initial_scale: float,
-        layer: nn.Cell | None = None,
+        make_layer: Callable[[], nn.Cell] = DenseLayer,
         batch_norm: bool = False,
     ) -> None:
         super().__init__()
         self.num_numeric = num_numeric
-        self.layer = layer or DenseLayer()
         self.matmul = MatMul()
         self.matmul_each = ops.BatchMatMul()  # `ops.matmul` has no gradient for N = D = 1
         widths = ((num_numeric + num_fields) * embedding_dim, *hidden_widths, 1)
@@ -75,10 +76,10 @@ class Tower(nn.Cell):
         )
         self.num_hidden = len(hidden_widths)
         self.batch_norm = batch_norm
+        layers = [make_layer() for _ in hidden_widths]  # a cell each: parallel modes tell them apart
         if batch_norm:
-            self.layers = nn.CellList(
-                [NormalizedLayer(self.layer, width, str(i)) for i, width in enumerate(hidden_widths)]
-            )
+            layers = [NormalizedLayer(layers[i], width, str(i)) for i, width in enumerate(hidden_widths)]
+        self.layers = nn.CellList(layers)
 
     def construct(
         self,
@@ -114,7 +115,7 @@ class Tower(nn.Cell):
             mask = noise[i]
         if self.batch_norm:
             return self.layers[i](values, self.matrices[i], inputs, rows, mask, example_weights)
-        return self.layer(values, self.matrices[i], inputs, rows, mask)
+        return self.layers[i](values, self.matrices[i], inputs, rows, mask)
 
     def norms(self) -> list[BatchNorm]:
         """The normalizations of the hidden layers."""

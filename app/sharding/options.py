@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Literal
+
+FOR_ACCELERATORS = ("search_mode", "optimizer_level", "shard_threshold_kib")
 
 
 @dataclass(frozen=True)
@@ -14,16 +17,25 @@ class ParallelOptions:
     in MindSpore's notation: `{matrix_0: "((2, 4), (4, 1))"}`; `strategy_file` takes both from another run's
     strategy.json. With `optimizer_shards` what the optimizer remembers of the tower is split over the ranks that hold
     the same weights.
+
+    For Ascend and GPU alone: `search_mode` lets MindSpore find splits for what `strategies` does not name; with
+    `optimizer_shards`, `optimizer_level` and `shard_threshold_kib` (smaller parameters stay whole) are those of
+    MindSpore's `AutoParallel.hsdp`.
     """
 
     tensor_parallel: int = 1
     strategies: dict[str, str] = field(default_factory=dict)
     strategy_file: str = ""
     optimizer_shards: bool = False
+    search_mode: Literal["none", "sharding_propagation", "recursive_programming"] = "none"
+    optimizer_level: Literal["level1", "level2", "level3"] = "level1"
+    shard_threshold_kib: int = 64
 
     def __post_init__(self) -> None:
         if self.tensor_parallel < 1:
             raise ValueError(f"parallel.tensor_parallel must be 1 or more, found {self.tensor_parallel}")
+        if self.shard_threshold_kib < 0:
+            raise ValueError(f"parallel.shard_threshold_kib must be 0 or more, found {self.shard_threshold_kib}")
         if self.strategy_file and (self.strategies or self.tensor_parallel > 1):
             raise ValueError(
                 "parallel.strategy_file brings tensor_parallel and strategies with it; give the file or the two of them"
@@ -35,6 +47,12 @@ class ParallelOptions:
     def is_sharded(self) -> bool:
         """Whether ranks hold parts of the tower, or of its optimizer."""
         return self.tensor_parallel > 1 or self.optimizer_shards or bool(self.strategy_file)
+
+    def unused_on_cpu(self) -> list[str]:
+        """What is set and is for Ascend and GPU alone, as `parallel.key=value`."""
+        defaults = {f.name: f.default for f in fields(self) if f.name in FOR_ACCELERATORS}
+        values = {name: getattr(self, name) for name in defaults}
+        return [f"parallel.{name}={value}" for name, value in values.items() if value != defaults[name]]
 
 
 def check_ranks(options: ParallelOptions, num_ranks: int) -> None:

@@ -37,7 +37,12 @@ class ShardedRun:
 
     def graph(self, parts: StepParts) -> ShardedGraph:
         """The step's graph; the model and the optimizers are of this run."""
-        return ShardedGraph(parts.forward_backward(), parts.optimizers, self._groups, self._world)
+        shared = parts.shared_by(self.plan.num_ranks)
+        return ShardedGraph(shared.forward_backward(), parts.optimizers, self._groups, self._world)
+
+    def scorer(self) -> WideDeep:
+        """What makes logits."""
+        return self.model
 
     def blocks(self) -> DenseBlocks:
         """Between this rank's dense arrays and whole ones."""

@@ -31,3 +31,9 @@ def test_ranks_that_do_not_fit_are_refused(values, num_ranks, message):
 def test_what_fits_is_not():
     check_ranks(ParallelOptions(), 1)
     check_ranks(ParallelOptions(tensor_parallel=2), 6)
+
+
+def test_what_is_for_accelerators_alone_is_named():
+    assert ParallelOptions(tensor_parallel=2, optimizer_shards=True).unused_on_cpu() == []
+    options = ParallelOptions(search_mode="sharding_propagation", shard_threshold_kib=8)
+    assert options.unused_on_cpu() == ["parallel.search_mode=sharding_propagation", "parallel.shard_threshold_kib=8"]

@@ -1,0 +1,93 @@
+"""The tower's parallel modes on Ascend and GPU: the section `parallel` of a run as calls of MindSpore's own.
+
+Never run: no such device was at hand, and on a CPU MindSpore 2.10 compiles no sharded graph. What is known is that the
+installed MindSpore takes each call as it is written here (tests/app/test_parallel.py). On a CPU `app.sharding` does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, communication, nn
+from mindspore.parallel.auto_parallel import AutoParallel
+
+from app.device_graph import DeviceGraph
+from app.sharding.options import ParallelOptions
+from app.sharding.strategy import Strategy, parse_all
+from app.sharding.tower_plan import layer_names
+from app.train_step import StepParts
+from app.wide_deep import Tower, WideDeep
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class AcceleratorRun:
+    """What `app.sharding.sharded_run.ShardedRun` is on a CPU; `model` is whole, each rank's inputs are its slice."""
+
+    wrap_tower = None  # MindSpore shares out the optimizer's state itself
+
+    def __init__(self, options: ParallelOptions, model: WideDeep) -> None:
+        communication.init()
+        self.model = model
+        self._options = options
+        self._graph: AutoParallel | None = None
+        self._named: dict[str, Parameter] = {}
+        shard_products(model.tower, options, communication.get_group_size())
+
+    def graph(self, parts: StepParts) -> AutoParallel:
+        """The step's graph; sums over the batch in it are sums over all ranks."""
+        self._named = parts.model.named_parameters() | parts.optimizers.named_state()
+        self._graph = self._spread(DeviceGraph(parts.forward_backward(), parts.optimizers))
+        if self._options.optimizer_shards:
+            self._graph.hsdp(threshold=self._options.shard_threshold_kib, optimizer_level=self._options.optimizer_level)
+        self._graph.save_param_strategy_file(f"device_{communication.get_rank()}/strategy.ckpt")
+        return self._graph
+
+    def scorer(self) -> AutoParallel:
+        """What makes logits."""
+        return self._spread(self.model)
+
+    def blocks(self) -> AcceleratorRun:
+        """Between this rank's dense arrays and whole ones."""
+        return self
+
+    def whole(self, arrays: Arrays) -> dict[str, np.ndarray]:
+        """All ranks' parts of the dense arrays joined, by MindSpore's integrated checkpoint."""
+        with TemporaryDirectory() as folder:
+            path = str(Path(folder) / "whole.ckpt")
+            ms.save_checkpoint(self._graph, path, integrated_save=True)
+            saved = ms.load_checkpoint(path)
+        return {name: saved[self._named[name].name].asnumpy() for name in arrays}
+
+    def parts(self, arrays: Arrays) -> Arrays:
+        """Parameters are whole until the first step, and nothing is loaded after it."""
+        return arrays
+
+    def whole_shape(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """See `parts`."""
+        return shape
+
+    def _spread(self, cell: nn.Cell) -> AutoParallel:
+        searched = self._options.search_mode
+        spread = AutoParallel(cell, parallel_mode="semi_auto" if searched == "none" else searched)
+        spread.dataset_strategy("data_parallel")
+        return spread
+
+
+def shard_products(tower: Tower, options: ParallelOptions, num_ranks: int) -> None:
+    """Give each layer's MatMul its strategy; where MindSpore searches, those alone that the settings name."""
+    names = layer_names([0] * len(tower.layers))
+    strategies = parse_all(options.strategies, names, options.tensor_parallel)
+    products = [*(layer.matmul.product for layer in tower.layers), tower.matmul.product]
+    for name, product in zip(names, products, strict=True):
+        if options.search_mode == "none" or name in options.strategies:
+            product.shard(in_strategy=in_strategy(strategies[name], num_ranks // options.tensor_parallel))
+
+
+def in_strategy(strategy: Strategy, data_parallel: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """The parts of input and weight over all ranks, `data_parallel` groups of them."""
+    return (data_parallel * strategy.batch, strategy.inner), (strategy.inner, strategy.outer)

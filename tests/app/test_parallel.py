@@ -1,0 +1,89 @@
+"""Each call of MindSpore's parallel modes, bound to the signature of the installed MindSpore; none of them is run."""
+
+from types import SimpleNamespace
+from unittest.mock import create_autospec
+
+import mindspore as ms
+import numpy as np
+import pytest
+
+from app.process_group import MpiGroup
+
+SPLIT = ("parallel.tensor_parallel=2", 'parallel.strategies={matrix_0: "((1, 2), (2, 1))"}')
+
+
+@pytest.fixture
+def accelerator(cpu, monkeypatch):
+    """The module with MindSpore's calls replaced by such as only check how they are called, for 4 ranks."""
+    from app import parallel
+
+    auto_parallel = create_autospec(parallel.AutoParallel)
+    communication = create_autospec(parallel.communication)
+    communication.get_group_size.return_value, communication.get_rank.return_value = 4, 3
+    monkeypatch.setattr(parallel, "AutoParallel", auto_parallel)
+    monkeypatch.setattr(parallel, "communication", communication)
+    monkeypatch.setattr(ms, "save_checkpoint", create_autospec(ms.save_checkpoint))
+    monkeypatch.setattr(ms, "load_checkpoint", create_autospec(ms.load_checkpoint))
+    monkeypatch.setattr(ms, "get_current_device", lambda: SimpleNamespace(device_target="Ascend"))
+    return SimpleNamespace(auto_parallel=auto_parallel, spread=auto_parallel.return_value, init=communication.init)
+
+
+@pytest.fixture
+def spread_run(accelerator, tiny_config, make_schema, make_parts):
+    """The run of a tower of operators, as `assemble` asks for it, and the parts of its step."""
+    from app.assemble import spread_tower
+
+    def make(*settings):
+        parts = make_parts("reference", make_schema(), "train.batch_size=8")
+        group = create_autospec(MpiGroup, instance=True, size=4, rank=3)
+        config = tiny_config("train.batch_size=8", *settings)
+        return spread_tower(config, parts.model, group), parts.step.parts
+
+    return make
+
+
+def strategies(model):
+    products = [*(layer.matmul.product for layer in model.tower.layers), model.tower.matmul.product]
+    return [getattr(product, "in_strategy", None) for product in products]
+
+
+def test_plain_data_parallel_needs_none_of_it(spread_run, accelerator):
+    assert spread_run()[0] is None
+    assert not accelerator.init.called
+
+
+def test_strategies_and_optimizer_shards_become_calls_of_mindspore(spread_run, accelerator):
+    run, parts = spread_run(*SPLIT, "parallel.optimizer_shards=true", "parallel.optimizer_level=level2")
+    accelerator.init.assert_called_once_with()
+    first, *others = strategies(run.model)
+    assert first == ((2, 2), (2, 1))
+    assert set(others) == {((4, 1), (1, 1))}
+    assert run.graph(parts) is accelerator.spread
+    (graph,) = accelerator.auto_parallel.call_args.args
+    assert graph.forward_backward.parameters and graph.optimizers is parts.optimizers
+    assert accelerator.auto_parallel.call_args.kwargs == {"parallel_mode": "semi_auto"}
+    accelerator.spread.dataset_strategy.assert_called_once_with("data_parallel")
+    accelerator.spread.hsdp.assert_called_once_with(threshold=64, optimizer_level="level2")
+    accelerator.spread.save_param_strategy_file.assert_called_once_with("device_3/strategy.ckpt")
+    assert run.scorer() is accelerator.spread
+
+
+def test_a_search_leaves_the_other_layers_to_mindspore(spread_run, accelerator):
+    run, parts = spread_run(*SPLIT, "parallel.search_mode=sharding_propagation")
+    first, *others = strategies(run.model)
+    assert first == ((2, 2), (2, 1))
+    assert set(others) == {None}
+    run.graph(parts)
+    assert accelerator.auto_parallel.call_args.kwargs == {"parallel_mode": "sharding_propagation"}
+    accelerator.spread.hsdp.assert_not_called()
+
+
+def test_a_checkpoint_is_joined_by_mindspores_integrated_save(spread_run, accelerator):
+    run, parts = spread_run(*SPLIT)
+    run.graph(parts)
+    named = parts.model.named_parameters() | parts.optimizers.named_state()
+    ms.load_checkpoint.return_value = {p.name: p for p in named.values()}
+    whole = run.blocks().whole({name: p.asnumpy() for name, p in named.items()})
+    assert ms.save_checkpoint.call_args.kwargs == {"integrated_save": True}
+    np.testing.assert_array_equal(whole["tower.bias_0"], parts.model.tower.biases[0].asnumpy())
+    assert len({p.name for p in named.values()}) == len(named)
