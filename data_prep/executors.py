@@ -7,7 +7,6 @@ pieces.py), which all processes see; what a run that was ended left there is not
 from __future__ import annotations
 
 import functools
-import itertools
 import socket
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
@@ -18,13 +17,17 @@ from typing import Any, TypeVar
 from data_prep.memory import keep_freed_memory
 from data_prep.pieces import Pieces, numbered
 from data_prep.pools import Pool
+from data_prep.raw_log import StoredChunk
 from data_prep.stopping import check_stop, children_without_interrupt
 
 Task = TypeVar("Task")
 Parts = Mapping[str, Any]  # of a result, by name; each is a piece of its own
 
-# Chunks under way for each worker: one at work, one waiting, so that memory stays bounded and nobody idles.
+# Chunks under way for each worker: one at work, one waiting, so that memory stays bounded and nobody idles. Chunks that
+# workers read themselves take no memory here: so many bytes of the log are under way that workers have enough to do
+# while a window of rows is shuffled and written.
 _TASKS_PER_WORKER = 2
+_STORED_BYTES_AHEAD = 256 << 20
 _WAIT_SECONDS = 0.5  # for a result, before a signal to stop is looked for
 
 
@@ -44,16 +47,18 @@ def map_in_order(
     Raises MemoryError where a worker process was ended from outside.
     """
     submit = functools.partial(_submit, function, pool, pieces, title)
-    ahead = pool.num_workers * _TASKS_PER_WORKER if pool else 1
+    ahead = 1
     running: deque[_Running] = deque()
     waiting = enumerate(tasks)
     try:
         while True:
             check_stop()
-            for number, task in itertools.islice(waiting, ahead - len(running)):
+            while len(running) < ahead and (next_one := next(waiting, None)) is not None:
+                number, task = next_one
                 parts = needed(number)
                 is_there = all(pieces.has(numbered(title, number, part)) for part in parts)
                 running.append((number, task, parts, None if is_there else submit(number, task)))
+                ahead = _tasks_ahead(task, pool)
             if not running:
                 return
             number, task, parts, future = running.popleft()
@@ -66,6 +71,14 @@ def map_in_order(
         for *_, future in running:
             if future is not None:
                 future.cancel()
+
+
+def _tasks_ahead(task: object, pool: Pool | None) -> int:
+    """How many tasks such as this one may be under way."""
+    if pool is None:
+        return 1
+    of_log = _STORED_BYTES_AHEAD // max(task.num_bytes, 1) if isinstance(task, StoredChunk) else 0
+    return max(of_log, pool.num_workers * _TASKS_PER_WORKER)
 
 
 _Running = tuple[int, Any, Collection[str], "Future[None] | None"]

@@ -26,7 +26,7 @@ from numpy.typing import DTypeLike
 from data_prep.block_reader import Block, ids_of, rows_of
 from data_prep.encode import EncodedRows, concatenate
 
-FILE_ROWS = 5_000_000  # about 1 GB
+FILE_ROWS = 2_000_000  # about 430 MB; until a file is finished, its rows are kept in pieces as well
 # MindRecord's own 16 MB of header and 32 MB a page would make every small file 50 MB long. A page holds whole
 # blocks and the header a line for each page, so pages are cut to fit some blocks but not made tiny.
 _HEADER_BYTES = 1 << 18

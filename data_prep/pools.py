@@ -67,12 +67,12 @@ class _Cluster:
 
 
 class Pools:
-    """Opens a pool for each reading; a cluster is joined once, at the first, and left by `close`."""
+    """Opens a pool for each reading. The processes or the cluster are the same for all of them, until `close`."""
 
     def __init__(self, choice: ExecutorChoice) -> None:
         self._choice = choice
         self._at_the_end = ExitStack()
-        self._cluster: _Cluster | None = None
+        self._cluster: _Cluster | None = None  # or processes of this machine
 
     @contextmanager
     def open(self, num_workers: int) -> Iterator[Pool | None]:
@@ -95,23 +95,34 @@ class Pools:
                     f"workers died again and again on the same chunk ({error}), most likely for want of memory; what "
                     "is finished is kept: give them more and run the same command again"
                 ) from error
-        elif num_workers == 1:
-            yield None
         else:
-            with _processes(num_workers) as executor:
-                yield Pool(executor, num_workers, job_id)
+            if self._cluster is None or self._cluster.num_workers != num_workers:
+                self.close()
+                if num_workers > 1:
+                    self._cluster = self._at_the_end.enter_context(_processes(num_workers))
+            with _explained(num_workers):
+                yield Pool(self._cluster.executor, num_workers, job_id) if self._cluster else None
 
     def close(self) -> None:
-        """Leave the cluster, and end it where it was started here."""
+        """End the processes; leave the cluster, and end it where it was started here."""
+        self._cluster = None
         self._at_the_end.close()
 
 
 @contextmanager
-def _processes(num_workers: int) -> Iterator[Executor]:
+def _processes(num_workers: int) -> Iterator[_Cluster]:
     # Fresh processes instead of forked ones: this one may hold MindSpore and its threads.
     executor = ProcessPoolExecutor(num_workers, multiprocessing.get_context("spawn"), _start_worker)
     try:
-        yield executor
+        yield _Cluster(executor, num_workers)
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _explained(num_workers: int) -> Iterator[None]:
+    try:
+        yield
     except BrokenProcessPool as error:
         time.sleep(_SIGNAL_SECONDS)  # what ended a worker may be a signal that comes here too
         check_stop()
@@ -119,8 +130,6 @@ def _processes(num_workers: int) -> Iterator[Executor]:
             f"one of {num_workers} worker processes was ended from outside, most likely for want of memory; what is "
             "finished is kept: run the same command again with fewer, prepare.workers=1"
         ) from error
-    finally:
-        executor.shutdown(wait=True, cancel_futures=True)
 
 
 def _start_worker() -> None:

@@ -12,25 +12,50 @@ namespace {
 // Rows whose ids are made field by field: their part of `ids` stays in the first-level cache.
 constexpr std::int64_t kBlockRows = 128;
 
-std::int64_t find(const LogKernelsVocabulary& field, std::uint32_t value) {
+// A bucket of few words is counted through, without a branch that is hard to foretell.
+constexpr std::int64_t kCountedWords = 8;
+
+// Where a value's words are, if the vocabulary has it.
+struct Bucket {
+  const std::uint64_t* first;
+  const std::uint64_t* end;
+};
+
+// The buckets of some values. What a step needs of memory is asked for in the step before it, for all values: the tables
+// are larger than the caches, and one wait after the other was most of the time.
+void find_buckets(const LogKernelsVocabulary& field, const std::uint32_t* values, std::int64_t count, Bucket* buckets) {
+  for (std::int64_t i = 0; i < count; ++i) __builtin_prefetch(field.starts + (std::uint64_t{values[i]} >> field.shift));
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::uint32_t* const start = field.starts + (std::uint64_t{values[i]} >> field.shift);
+    buckets[i] = {field.words + start[0], field.words + start[1]};
+    __builtin_prefetch(buckets[i].first);
+  }
+}
+
+std::int64_t find(const LogKernelsVocabulary& field, const Bucket& bucket, std::uint32_t value) {
   const std::uint64_t wanted = std::uint64_t{value} << 32;
-  const std::uint64_t high = std::uint64_t{value} >> field.shift;
-  const std::uint64_t* const end = field.words + field.starts[high + 1];
-  const std::uint64_t* const word = std::lower_bound(field.words + field.starts[high], end, wanted);
-  if (word != end && (*word ^ wanted) >> 32 == 0) return field.base_id + static_cast<std::uint32_t>(*word);
+  const std::uint64_t* word = bucket.first;
+  if (bucket.end - word > kCountedWords) {
+    word = std::lower_bound(word, bucket.end, wanted);
+  } else {
+    for (const std::uint64_t* other = word; other != bucket.end; ++other) word += *other < wanted;
+  }
+  if (word != bucket.end && (*word ^ wanted) >> 32 == 0) return field.base_id + static_cast<std::uint32_t>(*word);
   return field.first_oov_id + value_bucket(value, field.num_oov_ids);
 }
 
 template <typename Id>
 void encode(const LogKernelsVocabulary* fields, std::int64_t num_fields, const std::uint32_t* values,
             const std::uint8_t* present, std::int64_t column_stride, std::int64_t num_rows, Id* ids) {
+  Bucket buckets[kBlockRows];
   for (std::int64_t first = 0; first < num_rows; first += kBlockRows) {
     const std::int64_t end = std::min(first + kBlockRows, num_rows);
     for (std::int64_t field = 0; field < num_fields; ++field) {
       const LogKernelsVocabulary& vocabulary = fields[field];
+      find_buckets(vocabulary, values + field * column_stride + first, end - first, buckets);
       for (std::int64_t row = first; row < end; ++row) {
         const std::int64_t cell = field * column_stride + row;
-        const std::int64_t id = present[cell] ? find(vocabulary, values[cell]) : vocabulary.missing_id;
+        const std::int64_t id = present[cell] ? find(vocabulary, buckets[row - first], values[cell]) : vocabulary.missing_id;
         ids[row * num_fields + field] = static_cast<Id>(id);
       }
     }

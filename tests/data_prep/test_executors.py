@@ -1,7 +1,9 @@
+import dataclasses
 import os
 import subprocess
 import sys
 import time
+from contextlib import closing
 
 import numpy as np
 import psutil
@@ -9,9 +11,10 @@ import pytest
 
 import data_prep.encode
 import data_prep.statistics
-from data_prep.executors import job_name, map_in_order, numbered
+from data_prep.executors import _tasks_ahead, job_name, map_in_order, numbered
 from data_prep.pieces import Pieces
 from data_prep.pools import ExecutorChoice, Pools
+from data_prep.raw_log import StoredChunk
 
 # The functions of this file are imported by worker processes, which run what the preparation's workers run.
 WORKERS_RUN = (data_prep.statistics.ChunkCounter.count, data_prep.encode.Encoder.encode_chunk)
@@ -58,7 +61,7 @@ def is_alive(process):
 
 def run_in_parts(function, tasks, num_workers, folder, needed=("one",)):
     pieces = Pieces(folder)
-    with Pools(ExecutorChoice()).open(num_workers) as pool:
+    with closing(Pools(ExecutorChoice())) as pools, pools.open(num_workers) as pool:
         pieces.write(job_name(TITLE), function)
         yield from map_in_order(function, tasks, pool, pieces, TITLE, lambda _: needed)
 
@@ -118,6 +121,29 @@ def test_few_tasks_are_taken_ahead_of_the_results(tmp_path, num_workers):
     results.close()
 
 
+def test_more_chunks_are_under_way_where_workers_read_them(tmp_path):
+    log = tmp_path / "log"
+    log.write_bytes(b"line\n" * 100)
+    with closing(Pools(ExecutorChoice())) as pools, pools.open(2) as pool:
+        stored = StoredChunk(str(log), 0, 500, 0, 100)
+        assert _tasks_ahead(stored, pool) > 100
+        assert _tasks_ahead(dataclasses.replace(stored, num_bytes=1 << 30), pool) == 4
+        assert _tasks_ahead(stored.load(), pool) == 4
+    assert _tasks_ahead(stored, None) == 1
+
+
+def test_workers_are_the_same_for_all_readings_with_as_many(tmp_path):
+    with closing(Pools(ExecutorChoice())) as pools:
+        processes = []
+        for num_workers in (2, 2, 3, 1):
+            with pools.open(num_workers) as pool:
+                processes.append({pool.executor.submit(os.getpid).result()} if pool else {os.getpid()})
+                processes[-1] |= set(pool.executor._processes) if pool else set()
+        assert processes[0] == processes[1]
+        assert not processes[1] & processes[2]
+        assert processes[3] == {os.getpid()}
+
+
 def test_workers_import_neither_mindspore_nor_what_only_the_main_process_needs(tmp_path):
     assert list(run(imported_heavy_modules, range(4), 2, tmp_path)) == [[]] * 4
 
@@ -136,7 +162,8 @@ def test_a_worker_that_dies_is_an_error_that_says_what_to_do(tmp_path):
 def test_a_worker_that_does_not_see_the_folder_says_so(tmp_path):
     pieces = Pieces(tmp_path)
     with (
-        Pools(ExecutorChoice()).open(2) as pool,
+        closing(Pools(ExecutorChoice())) as pools,
+        pools.open(2) as pool,
         pytest.raises(OSError, match=r"does not see .*a file system that all workers share"),
     ):
         list(map_in_order(sleep, [0], pool, pieces, TITLE, lambda _: ("one",)))

@@ -63,7 +63,7 @@ def kill_at_random(folder, log_path, num_kills):
         status_of(in_child(lambda name=name, options=options: prepare_small(log_path, folder / name, options)))
     longest = (time.monotonic() - started) / len(OPTIONS)
     kills = dict.fromkeys(OPTIONS, 0)
-    while sum(kills.values()) < num_kills:
+    while not all(kills.values()) or sum(kills.values()) < num_kills:
         number += 1
         for name, options in OPTIONS.items():
             output = folder / f"{name}-{number}"
