@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import mindspore as ms
@@ -14,22 +14,19 @@ from app import parameters
 from app.checkpoint import ModelState
 from app.checkpoint_reading import open_state, read_once
 from app.config import Config
-from app.data_parallel import DataParallelStep, make_graph
 from app.dense_optimizers import DenseOptimizers
 from app.device import dense_layer, deprecations_silenced
 from app.dropout import DropoutNoise
 from app.manifest import Manifest, read_manifest
 from app.parallel import AcceleratorRun
-from app.process_group import MpiGroup, ProcessGroup, largest_share
+from app.process_group import MpiGroup, ProcessGroup
 from app.schedules import LearningRates
 from app.sharding.dense_blocks import DenseBlocks
 from app.sharding.sharded_run import ShardedRun, take_weights
 from app.stock_step import StockStep
 from app.tables import make_host_tables, pick_host_backend
-from app.tables.batch_kernels import make_batch_kernels
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, Snapshot, TablesSpec
-from app.tables.sharded import ShardedTables, make_owned_rows
 from app.tables.stock import StockTables
 from app.tables_of_run import learning_rates, table_learning_rates, table_spec
 from app.train_step import HostTablesScorer, HostTablesStep, StepParts, TrainStep
@@ -134,6 +131,8 @@ def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup |
     if backend == "stock":
         step = StockStep(StockTables(spec, len(looked_up)), parts)
     elif isinstance(group, MpiGroup):
+        from app.data_parallel import data_parallel_step  # loads MPI, which one process does not need
+
         step = data_parallel_step(config, spec, backend, parts, group, spread)
     else:
         step = HostTablesStep(make_host_tables(backend, spec, config.device.num_threads), parts)
@@ -148,23 +147,6 @@ def spread_tower(config: Config, model: WideDeep, group: MpiGroup) -> ShardedRun
         return ShardedRun(config, model.tower, group) if options.is_sharded else None
     searched = options.search_mode != "none"
     return AcceleratorRun(options, model) if options.is_sharded or searched else None
-
-
-def data_parallel_step(
-    config: Config,
-    spec: TablesSpec,
-    backend: str,
-    parts: StepParts,
-    group: MpiGroup,
-    spread: ShardedRun | AcceleratorRun | None,
-) -> DataParallelStep:
-    """The step of one of several ranks: rows in all owners' tables, its slice of each batch, gradients summed."""
-    threads = config.device.num_threads
-    owned = make_owned_rows(backend, spec, group.world, group.num_owners, threads)
-    tables = ShardedTables(spec, make_batch_kernels(backend, spec, threads), owned)
-    graph = spread.graph(parts) if spread else make_graph(parts, group)
-    own_parts = replace(parts, batch_size=largest_share(parts.batch_size, group.size))
-    return DataParallelStep(HostTablesStep(tables, own_parts, graph, spread.scorer() if spread else None), group)
 
 
 def load_for_scoring(path: Path, config: Config, schema: Schema, batch_size: int) -> HostTablesScorer:

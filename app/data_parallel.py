@@ -1,10 +1,10 @@
 """The tower on several ranks: each computes its slice of the batch, the gradients are summed over the ranks.
 
-On a CPU the step's graph is cut in two, forward and backward before, the dense optimizers after the sum, which MPI
-carries between them as one flat array. On Ascend and GPU the sum is MindSpore's AllReduce (HCCL, NCCL) inside the one
-graph; no such device was at hand, so that part was never run.
+On a CPU the step's graph is cut in two, forward and backward before, the dense optimizers after the sum
+(`app/gradient_sum.py`), which stays outside. On Ascend and GPU the sum is MindSpore's AllReduce (HCCL, NCCL) inside the
+one graph; no such device was at hand, so that part was never run.
 
-Letters: B rows of a rank at most, P values of all dense parameters.
+Letters: B rows of a rank at most.
 """
 
 from __future__ import annotations
@@ -15,21 +15,26 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
+from app.config import Config
 from app.dataset import Batch, rows_of_batch
 from app.dense_optimizers import DenseOptimizers
 from app.device_graph import ForwardBackward
+from app.gradient_sum import GradientSum
 from app.not_finite import OVERFLOWED
-from app.process_group import ProcessGroup, share, together
+from app.parallel import AcceleratorRun
+from app.process_group import MpiGroup, ProcessGroup, largest_share, share, together
 from app.profile import KernelProfile
-from app.tables.interface import UniqueIds
-from app.train_step import HostTablesStep, Losses, StepParts, StepTables
+from app.sharding.sharded_run import ShardedRun
+from app.tables.batch_kernels import make_batch_kernels
+from app.tables.interface import TablesSpec, UniqueIds
+from app.tables.sharded import ShardedTables, make_owned_rows
+from app.train_step import Graph, HostTablesStep, Losses, StepParts, StepTables
 
-DEEP_LOSS, WIDE_LOSS, NUM_BAD = range(3)  # what stands before the gradients in the flat array
-NUM_SCALARS = 3
+DEEP_LOSS, WIDE_LOSS, NUM_BAD = range(3)  # what is summed before the gradients
 
 
 class Gradients(nn.Cell):
-    """Forward and backward: what is summed over the ranks as one array, and the row gradients."""
+    """Forward and backward: the row gradients, and what is summed over the ranks."""
 
     def __init__(self, forward_backward: ForwardBackward) -> None:
         super().__init__()
@@ -44,34 +49,25 @@ class Gradients(nn.Cell):
         example_weights: Tensor,
         noise: Tensor,
     ) -> tuple:
-        """-> [3 + P], deep row gradients [B, C * D], wide row gradients [B]."""
+        """-> deep row gradients [B, C * D], wide row gradients [B], scalars [3], each dense parameter's gradient."""
         (deep_loss, wide_loss), finite, row_gradients, dense_gradients = self.forward_backward(
             deep_rows, wide_rows, numeric, labels, example_weights, noise
         )
         bad = 1.0 - finite.astype(ms.float32)
-        parts: tuple[Tensor, ...] = (deep_loss.reshape(1), wide_loss.reshape(1), bad.reshape(1))
-        for gradient in dense_gradients:
-            parts = (*parts, gradient.reshape(-1))
-        return ops.concat(parts), row_gradients[0], row_gradients[1]
+        scalars = ops.concat((deep_loss.reshape(1), wide_loss.reshape(1), bad.reshape(1)))
+        return (row_gradients[0], row_gradients[1], scalars, *dense_gradients)
 
 
 class Optimizers(nn.Cell):
-    """The dense optimizers on gradients that come as one array."""
+    """The dense optimizers on gradients that come from outside."""
 
-    def __init__(self, optimizers: DenseOptimizers, shapes: tuple[tuple[int, ...], ...]) -> None:
+    def __init__(self, optimizers: DenseOptimizers) -> None:
         super().__init__()
         self.optimizers = optimizers
-        self.shapes = shapes
-        self.sizes = tuple(int(np.prod(shape)) for shape in shapes)
 
-    def construct(self, flat: Tensor) -> Tensor:
-        """`flat` [P]."""
-        gradients: tuple[Tensor, ...] = ()
-        start = 0
-        for shape, size in zip(self.shapes, self.sizes):  # noqa: B905 (the graph compiler knows no strict=)
-            gradients = (*gradients, flat[start : start + size].reshape(shape))
-            start = start + size
-        return ops.depend(flat[:1], self.optimizers(gradients))
+    def construct(self, *gradients: Tensor) -> Tensor:
+        """Those of all dense parameters -> something to wait for."""
+        return ops.depend(gradients[0].reshape(-1)[:1], self.optimizers(gradients))
 
 
 class SummedGraph:
@@ -80,24 +76,22 @@ class SummedGraph:
     The numeric fields' rows are rows of every rank's batch, so each rank adds its share of their L2 term.
     """
 
-    def __init__(self, parts: StepParts, group: ProcessGroup) -> None:
+    def __init__(self, parts: StepParts, group: MpiGroup) -> None:
         self.forward_backward = parts.shared_by(group.size).forward_backward()
+        self.sum = GradientSum(group.communicator)
         self._gradients = Gradients(self.forward_backward)
-        shapes = tuple(parameter.shape for parameter in parts.model.named_parameters().values())
-        self._optimizers = Optimizers(parts.optimizers, shapes)
-        self._group = group
+        self._optimizers = Optimizers(parts.optimizers)
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """See `DeviceGraph.construct`."""
-        flat, deep_gradients, wide_gradients = self._gradients(*inputs)
-        total = self._group.sum(flat.asnumpy())
-        dense = total[NUM_SCALARS:]
-        # Each rank's values may be finite and their sum not: it is, if the sum of all is.
-        finite = total[NUM_BAD] == 0 and bool(np.isfinite(np.add.reduce(total)))
+        deep_gradients, wide_gradients, *own = self._gradients(*inputs)
+        # Each rank's values may be finite and their sum not.
+        (scalars, *gradients), finite = self.sum([values.asnumpy() for values in own])
+        finite = finite and scalars[NUM_BAD] == 0
         if finite:
-            self._optimizers(Tensor(dense)).asnumpy()
-        scalars = (Tensor(float(total[DEEP_LOSS])), Tensor(float(total[WIDE_LOSS])), Tensor(finite))
-        return (*scalars, deep_gradients, wide_gradients)
+            self._optimizers(*map(Tensor.from_numpy, gradients)).asnumpy()
+        losses = (Tensor(float(scalars[DEEP_LOSS])), Tensor(float(scalars[WIDE_LOSS])))
+        return (*losses, Tensor(bool(finite)), deep_gradients, wide_gradients)
 
 
 class DataParallelStep:
@@ -107,6 +101,11 @@ class DataParallelStep:
         self.seconds = step.seconds
         self._step = step
         self._group = group
+
+    @property
+    def graph(self) -> Graph:
+        """What runs on the device, and the sums over ranks in it."""
+        return self._step.graph
 
     @property
     def tables(self) -> StepTables:
@@ -180,7 +179,24 @@ class AllReducedGraph(nn.Cell):
         return deep_loss, scalars[1], finite, row_gradients[0], row_gradients[1]
 
 
-def make_graph(parts: StepParts, group: ProcessGroup) -> SummedGraph | AllReducedGraph:
+def data_parallel_step(
+    config: Config,
+    spec: TablesSpec,
+    backend: str,
+    parts: StepParts,
+    group: MpiGroup,
+    spread: ShardedRun | AcceleratorRun | None,
+) -> DataParallelStep:
+    """The step of one of several ranks: rows in all owners' tables, its slice of each batch, gradients summed."""
+    threads = config.device.num_threads
+    owned = make_owned_rows(backend, spec, group.world, group.num_owners, threads)
+    tables = ShardedTables(spec, make_batch_kernels(backend, spec, threads), owned)
+    graph = spread.graph(parts) if spread else make_graph(parts, group)
+    own_parts = replace(parts, batch_size=largest_share(parts.batch_size, group.size))
+    return DataParallelStep(HostTablesStep(tables, own_parts, graph, spread.scorer() if spread else None), group)
+
+
+def make_graph(parts: StepParts, group: MpiGroup) -> SummedGraph | AllReducedGraph:
     """The step's graph of one of several ranks that each have the whole tower, for the selected device."""
     if ms.get_current_device().device_target == "CPU":
         return SummedGraph(parts, group)

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -50,13 +49,6 @@ class ProcessGroup(Protocol):
 
     def gather_rows(self, values: np.ndarray, counts: list[int]) -> np.ndarray:
         """float32 [n] of each rank, `counts` of them, one after the other, on every rank."""
-        ...
-
-    def sum(self, values: np.ndarray) -> np.ndarray:
-        """The sum of float32 [P] over the ranks, in their order: the same bits on every rank, run after run.
-
-        Valid until the next call.
-        """
         ...
 
     def call_servers(self, name: str, *arguments: Any) -> list[Any]:
@@ -105,10 +97,6 @@ class SingleProcess:
         """See `ProcessGroup.gather_rows`."""
         return values
 
-    def sum(self, values: np.ndarray) -> np.ndarray:
-        """See `ProcessGroup.sum`."""
-        return values
-
     def call_servers(self, name: str, *arguments: Any) -> list[Any]:
         """See `ProcessGroup.call_servers`."""
         return []
@@ -126,9 +114,6 @@ class MpiGroup:
         self.num_servers = num_servers
         self.communicator = _communicator_of(world, num_servers)
         self.rank, self.size = self.communicator.rank, self.communicator.size
-        self.sum_seconds = 0.0
-        self.sum_bytes = 0  # sent to other ranks
-        self._padded = self._parts = self._total = np.zeros(0, np.float32)
 
     def __enter__(self) -> MpiGroup:
         return self
@@ -181,28 +166,6 @@ class MpiGroup:
         gathered = np.empty(sum(counts), np.float32)
         self.communicator.Allgatherv(np.ascontiguousarray(values, np.float32), [gathered, counts])
         return gathered
-
-    def sum(self, values: np.ndarray) -> np.ndarray:
-        """See `ProcessGroup.sum`.
-
-        A part of the sum is made by each rank, and then given to all: as much is sent as by any all-reduce, and the
-        order is ours, where MPI's own may depend on sizes, ranks and version.
-        """
-        start = time.perf_counter()
-        part = -(-values.size // self.size)
-        if self._padded.size != part * self.size:
-            self._padded, self._parts, self._total = (np.zeros(part * self.size, np.float32) for _ in range(3))
-        self._padded[: values.size] = values
-        with waiting():
-            self.communicator.Alltoall(self._padded, self._parts)
-        parts = self._parts.reshape(self.size, part)
-        for other in range(1, self.size):
-            parts[0] += parts[other]
-        with waiting():
-            self.communicator.Allgather(parts[0], self._total)
-        self.sum_bytes += 2 * (self.size - 1) * part * values.itemsize
-        self.sum_seconds += time.perf_counter() - start
-        return self._total[: values.size]
 
     def call_servers(self, name: str, *arguments: Any) -> list[Any]:
         """See `ProcessGroup.call_servers`."""

@@ -92,7 +92,8 @@ def one_line(name: str, result: dict[str, Any]) -> str:
     over_least = result["table_bytes_over_least"]
     return (
         f"{text}; sent a step: tables {result['table_bytes'] / 1e6:.1f} MB, {over_least:.3f} × the least, "
-        f"tower {result['tower_bytes'] / 1e6:.1f} MB in {1e3 * result['tower_sum_seconds']:.1f} ms"
+        f"tower {result['tower_sent_bytes'] / 1e6:.1f} MB and {result['tower_shared_bytes'] / 1e6:.1f} MB in shared "
+        f"memory in {1e3 * result['tower_sum_seconds']:.1f} ms after a wait of {1e3 * result['tower_wait_seconds']:.1f}"
     )
 
 

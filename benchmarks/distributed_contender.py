@@ -21,7 +21,7 @@ from app.process_group import MpiGroup, load_mpi, started_by_mpi
 from app.tables.sharded import ShardedTables
 from benchmarks.contender import Parts
 from benchmarks.mindspore_contender import make_config, make_schema
-from benchmarks.workload import Workload, make_batches, steps_on_prefetched_batches
+from benchmarks.workload import Step, Workload, make_batches, steps_on_prefetched_batches
 
 WARM_UP_STEPS = 4
 
@@ -47,6 +47,7 @@ def main() -> None:
         return
     assert isinstance(step.tables, ShardedTables)
     result |= traffic(step.tables, group, workload, WARM_UP_STEPS + steps)
+    result |= tower_sum(step, group, WARM_UP_STEPS + steps)
     with group:
         if group.rank == 0:
             print(json.dumps(result), flush=True)
@@ -78,8 +79,21 @@ def traffic(tables: ShardedTables, group: MpiGroup, workload: Workload, steps: i
     return {
         "table_bytes": sent,
         "table_bytes_over_least": sent / (remote * (2 * row_bytes + 8)) if remote else 1.0,
-        "tower_bytes": float(sum(group.gather(group.sum_bytes)) / steps),
-        "tower_sum_seconds": group.sum_seconds / steps,
+    }
+
+
+def tower_sum(step: Step, group: MpiGroup, steps: int) -> dict[str, float]:
+    """Of the sum of the tower's gradients in a step: bytes of all ranks, seconds of this one."""
+    from app.data_parallel import DataParallelStep, SummedGraph  # MindSpore, after the environment is prepared
+
+    assert isinstance(step, DataParallelStep)
+    assert isinstance(step.graph, SummedGraph)
+    summed = step.graph.sum
+    return {
+        "tower_shared_bytes": sum(group.gather(summed.shared_bytes)) / steps,
+        "tower_sent_bytes": sum(group.gather(summed.sent_bytes)) / steps,
+        "tower_sum_seconds": summed.seconds / steps,
+        "tower_wait_seconds": summed.wait_seconds / steps,
     }
 
 
