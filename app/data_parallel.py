@@ -9,6 +9,7 @@ Letters: B rows of a rank at most.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import mindspore as ms
@@ -18,7 +19,7 @@ from mindspore import Tensor, nn, ops
 from app.config import Config
 from app.dataset import Batch, rows_of_batch
 from app.dense_optimizers import DenseOptimizers
-from app.device_graph import ForwardBackward
+from app.device_graph import DeviceGraph, ForwardBackward
 from app.gradient_sum import GradientSum
 from app.not_finite import OVERFLOWED
 from app.parallel import AcceleratorRun
@@ -196,8 +197,10 @@ def data_parallel_step(
     return DataParallelStep(HostTablesStep(tables, own_parts, graph, spread.scorer() if spread else None), group)
 
 
-def make_graph(parts: StepParts, group: MpiGroup) -> SummedGraph | AllReducedGraph:
-    """The step's graph of one of several ranks that each have the whole tower, for the selected device."""
+def make_graph(parts: StepParts, group: MpiGroup) -> DeviceGraph | SummedGraph | AllReducedGraph:
+    """The step's graph of one of the ranks that train, each of which has the whole tower, for the selected device."""
+    if group.size == 1:
+        return DeviceGraph(parts.forward_backward(), parts.optimizers)
     if ms.get_current_device().device_target == "CPU":
         return SummedGraph(parts, group)
     from mindspore import communication

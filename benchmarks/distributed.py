@@ -7,8 +7,8 @@
     ranks           as many ranks as cores, one thread each, rows owned by all of them
     servers         one process that owns all rows beside one that trains, each with all cores: they take turns
 
-Every measurement is a job of its own, started anew; the contenders take turns, so that what else the machine does hits
-all of them. The last line is JSON.
+The contenders take turns of some steps and rest between them, so that what else the machine does hits all of them. A
+ratio is that of the same round; median and quartiles are those of the rounds. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -16,98 +16,108 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
-import sys
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from app.device import BFLOAT16_FLAGS, cpu_flags
 from app.launch import find_mpirun, mpirun_options
-from benchmarks.contender import KEEP_PAGES, PROJECT
-from benchmarks.timing import machine
+from benchmarks.contender import KEEP_PAGES, Contender, Parts
+from benchmarks.timing import machine, side_by_side
 from benchmarks.workload import Workload
 
+WARM_UP_TURNS = 2
+TABLE_BYTES = ("table_bytes", "least_table_bytes")
+BETWEEN_RANKS = (*TABLE_BYTES, "tower_shared_bytes", "tower_sent_bytes", "tower_sum", "tower_wait")
 
-def run_job(workload: Workload, ranks: int, servers: int, steps: int) -> dict[str, Any]:
-    """One job's figures; `ranks` train, and `servers` more own the rows."""
-    program = ["-m", "benchmarks.distributed_contender", workload.to_json(), str(servers), str(steps)]
-    command = [sys.executable, *program]
+
+def start(name: str, workload: Workload, ranks: int, servers: int) -> Contender:
+    """The processes of a contender: `ranks` train, and `servers` more own the rows."""
+    environment = {"OMP_NUM_THREADS": str(workload.threads), "GLOG_v": "3", **KEEP_PAGES}
+    launcher: list[str] = []
     if ranks + servers > 1:
-        command = [find_mpirun(), *mpirun_options(None), "-n", str(ranks + servers), *command]
-    environment = {**os.environ, "OMP_NUM_THREADS": str(workload.threads), "GLOG_v": "3", **KEEP_PAGES}
-    done = subprocess.run(command, cwd=PROJECT, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    line = next(line for line in done.stdout.splitlines() if line.startswith("{"))
-    result: dict[str, Any] = json.loads(line)
+        launcher = [find_mpirun(), *mpirun_options(None), "--stdin", str(servers), "-n", str(ranks + servers)]
+    arguments = [workload.to_json(), str(servers)]
+    return Contender(name, "benchmarks.distributed_contender", arguments, environment, launcher)
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """Median and quartiles."""
+    lower, median, upper = np.quantile(values, [0.25, 0.5, 0.75])
+    return {"median": float(median), "lower": float(lower), "upper": float(upper)}
+
+
+def summarize(turns: list[Parts], batch_size: int) -> dict[str, Any]:
+    """A contender's step, and the medians of its parts and of what went between ranks."""
+    medians = {name: float(np.median([turn[name] for turn in turns])) for name in turns[0]}
+    step = spread([turn["step"] for turn in turns])
+    result = {"step": step, "samples_per_second": batch_size / step["median"]}
+    result["parts"] = {n: value for n, value in medians.items() if n != "step" and n not in BETWEEN_RANKS}
+    result |= {name: medians[name] for name in BETWEEN_RANKS if name in medians}
+    if "table_bytes" in result:
+        sent, least = (sum(turn[name] for turn in turns) for name in TABLE_BYTES)
+        result["table_bytes_over_least"] = sent / least if least else 1.0
     return result
-
-
-def summarize(jobs: list[dict[str, Any]], batch_size: int) -> dict[str, Any]:
-    """Median and quartiles over all steps of a contender's jobs, and its other figures from the last one."""
-    seconds = np.concatenate([job["seconds"] for job in jobs])
-    lower, median, upper = np.quantile(seconds, [0.25, 0.5, 0.75])
-    last = {name: value for name, value in jobs[-1].items() if name != "seconds"}
-    speed = batch_size / median
-    return {"median": median, "lower": lower, "upper": upper, "samples_per_second": speed, **last}
 
 
 def measure(workload: Workload, rounds: int, steps: int) -> dict[str, Any]:
     """All contenders of one precision, in turns."""
     cores = workload.threads
-    contenders = {
-        "one rank": (workload, 1, 0),
-        "ranks": (replace(workload, threads=1), cores, 0),
-        "servers": (workload, 1, 1),
-    }
-    jobs: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
-    for turn in range(rounds):
-        names = list(contenders)
-        for name in names[turn % 3 :] + names[: turn % 3]:
-            jobs[name].append(run_job(*contenders[name], steps))
-    results = {name: summarize(each, workload.batch_size) for name, each in jobs.items()}
-    speed = {name: result["samples_per_second"] for name, result in results.items()}
+    with ExitStack() as stack:
+        contenders = [
+            stack.enter_context(start("one rank", workload, 1, 0)),
+            stack.enter_context(start("ranks", replace(workload, threads=1), cores, 0)),
+            stack.enter_context(start("servers", workload, 1, 1)),
+        ]
+        for contender in contenders:
+            contender.wait_until_ready()
+        turns = {contender.name: partial(contender.take_steps, steps) for contender in contenders}
+        side_by_side(turns, rounds, WARM_UP_TURNS)
+    parts = {contender.name: contender.parts[WARM_UP_TURNS:] for contender in contenders}
+    step = {name: np.array([turn["step"] for turn in turns]) for name, turns in parts.items()}
+    results = {name: summarize(turns, workload.batch_size) for name, turns in parts.items()}
     ratios = {
-        "ranks_over_one_rank": speed["ranks"] / speed["one rank"],
-        "servers_step_over_one_rank": speed["one rank"] / speed["servers"],
+        "ranks_over_one_rank": spread(list(step["one rank"] / step["ranks"])),
+        "servers_step_over_one_rank": spread(list(step["servers"] / step["one rank"])),
     }
     print(f"\n== {workload.precision}, batch {workload.batch_size:,}, {cores} cores")
     for name, result in results.items():
         print(one_line(name, result))
-    print(
-        f"ranks {100 * ratios['ranks_over_one_rank']:.0f} % of one rank's samples/s, a step with servers "
-        f"{ratios['servers_step_over_one_rank']:.2f} × one rank's"
-    )
+    speed, with_servers = ("{median:.2f} [{lower:.2f} … {upper:.2f}]".format(**ratio) for ratio in ratios.values())
+    print(f"ranks {speed} × one rank's samples/s; a step with servers {with_servers} × one rank's")
     return {"precision": workload.precision, "contenders": results, **ratios}
 
 
 def one_line(name: str, result: dict[str, Any]) -> str:
     """`ranks  612.0 ms [600.1 … 630.9]  26,144 samples/s   lookup 9.1, …; tables 20.1 MB, 1.00 × the least`."""
-    lower, median, upper = (1e3 * result[key] for key in ("lower", "median", "upper"))
+    lower, median, upper = (1e3 * result["step"][key] for key in ("lower", "median", "upper"))
     parts = ", ".join(f"{part} {1e3 * seconds:.1f}" for part, seconds in result["parts"].items())
     speed = f"{result['samples_per_second']:8,.0f} samples/s"
     text = f"{name:10} {median:8.1f} ms [{lower:.1f} … {upper:.1f}] {speed}   {parts}"
     if "table_bytes" not in result:
         return text
-    over_least = result["table_bytes_over_least"]
+    tables, sent, shared = (result[name] / 1e6 for name in ("table_bytes", "tower_sent_bytes", "tower_shared_bytes"))
     return (
-        f"{text}; sent a step: tables {result['table_bytes'] / 1e6:.1f} MB, {over_least:.3f} × the least, "
-        f"tower {result['tower_sent_bytes'] / 1e6:.1f} MB and {result['tower_shared_bytes'] / 1e6:.1f} MB in shared "
-        f"memory in {1e3 * result['tower_sum_seconds']:.1f} ms after a wait of {1e3 * result['tower_wait_seconds']:.1f}"
+        f"{text}; a step sends {tables:.1f} MB of the tables, {result['table_bytes_over_least']:.3f} × the least, and "
+        f"{sent:.1f} MB of the tower ({shared:.1f} MB shared): {1e3 * result['tower_sum']:.1f} ms after a wait "
+        f"of {1e3 * result['tower_wait']:.1f}"
     )
 
 
 def main() -> None:
     """Measure float32 and, where the processor has it, bfloat16."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=10, help="of a job, after its warm-up (10)")
+    parser.add_argument("--rounds", type=int, default=6, help=f"after {WARM_UP_TURNS} that do not count (6)")
+    parser.add_argument("--steps", type=int, default=4, help="of a turn (4)")
     parser.add_argument("--batch", type=int, default=16_000)
     parser.add_argument("--precisions", nargs="+", choices=("float32", "bfloat16"), default=("float32", "bfloat16"))
-    parser.add_argument("--quick", action="store_true", help="1 round of 2 steps at batch 1,000")
+    parser.add_argument("--quick", action="store_true", help="2 rounds of a step at batch 1,000")
     options = parser.parse_args()
     if options.quick:
-        options.rounds, options.steps, options.batch = 1, 2, 1_000
+        options.rounds, options.steps, options.batch = 2, 1, 1_000
     precisions = [p for p in options.precisions if p == "float32" or cpu_flags() & BFLOAT16_FLAGS]
     load = os.getloadavg()[0]
     workloads = [Workload(batch_size=options.batch, precision=precision) for precision in precisions]

@@ -1,34 +1,32 @@
-"""One rank (or one process) of `benchmarks.distributed`: takes training steps and prints what they took, as JSON.
+"""One rank (or one process) of `benchmarks.distributed`: takes steps when the first rank that trains is told to.
 
-    [mpirun -n N] python -m benchmarks.distributed_contender WORKLOAD SERVERS STEPS
+    [mpirun -n N] python -m benchmarks.distributed_contender WORKLOAD SERVERS
 
 WORKLOAD is JSON, with fields of `benchmarks.workload.Workload`; its batch is that of all ranks together.
 """
 
 from __future__ import annotations
 
-import json
+import itertools
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from app import device
+from app.gradient_sum import GradientSum
 from app.parameter_server import ParameterServer
 from app.process_group import MpiGroup, load_mpi, started_by_mpi
 from app.tables.sharded import ShardedTables
-from benchmarks.contender import Parts
+from benchmarks.contender import Parts, serve
 from benchmarks.mindspore_contender import make_config, make_schema
 from benchmarks.workload import Step, Workload, make_batches, steps_on_prefetched_batches
 
-WARM_UP_STEPS = 4
-
 
 def main() -> None:
-    """Build the step of this rank, take the steps, and print on the first rank that trains."""
-    workload, servers, steps = Workload.from_json(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    """Build the step of this rank, and take steps."""
+    workload, servers = Workload.from_json(sys.argv[1]), int(sys.argv[2])
     config, schema = make_config(workload, "native"), make_schema(workload)
     device.prepare_environment(config.device)
     group = MpiGroup(load_mpi().COMM_WORLD, servers) if started_by_mpi() else None
@@ -39,69 +37,78 @@ def main() -> None:
     from app.assemble import assemble
 
     step = assemble(config, schema, "native", group).step
-    take_steps = steps_on_prefetched_batches(step, step, workload)
-    take_steps(WARM_UP_STEPS)
-    result = measure(take_steps, steps)
+    take_steps = timed(steps_on_prefetched_batches(step, step, workload))
     if group is None:
-        print(json.dumps(result))
+        serve(take_steps)
         return
-    assert isinstance(step.tables, ShardedTables)
-    result |= traffic(step.tables, group, workload, WARM_UP_STEPS + steps)
-    result |= tower_sum(step, group, WARM_UP_STEPS + steps)
-    with group:
-        if group.rank == 0:
-            print(json.dumps(result), flush=True)
+    turn = Turn(take_steps, step, group, workload)
+    if group.rank == 0:
+        serve(turn)
+    else:
+        while True:
+            turn(0)
 
 
-def measure(take_steps: Callable[[int], Parts], steps: int) -> dict[str, Any]:
-    """Seconds of each step, and the mean of each of its parts."""
-    seconds, parts = [], []
-    for _ in range(steps):
+def timed(take_steps: Callable[[int], Parts]) -> Callable[[int], Parts]:
+    """The same, with the mean of a step besides: `step`; the parts are means too."""
+
+    def take(count: int) -> Parts:
         start = time.perf_counter()
-        parts.append(take_steps(1))
-        seconds.append(time.perf_counter() - start)
-    return {"seconds": seconds, "parts": {name: float(np.mean([part[name] for part in parts])) for name in parts[0]}}
+        parts = take_steps(count)
+        return {"step": (time.perf_counter() - start) / count, **{name: part / count for name, part in parts.items()}}
+
+    return take
 
 
-def traffic(tables: ShardedTables, group: MpiGroup, workload: Workload, steps: int) -> dict[str, float]:
-    """Bytes that the ranks sent to others in a step: the tables', beside the least there can be, and the tower's."""
-    owners = group.num_owners
-    exchange = tables.owned.exchange
-    sent = sum(group.gather(sum(exchange.remote_bytes.values()))) / steps
-    sent += _servers_rows(tables, group) / steps
-    row_bytes = 4 * (workload.embedding_dim + 1)
-    batches = make_batches(workload)
-    remote = 0.0
-    for batch in (batches[i % len(batches)] for i in range(steps)):
+class Turn:
+    """Some steps of all ranks together, as many as the first one says; gives its parts, and what all ranks sent."""
+
+    def __init__(self, take_steps: Callable[[int], Parts], step: Step, group: MpiGroup, workload: Workload) -> None:
+        from app.data_parallel import DataParallelStep, SummedGraph  # MindSpore, after the environment is prepared
+
+        assert isinstance(step, DataParallelStep)
+        assert isinstance(step.tables, ShardedTables)
+        self._sum = step.graph.sum if isinstance(step.graph, SummedGraph) else GradientSum(group.communicator)
+        self._exchange = step.tables.owned.exchange
+        self._take_steps, self._group = take_steps, group
+        self._least_bytes = itertools.cycle(least_bytes(workload, group))
+        self._before = self._totals()
+
+    def __call__(self, count: int) -> Parts:
+        """Parts of a step; bytes are those of all ranks."""
+        count = self._group.agree(count)
+        parts = self._take_steps(count)
+        totals = self._totals()
+        sent = {name: (total - self._before[name]) / count for name, total in totals.items()}
+        self._before = totals
+        least = float(np.mean([next(self._least_bytes) for _ in range(count)]))
+        return {**parts, **sent, "least_table_bytes": least}
+
+    def _totals(self) -> Parts:
+        """Of all steps so far."""
+        remote = self._exchange.remote_bytes
+        # Rows that servers sent are known to them alone: as many bytes as came back in gradients.
+        table_bytes = sum(remote.values()) + (remote["gradients"] if self._group.num_servers else 0)
+        return {
+            "table_bytes": sum(self._group.gather(table_bytes)),
+            "tower_shared_bytes": sum(self._group.gather(self._sum.shared_bytes)),
+            "tower_sent_bytes": sum(self._group.gather(self._sum.sent_bytes)),
+            "tower_sum": self._sum.seconds,
+            "tower_wait": self._sum.wait_seconds,
+        }
+
+
+def least_bytes(workload: Workload, group: MpiGroup) -> list[float]:
+    """Of each batch: what must cross between ranks at least, unique remote rows there and back, and their ids."""
+    element_bytes = 2 * 4 * (workload.embedding_dim + 1) + 8
+    sums = []
+    for batch in make_batches(workload):
+        remote = 0
         for rank in range(group.size):
             rows = np.unique(batch.ids[len(batch.ids) * rank // group.size : len(batch.ids) * (rank + 1) // group.size])
-            remote += float((rows % owners != rank + group.num_servers).sum()) / steps
-    return {
-        "table_bytes": sent,
-        "table_bytes_over_least": sent / (remote * (2 * row_bytes + 8)) if remote else 1.0,
-    }
-
-
-def tower_sum(step: Step, group: MpiGroup, steps: int) -> dict[str, float]:
-    """Of the sum of the tower's gradients in a step: bytes of all ranks, seconds of this one."""
-    from app.data_parallel import DataParallelStep, SummedGraph  # MindSpore, after the environment is prepared
-
-    assert isinstance(step, DataParallelStep)
-    assert isinstance(step.graph, SummedGraph)
-    summed = step.graph.sum
-    return {
-        "tower_shared_bytes": sum(group.gather(summed.shared_bytes)) / steps,
-        "tower_sent_bytes": sum(group.gather(summed.sent_bytes)) / steps,
-        "tower_sum_seconds": summed.seconds / steps,
-        "tower_wait_seconds": summed.wait_seconds / steps,
-    }
-
-
-def _servers_rows(tables: ShardedTables, group: MpiGroup) -> float:
-    """Rows that servers sent, which only they count: as many bytes as came back in gradients."""
-    if not group.num_servers:
-        return 0.0
-    return float(sum(group.gather(tables.owned.exchange.remote_bytes["gradients"])))
+            remote += int((rows % group.num_owners != rank + group.num_servers).sum())
+        sums.append(float(remote * element_bytes))
+    return sums
 
 
 if __name__ == "__main__":

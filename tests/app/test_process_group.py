@@ -1,5 +1,8 @@
 """The job of one process, and what is the same in all; groups of several ranks are in tests/test_ranks.py."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -39,3 +42,10 @@ def test_an_error_of_all_ranks_is_known_by_what_it_came_from():
 def test_an_mpi_that_does_not_see_the_other_ranks():
     with pytest.raises(OSError, match="3 are expected, and mpi4py sees 1: it is built for another MPI"):
         join_world(3)
+
+
+def test_a_training_of_one_process_loads_no_mpi(project):
+    """Which would leave its memory in /dev/shm where the process is killed."""
+    program = "import sys, app.train; sys.exit('mpi4py.MPI' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=project, check=False)
+    assert done.returncode == 0
