@@ -85,62 +85,6 @@ def test_a_write_error_at_each_call_leaves_what_was_whole(tmp_path, code, step):
     assert number > 20  # faults that were tried
 
 
-KILL_AT_EACH_CALL = """
-import itertools, os, sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[2])
-from test_checkpoint_faults import DISK_CALLS, checkpoint, clear_leftovers, is_state, make_manifest, make_state
-
-def die_at(number, calls=itertools.count()):
-    def dying(name, call):
-        def called(*words, **named):
-            if next(calls) == number:
-                if name == "pwrite" and len(words[1]) > 4096:  # half of it reaches the disk
-                    call(words[0], words[1][: len(words[1]) // 8192 * 4096], words[2])
-                os._exit(9)
-            return call(*words, **named)
-        return called
-    for name in (*DISK_CALLS, "unlink", "rmdir"):
-        setattr(os, name, dying(name, getattr(os, name)))
-
-def in_child(number, action):
-    child = os.fork()
-    if child == 0:
-        die_at(number)
-        action()
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-old, new = make_state(seed=1), make_state(seed=2)
-for number in itertools.count():
-    folder = Path(sys.argv[1]) / str(number)
-    for step in (1, 2):
-        checkpoint.save(folder, old, make_manifest(step))
-    status = in_child(number, lambda: checkpoint.save(folder, new, make_manifest(2), 2))
-    in_child(number % 7, lambda: clear_leftovers(folder))
-    clear_leftovers(folder)
-    assert sorted(path.name for path in folder.iterdir()) == ["step-00000001", "step-00000002"], number
-    assert is_state(folder / "step-00000001", old), number
-    assert is_state(folder / "step-00000002", new) or (status and is_state(folder / "step-00000002", old)), number
-    if status == 0:
-        break
-print(number)
-"""
-
-
-def test_a_kill_at_each_call_leaves_what_was_whole(tmp_path, project, command_environment):
-    """In a process of its own, which can be forked: this one may have MindSpore's threads."""
-    done = subprocess.run(
-        [sys.executable, "-c", KILL_AT_EACH_CALL, str(tmp_path), str(project / "tests" / "app")],
-        env=command_environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 25  # kills
-
-
 OPTIONS = CheckpointOptions(keep_last=1, keep_best=0, delta=True, compact=True, full_every=1)
 
 
@@ -180,31 +124,79 @@ def test_a_write_error_at_each_call_of_a_compaction_loses_nothing(tmp_path, code
     assert number > 20
 
 
-KILL_A_COMPACTION = (
-    KILL_AT_EACH_CALL.partition("old, new =")[0]
-    + """
-from test_checkpoint_faults import compact_and_tidy, make_chain
+def save_twice(folder):
+    for step in (1, 2):
+        checkpoint.save(folder, make_state(seed=1), make_manifest(step))
 
+
+def save_anew(folder):
+    checkpoint.save(folder, make_state(seed=2), make_manifest(2), num_shards=2)
+
+
+def check_replaced(folder, died):
+    old, new = make_state(seed=1), make_state(seed=2)
+    assert sorted(path.name for path in folder.iterdir()) == ["step-00000001", "step-00000002"]
+    assert is_state(folder / "step-00000001", old)
+    assert is_state(folder / "step-00000002", new) or (died and is_state(folder / "step-00000002", old))
+
+
+def check_compacted(folder, died):
+    assert is_state(folder / "step-00000003", make_state(seed=3)), died
+    compact_and_tidy(folder)
+    assert is_state(folder / "step-00000003", make_state(seed=3))
+    assert [path.name for path in folder.iterdir()] == ["step-00000003"]
+
+
+KILLED = {  # what is there before, what is killed, what must hold then
+    "a save": (save_twice, save_anew, check_replaced),
+    "a compaction": (make_chain, compact_and_tidy, check_compacted),
+}
+KILL_AT_EACH_CALL = """
+import itertools, os, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from test_checkpoint_faults import DISK_CALLS, KILLED, clear_leftovers
+
+def die_at(number, calls=itertools.count()):
+    def dying(name, call):
+        def called(*words, **named):
+            if next(calls) == number:
+                if name == "pwrite" and len(words[1]) > 4096:  # half of it reaches the disk
+                    call(words[0], words[1][: len(words[1]) // 8192 * 4096], words[2])
+                os._exit(9)
+            return call(*words, **named)
+        return called
+    for name in (*DISK_CALLS, "unlink", "rmdir"):
+        setattr(os, name, dying(name, getattr(os, name)))
+
+def in_child(number, action, folder):
+    child = os.fork()
+    if child == 0:
+        die_at(number)
+        action(folder)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+prepare, action, check = KILLED[sys.argv[3]]
 for number in itertools.count():
     folder = Path(sys.argv[1]) / str(number)
-    state = make_chain(folder)
-    status = in_child(number, lambda: compact_and_tidy(folder))
-    in_child(number % 7, lambda: clear_leftovers(folder))
+    prepare(folder)
+    status = in_child(number, action, folder)
+    in_child(number % 7, clear_leftovers, folder)
     clear_leftovers(folder)
-    assert is_state(folder / "step-00000003", state), number
-    compact_and_tidy(folder)
-    assert is_state(folder / "step-00000003", state), number
-    assert [path.name for path in folder.iterdir()] == ["step-00000003"], number
+    print("kill at call", number, file=sys.stderr)
+    check(folder, died=status != 0)
     if status == 0:
         break
 print(number)
 """
-)
 
 
-def test_a_kill_at_each_call_of_a_compaction_loses_nothing(tmp_path, project, command_environment):
+@pytest.mark.parametrize("killed", KILLED)
+def test_a_kill_at_each_call_leaves_what_was_whole(tmp_path, project, command_environment, killed):
+    """In a process of its own, which can be forked: this one may have MindSpore's threads."""
     done = subprocess.run(
-        [sys.executable, "-c", KILL_A_COMPACTION, str(tmp_path), str(project / "tests" / "app")],
+        [sys.executable, "-c", KILL_AT_EACH_CALL, str(tmp_path), str(project / "tests" / "app"), killed],
         env=command_environment,
         capture_output=True,
         text=True,
