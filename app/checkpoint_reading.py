@@ -18,7 +18,8 @@ from app.array_file import ArrayReader, Place, read_arrays_once, read_places
 from app.checkpoint import DENSE, ROW_IDS, ModelState, shard_name, step_name
 from app.disk import DamagedFileError, Progress, check_size, checksum_is, ignore
 from app.manifest import Manifest, read_manifest, use_an_older
-from app.tables.interface import Places, RowArray, TablesSpec, TableState, WriteRows, check_table
+from app.tables.checks import check_table
+from app.tables.interface import Places, RowArray, TablesSpec, TableState, WriteRows
 
 PIECE_BYTES = 2 << 20  # of one array, given to the tables at once
 

@@ -12,7 +12,8 @@ from typing import Protocol
 import numpy as np
 
 from app.huge_pages import HugeBuffer
-from app.tables.interface import TablesSpec, UniqueIds, check_ids
+from app.tables.checks import check_ids
+from app.tables.interface import TablesSpec, UniqueIds
 from app.tables.native import NativeTables, NativeUniqueIds
 from app.tables.reference import sum_by_id, sum_over_fields
 

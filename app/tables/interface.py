@@ -9,12 +9,11 @@ Letters: B batch, C looked-up fields, D embedding width, V vocabulary size, U un
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -233,101 +232,3 @@ def write_state(write: WriteRows, state: Mapping[str, TableSnapshot]) -> None:
     for table, saved in state.items():
         for name in saved.layout:
             write(table, name, saved.row_ids, saved.read(name, slice(None)))
-
-
-def check_ids(ids: np.ndarray, spec: TablesSpec) -> None:
-    """Raise ValueError unless `ids` is [B, C] of int32 or int64 within 0 … V-1; names the first bad one."""
-    check_ids_shape(ids, spec)
-    if ids.size and (ids.min() < 0 or ids.max() >= spec.vocabulary_size):
-        row, field = np.argwhere((ids < 0) | (ids >= spec.vocabulary_size))[0]
-        raise ValueError(
-            f"batch row {row}, field {spec.field_names[field]}: id {ids[row, field]} is outside "
-            f"0 … {spec.vocabulary_size - 1}; is the data prepared with another vocabulary than the model's?"
-        )
-
-
-def check_ids_shape(ids: np.ndarray, spec: TablesSpec) -> None:
-    """Raise ValueError unless `ids` is [B, C] of int32 or int64; the values are not looked at."""
-    if not isinstance(ids, np.ndarray) or ids.dtype not in (np.int32, np.int64):
-        raise ValueError(f"ids must be an int32 or int64 array, found {_describe(ids)}")
-    num_fields = len(spec.field_names)
-    if ids.ndim != 2 or ids.shape[1] != num_fields:
-        raise ValueError(f"ids must have shape [batch, {num_fields}], found {list(ids.shape)}")
-
-
-def check_gradients(gradients: RowGradients, unique: UniqueIds, spec: TablesSpec) -> None:
-    """Raise ValueError or FloatingPointError unless the gradients fit the batch and are finite."""
-    check_gradients_shape(gradients, unique, spec)
-    for name in (DEEP, WIDE):
-        gradient = getattr(gradients, name)
-        if not np.isfinite(gradient).all():
-            place = np.argwhere(~np.isfinite(gradient))[0]
-            field = f", field {spec.field_names[place[1] // spec.embedding_dim]}" if name == DEEP else ""
-            raise FloatingPointError(
-                f"{name} gradient of batch row {place[0]}{field} is {gradient[tuple(place)]}; no row was updated"
-            )
-
-
-def check_gradients_shape(gradients: RowGradients, unique: UniqueIds, spec: TablesSpec) -> None:
-    """Raise ValueError unless the gradients fit the batch; of their values only the scale is looked at."""
-    batch, num_fields = unique.shape
-    expected = {DEEP: (batch, num_fields * spec.embedding_dim), WIDE: (batch,)}
-    for name, shape in expected.items():
-        gradient = getattr(gradients, name)
-        if not isinstance(gradient, np.ndarray) or gradient.dtype != np.float32 or gradient.shape != shape:
-            raise ValueError(f"{name} gradients must be float32 {list(shape)}, found {_describe(gradient)}")
-    if not math.isfinite(gradients.scale):
-        raise ValueError(f"the scale of the row gradients must be finite, found {gradients.scale}")
-
-
-def check_state(state: Mapping[str, TableSnapshot], spec: TablesSpec) -> None:
-    """Raise ValueError unless each table's rows fit `spec`, ascend and are finite; names table, array and row."""
-    for table, saved in state.items():
-        check_table(table, saved.row_ids, saved.layout, spec)
-        for name in saved.layout:
-            array = saved.read(name, slice(None))
-            if len(array) != saved.row_ids.size:
-                raise ValueError(f"{table} {name} must have {saved.row_ids.size} rows, found {_describe(array)}")
-            check_finite(table, name, saved.row_ids, array)
-
-
-def check_table(table: str, row_ids: np.ndarray, layout: dict[str, RowArray], spec: TablesSpec) -> None:
-    """Raise ValueError unless the rows of a table fit `spec`: its arrays with their widths, and ids that ascend."""
-    if table not in (WIDE, DEEP):
-        raise ValueError(f"unknown table {table!r} in the state; known: {WIDE}, {DEEP}")
-    _check_row_ids(row_ids, table, spec)
-    known, rows = spec.layout(table), row_ids.size
-    if set(layout) != set(known):
-        raise ValueError(f"{table} state must have the arrays {', '.join(known)}; found {', '.join(layout)}")
-    for name, found in layout.items():
-        expected = known[name]
-        if found != expected:
-            raise ValueError(
-                f"{table} {name} must be {expected.dtype} {[rows, expected.width]}, "
-                f"found {found.dtype} {[rows, found.width]}"
-            )
-
-
-def check_finite(table: str, name: str, row_ids: np.ndarray, values: np.ndarray) -> None:
-    """Raise ValueError, naming the first row, unless all `values` [T, width] of `row_ids` [T] are finite."""
-    if not np.isfinite(values).all():
-        place = np.argwhere(~np.isfinite(values))[0]
-        raise ValueError(f"{table} {name} of row {row_ids[place[0]]} is {values[tuple(place)]}; nothing was loaded")
-
-
-def _check_row_ids(row_ids: np.ndarray, table: str, spec: TablesSpec) -> None:
-    if row_ids.dtype != np.int64 or row_ids.ndim != 1:
-        raise ValueError(f"{table} row_ids must be int64 [rows], found {_describe(row_ids)}")
-    if (row_ids[1:] <= row_ids[:-1]).any():
-        raise ValueError(f"{table} row_ids must ascend without repetition")
-    if row_ids.size and (row_ids[0] < 0 or row_ids[-1] >= spec.vocabulary_size):
-        raise ValueError(
-            f"{table} row_ids go from {row_ids[0]} to {row_ids[-1]}, outside 0 … {spec.vocabulary_size - 1}; "
-            "is the checkpoint of a model with another vocabulary?"
-        )
-
-
-def _describe(value: Any) -> str:
-    if isinstance(value, np.ndarray):
-        return f"{value.dtype} {list(value.shape)}"
-    return type(value).__name__

@@ -15,6 +15,14 @@ from typing import Any
 import numpy as np
 
 from app.huge_pages import HugeBuffer
+from app.tables.checks import (
+    check_finite,
+    check_gradients,
+    check_gradients_shape,
+    check_ids,
+    check_ids_shape,
+    check_state,
+)
 from app.tables.interface import (
     DEEP,
     UPDATE_NAMES,
@@ -26,12 +34,6 @@ from app.tables.interface import (
     TableState,
     UniqueIds,
     WriteRows,
-    check_finite,
-    check_gradients,
-    check_gradients_shape,
-    check_ids,
-    check_ids_shape,
-    check_state,
     write_state,
 )
 from app.tables.memory_limit import require_memory

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from app.tables.checks import check_finite, check_gradients, check_gradients_shape, check_ids, check_state
 from app.tables.initial import initial_rows
 from app.tables.interface import (
     DEEP,
@@ -23,11 +24,6 @@ from app.tables.interface import (
     TableState,
     UniqueIds,
     WriteRows,
-    check_finite,
-    check_gradients,
-    check_gradients_shape,
-    check_ids,
-    check_state,
     write_state,
 )
 from app.tables.optimizer_options import AdamOptions

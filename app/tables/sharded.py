@@ -21,6 +21,7 @@ from mpi4py import MPI
 from app.exchange import Exchange, Header, Operation
 from app.tables import make_host_tables
 from app.tables.batch_kernels import BatchKernels
+from app.tables.checks import check_gradients, check_gradients_shape, check_state
 from app.tables.interface import (
     HostTables,
     LearningRate,
@@ -32,9 +33,6 @@ from app.tables.interface import (
     TableState,
     UniqueIds,
     WriteRows,
-    check_gradients,
-    check_gradients_shape,
-    check_state,
     write_state,
 )
 

@@ -25,6 +25,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from app import parameters
 from app.device import deprecations_silenced
 from app.schedules import ConstantSchedule
+from app.tables.checks import check_finite, check_ids, check_state
 from app.tables.interface import (
     DEEP,
     STATE_ARRAYS,
@@ -33,9 +34,6 @@ from app.tables.interface import (
     TableState,
     UniqueIds,
     WriteRows,
-    check_finite,
-    check_ids,
-    check_state,
     write_state,
 )
 from app.tables.optimizer_options import DeepOptimizer, FtrlOptions, LazyAdamOptions, WideOptimizer
