@@ -14,7 +14,8 @@ import numpy as np
 from app.huge_pages import HugeBuffer
 from app.tables.checks import check_ids
 from app.tables.interface import TablesSpec, UniqueIds
-from app.tables.native import NativeTables, NativeUniqueIds
+from app.tables.native_handle import NativeHandle
+from app.tables.native_unique import NativeUniqueIds, find_unique, own
 from app.tables.reference import sum_by_id, sum_over_fields
 
 
@@ -35,10 +36,6 @@ class BatchKernels(Protocol):
 
     def sum_by_id(self, unique: UniqueIds, deep: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Gradients [B, C * D] and [B] to their sums [U, D] and [U] in order of position, valid until the next call."""
-        ...
-
-    def all_finite(self, values: np.ndarray) -> bool:
-        """Whether all of `values`, contiguous float32, are finite."""
         ...
 
 
@@ -70,22 +67,23 @@ class ReferenceBatchKernels:
         deep_sums = sum_by_id(deep.reshape(-1, self._spec.embedding_dim), unique)
         return deep_sums, sum_by_id(wide_by_position, unique)[:, 0]
 
-    def all_finite(self, values: np.ndarray) -> bool:
-        """See `BatchKernels.all_finite`."""
-        return bool(np.isfinite(values).all())
 
-
-class NativeBatchKernels(NativeTables):
-    """`BatchKernels` in C++; tables in which no row is ever touched, so they take no memory."""
+class NativeBatchKernels:
+    """`BatchKernels` in C++; its handle's tables have no row, so they take no memory."""
 
     def __init__(self, spec: TablesSpec, num_threads: int) -> None:
-        super().__init__(spec, num_threads)
+        self._spec = spec
+        self._handle = NativeHandle(spec, num_threads)
         self._expanded = (HugeBuffer(), HugeBuffer())
         self._sums = HugeBuffer()
 
+    def unique(self, ids: np.ndarray) -> NativeUniqueIds:
+        """See `BatchKernels.unique`."""
+        return find_unique(self._handle, ids, self._spec)
+
     def reorder(self, unique: UniqueIds, order: np.ndarray) -> UniqueIds:
         """See `BatchKernels.reorder`."""
-        assert isinstance(unique, NativeUniqueIds)
+        unique = own(unique)
         counts = np.diff(unique.offsets)[order]
         offsets = np.zeros_like(unique.offsets)
         np.cumsum(counts, out=offsets[1:])
@@ -98,26 +96,22 @@ class NativeBatchKernels(NativeTables):
 
     def expand(self, unique: UniqueIds, deep_rows: np.ndarray, wide_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """See `BatchKernels.expand`."""
-        assert isinstance(unique, NativeUniqueIds)
+        unique = own(unique)
         self._expanded = self._expanded[::-1]
         batch, num_fields = unique.shape
-        deep = self._expanded[0].array((batch, num_fields * self.spec.embedding_dim))
+        deep = self._expanded[0].array((batch, num_fields * self._spec.embedding_dim))
         wide = np.empty(batch, np.float32)
-        self._on_batch(self._library.host_tables_expand, unique, deep_rows, wide_rows, deep, wide)
+        self._handle.call("expand", ctypes.byref(unique.as_struct()), deep_rows, wide_rows, deep, wide)
         return deep, wide
 
     def sum_by_id(self, unique: UniqueIds, deep: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """See `BatchKernels.sum_by_id`."""
-        assert isinstance(unique, NativeUniqueIds)
-        deep_sums = self._sums.array((unique.values.size, self.spec.embedding_dim))
+        unique = own(unique)
+        deep_sums = self._sums.array((unique.values.size, self._spec.embedding_dim))
         wide_sums = np.empty(unique.values.size, np.float32)
         deep, wide = np.ascontiguousarray(deep), np.ascontiguousarray(wide)
-        self._on_batch(self._library.host_tables_sum_by_id, unique, deep, wide, deep_sums, wide_sums)
+        self._handle.call("sum_by_id", ctypes.byref(unique.as_struct()), deep, wide, deep_sums, wide_sums)
         return deep_sums, wide_sums
-
-    def _on_batch(self, function: ctypes._NamedFuncPointer, unique: NativeUniqueIds, *arrays: np.ndarray) -> None:
-        addresses = (array.ctypes.data for array in arrays)
-        function(self._handle, ctypes.byref(unique.as_struct()), *addresses)
 
 
 def make_batch_kernels(backend: str, spec: TablesSpec, num_threads: int) -> BatchKernels:

@@ -5,13 +5,19 @@ Letters: T rows of the snapshot.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from app.tables.interface import Places, RowArray
+from app.tables.interface import Places, RowArray, TablesSpec
+from app.tables.memory_limit import require_memory
+from app.tables.native_handle import NativeHandle
+from app.tables.native_library import NO_MEMORY, OK, TABLE_NUMBERS
+
+log = logging.getLogger(__name__)
 
 ReadArray = Callable[[str, str, np.ndarray, np.ndarray], None]  # table, array, slots [n], out [n, width]
 
@@ -55,3 +61,76 @@ class NativeSnapshot:
         """See `Snapshot.release`."""
         self.saved = saved
         self.released.set()
+
+
+class NativeSnapshots:
+    """Takes snapshots of a handle's rows, one at a time, and keeps them as they were."""
+
+    def __init__(self, handle: NativeHandle, spec: TablesSpec) -> None:
+        self._handle = handle
+        self._spec = spec
+        self._open: NativeSnapshot | None = None
+
+    def take(self, row_ids: np.ndarray, slots: np.ndarray, changed_only: bool) -> NativeSnapshot:
+        """See `HostTables.snapshot`; no row is copied but those that are updated before the release.
+
+        `row_ids` and `slots` are those of all touched rows.
+        """
+        self._end()
+        flags = np.empty(slots.size, bool)
+        self._handle.call("take_changed", flags)
+        changed_slots = np.flatnonzero(flags).astype(np.int32)
+        if changed_only:
+            included = flags[slots]
+            row_ids, slots = row_ids[included], slots[included]
+        if self._handle.call("open_snapshot", slots, slots.size) == NO_MEMORY:
+            self._mark_changed(changed_slots)
+            raise MemoryError(f"no memory for a snapshot of {slots.size:,} rows")
+        tables = {
+            table: NativeTableSnapshot(table, row_ids, slots, self._spec.layout(table), self._read, [])
+            for table in TABLE_NUMBERS
+        }
+        self._open = NativeSnapshot(tables, changed_slots)
+        return self._open
+
+    def _read(self, table: str, name: str, slots: np.ndarray, values: np.ndarray) -> None:
+        array = list(self._spec.layout(table)).index(name)
+        # One thread: in the background a second one would take the training's other core.
+        self._handle.call("read_snapshot", TABLE_NUMBERS[table], array, slots, slots.size, values, 1)
+
+    def before_change(self, slots: np.ndarray) -> None:
+        """To be called before the states of `slots` change: preserves them where a snapshot needs them."""
+        if self._open is not None and not self._preserve(self._open, slots):
+            log.warning("warning: no memory to train on while a checkpoint is written: waiting for it")
+            self._open.awaited.set()
+            self._open.released.wait()
+            self._end()
+        self._mark_changed(slots)
+
+    def _preserve(self, snapshot: NativeSnapshot, slots: np.ndarray) -> bool:
+        if snapshot.released.is_set():
+            self._end()
+            return True
+        if growth_bytes := self._handle.call("preserve_bytes", slots.size):
+            try:
+                require_memory(growth_bytes, "keeping rows for the checkpoint that is being written")
+            except MemoryError:
+                return False
+        return bool(self._handle.call("preserve", slots, slots.size) == OK)
+
+    def _mark_changed(self, slots: np.ndarray) -> None:
+        if self._handle.call("mark_changed", slots, slots.size) == NO_MEMORY:
+            raise MemoryError("no memory for a bit a row")
+
+    def _end(self) -> None:
+        """What a snapshot's release could not do in its own thread."""
+        if self._open is None:
+            return
+        self._handle.call("close_snapshot")
+        if not self._open.saved:
+            self._mark_changed(self._open.changed_slots)
+        self._open = None
+
+    def forget(self) -> None:
+        """To be called where all rows are forgotten."""
+        self._open = None

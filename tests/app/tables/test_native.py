@@ -9,7 +9,7 @@ import numpy as np
 import psutil
 import pytest
 
-from app.tables import native
+from app.tables import native_rows
 from app.tables.interface import DEEP, RowGradients, UniqueIds
 from app.tables.memory_limit import MemoryLimit
 from app.tables.native import NativeTables
@@ -59,7 +59,7 @@ def test_any_threads_and_instruction_set_give_the_reference_s_bits(
 def test_more_touched_rows_than_slots_are_refused_before_anything_is_written(make_spec, monkeypatch):
     tables = NativeTables(make_spec(vocabulary_size=400))
     tables.touch(np.arange(10))
-    monkeypatch.setattr(native, "MAX_TOUCHED", 12)
+    monkeypatch.setattr(native_rows, "MAX_TOUCHED", 12)
     tables.touch(np.arange(12))
     with pytest.raises(MemoryError, match="one process keeps 12 touched rows at most"):
         tables.touch(np.arange(13))
@@ -196,7 +196,7 @@ try:
 except MemoryError as error:
     print(error, tables.state()["deep"].row_ids.size)
 """
-    root = Path(native.__file__).parents[2]
+    root = Path(native_rows.__file__).parents[2]
     result = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True)
     assert "the address space (RLIMIT_AS) is" in result.stdout
     assert "storing 999,990 new rows beside 10 touched ones" in result.stdout

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.tables import native
+from app.tables import native_snapshot
 from app.tables.interface import DEEP, TableState
 from app.tables.native import NativeTables
 from app.tables.reference import ReferenceTables
@@ -165,7 +165,7 @@ def test_where_no_row_can_be_kept_the_update_waits_for_the_release(
     train(tables, 1, seed=1)
     before = tables.state()
     snapshot = tables.snapshot(changed_only=False)
-    monkeypatch.setattr(native, "require_memory", refuse_memory)
+    monkeypatch.setattr(native_snapshot, "require_memory", refuse_memory)
     updates = threading.Thread(target=train, args=(tables, 1, 2))
     updates.start()
     assert snapshot.awaited.wait(10)

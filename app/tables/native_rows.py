@@ -1,0 +1,85 @@
+"""The native tables' touched rows: their slots, and their state arrays out of and into them.
+
+Letters: T touched rows, U distinct rows of a call.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from app.tables.checks import check_finite
+from app.tables.interface import TablesSpec
+from app.tables.memory_limit import require_memory
+from app.tables.native_handle import NativeHandle
+from app.tables.native_library import NO_MEMORY, TABLE_NUMBERS
+
+MAX_TOUCHED = 2**31 - 2  # slots are int32, and the map keeps slot + 1
+
+
+class NativeRows:
+    """The rows of a handle."""
+
+    def __init__(self, handle: NativeHandle, spec: TablesSpec) -> None:
+        self._handle = handle
+        self._spec = spec
+
+    def find(self, row_ids: np.ndarray) -> tuple[np.ndarray, int]:
+        """Slots of `row_ids` int64, -1 where a row is untouched, and how many are."""
+        slots = np.empty(row_ids.size, np.int32)
+        num_new = self._handle.call("find", row_ids, row_ids.size, slots)
+        return slots, num_new
+
+    def touch(self, row_ids: np.ndarray) -> np.ndarray:
+        """The slots [U] of the distinct `row_ids` [U] int64; rows that had none get one, with their initial values."""
+        return self._slots_for(row_ids, "touch")
+
+    def _slots_for(self, row_ids: np.ndarray, give_slots: str) -> np.ndarray:
+        slots, num_new = self.find(row_ids)
+        if num_new == 0:
+            return slots
+        num_touched = self._handle.call("num_touched")
+        if num_touched + num_new > MAX_TOUCHED:
+            raise MemoryError(f"one process keeps {MAX_TOUCHED:,} touched rows at most, and these would be more")
+        row_bytes = self._spec.row_bytes()
+        purpose = f"storing {num_new:,} new rows beside {num_touched:,} touched ones, {row_bytes:,} bytes each,"
+        if growth_bytes := self._handle.call("growth_bytes", num_new):
+            require_memory(growth_bytes, purpose)
+        if self._handle.call(give_slots, row_ids, row_ids.size, slots) == NO_MEMORY:
+            raise MemoryError(f"{purpose} needs {growth_bytes / 2**20:,.0f} MiB more, which the system refused")
+        return slots
+
+    def touched(self) -> tuple[np.ndarray, np.ndarray]:
+        """The ids of the touched rows, int64 [T] ascending, and their slots, int32 [T]."""
+        num_rows = self._handle.call("num_touched")
+        row_ids, slots = np.empty(num_rows, np.int64), np.empty(num_rows, np.int32)
+        if self._handle.call("touched", row_ids, slots) == NO_MEMORY:
+            raise MemoryError(f"no memory to sort the ids of {num_rows:,} touched rows")
+        return row_ids, slots
+
+    def read(self, table: str, slots: np.ndarray) -> dict[str, np.ndarray]:
+        """All state arrays of rows, copies."""
+        layout = self._spec.layout(table).items()
+        arrays = {name: np.empty((slots.size, width), dtype) for name, (dtype, width) in layout}
+        for number, values in enumerate(arrays.values()):
+            self._handle.call("read", TABLE_NUMBERS[table], number, slots, slots.size, values)
+        return arrays
+
+    def write(self, table: str, name: str, row_ids: np.ndarray, values: np.ndarray) -> None:
+        """One state array of rows that may be new, after `clear`; `end_writing` comes after the last of them.
+
+        Raises ValueError for values that are not finite: then the rows mean nothing.
+        """
+        values = np.require(values, requirements=["C", "A"])
+        slots = self._slots_for(np.ascontiguousarray(row_ids), "place")
+        array = list(self._spec.layout(table)).index(name)
+        if not self._handle.call("write", TABLE_NUMBERS[table], array, slots, slots.size, values):
+            check_finite(table, name, row_ids, values)
+
+    def end_writing(self) -> None:
+        """Give what was not written of the new rows its initial values."""
+        if self._handle.call("end_writing") == NO_MEMORY:
+            raise MemoryError("no memory to find the rows that were written in part")
+
+    def clear(self) -> None:
+        """Forget all rows and give their memory back."""
+        self._handle.call("clear")
