@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from data_prep.folder_lock import LOCK_FILE, FolderInUse, lock_folder
 from data_prep.pieces import Pieces
@@ -56,26 +56,23 @@ def new_folder(
 ) -> Iterator[Workplace]:
     """A folder beside `output` that takes its name at the end of the block.
 
-    It goes on with a folder of the same `identity` that an ended run left; `restart` begins anew. After ValueError in
-    the block, which is an error in the log, nothing is kept: it would be wrong for any other log.
+    It goes on with a folder of the same `identity` that an ended run left, be it `output` itself, finished but for its
+    traces; `restart` begins anew. After ValueError in the block, which is an error in the log, nothing is kept: it
+    would be wrong for any other log.
 
     Raises FileExistsError (an `output` that may not be replaced), FolderInUse (another run works there), OSError
     (nothing can be written), UnlikeBefore (another identity).
     """
-    if (output / SCHEMA_FILE).is_file() and (output / STATE_FILE).is_file():  # ended when it had its name already
-        _clear(output)
+    if not restart and _is_finished_by(output, identity):  # but ended before it had removed its traces
+        with _lock(output, output):
+            log.info("%s is finished: the run that was ended had done all but tidying up", output)
+            yield Workplace(output, 0, is_complete=True)
+            _tidy_up(output)
+        return
     _check_output(output, overwrite)
     partial = partial_folder(output)
     _check_is_ours(partial)
-    try:
-        lock = lock_folder(partial)
-    except FolderInUse:
-        raise FolderInUse(
-            f"another process prepares {output} (it works in {partial}); wait for it, or give another output"
-        ) from None
-    except OSError as error:
-        raise OSError(f"nothing can be written to {partial}: {error}; give an output elsewhere") from error
-    with lock:
+    with _lock(partial, output):
         _check_output(output, overwrite)  # again: another run may have made it before the lock was free
         workplace = _go_on_or_begin(partial, identity, chunk_bytes, restart)
         try:
@@ -86,7 +83,7 @@ def new_folder(
             raise
         shutil.rmtree(workplace.work_folder, ignore_errors=True)
         _put_in_place(partial, output)
-        _clear(output)
+        _tidy_up(output)
 
 
 def partial_folder(output: Path) -> Path:
@@ -94,18 +91,46 @@ def partial_folder(output: Path) -> Path:
     return output.with_name(output.name + ".partial")
 
 
-def _clear(output: Path) -> None:
+def _lock(folder: Path, output: Path) -> IO[str]:
+    """The lock of the folder that `output` is made in."""
+    try:
+        return lock_folder(folder)
+    except FolderInUse:
+        raise FolderInUse(
+            f"another process prepares {output} (it works in {folder}); wait for it, or give another output"
+        ) from None
+    except OSError as error:
+        raise OSError(f"nothing can be written to {folder}: {error}; give an output elsewhere") from error
+
+
+def _put_in_place(partial: Path, output: Path) -> None:
+    if output.exists():
+        _remove(_replaced(output))
+        output.rename(_replaced(output))
+    partial.rename(output)
+
+
+def _replaced(output: Path) -> Path:
+    """What was there before has this name until the new one is in its place."""
+    return output.with_name(output.name + ".replaced")
+
+
+def _tidy_up(output: Path) -> None:
+    """Remove a finished run's traces; last the one that makes the next run of the same command do this."""
+    _remove(_replaced(output))
     for name in (LOCK_FILE, STATE_FILE):
         (output / name).unlink(missing_ok=True)
 
 
-def _put_in_place(partial: Path, output: Path) -> None:
-    replaced = output.with_name(output.name + ".replaced")
-    if output.exists():
-        _remove(replaced)
-        output.rename(replaced)
-    partial.rename(output)
-    _remove(replaced)
+def _is_finished_by(output: Path, identity: Mapping[str, Any]) -> bool:
+    """Whether a run of the same command finished `output`, and left its traces there."""
+    if not (output / SCHEMA_FILE).is_file():
+        return False
+    try:
+        state = _read_state(output)
+    except UnlikeBefore:  # damaged: nobody knows whose it is
+        return False
+    return state is not None and not _differences(state["identity"], identity)
 
 
 def _check_output(output: Path, overwrite: bool) -> None:
@@ -146,14 +171,19 @@ def _go_on_or_begin(partial: Path, identity: Mapping[str, Any], chunk_bytes: int
     return Workplace(partial, chunk_bytes, is_complete=False)
 
 
-def _check_identity(partial: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """Of two identities, in words."""
     # As JSON has them: tuples are lists there.
     here = json.loads(json.dumps(here))
-    differences = [
+    return [
         f"{name} was {there.get(name)!r}, is {here.get(name)!r}"
         for name in sorted({*there, *here})
         if there.get(name) != here.get(name)
     ]
+
+
+def _check_identity(partial: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    differences = _differences(there, here)
     if differences:
         raise UnlikeBefore(
             f"an ended run left {partial}, but not of this command: {'; '.join(differences)}. Give its settings again "

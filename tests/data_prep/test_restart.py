@@ -189,14 +189,26 @@ def test_a_second_run_is_refused_and_harms_nothing(ended, small_options):
     prepare_small(*ended, small_options)
 
 
-def test_a_run_that_ended_between_its_last_two_steps_is_cleared(tmp_path, log_path, small_options, monkeypatch):
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_run_that_ended_before_it_tidied_up_is_done_with_the_next(
+    tmp_path, log_path, small_options, monkeypatch, caplog, overwrite
+):
+    if overwrite:
+        prepare_small(log_path, tmp_path / "out", dataclasses.replace(small_options, seed=2))
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("data_prep.output_folder._clear", interrupt)
-        prepare_small(log_path, tmp_path / "out", small_options)
-    assert (tmp_path / "out" / "run.json").exists()
+        patch.setattr("data_prep.output_folder._tidy_up", interrupt)
+        prepare_small(log_path, tmp_path / "out", small_options, overwrite=overwrite)
+    made = contents(tmp_path / "out")
+    with pytest.raises(FileExistsError, match="holds prepared data"):  # another command
+        prepare_small(log_path, tmp_path / "out", dataclasses.replace(small_options, seed=3))
+    with monkeypatch.context() as patch, caplog.at_level("INFO"):
+        patch.setattr("data_prep.prepare._make", None)
+        assert prepare_small(log_path, tmp_path / "out", small_options, overwrite=overwrite).options["seed"] == 1
+    assert "had done all but tidying up" in caplog.text
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
+    assert contents(tmp_path / "out") == {name: made[name] for name in made if name not in ("run.json", "run.lock")}
     with pytest.raises(FileExistsError, match="holds prepared data"):
         prepare_small(log_path, tmp_path / "out", small_options)
-    assert not list((tmp_path / "out").glob("run.*"))
 
 
 def test_a_run_that_ended_while_it_replaced_the_old_folder_ends_now(tmp_path, log_path, small_options, monkeypatch):
