@@ -42,6 +42,20 @@ class FileRead:
     lines: int
 
 
+def num_header_lines(file: LogFile, log_format: LogFormat) -> int:
+    """Lines of a file before its first row."""
+    return int(log_format.header and not is_parquet(file.location))
+
+
+def open_reader(file: LogFile, log_format: LogFormat) -> AbstractContextManager[LogReader | TableReader]:
+    """Open a file of the log, lines or a table, for one reading. Raises as `open_log` and `open_table`."""
+    if not is_parquet(file.location):
+        return open_log(file, log_format)
+    from data_prep.parquet_log import open_table
+
+    return open_table(file, log_format)
+
+
 class LogReading:
     """Reads a log several times and makes sure that it stays the same."""
 
@@ -133,7 +147,7 @@ class LogReading:
             first_line = size_before = 0
             for place, file in enumerate(self.files):
                 name = file.name if len(self.files) > 1 else ""
-                of_log = FileOfLog(place, name, first_line, self._num_header_lines(file))
+                of_log = FileOfLog(place, name, first_line, num_header_lines(file, self._format))
                 for task, stored_bytes_read in self._tasks(file, of_log):
                     yield task
                     first_line = task.first_line + task.num_lines
@@ -144,9 +158,6 @@ class LogReading:
         for file in self.files:
             _check_unchanged(file)
 
-    def _num_header_lines(self, file: LogFile) -> int:
-        return int(self._format.header and not is_parquet(file.location))
-
     def _tasks(self, file: LogFile, of_log: FileOfLog) -> Iterator[tuple[Task, int]]:
         """A file's chunks, each with how far that is in its bytes as stored."""
         _check_unchanged(file)
@@ -156,18 +167,11 @@ class LogReading:
         for task in self._places[of_log.place]:  # it need not be read here again: the workers read it
             yield task, task.offset + task.num_bytes if isinstance(task, StoredChunk) else file.state.size
 
-    def _open(self, file: LogFile) -> AbstractContextManager[LogReader | TableReader]:
-        if not is_parquet(file.location):
-            return open_log(file, self._format)
-        from data_prep.parquet_log import open_table
-
-        return open_table(file, self._format)
-
     def _read(self, file: LogFile, of_log: FileOfLog) -> Iterator[tuple[Task, int]]:
         places: list[Task] = []
         num_lines = 0
         try:
-            with self._open(file) as reader:
+            with open_reader(file, self._format) as reader:
                 for task, place in reader.chunks(self._chunk_bytes, of_log):
                     if reader.is_plain:
                         places.append(place or task)

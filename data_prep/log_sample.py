@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from data_prep.log_files import LogFile
 from data_prep.log_format import LogFormat
-from data_prep.raw_log import open_log
+from data_prep.log_reading import num_header_lines, open_reader
 from data_prep.rows import Chunk, FileOfLog
 
 _CHUNK_BYTES = 1 << 20
@@ -38,7 +38,8 @@ def sample_log(files: Sequence[LogFile], log_format: LogFormat, num_rows: int) -
     """The first lines of each file, `num_rows` in all; of the first files only, where these are more than rows."""
     each = max(num_rows // len(files), 1)
     for place, file in enumerate(files[:num_rows]):
-        of_log = FileOfLog(place, file.name if len(files) > 1 else "", num_header_lines=int(log_format.header))
+        name = file.name if len(files) > 1 else ""
+        of_log = FileOfLog(place, name, num_header_lines=num_header_lines(file, log_format))
         yield _sample(file, of_log, log_format, each)
 
 
@@ -49,11 +50,13 @@ class _Enough(Exception):
 def _sample(file: LogFile, of_log: FileOfLog, log_format: LogFormat, num_rows: int) -> FileSample:
     parts: list[bytes] = []
     num_lines = bytes_read = 0
-    is_whole = True
-    with suppress(_Enough), open_log(file, log_format) as reader:
+    is_whole, is_bare = True, False
+    with suppress(_Enough), open_reader(file, log_format) as reader:
         for task, _ in reader.chunks(_CHUNK_BYTES, of_log):
             if num_lines < num_rows:
-                parts.append(task.load().lines)
+                chunk = task.load()
+                parts.append(chunk.lines)
+                is_bare = chunk.is_bare
             num_lines, bytes_read = num_lines + task.num_lines, reader.stored_bytes_read
             if num_lines > num_rows and bytes_read >= _ESTIMATE_BYTES:
                 is_whole = False
@@ -62,5 +65,5 @@ def _sample(file: LogFile, of_log: FileOfLog, log_format: LogFormat, num_rows: i
         return FileSample(file, None, 0, bytes_read, is_whole)
     num_kept = min(num_rows, num_lines)  # every line of a chunk has its end
     kept = b"".join(parts).split(b"\n", num_kept)[:num_kept]
-    chunk = Chunk(0, num_kept, b"\n".join(kept) + b"\n", of_log)
+    chunk = Chunk(0, num_kept, b"\n".join(kept) + b"\n", of_log, is_bare)
     return FileSample(file, chunk, num_lines, bytes_read, is_whole)

@@ -81,8 +81,9 @@ class TableReader:
         names = [name for name, kind in self._format.columns.items() if kind != "ignored"]
         num_rows = max(chunk_bytes // (_CELL_BYTES * len(names)), 1)
         for rows in self._table.iter_batches(num_rows, columns=names):
-            yield TableChunk(file.first_line + self._num_rows_read, len(rows), rows, self._format, file), None
+            first_line = file.first_line + self._num_rows_read
             self._num_rows_read += len(rows)
+            yield TableChunk(first_line, len(rows), rows, self._format, file), None
 
 
 @contextmanager

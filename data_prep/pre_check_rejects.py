@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from data_prep.log_format import LogFormat
 from data_prep.options import PrepareOptions
+from data_prep.quotes import BARE_SEPARATOR
 from data_prep.rows import Chunk
 
 _SEPARATORS = {
@@ -61,7 +62,7 @@ def _explain(chunk: Chunk, log_format: LogFormat) -> str | None:
         return None
     if b"\0" in b"".join(lines):
         return "there are NUL bytes: it is no text, or UTF-16; convert it to UTF-8"
-    separator = log_format.separator.encode()
+    separator = bytes([BARE_SEPARATOR]) if chunk.is_bare else log_format.separator.encode()
     usual = _most_common(line.count(separator) for line in lines) + 1
     if usual != len(log_format.columns) and not log_format.quotes:
         return _explain_columns(lines, usual, log_format)

@@ -4,12 +4,15 @@ import re
 import subprocess
 import sys
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from data_prep.__main__ import main
 from data_prep.log_files import find_log
 from data_prep.log_format import LogFormat
 from data_prep.log_sample import sample_log
+from data_prep.options import read_options
 from data_prep.pre_check import pre_check
 from data_prep.synthetic import synthesize
 
@@ -50,6 +53,51 @@ def test_a_log_of_another_form(project, make_avazu, tmp_path, capsys):
     assert "banner_pos" in printed and "Criteo" not in printed
     assert main(["pre-check", str(path)]) == 2
     assert "lines have 1 columns, expected 40" in capsys.readouterr().out
+
+
+def as_parquet(lines, path, log_format=None, **written):
+    """The same log as a table of strings."""
+    names = list((log_format or LogFormat()).columns)
+    rows = [line.rstrip(b"\n").decode().split((log_format or LogFormat()).separator) for line in lines]
+    pq.write_table(pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))), path, **written)
+
+
+def test_parquet_files_are_judged_as_the_same_lines_are(log, lines, tmp_path, capsys):
+    as_parquet(lines, tmp_path / "log.parquet", row_group_size=1_000)
+    printed = []
+    for path in (log, tmp_path / "log.parquet"):
+        assert main(["pre-check", str(path), "--rows", "3000"]) == 0
+        printed.append(re.sub("1 file, .*? bytes|1 file, [0-9.]+ .?B", "", capsys.readouterr().out))
+    assert "looked at the first 3,000, of which 3,000 are good" in printed[1]
+    assert printed[0].splitlines()[1:] == printed[1].splitlines()[1:]
+
+
+def test_what_is_wrong_with_parquet_files_is_said(lines, project, make_avazu, tmp_path, capsys):
+    upper = changed(lines, lambda _, row: [*row[:14], *(cell.upper() for cell in row[14:])])
+    as_parquet(upper.splitlines(), tmp_path / "a.pq")
+    assert "upper-case digits" in pre_check(tmp_path / "a.pq").wrong[1]
+    (tmp_path / "b.parquet").write_bytes(b"PAR1" + bytes(100))
+    assert main(["pre-check", str(tmp_path / "b.parquet")]) == 2
+    assert "is damaged or no Parquet file" in capsys.readouterr().err
+    as_parquet(
+        make_avazu(100).encode().splitlines()[1:], tmp_path / "c.pq", read_options(data_path=avazu(project)).data
+    )
+    assert main(["pre-check", str(tmp_path / "c.pq")]) == 2
+    assert "has not the columns of prepare.data.columns" in capsys.readouterr().err
+    assert main(["pre-check", str(tmp_path / "c.pq"), "--data", str(avazu(project))]) == 0
+    assert "looked at the first 100, of which 100 are good" in capsys.readouterr().out
+
+
+def avazu(project):
+    return project / "configs" / "data" / "avazu.yaml"
+
+
+def test_rows_of_a_large_parquet_file_are_counted_not_estimated(lines, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("data_prep.log_sample._ESTIMATE_BYTES", 0)
+    monkeypatch.setattr("data_prep.log_sample._CHUNK_BYTES", 50_000)
+    as_parquet(lines, tmp_path / "log.parquet")
+    pre_check(tmp_path / "log.parquet", 100)
+    assert re.search(r"about (4,99\d|5,00\d) lines; looked at the first 100", capsys.readouterr().out)
 
 
 def test_only_the_first_rows_are_looked_at(lines, tmp_path, capsys):
