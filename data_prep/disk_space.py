@@ -22,8 +22,9 @@ _FULL_BYTES = _MIB  # less than that is a full disk, whatever words a library ha
 # Of Criteo's log, to guess the rows of a log that has not been read: 45,840,617 rows are 11.1 GB, packed 4.8 GB.
 _TEXT_BYTES_A_ROW, _PACKED_BYTES_A_ROW = 243, 104
 _COUNTS_BYTES_A_ROW = 60  # of the pieces of the first reading, gone when it is over
-_LEAST_SHARE = 0.6  # of a row's bytes: MindRecord takes fewer for whole numbers that are small, and leaves holes
-_PIECES_SHARE = 0.4  # of the rows, so many are in pieces and in no finished file at a time
+_LEAST_SHARE = 0.6  # of a row's bytes: its number is not written; in the zoo's layout small ids take fewer
+# Rows that are in pieces and in no finished file at a time: those of valid and test, of a file, and workers ahead.
+_PIECES_SHARE, _PIECES_ROWS = 0.25, 3_000_000
 
 log = logging.getLogger(__name__)
 
@@ -36,14 +37,19 @@ def guess_rows(files: Sequence[LogFile]) -> int:
     )
 
 
-def whole_bytes(num_rows: int, row_bytes: int) -> int:
-    """About what a preparation of so many rows takes at its worst moment, all in all."""
-    return int(num_rows * max(row_bytes * (1 + _PIECES_SHARE), row_bytes + _COUNTS_BYTES_A_ROW))
+def whole_bytes(num_rows: int, row_bytes: int, zoo_row_bytes: int = 0) -> int:
+    """About what a preparation of so many rows takes at its worst moment, all in all.
+
+    `zoo_row_bytes` are those of a row in the zoo's layout, which is written from whole files of ours.
+    """
+    pieces_rows = min(num_rows, int(num_rows * _PIECES_SHARE) + _PIECES_ROWS)
+    beside = max(pieces_rows * row_bytes, num_rows * _COUNTS_BYTES_A_ROW, num_rows * zoo_row_bytes)
+    return num_rows * row_bytes + beside
 
 
-def least_bytes(num_rows: int, row_bytes: int) -> int:
+def least_bytes(num_rows: int, row_bytes: int, zoo_row_bytes: int = 0) -> int:
     """What so many rows surely take."""
-    return int(num_rows * row_bytes * _LEAST_SHARE)
+    return int(num_rows * (row_bytes + zoo_row_bytes) * _LEAST_SHARE)
 
 
 def warn_of_little_room(folder: Path, needed: int) -> None:

@@ -44,7 +44,7 @@ from data_prep.statistics import LogStatistics
 from data_prep.statistics_file import write_statistics
 from data_prep.timing import RunClock, write_timing
 from data_prep.used_vocabulary import UsedVocabulary, fit_vocabulary
-from data_prep.zoo_layout import check_ids, lay_out_for_zoo
+from data_prep.zoo_layout import check_ids, lay_out_for_zoo, zoo_row_bytes
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ def prepare(
         if workplace.is_complete:
             result = schema.read_schema(workplace.folder)
         else:
-            needed = whole_bytes(guess_rows(files), usual_row_bytes(options))
+            needed = whole_bytes(guess_rows(files), usual_row_bytes(options), zoo_row_bytes(options))
             warn_of_little_room(workplace.folder, needed)
             with explain_full_disk(workplace.folder, needed), closing(Pools(executor)) as pools:
                 result = _make(files, options, given, workplace, pools, clock, file_rows)
@@ -126,7 +126,8 @@ def _make(
         reading.num_workers = memory.encoding_workers(
             options, num_workers, workplace.chunk_bytes, window_bytes, vocabulary.lookup.size
         )
-        check_room(workplace.folder, least_bytes(statistics.num_good_lines, usual_row_bytes(options)))
+        row_bytes = usual_row_bytes(options), zoo_row_bytes(options)
+        check_room(workplace.folder, least_bytes(statistics.num_good_lines, *row_bytes))
         is_only_reading = not needs_counting(options, given)
         encoder = Encoder(numeric, vocabulary.lookup, vocabulary.ids_dtype, split, options, counts=is_only_reading)
         blocks_folder = workplace.work_folder if options.layout == "zoo" else workplace.folder

@@ -78,7 +78,7 @@ class _Run:
         """A new file."""
         with path.open("wb") as file:
             for array in (counted.keys, counted.counts, np.cumsum(counted.texts.lengths), counted.texts.data):
-                array.tofile(file)
+                file.write(np.ascontiguousarray(array).data)  # tofile has no errno
         return cls(path, len(counted))
 
     def keys(self) -> NDArray[np.uint64]:

@@ -77,7 +77,7 @@ def write_text_lookup(path: Path, field: FieldVocabulary) -> TextLookupFile:
     keys, ids = keys[order], field.value_ids[known[order]]
     with path.open("wb") as file:
         for array in (keys, ids, texts.starts, texts.lengths, texts.data):
-            array.tofile(file)
+            file.write(np.ascontiguousarray(array).data)  # tofile has no errno
     _, uses = np.unique(keys, return_counts=True)
     missing_id = int(field.value_ids[is_missing][0])  # every field has it
     return TextLookupFile(

@@ -27,6 +27,7 @@ import numpy as np
 from data_prep.block_reader import Block
 from data_prep.description import data_file
 from data_prep.mindrecord import as_os_error, read_blocks
+from data_prep.options import PrepareOptions
 from data_prep.schema import ZOO_BLOCK_ROWS, Split
 
 # The zoo's reader adds "00" to the name for train and "0" for test: with so many shards they have two digits or one.
@@ -60,9 +61,15 @@ def rest_file(split: str) -> str:
     return f"{split}_input_rest.mindrecord"
 
 
+def zoo_row_bytes(options: PrepareOptions) -> int:
+    """Bytes of one row in this layout; 0 where the options name another."""
+    num_columns = len(options.data.numeric_fields) + len(options.categorical_columns)
+    return 8 * num_columns + 4 if options.layout == "zoo" else 0
+
+
 def check_ids(vocabulary_size: int) -> None:
     """Raise ValueError where the zoo's int32 cannot hold all ids."""
-    if vocabulary_size > 2**31:
+    if vocabulary_size >= 2**31:
         raise ValueError(
             f"layout zoo has int32 ids, and the vocabulary has {vocabulary_size:,}; raise prepare.min_count, or set "
             "prepare.field_max_size for the largest fields"

@@ -1,20 +1,37 @@
 """A disk that is full: a small file system, or errors in place of writes."""
 
+import dataclasses
 import errno
 import itertools
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from data_prep import disk_space
-from data_prep.disk_space import check_room, explain_full_disk, guess_rows, warn_of_little_room
+from data_prep.disk_space import (
+    check_room,
+    explain_full_disk,
+    guess_rows,
+    least_bytes,
+    warn_of_little_room,
+    whole_bytes,
+)
+from data_prep.encode import usual_row_bytes
 from data_prep.log_files import LogFile
+from data_prep.options import PrepareOptions
 from data_prep.pieces import Pieces
 from data_prep.prepare import prepare
 from data_prep.storage import FileState
+from data_prep.text_counts import CountedTexts, _Run
+from data_prep.text_lookup import write_text_lookup
+from data_prep.texts import Texts
+from data_prep.vocabulary import FieldVocabulary
+from data_prep.zoo_layout import zoo_row_bytes
 
 MIB = 1 << 20
 
@@ -25,6 +42,10 @@ def contents(folder):
 
 def with_free(monkeypatch, free):
     monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
 
 
 def test_what_is_there_counts_as_written(tmp_path, monkeypatch, caplog):
@@ -44,6 +65,37 @@ def test_rows_are_guessed_by_the_size_of_the_log():
     files = [LogFile(name, name, FileState(int(11.1e9), 0)) for name in ("train.txt", "train.txt.gz")]
     assert 40e6 < guess_rows(files[:1]) < 50e6
     assert guess_rows(files[1:]) > 2 * guess_rows(files[:1])
+
+
+def test_the_layout_of_the_zoo_takes_room_beside_ours(tmp_path, make_log, small_options, monkeypatch, caplog):
+    assert zoo_row_bytes(PrepareOptions()) == 0
+    zoo = dataclasses.replace(PrepareOptions(), layout="zoo", missing_indicator=False)
+    assert zoo_row_bytes(zoo) == 39 * 4 + 39 * 4 + 4
+    assert whole_bytes(10**9, 200, 300) == 10**9 * 500
+    assert least_bytes(100, 200, 300) > least_bytes(100, 200) * 2
+    (tmp_path / "train.txt").write_text(make_log(2_000))
+    small_options = dataclasses.replace(small_options, missing_indicator=False, block_rows=1000)
+    with_free(monkeypatch, whole_bytes(2_000, usual_row_bytes(small_options)))
+    monkeypatch.setattr("data_prep.prepare._make", interrupt)
+    for layout, is_told in (("blocks", False), ("zoo", True)):
+        caplog.clear()
+        with pytest.raises(KeyboardInterrupt):
+            prepare(tmp_path / "train.txt", tmp_path / layout, dataclasses.replace(small_options, layout=layout))
+        assert ("may not fit" in caplog.text) == is_told
+
+
+@pytest.mark.parametrize("write", [_Run.write, lambda path, counted: write_text_lookup(path, as_vocabulary(counted))])
+def test_counts_and_tables_of_text_tell_a_full_disk(write):
+    texts = Texts.of([f"text {number}".encode() for number in range(10_000)])
+    counted = CountedTexts(np.sort(texts.keys()), np.ones(len(texts), np.int64), texts)
+    with pytest.raises(OSError, match="No space left") as raised:
+        write(Path("/dev/full"), counted)
+    assert raised.value.errno == errno.ENOSPC
+
+
+def as_vocabulary(counted):
+    numbers = np.arange(-1, len(counted) - 1)  # the first is MISSING
+    return FieldVocabulary("site", (0, 1), ((1, len(counted) + 1),), numbers, counted.counts, counted.texts)
 
 
 @pytest.mark.parametrize(
