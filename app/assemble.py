@@ -18,10 +18,11 @@ from app.dense_optimizers import DenseOptimizers
 from app.device import dense_layer, deprecations_silenced
 from app.dropout import DropoutNoise
 from app.manifest import Manifest, read_manifest
-from app.parallel import AcceleratorRun
+from app.parallel import AcceleratorRun, recompute_layers
 from app.process_group import MpiGroup, ProcessGroup
 from app.schedules import LearningRates
 from app.sharding.dense_blocks import DenseBlocks
+from app.sharding.recomputed_layers import recomputed_runs
 from app.sharding.sharded_run import ShardedRun, take_weights
 from app.stock_step import StockStep
 from app.tables import make_host_tables, pick_host_backend
@@ -193,6 +194,8 @@ def fold_numeric(state: ModelState, spec: TablesSpec, num_numeric: int) -> dict[
 
 def make_model(config: Config, schema: Schema, folded: bool = True) -> WideDeep:
     """The dense model at its initial values; unfolded numeric fields are looked-up fields to it."""
+    runs = recomputed_runs(config.parallel.recompute, len(config.model.hidden_widths))
+    on_cpu = ms.get_current_device().device_target == "CPU"
     tower = Tower(
         num_fields=schema.num_categorical + (0 if folded else schema.num_numeric),
         num_numeric=schema.num_numeric if folded else 0,
@@ -202,7 +205,10 @@ def make_model(config: Config, schema: Schema, folded: bool = True) -> WideDeep:
         initial_scale=config.model.initial_scale,
         make_layer=dense_layer(config.device, config.model.activation, plain=not config.model.batch_norm),
         batch_norm=config.model.batch_norm,
+        recompute=runs if on_cpu else (),
     )
+    if not on_cpu:
+        recompute_layers(tower, runs)
     return WideDeep(tower)
 
 

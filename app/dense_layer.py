@@ -160,6 +160,7 @@ class NativeDenseLayer(nn.Cell):
 
     def __init__(self, suffix: str) -> None:
         super().__init__()
+        self.zeros = ops.ZerosLike()  # not ops.zeros_like: the compiler loses it in a gradient within a gradient
         self.forward = ops.Custom(
             f"{library_path()}:dense_forward_{suffix}",
             out_shape=lambda inputs, weights, numeric, numeric_weights: (inputs[0], weights[1]),
@@ -190,7 +191,7 @@ class NativeDenseLayer(nn.Cell):
         inputs_gradient, weights_gradient, numeric_weights_gradient = self.backward(
             gradient, outputs, inputs, weights, numeric
         )
-        return inputs_gradient, weights_gradient, ops.zeros_like(numeric), numeric_weights_gradient
+        return inputs_gradient, weights_gradient, self.zeros(numeric), numeric_weights_gradient
 
 
 class NativeDropoutLayer(nn.Cell):
@@ -198,6 +199,7 @@ class NativeDropoutLayer(nn.Cell):
 
     def __init__(self, suffix: str) -> None:
         super().__init__()
+        self.zeros = ops.ZerosLike()  # not ops.zeros_like: the compiler loses it in a gradient within a gradient
         self.forward = ops.Custom(
             f"{library_path()}:dropout_forward_{suffix}",
             out_shape=lambda inputs, weights, numeric, numeric_weights, noise: (inputs[0], weights[1]),
@@ -235,7 +237,7 @@ class NativeDropoutLayer(nn.Cell):
         inputs_gradient, weights_gradient, numeric_weights_gradient = self.backward(
             gradient, outputs, inputs, weights, numeric, noise
         )
-        zeros = ops.zeros_like(numeric), ops.zeros_like(noise)
+        zeros = self.zeros(numeric), self.zeros(noise)
         return inputs_gradient, weights_gradient, zeros[0], numeric_weights_gradient, zeros[1]
 
 

@@ -6,7 +6,7 @@ installed MindSpore takes each call as it is written here (tests/app/test_parall
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -86,6 +86,13 @@ def shard_products(tower: Tower, options: ParallelOptions, num_ranks: int) -> No
     for name, product in zip(names, products, strict=True):
         if options.search_mode == "none" or name in options.strategies:
             product.shard(in_strategy=in_strategy(strategies[name], num_ranks // options.tensor_parallel))
+
+
+def recompute_layers(tower: Tower, runs: Sequence[tuple[int, int]]) -> None:
+    """Have MindSpore make the values of these layers again in the backward pass."""
+    for first, stop in runs:
+        for layer in tower.layers[first:stop]:
+            layer.recompute()
 
 
 def in_strategy(strategy: Strategy, data_parallel: int) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -11,7 +11,7 @@ Letters: B batch, C looked-up fields, N numeric fields, D embedding width, H wid
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import mindspore as ms
 import numpy as np
@@ -19,6 +19,7 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from app.batch_norm import BatchNorm, NormalizedLayer
 from app.dense_layer import DenseLayer, MatMul
+from app.recompute import Recomputed
 from app.tables.initial import initial_rows
 
 
@@ -54,7 +55,9 @@ class Tower(nn.Cell):
         initial_scale: float,
         make_layer: Callable[[], nn.Cell] = DenseLayer,
         batch_norm: bool = False,
+        recompute: Sequence[tuple[int, int]] = (),
     ) -> None:
+        """`recompute`: runs of hidden layers, (first, after the last), whose values the backward pass makes again."""
         super().__init__()
         self.num_numeric = num_numeric
         self.matmul = MatMul()
@@ -80,6 +83,8 @@ class Tower(nn.Cell):
         if batch_norm:
             layers = [NormalizedLayer(layers[i], width, str(i)) for i, width in enumerate(hidden_widths)]
         self.layers = nn.CellList(layers)
+        self.recomputed = nn.CellList([Recomputed(layers[first:stop]) for first, stop in recompute])
+        self.steps = _steps(self.num_hidden, recompute)
 
     def construct(
         self,
@@ -94,10 +99,14 @@ class Tower(nn.Cell):
         """
         ones = ops.ones((deep_rows.shape[0], 1), ms.float32)
         inputs, rows = self.numeric_inputs(numeric, ones)
-        hidden = self.hidden(0, deep_rows, inputs, rows, noise, example_weights)
-        for i in range(1, self.num_hidden):
-            bias = self.biases[i].expand_dims(0)
-            hidden = self.hidden(i, hidden, ones, bias, noise, example_weights)
+        hidden = deep_rows
+        for first, stop, number in self.steps:
+            if first > 0:
+                inputs, rows = ones, self.biases[first].expand_dims(0)
+            if number < 0:
+                hidden = self.hidden(first, hidden, inputs, rows, noise, example_weights)
+            else:
+                hidden = self.hidden_again(number, first, stop, hidden, inputs, rows, noise)
         return self.matmul(hidden, self.matrices[self.num_hidden]).reshape(-1)
 
     def hidden(
@@ -116,6 +125,18 @@ class Tower(nn.Cell):
         if self.batch_norm:
             return self.layers[i](values, self.matrices[i], inputs, rows, mask, example_weights)
         return self.layers[i](values, self.matrices[i], inputs, rows, mask)
+
+    def hidden_again(
+        self, number: int, first: int, stop: int, values: Tensor, inputs: Tensor, rows: Tensor, noise: Tensor | None
+    ) -> Tensor:
+        """The hidden layers from `first` on, before `stop`, whose values are not kept."""
+        weights: tuple[Tensor, ...] = (self.matrices[first], rows)
+        for i in range(first + 1, stop):
+            weights = (*weights, self.matrices[i], self.biases[i].expand_dims(0))
+        masks = None
+        if noise is not None:
+            masks = noise[first:stop]
+        return self.recomputed[number](values, inputs, weights, masks)
 
     def norms(self) -> list[BatchNorm]:
         """The normalizations of the hidden layers."""
@@ -178,6 +199,13 @@ class WideDeep(nn.Cell):
         for i, norm in enumerate(self.tower.norms()):
             named |= {f"tower.running_mean_{i}": norm.mean, f"tower.running_variance_{i}": norm.variance}
         return named
+
+
+def _steps(num_hidden: int, runs: Sequence[tuple[int, int]]) -> tuple[tuple[int, int, int], ...]:
+    """The hidden layers in order: first, after the last, and the number of the run that they are, or -1."""
+    inside = {i for first, stop in runs for i in range(first, stop)}
+    steps = [(i, i + 1, -1) for i in range(num_hidden) if i not in inside]
+    return tuple(sorted(steps + [(first, stop, number) for number, (first, stop) in enumerate(runs)]))
 
 
 def _initial_matrix(seed: int, layer: int, fan_in: int, fan_out: int) -> np.ndarray:

@@ -49,6 +49,9 @@ BENCHMARKS = {
     "bfloat16_auc": Benchmark(
         "bfloat16 against float32: AUC", "benchmarks.bfloat16_auc", (), ("--rows", "50000", "--seeds", "1")
     ),
+    "recompute": Benchmark(
+        "Recomputed layers", "benchmarks.recompute", (), ("--batch", "500", "--rounds", "1", "--steps", "1")
+    ),
     "prepare": Benchmark("Preparation", "benchmarks.prepare", (), ("--quick",)),
     "scaling": Benchmark("What Criteo's 1 TB log would take to prepare", "benchmarks.scaling", (), ("--quick",)),
     "prepare_large": Benchmark(

@@ -17,6 +17,7 @@ MODES = {
         'parallel.strategies={matrix_0: "((1, 1), (1, 2))", matrix_1: "((1, 2), (2, 1))"}',
     ),
     "optimizer_shards": (2, "parallel.optimizer_shards=true"),
+    "recompute": (2, "parallel.recompute=[all]", "model.dropout=0"),
     "mixed": (
         4,
         "parallel.tensor_parallel=2",

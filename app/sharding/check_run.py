@@ -8,6 +8,7 @@ from pathlib import Path
 from app.config import Config
 from app.process_group import largest_share
 from app.sharding.options import check_ranks
+from app.sharding.recomputed_layers import recomputed_runs
 from app.sharding.strategy_file import StrategyRecord, check_same_model, read_strategy
 from app.sharding.tower_plan import Shapes, TowerPlan, plan_run, tower_shapes
 from data_prep.schema import Schema
@@ -37,6 +38,7 @@ def read_strategies(config: Config, schema: Schema) -> Config:
 def check_run(config: Config, schema: Schema, num_ranks: int) -> TowerPlan | None:
     """Who holds what, where the tower is split. Raises ValueError where settings, ranks and shapes do not fit."""
     check_ranks(config.parallel, num_ranks)
+    check_recompute(config)
     if not config.parallel.is_sharded:
         return None
     for name in NOT_SPLIT:
@@ -53,6 +55,17 @@ def check_run(config: Config, schema: Schema, num_ranks: int) -> TowerPlan | Non
         )
     rows = largest_share(config.train.batch_size, num_ranks) * num_ranks  # short slices are filled up
     return plan_run(run_shapes(config, schema), config.parallel, rows, num_ranks)
+
+
+def check_recompute(config: Config) -> None:
+    """Raise ValueError where layers are to be recomputed that do not exist, or cannot be."""
+    runs = recomputed_runs(config.parallel.recompute, len(config.model.hidden_widths))
+    if runs and config.parallel.is_sharded:
+        raise ValueError("parallel.recompute does not go with a tower that is split over ranks; leave one out")
+    if runs and config.model.batch_norm:
+        raise ValueError(
+            "parallel.recompute does not go with model.batch_norm=true, which notes each pass; leave one out"
+        )
 
 
 def strategy_record(config: Config, schema: Schema, num_ranks: int) -> StrategyRecord:

@@ -18,6 +18,9 @@ class ParallelOptions:
     strategy.json. With `optimizer_shards` what the optimizer remembers of the tower is split over the ranks that hold
     the same weights.
 
+    The values of the hidden layers in `recompute` are made again in the backward pass instead of being kept: `[all]`,
+    or runs of layers such as `["matrix_0:matrix_2", matrix_4]`; a run's inputs are kept.
+
     For Ascend and GPU alone: `search_mode` lets MindSpore find splits for what `strategies` does not name; with
     `optimizer_shards`, `optimizer_level` and `shard_threshold_kib` (smaller parameters stay whole) are those of
     MindSpore's `AutoParallel.hsdp`.
@@ -27,6 +30,7 @@ class ParallelOptions:
     strategies: dict[str, str] = field(default_factory=dict)
     strategy_file: str = ""
     optimizer_shards: bool = False
+    recompute: tuple[str, ...] = ()
     search_mode: Literal["none", "sharding_propagation", "recursive_programming"] = "none"
     optimizer_level: Literal["level1", "level2", "level3"] = "level1"
     shard_threshold_kib: int = 64

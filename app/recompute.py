@@ -1,0 +1,105 @@
+"""Hidden layers whose values are made again in the backward pass instead of being kept: less memory, the same bits.
+
+MindSpore's `Cell.recompute()` saves nothing on a CPU (2.10). Here a run of layers is one cell with a gradient of its
+own: it keeps the run's inputs and, when the gradient of its outputs has come, makes the values between once more.
+
+Letters: B batch, K width in, H width out of a run, N numeric inputs, L layers of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mindspore as ms
+from mindspore import Tensor, nn, ops
+
+Weights = tuple[Tensor, ...]  # of each layer: its matrix, and the rows of its numeric inputs and bias
+
+
+class LayerRun(nn.Cell):
+    """Layers one after the other, without dropout."""
+
+    def __init__(self, layers: Sequence[nn.Cell]) -> None:
+        super().__init__()
+        self.layers = nn.CellList(layers)
+
+    def construct(self, values: Tensor, inputs: Tensor, weights: Weights) -> Tensor:
+        """`values` [B, K], `inputs` [B, N + 1] of the first layer -> [B, H]."""
+        ones = ops.ones((values.shape[0], 1), ms.float32)
+        for i in range(len(self.layers)):
+            values = self.layers[i](values, weights[2 * i], inputs if i == 0 else ones, weights[2 * i + 1])
+        return values
+
+
+class DroppingLayerRun(nn.Cell):
+    """Layers one after the other, with dropout: a mask is a function of `noise`, so it comes out alike again."""
+
+    def __init__(self, layers: Sequence[nn.Cell]) -> None:
+        super().__init__()
+        self.layers = nn.CellList(layers)
+
+    def construct(self, values: Tensor, inputs: Tensor, noise: Tensor, weights: Weights) -> Tensor:
+        """See `LayerRun.construct`; `noise` int32 [L, 3]."""
+        ones = ops.ones((values.shape[0], 1), ms.float32)
+        for i in range(len(self.layers)):
+            rows = weights[2 * i + 1]
+            values = self.layers[i](values, weights[2 * i], inputs if i == 0 else ones, rows, noise[i])
+        return values
+
+
+class RecomputedRun(nn.Cell):
+    """`LayerRun`, its values made again for the gradient; `inputs` are data, whose gradient is not asked for."""
+
+    def __init__(self, layers: Sequence[nn.Cell]) -> None:
+        super().__init__()
+        self.run = LayerRun(layers)
+        self.gradient = ops.GradOperation(get_all=True, sens_param=True)
+        self.zeros = ops.ZerosLike()
+
+    def construct(self, values: Tensor, inputs: Tensor, weights: Weights) -> Tensor:
+        """See `LayerRun.construct`."""
+        return self.run(values, inputs, weights)
+
+    def bprop(
+        self, values: Tensor, inputs: Tensor, weights: Weights, outputs: Tensor, gradient: Tensor
+    ) -> tuple[Tensor, Tensor, Weights]:
+        """The gradients of the inputs."""
+        values = ops.depend(values, gradient)  # not before it is there, and not the values from before
+        gradients = self.gradient(self.run)(values, inputs, weights, gradient)  # constants have none
+        return gradients[0], self.zeros(inputs), gradients[-1]
+
+
+class RecomputedDroppingRun(nn.Cell):
+    """`DroppingLayerRun`, its values made again for the gradient."""
+
+    def __init__(self, layers: Sequence[nn.Cell]) -> None:
+        super().__init__()
+        self.run = DroppingLayerRun(layers)
+        self.gradient = ops.GradOperation(get_all=True, sens_param=True)
+        self.zeros = ops.ZerosLike()
+
+    def construct(self, values: Tensor, inputs: Tensor, noise: Tensor, weights: Weights) -> Tensor:
+        """See `DroppingLayerRun.construct`."""
+        return self.run(values, inputs, noise, weights)
+
+    def bprop(
+        self, values: Tensor, inputs: Tensor, noise: Tensor, weights: Weights, outputs: Tensor, gradient: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Weights]:
+        """See `RecomputedRun.bprop`."""
+        values = ops.depend(values, gradient)
+        gradients = self.gradient(self.run)(values, inputs, noise, weights, gradient)
+        return gradients[0], self.zeros(inputs), self.zeros(noise), gradients[-1]
+
+
+class Recomputed(nn.Cell):
+    """A run of hidden layers, with or without dropout."""
+
+    def __init__(self, layers: Sequence[nn.Cell]) -> None:
+        super().__init__()
+        self.plain, self.dropping = RecomputedRun(layers), RecomputedDroppingRun(layers)
+
+    def construct(self, values: Tensor, inputs: Tensor, weights: Weights, noise: Tensor | None) -> Tensor:
+        """See `LayerRun.construct`; with `noise` int32 [L, 3] units are dropped."""
+        if noise is None:
+            return self.plain(values, inputs, weights)
+        return self.dropping(values, inputs, noise, weights)

@@ -1,0 +1,133 @@
+"""What recomputed layers save of memory, and what they cost of time: `parallel.recompute` against all values kept.
+
+    python -m benchmarks.recompute [--layers 8] [--width 512] [--batch 16000] [--dropout 0.1] [--activation gelu]
+
+Each is a process of its own, in turn: the step's graph on random rows, without tables. Memory is the most that the
+process held (VmHWM) above what it held before its first step. Both must end at the same loss, to the last bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.timing import machine
+
+EMBEDDING_DIM, FIELDS, NUMERIC = 16, 8, 3
+KINDS = {"kept": "[]", "recomputed": "[all]"}
+
+
+def main() -> None:
+    """See the top of the file."""
+    options = _options()
+    if options.kind:
+        print(json.dumps(measure(options)))
+        return
+    found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
+    for _ in range(options.rounds):
+        for kind, results in found.items():
+            command = [sys.executable, "-m", "benchmarks.recompute", *sys.argv[1:], "--kind", kind]
+            output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+            results.append(json.loads(output.splitlines()[-1]))
+            print(f"{kind:<11}", results[-1])
+    sizes = {key: value for key, value in vars(options).items() if key != "kind"}
+    losses = {result["loss"] for results in found.values() for result in results}
+    if len(losses) > 1:
+        raise SystemExit(f"error: the losses differ: {losses}")
+    figures = {
+        f"{kind}_{key}": float(np.median([result[key] for result in results]))
+        for kind, results in found.items()
+        for key in ("peak_mib", "step_ms")
+    }
+    print(json.dumps({"benchmark": "recompute", **sizes, **figures, **machine()}))
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """One process: the peak, the median step and the last loss."""
+    from app.config import Config
+    from app.device import prepare_environment, select_device
+    from data_prep import settings
+
+    words = [
+        "device.target=CPU",
+        f"parallel.recompute={KINDS[options.kind]}",
+        f"train.batch_size={options.batch}",
+        f"model.hidden_widths={[options.width] * options.layers}",
+        f"model.embedding_dim={EMBEDDING_DIM}",
+        f"model.dropout={options.dropout}",
+        f"model.activation={options.activation}",
+    ]
+    config = settings.override(Config(), words)
+    prepare_environment(config.device)
+    select_device(config.device)
+    step = _step(config)
+    before = _memory_mib("VmRSS")
+    seconds, loss = [], 0.0
+    for _ in range(options.steps + 1):
+        start = time.perf_counter()
+        loss = step()
+        seconds.append(time.perf_counter() - start)
+    return {
+        "peak_mib": round(_memory_mib("VmHWM") - before),
+        "step_ms": round(1e3 * float(np.median(seconds[1:])), 1),  # the first one compiles
+        "loss": loss,
+    }
+
+
+def _step(config: Any) -> Any:
+    """Takes one step on the same random rows each time, and gives its loss."""
+    from mindspore import Tensor
+
+    from app.dense_optimizers import DenseOptimizers
+    from app.device import dense_layer, deprecations_silenced
+    from app.device_graph import DeviceGraph, ForwardBackward
+    from app.dropout import DropoutNoise
+    from app.sharding.recomputed_layers import recomputed_runs
+    from app.wide_deep import Tower, WideDeep
+
+    model, rng, rows = config.model, np.random.default_rng(1), config.train.batch_size
+    runs = recomputed_runs(config.parallel.recompute, len(model.hidden_widths))
+    layer = dense_layer(config.device, model.activation)
+    tower = Tower(FIELDS, NUMERIC, EMBEDDING_DIM, model.hidden_widths, 1, 0.01, layer, recompute=runs)
+    cells = WideDeep(tower)
+    with deprecations_silenced():
+        optimizers = DenseOptimizers(cells, config.wide_optimizer, config.tower_optimizer, config.loss.loss_scale)
+    graph = DeviceGraph(ForwardBackward(cells, config.loss, drops=model.dropout > 0), optimizers)
+    shapes = (rows, FIELDS * EMBEDDING_DIM), (rows,), (rows, NUMERIC)
+    values = [Tensor(rng.standard_normal(shape).astype(np.float32)) for shape in shapes]
+    labels = Tensor((rng.random(rows) < 0.3).astype(np.float32))
+    weights = Tensor(np.full(rows, 1 / rows, np.float32))
+    noise = Tensor(DropoutNoise(1, model.dropout, len(model.hidden_widths)).of_step(1))
+    return lambda: float(graph(*values, labels, weights, noise)[0].asnumpy())
+
+
+def _memory_mib(what: str) -> float:
+    text = Path("/proc/self/status").read_text()
+    found = re.search(rf"{what}:\s+(\d+) kB", text)
+    assert found, text
+    return int(found[1]) / 1024
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="memory and time of recomputed layers")
+    parser.add_argument("--layers", type=int, default=8, help="hidden layers (8)")
+    parser.add_argument("--width", type=int, default=512, help="of each of them (512)")
+    parser.add_argument("--batch", type=int, default=16_000, help="rows (16000)")
+    parser.add_argument("--dropout", type=float, default=0.0, help="share of units dropped (0)")
+    parser.add_argument("--activation", default="relu", help="relu (a kernel), or gelu, tanh, … of operators (relu)")
+    parser.add_argument("--steps", type=int, default=5, help="steps a process, besides the first (5)")
+    parser.add_argument("--rounds", type=int, default=3, help="processes of each kind (3)")
+    parser.add_argument("--kind", choices=tuple(KINDS), help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
