@@ -31,7 +31,8 @@ from app.run_folder import RunFolder, best_of_run, open_run, run_checkpoints
 from app.run_plan import read_state
 from app.schedules import ConstantSchedule
 from app.selection import check_evaluation
-from app.sharding.check_run import check_run, read_strategies, strategy_record
+from app.sharding.check_run import check_pipeline, check_run, read_strategies, run_shapes, strategy_record
+from app.sharding.pipeline_plan import describe_pipeline
 from app.sharding.strategy_file import STRATEGY_FILE, write_strategy
 from app.sharding.tower_plan import describe_plan
 from app.stopping import Stopped, StopRequest
@@ -141,11 +142,15 @@ def _train(arguments: argparse.Namespace) -> int:
     target = device.select_device(config.device)
     if target == "CPU" and (unused := config.parallel.unused_on_cpu()):
         log.warning("warning: %s: for Ascend and GPU alone; it does nothing on a CPU", ", ".join(unused))
+    if target != "CPU" and config.parallel.pipeline_stages > 1:
+        raise ValueError("parallel.pipeline_stages=2 is for device.target=CPU, over MPI; leave it out")
     if backend == "stock":
         _check_stock(config)
     if arguments.dry_run:
         _print_placement(config, target, backend)
-        for line in describe_plan(plan) if plan else ():
+        stages = check_pipeline(config, schema, arguments.ranks)
+        pipeline = describe_pipeline(stages, run_shapes(config, schema)) if stages else []
+        for line in describe_plan(plan) if plan else pipeline:
             print(line)
         return 0
     # Loading finds out what is damaged, so that each byte is read once; several ranks must know it before.

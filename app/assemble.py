@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import mindspore as ms
 import numpy as np
@@ -34,6 +35,11 @@ from app.train_step import HostTablesScorer, HostTablesStep, StepParts, TrainSte
 from app.wide_deep import Tower, WideDeep
 from data_prep.schema import Schema
 
+if TYPE_CHECKING:
+    from app.sharding.pipeline_run import PipelineRun
+
+    Spread = ShardedRun | PipelineRun | AcceleratorRun
+
 
 @dataclass(frozen=True)
 class Parts:
@@ -43,7 +49,7 @@ class Parts:
     model: WideDeep
     optimizers: DenseOptimizers
     learning_rates: LearningRates
-    blocks: DenseBlocks | AcceleratorRun | None = None  # where the tower is split over ranks
+    blocks: DenseBlocks | PipelineRun | AcceleratorRun | None = None  # where the tower is split over ranks
 
     def state(self) -> ModelState:
         """Copies of all that a checkpoint keeps."""
@@ -88,6 +94,7 @@ class Parts:
         """Raise ValueError unless `found` are the dense arrays `names`, whole."""
         shapes = {name: self._dense()[name].shape for name in names}
         if self.blocks:
+            found = self.blocks.held(found)
             shapes = {name: self.blocks.whole_shape(name, shape) for name, shape in shapes.items()}
         check_dense(found, shapes)
 
@@ -141,10 +148,14 @@ def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup |
     return Parts(step, model, optimizers, rates, spread.blocks() if spread else None)
 
 
-def spread_tower(config: Config, model: WideDeep, group: MpiGroup) -> ShardedRun | AcceleratorRun | None:
+def spread_tower(config: Config, model: WideDeep, group: MpiGroup) -> Spread | None:
     """How the tower is spread over ranks, where each does not have the whole; `model` has it at its initial values."""
     options = config.parallel
     if ms.get_current_device().device_target == "CPU":
+        if options.pipeline_stages > 1:
+            from app.sharding.pipeline_run import PipelineRun  # loads MPI, which one process does not need
+
+            return PipelineRun(config, model, group)
         return ShardedRun(config, model.tower, group) if options.is_sharded else None
     searched = options.search_mode != "none"
     return AcceleratorRun(options, model) if options.is_sharded or searched else None

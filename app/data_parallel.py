@@ -9,6 +9,7 @@ Letters: B rows of a rank at most.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,19 +19,20 @@ from mindspore import Tensor, nn, ops
 
 from app.config import Config
 from app.dataset import Batch, rows_of_batch
-from app.dense_optimizers import DenseOptimizers
-from app.device_graph import DeviceGraph, ForwardBackward
+from app.device_graph import DeviceGraph, ForwardBackward, Optimizers
 from app.gradient_sum import GradientSum
 from app.not_finite import OVERFLOWED
 from app.parallel import AcceleratorRun
 from app.process_group import MpiGroup, ProcessGroup, largest_share, share, together
 from app.profile import KernelProfile
+from app.sharding.pipeline_run import PipelineRun
 from app.sharding.sharded_run import ShardedRun
 from app.tables.batch_kernels import make_batch_kernels
 from app.tables.interface import TablesSpec, UniqueIds
 from app.tables.sharded import ShardedTables, make_owned_rows
 from app.train_step import Graph, HostTablesStep, Losses, StepParts, StepTables
 
+RowsOf = Callable[[int, int, int], slice]
 DEEP_LOSS, WIDE_LOSS, NUM_BAD = range(3)  # what is summed before the gradients
 
 
@@ -57,18 +59,6 @@ class Gradients(nn.Cell):
         bad = 1.0 - finite.astype(ms.float32)
         scalars = ops.concat((deep_loss.reshape(1), wide_loss.reshape(1), bad.reshape(1)))
         return (row_gradients[0], row_gradients[1], scalars, *dense_gradients)
-
-
-class Optimizers(nn.Cell):
-    """The dense optimizers on gradients that come from outside."""
-
-    def __init__(self, optimizers: DenseOptimizers) -> None:
-        super().__init__()
-        self.optimizers = optimizers
-
-    def construct(self, *gradients: Tensor) -> Tensor:
-        """Those of all dense parameters -> something to wait for."""
-        return ops.depend(gradients[0].reshape(-1)[:1], self.optimizers(gradients))
 
 
 class SummedGraph:
@@ -98,7 +88,9 @@ class SummedGraph:
 class DataParallelStep:
     """`TrainStep` on whole batches, of which each rank takes its slice."""
 
-    def __init__(self, step: HostTablesStep, group: ProcessGroup) -> None:
+    def __init__(self, step: HostTablesStep, group: ProcessGroup, rows_of: RowsOf = share) -> None:
+        """`rows_of` a batch's size, a rank and the number of ranks are the rows that the rank looks up."""
+        self._rows_of = rows_of
         self.seconds = step.seconds
         self._step = step
         self._group = group
@@ -125,14 +117,14 @@ class DataParallelStep:
             raise together(FloatingPointError(self._reason(str(error), batch))) from error
 
     def _reason(self, own: str, batch: Batch) -> str:
-        first_row = self._group.rows_of(batch.num_rows).start
+        first_row = self._slice(batch).first_row
         told = self._group.gather(f"rank {self._group.rank}, whose rows begin at the batch's row {first_row}: {own}")
         return next((reason for reason in told if OVERFLOWED not in reason), own)
 
     def score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
         """See `TrainStep.score`: the logits of the whole batch, on every rank."""
         size = self._group.size
-        slices = [share(batch.num_rows, rank, size) for rank in range(size)]
+        slices = [self._rows_of(batch.num_rows, rank, size) for rank in range(size)]
         logits = self._step.score(self._slice(batch), unique)
         return self._group.gather_rows(logits, [part.stop - part.start for part in slices])
 
@@ -141,7 +133,7 @@ class DataParallelStep:
         return self._step.profile(folder)
 
     def _slice(self, batch: Batch) -> Batch:
-        return rows_of_batch(batch, self._group.rows_of(batch.num_rows))
+        return rows_of_batch(batch, self._rows_of(batch.num_rows, self._group.rank, self._group.size))
 
 
 class AllReducedGraph(nn.Cell):
@@ -186,15 +178,19 @@ def data_parallel_step(
     backend: str,
     parts: StepParts,
     group: MpiGroup,
-    spread: ShardedRun | AcceleratorRun | None,
+    spread: ShardedRun | PipelineRun | AcceleratorRun | None,
 ) -> DataParallelStep:
     """The step of one of several ranks: rows in all owners' tables, its slice of each batch, gradients summed."""
     threads = config.device.num_threads
     owned = make_owned_rows(backend, spec, group.world, group.num_owners, threads)
     tables = ShardedTables(spec, make_batch_kernels(backend, spec, threads), owned)
     graph = spread.graph(parts) if spread else make_graph(parts, group)
-    own_parts = replace(parts, batch_size=largest_share(parts.batch_size, group.size))
-    return DataParallelStep(HostTablesStep(tables, own_parts, graph, spread.scorer() if spread else None), group)
+    scorer, rows = spread.scorer() if spread else None, largest_share(parts.batch_size, group.size)
+    rows_of: RowsOf = share
+    if isinstance(spread, PipelineRun):
+        rows, rows_of = spread.batch_size(), spread.plan.rows_of
+    step = HostTablesStep(tables, replace(parts, batch_size=rows), graph, scorer)
+    return DataParallelStep(step, group, rows_of)
 
 
 def make_graph(parts: StepParts, group: MpiGroup) -> DeviceGraph | SummedGraph | AllReducedGraph:

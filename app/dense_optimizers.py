@@ -153,6 +153,18 @@ class Sgd(nn.Cell):
         return {}
 
 
+class NothingToOptimize(nn.Cell):
+    """The optimizer of a group of which this rank holds no parameters."""
+
+    def __init__(self, learning_rate: float) -> None:
+        super().__init__()
+        self.learning_rate = _rate(learning_rate)
+
+    def named_state(self) -> State:
+        """It remembers nothing."""
+        return {}
+
+
 class DenseOptimizers(nn.Cell):
     """One optimizer for the wide head, one for the tower; changes the model's parameters.
 
@@ -200,7 +212,9 @@ class DenseOptimizers(nn.Cell):
         tower = gradients[self.num_wide :]
         if self.tower_clip_norm:
             tower = self.shortened(tower)
-        done: tuple = (self.wide(gradients[: self.num_wide]), self.tower(tower))
+        done: tuple = (self.tower(tower),)
+        if self.num_wide:
+            done = (self.wide(gradients[: self.num_wide]), *done)
         for norm in self.norms:
             done = (*done, norm.update())
         return done
@@ -223,6 +237,8 @@ class DenseOptimizers(nn.Cell):
 
 def make_optimizer(weights: State, options: WideOptimizer | TowerOptimizer, loss_scale: float) -> nn.Cell:
     """The optimizer of `weights` that `options` describe."""
+    if not weights:
+        return NothingToOptimize(options.learning_rate)
     match options:
         case FtrlOptions():
             return Ftrl(weights, options, loss_scale)

@@ -105,3 +105,15 @@ class DeviceGraph(nn.Cell):
         if finite:
             deep_loss = ops.depend(deep_loss, self.optimizers(dense_gradients))
         return deep_loss, wide_loss, finite, row_gradients[0], row_gradients[1]
+
+
+class Optimizers(nn.Cell):
+    """The dense optimizers on gradients that come from outside."""
+
+    def __init__(self, optimizers: DenseOptimizers) -> None:
+        super().__init__()
+        self.optimizers = optimizers
+
+    def construct(self, *gradients: Tensor) -> Tensor:
+        """Those of all dense parameters -> something to wait for."""
+        return ops.depend(gradients[0].reshape(-1)[:1], self.optimizers(gradients))

@@ -6,7 +6,7 @@ installed MindSpore takes each call as it is written here (tests/app/test_parall
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,12 +17,12 @@ from mindspore.parallel.auto_parallel import AutoParallel
 
 from app.device_graph import DeviceGraph
 from app.sharding.options import ParallelOptions
-from app.sharding.strategy import Strategy, parse_all
+from app.sharding.strategy import parse_all
 from app.sharding.tower_plan import layer_names
 from app.train_step import StepParts
 from app.wide_deep import Tower, WideDeep
 
-Arrays = Mapping[str, np.ndarray]
+Arrays = dict[str, np.ndarray]
 
 
 class AcceleratorRun:
@@ -52,10 +52,10 @@ class AcceleratorRun:
         return self._spread(self.model)
 
     def blocks(self) -> AcceleratorRun:
-        """Between this rank's dense arrays and whole ones."""
+        """See `ShardedRun.blocks`."""
         return self
 
-    def whole(self, arrays: Arrays) -> dict[str, np.ndarray]:
+    def whole(self, arrays: Arrays) -> Arrays:
         """All ranks' parts of the dense arrays joined, by MindSpore's integrated checkpoint."""
         with TemporaryDirectory() as folder:
             path = str(Path(folder) / "whole.ckpt")
@@ -67,13 +67,15 @@ class AcceleratorRun:
         """Parameters are whole until the first step, and nothing is loaded after it."""
         return arrays
 
+    held = parts
+
     def whole_shape(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
         """See `parts`."""
         return shape
 
     def _spread(self, cell: nn.Cell) -> AutoParallel:
-        searched = self._options.search_mode
-        spread = AutoParallel(cell, parallel_mode="semi_auto" if searched == "none" else searched)
+        mode = self._options.search_mode
+        spread = AutoParallel(cell, parallel_mode="semi_auto" if mode == "none" else mode)
         spread.dataset_strategy("data_parallel")
         return spread
 
@@ -85,7 +87,8 @@ def shard_products(tower: Tower, options: ParallelOptions, num_ranks: int) -> No
     products = [*(layer.matmul.product for layer in tower.layers), tower.matmul.product]
     for name, product in zip(names, products, strict=True):
         if options.search_mode == "none" or name in options.strategies:
-            product.shard(in_strategy=in_strategy(strategies[name], num_ranks // options.tensor_parallel))
+            parts, groups = strategies[name], num_ranks // options.tensor_parallel
+            product.shard(in_strategy=((groups * parts.batch, parts.inner), (parts.inner, parts.outer)))
 
 
 def recompute_layers(tower: Tower, runs: Sequence[tuple[int, int]]) -> None:
@@ -93,8 +96,3 @@ def recompute_layers(tower: Tower, runs: Sequence[tuple[int, int]]) -> None:
     for first, stop in runs:
         for layer in tower.layers[first:stop]:
             layer.recompute()
-
-
-def in_strategy(strategy: Strategy, data_parallel: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """The parts of input and weight over all ranks, `data_parallel` groups of them."""
-    return (data_parallel * strategy.batch, strategy.inner), (strategy.inner, strategy.outer)

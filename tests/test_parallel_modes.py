@@ -17,6 +17,7 @@ MODES = {
         'parallel.strategies={matrix_0: "((1, 1), (1, 2))", matrix_1: "((1, 2), (2, 1))"}',
     ),
     "optimizer_shards": (2, "parallel.optimizer_shards=true"),
+    "pipeline": (2, "parallel.pipeline_stages=2", "parallel.micro_batches=3"),
     "recompute": (2, "parallel.recompute=[all]", "model.dropout=0"),
     "mixed": (
         4,
@@ -81,6 +82,18 @@ def test_a_run_goes_on_under_another_split(train, one_rank, tmp_path):
     assert record.strategies["matrix_1"] == "((1, 2), (2, 1))"
 
 
+def test_a_pipeline_goes_on_in_one_process_and_back(train, one_rank, tmp_path):
+    ranks, *settings = MODES["pipeline"]
+    assert train(tmp_path, 1, epochs=1)[0] == 0
+    status, errors = train(tmp_path, ranks, *settings)
+    assert status == 0, errors
+    assert "continue run in" in errors
+    same_numbers(tmp_path, one_rank)
+    status, errors = train(tmp_path, 1, epochs=3)
+    assert status == 0, errors
+    assert "continue run in" in errors
+
+
 def test_a_strategy_file_of_another_model_is_refused(train, tmp_path):
     path = tmp_path / "strategy.json"
     write_strategy(path, StrategyRecord(2, 2, {}, False, {"matrix_0": (3, 4)}))
@@ -104,6 +117,7 @@ def test_a_strategy_file_of_another_model_is_refused(train, tmp_path):
             "no layer 'matrix_7'",
         ),
         (2, ["parallel.optimizer_shards=true", "model.dropout=0.1"], "model.dropout=0.1 does not go with a tower"),
+        (3, ["parallel.pipeline_stages=2"], "needs an even number of ranks, found 3"),
         (2, ["parallel.optimizer_shards=true", "device.precision=bfloat16"], "device.precision=bfloat16 does not go"),
         (1, ["parallel.optimizer_shards=true"], "there is one; raise RANK_SIZE"),
     ],

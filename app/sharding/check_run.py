@@ -8,6 +8,7 @@ from pathlib import Path
 from app.config import Config
 from app.process_group import largest_share
 from app.sharding.options import check_ranks
+from app.sharding.pipeline_plan import PipelinePlan, plan_pipeline
 from app.sharding.recomputed_layers import recomputed_runs
 from app.sharding.strategy_file import StrategyRecord, check_same_model, read_strategy
 from app.sharding.tower_plan import Shapes, TowerPlan, plan_run, tower_shapes
@@ -39,6 +40,7 @@ def check_run(config: Config, schema: Schema, num_ranks: int) -> TowerPlan | Non
     """Who holds what, where the tower is split. Raises ValueError where settings, ranks and shapes do not fit."""
     check_ranks(config.parallel, num_ranks)
     check_recompute(config)
+    check_pipeline(config, schema, num_ranks)
     if not config.parallel.is_sharded:
         return None
     for name in NOT_SPLIT:
@@ -66,6 +68,15 @@ def check_recompute(config: Config) -> None:
         raise ValueError(
             "parallel.recompute does not go with model.batch_norm=true, which notes each pass; leave one out"
         )
+
+
+def check_pipeline(config: Config, schema: Schema, num_ranks: int) -> PipelinePlan | None:
+    """The plan of a tower in two stages, if there are to be any. Raises ValueError where that does not go."""
+    if config.parallel.pipeline_stages == 1:
+        return None
+    if config.loss.tower_clip_norm:
+        raise ValueError("loss.tower_clip_norm needs the gradients of both of parallel.pipeline_stages; leave one out")
+    return plan_pipeline(config.parallel, run_shapes(config, schema), num_ranks)
 
 
 def strategy_record(config: Config, schema: Schema, num_ranks: int) -> StrategyRecord:

@@ -34,6 +34,10 @@ class DenseBlocks:
         """This rank's part of each whole array."""
         return {name: self._part(name, array) for name, array in arrays.items()}
 
+    def held(self, arrays: Arrays) -> Arrays:
+        """Those of a whole model's arrays of which this rank holds a part: all."""
+        return arrays
+
     def whole_shape(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The whole's shape for an array that has `shape` here."""
         found = self._parameter(name)

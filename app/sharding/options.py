@@ -21,6 +21,9 @@ class ParallelOptions:
     The values of the hidden layers in `recompute` are made again in the backward pass instead of being kept: `[all]`,
     or runs of layers such as `["matrix_0:matrix_2", matrix_4]`; a run's inputs are kept.
 
+    With `pipeline_stages` 2 a pair of ranks holds the tower: its first layers, and from `second_stage` on (such as
+    matrix_1; empty: where it halves the work best) the others; the rows go through it in `micro_batches`.
+
     For Ascend and GPU alone: `search_mode` lets MindSpore find splits for what `strategies` does not name; with
     `optimizer_shards`, `optimizer_level` and `shard_threshold_kib` (smaller parameters stay whole) are those of
     MindSpore's `AutoParallel.hsdp`.
@@ -31,6 +34,9 @@ class ParallelOptions:
     strategy_file: str = ""
     optimizer_shards: bool = False
     recompute: tuple[str, ...] = ()
+    pipeline_stages: int = 1
+    second_stage: str = ""
+    micro_batches: int = 4
     search_mode: Literal["none", "sharding_propagation", "recursive_programming"] = "none"
     optimizer_level: Literal["level1", "level2", "level3"] = "level1"
     shard_threshold_kib: int = 64
@@ -38,6 +44,17 @@ class ParallelOptions:
     def __post_init__(self) -> None:
         if self.tensor_parallel < 1:
             raise ValueError(f"parallel.tensor_parallel must be 1 or more, found {self.tensor_parallel}")
+        if self.pipeline_stages not in (1, 2):
+            raise ValueError(f"parallel.pipeline_stages must be 1 or 2, found {self.pipeline_stages}")
+        if self.micro_batches < 1:
+            raise ValueError(f"parallel.micro_batches must be 1 or more, found {self.micro_batches}")
+        if self.second_stage and self.pipeline_stages == 1:
+            raise ValueError(f"parallel.second_stage={self.second_stage} needs parallel.pipeline_stages=2, which is 1")
+        if self.pipeline_stages > 1 and (self.is_sharded or self.recompute):
+            raise ValueError(
+                "parallel.pipeline_stages=2 goes with none of parallel.tensor_parallel, strategies, strategy_file, "
+                "optimizer_shards and recompute (its first stage recomputes anyway); leave one out"
+            )
         if self.shard_threshold_kib < 0:
             raise ValueError(f"parallel.shard_threshold_kib must be 0 or more, found {self.shard_threshold_kib}")
         if self.strategy_file and (self.strategies or self.tensor_parallel > 1):

@@ -1,0 +1,213 @@
+"""The two stages of the tower as cells, and what each computes of a micro-batch.
+
+    first stage: rows ─► first layers ─► hidden, wide logit, label, weight ─── message ──► last stage: layers ─► loss
+                 rows' gradients ◄─ the layers once more ◄─── gradient of hidden and wide logit ◄──────────────┘
+
+The first stage keeps nothing of a micro-batch but its inputs: its backward pass makes the layers' values again.
+
+Letters: n rows of a micro-batch, C fields, N numeric, D width, H width of the message's hidden layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mindspore as ms
+from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+
+from app.batch_norm import BatchNorm
+from app.config import LossOptions
+from app.dense_layer import MatMul, Total
+from app.losses import cross_entropy, l2_loss, smoothed
+from app.wide_deep import Tower, WideDeep
+
+NUM_DATA = 2  # columns at the message's end that are data: label and weight
+
+
+class Stage(nn.Cell):
+    """What both stages have: some of the hidden layers, with their parameters."""
+
+    def __init__(self, tower: Tower, first: int, stop: int) -> None:
+        super().__init__()
+        self.first, self.num_layers = first, stop - first
+        self.layers = nn.CellList([tower.layers[i] for i in range(first, stop)])
+        self.biases = ParameterTuple([tower.biases[i] for i in range(first, stop)])
+
+    def hidden(self, i: int, matrix: Parameter, values: Tensor, noise: Tensor | None) -> Tensor:
+        """The stage's layer i, which has no numeric inputs."""
+        ones = ops.ones((values.shape[0], 1), ms.float32)
+        mask = None
+        if noise is not None:
+            mask = noise[self.first + i]
+        return self.layers[i](values, matrix, ones, self.biases[i].expand_dims(0), mask)
+
+
+class FirstStage(Stage):
+    """Wide head and first layers."""
+
+    def __init__(self, whole: WideDeep, stop: int) -> None:
+        tower = whole.tower
+        super().__init__(tower, 0, stop)
+        self.wide = whole.wide
+        self.num_numeric, self.matmul_each = tower.num_numeric, ops.BatchMatMul()
+        self.matrices = ParameterTuple([tower.matrices[i] for i in range(stop)])
+        if self.num_numeric:
+            self.numeric_rows, self.numeric_matrix = tower.numeric_rows, tower.numeric_matrix
+
+    def construct(
+        self,
+        deep_rows: Tensor,
+        wide_rows: Tensor,
+        numeric: Tensor,
+        labels: Tensor,
+        example_weights: Tensor,
+        noise: Tensor | None,
+    ) -> Tensor:
+        """The message [n, H + 3]."""
+        inputs = ops.ones((deep_rows.shape[0], 1), ms.float32)
+        rows = self.biases[0].expand_dims(0)
+        if self.num_numeric:
+            folded = self.matmul_each(self.numeric_rows.expand_dims(1), self.numeric_matrix).squeeze(1)
+            inputs, rows = ops.concat((numeric, inputs), 1), ops.concat((folded, rows), 0)
+        mask = None
+        if noise is not None:
+            mask = noise[0]
+        hidden = self.layers[0](deep_rows, self.matrices[0], inputs, rows, mask)
+        for i in range(1, self.num_layers):
+            hidden = self.hidden(i, self.matrices[i], hidden, noise)
+        columns = (self.wide(wide_rows, numeric), labels, example_weights)
+        return ops.concat((hidden, ops.stack(columns, 1)), 1)
+
+    def numeric_rows_squared_norm(self) -> Tensor:
+        """See `Tower.numeric_rows_squared_norm`."""
+        if self.num_numeric:
+            return ops.ReduceSum()(ops.square(self.numeric_rows))
+        return Tensor(0.0, ms.float32)
+
+
+class LastStage(Stage):
+    """The other layers."""
+
+    def __init__(self, whole: WideDeep, first: int) -> None:
+        tower = whole.tower
+        super().__init__(tower, first, len(tower.layers))
+        self.matrices = ParameterTuple([tower.matrices[i] for i in range(first, len(tower.layers) + 1)])
+        self.matmul = MatMul()
+
+    def construct(self, message: Tensor, noise: Tensor | None) -> Tensor:
+        """The message -> logits [n]."""
+        width = message.shape[1] - 1 - NUM_DATA
+        values = message[:, :width]
+        for i in range(self.num_layers):
+            values = self.hidden(i, self.matrices[i], values, noise)
+        return self.matmul(values, self.matrices[self.num_layers]).reshape(-1) + message[:, width]
+
+
+class FirstLoss(nn.Cell):
+    """A number whose gradient is the first stage's: Σ message · gradient of it, and this micro-batch's L2 term."""
+
+    def __init__(self, stage: FirstStage, options: LossOptions, drops: bool) -> None:
+        super().__init__()
+        self.stage, self.drops, self.total = stage, drops, Total()
+        self.l2_coef, self.loss_scale = options.l2_coef, options.loss_scale
+
+    def construct(
+        self,
+        deep_rows: Tensor,
+        wide_rows: Tensor,
+        numeric: Tensor,
+        labels: Tensor,
+        example_weights: Tensor,
+        noise: Tensor,
+        gradient: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """`gradient` [n, H + 1] -> that number, the deep loss and the wide loss that this stage adds."""
+        masks = None
+        if self.drops:
+            masks = noise
+        message = self.stage(deep_rows, wide_rows, numeric, labels, example_weights, masks)
+        l2 = l2_loss(self.stage.numeric_rows_squared_norm(), self.l2_coef)
+        product = self.total(message[:, : gradient.shape[1]] * gradient)
+        return product + l2 * self.loss_scale, l2, Tensor(0.0, ms.float32)
+
+
+class LastLoss(nn.Cell):
+    """The scaled loss of a micro-batch from its message."""
+
+    def __init__(self, stage: LastStage, options: LossOptions, drops: bool) -> None:
+        super().__init__()
+        self.stage, self.drops = stage, drops
+        self.loss_scale, self.label_smoothing = options.loss_scale, options.label_smoothing
+
+    def construct(self, message: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """-> scaled loss, deep loss, wide loss."""
+        masks = None
+        if self.drops:
+            masks = noise
+        width = message.shape[1] - NUM_DATA
+        labels, weights = ops.stop_gradient(message[:, width]), ops.stop_gradient(message[:, width + 1])
+        if self.label_smoothing:
+            labels = smoothed(labels, self.label_smoothing)
+        loss = cross_entropy(self.stage(message, masks), labels, weights)
+        return loss * self.loss_scale, loss, loss
+
+
+class StageGradient(nn.Cell):
+    """Forward and backward of one stage over one micro-batch."""
+
+    def __init__(self, loss: nn.Cell, positions: int | tuple[int, ...], parameters: Sequence[Parameter]) -> None:
+        """The gradients are those of the inputs at `positions`, and of `parameters`."""
+        super().__init__()
+        self.parameters = ParameterTuple(parameters)
+        self.gradient = ms.value_and_grad(loss, positions, weights=self.parameters, has_aux=True)
+        self.several = isinstance(positions, tuple)
+        self.total = Total()
+
+    def construct(self, *inputs: Tensor) -> tuple:
+        """-> scalars [3] (deep loss, wide loss, 1 if not all is finite), each input's gradient, each parameter's."""
+        (scaled, deep_loss, wide_loss), (of_inputs, of_parameters) = self.gradient(*inputs)
+        inputs_gradients: tuple[Tensor, ...] = of_inputs
+        if not self.several:
+            inputs_gradients = (of_inputs,)
+        finite = ops.isfinite(scaled)
+        for values in inputs_gradients + of_parameters + self.parameters:
+            finite = ops.logical_and(finite, ops.isfinite(self.total(values)))
+        bad = 1.0 - finite.astype(ms.float32)
+        scalars = ops.concat((deep_loss.reshape(1), wide_loss.reshape(1), bad.reshape(1)))
+        return (scalars, *inputs_gradients, *of_parameters)
+
+
+class NoWideHead(nn.Cell):
+    """What the last stage has in the wide head's place."""
+
+    def __init__(self, num_numeric: int) -> None:
+        super().__init__()
+        self.num_numeric = num_numeric
+
+
+class StageModel:
+    """One stage in the place of `WideDeep`: what of the model this rank holds, by the names of the whole."""
+
+    def __init__(self, stage: FirstStage | LastStage, named: dict[str, Parameter], num_numeric: int) -> None:
+        self.tower = StageTower(stage)
+        self.wide = stage.wide if isinstance(stage, FirstStage) else NoWideHead(num_numeric)
+        self._named = named
+
+    def named_parameters(self) -> dict[str, Parameter]:
+        """See `WideDeep.named_parameters`."""
+        return self._named
+
+    def named_statistics(self) -> dict[str, Parameter]:
+        """There are none without batch normalization."""
+        return {}
+
+
+class StageTower:
+    """One stage in the place of `Tower`."""
+
+    def __init__(self, stage: FirstStage | LastStage) -> None:
+        self.stage = stage
+
+    def norms(self) -> list[BatchNorm]:
+        """There is no normalization."""
+        return []

@@ -1,0 +1,50 @@
+"""Run under mpirun: all ranks take training steps with the tower in two stages, beside one process with whole batches.
+
+    mpirun -n 2 python pipeline_steps.py CONFIG CASE …
+
+CASE is `key=value;…` of settings. One step from equal state to 1e-6, 20 steps to 1e-5.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+from mpi4py import MPI
+
+from app import device
+from app.config import Config
+from data_prep import settings
+from tests.mpi.train_steps import CLOSE_STEPS, SETTINGS, check_one_step, make_schema, take_steps
+
+
+def main(config_path, cases):
+    from app.assemble import assemble
+    from app.process_group import MpiGroup
+
+    world, schema = MPI.COMM_WORLD, make_schema()
+    for case in cases:
+        changes = [*SETTINGS, "parallel.micro_batches=3", *filter(None, case.split(";"))]
+        config = settings.resolve(Config, config_path, changes)
+        alone = take_steps(assemble(config, schema, "reference"), CLOSE_STEPS)
+        staged = settings.resolve(Config, config_path, [*changes, "parallel.pipeline_stages=2"])
+        with MpiGroup(world) as group:
+            run = take_steps(assemble(staged, schema, "reference", group), CLOSE_STEPS)
+        assert run.first.dense.keys() == alone.first.dense.keys()
+        check_one_step(run.first, alone.first, world.rank, world.size)
+        np.testing.assert_allclose(run.losses[0], alone.losses[0], rtol=0, atol=1e-6)
+        np.testing.assert_allclose(run.losses, alone.losses, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(run.scores, alone.scores, rtol=0, atol=1e-4)
+        print(f"rank {world.rank} of {world.size}, {case}: equal", flush=True)
+
+
+if __name__ == "__main__":
+    options = device.DeviceOptions(target="CPU", threads=1)
+    device.prepare_environment(options)
+    device.select_device(options)
+    try:
+        main(Path(sys.argv[1]), sys.argv[2:])
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        MPI.COMM_WORLD.Abort(1)
