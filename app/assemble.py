@@ -50,6 +50,7 @@ class Parts:
     optimizers: DenseOptimizers
     learning_rates: LearningRates
     blocks: DenseBlocks | PipelineRun | AcceleratorRun | None = None  # where the tower is split over ranks
+    sliced: bool = False  # each rank saves its part of the dense arrays
 
     def state(self) -> ModelState:
         """Copies of all that a checkpoint keeps."""
@@ -57,7 +58,7 @@ class Parts:
 
     def snapshot(self, changed_only: bool) -> tuple[dict[str, np.ndarray], Snapshot]:
         """All that a checkpoint keeps as it is now, the rows (or the changed ones only) in a snapshot."""
-        return self._dense_values(), self.step.tables.snapshot(changed_only)
+        return self._dense_values(self.sliced), self.step.tables.snapshot(changed_only)
 
     def load_state(self, state: ModelState, step: int) -> None:
         """Take over a state that is in memory; that of the learning rates comes before, as tables ask for past ones.
@@ -81,9 +82,11 @@ class Parts:
         self._take_dense(dense, saved.step)
         return manifest
 
-    def _dense_values(self) -> dict[str, np.ndarray]:
+    def _dense_values(self, sliced: bool = False) -> dict[str, np.ndarray]:
         values = {name: parameter.asnumpy().copy() for name, parameter in self._dense().items()}
-        return self.blocks.whole(values) if self.blocks else values
+        if self.blocks is None:
+            return values
+        return self.blocks.slices(values) if sliced else self.blocks.whole(values)
 
     def _take_dense(self, values: dict[str, np.ndarray], step: int) -> None:
         self.write_dense(values)
@@ -145,7 +148,7 @@ def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup |
     else:
         step = HostTablesStep(make_host_tables(backend, spec, config.device.num_threads), parts)
     step.tables.learning_rates = table_learning_rates(rates)
-    return Parts(step, model, optimizers, rates, spread.blocks() if spread else None)
+    return Parts(step, model, optimizers, rates, spread.blocks() if spread else None, config.checkpoint.sliced)
 
 
 def spread_tower(config: Config, model: WideDeep, group: MpiGroup) -> Spread | None:

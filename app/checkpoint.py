@@ -19,13 +19,14 @@ from pathlib import Path
 import numpy as np
 
 from app.array_file import Column, column_of, write_arrays
+from app.dense_slices import WHOLE_FILE
 from app.disk import BLOCK_BYTES, Progress, ignore, sync_folder
 from app.manifest import Manifest, identify, write_manifest
 from app.tables.interface import Places, RowArray, TableSnapshot
 
 PARTIAL = ".partial"
 REPLACED = ".replaced"
-DENSE = "dense.safetensors"
+DENSE = WHOLE_FILE
 ROW_IDS = "row_ids"
 
 
@@ -36,6 +37,8 @@ class CheckpointOptions:
     Saved at each epoch's end, every `every_steps` steps and after `every_minutes` minutes (0 is never), and where an
     evaluation within an epoch is the best so far. The newest `keep_last` and the `keep_best` best by `eval.metric`
     on `valid` stay; `keep_last` 0 keeps all. `integrated` writes one file a table, else `shards` files a table.
+
+    `sliced` has each rank write its part of a tower that is spread over ranks (section parallel), a file a rank.
 
     `background` writes beside the next steps; memory for the rows that they update meanwhile is needed then.
 
@@ -55,6 +58,7 @@ class CheckpointOptions:
     delta: bool = False
     full_every: int = 10
     compact: bool = False
+    sliced: bool = False
 
     def __post_init__(self) -> None:
         for name in ("every_steps", "every_minutes", "keep_last", "keep_best"):

@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from app.array_file import ArrayReader, Place, read_arrays_once, read_places
-from app.checkpoint import DENSE, ROW_IDS, ModelState, shard_name, step_name
+from app.checkpoint import ROW_IDS, ModelState, shard_name, step_name
+from app.dense_slices import dense_files, join
 from app.disk import DamagedFileError, Progress, check_size, checksum_is, ignore
 from app.manifest import Manifest, read_manifest, use_an_older
 from app.tables.checks import check_table
@@ -64,7 +65,7 @@ def chain_files(chain: list[Link]) -> Iterator[tuple[Link, str]]:
     """The files that the last checkpoint of a chain needs: all tables, and its own dense arrays."""
     for link in chain:
         for name in link.manifest.files:
-            if link is chain[-1] or name != DENSE:
+            if link is chain[-1] or not dense_files([name]):
                 yield link, name
 
 
@@ -118,18 +119,19 @@ def read_once(
     Raises as `verify`, and ValueError where a table does not fit `spec`: what was written is to be thrown away then.
     """
     chain = chain_of(checkpoint)
-    dense: dict[str, np.ndarray] = {}
+    dense: list[tuple[str, np.ndarray]] = []
 
     def read_dense(reader: ArrayReader) -> None:
-        dense.update({name: reader.next_array(place) for name, place in reader.places.items()})
+        dense.extend((name, reader.next_array(place)) for name, place in reader.places.items())
 
     for link in chain:
         for table in link.manifest.shards:
             for name in link.table_files(table):
                 use = _RowsTo(table, spec, write)
                 _read_file_once(link, name, use, progress)
-    _read_file_once(chain[-1], DENSE, read_dense, progress)
-    return chain[-1].manifest, dense
+    for name in dense_files(chain[-1].manifest.files):
+        _read_file_once(chain[-1], name, read_dense, progress)
+    return chain[-1].manifest, join(dense)
 
 
 def _read_file_once(link: Link, name: str, use: object, progress: Progress) -> None:
@@ -215,8 +217,9 @@ def open_state(checkpoint: Path) -> ModelState:
     """The state of a checkpoint that was verified, its tables in their files."""
     chain = chain_of(checkpoint)
     last = chain[-1]
-    dense = {name: np.array(_map(last.path / DENSE, place)) for name, place in read_places(last.path / DENSE).items()}
-    return ModelState(dense, {table: FileTable(chain, table) for table in last.manifest.shards})
+    paths = [last.path / name for name in dense_files(last.manifest.files)]
+    dense = [(name, np.array(_map(path, place))) for path in paths for name, place in read_places(path).items()]
+    return ModelState(join(dense), {table: FileTable(chain, table) for table in last.manifest.shards})
 
 
 def load(checkpoint: Path, progress: Progress = ignore) -> tuple[Manifest, ModelState]:

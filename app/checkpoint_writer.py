@@ -129,7 +129,7 @@ class CheckpointWriter:
 
     def _save(self, state: ModelState, manifest: Manifest, progress: Progress) -> Path:
         if isinstance(self._group, MpiGroup):
-            return sharded_checkpoint.save(self._folder, state, manifest, self._group)
+            return sharded_checkpoint.save(self._folder, state, manifest, self._group, self._options.sliced)
         return checkpoint.save(self._folder, state, manifest, self._options.shards, progress)
 
     def _tidy(self, progress: Progress) -> OSError | ValueError | None:

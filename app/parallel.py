@@ -67,7 +67,7 @@ class AcceleratorRun:
         """Parameters are whole until the first step, and nothing is loaded after it."""
         return arrays
 
-    held = parts
+    held, slices = parts, whole
 
     def whole_shape(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
         """See `parts`."""

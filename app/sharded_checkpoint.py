@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from app.array_file import column_of, write_arrays
 from app.checkpoint import (
     DENSE,
@@ -18,16 +20,18 @@ from app.checkpoint import (
     shard_name,
     step_name,
 )
+from app.dense_slices import slice_file
 from app.disk import FileRecord, sync_folder
 from app.manifest import Manifest, identify, write_manifest
 from app.process_group import MpiGroup
 from app.tables.interface import DEEP, WIDE, TableSnapshot
 
 
-def save(folder: Path, state: ModelState, manifest: Manifest, group: MpiGroup) -> Path:
+def save(folder: Path, state: ModelState, manifest: Manifest, group: MpiGroup, sliced: bool = False) -> Path:
     """Write one checkpoint below `folder` and return its path; whole, or (on an error of any rank) not there at all.
 
-    `state.tables` are the rows that this rank owns; those of servers are written by them. Raises OSError on all ranks.
+    `state.tables` are the rows that this rank owns; those of servers are written by them. `sliced`: so is
+    `state.dense` what this rank writes of the dense arrays. Raises OSError on all ranks.
     """
     final = folder / step_name(manifest.step)
     partial = final.with_suffix(PARTIAL)
@@ -38,7 +42,8 @@ def save(folder: Path, state: ModelState, manifest: Manifest, group: MpiGroup) -
 
     def finish() -> None:
         files = {name: record for records in written for name, record in records.items()}
-        files[DENSE] = write_arrays(partial / DENSE, {name: column_of(array) for name, array in state.dense.items()})
+        if not sliced:
+            files[DENSE] = write_dense(partial / DENSE, state.dense)
         shards = dict.fromkeys((WIDE, DEEP), group.num_owners)
         write_manifest(partial, identify(replace(manifest, shards=shards, files=files)))
         sync_folder(partial)
@@ -47,7 +52,7 @@ def save(folder: Path, state: ModelState, manifest: Manifest, group: MpiGroup) -
     saved = False
     try:
         group.first(begin)
-        written = _write_all_shards(partial, state.tables, manifest.parent is not None, group)
+        written = _write_all_shards(partial, state, manifest.parent is not None, group, sliced)
         group.first(finish)
         saved = True
     finally:
@@ -58,12 +63,15 @@ def save(folder: Path, state: ModelState, manifest: Manifest, group: MpiGroup) -
 
 
 def _write_all_shards(
-    partial: Path, tables: Mapping[str, TableSnapshot], changed_only: bool, group: MpiGroup
+    partial: Path, state: ModelState, changed_only: bool, group: MpiGroup, sliced: bool
 ) -> list[dict[str, FileRecord]]:
     """The files of all owners; raises the first one's OSError on all ranks."""
     records, error = {}, ""
     try:
-        records = write_shards(partial, tables, group.rank, group.num_owners)
+        records = write_shards(partial, state.tables, group.rank, group.num_owners)
+        if sliced:
+            name = slice_file(group.rank, group.size)
+            records[name] = write_dense(partial / name, state.dense)
     except (OSError, MemoryError) as raised:
         error = f"rank {group.rank}: {raised}"
     results = group.gather((records, error))
@@ -71,6 +79,11 @@ def _write_all_shards(
     if errors:
         raise OSError(errors[0])
     return [*group.call_servers("write_shards", partial, changed_only), *(records for records, _ in results)]
+
+
+def write_dense(path: Path, arrays: Mapping[str, np.ndarray]) -> FileRecord:
+    """Write and sync a file of dense arrays."""
+    return write_arrays(path, {name: column_of(array) for name, array in arrays.items()})
 
 
 def write_shards(

@@ -4,7 +4,9 @@ import subprocess
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
+from app.checkpoint_commands import reshard
 from app.checkpoint_reading import open_state
 from app.retention import whole_checkpoints
 from app.sharding.strategy_file import StrategyRecord, read_strategy, write_strategy
@@ -57,6 +59,18 @@ def dense(folder):
     return open_state(whole_checkpoints(folder / "device_0" / "checkpoints")[-1]).dense
 
 
+def check_slices(folder, ranks):
+    """The newest checkpoint has a file a rank, is whole, and merges to one with all arrays in one file."""
+    path = whole_checkpoints(folder / "device_0" / "checkpoints")[-1]
+    assert len(list(path.glob(f"dense-*-of-{ranks}.safetensors"))) == ranks
+    assert not (path / "dense.safetensors").exists()
+    merged = reshard(path, folder / "merged", 1)
+    found, expected = load_file(merged / "dense.safetensors"), open_state(path).dense
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_a_split_tower_trains_to_the_numbers_of_one_rank(train, one_rank, tmp_path, mode):
     ranks, *settings = MODES[mode]
@@ -71,7 +85,8 @@ def test_a_split_tower_trains_to_the_numbers_of_one_rank(train, one_rank, tmp_pa
 
 def test_a_run_goes_on_under_another_split(train, one_rank, tmp_path):
     ranks, *settings = MODES["mixed"]
-    assert train(tmp_path, ranks, *settings, epochs=1)[0] == 0
+    assert train(tmp_path, ranks, *settings, "checkpoint.sliced=true", epochs=1)[0] == 0
+    check_slices(tmp_path, ranks)
     status, errors = train(tmp_path, *MODES["columns_and_rows"])
     assert status == 0, errors
     assert "continue run in" in errors
@@ -85,10 +100,11 @@ def test_a_run_goes_on_under_another_split(train, one_rank, tmp_path):
 def test_a_pipeline_goes_on_in_one_process_and_back(train, one_rank, tmp_path):
     ranks, *settings = MODES["pipeline"]
     assert train(tmp_path, 1, epochs=1)[0] == 0
-    status, errors = train(tmp_path, ranks, *settings)
+    status, errors = train(tmp_path, ranks, *settings, "checkpoint.sliced=true")
     assert status == 0, errors
     assert "continue run in" in errors
     same_numbers(tmp_path, one_rank)
+    check_slices(tmp_path, ranks)
     status, errors = train(tmp_path, 1, epochs=3)
     assert status == 0, errors
     assert "continue run in" in errors

@@ -40,6 +40,8 @@ def check_run(config: Config, schema: Schema, num_ranks: int) -> TowerPlan | Non
     """Who holds what, where the tower is split. Raises ValueError where settings, ranks and shapes do not fit."""
     check_ranks(config.parallel, num_ranks)
     check_recompute(config)
+    if config.checkpoint.sliced and config.parallel.pipeline_stages == 1 and not config.parallel.is_sharded:
+        raise ValueError("checkpoint.sliced=true is for a tower that is spread over ranks (section parallel)")
     check_pipeline(config, schema, num_ranks)
     if not config.parallel.is_sharded:
         return None

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from app.dense_slices import slice_name
 from app.sharding.collectives import Communicator
 from app.sharding.layout import Layout
 from app.sharding.optimizer_shards import all_gather, share_of
@@ -30,6 +31,13 @@ class DenseBlocks:
         """All ranks' blocks joined, on every rank; all call it together, with the same names in the same order."""
         return {name: self._join(name, array) for name, array in arrays.items()}
 
+    def slices(self, arrays: Mapping[str, np.ndarray]) -> Arrays:
+        """What this rank writes of the arrays, by names that tell their place in the whole; of copies one is written.
+
+        All ranks call it together, with the same names in the same order.
+        """
+        return dict(part for name, array in arrays.items() for part in self._slice(name, array))
+
     def parts(self, arrays: Mapping[str, np.ndarray]) -> Arrays:
         """This rank's part of each whole array."""
         return {name: self._part(name, array) for name, array in arrays.items()}
@@ -43,13 +51,28 @@ class DenseBlocks:
         found = self._parameter(name)
         return found[1].shape if found else shape
 
+    def _slice(self, name: str, array: np.ndarray) -> list[tuple[str, np.ndarray]]:
+        found, rank = self._parameter(name), self._world.Get_rank()
+        if found is None:
+            return [(name, array)] if rank == 0 else []
+        key, parameter = found
+        block, layout = self._block(name, key, parameter, array), parameter.layout
+        if any(layout.part(other) == layout.part(rank) for other in range(rank)):
+            return []
+        return [(slice_name(name, layout.block(rank, parameter.shape), parameter.shape), block)]
+
+    def _block(self, name: str, key: str, parameter: ShardedParameter, array: np.ndarray) -> np.ndarray:
+        """This rank's block, where others may hold shares of it."""
+        if self._is_share(name, key):
+            return all_gather(self._groups[key], parameter.layout.block_shape(parameter.shape), array)
+        return array
+
     def _join(self, name: str, array: np.ndarray) -> np.ndarray:
         found = self._parameter(name)
         if found is None:
             return array
         key, parameter = found
-        if self._is_share(name, key):
-            array = all_gather(self._groups[key], parameter.layout.block_shape(parameter.shape), array)
+        array = self._block(name, key, parameter, array)
         return join_blocks(self._world.allgather(array), parameter.layout, parameter.shape)
 
     def _part(self, name: str, whole: np.ndarray) -> np.ndarray:

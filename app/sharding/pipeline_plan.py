@@ -88,4 +88,5 @@ def describe_pipeline(plan: PipelinePlan, whole: Shapes) -> list[str]:
 
 
 def _words(plan: PipelinePlan, stage: int, shapes: Iterable[tuple[str, tuple[int, ...]]]) -> str:
-    return ", ".join(f"{name} {list(shape)}" for name, shape in shapes if plan.holds(stage, TOWER + name))
+    held = [f"{name} {list(shape)}" for name, shape in shapes if plan.holds(stage, TOWER + name)]
+    return ", ".join(["wide head", *held] if stage == FIRST else held)

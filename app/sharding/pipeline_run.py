@@ -67,6 +67,12 @@ class PipelineRun:
         mine = arrays if self._group.rank % self.plan.num_pairs == 0 else {}
         return {name: array for held in self._group.gather(mine) for name, array in held.items()}
 
+    def slices(self, arrays: Arrays) -> Arrays:
+        """What this rank writes of the arrays: those that no rank before it has."""
+        if self._group.rank % self.plan.num_pairs:
+            return {}
+        return {n: array for n, array in arrays.items() if self.stage == FIRST or not self.plan.holds(FIRST, n)}
+
     def held(self, arrays: Arrays) -> Arrays:
         """Those of a whole model's arrays that this rank holds."""
         return {name: array for name, array in arrays.items() if self.plan.holds(self.stage, name)}

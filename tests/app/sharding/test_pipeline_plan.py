@@ -35,7 +35,7 @@ def test_the_work_is_halved():
 def test_a_line_a_rank_says_who_holds_what():
     options = ParallelOptions(pipeline_stages=2, second_stage="matrix_2", micro_batches=3)
     first, last = describe_pipeline(plan_pipeline(options, SHAPES, 2), SHAPES)
-    assert first.startswith("rank 0: stage 0, with rank 1, 3 micro-batches: matrix_0 [32, 16], matrix_1 [16, 8], ")
+    assert first.startswith("rank 0: stage 0, with rank 1, 3 micro-batches: wide head, matrix_0 [32, 16], ")
     assert last == "rank 1: stage 1, with rank 0, 3 micro-batches: matrix_2 [8, 1]"
 
 
