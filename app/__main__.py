@@ -11,24 +11,18 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
-from app import checkpoint_commands, device, ranks
+from app import checkpoint_commands, device, evaluate_command, ranks
 from app.checkpoint_reading import DamagedCheckpointError
 from app.cluster import check_rank_table
 from app.config import Config
 from app.dataset import check_files
-from app.evaluate import evaluate_checkpoint, saved_config
-from app.evaluation_file import content_of, write_evaluation
-from app.evaluation_text import describe, one_line
-from app.follow import new_checkpoints
 from app.launch import launch
 from app.parameter_server import serve
 from app.process_group import ProcessGroup, SingleProcess, started_by_mpi
-from app.report import REPORT_FILE, write_report
-from app.run_folder import RunFolder, best_of_run, open_run, run_checkpoints
-from app.run_plan import read_state
+from app.report import REPORT_FILE, leave_report, write_report
+from app.run_folder import RunFolder, open_run
 from app.schedules import ConstantSchedule
 from app.selection import check_evaluation
 from app.sharding.check_run import check_pipeline, check_run, read_strategies, run_shapes, strategy_record
@@ -83,14 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("settings", nargs="*", metavar="section.key=value", help="changes to the settings")
     train.set_defaults(command=_train)
 
-    evaluate = commands.add_parser("evaluate", help="judge a checkpoint")
-    evaluate.add_argument("--run", type=Path, default=Path("device_0"), metavar="DIR", help="run folder (device_0)")
-    evaluate.add_argument("--checkpoint", type=Path, metavar="DIR", help="one checkpoint (the run's best, else newest)")
-    evaluate.add_argument("--dataset", type=Path, metavar="DIR", help="prepared folder (the one it was trained on)")
-    evaluate.add_argument("--split", default="test", help="train, valid or test (test)")
-    evaluate.add_argument("--follow", type=Path, metavar="RUN", help="judge each checkpoint of RUN as it comes")
-    evaluate.add_argument("settings", nargs="*", metavar="eval.key=value", help="such as eval.group_field=C3")
-    evaluate.set_defaults(command=_evaluate)
+    evaluate_command.add_parser(commands)
     report = commands.add_parser("report", help="draw one run, or several over one another, as a page")
     report.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders such as device_0")
     report.add_argument(
@@ -136,7 +123,8 @@ def _train(arguments: argparse.Namespace) -> int:
         return launch(num_processes, arguments.hostfile, arguments.words)
     group: ProcessGroup = SingleProcess()
     if started_by_mpi():
-        group = ranks.join(config, schema, backend, arguments.ranks, arguments.servers)
+        what, folder = {"tables": backend}, Path.cwd() / config.checkpoint.dir
+        group = ranks.join(config, schema, arguments.ranks, arguments.servers, what, folder)
         if group.world.rank < arguments.servers:
             return serve(config, schema, backend, group, Path.cwd())
     target = device.select_device(config.device)
@@ -235,27 +223,16 @@ def _train_to_the_end(
     except BaseException as error:
         run.set_status("failed")
         log.info("the run stopped: %s: %s", type(error).__name__, error)
-        _leave_report(run.path)
+        leave_report(run.path)
         raise
     else:
         run.set_status("finished")
         log.info("finished; judge it on the test rows with: make eval")
-    unwritten = [*run.write_errors(), *_leave_report(run.path)]
+    unwritten = [*run.write_errors(), *leave_report(run.path)]
     if unwritten:
         log.error("error: not all could be written: %s", ", ".join(unwritten))
         return NOT_WRITTEN
     return exit_status
-
-
-def _leave_report(run: Path) -> list[str]:
-    """Write the run's report beside its other files; returns what could not be written."""
-    try:
-        write_report([run], run / REPORT_FILE)
-    except OSError as error:
-        log.error("error: no %s: %s", REPORT_FILE, error)
-        return [REPORT_FILE]
-    log.info("report: %s", run / REPORT_FILE)
-    return []
 
 
 def _check_stock(config: Config) -> None:
@@ -276,40 +253,6 @@ def _print_placement(config: Config, target: str, backend: str) -> None:
             print(line)
     else:
         print(f"tables: {backend}, on the host, outside the graph")
-
-
-def _evaluate(arguments: argparse.Namespace) -> None:
-    if arguments.follow is not None:
-        arguments.run = arguments.follow
-        for path in new_checkpoints(
-            run_checkpoints(arguments.run), lambda: read_state(arguments.run)["status"] == "running"
-        ):
-            try:
-                _evaluate_one(arguments, path, "CPU")
-            except (OSError, ValueError) as error:
-                if path.exists():
-                    raise
-                log.warning("warning: %s was removed before it was judged: %s", path, error)
-    else:
-        _evaluate_one(arguments, arguments.checkpoint or best_of_run(arguments.run), "auto")
-
-
-def _evaluate_one(arguments: argparse.Namespace, path: Path, target: device.Target) -> None:
-    foreign = [word for word in arguments.settings if not word.startswith("eval.")]
-    if foreign:
-        raise ValueError(f"argument {foreign[0]!r}: only eval.* can be changed here; the rest is the checkpoint's")
-    config = settings.override(saved_config(path), arguments.settings)
-    options = replace(config.device, target=target)  # threads and precision as in training
-    device.prepare_environment(options)
-    device.select_device(options)
-    judged = evaluate_checkpoint(path, arguments.split, arguments.dataset, config)
-    print(describe(judged))
-    if arguments.run.resolve() in path.resolve().parents:
-        content = content_of(judged.split, judged.step, judged.epoch, judged.measured, judged.intervals, judged.best)
-        write_evaluation(arguments.run, content)
-        with (arguments.run / "eval.log").open("a", encoding="utf-8") as eval_log:
-            eval_log.write(one_line(judged.split, judged.epoch, judged.step, judged.metrics) + "\n")
-        _leave_report(arguments.run)
 
 
 def _report(arguments: argparse.Namespace) -> None:

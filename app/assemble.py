@@ -20,7 +20,7 @@ from app.device import dense_layer, deprecations_silenced
 from app.dropout import DropoutNoise
 from app.manifest import Manifest, read_manifest
 from app.parallel import AcceleratorRun, recompute_layers
-from app.process_group import MpiGroup, ProcessGroup
+from app.process_group import MpiGroup, ProcessGroup, largest_share
 from app.schedules import LearningRates
 from app.sharding.dense_blocks import DenseBlocks
 from app.sharding.recomputed_layers import recomputed_runs
@@ -28,7 +28,7 @@ from app.sharding.sharded_run import ShardedRun, take_weights
 from app.stock_step import StockStep
 from app.tables import make_host_tables, pick_host_backend
 from app.tables.initial import initial_rows
-from app.tables.interface import DEEP, WIDE, Snapshot, TablesSpec
+from app.tables.interface import DEEP, WIDE, HostTables, Snapshot, TablesSpec
 from app.tables.stock import StockTables
 from app.tables_of_run import learning_rates, table_learning_rates, table_spec
 from app.train_step import HostTablesScorer, HostTablesStep, StepParts, TrainStep
@@ -36,6 +36,7 @@ from app.wide_deep import Tower, WideDeep
 from data_prep.schema import Schema
 
 if TYPE_CHECKING:
+    from app.data_parallel import DataParallelScorer
     from app.sharding.pipeline_run import PipelineRun
 
     Spread = ShardedRun | PipelineRun | AcceleratorRun
@@ -164,13 +165,21 @@ def spread_tower(config: Config, model: WideDeep, group: MpiGroup) -> Spread | N
     return AcceleratorRun(options, model) if options.is_sharded or searched else None
 
 
-def load_for_scoring(path: Path, config: Config, schema: Schema, batch_size: int) -> HostTablesScorer:
+def load_for_scoring(
+    path: Path, config: Config, schema: Schema, batch_size: int, group: ProcessGroup | None = None
+) -> HostTablesScorer | DataParallelScorer:
     """A checkpoint's model over host tables, without optimizers, whatever backend trained it.
 
-    Raises ValueError naming what does not fit.
+    The ranks of `group` own the rows together and share each batch. Raises ValueError naming what does not fit.
     """
     spec = table_spec(config, schema, tuple(field.name for field in schema.categorical))
-    tables = make_host_tables(pick_host_backend(), spec, config.device.num_threads)
+    tables: HostTables
+    if isinstance(group, MpiGroup):
+        from app.data_parallel import DataParallelScorer, sharded_tables
+
+        tables = sharded_tables(config, spec, pick_host_backend(), group)
+    else:
+        tables = make_host_tables(pick_host_backend(), spec, config.device.num_threads)
     manifest = read_manifest(path)
     rates = learning_rates(config)
     rates.load_state(manifest.schedules)
@@ -185,6 +194,9 @@ def load_for_scoring(path: Path, config: Config, schema: Schema, batch_size: int
     check_dense(dense, {name: parameter.shape for name, parameter in expected.items()})
     for name, parameter in expected.items():
         parameters.write(parameter, dense[name])
+    if isinstance(group, MpiGroup):
+        scorer = HostTablesScorer(tables, model, largest_share(batch_size, group.size))
+        return DataParallelScorer(scorer, group)
     return HostTablesScorer(tables, model, batch_size)
 
 

@@ -30,7 +30,7 @@ from app.sharding.sharded_run import ShardedRun
 from app.tables.batch_kernels import make_batch_kernels
 from app.tables.interface import TablesSpec, UniqueIds
 from app.tables.sharded import ShardedTables, make_owned_rows
-from app.train_step import Graph, HostTablesStep, Losses, StepParts, StepTables
+from app.train_step import Graph, HostTablesScorer, HostTablesStep, Losses, StepParts, StepTables
 
 RowsOf = Callable[[int, int, int], slice]
 DEEP_LOSS, WIDE_LOSS, NUM_BAD = range(3)  # what is summed before the gradients
@@ -123,10 +123,8 @@ class DataParallelStep:
 
     def score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
         """See `TrainStep.score`: the logits of the whole batch, on every rank."""
-        size = self._group.size
-        slices = [self._rows_of(batch.num_rows, rank, size) for rank in range(size)]
         logits = self._step.score(self._slice(batch), unique)
-        return self._group.gather_rows(logits, [part.stop - part.start for part in slices])
+        return gather_logits(logits, batch, self._group, self._rows_of)
 
     def profile(self, folder: Path) -> KernelProfile:
         """See `TrainStep.profile`."""
@@ -134,6 +132,29 @@ class DataParallelStep:
 
     def _slice(self, batch: Batch) -> Batch:
         return rows_of_batch(batch, self._rows_of(batch.num_rows, self._group.rank, self._group.size))
+
+
+class DataParallelScorer:
+    """`HostTablesScorer` on whole batches, of which each rank scores its slice; every rank gets all logits."""
+
+    def __init__(self, scorer: HostTablesScorer, group: ProcessGroup) -> None:
+        self._scorer = scorer
+        self._group = group
+
+    def prepare(self, batch: Batch) -> UniqueIds:
+        """See `HostTablesScorer.prepare`."""
+        return self._scorer.prepare(rows_of_batch(batch, self._group.rows_of(batch.num_rows)))
+
+    def __call__(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
+        """The logits [n] of a batch."""
+        logits = self._scorer(rows_of_batch(batch, self._group.rows_of(batch.num_rows)), unique)
+        return gather_logits(logits, batch, self._group)
+
+
+def gather_logits(logits: np.ndarray, batch: Batch, group: ProcessGroup, rows_of: RowsOf = share) -> np.ndarray:
+    """Those of the whole batch, on every rank, from each rank's slice."""
+    slices = [rows_of(batch.num_rows, rank, group.size) for rank in range(group.size)]
+    return group.gather_rows(logits, [part.stop - part.start for part in slices])
 
 
 class AllReducedGraph(nn.Cell):
@@ -181,9 +202,7 @@ def data_parallel_step(
     spread: ShardedRun | PipelineRun | AcceleratorRun | None,
 ) -> DataParallelStep:
     """The step of one of several ranks: rows in all owners' tables, its slice of each batch, gradients summed."""
-    threads = config.device.num_threads
-    owned = make_owned_rows(backend, spec, group.world, group.num_owners, threads)
-    tables = ShardedTables(spec, make_batch_kernels(backend, spec, threads), owned)
+    tables = sharded_tables(config, spec, backend, group)
     graph = spread.graph(parts) if spread else make_graph(parts, group)
     scorer, rows = spread.scorer() if spread else None, largest_share(parts.batch_size, group.size)
     rows_of: RowsOf = share
@@ -191,6 +210,13 @@ def data_parallel_step(
         rows, rows_of = spread.batch_size(), spread.plan.rows_of
     step = HostTablesStep(tables, replace(parts, batch_size=rows), graph, scorer)
     return DataParallelStep(step, group, rows_of)
+
+
+def sharded_tables(config: Config, spec: TablesSpec, backend: str, group: MpiGroup) -> ShardedTables:
+    """Tables whose rows lie in all owners, for a rank that trains or scores."""
+    threads = config.device.num_threads
+    owned = make_owned_rows(backend, spec, group.world, group.num_owners, threads)
+    return ShardedTables(spec, make_batch_kernels(backend, spec, threads), owned)
 
 
 def make_graph(parts: StepParts, group: MpiGroup) -> DeviceGraph | SummedGraph | AllReducedGraph:

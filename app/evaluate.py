@@ -20,7 +20,7 @@ from app.identity import check_same_inputs
 from app.manifest import MANIFEST, read_manifest
 from app.metrics import Metrics, MetricStream
 from app.prefetch import Prefetcher
-from app.process_group import shows_progress
+from app.process_group import ProcessGroup, shows_progress
 from app.selection import check_group_field
 from app.tables.interface import UniqueIds
 from data_prep import settings
@@ -58,9 +58,7 @@ def measure(
 
     Raises ValueError for a split without rows, FloatingPointError for a logit that is not finite.
     """
-    if split not in schema.splits or not schema.splits[split].rows:
-        filled = ", ".join(name for name, content in schema.splits.items() if content.rows)
-        raise ValueError(f"{folder} has no rows in split {split!r}; the splits with rows: {filled or 'none'}")
+    check_split(folder, schema, split)
 
     def prepared() -> Iterator[tuple[Batch, UniqueIds]]:
         for batch in read_batches(folder, schema, split, written_order(schema, split), batch_size):
@@ -93,26 +91,46 @@ def measure(
     return Measurement(replace(metrics, grouped_auc=found.auc.weighted_mean), bins, found)
 
 
-def evaluate_checkpoint(path: Path, split: str, dataset: Path | None, config: Config | None = None) -> Evaluation:
+def evaluate_checkpoint(
+    path: Path, split: str, dataset: Path | None, config: Config | None = None, group: ProcessGroup | None = None
+) -> Evaluation:
     """Judge one checkpoint by what lies in its folder; `dataset` where the prepared folder has moved.
 
-    Raises ValueError where checkpoint and data do not belong together.
+    The ranks of `group` share rows and tables, and each gets the whole result. Raises as `check_data`.
     """
     from app.assemble import load_for_scoring
 
+    config = config or saved_config(path)
+    folder, schema = check_data(path, split, dataset, config)
+    manifest = read_manifest(path)
+    batch_size = config.eval.batch_size or config.train.batch_size
+    scorer = load_for_scoring(path, config, schema, batch_size, group)
+    measured = measure(folder, schema, split, batch_size, scorer.prepare, scorer, config.eval.group_field)
+    best = best_on(folder, schema, split)
+    intervals = intervals_of(measured, config)
+    return Evaluation(path, manifest.step, manifest.last_epoch, split, measured, intervals, best)
+
+
+def check_data(path: Path, split: str, dataset: Path | None, config: Config) -> tuple[Path, Schema]:
+    """The prepared folder that a checkpoint is judged on, and its schema.
+
+    Raises ValueError where they do not belong together, and for a split without rows.
+    """
     manifest = read_manifest(path)
     folder = dataset or Path(manifest.dataset)
     schema = read_schema(folder)
     check_files(folder, schema)
     check_same_inputs(manifest, schema, folder)
-    config = config or saved_config(path)
     check_group_field(config.eval, schema)
-    batch_size = config.eval.batch_size or config.train.batch_size
-    scorer = load_for_scoring(path, config, schema, batch_size)
-    measured = measure(folder, schema, split, batch_size, scorer.prepare, scorer, config.eval.group_field)
-    best = best_on(folder, schema, split)
-    intervals = intervals_of(measured, config)
-    return Evaluation(path, manifest.step, manifest.last_epoch, split, measured, intervals, best)
+    check_split(folder, schema, split)
+    return folder, schema
+
+
+def check_split(folder: Path, schema: Schema, split: str) -> None:
+    """Raise ValueError for a split without rows."""
+    if split not in schema.splits or not schema.splits[split].rows:
+        filled = ", ".join(name for name, content in schema.splits.items() if content.rows)
+        raise ValueError(f"{folder} has no rows in split {split!r}; the splits with rows: {filled or 'none'}")
 
 
 def intervals_of(measured: Measurement, config: Config) -> dict[str, tuple[float, float]]:

@@ -13,8 +13,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import IO
 
@@ -23,6 +25,7 @@ from app.process_group import load_mpi
 FORWARDED = {signal.SIGINT: signal.SIGUSR1, signal.SIGTERM: signal.SIGUSR2}
 EXPORTED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "OMP_WAIT_POLICY")  # to other hosts
 PR_SET_PDEATHSIG = 1
+SHARED_MEMORY = Path("/dev/shm")  # Open MPI has its queues here, 16 MiB a rank, and leaves them where a rank is killed
 RULE = re.compile(rb"-{50,}\n?")
 SECONDS_TO_END = 5.0
 
@@ -37,7 +40,11 @@ def launch(num_ranks: int, host_file: str, words: list[str]) -> int:
         check_hosts(hosts, num_ranks)
     mpirun = find_mpirun()
     load_mpi()
-    return run_ranks(mpirun_command(mpirun, num_ranks, hosts, words))
+    command = mpirun_command(mpirun, num_ranks, hosts, words)
+    if hosts is not None or not SHARED_MEMORY.is_dir():
+        return run_ranks(command)
+    with TemporaryDirectory(prefix=f"wide_deep-{os.getpid()}-", dir=SHARED_MEMORY) as folder:
+        return run_ranks([command[0], "--mca", "btl_sm_backing_directory", folder, *command[1:]])
 
 
 def find_mpirun() -> str:
@@ -106,21 +113,25 @@ def run_ranks(command: list[str]) -> int:
     with subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,  # mpirun's notices come on both
+        stderr=subprocess.PIPE,
         start_new_session=True,
         preexec_fn=die_with_parent(signal.SIGTERM),
     ) as process:
         supervisor = _Supervisor(process)
         with supervisor:
             assert process.stdout is not None
-            notices = Notices(sys.stderr.buffer)
-            notices.read(process.stdout)
+            assert process.stderr is not None
+            said, notices = Notices(sys.stdout.buffer), Notices(sys.stderr.buffer)  # mpirun's own come on both
+            reader = threading.Thread(target=said.read, args=(process.stdout,))
+            reader.start()
+            notices.read(process.stderr)
+            reader.join()
             status = process.wait()
     status = 128 - status if status < 0 else status
     if supervisor.asked is not None and status in (128 + FORWARDED[supervisor.asked], 128 + signal.SIGTERM):
         status = 128 + supervisor.asked  # the ranks had not begun to listen
     if status and not notices.has_error and supervisor.asked is None:
-        for line in explain(notices.blocks, status):
+        for line in explain([*said.blocks, *notices.blocks], status):
             print(line, file=sys.stderr)
     return status
 

@@ -84,15 +84,23 @@ def fail(error: BaseException, status: int) -> int:
     return status
 
 
-def join(config: Config, schema: Schema, backend: str, num_ranks: int, num_servers: int) -> MpiGroup:
-    """The ranks of the job, which must have the same settings, data and libraries, and see one folder.
+def join(
+    config: Config,
+    schema: Schema,
+    num_ranks: int,
+    num_servers: int,
+    what: dict[str, Any],
+    folder: Path | None = None,
+) -> MpiGroup:
+    """The ranks of the job, which must have the same settings, data, libraries and `what`, and see one `folder`.
 
     Raises ValueError or OSError, with the difference, where they do not.
     """
     world = join_world(num_ranks + num_servers)
     everyone = MpiGroup(world)
-    check_alike(everyone, {"config": settings.as_dict(config), "data": data_identity(schema), "tables": backend})
-    check_one_place(everyone, Path.cwd() / config.checkpoint.dir)
+    check_alike(everyone, {"config": settings.as_dict(config), "data": data_identity(schema), **what})
+    if folder is not None:
+        check_one_place(everyone, folder)
     Watchdog(world, config.cluster.timeout_s, first=num_servers).__enter__()  # ends with the process
     return MpiGroup(world, num_servers)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from data_prep.axes import number_text
 from data_prep.charts import Html
 from data_prep.html_page import amount, page, section, table, tiles, warning
 
+log = logging.getLogger("app")
+
 REPORT_FILE = "report.html"
 
 
@@ -22,6 +25,17 @@ def write_report(runs: Sequence[Path], output: Path) -> None:
     beside = output.with_name(f"{output.name}.tmp")
     beside.write_text(content, encoding="utf-8")
     beside.replace(output)
+
+
+def leave_report(run: Path) -> list[str]:
+    """Write a run's report beside its other files; returns what could not be written."""
+    try:
+        write_report([run], run / REPORT_FILE)
+    except OSError as error:
+        log.error("error: no %s: %s", REPORT_FILE, error)
+        return [REPORT_FILE]
+    log.info("report: %s", run / REPORT_FILE)
+    return []
 
 
 def report_page(runs: Sequence[RunRecord]) -> str:

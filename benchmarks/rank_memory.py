@@ -1,0 +1,95 @@
+"""How much memory do the tables take in each of N ranks that share the rows?
+
+    python -m benchmarks.rank_memory                          V 500,000, D 80, FTRL and LazyAdam, every row touched
+    python -m benchmarks.rank_memory --vocabulary 50000       the same, small: does everything work?
+
+Each rank asks for its share of all rows, batch by batch, and updates them, as in training. What its memory grew
+by, from before the tables are made, is set beside the least that its rows take. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.launch import find_mpirun, mpirun_options
+from app.process_group import MpiGroup, load_mpi
+from app.tables.batch_kernels import make_batch_kernels
+from app.tables.interface import RowGradients, TablesSpec
+from app.tables.optimizer_options import FtrlOptions, LazyAdamOptions
+from app.tables.sharded import ShardedTables, make_owned_rows
+from benchmarks.timing import machine
+
+EMBEDDING_DIM = 80
+BATCH_IDS = 10_000
+MIB = 2**20
+
+
+def grown_by(vocabulary_size: int) -> dict[str, float]:
+    """MiB that this rank's memory grows by as all ranks touch all rows, and what the rows it owns take at least."""
+    group = MpiGroup(load_mpi().COMM_WORLD)
+    spec = TablesSpec(vocabulary_size, EMBEDDING_DIM, ("row",), 1, 0.01, 0.0, FtrlOptions(), LazyAdamOptions())
+    before = resident_bytes()
+    owned = make_owned_rows("native", spec, group.world, group.num_owners, num_threads=1)
+    tables = ShardedTables(spec, make_batch_kernels("native", spec, 1), owned)
+    ids = np.random.default_rng(0).permutation(vocabulary_size).astype(np.int32)
+    for start in range(0, vocabulary_size, BATCH_IDS * group.size):
+        mine = ids[start : start + BATCH_IDS * group.size][group.rank :: group.size, None]
+        unique = tables.unique(mine)
+        tables.lookup(unique)
+        gradients = np.ones((len(mine), EMBEDDING_DIM), np.float32)
+        tables.update(unique, RowGradients(gradients, gradients[:, 0].copy(), 1.0))
+    own_rows = len(range(group.rank, vocabulary_size, group.size))
+    return {"grown_mib": (resident_bytes() - before) / MIB, "rows_mib": own_rows * spec.row_bytes() / MIB}
+
+
+def resident_bytes() -> int:
+    """Of this process, as /proc has it."""
+    return int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def run_ranks(ranks: int, vocabulary_size: int) -> list[dict[str, float]]:
+    """`grown_by` of each of so many ranks."""
+    program = ["-m", "benchmarks.rank_memory", "--vocabulary", str(vocabulary_size), "--as-rank"]
+    command = [find_mpirun(), *mpirun_options(None), "-n", str(ranks), sys.executable, *program]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    cwd = Path(__file__).parents[1]
+    done = subprocess.run(command, cwd=cwd, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    found: list[dict[str, float]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def main() -> None:
+    """Measure 1, 2 and 4 ranks, or be one of them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--vocabulary", type=int, default=500_000)
+    parser.add_argument("--ranks", type=int, nargs="+", default=(1, 2, 4))
+    parser.add_argument("--as-rank", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.as_rank:
+        group = MpiGroup(load_mpi().COMM_WORLD)
+        found = group.gather(grown_by(options.vocabulary))
+        if group.rank == 0:
+            print(json.dumps(found), flush=True)
+        return
+    results: list[dict[str, Any]] = []
+    for ranks in options.ranks:
+        grown, rows = (
+            [round(rank[key], 1) for rank in found]
+            for found in [run_ranks(ranks, options.vocabulary)]
+            for key in ("grown_mib", "rows_mib")
+        )
+        print(f"{ranks} ranks: {max(grown):7.1f} MiB in the largest, whose rows are {max(rows):7.1f} MiB")
+        results.append({"ranks": ranks, "grown_mib": grown, "rows_mib": rows})
+    print(json.dumps({"machine": machine(), "vocabulary": options.vocabulary, "results": results}))
+
+
+if __name__ == "__main__":
+    main()
