@@ -16,6 +16,7 @@ RANK_TABLE_FILE ?= -
 RUN ?= device_0
 SPLIT ?= test
 CHECKPOINT ?=
+RANKS ?= 1
 ROWS ?= 1000000
 SEED ?= 1
 NUM_KILLS ?= 30
@@ -83,8 +84,8 @@ train: setup  ## train, or go on with, the run in device_0: DATASET=prepared EPO
 		"$(RANK_TABLE_FILE)" $(ARGS)
 
 .PHONY: eval
-eval: setup  ## judge a run's best checkpoint: RUN=device_0 SPLIT=test CHECKPOINT= DATASET= ARGS=eval.key=value
-	$(RUN_PYTHON) -m app evaluate --run "$(RUN)" --split "$(SPLIT)" $(if $(CHECKPOINT),--checkpoint "$(CHECKPOINT)") \
+eval: setup  ## judge a run's best checkpoint: RUN=device_0 SPLIT=test CHECKPOINT= DATASET= RANKS=1 ARGS=eval.key=value
+	$(RUN_PYTHON) -m app evaluate --run "$(RUN)" --split "$(SPLIT)" --ranks "$(RANKS)" $(if $(CHECKPOINT),--checkpoint "$(CHECKPOINT)") \
 		$(if $(filter command environment,$(firstword $(origin DATASET))),--dataset "$(DATASET)") $(ARGS)
 
 .PHONY: report
@@ -100,9 +101,9 @@ test: setup  ## run all tests
 	$(RUN_PYTHON) -m pytest $(ARGS)
 
 .PHONY: test-faults
-test-faults: setup  ## kill trainings and preparations NUM_KILLS=30 times and go on; write errors, kills and flips in every checkpoint call
+test-faults: setup  ## kill trainings, ranks and preparations NUM_KILLS=30 times and go on; write errors, kills and flips in every checkpoint call
 	NUM_KILLS=$(NUM_KILLS) $(RUN_PYTHON) -m pytest tests/app/test_checkpoint_faults.py tests/app/test_train.py \
-		tests/data_prep/test_restart.py $(ARGS)
+		tests/test_ranks.py tests/data_prep/test_restart.py $(ARGS)
 
 .PHONY: lint
 lint: setup  ## ruff and mypy
