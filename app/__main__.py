@@ -94,10 +94,6 @@ def _train(arguments: argparse.Namespace) -> int:
         raise ValueError(f"RANK_SIZE must be 1 or more, found {arguments.ranks}")
     if arguments.servers < 0:
         raise ValueError(f"SERVERS must be 0 or more, found {arguments.servers}")
-    if arguments.servers and config.train.init_from:
-        raise ValueError(
-            "train.init_from gives rows to the ranks that train, not to servers: begin the run without them"
-        )
     if arguments.rank_table != "-":
         check_rank_table(Path(arguments.rank_table), arguments.ranks)
     schema = read_schema(arguments.dataset)

@@ -148,7 +148,7 @@ def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup |
         step = data_parallel_step(config, spec, backend, parts, group, spread)
     else:
         step = HostTablesStep(make_host_tables(backend, spec, config.device.num_threads), parts)
-    step.tables.learning_rates = table_learning_rates(rates)
+    step.tables.learning_rates = table_learning_rates(rates, config.deep_optimizer)
     return Parts(step, model, optimizers, rates, spread.blocks() if spread else None, config.checkpoint.sliced)
 
 
@@ -183,7 +183,7 @@ def load_for_scoring(
     manifest = read_manifest(path)
     rates = learning_rates(config)
     rates.load_state(manifest.schedules)
-    tables.learning_rates = table_learning_rates(rates)
+    tables.learning_rates = table_learning_rates(rates, config.deep_optimizer)
     with tables.loading(manifest.step) as write:
         _, found = read_once(path, spec, write)
     if not config.model.fold_numeric:

@@ -11,16 +11,12 @@ from tqdm import tqdm
 from app.array_file import read_places
 from app.checkpoint import ROW_IDS, step_name
 from app.checkpoint_reading import Link, chain_bytes, chain_files, chain_of, verify
-from app.config import Config
 from app.identity import check_same_inputs
 from app.manifest import Manifest, read_manifest
 from app.retention import compact, rewrite, step_folders
 from app.run_folder import run_checkpoints
-from app.schedules import LearningRate, LearningRates
 from app.tables.interface import DEEP, STATE_ARRAYS
-from app.tables.optimizer_options import AdamOptions
-from app.tables.whole_table_adam import StepHistory
-from data_prep import settings
+from app.tables_of_run import step_history
 from data_prep.schema import read_schema
 
 
@@ -168,17 +164,6 @@ def _export_rows(arguments: argparse.Namespace) -> None:
     dataset = arguments.dataset or Path(manifest.dataset)
     schema = read_schema(dataset)
     check_same_inputs(manifest, schema, dataset)
-    history = _step_history(manifest) if arguments.table == DEEP else None
+    history = step_history(manifest) if arguments.table == DEEP else None
     num_rows = export_rows(arguments.checkpoint, arguments.table, dataset, schema, arguments.output, history)
     print(f"written: {arguments.output}, {num_rows:,} touched rows of {schema.vocabulary_size:,}")
-
-
-def _step_history(manifest: Manifest) -> StepHistory | None:
-    """The steps that rows of the deep table may have missed; None where its optimizer lets rows miss none."""
-    config = settings.merge(Config(), manifest.config, where="the checkpoint")
-    optimizer = config.deep_optimizer
-    if not isinstance(optimizer, AdamOptions):
-        return None
-    rates = LearningRates({DEEP: LearningRate(optimizer.learning_rate, optimizer.schedule)})
-    rates.load_state(manifest.schedules)
-    return StepHistory.of_steps(optimizer, config.loss.l2_coef, rates.groups[DEEP], manifest.step)

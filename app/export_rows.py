@@ -17,8 +17,9 @@ import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from app.checkpoint_reading import FileTable, chain_of
+from app.tables.interface import TableSnapshot
 from app.tables.optimizers import ROWS
-from app.tables.whole_table_adam import StepHistory, rows_caught_up
+from app.tables.whole_table_adam import CaughtUpTable, StepHistory
 from data_prep.schema import VOCABULARY_FILE, Schema
 
 GROUP_ROWS = 1 << 16  # rows at a time, and a row group
@@ -32,7 +33,9 @@ def export_rows(
     `history` is given where rows are saved as their last step left them: they are written as they are after the newest.
     Raises ValueError where the vocabulary does not name every touched row.
     """
-    saved = FileTable(chain_of(checkpoint), table)
+    saved: TableSnapshot = FileTable(chain_of(checkpoint), table)
+    if history is not None:
+        saved = CaughtUpTable(saved, history)
     row_ids, width = saved.row_ids, saved.layout[ROWS].width
     partial = output.with_name(f"{output.name}.partial")
     written = 0
@@ -41,7 +44,7 @@ def export_rows(
         pq.ParquetWriter(partial, _parquet_schema(width)) as writer,
     ):
         for names in _names_of_rows(dataset, schema):
-            found = _touched(names, saved, history)
+            found = _touched(names, saved)
             writer.write_table(found)
             written += found.num_rows
             bar.update(found.num_rows)
@@ -83,7 +86,7 @@ def _names_of_rows(dataset: Path, schema: Schema) -> Iterator[pa.Table]:
         yield pa.Table.from_batches([batch]).rename_columns(["field", "value", "row"])
 
 
-def _touched(names: pa.Table, saved: FileTable, history: StepHistory | None) -> pa.Table:
+def _touched(names: pa.Table, saved: TableSnapshot) -> pa.Table:
     """Those of `names` whose rows are among the touched ones, with their vectors."""
     row_ids, width = saved.row_ids, saved.layout[ROWS].width
     wanted = names["row"].to_numpy()
@@ -92,7 +95,6 @@ def _touched(names: pa.Table, saved: FileTable, history: StepHistory | None) -> 
     inside = places < len(row_ids)
     found[inside] = row_ids[places[inside]] == wanted[inside]
     there = places[found]
-    rows = rows_caught_up(history, lambda name: saved.read(name, there)) if history else saved.read(ROWS, there)
-    vectors = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), width)
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(saved.read(ROWS, there).reshape(-1)), width)
     columns = names.filter(pa.array(found)).append_column("vector", vectors)
     return columns.cast(_parquet_schema(width))

@@ -24,6 +24,7 @@ from app.table_statistics import table_statistics
 from app.tables.interface import HostTables, Snapshot
 from app.tables.sharded import make_owned_rows
 from app.tables_of_run import learning_rates, table_learning_rates, table_spec
+from app.warm_start_tables import WarmTables
 from data_prep.schema import Schema
 
 log = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ class ParameterServer:
         spec = table_spec(config, schema, tuple(field.name for field in schema.categorical))
         self._owned = make_owned_rows(backend, spec, group.world, group.num_owners, config.device.num_threads)
         self._rates = learning_rates(config)
-        self._tables.learning_rates = table_learning_rates(self._rates)
+        self._tables.learning_rates = table_learning_rates(self._rates, config.deep_optimizer)
         self._vocabulary_size = schema.vocabulary_size
         self._snapshot: Snapshot | None = None
         self._calls: dict[str, Callable[..., Any]] = {
@@ -65,6 +66,7 @@ class ParameterServer:
             "release": self._release,
             "statistics": self._statistics,
             "learning_rates": self._rates.load_state,
+            "warm_start": WarmTables(self._owned, spec, self._rates, config, schema).open_and_take,
         }
 
     @property

@@ -94,6 +94,8 @@ class PlateauSchedule(_Schedule):
         _check("min_learning_rate", self.min_learning_rate, self.min_learning_rate >= 0, "0 or more")
 
 
+STEPS_BEFORE = "steps_before"
+
 Schedule = ConstantSchedule | CosineSchedule | StepSchedule | PlateauSchedule
 
 
@@ -141,10 +143,14 @@ class LearningRate:
 
 
 class LearningRates:
-    """Those of the three groups, and what a checkpoint keeps of them."""
+    """Those of the three groups, and what a checkpoint keeps of them.
+
+    `steps_before` were taken before step 1 by the run that the tables' optimizer state was taken from.
+    """
 
     def __init__(self, groups: dict[str, LearningRate]) -> None:
         self.groups = groups
+        self.steps_before = 0
 
     def at(self, step: int) -> dict[str, float]:
         """Each group's learning rate of a step."""
@@ -164,15 +170,18 @@ class LearningRates:
         return any(isinstance(rate.schedule, PlateauSchedule) for rate in self.groups.values())
 
     def state(self) -> dict[str, Any]:
-        """What the evaluations so far have decided, by group; nothing of schedules that do not wait for them."""
-        return {
+        """What the evaluations so far have decided, by group (nothing of schedules that do not wait for them), and
+        `steps_before`."""
+        plateaus = {
             group: asdict(rate.plateau)
             for group, rate in self.groups.items()
             if isinstance(rate.schedule, PlateauSchedule)
         }
+        return plateaus | ({STEPS_BEFORE: self.steps_before} if self.steps_before else {})
 
     def load_state(self, saved: dict[str, Any]) -> None:
         """Go on from a checkpoint's state; a group that it has not starts afresh."""
+        self.steps_before = saved.get(STEPS_BEFORE, 0)
         for group, rate in self.groups.items():
             rate.plateau = PlateauState(**saved.get(group, {}))
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from app.config import Config
+from app.manifest import Manifest
 from app.schedules import LearningRate, LearningRates
 from app.tables.interface import DEEP, WIDE, TablesSpec
+from app.tables.optimizer_options import AdamOptions, DeepOptimizer, LazyAdamOptions
+from app.tables.whole_table_adam import StepHistory
+from data_prep import settings
 from data_prep.schema import Schema
 
 
@@ -32,6 +36,29 @@ def learning_rates(config: Config) -> LearningRates:
     return LearningRates({group: LearningRate(o.learning_rate, o.schedule) for group, o in options.items()})
 
 
-def table_learning_rates(rates: LearningRates) -> dict[str, Callable[[int], float]]:
-    """What the tables need of them."""
-    return {table: rates.groups[table] for table in (WIDE, DEEP)}
+def table_learning_rates(rates: LearningRates, deep_optimizer: DeepOptimizer) -> dict[str, Callable[[int], float]]:
+    """What the tables need of them; `rates` may change later.
+
+    Tables correct the bias of moments that were 0 before step 1. Where moments were taken over, the deep table's rate
+    is such that the product is what Adam has after the steps before and these.
+    """
+
+    def deep_rate(step: int) -> float:
+        rate, before = rates.groups[DEEP](step), rates.steps_before
+        if before and isinstance(deep_optimizer, LazyAdamOptions | AdamOptions):
+            rate *= deep_optimizer.correction(before + step) / deep_optimizer.correction(step)
+        return rate
+
+    return {WIDE: rates.groups[WIDE], DEEP: deep_rate}
+
+
+def step_history(manifest: Manifest) -> StepHistory | None:
+    """The steps that deep rows of a checkpoint may have missed; None where its optimizer lets rows miss none."""
+    config = settings.merge(Config(), manifest.config, where="the checkpoint")
+    optimizer = config.deep_optimizer
+    if not isinstance(optimizer, AdamOptions):
+        return None
+    rates = learning_rates(config)
+    rates.load_state(manifest.schedules)
+    rate = table_learning_rates(rates, optimizer)[DEEP]
+    return StepHistory.of_steps(optimizer, config.loss.l2_coef, rate, manifest.step)

@@ -65,7 +65,7 @@ class Trainer:
         if run.plan.checkpoint is not None:
             self.position = self.saver.restore(run.plan.checkpoint)
         elif config.train.init_from:
-            warm_start(self.parts, config, schema, dataset)
+            warm_start(self.parts, config, schema, dataset, group)
 
     def train(self) -> None:
         """All epochs that are left.

@@ -14,7 +14,10 @@ from app.identity import data_identity
 from app.manifest import MANIFEST, Manifest, read_manifest
 from app.row_moves import row_moves
 from app.run_folder import CONFIG_FILE, best_of_run
+from app.schedules import STEPS_BEFORE
 from app.tables.interface import DEEP
+from app.tables.whole_table_adam import CaughtUpTable
+from app.tables_of_run import step_history
 from data_prep.schema import Schema, read_schema
 
 
@@ -22,7 +25,8 @@ from data_prep.schema import Schema, read_schema
 class Source:
     """A model to take from; `moves` is where its rows are here, None where all are where they were.
 
-    `folded` says whether its numeric fields belong to the tower, `unchanged_numeric` whether they are scaled as here.
+    `folded` says whether its numeric fields belong to the tower, `unchanged_numeric` whether they are scaled as here;
+    `steps` are those that its optimizers have taken.
     """
 
     where: str
@@ -30,6 +34,7 @@ class Source:
     folded: bool
     moves: np.ndarray | None
     unchanged_numeric: bool
+    steps: int = 0
 
 
 def check_source(config: Config) -> None:
@@ -76,7 +81,11 @@ def open_source(config: Config, schema: Schema, dataset: Path) -> Source:
     same = all(manifest.data[key] == here[key] for key in ("vocabulary", "vocabulary_size", "categorical"))
     same &= list(manifest.data["numeric"]) == list(here["numeric"])
     moves = None if same else _moves(manifest, config, schema, dataset)
-    return Source(str(path), open_state(path), folded, moves, manifest.data["numeric"] == here["numeric"])
+    state, history = open_state(path), step_history(manifest)
+    if history is not None:
+        state = ModelState(state.dense, {**state.tables, DEEP: CaughtUpTable(state.tables[DEEP], history)})
+    steps = manifest.step + manifest.schedules.get(STEPS_BEFORE, 0)
+    return Source(str(path), state, folded, moves, manifest.data["numeric"] == here["numeric"], steps)
 
 
 def _moves(manifest: Manifest, config: Config, schema: Schema, dataset: Path) -> np.ndarray:

@@ -21,6 +21,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from app.tables.interface import Places, TableSnapshot
 from app.tables.optimizer_options import AdamOptions
 from app.tables.optimizers import LAST_STEP, ROWS, States, adam_step
 
@@ -107,8 +108,22 @@ class StepHistory:
         last_step[...] = self.step
 
 
-def rows_caught_up(history: StepHistory, read: Callable[[str], np.ndarray]) -> np.ndarray:
-    """The rows [U, D] as they are after the newest step; `read` gives a state array as a row's last step left it."""
-    rows, first, second, last_step = (read(name).copy() for name in (ROWS, "first_moment", "second_moment", LAST_STEP))
-    history.catch_up((rows, first, second, last_step))
-    return rows
+STATES = (ROWS, "first_moment", "second_moment", LAST_STEP)
+
+
+class CaughtUpTable:
+    """A `TableSnapshot` of a deep table as it is after the newest step of `history`.
+
+    `saved` has each row as its last step left it.
+    """
+
+    def __init__(self, saved: TableSnapshot, history: StepHistory) -> None:
+        self._saved = saved
+        self._history = history
+        self.row_ids, self.layout = saved.row_ids, saved.layout
+
+    def read(self, name: str, places: Places) -> np.ndarray:
+        """See `TableSnapshot.read`."""
+        states = {state: self._saved.read(state, places).copy() for state in STATES}
+        self._history.catch_up(tuple(states.values()))
+        return states[name]

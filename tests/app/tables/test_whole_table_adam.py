@@ -10,7 +10,7 @@ from app.tables.interface import DEEP, RowGradients
 from app.tables.native import NativeTables
 from app.tables.optimizer_options import AdamOptions
 from app.tables.reference import ReferenceTables
-from app.tables.whole_table_adam import MOST_EXACT_STEPS, StepHistory, rows_caught_up
+from app.tables.whole_table_adam import MOST_EXACT_STEPS, CaughtUpTable, StepHistory
 
 ROWS, WIDTH, STEPS = 40, 4, int(os.environ.get("ADAM_STEPS", "300"))
 OPTIONS = AdamOptions(learning_rate=1e-3)
@@ -191,6 +191,6 @@ def test_saved_rows_can_be_brought_to_the_newest_step(make_adam):
     train(tables, 30)
     saved = tables.state()[DEEP]
     history = StepHistory.of_steps(OPTIONS, L2, learning_rate, 30)
-    rows = rows_caught_up(history, lambda name: saved.arrays[name])
+    rows = CaughtUpTable(saved, history).read("rows", slice(None))
     np.testing.assert_array_equal(rows, all_rows(tables)[saved.row_ids])
     assert (rows != saved.arrays["rows"]).any()
