@@ -40,7 +40,8 @@ def table_learning_rates(rates: LearningRates, deep_optimizer: DeepOptimizer) ->
     """What the tables need of them; `rates` may change later.
 
     Tables correct the bias of moments that were 0 before step 1. Where moments were taken over, the deep table's rate
-    is such that the product is what Adam has after the steps before and these.
+    is such that the product is what Adam has after the steps before and these. (`adam`'s epsilon stays that of these
+    steps alone: smaller at first, which shows in rows whose gradients are about as small.)
     """
 
     def deep_rate(step: int) -> float:
