@@ -16,6 +16,8 @@ from app.config import Config
 from data_prep import settings
 from tests.mpi.train_steps import CLOSE_STEPS, SETTINGS, check_one_step, make_schema, take_steps
 
+STAGES = ["parallel.pipeline_stages=2", "parallel.micro_batches=3"]
+
 
 def main(config_path, cases):
     from app.assemble import assemble
@@ -23,10 +25,11 @@ def main(config_path, cases):
 
     world, schema = MPI.COMM_WORLD, make_schema()
     for case in cases:
-        changes = [*SETTINGS, "parallel.micro_batches=3", *filter(None, case.split(";"))]
-        config = settings.resolve(Config, config_path, changes)
+        words = list(filter(None, case.split(";")))
+        of_model = [*SETTINGS, *(word for word in words if not word.startswith("parallel."))]
+        config = settings.resolve(Config, config_path, of_model)
         alone = take_steps(assemble(config, schema, "reference"), CLOSE_STEPS)
-        staged = settings.resolve(Config, config_path, [*changes, "parallel.pipeline_stages=2"])
+        staged = settings.resolve(Config, config_path, [*SETTINGS, *STAGES, *words])
         with MpiGroup(world) as group:
             run = take_steps(assemble(staged, schema, "reference", group), CLOSE_STEPS)
         assert run.first.dense.keys() == alone.first.dense.keys()
