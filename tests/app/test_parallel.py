@@ -78,6 +78,18 @@ def test_a_search_leaves_the_other_layers_to_mindspore(spread_run, accelerator):
     accelerator.spread.hsdp.assert_not_called()
 
 
+def test_chosen_layers_are_recomputed_by_mindspores_own_call(spread_run, monkeypatch):
+    from mindspore import nn
+
+    from app.parallel import recompute_layers
+
+    recompute = create_autospec(nn.Cell.recompute)
+    monkeypatch.setattr(nn.Cell, "recompute", recompute)
+    tower = spread_run(*SPLIT)[0].model.tower
+    recompute_layers(tower, [(1, len(tower.layers))])
+    assert [call.args[0] for call in recompute.call_args_list] == list(tower.layers)[1:]
+
+
 def test_a_checkpoint_is_joined_by_mindspores_integrated_save(spread_run, accelerator):
     run, parts = spread_run(*SPLIT)
     run.graph(parts)
