@@ -5,6 +5,7 @@ time. `make test-faults` kills more often.
 """
 
 import dataclasses
+import itertools
 import os
 import random
 import signal
@@ -71,9 +72,11 @@ def kill_at_random(folder, log_path, num_kills):
         for name, options in OPTIONS.items():
             output = folder / f"{name}-{number}"
             options = dataclasses.replace(options, workers=1 + number % 2)
-            while not (output / SCHEMA_FILE).exists():
+            for attempt in itertools.count(1):
+                if (output / SCHEMA_FILE).exists():
+                    break
                 child = in_child(lambda output=output, options=options: prepare_small(log_path, output, options))
-                time.sleep(random_.uniform(0, longest / 2))
+                time.sleep(random_.uniform(0, longest / 2 * attempt))  # later each time: a start alone may take so long
                 os.kill(child, signal.SIGKILL)
                 status = status_of(child)
                 assert status in (0, -signal.SIGKILL)  # else it would never be done
