@@ -168,9 +168,9 @@ def test_less_than_a_sample_is_all_rest(tmp_path, log_path, caplog):
 
 
 def test_more_ids_than_int32_holds_are_refused():
-    check_ids(2**31)
-    with pytest.raises(ValueError, match=r"int32 ids, and the vocabulary has 2,147,483,649; raise prepare.min_count"):
-        check_ids(2**31 + 1)
+    check_ids(2**31 - 1)
+    with pytest.raises(ValueError, match=r"int32 ids, and the vocabulary has 2,147,483,648; raise prepare.min_count"):
+        check_ids(2**31)
 
 
 def test_options_that_the_zoo_cannot_read_are_refused(log_path, tmp_path, capsys):
