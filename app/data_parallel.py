@@ -43,19 +43,9 @@ class Gradients(nn.Cell):
         super().__init__()
         self.forward_backward = forward_backward
 
-    def construct(
-        self,
-        deep_rows: Tensor,
-        wide_rows: Tensor,
-        numeric: Tensor,
-        labels: Tensor,
-        example_weights: Tensor,
-        noise: Tensor,
-    ) -> tuple:
+    def construct(self, *inputs: Tensor) -> tuple:
         """-> deep row gradients [B, C * D], wide row gradients [B], scalars [3], each dense parameter's gradient."""
-        (deep_loss, wide_loss), finite, row_gradients, dense_gradients = self.forward_backward(
-            deep_rows, wide_rows, numeric, labels, example_weights, noise
-        )
+        (deep_loss, wide_loss), finite, row_gradients, dense_gradients = self.forward_backward(*inputs)
         bad = 1.0 - finite.astype(ms.float32)
         scalars = ops.concat((deep_loss.reshape(1), wide_loss.reshape(1), bad.reshape(1)))
         return (row_gradients[0], row_gradients[1], scalars, *dense_gradients)
@@ -166,19 +156,9 @@ class AllReducedGraph(nn.Cell):
         self.optimizers = parts.optimizers
         self.all_reduce = ops.AllReduce()
 
-    def construct(
-        self,
-        deep_rows: Tensor,
-        wide_rows: Tensor,
-        numeric: Tensor,
-        labels: Tensor,
-        example_weights: Tensor,
-        noise: Tensor,
-    ) -> tuple:
+    def construct(self, *inputs: Tensor) -> tuple:
         """See `DeviceGraph.construct`."""
-        (deep_loss, wide_loss), finite, row_gradients, dense_gradients = self.forward_backward(
-            deep_rows, wide_rows, numeric, labels, example_weights, noise
-        )
+        (deep_loss, wide_loss), finite, row_gradients, dense_gradients = self.forward_backward(*inputs)
         bad = 1.0 - finite.astype(ms.float32)
         scalars = self.all_reduce(ops.concat((deep_loss.reshape(1), wide_loss.reshape(1), bad.reshape(1))))
         summed: tuple[Tensor, ...] = ()

@@ -1,5 +1,7 @@
 """What one step runs on the device: forward, backward, the flag of finite values, and the dense optimizers.
 
+The inputs of each graph are those of `LossCell.construct`.
+
 `noise` is that of `app.dropout.DropoutNoise.of_step`; it is read where the model drops units.
 
 Letters: B batch size, C fields, N numeric, D width.
@@ -62,19 +64,9 @@ class ForwardBackward(nn.Cell):
         )
         self.total = Total()
 
-    def construct(
-        self,
-        deep_rows: Tensor,
-        wide_rows: Tensor,
-        numeric: Tensor,
-        labels: Tensor,
-        example_weights: Tensor,
-        noise: Tensor,
-    ) -> tuple:
+    def construct(self, *inputs: Tensor) -> tuple:
         """-> (deep_loss, wide_loss), finite, (deep, wide) row gradients, dense gradients; gradients are scaled."""
-        (scaled, deep_loss, wide_loss), (row_gradients, dense_gradients) = self.gradient(
-            deep_rows, wide_rows, numeric, labels, example_weights, noise
-        )
+        (scaled, deep_loss, wide_loss), (row_gradients, dense_gradients) = self.gradient(*inputs)
         finite = ops.isfinite(scaled)
         for values in row_gradients + dense_gradients + self.parameters:
             finite = ops.logical_and(finite, ops.isfinite(self.total(values)))  # a sum is, only if every value is
@@ -89,19 +81,9 @@ class DeviceGraph(nn.Cell):
         self.forward_backward = forward_backward
         self.optimizers = optimizers
 
-    def construct(
-        self,
-        deep_rows: Tensor,
-        wide_rows: Tensor,
-        numeric: Tensor,
-        labels: Tensor,
-        example_weights: Tensor,
-        noise: Tensor,
-    ) -> tuple:
+    def construct(self, *inputs: Tensor) -> tuple:
         """-> deep_loss, wide_loss, finite, deep row gradients [B, C * D], wide row gradients [B]."""
-        (deep_loss, wide_loss), finite, row_gradients, dense_gradients = self.forward_backward(
-            deep_rows, wide_rows, numeric, labels, example_weights, noise
-        )
+        (deep_loss, wide_loss), finite, row_gradients, dense_gradients = self.forward_backward(*inputs)
         if finite:
             deep_loss = ops.depend(deep_loss, self.optimizers(dense_gradients))
         return deep_loss, wide_loss, finite, row_gradients[0], row_gradients[1]

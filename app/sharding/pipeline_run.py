@@ -193,20 +193,12 @@ class Forward(nn.Cell):
         super().__init__()
         self.stage, self.drops = stage, drops
 
-    def construct(
-        self,
-        deep_rows: Tensor,
-        wide_rows: Tensor,
-        numeric: Tensor,
-        labels: Tensor,
-        example_weights: Tensor,
-        noise: Tensor,
-    ) -> Tensor:
+    def construct(self, *inputs: Tensor) -> Tensor:
         """See `FirstStage.construct`."""
         masks = None
         if self.drops:
-            masks = noise
-        return self.stage(deep_rows, wide_rows, numeric, labels, example_weights, masks)
+            masks = inputs[-1]
+        return self.stage(*inputs[:-1], masks)
 
 
 class PipelineScorer:

@@ -40,19 +40,9 @@ class ShardedGraph(nn.Cell):
         self.sum_scalars = SumOver(world)
         self.total = Total()
 
-    def construct(
-        self,
-        deep_rows: Tensor,
-        wide_rows: Tensor,
-        numeric: Tensor,
-        labels: Tensor,
-        example_weights: Tensor,
-        noise: Tensor,
-    ) -> tuple:
+    def construct(self, *inputs: Tensor) -> tuple:
         """See `DeviceGraph.construct`; losses and flag are those of all ranks."""
-        (deep_loss, wide_loss), finite, row_gradients, dense_gradients = self.forward_backward(
-            deep_rows, wide_rows, numeric, labels, example_weights, noise
-        )
+        (deep_loss, wide_loss), finite, row_gradients, dense_gradients = self.forward_backward(*inputs)
         wide = self.sum_wide(dense_gradients[: self.num_wide], row_gradients[0])
         parts = dense_gradients[self.num_wide :]
         # After the last sum: all ranks come to the collectives in one order.
