@@ -60,6 +60,12 @@ BENCHMARKS = {
         ("--rows", "20000000", "--memory-limit", "4GiB", "--rounds", "1"),
         None,
     ),
+    "prepare_all_values": Benchmark(
+        "Preparation of 20 million rows under 1 GiB, every value with an id",
+        "benchmarks.prepare",
+        ("--rows", "20000000", "--memory-limit", "1GiB", "--min-count", "1", "--only", "data_prep", "--rounds", "1"),
+        None,
+    ),
     "checkpoint": Benchmark(
         "Checkpoints", "benchmarks.checkpoint", (), ("--size", "0.1", "--rounds", "1", "--batch", "500")
     ),

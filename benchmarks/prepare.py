@@ -4,6 +4,8 @@
     python -m benchmarks.prepare --log train.txt      the first --rows of this log
     python -m benchmarks.prepare --rows 20000000 --memory-limit 4GiB
                                                       in bounded memory: data_prep and polars' streaming form alone
+    python -m benchmarks.prepare --rows 20000000 --memory-limit 1GiB --min-count 1 --only data_prep
+                                                      every distinct value with an id, counts spilled to disk
     python -m benchmarks.prepare --quick              does everything work?
 
 Each contender is a command of its own, start of Python and imports included, and takes its turn round by round. Rows/s
@@ -68,17 +70,19 @@ class Run:
     finished: bool = True
 
 
-def contenders(rows: int, zoo_rows: int, memory_limit: str | None = None) -> dict[str, Contender]:
+def contenders(
+    rows: int, zoo_rows: int, memory_limit: str | None = None, min_count: int = MIN_COUNT
+) -> dict[str, Contender]:
     """All that can run here; with a memory limit only those that are made for one."""
-    peers = ("-m", "benchmarks.peers.prepare_polars", "{log}", "{output}", "--min-count", str(MIN_COUNT), "--form")
+    peers = ("-m", "benchmarks.peers.prepare_polars", "{log}", "{output}", "--min-count", str(min_count), "--form")
     chosen = {
         "data_prep": Contender(
             rows,
-            ("-m", "data_prep", "prepare", "{log}", "{output}", f"prepare.min_count={MIN_COUNT}")
+            ("-m", "data_prep", "prepare", "{log}", "{output}", f"prepare.min_count={min_count}")
             + ((f"prepare.memory_limit={memory_limit}",) if memory_limit else ()),
         ),
         "zoo": Contender(
-            zoo_rows, ("-m", "benchmarks.peers.prepare_zoo", "{log}", "{output}", "--min-count", str(MIN_COUNT))
+            zoo_rows, ("-m", "benchmarks.peers.prepare_zoo", "{log}", "{output}", "--min-count", str(min_count))
         ),
     }
     if importlib.util.find_spec("polars") is not None:
@@ -241,13 +245,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="where logs and outputs go (1 KB a row); default: a temporary one")
     parser.add_argument("--memory-limit", metavar="SIZE", help="such as 4GiB, of all processes of a contender")
+    parser.add_argument("--min-count", type=int, default=MIN_COUNT)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these contenders, and data_prep")
     parser.add_argument("--quick", action="store_true", help="50,000 rows, one round")
     command = parser.parse_args()
     if command.quick:
         command.rows, command.zoo_rows, command.rounds = 50_000, 5_000, 1
     limit_mib = parse_bytes(command.memory_limit) / 2**20 if command.memory_limit else math.inf
-    chosen = contenders(command.rows, command.zoo_rows, command.memory_limit)
+    chosen = contenders(command.rows, command.zoo_rows, command.memory_limit, command.min_count)
     if command.only:
         chosen = {name: contender for name, contender in chosen.items() if name in ("data_prep", *command.only)}
 
@@ -268,7 +273,7 @@ def main() -> None:
     show(summary)
     result = {
         "benchmark": "prepare",
-        "min_count": MIN_COUNT,
+        "min_count": command.min_count,
         "rounds": command.rounds,
         "memory_limit": command.memory_limit,
         "agreed_rows": agreed,
