@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
@@ -114,7 +115,12 @@ class LogReading:
 
     def count_lines(self) -> int:
         """Lines of the log."""
-        return sum(chunk.num_lines for chunk in self._chunks("count lines"))
+        num_lines = 0
+        with Progress("count lines", self._size) as progress:
+            for chunk in self._chunks(progress):
+                num_lines += chunk.num_lines
+                progress.chunk_is_done()
+        return num_lines
 
     def run(self, function: Callable[[Chunk], Result], consume: Callable[[Result], None], title: str) -> None:
         """One reading: `function` of each chunk on the workers, their results to `consume` in the chunks' order.
@@ -134,27 +140,29 @@ class LogReading:
         started = time.monotonic()
         on_stored = OnStored(function)
         # Closed at once on an error too: workers and progress bar are gone before anything is said or removed.
-        with self._pools.open(self.num_workers) as pool, closing(self._chunks(title)) as chunks:
+        with (
+            self._pools.open(self.num_workers) as pool,
+            Progress(title, self._size) as progress,
+            closing(self._chunks(progress)) as chunks,
+        ):
             if pool is not None:
                 self._pieces.write(job_name(title), on_stored)
             with closing(map_in_order(on_stored, chunks, pool, self._pieces, title, needed)) as results:
                 for parts in results:
                     consume(parts)
+                    progress.chunk_is_done()
         self.seconds[title] = self.seconds.get(title, 0.0) + time.monotonic() - started
 
-    def _chunks(self, title: str) -> Generator[Task, None, None]:
-        with tqdm(total=self._size, desc=title, unit="B", unit_scale=True, mininterval=0.5) as bar:
-            first_line = size_before = 0
-            for place, file in enumerate(self.files):
-                name = file.name if len(self.files) > 1 else ""
-                of_log = FileOfLog(place, name, first_line, num_header_lines(file, self._format))
-                for task, stored_bytes_read in self._tasks(file, of_log):
-                    yield task
-                    first_line = task.first_line + task.num_lines
-                    bar.set_postfix_str(f"{first_line / bar.format_dict['elapsed']:,.0f} rows/s", refresh=False)
-                    bar.update(size_before + stored_bytes_read - bar.n)
-                size_before += file.state.size
-                bar.update(size_before - bar.n)
+    def _chunks(self, progress: Progress) -> Generator[Task, None, None]:
+        first_line = size_before = 0
+        for place, file in enumerate(self.files):
+            name = file.name if len(self.files) > 1 else ""
+            of_log = FileOfLog(place, name, first_line, num_header_lines(file, self._format))
+            for task, stored_bytes_read in self._tasks(file, of_log):
+                first_line = task.first_line + task.num_lines
+                progress.chunk_is_given(first_line, size_before + stored_bytes_read)
+                yield task
+            size_before += file.state.size
         for file in self.files:
             _check_unchanged(file)
 
@@ -190,6 +198,30 @@ class LogReading:
             raise ValueError(changed_while_read(file.location))
         self._places[of_log.place] = places
         self._pieces.write(_file_piece(of_log.place), (found, places))
+
+
+class Progress:
+    """A bar of the log's bytes as stored, which moves as chunks are done: many are read ahead of the workers."""
+
+    def __init__(self, title: str, size_bytes: int) -> None:
+        self._bar = tqdm(total=size_bytes, desc=title, unit="B", unit_scale=True, mininterval=0.5)
+        self._given: deque[tuple[int, int]] = deque()  # lines and bytes up to each chunk's end
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.close()
+
+    def chunk_is_given(self, lines: int, stored_bytes: int) -> None:
+        """Note the next chunk, which ends after so many lines and bytes of the log."""
+        self._given.append((lines, stored_bytes))
+
+    def chunk_is_done(self) -> None:
+        """Move on to the end of the first chunk that was given and not done."""
+        lines, stored_bytes = self._given.popleft()
+        self._bar.set_postfix_str(f"{lines / self._bar.format_dict['elapsed']:,.0f} rows/s", refresh=False)
+        self._bar.update(stored_bytes - self._bar.n)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import xxhash
 
 from data_prep.log_files import find_log
 from data_prep.log_format import LogFormat
-from data_prep.log_reading import LogReading
+from data_prep.log_reading import LogReading, Progress
 from data_prep.pieces import Pieces
 from data_prep.pools import ExecutorChoice, Pools
 
@@ -85,3 +85,13 @@ def test_a_part_that_vanishes_or_grows_half_way_is_an_error(tmp_path, parts, pla
 
     with pytest.raises(ValueError, match=rf"{paths[place].name} changed or vanished while it was read"):
         reading.run(lambda chunk: chunk, consume, "once more")
+
+
+def test_bar_moves_as_chunks_are_done(capsys):
+    with Progress("rows", 400) as progress:
+        progress.chunk_is_given(10, 100)
+        progress.chunk_is_given(20, 300)
+        progress.chunk_is_given(30, 400)
+        progress.chunk_is_done()
+        progress.chunk_is_done()
+    assert "300/400" in capsys.readouterr().err.split("\r")[-1]
