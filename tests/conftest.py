@@ -175,3 +175,17 @@ def make_avazu_log(num_rows, seed=1):
 @pytest.fixture(scope="session")
 def make_avazu():
     return make_avazu_log
+
+
+@pytest.fixture
+def command(command_environment, tmp_path):
+    """Run a command in the test's folder and return what it printed; it must not fail."""
+
+    def run(*words):
+        done = subprocess.run(
+            list(map(str, words)), cwd=tmp_path, env=command_environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run

@@ -1,25 +1,11 @@
 """Another data set all the way: an Avazu-like log with a header, no numeric field, hex values and short strings."""
 
 import re
-import subprocess
 import sys
 
 import pyarrow.parquet as pq
-import pytest
 
 from data_prep.schema import read_schema
-
-
-@pytest.fixture
-def command(command_environment, tmp_path):
-    def run(*words):
-        done = subprocess.run(
-            list(map(str, words)), cwd=tmp_path, env=command_environment, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    return run
 
 
 def test_from_an_avazu_log_to_an_evaluated_model(command, project, tmp_path, make_avazu):

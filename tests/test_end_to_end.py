@@ -1,25 +1,12 @@
 """The way of the data, as a user walks it: raw log -> prepared folder -> launcher -> evaluation."""
 
 import re
-import subprocess
 import sys
 
 import pyarrow.parquet as pq
 import pytest
 
 from data_prep.schema import read_schema
-
-
-@pytest.fixture
-def command(command_environment, tmp_path):
-    def run(*words):
-        done = subprocess.run(
-            list(map(str, words)), cwd=tmp_path, env=command_environment, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    return run
 
 
 def test_from_a_raw_log_to_an_evaluated_model(command, project, tmp_path):
