@@ -19,6 +19,7 @@ from app.metrics import Metrics
 from app.score_bins import Bins, calibration_deciles, precision_recall_curve, roc_curve, score_histogram
 from data_prep.schema import Schema
 from data_prep.truth import Best
+from data_prep.whole_file import write_whole
 
 FOLDER = "evaluations"
 TOP_VALUES = 20
@@ -104,9 +105,7 @@ def write_evaluation(run_path: Path, content: dict[str, Any]) -> Path:
     folder = run_path / FOLDER
     folder.mkdir(exist_ok=True)
     path = folder / f"{content['split']}-step-{content['step']:08d}.json"
-    beside = path.with_suffix(".json.tmp")
-    beside.write_text(json.dumps(content) + "\n", encoding="utf-8")
-    beside.replace(path)
+    write_whole(path, json.dumps(content) + "\n")
     return path
 
 

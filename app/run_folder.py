@@ -26,17 +26,19 @@ import yaml
 
 from app.checkpoint import clear_leftovers
 from app.config import Config
-from app.evaluation_file import forget_evaluations, write_evaluation
+from app.evaluation_file import write_evaluation
 from app.event_file import EventFile
 from app.identity import identity
 from app.log_file import LogFile
-from app.manifest import Manifest, read_manifest
+from app.manifest import read_manifest
 from app.process_group import ProcessGroup, SingleProcess
 from app.retention import best_or_newest, whole_checkpoints
+from app.run_logs import EVAL_LOG, LOSS_LOG, METRICS, forget_after
 from app.run_plan import STATE_FILE, Plan, checkpoint_folder, make_plan, read_state
 from data_prep import settings
 from data_prep.folder_lock import FolderInUse, lock_folder
 from data_prep.schema import Schema
+from data_prep.whole_file import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -53,9 +55,7 @@ class RunFolder:
         self.checkpoints = checkpoints or path / "checkpoints"
         self.plan = plan
         self.log_path = path / f"test_deep{rank}.log"
-        self.loss_path = path / "loss.log"
-        self.eval_path = path / "eval.log"
-        self.metrics_path = path / "metrics.jsonl"
+        self.loss_path, self.eval_path, self.metrics_path = path / LOSS_LOG, path / EVAL_LOG, path / METRICS
         self._losses, self._evals, self._metrics = map(LogFile, (self.loss_path, self.eval_path, self.metrics_path))
         first_step = read_manifest(plan.checkpoint).step + 1 if plan.checkpoint else 0
         self._events = EventFile(path / TENSORBOARD, first_step)
@@ -147,7 +147,7 @@ def open_run(
             locks.enter_context(_lock(path))
         run = RunFolder(path, group.rank, plan, checkpoint_folder(base / "device_0", config))
         if plan.checkpoint is not None:
-            _forget_after(run, read_manifest(plan.checkpoint))
+            forget_after(run.path, read_manifest(plan.checkpoint))
         _describe(run, config, schema)
         return run, locks.pop_all()
 
@@ -252,43 +252,8 @@ def _commit() -> str:
         return "unknown"  # an unpacked copy
 
 
-def _forget_after(run: RunFolder, manifest: Manifest) -> None:
-    """Drop what was logged after the checkpoint: those steps are taken, and evaluated, again."""
-    last_evaluated = manifest.selection.get("last_step", -1)
-    for path, evaluated_at, logged_at in (
-        (run.metrics_path, _metrics_evaluation, _metrics_step),
-        (run.eval_path, _eval_step, _eval_step),
-    ):
-        if path.is_file():
-            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-            kept = (line for line in lines if logged_at(line) <= manifest.step and evaluated_at(line) <= last_evaluated)
-            path.write_text("".join(kept), encoding="utf-8")
-    forget_evaluations(run.path, last_evaluated)
-    if run.loss_path.is_file():
-        lines = run.loss_path.read_text(encoding="utf-8").splitlines(keepends=True)
-        run.loss_path.write_text("".join(lines[: manifest.step]), encoding="utf-8")
-
-
-def _metrics_step(line: str) -> float:
-    try:
-        return float(json.loads(line)["step"])
-    except (ValueError, KeyError):
-        return float("inf")  # a line cut by the kill
-
-
-def _metrics_evaluation(line: str) -> float:
-    return _metrics_step(line) if '"split"' in line else -1.0
-
-
-def _eval_step(line: str) -> float:
-    found = re.match(r"epoch: \d+ step: (\d+) .*\n", line)
-    return float(found[1]) if found else float("inf")  # a line cut by the kill
-
-
 def _write_state(path: Path, state: dict[str, Any]) -> None:
-    beside = path / f"{STATE_FILE}.tmp"
-    beside.write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
-    beside.replace(path / STATE_FILE)
+    write_whole(path / STATE_FILE, json.dumps(state, indent=1) + "\n")
 
 
 def _free_name(path: Path) -> Path:

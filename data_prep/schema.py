@@ -27,6 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from data_prep.whole_file import write_whole
+
 SCHEMA_FILE = "schema.json"
 VOCABULARY_FILE = "vocabulary.parquet"
 FORMAT_VERSION = 2
@@ -147,10 +149,7 @@ def row_numbers_file(split: str) -> str:
 
 def write_schema(schema: Schema, folder: Path) -> None:
     """Write `folder`/schema.json in one rename, so that it is there whole or not at all."""
-    path = folder / SCHEMA_FILE
-    beside = path.with_suffix(".json.tmp")
-    beside.write_text(json.dumps(dataclasses.asdict(schema), indent=1) + "\n", encoding="utf-8")
-    beside.replace(path)
+    write_whole(folder / SCHEMA_FILE, json.dumps(dataclasses.asdict(schema), indent=1) + "\n")
 
 
 def read_schema(folder: Path) -> Schema:

@@ -13,6 +13,7 @@ from app.run_record import RunRecord, read_runs
 from data_prep.axes import number_text
 from data_prep.charts import Html
 from data_prep.html_page import amount, page, section, table, tiles, warning
+from data_prep.whole_file import write_whole
 
 log = logging.getLogger("app")
 
@@ -21,10 +22,7 @@ REPORT_FILE = "report.html"
 
 def write_report(runs: Sequence[Path], output: Path) -> None:
     """Write the page of some run folders, whole or not at all; raises FileNotFoundError where one holds no run."""
-    content = report_page(read_runs(runs))
-    beside = output.with_name(f"{output.name}.tmp")
-    beside.write_text(content, encoding="utf-8")
-    beside.replace(output)
+    write_whole(output, report_page(read_runs(runs)))
 
 
 def leave_report(run: Path) -> list[str]:

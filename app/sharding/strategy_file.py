@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from data_prep.whole_file import write_whole
+
 STRATEGY_FILE = "strategy.json"
 FORMAT_VERSION = 1
 
@@ -28,9 +30,7 @@ class StrategyRecord:
 
 def write_strategy(path: Path, record: StrategyRecord) -> None:
     """Write the file, whole or not at all."""
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps({"format_version": FORMAT_VERSION, **asdict(record)}, indent=1) + "\n")
-    partial.replace(path)
+    write_whole(path, json.dumps({"format_version": FORMAT_VERSION, **asdict(record)}, indent=1) + "\n")
 
 
 def read_strategy(path: Path) -> StrategyRecord:
