@@ -103,7 +103,7 @@ test: setup  ## run all tests
 .PHONY: test-faults
 test-faults: setup  ## kill trainings, ranks and preparations NUM_KILLS=30 times and go on; write errors, kills and flips in every checkpoint call
 	NUM_KILLS=$(NUM_KILLS) $(RUN_PYTHON) -m pytest tests/app/test_checkpoint_faults.py tests/app/test_train.py \
-		tests/test_ranks.py tests/data_prep/test_restart.py $(ARGS)
+		tests/ranks/test_kills.py tests/data_prep/test_restart.py $(ARGS)
 
 .PHONY: lint
 lint: setup  ## ruff and mypy

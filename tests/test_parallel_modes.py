@@ -10,7 +10,7 @@ from app.checkpoint_commands import reshard
 from app.checkpoint_reading import open_state
 from app.retention import whole_checkpoints
 from app.sharding.strategy_file import StrategyRecord, read_strategy, write_strategy
-from tests.test_ranks import SETTINGS, losses, same_numbers
+from tests.ranks.jobs import SETTINGS, losses, same_numbers
 
 MODES = {
     "columns_and_rows": (

@@ -1,4 +1,4 @@
-"""What the launcher makes of host files and of mpirun's notices; whole jobs are in tests/test_ranks.py."""
+"""What the launcher makes of host files and of mpirun's notices; whole jobs are in tests/ranks/."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""The job of one process, and what is the same in all; groups of several ranks are in tests/test_ranks.py."""
+"""The job of one process, and what is the same in all; groups of several ranks are in tests/ranks/."""
 
 import subprocess
 import sys

@@ -1,0 +1,60 @@
+"""Jobs of several ranks as a user starts them, and two that ran undisturbed, for all tests to compare with."""
+
+import subprocess
+
+import pytest
+
+from tests.ranks.jobs import SETTINGS
+
+
+@pytest.fixture(scope="session")
+def start(project, tiny_dataset, command_environment, mpirun):
+    """Starts the launcher in a folder; the ranks' messages go to its stderr."""
+
+    def begin(folder, ranks, *settings, epochs=2, **environment):
+        folder.mkdir(exist_ok=True)
+        script = project / "scripts" / "run_auto_parallel_train.sh"
+        words = ["bash", str(script), str(ranks), str(epochs), str(tiny_dataset), "-", *SETTINGS, *settings]
+        environment = {**command_environment, "MPIRUN": mpirun, **environment}
+        return subprocess.Popen(words, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
+
+    return begin
+
+
+@pytest.fixture(scope="session")
+def run(start):
+    def to_the_end(folder, ranks, *settings, **options):
+        process = start(folder, ranks, *settings, **options)
+        _, errors = process.communicate(timeout=240)
+        return process.returncode, errors
+
+    return to_the_end
+
+
+@pytest.fixture(scope="session")
+def one_rank(run, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("one")
+    status, errors = run(folder, 1)
+    assert status == 0, errors
+    return folder
+
+
+@pytest.fixture(scope="session")
+def two_ranks(run, tmp_path_factory):
+    """Saved in the middle of the first epoch as well."""
+    folder = tmp_path_factory.mktemp("two")
+    status, errors = run(folder, 2, "checkpoint.every_steps=3")
+    assert status == 0, errors
+    return folder
+
+
+@pytest.fixture(scope="session")
+def start_servers(project, tiny_dataset, command_environment, mpirun):
+    def begin(folder, servers, workers, *settings, epochs=2):
+        folder.mkdir(exist_ok=True)
+        script = project / "scripts" / "run_parameter_server_train.sh"
+        words = ["bash", str(script), str(servers), str(workers), str(epochs), str(tiny_dataset), *SETTINGS, *settings]
+        environment = {**command_environment, "MPIRUN": mpirun}
+        return subprocess.Popen(words, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
+
+    return begin

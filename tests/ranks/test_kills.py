@@ -1,0 +1,118 @@
+"""Jobs that are ended, by a signal to the launcher or the death of any of their processes: nothing is lost."""
+
+import itertools
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from app.retention import whole_checkpoints
+from tests.ranks.jobs import ended, is_rank, kept_files, losses, same_numbers, wait_for_ranks
+
+NUM_KILLS = int(os.environ.get("NUM_KILLS", "2"))
+MOST_KILLS_OF_A_RUN = 4
+OFTEN = ("checkpoint.every_steps=3", "train.log_every_steps=1")
+
+
+def test_a_killed_rank_ends_the_job_and_the_same_command_goes_on(start, run, two_ranks, tmp_path):
+    process = start(tmp_path, 2, "checkpoint.every_steps=3", "train.log_every_steps=1")
+    pids = wait_for_ranks(process, tmp_path, steps=4)
+    pids[1].kill()
+    killed = time.monotonic()
+    _, errors = process.communicate(timeout=60)
+    assert time.monotonic() - killed < 10
+    assert process.returncode == 137
+    assert re.search(r"error: rank 1 on \S+ was ended by signal 9", errors)
+    assert ended(pids[0])
+    assert not list(Path("/dev/shm").glob(f"wide_deep-{process.pid}-*"))
+    status, errors = run(tmp_path, 2, "checkpoint.every_steps=3", "train.log_every_steps=1")
+    assert status == 0, errors
+    assert "resume run in" in errors
+    assert kept_files(tmp_path) == kept_files(two_ranks)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_to_the_launcher_ends_the_step_on_all_ranks_and_saves(start, tmp_path, number, status):
+    process = start(tmp_path, 2, "train.log_every_steps=1", epochs=400)
+    pids = wait_for_ranks(process, tmp_path, steps=2)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == status, errors
+    assert errors.count("stopped after saving") == 1
+    assert "error: " not in errors
+    steps = len(losses(tmp_path))
+    assert len(losses(tmp_path, 1)) == steps
+    assert whole_checkpoints(tmp_path / "device_0" / "checkpoints")[-1].name.endswith(f"{steps:08d}")
+    assert all(map(ended, pids))
+
+
+def test_servers_go_on_from_ranks_without_mindspore_and_end_with_a_killed_one(start_servers, run, one_rank, tmp_path):
+    """One epoch of two ranks that own rows, then a second one with servers, one of which is killed at first."""
+    assert run(tmp_path, 2, epochs=1)[0] == 0
+    process = start_servers(tmp_path, 1, 2, "train.log_every_steps=1")
+    server, *_ = wait_for_ranks(process, tmp_path, steps=6)
+    assert "mindspore" not in Path(f"/proc/{server.pid}/maps").read_text()
+    server.kill()
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 137
+    assert "error: rank 0 on" in errors
+    process = start_servers(tmp_path, 1, 2)
+    _, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    same_numbers(tmp_path, one_rank)
+    assert "the ranks that train have ended" in (tmp_path / "server_0" / "server0.log").read_text()
+
+
+@pytest.fixture(scope="session")
+def with_a_server(start_servers, tmp_path_factory):
+    """Two ranks that train, beside a server, undisturbed."""
+    folder = tmp_path_factory.mktemp("served")
+    process = start_servers(folder, 1, 2, *OFTEN)
+    _, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    return folder
+
+
+def kill_one(process, folder, rng):
+    """Kill a random process of the job at a random moment of a random step; whether the training was still going on."""
+    log, steps, end = folder / "device_0" / "loss.log", int(rng.integers(0, 10)), time.monotonic() + 240
+    while process.poll() is None and len(log.read_text().splitlines() if log.exists() else "") < steps:
+        assert time.monotonic() < end
+        time.sleep(0.005)
+    time.sleep(float(rng.uniform(0, 0.1)))
+    family = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+    ranks = [each for each in family if is_rank(each)]
+    if not ranks:
+        return False
+    victim = ranks[rng.integers(len(ranks))]
+    victim.kill()
+    killed = time.monotonic()
+    process.communicate(timeout=60)
+    assert time.monotonic() - killed < 10
+    assert all(map(ended, family))
+    return process.returncode != 0
+
+
+@pytest.mark.parametrize("form", ["ranks", "servers"])
+def test_kills_of_random_ranks_at_random_moments_lose_nothing(
+    start, start_servers, two_ranks, with_a_server, tmp_path, form
+):
+    """The job ends with the killed process, and the same command goes on, run after run, until enough were survived."""
+    num_kills, rng = -(-NUM_KILLS // 2), np.random.default_rng(NUM_KILLS)
+    kills, folders = 0, itertools.count()
+    while kills < num_kills:
+        folder, kills_here = tmp_path / str(next(folders)), 0
+        while True:
+            process = start(folder, 2, *OFTEN) if form == "ranks" else start_servers(folder, 1, 2, *OFTEN)
+            if kills < num_kills and kills_here < MOST_KILLS_OF_A_RUN and kill_one(process, folder, rng):
+                kills, kills_here = kills + 1, kills_here + 1
+                continue
+            _, errors = process.communicate(timeout=240)
+            assert process.returncode == 0, errors
+            break
+        assert kept_files(folder) == kept_files(two_ranks if form == "ranks" else with_a_server)

@@ -1,0 +1,55 @@
+"""A job that cannot be says why, in one line, before the first step."""
+
+import re
+import subprocess
+
+import pytest
+
+
+def test_an_error_of_one_rank_is_said_first_and_ends_all(run, tmp_path):
+    (tmp_path / "device_1").mkdir()
+    (tmp_path / "device_1" / "run.lock").mkdir()
+    status, errors = run(tmp_path, 2)
+    assert status == 2
+    said = [line for line in errors.splitlines() if "error: " in line]
+    assert len(said) == 1
+    assert said[0].startswith("rank 1: error: nothing can be written to")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("localhost slots=1\n", r"error: host file hosts has 1 slots \(localhost 1\), 2 ranks need one each"),
+        ("# none\n", "error: host file hosts names no host"),
+        ("localhost slots=two\n", "error: host file hosts: slots of localhost must be 1 or more, found 'slots=two'"),
+        ("host.invalid slots=2\n", "error: host host.* of the host file cannot be used: 'ssh host"),
+    ],
+)
+def test_a_wrong_host_file_is_one_line(run, tmp_path, content, message):
+    (tmp_path / "hosts").write_text(content)
+    status, errors = run(tmp_path, 2, HOSTFILE="hosts")
+    assert status != 0
+    assert len(re.findall(message, errors)) == 1, errors
+    assert not (tmp_path / "device_0").exists()
+
+
+def test_without_mpirun_the_launcher_says_how_to_get_it(run, tmp_path):
+    status, errors = run(tmp_path, 2, MPIRUN="/nowhere/mpirun")
+    assert status == 2
+    assert errors.count("\n") == 1
+    assert "error: several ranks need mpirun, and /nowhere/mpirun was found" in errors or "pip install" in errors
+
+
+def test_stock_tables_are_for_one_rank(run, tmp_path):
+    status, errors = run(tmp_path, 2, "tables.backend=stock")
+    assert status == 2
+    assert "error: tables.backend=stock is for one rank, found 2" in errors
+
+
+def test_a_split_without_rows_is_said_once(two_ranks, project, command_environment):
+    command = ["bash", project / "scripts" / "run_eval.sh", "--ranks", "3", "--split", "tset"]
+    done = subprocess.run(command, cwd=two_ranks, env=command_environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert re.fullmatch(
+        r"error: .* has no rows in split 'tset'; the splits with rows: train, valid, test\n", done.stderr
+    )

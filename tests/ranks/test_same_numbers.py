@@ -1,0 +1,58 @@
+"""Several ranks train, save and judge what one process with the same batch does."""
+
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from app.checkpoint import shard_name
+from app.manifest import read_manifest
+from app.retention import whole_checkpoints
+from tests.ranks.jobs import aucs, losses, same_numbers
+
+
+def test_two_ranks_train_the_same_model_and_each_keeps_its_log(two_ranks, one_rank):
+    same_numbers(two_ranks, one_rank)
+    np.testing.assert_array_equal(losses(two_ranks, 1), losses(two_ranks, 0))
+    assert aucs(two_ranks, 1) == aucs(two_ranks, 0)
+    assert len(aucs(two_ranks)) == 4
+    for rank in range(2):
+        log = (two_ranks / f"device_{rank}" / f"test_deep{rank}.log").read_text()
+        assert f"rank {rank} of 2" in log
+
+
+def test_each_owner_writes_its_shard(two_ranks):
+    newest = whole_checkpoints(two_ranks / "device_0" / "checkpoints")[-1]
+    manifest = read_manifest(newest)
+    assert manifest.shards == {"wide": 2, "deep": 2}
+    for shard in range(2):
+        rows = load_file(newest / shard_name("deep", shard, 2))["row_ids"]
+        assert rows.size
+        assert (rows % 2 == shard).all()
+
+
+def test_three_ranks_judge_a_checkpoint_as_one_process_does(two_ranks, project, command_environment, mpirun, tmp_path):
+    """Of a copy, as the evaluation is kept in the folder of the run."""
+    run = shutil.copytree(two_ranks / "device_0", tmp_path / "device_0")
+    for words in ((), ("--ranks", "3")):
+        command = ["bash", project / "scripts" / "run_eval.sh", *words, "eval.group_field=C3", "eval.batch_size=70"]
+        environment = {**command_environment, "MPIRUN": mpirun}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("log loss ") == 1
+    one, three = (run / "eval.log").read_text().splitlines()[-2:]
+    numbers = re.compile(r"[\d.]+")
+    assert "grouped_auc" in one
+    assert list(map(float, numbers.findall(three))) == pytest.approx(list(map(float, numbers.findall(one))), abs=1e-6)
+
+
+def test_more_ranks_than_cores_go_on_from_another_number(run, two_ranks, one_rank, tmp_path):
+    """One epoch of one rank, then a second one of three; the batch is dealt out anew."""
+    assert run(tmp_path, 1, epochs=1)[0] == 0
+    status, errors = run(tmp_path, 3)
+    assert status == 0, errors
+    assert "continue run in" in errors
+    same_numbers(tmp_path, one_rank)
