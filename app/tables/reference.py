@@ -76,10 +76,10 @@ class ReferenceTables:
         }
 
     def _update_wide(self, unique: UniqueIds, gradients: RowGradients) -> None:
-        per_position = np.repeat(gradients.wide * np.float32(gradients.scale), unique.shape[1])
-        summed = clipped(sum_by_id(per_position[:, None], unique), self.spec.clip_value)
+        summed = sum_by_id(np.repeat(gradients.wide, unique.shape[1])[:, None], unique)
+        gradient = clipped(summed * np.float32(gradients.scale), self.spec.clip_value)
         states = self._gather(WIDE, unique.values)
-        gradient = summed + np.float32(self.spec.wide_l2_coef) * states[0]
+        gradient += np.float32(self.spec.wide_l2_coef) * states[0]
         rate = self.learning_rates[WIDE](self.step)
         table_step(states, gradient, self.spec.wide_optimizer, rate, self.step)
         self._scatter(WIDE, unique.values, states)

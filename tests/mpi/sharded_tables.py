@@ -31,6 +31,7 @@ OPTIMIZERS = (
     (FtrlOptions(), FtrlOptions()),
     (FtrlOptions(), SgdOptions()),
 )
+SCALE = 0.3  # no power of two: it matters where it is multiplied with
 BATCHES = (40, 40, 7, 1, 40, 0)  # rows; with fewer than ranks, some take part with none
 
 
@@ -50,7 +51,7 @@ def take_steps(tables, start_of, end_of):
         unique = tables.unique(ids[mine])
         rows = tables.lookup(unique)
         looked_up.append((rows.deep.copy(), rows.wide.copy(), rows.squared_norm))
-        tables.update(unique, RowGradients(deep[mine], wide[mine], scale=0.5))
+        tables.update(unique, RowGradients(deep[mine], wide[mine], scale=SCALE))
     return looked_up
 
 

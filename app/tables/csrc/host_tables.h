@@ -116,7 +116,8 @@ HOST_TABLES_API void host_tables_lookup(const HostTables* tables, const HostTabl
 // 1 if all of `values` [count] are finite, else 0.
 HOST_TABLES_API int32_t host_tables_all_finite(const HostTables* tables, const float* values, int64_t count);
 
-// One step of the wide rows' optimizer; `gradient` [B] counts for each field, times `scale`. No slot may be -1.
+// One step of the wide rows' optimizer; `gradient` [B] counts for each field, its sums times `scale`. No slot may be
+// -1.
 HOST_TABLES_API void host_tables_update_wide(HostTables* tables, const HostTablesBatch* batch, const int32_t* slots,
                                              const float* gradient, float scale, const HostTablesStep* step);
 

@@ -14,28 +14,29 @@ struct Block {
   float sum[kBlock], states[kMostStates][kBlock];  // the rows first
 };
 
-float sum_of_positions(const HostTablesBatch& batch, std::int64_t u, const float* gradient, float scale) {
+float sum_of_positions(const HostTablesBatch& batch, std::int64_t u, const float* gradient) {
   const std::uint32_t num_fields = static_cast<std::uint32_t>(batch.num_fields);
   float sum = 0.0f;
   for (std::int32_t i = batch.offsets[u]; i < batch.offsets[u + 1]; ++i) {
-    sum += gradient[static_cast<std::uint32_t>(batch.positions[i]) / num_fields] * scale;
+    sum += gradient[static_cast<std::uint32_t>(batch.positions[i]) / num_fields];
   }
   return sum;
 }
 
 // The ids of a block as the columns of one row: what holds of those holds of these.
-void take_step(Block& block, std::int64_t count, HostTablesOptimizer optimizer, const HostTablesStep& step) {
+void take_step(Block& block, std::int64_t count, HostTablesOptimizer optimizer, float scale,
+               const HostTablesStep& step) {
   float* const rows = block.states[0];
   switch (optimizer) {
     case HOST_TABLES_SGD:
-      return sgd_columns(rows, block.sum, count, 1.0f, step);
+      return sgd_columns(rows, block.sum, count, scale, step);
     case HOST_TABLES_ADAGRAD:
-      return adagrad_columns(rows, block.states[1], block.sum, count, 1.0f, step);
+      return adagrad_columns(rows, block.states[1], block.sum, count, scale, step);
     case HOST_TABLES_SCHEDULED_FTRL:
-      return scheduled_ftrl_columns(rows, block.states[1], block.states[2], block.states[3], block.sum, count, 1.0f,
+      return scheduled_ftrl_columns(rows, block.states[1], block.states[2], block.states[3], block.sum, count, scale,
                                     step);
     default:
-      return ftrl_columns(rows, block.states[1], block.states[2], block.sum, count, 1.0f, step);
+      return ftrl_columns(rows, block.states[1], block.states[2], block.sum, count, scale, step);
   }
 }
 
@@ -47,9 +48,9 @@ void update_block(const Slots& slots, HostTablesOptimizer optimizer, const HostT
   for (std::int64_t i = 0; i < count; ++i) {
     const float* const state = wide_state(slots, row_slots[first + i]);
     for (std::int64_t k = 0; k < num_states; ++k) block.states[k][i] = state[k];
-    block.sum[i] = sum_of_positions(batch, first + i, gradient, scale);
+    block.sum[i] = sum_of_positions(batch, first + i, gradient);
   }
-  take_step(block, count, optimizer, step);
+  take_step(block, count, optimizer, scale, step);
   for (std::int64_t i = 0; i < count; ++i) {
     float* const state = wide_state(slots, row_slots[first + i]);
     for (std::int64_t k = 0; k < num_states; ++k) state[k] = block.states[k][i];
