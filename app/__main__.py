@@ -19,7 +19,6 @@ from app.cluster import check_rank_table
 from app.config import Config
 from app.dataset import check_files
 from app.launch import launch
-from app.parameter_server import serve
 from app.process_group import ProcessGroup, SingleProcess, started_by_mpi
 from app.report import REPORT_FILE, leave_report, write_report
 from app.run_folder import RunFolder, open_run
@@ -122,6 +121,8 @@ def _train(arguments: argparse.Namespace) -> int:
         what, folder = {"tables": backend}, Path.cwd() / config.checkpoint.dir
         group = ranks.join(config, schema, arguments.ranks, arguments.servers, what, folder)
         if group.world.rank < arguments.servers:
+            from app.parameter_server import serve  # loads MPI, which one process does not need
+
             return serve(config, schema, backend, group, Path.cwd())
     target = device.select_device(config.device)
     if target == "CPU" and (unused := config.parallel.unused_on_cpu()):

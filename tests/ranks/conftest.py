@@ -1,5 +1,6 @@
 """Jobs of several ranks as a user starts them, and two that ran undisturbed, for all tests to compare with."""
 
+import os
 import subprocess
 
 import pytest
@@ -32,9 +33,20 @@ def run(start):
 
 
 @pytest.fixture(scope="session")
-def one_rank(run, tmp_path_factory):
+def without_mpi(project, tmp_path_factory):
+    """What an environment has where mpi4py's library is not there."""
+    folder = tmp_path_factory.mktemp("no_mpi")
+    (folder / "mpi4py").mkdir()
+    (folder / "mpi4py" / "__init__.py").touch()
+    (folder / "mpi4py" / "MPI.py").write_text("raise ImportError('libmpi.so.40: cannot open shared object file')")
+    return {"PYTHONPATH": f"{folder}{os.pathsep}{project}"}
+
+
+@pytest.fixture(scope="session")
+def one_rank(run, tmp_path_factory, without_mpi):
+    """One process, which needs no MPI."""
     folder = tmp_path_factory.mktemp("one")
-    status, errors = run(folder, 1)
+    status, errors = run(folder, 1, **without_mpi)
     assert status == 0, errors
     return folder
 

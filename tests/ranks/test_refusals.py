@@ -40,6 +40,13 @@ def test_without_mpirun_the_launcher_says_how_to_get_it(run, tmp_path):
     assert "error: several ranks need mpirun, and /nowhere/mpirun was found" in errors or "pip install" in errors
 
 
+def test_without_mpi_the_launcher_says_how_to_get_it(run, tmp_path, without_mpi):
+    status, errors = run(tmp_path, 2, **without_mpi)
+    assert status == 2
+    assert errors.count("\n") == 1
+    assert re.search(r"error: several ranks need MPI, .* \(libmpi.so.40: cannot open .* pip install mpi4py", errors)
+
+
 def test_stock_tables_are_for_one_rank(run, tmp_path):
     status, errors = run(tmp_path, 2, "tables.backend=stock")
     assert status == 2
