@@ -199,7 +199,7 @@ class Notices:
             self._block.append(line)
         else:
             self.has_error = self.has_error or b"error: " in line
-            self._output.write(line)
+            self._output.write(line.replace(b"\0", b""))  # mpirun puts one in now and then where it ends ranks
             self._output.flush()
 
 

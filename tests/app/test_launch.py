@@ -58,7 +58,7 @@ def test_no_host_file(tmp_path):
 
 
 def test_what_ranks_say_is_passed_on_and_notices_are_kept():
-    passed, notices = read(b"step 1\r", b"step 2\r\nerror: no rows\n", RULE + KILLED, RULE, b"last words")
+    passed, notices = read(b"step 1\r", b"step 2\r\n\0error: no rows\n", RULE + KILLED, RULE, b"last words")
     assert passed == b"step 1\rstep 2\r\nerror: no rows\nlast words"
     assert notices.has_error
     assert notices.blocks == [KILLED.decode()]
