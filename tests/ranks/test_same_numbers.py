@@ -49,6 +49,21 @@ def test_three_ranks_judge_a_checkpoint_as_one_process_does(two_ranks, project, 
     assert list(map(float, numbers.findall(three))) == pytest.approx(list(map(float, numbers.findall(one))), abs=1e-6)
 
 
+def test_two_ranks_judge_each_checkpoint_of_a_run(two_ranks, project, command_environment, mpirun, tmp_path):
+    """Those of the epochs' ends, as the training itself has judged them."""
+    run = shutil.copytree(two_ranks / "device_0", tmp_path / "device_0")
+    for path in whole_checkpoints(run / "checkpoints"):
+        if int(path.name.split("-")[1]) % 5:
+            shutil.rmtree(path)
+    words = ["--follow", "device_0", "--ranks", "2", "--split", "valid"]
+    command = ["bash", project / "scripts" / "run_eval.sh", *words]
+    environment = {**command_environment, "MPIRUN": mpirun}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    *trained, first, second = aucs(tmp_path)
+    assert [first, second] == pytest.approx(trained[1::2], abs=1e-6)
+
+
 def test_more_ranks_than_cores_go_on_from_another_number(run, two_ranks, one_rank, tmp_path):
     """One epoch of one rank, then a second one of three; the batch is dealt out anew."""
     assert run(tmp_path, 1, epochs=1)[0] == 0
