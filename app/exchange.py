@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import enum
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -87,11 +89,15 @@ class Layout:
 
 
 class Exchange:
-    """The exchanges of one rank; `remote_bytes` counts what it sent to other ranks, by what it was."""
+    """The exchanges of one rank; what it sent to other ranks is in `remote_bytes`, what each kind took in `seconds`.
+
+    The seconds of `start` are mostly those of the slowest rank, which all others wait for there.
+    """
 
     def __init__(self, communicator: MPI.Comm, num_owners: int, embedding_dim: int) -> None:
         self.num_owners = num_owners
         self.remote_bytes = {"ids": 0, "rows": 0, "gradients": 0}
+        self.seconds = {"start": 0.0, "ids": 0.0, "rows": 0.0, "gradients": 0.0}
         self.rank = communicator.rank
         self.embedding_dim = embedding_dim
         self._communicator = communicator
@@ -101,7 +107,8 @@ class Exchange:
 
     def start(self, operation: Operation, counts: np.ndarray | None = None, scale: float = 0.0) -> Header:
         """Agree on the operation; `counts` [owners] are the ids that this rank will ask of each owner."""
-        return start(self._communicator, operation, counts, scale)
+        with self._timed("start"):
+            return start(self._communicator, operation, counts, scale)
 
     def ask(self, ids: np.ndarray, counts: np.ndarray, header: Header) -> np.ndarray:
         """Send `ids` int64 [U], grouped by owner as `counts` says, to their owners; returns those asked here [R]."""
@@ -109,7 +116,8 @@ class Exchange:
         to_owners[: self.num_owners] = counts
         self._asked, self._answered = Layout.of(to_owners), Layout.of(header.counts)
         received = np.empty(self._answered.total, np.int64)
-        self._all_to_all(ids, self._asked, received, self._answered, MPI.INT64_T)
+        with waiting(), self._timed("ids"):
+            self._all_to_all(ids, self._asked, received, self._answered, MPI.INT64_T)
         self._count("ids", self._asked, ID_BYTES)
         return received
 
@@ -138,18 +146,24 @@ class Exchange:
     ) -> tuple[np.ndarray, np.ndarray]:
         deep_received = self._buffers[what].array((back.total, self.embedding_dim))
         wide_received = np.empty(back.total, np.float32)
-        self._all_to_all(deep, to, deep_received, back, self._row)
-        self._all_to_all(wide, to, wide_received, back, MPI.FLOAT)
+        with waiting(), self._timed(what):
+            self._all_to_all(deep, to, deep_received, back, self._row)
+            self._all_to_all(wide, to, wide_received, back, MPI.FLOAT)
         self._count(what, to, (self.embedding_dim + 1) * FLOAT_BYTES)
         return deep_received, wide_received
 
     def _all_to_all(
         self, sent: np.ndarray, to: Layout, received: np.ndarray, back: Layout, datatype: MPI.Datatype
     ) -> None:
-        with waiting():
-            self._communicator.Alltoallv(
-                [sent, to.counts, to.starts, datatype], [received, back.counts, back.starts, datatype]
-            )
+        self._communicator.Alltoallv(
+            [sent, to.counts, to.starts, datatype], [received, back.counts, back.starts, datatype]
+        )
+
+    @contextmanager
+    def _timed(self, what: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        yield
+        self.seconds[what] += time.perf_counter() - begin
 
     def _count(self, what: str, to: Layout, element_bytes: int) -> None:
         remote = to.total - int(to.counts[self.rank])

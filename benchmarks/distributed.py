@@ -31,7 +31,8 @@ from benchmarks.workload import Workload
 
 WARM_UP_TURNS = 2
 TABLE_BYTES = ("table_bytes", "least_table_bytes")
-BETWEEN_RANKS = (*TABLE_BYTES, "tower_shared_bytes", "tower_sent_bytes", "tower_sum", "tower_wait")
+EXCHANGES = ("exchange_start", "exchange_ids", "exchange_rows", "exchange_gradients")  # app.exchange.Exchange.seconds
+BETWEEN_RANKS = (*TABLE_BYTES, *EXCHANGES, "tower_shared_bytes", "tower_sent_bytes", "tower_sum", "tower_wait")
 
 
 def start(name: str, workload: Workload, ranks: int, servers: int) -> Contender:
@@ -100,8 +101,11 @@ def one_line(name: str, result: dict[str, Any]) -> str:
     if "table_bytes" not in result:
         return text
     tables, sent, shared = (result[name] / 1e6 for name in ("table_bytes", "tower_sent_bytes", "tower_shared_bytes"))
+    wait, *exchanges = (1e3 * result[name] for name in EXCHANGES)
     return (
-        f"{text}; a step sends {tables:.1f} MB of the tables, {result['table_bytes_over_least']:.3f} × the least, and "
+        f"{text}; a step sends {tables:.1f} MB of the tables, {result['table_bytes_over_least']:.3f} × the least: ids "
+        "{:.1f} ms, rows {:.1f}, gradients {:.1f}".format(*exchanges)
+        + f", after waits of {wait:.1f}; and "
         f"{sent:.1f} MB of the tower ({shared:.1f} MB shared): {1e3 * result['tower_sum']:.1f} ms after a wait "
         f"of {1e3 * result['tower_wait']:.1f}"
     )

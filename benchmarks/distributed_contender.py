@@ -95,6 +95,7 @@ class Turn:
             "tower_sent_bytes": sum(self._group.gather(self._sum.sent_bytes)),
             "tower_sum": self._sum.seconds,
             "tower_wait": self._sum.wait_seconds,
+            **{f"exchange_{what}": seconds for what, seconds in self._exchange.seconds.items()},
         }
 
 
