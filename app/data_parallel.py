@@ -19,7 +19,16 @@ from mindspore import Tensor, nn, ops
 
 from app.config import Config
 from app.dataset import Batch, rows_of_batch
-from app.device_graph import DeviceGraph, ForwardBackward, Optimizers
+from app.device_graph import (
+    DEEP_LOSS,
+    NUM_BAD,
+    WIDE_LOSS,
+    AllFinite,
+    DeviceGraph,
+    Gradients,
+    Optimizers,
+    scalars,
+)
 from app.gradient_sum import GradientSum
 from app.not_finite import OVERFLOWED
 from app.parallel import AcceleratorRun
@@ -33,22 +42,6 @@ from app.tables.sharded import ShardedTables, make_owned_rows
 from app.train_step import Graph, HostTablesScorer, HostTablesStep, Losses, StepParts, StepTables
 
 RowsOf = Callable[[int, int, int], slice]
-DEEP_LOSS, WIDE_LOSS, NUM_BAD = range(3)  # what is summed before the gradients
-
-
-class Gradients(nn.Cell):
-    """Forward and backward: the row gradients, and what is summed over the ranks."""
-
-    def __init__(self, forward_backward: ForwardBackward) -> None:
-        super().__init__()
-        self.forward_backward = forward_backward
-
-    def construct(self, *inputs: Tensor) -> tuple:
-        """-> deep row gradients [B, C * D], wide row gradients [B], scalars [3], each dense parameter's gradient."""
-        (deep_loss, wide_loss), finite, row_gradients, dense_gradients = self.forward_backward(*inputs)
-        bad = 1.0 - finite.astype(ms.float32)
-        scalars = ops.concat((deep_loss.reshape(1), wide_loss.reshape(1), bad.reshape(1)))
-        return (row_gradients[0], row_gradients[1], scalars, *dense_gradients)
 
 
 class SummedGraph:
@@ -67,11 +60,11 @@ class SummedGraph:
         """See `DeviceGraph.construct`."""
         deep_gradients, wide_gradients, *own = self._gradients(*inputs)
         # Each rank's values may be finite and their sum not.
-        (scalars, *gradients), finite = self.sum([values.asnumpy() for values in own])
-        finite = finite and scalars[NUM_BAD] == 0
+        (sums, *gradients), finite = self.sum([values.asnumpy() for values in own])
+        finite = finite and sums[NUM_BAD] == 0
         if finite:
             self._optimizers(*map(Tensor.from_numpy, gradients)).asnumpy()
-        losses = (Tensor(float(scalars[DEEP_LOSS])), Tensor(float(scalars[WIDE_LOSS])))
+        losses = (Tensor(float(sums[DEEP_LOSS])), Tensor(float(sums[WIDE_LOSS])))
         return (*losses, Tensor(bool(finite)), deep_gradients, wide_gradients)
 
 
@@ -154,23 +147,20 @@ class AllReducedGraph(nn.Cell):
         super().__init__()
         self.forward_backward = parts.shared_by(group.size).forward_backward()
         self.optimizers = parts.optimizers
-        self.all_reduce = ops.AllReduce()
+        self.all_reduce, self.all_finite = ops.AllReduce(), AllFinite()
 
     def construct(self, *inputs: Tensor) -> tuple:
         """See `DeviceGraph.construct`."""
         (deep_loss, wide_loss), finite, row_gradients, dense_gradients = self.forward_backward(*inputs)
-        bad = 1.0 - finite.astype(ms.float32)
-        scalars = self.all_reduce(ops.concat((deep_loss.reshape(1), wide_loss.reshape(1), bad.reshape(1))))
+        sums = self.all_reduce(scalars(deep_loss, wide_loss, finite))
         summed: tuple[Tensor, ...] = ()
-        finite = scalars[2] == 0
         for gradient in dense_gradients:
-            total = self.all_reduce(gradient)
-            finite = ops.logical_and(finite, ops.isfinite(self.forward_backward.total(total)))
-            summed = (*summed, total)
-        deep_loss = scalars[0]
+            summed = (*summed, self.all_reduce(gradient))
+        finite = self.all_finite(summed, sums[NUM_BAD] == 0)
+        deep_loss = sums[DEEP_LOSS]
         if finite:
             deep_loss = ops.depend(deep_loss, self.optimizers(summed))
-        return deep_loss, scalars[1], finite, row_gradients[0], row_gradients[1]
+        return deep_loss, sums[WIDE_LOSS], finite, row_gradients[0], row_gradients[1]
 
 
 def data_parallel_step(

@@ -9,14 +9,38 @@ Letters: B batch size, C fields, N numeric, D width.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import mindspore as ms
-from mindspore import ParameterTuple, Tensor, nn, ops
+from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from app.config import LossOptions
 from app.dense_layer import Total
 from app.dense_optimizers import DenseOptimizers
 from app.losses import cross_entropy, l2_loss, smoothed
 from app.wide_deep import WideDeep
+
+DEEP_LOSS, WIDE_LOSS, NUM_BAD = range(3)  # the numbers that `scalars` packs
+
+
+def scalars(deep_loss: Tensor, wide_loss: Tensor, finite: Tensor) -> Tensor:
+    """[3] float32: the losses, and 1 where not all is finite; several ranks' are added up."""
+    bad = 1.0 - finite.astype(ms.float32)
+    return ops.concat((deep_loss.reshape(1), wide_loss.reshape(1), bad.reshape(1)))
+
+
+class AllFinite(nn.Cell):
+    """Whether all values of some arrays are finite."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = Total()
+
+    def construct(self, arrays: tuple[Tensor, ...], finite: Tensor) -> Tensor:
+        """Float arrays of any shapes, and what is known so far -> [] bool."""
+        for values in arrays:
+            finite = ops.logical_and(finite, ops.isfinite(self.total(values)))  # a sum is, only if every value is
+        return finite
 
 
 class LossCell(nn.Cell):
@@ -53,24 +77,32 @@ class LossCell(nn.Cell):
         return deep_loss * self.loss_scale, deep_loss, wide_loss
 
 
-class ForwardBackward(nn.Cell):
-    """The gradients of the loss for rows and dense parameters, and the flag."""
+class LossGradient(nn.Cell):
+    """The gradients of a loss for some of its inputs and for parameters, and the flag."""
 
-    def __init__(self, model: WideDeep, options: LossOptions, drops: bool = False) -> None:
+    def __init__(self, loss: nn.Cell, positions: tuple[int, ...], parameters: Iterable[Parameter]) -> None:
+        """`loss` gives what `LossCell` does; `positions` are those of the inputs."""
         super().__init__()
-        self.parameters = ParameterTuple(model.named_parameters().values())
-        self.gradient = ms.value_and_grad(
-            LossCell(model, options, drops), grad_position=(0, 1), weights=self.parameters, has_aux=True
-        )
-        self.total = Total()
+        self.parameters = ParameterTuple(parameters)
+        self.gradient = ms.value_and_grad(loss, positions, weights=self.parameters, has_aux=True)
+        self.several = len(positions) > 1  # MindSpore gives the gradient of a single one as it is
+        self.all_finite = AllFinite()
 
     def construct(self, *inputs: Tensor) -> tuple:
-        """-> (deep_loss, wide_loss), finite, (deep, wide) row gradients, dense gradients; gradients are scaled."""
-        (scaled, deep_loss, wide_loss), (row_gradients, dense_gradients) = self.gradient(*inputs)
-        finite = ops.isfinite(scaled)
-        for values in row_gradients + dense_gradients + self.parameters:
-            finite = ops.logical_and(finite, ops.isfinite(self.total(values)))  # a sum is, only if every value is
-        return (deep_loss, wide_loss), finite, row_gradients, dense_gradients
+        """-> (deep_loss, wide_loss), finite, gradients of inputs, of parameters; gradients are scaled."""
+        (scaled, deep_loss, wide_loss), (of_inputs, of_parameters) = self.gradient(*inputs)
+        inputs_gradients: tuple[Tensor, ...] = of_inputs
+        if not self.several:
+            inputs_gradients = (of_inputs,)
+        finite = self.all_finite(inputs_gradients + of_parameters + self.parameters, ops.isfinite(scaled))
+        return (deep_loss, wide_loss), finite, inputs_gradients, of_parameters
+
+
+class ForwardBackward(LossGradient):
+    """The gradients of the model's loss for (deep, wide) rows and dense parameters, and the flag."""
+
+    def __init__(self, model: WideDeep, options: LossOptions, drops: bool = False) -> None:
+        super().__init__(LossCell(model, options, drops), (0, 1), model.named_parameters().values())
 
 
 class DeviceGraph(nn.Cell):
@@ -87,6 +119,19 @@ class DeviceGraph(nn.Cell):
         if finite:
             deep_loss = ops.depend(deep_loss, self.optimizers(dense_gradients))
         return deep_loss, wide_loss, finite, row_gradients[0], row_gradients[1]
+
+
+class Gradients(nn.Cell):
+    """Forward and backward alone: the inputs' gradients, and what ranks sum."""
+
+    def __init__(self, gradient: LossGradient) -> None:
+        super().__init__()
+        self.gradient = gradient
+
+    def construct(self, *inputs: Tensor) -> tuple:
+        """-> each input's gradient, `scalars` [3], each parameter's gradient."""
+        (deep_loss, wide_loss), finite, of_inputs, of_parameters = self.gradient(*inputs)
+        return (*of_inputs, scalars(deep_loss, wide_loss, finite), *of_parameters)
 
 
 class Optimizers(nn.Cell):

@@ -14,18 +14,17 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from app.config import Config
-from app.device_graph import Optimizers
+from app.device_graph import DEEP_LOSS, NUM_BAD, WIDE_LOSS, Gradients, LossGradient, Optimizers
 from app.gradient_sum import GradientSum
 from app.process_group import MpiGroup
 from app.sharding.pipeline_plan import FIRST, PipelinePlan, plan_pipeline
-from app.sharding.stages import NUM_DATA, FirstLoss, FirstStage, LastLoss, LastStage, StageGradient, StageModel
+from app.sharding.stages import NUM_DATA, FirstLoss, FirstStage, LastLoss, LastStage, StageModel
 from app.sharding.tower_plan import TOWER
 from app.train_step import StepParts
 from app.watchdog import waiting
 from app.wide_deep import WideDeep
 
 Arrays = dict[str, np.ndarray]
-DEEP_LOSS, WIDE_LOSS, NUM_BAD = range(3)
 
 
 class PipelineRun:
@@ -119,12 +118,13 @@ class PipelineGraph:
         self._run, self._group, self._link = run, group, run.link
         self._micro_rows = run.rows // run.plan.micro_batches
         drops = parts.noise.rate > 0
-        parameters = list(run.model.named_parameters().values())
+        parameters = run.model.named_parameters().values()
         if isinstance(run.cell, FirstStage):
             self._forward = Forward(run.cell, drops)
-            self._gradient = StageGradient(FirstLoss(run.cell, parts.loss, drops), (0, 1), parameters)
+            gradient = LossGradient(FirstLoss(run.cell, parts.loss, drops), (0, 1), parameters)
         else:
-            self._gradient = StageGradient(LastLoss(run.cell, parts.loss, drops), 0, parameters)
+            gradient = LossGradient(LastLoss(run.cell, parts.loss, drops), (0,), parameters)
+        self._gradients = Gradients(gradient)
         self._sum = GradientSum(group.communicator.Split(color=run.stage, key=group.rank))
         self._optimizers = Optimizers(parts.optimizers)
 
@@ -161,17 +161,17 @@ class PipelineGraph:
     def _backward(self, micro_batch: list[Tensor], sums: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Add a micro-batch's gradients to `sums`; returns those of its rows."""
         gradient = self._link.receive(self._micro_rows, self._link.width + 1)
-        scalars, deep, wide, *gradients = (v.asnumpy() for v in self._gradient(*micro_batch, gradient))
-        add(sums, [scalars, *gradients])
+        deep, wide, *own = (values.asnumpy() for values in self._gradients(*micro_batch, gradient))
+        add(sums, own)
         return np.array(deep), np.array(wide)
 
     def _last(self, noise: Tensor) -> list[np.ndarray]:
         sums: list[np.ndarray] = []
         for number in range(self._run.plan.micro_batches):
             message = self._link.receive(self._micro_rows, self._link.width + 1 + NUM_DATA)
-            scalars, gradient, *gradients = self._gradient(message, self._noise(noise, number))
-            self._link.send(gradient.asnumpy()[:, : self._link.width + 1])
-            add(sums, [values.asnumpy() for values in (scalars, *gradients)])
+            gradient, *own = (values.asnumpy() for values in self._gradients(message, self._noise(noise, number)))
+            self._link.send(gradient[:, : self._link.width + 1])
+            add(sums, own)
         return sums
 
     def _micro_batch(self, inputs: tuple[Tensor, ...], number: int) -> list[Tensor]:

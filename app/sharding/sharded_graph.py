@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import mindspore as ms
 from mindspore import Tensor, nn, ops
 
-from app.dense_layer import Total
 from app.dense_optimizers import DenseOptimizers
-from app.device_graph import ForwardBackward
+from app.device_graph import DEEP_LOSS, NUM_BAD, WIDE_LOSS, AllFinite, ForwardBackward, scalars
 from app.sharding.collectives import Communicator, SumInTurn, SumOver
 from app.sharding.optimizer_shards import OptimizerShards
 
@@ -38,7 +36,7 @@ class ShardedGraph(nn.Cell):
         self.has_shares = isinstance(optimizers.tower, OptimizerShards)
         self.sum_tower = SumInTurn([SumOver(group) for group in groups.values()])
         self.sum_scalars = SumOver(world)
-        self.total = Total()
+        self.all_finite = AllFinite()
 
     def construct(self, *inputs: Tensor) -> tuple:
         """See `DeviceGraph.construct`; losses and flag are those of all ranks."""
@@ -47,13 +45,9 @@ class ShardedGraph(nn.Cell):
         parts = dense_gradients[self.num_wide :]
         # After the last sum: all ranks come to the collectives in one order.
         tower = self.optimizers.tower.scattered(parts, wide[-1]) if self.has_shares else self.sum_tower(parts, wide[-1])
-        for summed in wide + tower:
-            finite = ops.logical_and(finite, ops.isfinite(self.total(summed)))
-        bad = 1.0 - finite.astype(ms.float32)
-        scalars = ops.concat((deep_loss.reshape(1), wide_loss.reshape(1), bad.reshape(1)))
-        scalars = self.sum_scalars(scalars)
-        finite = scalars[2] == 0
-        deep_loss = scalars[0]
+        sums = self.sum_scalars(scalars(deep_loss, wide_loss, self.all_finite(wide + tower, finite)))
+        finite = sums[NUM_BAD] == 0
+        deep_loss = sums[DEEP_LOSS]
         if finite:
             deep_loss = ops.depend(deep_loss, self.optimizers(wide + tower))
-        return deep_loss, scalars[1], finite, row_gradients[0], row_gradients[1]
+        return deep_loss, sums[WIDE_LOSS], finite, row_gradients[0], row_gradients[1]

@@ -10,8 +10,6 @@ Letters: n rows of a micro-batch, C fields, N numeric, D width, H width of the m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import mindspore as ms
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
@@ -150,31 +148,6 @@ class LastLoss(nn.Cell):
             labels = smoothed(labels, self.label_smoothing)
         loss = cross_entropy(self.stage(message, masks), labels, weights)
         return loss * self.loss_scale, loss, loss
-
-
-class StageGradient(nn.Cell):
-    """Forward and backward of one stage over one micro-batch."""
-
-    def __init__(self, loss: nn.Cell, positions: int | tuple[int, ...], parameters: Sequence[Parameter]) -> None:
-        """The gradients are those of the inputs at `positions`, and of `parameters`."""
-        super().__init__()
-        self.parameters = ParameterTuple(parameters)
-        self.gradient = ms.value_and_grad(loss, positions, weights=self.parameters, has_aux=True)
-        self.several = isinstance(positions, tuple)
-        self.total = Total()
-
-    def construct(self, *inputs: Tensor) -> tuple:
-        """-> scalars [3] (deep loss, wide loss, 1 if not all is finite), each input's gradient, each parameter's."""
-        (scaled, deep_loss, wide_loss), (of_inputs, of_parameters) = self.gradient(*inputs)
-        inputs_gradients: tuple[Tensor, ...] = of_inputs
-        if not self.several:
-            inputs_gradients = (of_inputs,)
-        finite = ops.isfinite(scaled)
-        for values in inputs_gradients + of_parameters + self.parameters:
-            finite = ops.logical_and(finite, ops.isfinite(self.total(values)))
-        bad = 1.0 - finite.astype(ms.float32)
-        scalars = ops.concat((deep_loss.reshape(1), wide_loss.reshape(1), bad.reshape(1)))
-        return (scalars, *inputs_gradients, *of_parameters)
 
 
 class NoWideHead(nn.Cell):
