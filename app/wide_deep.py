@@ -42,6 +42,45 @@ class WideHead(nn.Cell):
         return logit
 
 
+class NumericFields(nn.Cell):
+    """The constant rows E_f of the N numeric fields, and their part of the first layer's matrix."""
+
+    def __init__(self, rows: np.ndarray, matrix: np.ndarray) -> None:
+        """Initial values: `rows` [N, D], `matrix` [N, D, H]; N may be 0, then there are no parameters."""
+        super().__init__()
+        self.num = len(rows)
+        self.matmul_each = ops.BatchMatMul()  # `ops.matmul` has no gradient for N = D = 1
+        if self.num:
+            self.numeric_rows = Parameter(Tensor(rows), name="numeric_rows")
+            self.numeric_matrix = Parameter(Tensor(matrix), name="numeric_matrix")
+
+    def construct(self, numeric: Tensor, ones: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        """What the first layer adds for numeric fields and bias: inputs [B, N + 1] and their rows [N + 1, H].
+
+        The bias [1, H] counts as one more numeric field, which is always 1: `ones` [B, 1].
+        """
+        if self.num == 0:
+            return ones, bias
+        return ops.concat((numeric, ones), 1), ops.concat((self.folded(), bias), 0)
+
+    def folded(self) -> Tensor:
+        """What each field adds to the first layer, E_f · W_f, [N, H]; N is not 0."""
+        # [N, 1, D] x [N, D, H], once a batch and not once an example
+        return self.matmul_each(self.numeric_rows.expand_dims(1), self.numeric_matrix).squeeze(1)
+
+    def squared_norm(self) -> Tensor:
+        """Σ‖E_f‖²: the fields' rows are rows of every batch, so they share its L2 term."""
+        if self.num:
+            return ops.ReduceSum()(ops.square(self.numeric_rows))
+        return Tensor(0.0, ms.float32)
+
+    def named_parameters(self) -> dict[str, Parameter]:
+        """By their names in `WideDeep.named_parameters`."""
+        if self.num == 0:
+            return {}
+        return {"tower.numeric_rows": self.numeric_rows, "tower.numeric_matrix": self.numeric_matrix}
+
+
 class Tower(nn.Cell):
     """Dense layers with an activation between; the last gives one number an example and has no bias (b is that)."""
 
@@ -59,18 +98,13 @@ class Tower(nn.Cell):
     ) -> None:
         """`recompute`: runs of hidden layers, (first, after the last), whose values the backward pass makes again."""
         super().__init__()
-        self.num_numeric = num_numeric
         self.matmul = MatMul()
-        self.matmul_each = ops.BatchMatMul()  # `ops.matmul` has no gradient for N = D = 1
         widths = ((num_numeric + num_fields) * embedding_dim, *hidden_widths, 1)
         matrices = [_initial_matrix(seed, i, widths[i], widths[i + 1]) for i in range(len(widths) - 1)]
-        if num_numeric:
-            numeric_part, matrices[0] = np.split(matrices[0], [num_numeric * embedding_dim])
-            numeric_rows = initial_rows(seed, np.arange(num_numeric), embedding_dim, initial_scale)
-            self.numeric_rows = Parameter(Tensor(numeric_rows), name="numeric_rows")
-            self.numeric_matrix = Parameter(
-                Tensor(numeric_part.reshape(num_numeric, embedding_dim, widths[1])), name="numeric_matrix"
-            )
+        numeric_part, matrices[0] = np.split(matrices[0], [num_numeric * embedding_dim])
+        numeric_rows = initial_rows(seed, np.arange(num_numeric), embedding_dim, initial_scale)
+        numeric_matrix = numeric_part.reshape(num_numeric, embedding_dim, widths[1])
+        self.numeric_fields = NumericFields(numeric_rows, numeric_matrix)
         self.matrices = ParameterTuple(
             [Parameter(Tensor(matrix), name=f"matrix_{i}") for i, matrix in enumerate(matrices)]
         )
@@ -98,7 +132,7 @@ class Tower(nn.Cell):
         In training `example_weights` [B] tell batch normalization which rows count.
         """
         ones = ops.ones((deep_rows.shape[0], 1), ms.float32)
-        inputs, rows = self.numeric_inputs(numeric, ones)
+        inputs, rows = self.numeric_fields(numeric, ones, self.biases[0].expand_dims(0))
         hidden = deep_rows
         for first, stop, number in self.steps:
             if first > 0:
@@ -142,23 +176,9 @@ class Tower(nn.Cell):
         """The normalizations of the hidden layers."""
         return [layer.norm for layer in self.layers] if self.batch_norm else []
 
-    def numeric_inputs(self, numeric: Tensor, ones: Tensor) -> tuple[Tensor, Tensor]:
-        """What the first layer adds for numeric fields and bias: inputs [B, N + 1] and their rows [N + 1, H].
-
-        The bias counts as one more numeric field, which is always 1.
-        """
-        bias = self.biases[0].expand_dims(0)
-        if self.num_numeric == 0:
-            return ones, bias
-        # [N, 1, D] x [N, D, H] -> [N, H], once a batch and not once an example
-        folded = self.matmul_each(self.numeric_rows.expand_dims(1), self.numeric_matrix).squeeze(1)
-        return ops.concat((numeric, ones), 1), ops.concat((folded, bias), 0)
-
     def numeric_rows_squared_norm(self) -> Tensor:
-        """Σ‖E_f‖²: the numeric fields' rows are rows of every batch, so they share its L2 term."""
-        if self.num_numeric:
-            return ops.ReduceSum()(ops.square(self.numeric_rows))
-        return Tensor(0.0, ms.float32)
+        """See `NumericFields.squared_norm`."""
+        return self.numeric_fields.squared_norm()
 
 
 class WideDeep(nn.Cell):
@@ -166,7 +186,7 @@ class WideDeep(nn.Cell):
 
     def __init__(self, tower: Tower) -> None:
         super().__init__()
-        self.wide = WideHead(tower.num_numeric)
+        self.wide = WideHead(tower.numeric_fields.num)
         self.tower = tower
 
     def construct(
@@ -186,7 +206,7 @@ class WideDeep(nn.Cell):
         named = {"wide.bias": wide.bias}
         if wide.num_numeric:
             named["wide.numeric_weight"] = wide.numeric_weight
-            named |= {"tower.numeric_rows": tower.numeric_rows, "tower.numeric_matrix": tower.numeric_matrix}
+        named |= tower.numeric_fields.named_parameters()
         named |= {f"tower.matrix_{i}": matrix for i, matrix in enumerate(tower.matrices)}
         named |= {f"tower.bias_{i}": bias for i, bias in enumerate(tower.biases)}
         for i, norm in enumerate(tower.norms()):

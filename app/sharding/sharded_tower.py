@@ -23,6 +23,7 @@ from app.sharding.collectives import Communicator, Redistribute, split
 from app.sharding.layout import Layout
 from app.sharding.sharded_matmul import ShardedMatMul
 from app.sharding.tower_plan import TowerPlan
+from app.wide_deep import NumericFields
 
 
 class ShardedTower(nn.Cell):
@@ -34,13 +35,15 @@ class ShardedTower(nn.Cell):
         super().__init__()
         self.activation, self.batch_norm = ACTIVATIONS[activation](), False
         self.num_layers = len(plan.products)
-        self.num_numeric = len(whole.get("numeric_rows", ()))
-        self.product, self.product_each = ops.MatMul(), ops.BatchMatMul()
-        held = {name: Parameter(Tensor(_block(whole[name], plan, name, world)), name=name) for name in plan.parameters}
+        self.product = ops.MatMul()
+        blocks = {name: _block(whole[name], plan, name, world) for name in plan.parameters}
+        numeric = [blocks.pop(name, np.zeros((0, 0), np.float32)) for name in ("numeric_rows", "numeric_matrix")]
+        self.numeric_fields = NumericFields(*numeric)
+        self.num_numeric = self.numeric_fields.num
+        held = {name: Parameter(Tensor(block), name=name) for name, block in blocks.items()}
         self.matrices = ParameterTuple([held[f"matrix_{i}"] for i in range(self.num_layers)])
         self.biases = ParameterTuple([held[f"bias_{i}"] for i in range(self.num_layers - 1)])
         if self.num_numeric:
-            self.numeric_rows, self.numeric_matrix = held["numeric_rows"], held["numeric_matrix"]
             rows = plan.parameters["numeric_rows"]
             self.copies_of_numeric_gradient = plan.num_ranks / rows.layout.mesh.size(rows.gradient_axes)
         slices = strategy.batch_slices(plan.num_ranks)
@@ -90,15 +93,14 @@ class ShardedTower(nn.Cell):
         """
         if self.num_numeric == 0:
             return Tensor(0.0, ms.float32)
-        norm = ops.ReduceSum()(ops.square(self.numeric_rows)) * self.copies_of_numeric_gradient
+        norm = self.numeric_fields.squared_norm() * self.copies_of_numeric_gradient
         return norm - ops.stop_gradient(norm) * (1 - 1 / self.copies_of_numeric_gradient)
 
     def numeric_share(self, numeric: Tensor) -> Tensor:
         """What the numeric fields add to the first layer's columns of this rank: x @ (E_f · W_f)."""
         if self.num_numeric == 0:
             return Tensor(0.0, ms.float32)
-        folded = self.product_each(self.numeric_rows.expand_dims(1), self.numeric_matrix).squeeze(1)
-        return self.product(numeric, folded)
+        return self.product(numeric, self.numeric_fields.folded())
 
 
 def gradient_groups(plan: TowerPlan, names: Sequence[str], world: Communicator) -> dict[str, Communicator]:

@@ -47,10 +47,8 @@ class FirstStage(Stage):
         tower = whole.tower
         super().__init__(tower, 0, stop)
         self.wide = whole.wide
-        self.num_numeric, self.matmul_each = tower.num_numeric, ops.BatchMatMul()
+        self.numeric_fields = tower.numeric_fields
         self.matrices = ParameterTuple([tower.matrices[i] for i in range(stop)])
-        if self.num_numeric:
-            self.numeric_rows, self.numeric_matrix = tower.numeric_rows, tower.numeric_matrix
 
     def construct(
         self,
@@ -62,11 +60,8 @@ class FirstStage(Stage):
         noise: Tensor | None,
     ) -> Tensor:
         """The message [n, H + 3]."""
-        inputs = ops.ones((deep_rows.shape[0], 1), ms.float32)
-        rows = self.biases[0].expand_dims(0)
-        if self.num_numeric:
-            folded = self.matmul_each(self.numeric_rows.expand_dims(1), self.numeric_matrix).squeeze(1)
-            inputs, rows = ops.concat((numeric, inputs), 1), ops.concat((folded, rows), 0)
+        ones = ops.ones((deep_rows.shape[0], 1), ms.float32)
+        inputs, rows = self.numeric_fields(numeric, ones, self.biases[0].expand_dims(0))
         mask = None
         if noise is not None:
             mask = noise[0]
@@ -75,12 +70,6 @@ class FirstStage(Stage):
             hidden = self.hidden(i, self.matrices[i], hidden, noise)
         columns = (self.wide(wide_rows, numeric), labels, example_weights)
         return ops.concat((hidden, ops.stack(columns, 1)), 1)
-
-    def numeric_rows_squared_norm(self) -> Tensor:
-        """See `Tower.numeric_rows_squared_norm`."""
-        if self.num_numeric:
-            return ops.ReduceSum()(ops.square(self.numeric_rows))
-        return Tensor(0.0, ms.float32)
 
 
 class LastStage(Stage):
@@ -124,7 +113,7 @@ class FirstLoss(nn.Cell):
         if self.drops:
             masks = noise
         message = self.stage(deep_rows, wide_rows, numeric, labels, example_weights, masks)
-        l2 = l2_loss(self.stage.numeric_rows_squared_norm(), self.l2_coef)
+        l2 = l2_loss(self.stage.numeric_fields.squared_norm(), self.l2_coef)
         product = self.total(message[:, : gradient.shape[1]] * gradient)
         return product + l2 * self.loss_scale, l2, Tensor(0.0, ms.float32)
 

@@ -10,18 +10,18 @@ BATCH, FIELDS, NUMERIC, DIM, HIDDEN = 16, 4, 3, 8, (16, 8)
 def whole_tower(cpu, tmp_path_factory):
     """A folder with a tower's parameters, 20 batches, and what one rank makes of them."""
     from app.wide_deep import Tower
-    from tests.mpi.tower_ranks import NUM_STEPS, Step, train
+    from tests.mpi.tower_ranks import NUM_STEPS, Step, named_parameters, train
 
     rng = np.random.default_rng(3)
     tower = Tower(FIELDS, NUMERIC, DIM, HIDDEN, seed=5, initial_scale=0.3)
-    whole = {p.name.split(".")[-1]: p.asnumpy().copy() for p in tower.trainable_params()}
+    whole = {name: parameter.asnumpy().copy() for name, parameter in named_parameters(tower).items()}
     batches = {
         "rows": rng.standard_normal((NUM_STEPS, BATCH, FIELDS * DIM)).astype(np.float32),
         "numeric": rng.standard_normal((NUM_STEPS, BATCH, NUMERIC)).astype(np.float32),
         "labels": (rng.random((NUM_STEPS, BATCH)) < 0.4).astype(np.float32),
     }
     losses, row_gradient = train(Step(tower, None), batches, slice(None))
-    final = {f"final_{p.name.split('.')[-1]}": p.asnumpy().copy() for p in tower.trainable_params()}
+    final = {f"final_{name}": parameter.asnumpy().copy() for name, parameter in named_parameters(tower).items()}
     folder = tmp_path_factory.mktemp("whole_tower")
     named = {f"whole_{name}": array for name, array in whole.items()}
     np.savez(folder / "whole.npz", losses=losses, row_gradient=row_gradient, **batches, **named, **final)
