@@ -167,7 +167,7 @@ def _run_in_folder(
         log.info("the tower runs on %s, the tables are %s, %d host threads", target, backend, config.device.num_threads)
         if group.size > 1:
             log.info("rank %d of %d: a batch of %d rows is dealt out", group.rank, group.size, config.train.batch_size)
-        if config.parallel.is_sharded:
+        if config.parallel.is_spread:
             write_strategy(run.path / STRATEGY_FILE, strategy_record(config, schema, group.size))
         try:
             with group:

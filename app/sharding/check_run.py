@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from app.config import Config
 from app.process_group import largest_share
-from app.sharding.options import check_ranks
-from app.sharding.pipeline_plan import PipelinePlan, plan_pipeline
+from app.sharding.options import ParallelOptions, check_ranks
+from app.sharding.pipeline_plan import PipelinePlan, plan_pipeline, record_of
 from app.sharding.recomputed_layers import recomputed_runs
 from app.sharding.strategy_file import StrategyRecord, check_same_model, read_strategy
 from app.sharding.tower_plan import Shapes, TowerPlan, plan_run, tower_shapes
@@ -27,12 +28,13 @@ def read_strategies(config: Config, schema: Schema) -> Config:
     path = Path(config.parallel.strategy_file)
     record = read_strategy(path)
     check_same_model(record, run_shapes(config, schema), path)
-    parallel = dataclasses.replace(
-        config.parallel,
-        strategy_file="",
-        tensor_parallel=record.tensor_parallel,
-        strategies=dict(record.strategies),
-    )
+    brought: dict[str, Any] = {"tensor_parallel": record.tensor_parallel, "strategies": dict(record.strategies)}
+    if record.pipeline:
+        given, saved = config.parallel.micro_batches, record.pipeline.micro_batches
+        if given not in (saved, ParallelOptions.micro_batches):
+            raise ValueError(f"parallel.micro_batches={given}: {path} brings its own {saved}; leave one out")
+        brought |= {"pipeline_stages": 2, "second_stage": record.pipeline.second_stage, "micro_batches": saved}
+    parallel = dataclasses.replace(config.parallel, strategy_file="", **brought)
     return dataclasses.replace(config, parallel=parallel)
 
 
@@ -40,7 +42,7 @@ def check_run(config: Config, schema: Schema, num_ranks: int) -> TowerPlan | Non
     """Who holds what, where the tower is split. Raises ValueError where settings, ranks and shapes do not fit."""
     check_ranks(config.parallel, num_ranks)
     check_recompute(config)
-    if config.checkpoint.sliced and config.parallel.pipeline_stages == 1 and not config.parallel.is_sharded:
+    if config.checkpoint.sliced and not config.parallel.is_spread:
         raise ValueError("checkpoint.sliced=true is for a tower that is spread over ranks (section parallel)")
     check_pipeline(config, schema, num_ranks)
     if not config.parallel.is_sharded:
@@ -83,9 +85,15 @@ def check_pipeline(config: Config, schema: Schema, num_ranks: int) -> PipelinePl
 
 def strategy_record(config: Config, schema: Schema, num_ranks: int) -> StrategyRecord:
     """What strategy.json says of a run."""
-    options = config.parallel
+    options, shapes = config.parallel, run_shapes(config, schema)
+    stages = check_pipeline(config, schema, num_ranks)
     return StrategyRecord(
-        num_ranks, options.tensor_parallel, options.strategies, options.optimizer_shards, run_shapes(config, schema)
+        num_ranks,
+        options.tensor_parallel,
+        options.strategies,
+        options.optimizer_shards,
+        shapes,
+        record_of(stages, shapes) if stages else None,
     )
 
 

@@ -14,9 +14,9 @@ class ParallelOptions:
 
     `tensor_parallel` ranks form a group that computes its share of the batch together; the ranks divided by it are the
     groups, among which the batch is split. `strategies` gives a layer's product a split over the ranks of a group,
-    in MindSpore's notation: `{matrix_0: "((2, 4), (4, 1))"}`; `strategy_file` takes both from another run's
-    strategy.json. With `optimizer_shards` what the optimizer remembers of the tower is split over the ranks that hold
-    the same weights.
+    in MindSpore's notation: `{matrix_0: "((2, 4), (4, 1))"}`; `strategy_file` takes both, or the stages of a pipeline,
+    from another run's strategy.json. With `optimizer_shards` what the optimizer remembers of the tower is split over
+    the ranks that hold the same weights.
 
     The values of the hidden layers in `recompute` are made again in the backward pass instead of being kept: `[all]`,
     or runs of layers such as `["matrix_0:matrix_2", matrix_4]`; a run's inputs are kept.
@@ -68,6 +68,11 @@ class ParallelOptions:
     def is_sharded(self) -> bool:
         """Whether ranks hold parts of the tower, or of its optimizer."""
         return self.tensor_parallel > 1 or self.optimizer_shards or bool(self.strategy_file)
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether a rank has less than the whole tower with its optimizer."""
+        return self.is_sharded or self.pipeline_stages > 1
 
     def unused_on_cpu(self) -> list[str]:
         """What is set and is for Ascend and GPU alone, as `parallel.key=value`."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from app.process_group import largest_share, share
 from app.sharding.options import ParallelOptions
+from app.sharding.strategy_file import PipelineRecord
 from app.sharding.tower_plan import TOWER, Shapes, layer_names
 
 FIRST, LAST = 0, 1  # the stages
@@ -37,6 +38,10 @@ class PipelinePlan:
         """The other rank of its pair."""
         return (rank + self.num_pairs) % self.num_ranks
 
+    def layer_stage(self, number: int) -> int:
+        """The stage of a layer."""
+        return FIRST if number < self.second_stage else LAST
+
     def rows_of(self, num_rows: int, rank: int, num_ranks: int) -> slice:
         """The rows of a batch that a rank looks up: none on the last stage, at the place of its pair's."""
         rows = share(num_rows, rank % self.num_pairs, self.num_pairs)
@@ -54,7 +59,7 @@ class PipelinePlan:
         kind, _, number = key.rpartition("_")
         if kind not in ("matrix", "bias"):
             return stage == FIRST  # the numeric fields' rows and matrix
-        return stage == (FIRST if int(number) < self.second_stage else LAST)
+        return stage == self.layer_stage(int(number))
 
 
 def plan_pipeline(options: ParallelOptions, whole: Shapes, num_ranks: int) -> PipelinePlan:
@@ -76,6 +81,14 @@ def balanced(whole: Mapping[str, tuple[int, ...]], num_layers: int) -> int:
     """The layer at which the last stage begins so that the larger of both has the fewest weights to multiply with."""
     sizes = [whole[f"matrix_{i}"][0] * whole[f"matrix_{i}"][1] for i in range(num_layers)]
     return min(range(1, num_layers), key=lambda i: max(sum(sizes[:i]), sum(sizes[i:])))
+
+
+def record_of(plan: PipelinePlan, whole: Shapes) -> PipelineRecord:
+    """What strategy.json says of the plan."""
+    layers = [name for name in whole if name.startswith("matrix_")]
+    stages = {name: plan.layer_stage(i) for i, name in enumerate(layers)}
+    pairs = tuple((rank, plan.partner(rank)) for rank in range(plan.num_pairs))
+    return PipelineRecord(plan.micro_batches, stages, pairs)
 
 
 def describe_pipeline(plan: PipelinePlan, whole: Shapes) -> list[str]:

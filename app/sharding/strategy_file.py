@@ -14,7 +14,21 @@ from typing import Any
 from data_prep.whole_file import write_whole
 
 STRATEGY_FILE = "strategy.json"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 1 knew no pipeline
+
+
+@dataclass(frozen=True)
+class PipelineRecord:
+    """The two stages of a tower: each layer's, and the pairs (rank of stage 0, rank of stage 1) that held them."""
+
+    micro_batches: int
+    stages: Mapping[str, int]
+    pairs: tuple[tuple[int, int], ...]
+
+    @property
+    def second_stage(self) -> str:
+        """The last stage's first layer."""
+        return next(layer for layer, stage in self.stages.items() if stage == 1)
 
 
 @dataclass(frozen=True)
@@ -26,6 +40,7 @@ class StrategyRecord:
     strategies: Mapping[str, str]
     optimizer_shards: bool
     shapes: Mapping[str, tuple[int, ...]]
+    pipeline: PipelineRecord | None = None
 
 
 def write_strategy(path: Path, record: StrategyRecord) -> None:
@@ -37,15 +52,16 @@ def read_strategy(path: Path) -> StrategyRecord:
     """Raises FileNotFoundError, or ValueError where it is of another version or damaged."""
     if not path.is_file():
         raise FileNotFoundError(
-            f"no strategy file {path}; a run whose tower is split has one, device_0/{STRATEGY_FILE}"
+            f"no strategy file {path}; a run whose tower is spread over ranks has one, device_0/{STRATEGY_FILE}"
         )
     try:
         content: dict[str, Any] = json.loads(path.read_text())
         version = content.pop("format_version")
-        if version != FORMAT_VERSION:
-            raise ValueError(f"{path} has format version {version}, this program reads {FORMAT_VERSION}")
+        if version not in range(1, FORMAT_VERSION + 1):
+            raise ValueError(f"{path} has format version {version}, this program reads up to {FORMAT_VERSION}")
         shapes = {name: tuple(shape) for name, shape in content.pop("shapes").items()}
-        return StrategyRecord(**content, shapes=shapes)
+        pipeline = _pipeline(content.pop("pipeline", None), shapes)
+        return StrategyRecord(**content, shapes=shapes, pipeline=pipeline)
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} is damaged ({error}); it was written as JSON with a strategy a layer") from error
 
@@ -58,6 +74,18 @@ def check_same_model(record: StrategyRecord, shapes: Mapping[str, tuple[int, ...
             raise ValueError(
                 f"{where} is of another model: {name} is {_shape(found)} there and {_shape(expected)} here"
             )
+
+
+def _pipeline(content: dict[str, Any] | None, shapes: Mapping[str, tuple[int, ...]]) -> PipelineRecord | None:
+    """Raises KeyError or TypeError where the stages are not those of the layers, first 0 and then 1."""
+    if content is None:
+        return None
+    stages = {layer: content["stages"][layer] for layer in shapes if layer.startswith("matrix_")}
+    found = list(stages.values())
+    if found != sorted(found) or set(found) != {0, 1} or len(found) != len(content["stages"]):
+        raise KeyError(f"stages {content['stages']}")
+    pairs = tuple((first, last) for first, last in content["pairs"])
+    return PipelineRecord(content["micro_batches"], stages, pairs)
 
 
 def _shape(shape: tuple[int, ...] | None) -> str:

@@ -4,19 +4,46 @@ import pytest
 
 from app.sharding.strategy_file import (
     STRATEGY_FILE,
+    PipelineRecord,
     StrategyRecord,
     check_same_model,
     read_strategy,
     write_strategy,
 )
 
+LAYERS = {"matrix_0": (32, 16), "matrix_1": (16, 8), "matrix_2": (8, 1)}
+STAGES = {"matrix_0": 0, "matrix_1": 1, "matrix_2": 1}
+PIPELINE = StrategyRecord(4, 1, {}, False, LAYERS, PipelineRecord(3, STAGES, ((0, 2), (1, 3))))
 RECORD = StrategyRecord(8, 4, {"matrix_0": "((1, 2), (2, 2))"}, True, {"matrix_0": (32, 16), "bias_0": (16,)})
 
 
-def test_what_is_written_is_read(tmp_path):
-    write_strategy(tmp_path / STRATEGY_FILE, RECORD)
-    assert read_strategy(tmp_path / STRATEGY_FILE) == RECORD
+@pytest.mark.parametrize("record", [RECORD, PIPELINE])
+def test_what_is_written_is_read(tmp_path, record):
+    write_strategy(tmp_path / STRATEGY_FILE, record)
+    assert read_strategy(tmp_path / STRATEGY_FILE) == record
     assert [path.name for path in tmp_path.iterdir()] == [STRATEGY_FILE]
+
+
+def test_a_file_from_before_pipelines_is_read(tmp_path):
+    path = tmp_path / STRATEGY_FILE
+    write_strategy(path, RECORD)
+    content = json.loads(path.read_text()) | {"format_version": 1}
+    del content["pipeline"]
+    path.write_text(json.dumps(content))
+    assert read_strategy(path) == RECORD
+
+
+@pytest.mark.parametrize(
+    "stages", [{**STAGES, "matrix_0": 1}, {**STAGES, "matrix_2": 0}, {"matrix_0": 0}, {**STAGES, "matrix_9": 1}, 3]
+)
+def test_stages_that_are_not_the_layers_are_refused(tmp_path, stages):
+    path = tmp_path / STRATEGY_FILE
+    write_strategy(path, PIPELINE)
+    content = json.loads(path.read_text())
+    content["pipeline"]["stages"] = stages
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="is damaged"):
+        read_strategy(path)
 
 
 def test_a_missing_file_is_said(tmp_path):
@@ -27,9 +54,10 @@ def test_a_missing_file_is_said(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format_version": 9}, "has format version 9, this program reads 1"),
+        ({"format_version": 9}, "has format version 9, this program reads up to 2"),
         ({"unheard_of": 1}, "is damaged"),
         ({"shapes": 3}, "is damaged"),
+        ({"pipeline": {"micro_batches": 4}}, "is damaged"),
     ],
 )
 def test_another_version_and_damage_are_refused(tmp_path, change, message):
