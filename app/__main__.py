@@ -127,8 +127,6 @@ def _train(arguments: argparse.Namespace) -> int:
     target = device.select_device(config.device)
     if target == "CPU" and (unused := config.parallel.unused_on_cpu()):
         log.warning("warning: %s: for Ascend and GPU alone; it does nothing on a CPU", ", ".join(unused))
-    if target != "CPU" and config.parallel.pipeline_stages > 1:
-        raise ValueError("parallel.pipeline_stages=2 is for device.target=CPU, over MPI; leave it out")
     if backend == "stock":
         _check_stock(config)
     if arguments.dry_run:

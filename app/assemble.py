@@ -16,7 +16,7 @@ from app.checkpoint import ModelState
 from app.checkpoint_reading import open_state, read_once
 from app.config import Config
 from app.dense_optimizers import DenseOptimizers
-from app.device import dense_layer, deprecations_silenced
+from app.device import dense_layer, deprecations_silenced, take_device
 from app.dropout import DropoutNoise
 from app.manifest import Manifest, read_manifest
 from app.parallel import AcceleratorRun, recompute_layers
@@ -154,12 +154,14 @@ def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup |
 
 def spread_tower(config: Config, model: WideDeep, group: MpiGroup) -> Spread | None:
     """How the tower is spread over ranks, where each does not have the whole; `model` has it at its initial values."""
-    options = config.parallel
-    if ms.get_current_device().device_target == "CPU":
-        if options.pipeline_stages > 1:
-            from app.sharding.pipeline_run import PipelineRun  # loads MPI, which one process does not need
+    options, on_cpu = config.parallel, ms.get_current_device().device_target == "CPU"
+    if options.pipeline_stages > 1:
+        from app.sharding.pipeline_run import PipelineRun  # loads MPI, which one process does not need
 
-            return PipelineRun(config, model, group)
+        if not on_cpu:
+            take_device()
+        return PipelineRun(config, model, group)
+    if on_cpu:
         return ShardedRun(config, model.tower, group) if options.is_sharded else None
     searched = options.search_mode != "none"
     return AcceleratorRun(options, model) if options.is_sharded or searched else None

@@ -19,6 +19,7 @@ from mindspore import Tensor, nn, ops
 
 from app.config import Config
 from app.dataset import Batch, rows_of_batch
+from app.device import take_device
 from app.device_graph import (
     DEEP_LOSS,
     NUM_BAD,
@@ -195,7 +196,5 @@ def make_graph(parts: StepParts, group: MpiGroup) -> DeviceGraph | SummedGraph |
         return DeviceGraph(parts.forward_backward(), parts.optimizers)
     if ms.get_current_device().device_target == "CPU":
         return SummedGraph(parts, group)
-    from mindspore import communication
-
-    communication.init()
+    take_device()
     return AllReducedGraph(parts, group)

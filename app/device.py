@@ -114,6 +114,13 @@ def select_device(options: DeviceOptions) -> str:
     raise ValueError(f"device.target={options.target} cannot be used here: {reason}. Choose device.target=CPU or auto.")
 
 
+def take_device() -> None:
+    """Give this rank a device of its own, and MindSpore the means to sum over ranks; for Ascend and GPU."""
+    from mindspore import communication
+
+    communication.init()
+
+
 @contextmanager
 def interrupts_held() -> Iterator[None]:
     """Let Ctrl-C wait until the end of the block. On the main thread only."""

@@ -15,6 +15,7 @@ import numpy as np
 from mindspore import Parameter, communication, nn
 from mindspore.parallel.auto_parallel import AutoParallel
 
+from app.device import take_device
 from app.device_graph import DeviceGraph
 from app.sharding.options import ParallelOptions
 from app.sharding.strategy import parse_all
@@ -31,7 +32,7 @@ class AcceleratorRun:
     wrap_tower = None  # MindSpore shares out the optimizer's state itself
 
     def __init__(self, options: ParallelOptions, model: WideDeep) -> None:
-        communication.init()
+        take_device()
         self.model = model
         self._options = options
         self._graph: AutoParallel | None = None

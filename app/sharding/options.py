@@ -50,10 +50,10 @@ class ParallelOptions:
             raise ValueError(f"parallel.micro_batches must be 1 or more, found {self.micro_batches}")
         if self.second_stage and self.pipeline_stages == 1:
             raise ValueError(f"parallel.second_stage={self.second_stage} needs parallel.pipeline_stages=2, which is 1")
-        if self.pipeline_stages > 1 and (self.is_sharded or self.recompute):
+        if self.pipeline_stages > 1 and (self.is_sharded or self.recompute or self.search_mode != "none"):
             raise ValueError(
                 "parallel.pipeline_stages=2 goes with none of parallel.tensor_parallel, strategies, strategy_file, "
-                "optimizer_shards and recompute (its first stage recomputes anyway); leave one out"
+                "optimizer_shards, search_mode and recompute (its first stage recomputes anyway); leave one out"
             )
         if self.shard_threshold_kib < 0:
             raise ValueError(f"parallel.shard_threshold_kib must be 0 or more, found {self.shard_threshold_kib}")

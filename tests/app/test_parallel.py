@@ -6,6 +6,7 @@ from unittest.mock import create_autospec
 import mindspore as ms
 import numpy as np
 import pytest
+from mindspore import ops
 
 from app.process_group import MpiGroup
 
@@ -22,6 +23,7 @@ def accelerator(cpu, monkeypatch):
     communication.get_group_size.return_value, communication.get_rank.return_value = 4, 3
     monkeypatch.setattr(parallel, "AutoParallel", auto_parallel)
     monkeypatch.setattr(parallel, "communication", communication)
+    monkeypatch.setattr(ms, "communication", communication)
     monkeypatch.setattr(ms, "save_checkpoint", create_autospec(ms.save_checkpoint))
     monkeypatch.setattr(ms, "load_checkpoint", create_autospec(ms.load_checkpoint))
     monkeypatch.setattr(ms, "get_current_device", lambda: SimpleNamespace(device_target="Ascend"))
@@ -35,7 +37,7 @@ def spread_run(accelerator, tiny_config, make_schema, make_parts):
 
     def make(*settings):
         parts = make_parts("reference", make_schema(), "train.batch_size=8")
-        group = create_autospec(MpiGroup, instance=True, size=4, rank=3)
+        group = create_autospec(MpiGroup, instance=True, size=4, rank=3, communicator=None)
         config = tiny_config("train.batch_size=8", *settings)
         return spread_tower(config, parts.model, group), parts.step.parts
 
@@ -66,6 +68,18 @@ def test_strategies_and_optimizer_shards_become_calls_of_mindspore(spread_run, a
     accelerator.spread.hsdp.assert_called_once_with(threshold=64, optimizer_level="level2")
     accelerator.spread.save_param_strategy_file.assert_called_once_with("device_3/strategy.ckpt")
     assert run.scorer() is accelerator.spread
+
+
+def test_a_pipeline_takes_a_device_a_rank_and_runs_nothing_that_is_for_a_cpu_alone(spread_run, accelerator):
+    from app.sharding.pipeline_run import PipelineRun
+
+    run, _ = spread_run("parallel.pipeline_stages=2")
+    assert isinstance(run, PipelineRun)
+    accelerator.init.assert_called_once_with()
+    assert not accelerator.auto_parallel.called
+    cells = [cell for _, cell in run.cell.cells_and_names()]
+    operators = [operator for cell in cells for operator in getattr(cell, "_primitives", {}).values()]
+    assert operators and not any(isinstance(operator, ops.Custom) for operator in operators)
 
 
 def test_a_search_leaves_the_other_layers_to_mindspore(spread_run, accelerator):

@@ -72,6 +72,7 @@ def test_ranks_and_layers_that_do_not_fit_are_refused(values, num_ranks, message
         ({"second_stage": "matrix_1"}, "needs parallel.pipeline_stages=2"),
         ({"pipeline_stages": 2, "optimizer_shards": True}, "goes with none of"),
         ({"pipeline_stages": 2, "recompute": ("all",)}, "goes with none of"),
+        ({"pipeline_stages": 2, "search_mode": "sharding_propagation"}, "goes with none of"),
     ],
 )
 def test_modes_that_do_not_go_together_are_refused(values, message):
