@@ -5,10 +5,7 @@ It is text, or text packed by gzip or zstd, or in a `.tar.gz`; it is never unpac
 
 from __future__ import annotations
 
-import gzip
 import io
-import tarfile
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -20,7 +17,7 @@ from data_prep import storage
 from data_prep.log_files import LogFile
 from data_prep.log_format import LogFormat
 from data_prep.rows import MAX_LINE_BYTES, ONLY_FILE, Chunk, FileOfLog
-from data_prep.unpacking import BadZstd, unpacked
+from data_prep.unpacking import DAMAGED, unpacked
 
 Result = TypeVar("Result")
 
@@ -155,7 +152,10 @@ class LogReader:
                     place = StoredChunk(self._plain_location, offset, end, first_line, num_lines, file)
                 # What came over a network is sent on from here; a file of this machine is quicker read again.
                 is_near = place is not None and not storage.is_uri(place.location)
-                yield place if place and is_near else Chunk(first_line, num_lines, bytes(buffer[:end]), file), place
+                if place and is_near:
+                    yield place, place
+                else:
+                    yield Chunk(first_line, num_lines, bytes(memoryview(buffer)[:end]), file), place
                 first_line += num_lines
                 offset += end + num_dropped
                 buffer[: filled - end] = buffer[end:filled]
@@ -188,7 +188,7 @@ def open_log(file: LogFile, log_format: LogFormat) -> Iterator[LogReader]:
                 reader = LogReader(stored, stream, plain_location, _skip_header(file.location, stream, log_format))
                 yield reader
             reader.fingerprint = stored.fingerprint()
-        except (EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError, BadZstd) as error:
+        except DAMAGED as error:
             raise ValueError(
                 f"{file.location} is damaged or was not downloaded to its end ({error}, after {stored.bytes_read:,} "
                 "bytes); fetch it again and compare its size with the server's"

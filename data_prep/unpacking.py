@@ -1,4 +1,7 @@
-"""A stored file's text: unpacked on the way, by gzip, zstd, or as a member of an archive; never to disk."""
+"""A stored file's text: unpacked on the way, by gzip, zstd, or as a member of an archive; never to disk.
+
+gzip's by ISA-L, which takes less than half of zlib's time.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import Any, cast
+
+from isal.igzip import IGzipFile
+from isal.igzip_lib import IsalError
 
 from data_prep import storage
 from data_prep.log_files import PACKED_ENDINGS, TAR_ENDINGS
@@ -31,10 +37,10 @@ def unpacked(location: str, stored: io.BufferedReader[Any], member: str) -> Iter
     if name.endswith((*PACKED_ENDINGS, *TAR_ENDINGS)) and not stored.peek(1):
         raise ValueError(f"{location} has 0 bytes, which is no packed file, not even an empty one; fetch it again")
     if name.endswith(TAR_ENDINGS):
-        with gzip.GzipFile(fileobj=stored) as unzipped, _log_in_tar(location, unzipped, wanted=member) as text:
+        with IGzipFile(fileobj=stored) as unzipped, _log_in_tar(location, unzipped, wanted=member) as text:
             yield text
     elif name.endswith(".gz"):
-        with gzip.GzipFile(fileobj=stored) as unzipped:
+        with IGzipFile(fileobj=stored) as unzipped:
             yield unzipped
     elif name.endswith(".zst"):
         yield io.BufferedReader(_Zstd(stored), _READ_BYTES)
@@ -52,6 +58,16 @@ def _check_not_packed(location: str, start: bytes) -> None:
 
 class BadZstd(Exception):
     """What pyarrow says of a damaged file."""
+
+
+# What tells of a file that is damaged or cut off. (By isal's stub its error is no class.)
+DAMAGED: tuple[type[Exception], ...] = (
+    EOFError,
+    gzip.BadGzipFile,
+    cast("type[Exception]", IsalError),
+    tarfile.TarError,
+    BadZstd,
+)
 
 
 class _Zstd(io.RawIOBase):
