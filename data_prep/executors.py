@@ -8,27 +8,28 @@ from __future__ import annotations
 
 import functools
 import socket
-from collections import deque
+import threading
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from concurrent.futures import Future, wait
+from contextlib import closing
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from data_prep.memory import keep_freed_memory
 from data_prep.pieces import Pieces, numbered
 from data_prep.pools import Pool
-from data_prep.raw_log import StoredChunk
+from data_prep.read_ahead import read_ahead
 from data_prep.stopping import check_stop, children_without_interrupt
 
 Task = TypeVar("Task")
 Parts = Mapping[str, Any]  # of a result, by name; each is a piece of its own
 
-# Chunks under way for each worker: one at work, one waiting, so that memory stays bounded and nobody idles. Chunks that
-# workers read themselves take no memory here: so many bytes of the log are under way that workers have enough to do
-# while a window of rows is shuffled and written.
+# Tasks that are not done, for each worker: one at work, one waiting, so that nobody idles. Those of a packed log hold
+# their lines in memory until they are done. Results take room on the disk alone, so workers go so many bytes of the
+# log ahead of them that they have enough to do while a window of rows is shuffled and written.
 _TASKS_PER_WORKER = 2
-_STORED_BYTES_AHEAD = 256 << 20
-_WAIT_SECONDS = 0.5  # for a result, before a signal to stop is looked for
+_LOG_BYTES_AHEAD = 256 << 20
+_WAIT_SECONDS = 0.5  # for a result or a worker, before it is looked whether anybody still wants it
 
 
 def map_in_order(
@@ -38,62 +39,99 @@ def map_in_order(
     pieces: Pieces,
     title: str,
     needed: Callable[[int], Collection[str]],
+    task_bytes: int,
 ) -> Generator[Parts, None, None]:
     """The parts that are `needed` (of each task, by number) of `function`'s results, in the order of the tasks.
 
-    Without a pool in this process. Few tasks are under way at a time, so an endless stream of tasks will do; those
-    whose parts are there are not run. Parts stay in `pieces` until somebody removes them.
+    Without a pool in this process. Tasks, of about `task_bytes` of the log each, are taken and given to the pool by a
+    thread of their own, few at a time, so an endless stream of them will do; those whose parts are there are not run.
+    Parts stay in `pieces` until somebody removes them.
 
     Raises MemoryError where a worker process was ended from outside.
     """
-    submit = functools.partial(_submit, function, pool, pieces, title)
-    ahead = 1
-    running: deque[_Running] = deque()
-    waiting = enumerate(tasks)
-    try:
-        while True:
-            check_stop()
-            while len(running) < ahead and (next_one := next(waiting, None)) is not None:
-                number, task = next_one
-                parts = needed(number)
-                is_there = all(pieces.has(numbered(title, number, part)) for part in parts)
-                running.append((number, task, parts, None if is_there else submit(number, task)))
-                ahead = _tasks_ahead(task, pool)
-            if not running:
-                return
-            number, task, parts, future = running.popleft()
-            if future is not None:
-                while not wait([future], timeout=_WAIT_SECONDS).done:
-                    check_stop()
-                future.result()
-            yield _read(function, pieces, title, number, task, parts)
-    finally:
-        for *_, future in running:
-            if future is not None:
-                future.cancel()
+    starter = _Starter(function, pool, pieces, title, needed)
+    with closing(read_ahead(starter.start_all(tasks), tasks_ahead(task_bytes, pool))) as started:
+        try:
+            for number, parts, finish in started:
+                finish()
+                yield {part: _read(pieces, numbered(title, number, part)) for part in parts}
+        finally:
+            starter.end()
 
 
-def _tasks_ahead(task: object, pool: Pool | None) -> int:
-    """How many tasks such as this one may be under way."""
-    if pool is None:
-        return 1
-    of_log = _STORED_BYTES_AHEAD // max(task.num_bytes, 1) if isinstance(task, StoredChunk) else 0
-    return max(of_log, pool.num_workers * _TASKS_PER_WORKER)
+def tasks_ahead(task_bytes: int, pool: Pool | None) -> int:
+    """How many tasks may be ahead of the result that is used."""
+    return max(_LOG_BYTES_AHEAD // task_bytes, pool.num_workers * _TASKS_PER_WORKER) if pool else 1
 
 
-_Running = tuple[int, Any, Collection[str], "Future[None] | None"]
+class _Started(NamedTuple):
+    """A task under way."""
+
+    number: int
+    parts: Collection[str]  # that are needed
+    finish: Callable[[], None]  # afterwards they are there
 
 
-def _submit(
-    function: Callable[[Task], Parts], pool: Pool | None, pieces: Pieces, title: str, number: int, task: Task
-) -> Future[None]:
-    if pool is not None:
+class _Starter:
+    """Starts tasks: has them run by the pool; without one, it is to `finish` a task that runs it."""
+
+    def __init__(
+        self,
+        function: Callable[[Any], Parts],
+        pool: Pool | None,
+        pieces: Pieces,
+        title: str,
+        needed: Callable[[int], Collection[str]],
+    ) -> None:
+        self._function = function
+        self._pool = pool
+        self._pieces = pieces
+        self._title = title
+        self._needed = needed
+        self._free = threading.Semaphore(pool.num_workers * _TASKS_PER_WORKER if pool else 1)
+        self._undone: set[Future[None]] = set()
+        self._is_over = False
+
+    def start_all(self, tasks: Iterable[Task]) -> Generator[_Started, None, None]:
+        """Start the tasks in their order, each as soon as there is a worker for it."""
+        for number, task in enumerate(tasks):
+            parts = self._needed(number)
+            yield _Started(number, parts, self._start(number, task, parts))
+
+    def _start(self, number: int, task: Any, parts: Collection[str]) -> Callable[[], None]:
+        if all(self._pieces.is_whole(numbered(self._title, number, part)) for part in parts):
+            return lambda: None
+        if self._pool is None:
+            return lambda: _write(self._pieces, self._title, number, self._function(task))
+        return functools.partial(_wait_for, self._submit(self._pool, number, task))
+
+    def _submit(self, pool: Pool, number: int, task: Any) -> Future[None]:
+        while not self._free.acquire(timeout=_WAIT_SECONDS):
+            if self._is_over:
+                break
         with children_without_interrupt():
-            return pool.submit(_run_job, str(pieces.folder), title, pool.job_id, number, task)
-    done: Future[None] = Future()
-    _write(pieces, title, number, function(task))
-    done.set_result(None)
-    return done
+            future = pool.submit(_run_job, str(self._pieces.folder), self._title, pool.job_id, number, task)
+        self._undone.add(future)
+        future.add_done_callback(self._note_done)
+        if self._is_over:
+            future.cancel()
+        return future
+
+    def _note_done(self, future: Future[None]) -> None:
+        self._undone.discard(future)
+        self._free.release()
+
+    def end(self) -> None:
+        """No result is wanted any more."""
+        self._is_over = True
+        for future in tuple(self._undone):
+            future.cancel()
+
+
+def _wait_for(future: Future[None]) -> None:
+    while not wait([future], timeout=_WAIT_SECONDS).done:
+        check_stop()
+    future.result()
 
 
 def _write(pieces: Pieces, title: str, number: int, parts: Parts) -> None:
@@ -101,16 +139,11 @@ def _write(pieces: Pieces, title: str, number: int, parts: Parts) -> None:
         pieces.write(numbered(title, number, part), value)
 
 
-def _read(
-    function: Callable[[Task], Parts], pieces: Pieces, title: str, number: int, task: Task, parts: Collection[str]
-) -> Parts:
-    for attempt in range(2):
-        found = {part: pieces.read(numbered(title, number, part)) for part in parts}
-        if all(value is not None for value in found.values()):
-            return found
-        if attempt == 0:  # damaged since it was written
-            _write(pieces, title, number, function(task))
-    raise OSError(f"{pieces.folder}: what is written there is not what is read; check the disk")
+def _read(pieces: Pieces, name: str) -> Any:
+    value = pieces.read(name)
+    if value is None:
+        raise OSError(f"{pieces.folder / name}: what was written there is not what is read; check the disk")
+    return value
 
 
 def job_name(title: str) -> str:

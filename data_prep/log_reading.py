@@ -120,6 +120,7 @@ class LogReading:
             for chunk in self._chunks(progress):
                 num_lines += chunk.num_lines
                 progress.chunk_is_done()
+        self._check_all_unchanged()
         return num_lines
 
     def run(self, function: Callable[[Chunk], Result], consume: Callable[[Result], None], title: str) -> None:
@@ -147,10 +148,12 @@ class LogReading:
         ):
             if pool is not None:
                 self._pieces.write(job_name(title), on_stored)
-            with closing(map_in_order(on_stored, chunks, pool, self._pieces, title, needed)) as results:
+            in_order = map_in_order(on_stored, chunks, pool, self._pieces, title, needed, self._chunk_bytes)
+            with closing(in_order) as results:
                 for parts in results:
                     consume(parts)
                     progress.chunk_is_done()
+        self._check_all_unchanged()  # workers have read the log up to now
         self.seconds[title] = self.seconds.get(title, 0.0) + time.monotonic() - started
 
     def _chunks(self, progress: Progress) -> Generator[Task, None, None]:
@@ -163,6 +166,8 @@ class LogReading:
                 progress.chunk_is_given(first_line, size_before + stored_bytes_read)
                 yield task
             size_before += file.state.size
+
+    def _check_all_unchanged(self) -> None:
         for file in self.files:
             _check_unchanged(file)
 

@@ -44,16 +44,20 @@ class Pieces:
 
     def read(self, name: str) -> Any:
         """A piece; None where it is not there, or not as it was written. Its arrays are the reader's own."""
+        content = self._mapped(name)
+        return _unpack(content) if _is_whole(content) else None
+
+    def is_whole(self, name: str) -> bool:
+        """Whether a piece is there as it was written."""
+        return _is_whole(self._mapped(name))
+
+    def _mapped(self, name: str) -> memoryview:
+        """A piece's file in memory; nothing where there is none."""
         try:
             with (self.folder / name).open("rb") as file:
-                content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
         except (FileNotFoundError, ValueError):  # an empty file cannot be mapped
-            return None
-        return _unpack(memoryview(content))
-
-    def has(self, name: str) -> bool:
-        """Whether there is a piece of that name; only `read` knows whether it is whole."""
-        return (self.folder / name).exists()
+            return memoryview(b"")
 
     def remove(self, name: str) -> None:
         """Remove a piece if it is there."""
@@ -87,13 +91,18 @@ def _pack(value: object) -> list[bytes | memoryview]:
     return [_MAGIC, np.array(digest.intdigest(), _NUMBERS).tobytes(), *content]
 
 
-def _unpack(content: memoryview) -> Any:
+def _is_whole(content: memoryview) -> bool:
+    """Whether a piece's file is as it was written."""
     start = len(_MAGIC) + _NUMBERS.itemsize
     if len(content) < start + _NUMBERS.itemsize or content[: len(_MAGIC)] != _MAGIC:
-        return None
-    checksum, num_parts = np.frombuffer(content, _NUMBERS, 2, len(_MAGIC)).tolist()
-    if xxhash.xxh3_64_intdigest(content[start:]) != checksum:
-        return None
+        return False
+    checksum = int(np.frombuffer(content, _NUMBERS, 1, len(_MAGIC))[0])
+    return xxhash.xxh3_64_intdigest(content[start:]) == checksum
+
+
+def _unpack(content: memoryview) -> Any:
+    start = len(_MAGIC) + _NUMBERS.itemsize
+    num_parts = int(np.frombuffer(content, _NUMBERS, 1, start)[0])
     sizes = np.frombuffer(content, _NUMBERS, num_parts, start + _NUMBERS.itemsize).tolist()
     end = start + _NUMBERS.itemsize * (1 + num_parts)
     parts = []
