@@ -57,8 +57,8 @@ def new_folder(
     """A folder beside `output` that takes its name at the end of the block.
 
     It goes on with a folder of the same `identity` that an ended run left, be it `output` itself, finished but for its
-    traces; `restart` begins anew. After ValueError in the block, which is an error in the log, nothing is kept: it
-    would be wrong for any other log.
+    traces; `restart` begins anew. After ValueError in the block before there is a schema.json, which is an error in the
+    log, nothing is kept: it would be wrong for any other log.
 
     Raises FileExistsError (an `output` that may not be replaced), FolderInUse (another run works there), OSError
     (nothing can be written), UnlikeBefore (another identity).
@@ -78,12 +78,25 @@ def new_folder(
         try:
             yield workplace
         except ValueError:
-            _empty(partial)
-            shutil.rmtree(partial)
+            if not (partial / SCHEMA_FILE).is_file():
+                _empty(partial)
+                shutil.rmtree(partial)
             raise
         shutil.rmtree(workplace.work_folder, ignore_errors=True)
         _put_in_place(partial, output)
         _tidy_up(output)
+
+
+def real_output(output: Path) -> Path:
+    """The folder that a link stands for: it is made beside itself and renamed, which a link would not survive.
+
+    Raises FileExistsError for a link that leads nowhere.
+    """
+    if not output.is_symlink():
+        return output
+    if not output.exists():
+        raise FileExistsError(f"{output} is a link that leads nowhere; remove it or give another output")
+    return output.resolve()
 
 
 def partial_folder(output: Path) -> Path:

@@ -33,10 +33,10 @@ from data_prep.log_files import LogFile, absolute, find_log
 from data_prep.log_reading import LogReading
 from data_prep.mindrecord import FILE_ROWS, import_mindspore_early
 from data_prep.options import PrepareOptions
-from data_prep.output_folder import Workplace, new_folder
+from data_prep.output_folder import Workplace, new_folder, real_output
 from data_prep.pieces import Pieces
 from data_prep.pools import ExecutorChoice, Pools
-from data_prep.report import write_report
+from data_prep.report import REPORT_FILE, write_report
 from data_prep.run_identity import run_identity
 from data_prep.second_reading import write_splits
 from data_prep.split import Split, make_split
@@ -75,7 +75,7 @@ def prepare(
     options = options or PrepareOptions()
     clock = RunClock()
     executor = executor or ExecutorChoice()
-    files = find_log(inputs)
+    files, output = find_log(inputs), real_output(output)
     if executor.kind != "processes":  # workers elsewhere stand in other folders
         files, output = tuple(map(absolute, files)), output.absolute()
     if extend and vocabulary_of is None:
@@ -83,21 +83,27 @@ def prepare(
     given = read_given_vocabulary(vocabulary_of, options, extend) if vocabulary_of else None
     identity = run_identity(files, options, given, file_rows)
     chunk_bytes = chunk_bytes or memory.chunk_bytes(options)
-    with new_folder(output, identity, chunk_bytes, overwrite, restart) as workplace:
+    needed = whole_bytes(guess_rows(files), usual_row_bytes(options), zoo_row_bytes(options))
+    with (
+        new_folder(output, identity, chunk_bytes, overwrite, restart) as workplace,
+        explain_full_disk(workplace.folder, needed),
+    ):
         if workplace.is_complete:
             result = schema.read_schema(workplace.folder)
         else:
-            needed = whole_bytes(guess_rows(files), usual_row_bytes(options), zoo_row_bytes(options))
             warn_of_little_room(workplace.folder, needed)
-            with explain_full_disk(workplace.folder, needed), closing(Pools(executor)) as pools:
+            with closing(Pools(executor)) as pools:
                 result = _make(files, options, given, workplace, pools, clock, file_rows)
-                schema.write_schema(result, workplace.folder)
-    num_lines, timing = result.source["lines"], clock.stop()
+            schema.write_schema(result, workplace.folder)
+        timing = clock.stop()
+        if report:  # before the folder has its name: none of that name is without
+            if timing.stages:  # else an ended run had done all but this
+                write_timing(timing, workplace.folder)
+            write_report(workplace.folder)
+    num_lines = result.source["lines"]
     log.info("prepared %s: %s lines, %s rows/s", output, f"{num_lines:,}", f"{num_lines / timing.seconds:,.0f}")
     if report:
-        if timing.stages:  # else an ended run had done all but the name
-            write_timing(timing, output)
-        log.info("look at %s", write_report(output))
+        log.info("look at %s", output / REPORT_FILE)
     return result
 
 

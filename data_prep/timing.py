@@ -64,8 +64,10 @@ def _cpu_seconds() -> float:
 
 
 def write_timing(timing: Timing, folder: Path) -> None:
-    """Write the file."""
-    (folder / TIMING_FILE).write_text(json.dumps(asdict(timing), indent=1) + "\n", encoding="utf-8")
+    """Write the file in one rename, as half of one would be an error for who draws the report."""
+    beside = folder / f"{TIMING_FILE}.tmp"
+    beside.write_text(json.dumps(asdict(timing), indent=1) + "\n", encoding="utf-8")
+    beside.replace(folder / TIMING_FILE)
 
 
 def read_timing(folder: Path) -> Timing | None:

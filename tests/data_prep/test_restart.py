@@ -226,3 +226,42 @@ def test_a_run_that_ended_while_it_replaced_the_old_folder_ends_now(tmp_path, lo
     assert not (tmp_path / "out").exists()
     assert prepare_small(log_path, tmp_path / "out", small_options, overwrite=True).options["seed"] == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
+
+
+@pytest.mark.parametrize("ended_in", ["write_timing", "write_report"])
+def test_a_run_that_ended_before_its_report_draws_it_with_the_next(
+    tmp_path, log_path, small_options, monkeypatch, ended_in
+):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(f"data_prep.prepare.{ended_in}", interrupt)
+        prepare_small(log_path, tmp_path / "out", small_options, report=True)
+    assert not (tmp_path / "out").exists()
+    with monkeypatch.context() as patch:
+        patch.setattr("data_prep.prepare._make", None)
+        prepare_small(log_path, tmp_path / "out", small_options, report=True)
+    assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
+    assert (tmp_path / "out" / "timing.json").exists() == (ended_in == "write_report")
+
+
+@pytest.mark.parametrize("error", [ValueError("a flaw"), OSError("no room")])
+def test_what_is_finished_stays_where_no_report_can_be_drawn(tmp_path, log_path, small_options, monkeypatch, error):
+    def fail(_):
+        raise error
+
+    with monkeypatch.context() as patch, pytest.raises(type(error), match=str(error)):
+        patch.setattr("data_prep.prepare.write_report", fail)
+        prepare_small(log_path, tmp_path / "out", small_options, report=True)
+    monkeypatch.setattr("data_prep.prepare._make", None)
+    prepare_small(log_path, tmp_path / "out", small_options, report=True)
+
+
+def test_an_output_that_is_a_link_stays_one(tmp_path, log_path, small_options):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "disk" / "data")
+    with pytest.raises(FileExistsError, match="out is a link that leads nowhere"):
+        prepare_small(log_path, tmp_path / "out", small_options)
+    (tmp_path / "disk" / "data").mkdir()
+    for overwrite in (False, True):
+        prepare_small(log_path, tmp_path / "out", small_options, overwrite=overwrite)
+        assert (tmp_path / "out").is_symlink() and (tmp_path / "out" / SCHEMA_FILE).is_file()
+    assert [path.name for path in (tmp_path / "disk").iterdir()] == ["data"]
