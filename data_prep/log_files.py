@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import glob
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -44,9 +45,12 @@ def find_log(inputs: str | Path | Sequence[str | Path]) -> tuple[LogFile, ...]:
     """
     listed = [inputs] if isinstance(inputs, str | Path) else inputs
     locations = [location for one in listed for location in _expand(local_path(str(one)))]
-    if len(set(locations)) != len(locations):
-        twice = next(location for location in locations if locations.count(location) > 1)
+    real = [location if is_uri(location) else os.path.realpath(location) for location in locations]
+    if len(set(real)) != len(real):
+        twice = next(location for location, one in zip(locations, real, strict=True) if real.count(one) > 1)
         raise ValueError(f"the input names {twice} twice; its rows would be counted twice")
+    for location in locations:
+        _check_name(location)
     names = [file_name(location) for location in locations]
     if len(set(names)) != len(names):
         names = locations
@@ -76,6 +80,16 @@ def _state(location: str) -> FileState:
     return state
 
 
+def _check_name(location: str) -> None:
+    """Raise ValueError where a file's name cannot stand in rejects.tsv and schema.json."""
+    try:
+        location.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"the name of {os.fsencode(location)!r} is not UTF-8; rename the file") from None
+    if set(location) & set("\t\n\r"):
+        raise ValueError(f"the name of {location!r} has a tab or a line end in it; rename the file")
+
+
 def _expand(location: str) -> list[str]:
     """The files that one input stands for."""
     if is_uri(location) and urlsplit(location).password:
@@ -90,6 +104,13 @@ def _expand(location: str) -> list[str]:
         return _files_of_folder(location, found)
     if glob.has_magic(split_query(location)[0]):
         return _matching(location)
+    if location == "-" or Path(location).exists():
+        raise ValueError(
+            f"{location} is no file but a stream or a device, which can be read only once; a log is read twice, and "
+            "again by a run that goes on: write it to a file first, packed if you like"
+        )
+    if Path(location).is_symlink():
+        raise FileNotFoundError(f"{location} is a link that leads nowhere; mend it, or give the file itself")
     raise FileNotFoundError(f"no log at {location}. {_HOW_TO_GET_IT}")
 
 

@@ -1,3 +1,4 @@
+import os
 import random
 
 import pytest
@@ -62,6 +63,10 @@ def test_what_would_count_rows_twice_is_an_error(tmp_path):
         find_log(tmp_path)
     with pytest.raises(ValueError, match=r"names .*day_1.gz twice"):
         find_log([tmp_path / "day_1.gz", str(tmp_path / "*.gz")])
+    (tmp_path / "link").symlink_to("day_0")
+    for same in (f"{tmp_path}/./day_0", tmp_path / "link"):
+        with pytest.raises(ValueError, match=r"names .*day_0 twice"):
+            find_log([tmp_path / "day_0", same])
 
 
 def test_nothing_found_says_what_was_looked_for(tmp_path):
@@ -70,3 +75,23 @@ def test_nothing_found_says_what_was_looked_for(tmp_path):
         find_log(str(tmp_path / "day_*.gz"))
     with pytest.raises(FileNotFoundError, match=r"holds no log: expected train.txt.*or part files"):
         find_log(tmp_path)
+
+
+def test_what_can_be_read_only_once_is_an_error(tmp_path):
+    os.mkfifo(tmp_path / "stream")
+    for stream in (tmp_path / "stream", "/dev/null", "-"):
+        with pytest.raises(ValueError, match="no file but a stream or a device, which can be read only once"):
+            find_log(stream)
+
+
+def test_a_link_that_leads_nowhere_is_an_error(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(FileNotFoundError, match="loop is a link that leads nowhere"):
+        find_log(tmp_path / "loop")
+
+
+@pytest.mark.parametrize("name", [b"day\xff", b"day\t1", b"day\n1"])
+def test_a_name_that_rejects_tsv_cannot_have_is_an_error(tmp_path, name):
+    (tmp_path / os.fsdecode(name)).touch()
+    with pytest.raises(ValueError, match=r"the name of .*; rename the file"):
+        find_log(tmp_path / os.fsdecode(name))
