@@ -16,6 +16,7 @@ from data_prep.report_numeric import numeric_section
 from data_prep.schema import CategoricalField, Schema, read_schema
 from data_prep.statistics_file import CategoricalProfile, Profile, read_statistics
 from data_prep.timing import Timing, read_timing
+from data_prep.whole_file import write_whole
 
 REPORT_FILE = "report.html"
 _SPLIT_RULES = {
@@ -53,7 +54,7 @@ def write_report(folder: Path) -> Path:
     ]
     if run is not None:
         parts.append(_run(schema, run))
-    path.write_text(page(title, subtitle, parts), encoding="utf-8")
+    write_whole(path, page(title, subtitle, parts))
     return path
 
 

@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from data_prep.whole_file import write_whole
+
 TIMING_FILE = "timing.json"
 _KIB = 1 << 10  # ru_maxrss is in KiB on Linux
 
@@ -64,10 +66,8 @@ def _cpu_seconds() -> float:
 
 
 def write_timing(timing: Timing, folder: Path) -> None:
-    """Write the file in one rename, as half of one would be an error for who draws the report."""
-    beside = folder / f"{TIMING_FILE}.tmp"
-    beside.write_text(json.dumps(asdict(timing), indent=1) + "\n", encoding="utf-8")
-    beside.replace(folder / TIMING_FILE)
+    """Write the file whole: half of one would be an error for who draws the report."""
+    write_whole(folder / TIMING_FILE, json.dumps(asdict(timing), indent=1) + "\n")
 
 
 def read_timing(folder: Path) -> Timing | None:
