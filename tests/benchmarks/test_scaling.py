@@ -14,7 +14,7 @@ COSTS = Costs(
     main_count=1e-6,
     parallel_encode=2e-6,
     main_encode=2e-6,
-    main_unpack=3e-6,
+    unpack=3e-6,
     main_distinct=1e-6,
     log_bytes=240.0,
     counts_bytes=30.0,
@@ -32,9 +32,10 @@ def test_cores_help_until_the_main_process_is_the_slowest(cores, first, second):
     assert found.seconds == pytest.approx(first + second + 1)
 
 
-def test_one_process_unpacks():
-    packed = estimate(COSTS, Size(1_000_000, 0, 0, True), 8)
-    assert (packed.first_reading_seconds, packed.second_reading_seconds) == pytest.approx((4, 5))
+@pytest.mark.parametrize(("cores", "first", "second"), [(1, 7.0, 7.0), (2, 3.5, 3.5), (8, 3.0, 3.0)])
+def test_a_thread_of_the_main_process_unpacks(cores, first, second):
+    packed = estimate(COSTS, Size(1_000_000, 0, 0, True), cores)
+    assert (packed.first_reading_seconds, packed.second_reading_seconds) == pytest.approx((first, second))
 
 
 def test_sizes_follow_rows_and_values():
