@@ -98,11 +98,17 @@ def join(
     """
     world = join_world(num_ranks + num_servers)
     everyone = MpiGroup(world)
-    check_alike(everyone, {"config": settings.as_dict(config), "data": data_identity(schema), **what})
+    check_alike(everyone, {"config": settings.as_dict(config), "data": data_of(schema), **what})
     if folder is not None:
         check_one_place(everyone, folder)
     Watchdog(world, config.cluster.timeout_s, first=num_servers).__enter__()  # ends with the process
     return MpiGroup(world, num_servers)
+
+
+def data_of(schema: Schema) -> dict[str, Any]:
+    """What all ranks must have of the data: also rows that are only judged, as all ranks judge them together."""
+    files = {split: [file.checksum for file in description.files] for split, description in schema.splits.items()}
+    return {**data_identity(schema), "files": files}
 
 
 def check_alike(group: ProcessGroup, what: dict[str, Any]) -> None:

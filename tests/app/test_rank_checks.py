@@ -1,9 +1,11 @@
 """What is compared between ranks before the first step, with the answers of other ranks made up."""
 
+import dataclasses
+
 import pytest
 
 from app.process_group import SingleProcess, is_together
-from app.ranks import check_alike, check_one_place
+from app.ranks import check_alike, check_one_place, data_of
 
 
 class Ranks(SingleProcess):
@@ -34,6 +36,14 @@ def test_a_difference_is_told_on_all_ranks(change, message):
     with pytest.raises(ValueError, match=message) as caught:
         check_alike(Ranks(change), what)
     assert is_together(caught.value)
+
+
+def test_rows_that_are_only_judged_count_as_well(tiny_schema):
+    """Ranks judge them together: with more of them than the others have, one would wait for ever."""
+    valid = dataclasses.replace(tiny_schema.splits["valid"], files=())
+    other = data_of(dataclasses.replace(tiny_schema, splits={**tiny_schema.splits, "valid": valid}))
+    with pytest.raises(ValueError, match=r"rank 1 differs from rank 0: data\.files\.valid was \['xxh3:.*, is \[\];"):
+        check_alike(Ranks(lambda own: {**own, "data": other}), {"data": data_of(tiny_schema)})
 
 
 def test_a_folder_that_another_rank_does_not_see(tmp_path):
