@@ -27,6 +27,7 @@ EXPORTED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "OMP_WAIT_POLICY")  # to ot
 PR_SET_PDEATHSIG = 1
 SHARED_MEMORY = Path("/dev/shm")  # Open MPI has its queues here, 16 MiB a rank, and leaves them where a rank is killed
 RULE = re.compile(rb"-{50,}\n?")
+CHATTER = re.compile(rb"\[[^\]\s]+:\d+\] PMIX ERROR: ")  # outside of frames, while mpirun ends ranks
 SECONDS_TO_END = 5.0
 
 
@@ -180,6 +181,7 @@ class Notices:
         """Read to the end of the stream."""
         rest = b""
         while chunk := os.read(stream.fileno(), 1 << 16):
+            chunk = chunk.replace(b"\0", b"")  # mpirun puts one in now and then where it ends ranks
             *lines, rest = (rest + chunk).splitlines(keepends=True) if (rest + chunk) else [b""]
             if rest.endswith(b"\n") or not (self._block is not None or rest.startswith(b"-")):
                 lines, rest = [*lines, rest], b""
@@ -195,11 +197,13 @@ class Notices:
             else:
                 self.blocks.append(b"".join(self._block).decode(errors="replace"))
                 self._block = None
+        elif CHATTER.match(line):
+            self.blocks.append(line.decode(errors="replace"))
         elif self._block is not None:
             self._block.append(line)
         else:
             self.has_error = self.has_error or b"error: " in line
-            self._output.write(line.replace(b"\0", b""))  # mpirun puts one in now and then where it ends ranks
+            self._output.write(line)
             self._output.flush()
 
 

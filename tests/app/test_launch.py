@@ -8,6 +8,7 @@ import pytest
 from app.launch import Notices, check_hosts, explain, find_mpirun, mpirun_options
 
 RULE = b"-" * 74 + b"\n"
+CHATTER = b"[vm:10549] PMIX ERROR: PMIX_ERR_UNREACH in file ptl_base_connection_hdlr.c at line 103\n"
 KILLED = b"""prterun noticed that process rank 1 with PID 27745 on node vm exited on
 signal 9 (Killed).
 """
@@ -58,10 +59,10 @@ def test_no_host_file(tmp_path):
 
 
 def test_what_ranks_say_is_passed_on_and_notices_are_kept():
-    passed, notices = read(b"step 1\r", b"step 2\r\n\0error: no rows\n", RULE + KILLED, RULE, b"last words")
+    passed, notices = read(b"step 1\r", b"step 2\r\n\0error: no rows\n", RULE + KILLED, RULE, CHATTER, b"last words")
     assert passed == b"step 1\rstep 2\r\nerror: no rows\nlast words"
     assert notices.has_error
-    assert notices.blocks == [KILLED.decode()]
+    assert notices.blocks == [KILLED.decode(), CHATTER.decode()]
 
 
 def test_known_notices_are_a_line_and_others_stay_as_they_are():
