@@ -10,7 +10,13 @@ import pytest
 from app.checkpoint_reading import open_state
 from app.retention import whole_checkpoints
 
-SETTINGS = ("device.threads=1", "train.batch_size=500", "checkpoint.keep_last=0", "eval.every_steps=4")
+SETTINGS = (
+    "device.threads=1",
+    "train.batch_size=500",
+    "checkpoint.keep_last=0",
+    "eval.every_steps=4",
+    "loss.loss_scale=1000",  # no power of two: where it is divided by shows in the bits
+)
 
 
 def losses(folder, rank=0):

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 from app.checkpoint import shard_name
 from app.manifest import read_manifest
 from app.retention import whole_checkpoints
-from tests.ranks.jobs import aucs, losses, same_numbers
+from tests.ranks.jobs import aucs, kept_files, losses, same_numbers
 
 
 def test_two_ranks_train_the_same_model_and_each_keeps_its_log(two_ranks, one_rank):
@@ -22,6 +22,14 @@ def test_two_ranks_train_the_same_model_and_each_keeps_its_log(two_ranks, one_ra
     for rank in range(2):
         log = (two_ranks / f"device_{rank}" / f"test_deep{rank}.log").read_text()
         assert f"rank {rank} of 2" in log
+
+
+def test_one_rank_whose_rows_a_server_owns_has_the_bits_of_one_process(start_servers, one_rank, tmp_path):
+    """Its sums have the same order. Those of several ranks do not."""
+    process = start_servers(tmp_path, 1, 1)
+    _, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    assert kept_files(tmp_path) == kept_files(one_rank)
 
 
 def test_each_owner_writes_its_shard(two_ranks):
