@@ -24,6 +24,8 @@ from data_prep import settings
 
 log = logging.getLogger("app")
 
+WRONG_INPUT = 2  # exit status
+
 
 def add_parser(commands: Any) -> None:
     """Add the command to those of `python -m app`."""
@@ -58,11 +60,11 @@ def run(arguments: argparse.Namespace) -> int:
         except (OSError, ValueError) as raised:
             if path.exists():
                 raise
-            error = str(raised)
-        if status and path.exists():
+            status, error = WRONG_INPUT, f": {raised}"
+        if status and (path.exists() or status != WRONG_INPUT):
             return status
-        if status or error:
-            log.warning("warning: %s was removed before it was judged%s", path, f": {error}" if error else "")
+        if status:
+            log.warning("warning: %s was removed before it was judged%s", path, error)
     return 0
 
 
