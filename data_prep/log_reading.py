@@ -21,6 +21,7 @@ from data_prep.pieces import Pieces
 from data_prep.pools import Pools
 from data_prep.raw_log import Fingerprint, LogReader, OnStored, StoredChunk, Task, changed_while_read, open_log
 from data_prep.rows import Chunk, FileOfLog
+from data_prep.stopping import check_stop
 from data_prep.storage import file_state
 
 if TYPE_CHECKING:  # workers that read no Parquet need no pyarrow
@@ -138,6 +139,7 @@ class LogReading:
         needed: Callable[[int], Collection[str]],
     ) -> None:
         """The same of results in parts that are pieces of their own; `consume` gets those `needed` of each chunk."""
+        check_stop()  # before there is a bar or a worker
         started = time.monotonic()
         on_stored = OnStored(function)
         # Closed at once on an error too: workers and progress bar are gone before anything is said or removed.
