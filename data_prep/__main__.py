@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import logging
 import re
 import sys
 from pathlib import Path
+from typing import TypeAlias
 
-from data_prep.options import read_options
+from data_prep.options import PREPARE_SECTION, PrepareOptions, read_options
 from data_prep.pools import KINDS, ExecutorChoice
 from data_prep.stopping import Stopped, stop_by_signals
 
 CRITEO_DATA = Path(__file__).parents[1] / "configs" / "data" / "criteo.yaml"
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 _SETTING = re.compile(r"\w+(\.\w+)+=")  # section.key=value
+_SETTING_NAMES = [field.name for field in dataclasses.fields(PrepareOptions)]
 _SETTINGS_HELP = (
     "Any number of prepare.key=value changes a setting, such as prepare.min_count=101 prepare.split=chronological; "
     "data_prep/options.py lists them all."
@@ -39,6 +43,9 @@ def main(arguments: list[str] | None = None) -> int:
     command = parser.parse_args([word for word in words if not _SETTING.match(word)])
     if settings and command.run is not _prepare:
         parser.error(f"unexpected arguments: {' '.join(settings)}")
+    for word in words:
+        if word.partition("=")[0] in _SETTING_NAMES and "=" in word:
+            parser.error(f"{word}: a setting needs its section before it: {PREPARE_SECTION}.{word}")
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
         with stop_by_signals():
@@ -56,13 +63,20 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m data_prep", description="Prepare click logs for training.")
     parser.set_defaults(after_stop="")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for add in (_add_pre_check, _add_download, _add_prepare, _add_inspect, _add_report, _add_synthesize):
+        add(commands)
+    return parser
 
+
+def _add_pre_check(commands: Commands) -> None:
     pre_check = commands.add_parser("pre-check", help="judge the first rows of a log, in seconds")
     pre_check.add_argument("input", nargs="+", help="as of prepare; of several files the first rows of each")
     pre_check.add_argument("--rows", type=int, default=100_000, help="lines to look at, in all (%(default)s)")
     pre_check.add_argument("--data", type=Path, metavar="FILE", help="as of prepare")
     pre_check.set_defaults(run=_pre_check)
 
+
+def _add_download(commands: Commands) -> None:
     get = commands.add_parser("download", help="get a data set's log, and go on where a download broke off")
     get.add_argument("output", type=Path, nargs="?", default=Path(), help="a file or a folder; default: this folder")
     get.add_argument(
@@ -71,6 +85,8 @@ def _parser() -> argparse.ArgumentParser:
     get.add_argument("--accept-terms", action="store_true", help="accept the terms that are shown, without a question")
     get.set_defaults(run=_download, after_stop="; the same command goes on")
 
+
+def _add_prepare(commands: Commands) -> None:
     prepare = commands.add_parser("prepare", help="raw log to a prepared folder", epilog=_SETTINGS_HELP)
     prepare.add_argument(
         "input",
@@ -83,9 +99,13 @@ def _parser() -> argparse.ArgumentParser:
     prepare.add_argument(
         "--data", type=Path, metavar="FILE", help="YAML file that says how the log is written; default: as Criteo's"
     )
-    prepare.add_argument("--overwrite", action="store_true", help="replace a prepared folder that is there")
     prepare.add_argument(
         "--vocabulary", type=Path, metavar="DIR", help="a prepared folder: give these rows its ids, fit nothing to them"
+    )
+    prepare.add_argument(
+        "--extend",
+        action="store_true",
+        help="with --vocabulary: values that are new in this log get ids after all others",
     )
     prepare.add_argument(
         "--layout",
@@ -93,12 +113,13 @@ def _parser() -> argparse.ArgumentParser:
         default="blocks",
         help="zoo: MindRecord as the MindSpore model zoo's Wide&Deep reads it; short for: " + " ".join(_LAYOUTS["zoo"]),
     )
-    prepare.add_argument(
-        "--extend",
-        action="store_true",
-        help="with --vocabulary: values that are new in this log get ids after all others",
-    )
+    prepare.add_argument("--overwrite", action="store_true", help="replace a prepared folder that is there")
     prepare.add_argument("--restart", action="store_true", help="begin anew where an ended run could be gone on with")
+    _add_executor(prepare)
+    prepare.set_defaults(run=_prepare, after_stop="; the same command goes on where it was")
+
+
+def _add_executor(prepare: argparse.ArgumentParser) -> None:
     prepare.add_argument(
         "--executor",
         choices=KINDS,
@@ -110,23 +131,27 @@ def _parser() -> argparse.ArgumentParser:
         metavar="ADDRESS",
         help="of a Dask cluster (tcp://...); without it one is started on this machine",
     )
-    prepare.set_defaults(run=_prepare, after_stop="; the same command goes on where it was")
 
+
+def _add_inspect(commands: Commands) -> None:
     inspect = commands.add_parser("inspect", help="check a prepared folder and print what it holds")
     inspect.add_argument("folder", type=Path)
     inspect.set_defaults(run=_inspect)
 
+
+def _add_report(commands: Commands) -> None:
     report = commands.add_parser("report", help="draw the report of a prepared folder again, FOLDER/report.html")
     report.add_argument("folder", type=Path)
     report.set_defaults(run=_report)
 
+
+def _add_synthesize(commands: Commands) -> None:
     synthesize = commands.add_parser("synthesize", help="make a synthetic log of the raw form")
     synthesize.add_argument("output", type=Path, help="the log to write")
     synthesize.add_argument("--rows", type=int, required=True)
     synthesize.add_argument("--seed", type=int, default=1)
     synthesize.add_argument("--workers", type=int, help="processes; default: one a core")
     synthesize.set_defaults(run=_synthesize)
-    return parser
 
 
 def _pre_check(command: argparse.Namespace, _: list[str]) -> None:

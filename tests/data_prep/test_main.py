@@ -51,6 +51,12 @@ def test_user_errors_are_one_line_and_status_2(tmp_path, log_path, capsys, argum
     assert message in printed[0]
 
 
+def test_a_setting_without_its_section_is_an_error(tmp_path, log_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["prepare", str(log_path), str(tmp_path / "out"), "min_count=3"])
+    assert "min_count=3: a setting needs its section before it: prepare.min_count=3" in capsys.readouterr().err
+
+
 def test_a_damaged_file_is_an_error_of_inspect(tmp_path, prepared, capsys):
     folder = shutil.copytree(prepared, tmp_path / "copy")
     (folder / "vocabulary.parquet").write_bytes(b"PAR1")
