@@ -45,6 +45,15 @@ def chunk_bytes(options: PrepareOptions) -> int:
     return _LARGE_CHUNK_BYTES if options.memory_limit_bytes >= _LIMIT_FOR_LARGE_CHUNKS else _SMALL_CHUNK_BYTES
 
 
+def check_limit(options: PrepareOptions) -> None:
+    """Raise MemoryError where no log can be written within `memory_limit`, before time is spent on one."""
+    if options.memory_limit_bytes < _WRITER_BYTES:
+        raise MemoryError(
+            f"prepare.memory_limit={options.memory_limit} is too low: MindSpore and the process itself take "
+            f"{_WRITER_BYTES / _MIB:,.0f} MiB; a usual limit is '1 GiB' or more"
+        )
+
+
 def num_cores() -> int:
     """Cores this process may use."""
     return len(os.sched_getaffinity(0))

@@ -73,6 +73,7 @@ def prepare(
     (bad input, or an ended run of other options or another log).
     """
     options = options or PrepareOptions()
+    memory.check_limit(options)
     clock = RunClock()
     executor = executor or ExecutorChoice()
     files, output = find_log(inputs), real_output(output)
@@ -100,7 +101,9 @@ def prepare(
             if timing.stages:  # else an ended run had done all but this
                 write_timing(timing, workplace.folder)
             write_report(workplace.folder)
-    num_lines = result.source["lines"]
+    train, num_lines = result.splits["train"], result.source["lines"]
+    if train.clicks in (0, train.rows):
+        log.warning("%s of %s training rows are clicks: a model learns nothing from them", train.clicks, train.rows)
     log.info("prepared %s: %s lines, %s rows/s", output, f"{num_lines:,}", f"{num_lines / timing.seconds:,.0f}")
     if report:
         log.info("look at %s", output / REPORT_FILE)

@@ -89,3 +89,14 @@ def test_a_bad_row_of_a_stratified_split_is_rejected_too(tmp_path, lines, small_
     options = dataclasses.replace(small_options, split="stratified")
     schema = prepare(write(tmp_path, with_line(lines, b"bad\n")), tmp_path / "out", options)
     assert (schema.rejected_rows, sum(split.rows for split in schema.splits.values())) == (1, NUM_ROWS)
+
+
+@pytest.mark.parametrize("label", [b"0", b"1"])
+def test_a_log_of_one_class_is_told(tmp_path, lines, small_options, caplog, label):
+    prepare(write(tmp_path, b"".join(label + line[1:] for line in lines)), tmp_path / "out", small_options)
+    assert "training rows are clicks: a model learns nothing from them" in caplog.text
+
+
+def test_a_log_of_one_line_loses_nothing(tmp_path, lines, small_options, caplog):
+    schema = prepare(write(tmp_path, lines[0]), tmp_path / "out", small_options)
+    assert {name: split.rows for name, split in schema.splits.items()} == {"train": 1, "valid": 0, "test": 0}

@@ -2,6 +2,7 @@ import pytest
 
 from data_prep import memory
 from data_prep.options import PrepareOptions
+from data_prep.prepare import prepare
 
 MIB = 1 << 20
 
@@ -41,3 +42,8 @@ def test_workers_leave_room_for_counts_on_any_number_of_cores(limit):
 def test_a_low_limit_makes_chunks_small():
     small, large = PrepareOptions(memory_limit="1 GiB"), PrepareOptions(memory_limit="4 GiB")
     assert memory.chunk_bytes(small) < memory.chunk_bytes(large)
+
+
+def test_a_limit_that_no_log_fits_is_an_error_before_it_is_read():
+    with pytest.raises(MemoryError, match=r"memory_limit=4 is too low: MindSpore and the process itself take 600 MiB"):
+        prepare("none", "out", PrepareOptions(memory_limit="4"))
