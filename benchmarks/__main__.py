@@ -52,6 +52,7 @@ BENCHMARKS = {
     "recompute": Benchmark(
         "Recomputed layers", "benchmarks.recompute", (), ("--batch", "500", "--rounds", "1", "--steps", "1")
     ),
+    "tower_memory": Benchmark("Memory of a tower over ranks", "benchmarks.tower_memory", (), ("--quick",)),
     "prepare": Benchmark("Preparation", "benchmarks.prepare", (), ("--quick",)),
     "scaling": Benchmark("What Criteo's 1 TB log would take to prepare", "benchmarks.scaling", (), ("--quick",)),
     "prepare_large": Benchmark(

@@ -25,6 +25,7 @@ from app.tables.batch_kernels import make_batch_kernels
 from app.tables.interface import RowGradients, TablesSpec
 from app.tables.optimizer_options import FtrlOptions, LazyAdamOptions
 from app.tables.sharded import ShardedTables, make_owned_rows
+from benchmarks.memory import memory_mib
 from benchmarks.timing import machine
 
 EMBEDDING_DIM = 80
@@ -36,7 +37,7 @@ def grown_by(vocabulary_size: int) -> dict[str, float]:
     """MiB that this rank's memory grows by as all ranks touch all rows, and what the rows it owns take at least."""
     group = MpiGroup(load_mpi().COMM_WORLD)
     spec = TablesSpec(vocabulary_size, EMBEDDING_DIM, ("row",), 1, 0.01, 0.0, FtrlOptions(), LazyAdamOptions())
-    before = resident_bytes()
+    before = memory_mib("VmRSS")
     owned = make_owned_rows("native", spec, group.world, group.num_owners, num_threads=1)
     tables = ShardedTables(spec, make_batch_kernels("native", spec, 1), owned)
     ids = np.random.default_rng(0).permutation(vocabulary_size).astype(np.int32)
@@ -47,12 +48,7 @@ def grown_by(vocabulary_size: int) -> dict[str, float]:
         gradients = np.ones((len(mine), EMBEDDING_DIM), np.float32)
         tables.update(unique, RowGradients(gradients, gradients[:, 0].copy(), 1.0))
     own_rows = len(range(group.rank, vocabulary_size, group.size))
-    return {"grown_mib": (resident_bytes() - before) / MIB, "rows_mib": own_rows * spec.row_bytes() / MIB}
-
-
-def resident_bytes() -> int:
-    """Of this process, as /proc has it."""
-    return int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return {"grown_mib": memory_mib("VmRSS") - before, "rows_mib": own_rows * spec.row_bytes() / MIB}
 
 
 def run_ranks(ranks: int, vocabulary_size: int) -> list[dict[str, float]]:

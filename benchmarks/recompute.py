@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.memory import memory_mib
 from benchmarks.timing import machine
 
 EMBEDDING_DIM, FIELDS, NUMERIC = 16, 8, 3
@@ -47,7 +46,7 @@ def main() -> None:
         for kind, results in found.items()
         for key in ("peak_mib", "step_ms")
     }
-    print(json.dumps({"benchmark": "recompute", **sizes, **figures, **machine()}))
+    print(json.dumps({"machine": machine(), "arguments": sizes, "results": figures}))
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -69,14 +68,14 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     prepare_environment(config.device)
     select_device(config.device)
     step = _step(config)
-    before = _memory_mib("VmRSS")
+    before = memory_mib("VmRSS")
     seconds, loss = [], 0.0
     for _ in range(options.steps + 1):
         start = time.perf_counter()
         loss = step()
         seconds.append(time.perf_counter() - start)
     return {
-        "peak_mib": round(_memory_mib("VmHWM") - before),
+        "peak_mib": round(memory_mib("VmHWM") - before),
         "step_ms": round(1e3 * float(np.median(seconds[1:])), 1),  # the first one compiles
         "loss": loss,
     }
@@ -107,13 +106,6 @@ def _step(config: Any) -> Any:
     weights = Tensor(np.full(rows, 1 / rows, np.float32))
     noise = Tensor(DropoutNoise(1, model.dropout, len(model.hidden_widths)).of_step(1))
     return lambda: float(graph(*values, labels, weights, noise)[0].asnumpy())
-
-
-def _memory_mib(what: str) -> float:
-    text = Path("/proc/self/status").read_text()
-    found = re.search(rf"{what}:\s+(\d+) kB", text)
-    assert found, text
-    return int(found[1]) / 1024
 
 
 def _options() -> argparse.Namespace:
