@@ -86,6 +86,11 @@ def code(content: str) -> Html:
     return Html(f"<code>{text(content)}</code>")
 
 
+def unbroken(content: str) -> Html:
+    """Text that stays in one line, as in a narrow table."""
+    return Html(f'<span class="unbroken">{text(content)}</span>')
+
+
 def definitions(entries: Mapping[str, object]) -> Html:
     """Names and what they stand for."""
     return Html(
@@ -153,6 +158,10 @@ figure.wide{width:100%}
 figure.half{flex:1 1 440px;max-width:calc(50% - 9px);min-width:min(100%,340px)}
 figure.small{flex:1 1 250px;max-width:calc(25% - 14px);min-width:min(100%,240px)}
 @media(max-width:900px){figure.half,figure.small{max-width:100%}}
+@media(max-width:600px){header,main{padding:0 14px}.tiles{grid-template-columns:repeat(2,1fr);gap:10px}
+figure.wide,figure.half{overflow-x:auto}
+figure.wide svg:not(.key){min-width:640px}figure.half svg:not(.key){min-width:440px}
+figcaption{position:sticky;left:0}}
 figcaption{display:flex;flex-wrap:wrap;justify-content:space-between;gap:2px 16px;font-size:14px;margin-bottom:4px}
 .legend{display:flex;flex-wrap:wrap;gap:2px 14px;color:var(--soft);font-size:13px}
 .legend span{display:inline-flex;align-items:center;gap:6px}
@@ -177,6 +186,7 @@ td.right{white-space:nowrap;text-align:right}th.right{text-align:right}
 i{font-style:normal}td.right>i.number{display:inline-block;min-width:5.5em;text-align:right}
 i.share{display:inline-block;width:90px;height:8px;background:var(--line);border-radius:4px;margin-left:10px;overflow:hidden}
 i.share i{display:block;height:100%;background:var(--s0)}
+.unbroken{white-space:nowrap}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:3px 20px;font-size:14px;margin:0 0 18px}
 dt{color:var(--soft)}dd{margin:0;overflow-wrap:anywhere}
 code{font:12.5px ui-monospace,"DejaVu Sans Mono",monospace;overflow-wrap:anywhere;white-space:pre-wrap}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from data_prep.axes import Axis, number_text
 from data_prep.charts import Bars, Html, Series, bar_chart, line_chart
-from data_prep.html_page import amount, code, definitions, grid, page, section, share, table, tiles, warning
+from data_prep.html_page import amount, code, definitions, grid, page, section, share, table, tiles, unbroken, warning
 from data_prep.report_numeric import numeric_section
 from data_prep.schema import CategoricalField, Schema, read_schema
 from data_prep.statistics_file import CategoricalProfile, Profile, read_statistics
@@ -156,8 +156,8 @@ def _categorical(schema: Schema, profile: Profile) -> list[Html]:
     return [*sections, _coverage(schema, profile)] if counted else sections
 
 
-def _id_text(field: CategoricalField) -> str:
-    return ", ".join(f"{first:,} … {end - 1:,}" for first, end in field.id_ranges)
+def _id_text(field: CategoricalField) -> Html:
+    return Html(", ".join(unbroken(f"{first:,} … {end - 1:,}") for first, end in field.id_ranges))
 
 
 def _coverage(schema: Schema, profile: Profile) -> Html:
