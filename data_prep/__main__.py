@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import logging
+import os
 import re
+import signal
 import sys
 from pathlib import Path
 from typing import TypeAlias
@@ -50,7 +52,11 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         with stop_by_signals():
             command.run(command, settings)
+            sys.stdout.flush()
         return 0
+    except BrokenPipeError:  # who read the output, such as `head`, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to say at the end either
+        return 128 + signal.SIGPIPE
     except (ValueError, OSError, MemoryError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -89,3 +89,13 @@ def test_an_early_error_waits_for_the_import_of_mindspore(tmp_path, command_envi
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith("error: empty.txt is empty")
     assert [path.name for path in tmp_path.iterdir()] == ["empty.txt"]
+
+
+def test_a_reader_that_has_had_enough_is_no_error(prepared, command_environment):
+    command = [sys.executable, "-P", "-m", "data_prep", "inspect", str(prepared)]
+    with subprocess.Popen(
+        command, env=command_environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 128 + signal.SIGPIPE
