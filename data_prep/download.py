@@ -98,7 +98,7 @@ def download(options: DownloadOptions, output: Path) -> Path:
     for address in _in_turn(options, partial):
         try:
             _get(address, options.sources[address], partial)
-            _check_content(partial.path, path.name, options.sha256)
+            _check_content(partial, path.name, options.sha256)
         except Refused as refusal:
             refusals.append(f"{address}: {refusal}")
             log.warning("%s", refusals[-1])
@@ -139,6 +139,12 @@ class _Partial:
         self.path.write_bytes(b"")
         self.state = state
         self._state_path.write_text(json.dumps(state), encoding="utf-8")
+
+    def discard(self) -> None:
+        """Remove what has come."""
+        self.path.unlink()
+        self._state_path.unlink()
+        self.state = {}
 
     def finish(self) -> None:
         """Give it its name."""
@@ -248,9 +254,9 @@ def _append(answer: Any, total: int | None, path: Path) -> None:
             bar.update(len(block))
 
 
-def _check_content(partial: Path, name: str, sha256: str) -> None:
+def _check_content(partial: _Partial, name: str, sha256: str) -> None:
     """Whether it is the file. What is not is removed."""
-    with partial.open("rb") as file:
+    with partial.path.open("rb") as file:
         start = file.read(len(_GZIP_MAGIC))
         file.seek(0)
         found = hashlib.file_digest(file, "sha256").hexdigest() if sha256 else ""
@@ -260,5 +266,5 @@ def _check_content(partial: Path, name: str, sha256: str) -> None:
     elif found != sha256.lower():
         wrong = f"served a file with SHA-256 {found}, where {sha256} is expected"
     if wrong:
-        partial.unlink()
+        partial.discard()
         raise Refused(wrong)
