@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from data_prep.log_profile import Coverage
 
 # A value and its count in one 64-bit word: what is sorted by value stays with its count, and sorting plain
-# numbers is several times faster than sorting by an index. A count is one of at most 2**32 - 1 training rows.
-_COUNT_BITS = np.uint64(32)
-_COUNT_MASK = np.uint64(2**32 - 1)
+# numbers is several times faster than sorting by an index.
+COUNT_BITS = np.uint64(32)
+COUNT_MASK = np.uint64(2**32 - 1)
 _WORD_BYTES = 8
 _WAITING_WORDS = 1 << 22  # at least so many wait for a merge
 _BLOCK_WORDS = 1 << 20  # worked on at a time, so that only the words themselves need much memory
@@ -28,7 +28,7 @@ def count_values(
 ) -> tuple[NDArray[np.uint64], int]:
     """Words of (value, count), ascending, of the `chosen` [n] ones among values [n]; and how many are missing."""
     unique, counts = np.unique(values[chosen & present], return_counts=True)
-    return unique.astype(np.uint64) << _COUNT_BITS | counts.astype(np.uint64), int(np.sum(chosen & ~present))
+    return unique.astype(np.uint64) << COUNT_BITS | counts.astype(np.uint64), int(np.sum(chosen & ~present))
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class ValueCounts:
 
     def _cover(self, field: int, words: NDArray[np.uint64]) -> None:
         for first in range(0, len(words), _BLOCK_WORDS):
-            self.coverage[field] += Coverage.of(words[first : first + _BLOCK_WORDS] & _COUNT_MASK)
+            self.coverage[field] += Coverage.of(words[first : first + _BLOCK_WORDS] & COUNT_MASK)
 
     def _merge(self) -> None:
         for field, waiting in enumerate(self._waiting):
@@ -136,7 +136,7 @@ class ValueCounts:
 
 
 def _at_least(words: NDArray[np.uint64], min_count: int) -> NDArray[np.uint64]:
-    return words[words & _COUNT_MASK >= np.uint64(min_count)]
+    return words[words & COUNT_MASK >= np.uint64(min_count)]
 
 
 def _add_up(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -144,15 +144,25 @@ def _add_up(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     first = num_distinct = 0
     while first < len(words):
         end = min(first + _BLOCK_WORDS, len(words))
-        end = int(np.searchsorted(words, words[end - 1] | _COUNT_MASK, side="right"))  # all of the last value
+        end = int(np.searchsorted(words, words[end - 1] | COUNT_MASK, side="right"))  # all of the last value
         block = words[first:end]
-        values = block >> _COUNT_BITS
+        values = block >> COUNT_BITS
         firsts = np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]]))
-        counts = np.add.reduceat(block & _COUNT_MASK, firsts)
-        words[num_distinct : num_distinct + len(firsts)] = values[firsts] << _COUNT_BITS | counts
+        counts = np.add.reduceat(block & COUNT_MASK, firsts)
+        check_count(int(counts.max()))
+        words[num_distinct : num_distinct + len(firsts)] = values[firsts] << COUNT_BITS | counts
         num_distinct += len(firsts)
         first = end
     return words[:num_distinct]
+
+
+def check_count(count: int) -> None:
+    """Raise ValueError where a count does not fit its bits, as it would change the value beside it."""
+    if count > COUNT_MASK:
+        raise ValueError(
+            f"a value is in {count:,} training rows, and at most {COUNT_MASK:,} can be counted; prepare some of the "
+            "files first, then the others with the ids of those (--vocabulary DIR), or lower prepare.train_fraction"
+        )
 
 
 def _even_ranges(runs: Sequence[NDArray[np.uint64]]) -> Iterator[list[tuple[int, int]]]:
@@ -173,5 +183,5 @@ def _even_ranges(runs: Sequence[NDArray[np.uint64]]) -> Iterator[list[tuple[int,
 def _places(run: NDArray[np.uint64], low: int, high: int) -> tuple[int, int]:
     """Where the words of the values low … high - 1 are."""
     # The largest word of a value, as 2**32 << 32 would leave 64 bits; a count is never 0, so `low << 32` is no word.
-    last = np.uint64((high - 1) << 32) | _COUNT_MASK
+    last = np.uint64((high - 1) << 32) | COUNT_MASK
     return int(np.searchsorted(run, np.uint64(low << 32))), int(np.searchsorted(run, last, side="right"))

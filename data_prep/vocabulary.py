@@ -15,13 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from data_prep.counts import COUNT_BITS, COUNT_MASK, check_count
 from data_prep.schema import CategoricalField
 from data_prep.texts import Texts
 
 MISSING = -1  # among values as numbers; sorts before all of them, as "" does before all text
-
-_COUNT_BITS = np.uint64(32)
-_COUNT_MASK = np.uint64(2**32 - 1)
 
 
 @dataclass(frozen=True)
@@ -55,13 +53,14 @@ def order_values(words: NDArray[np.uint64], num_missing: int, max_size: int | No
 
     The first `max_size` of them, and MISSING among them.
     """
+    check_count(num_missing)
     # Sorted as one number: the count's complement above, the value below.
-    order = (_COUNT_MASK - (words & _COUNT_MASK)) << _COUNT_BITS | words >> _COUNT_BITS
+    order = (COUNT_MASK - (words & COUNT_MASK)) << COUNT_BITS | words >> COUNT_BITS
     order.sort()
     order = order[:max_size]
-    missing_place = np.searchsorted(order, (_COUNT_MASK - np.uint64(num_missing)) << _COUNT_BITS)
-    values = (order & _COUNT_MASK).astype(np.int64)
-    counts = (_COUNT_MASK - (order >> _COUNT_BITS)).astype(np.int64)
+    missing_place = np.searchsorted(order, (COUNT_MASK - np.uint64(num_missing)) << COUNT_BITS)
+    values = (order & COUNT_MASK).astype(np.int64)
+    counts = (COUNT_MASK - (order >> COUNT_BITS)).astype(np.int64)
     return np.insert(values, missing_place, MISSING), np.insert(counts, missing_place, num_missing), None
 
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from data_prep import counts
 from data_prep.counts import ValueCounts, count_values
+from data_prep.vocabulary import order_values
 
 values = st.integers(0, 5) | st.integers(0, 2**32 - 1) | st.just(2**32 - 1)
 
@@ -62,3 +63,15 @@ def test_only_chosen_rows_are_counted():
     )
     assert as_counter(words) == {7: 2, 8: 1}
     assert num_missing == 1
+
+
+def test_a_count_that_would_change_its_value_is_an_error(tmp_path):
+    log = ValueCounts(1, tmp_path, 1 << 20)
+    most = np.array([7 << 32 | 2**32 - 1], np.uint64)
+    log.add([most])
+    assert as_counter(log.frequent(0, 1)) == {7: 2**32 - 1}
+    log.add([np.array([7 << 32 | 1], np.uint64)])
+    with pytest.raises(ValueError, match=r"4,294,967,296 training rows, and at most 4,294,967,295 can be counted"):
+        log.frequent(0, 1)
+    with pytest.raises(ValueError, match="can be counted"):
+        order_values(most, num_missing=2**32)
