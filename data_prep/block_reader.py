@@ -34,16 +34,9 @@ def read_blocks(folder: Path, schema: Schema, split: str, numbers: Sequence[int]
     numbers = range(len(schema.block_sizes(split))) if numbers is None else numbers
     if not len(numbers):
         return
-    import mindspore.dataset as ds
-
+    paths = [folder / file.name for file in schema.splits[split].files]
     try:
-        reader = ds.MindDataset(
-            [str(folder / file.name) for file in schema.splits[split].files],
-            columns_list=_COLUMNS[schema.layout],
-            num_parallel_workers=1,  # more workers do not read faster here, and they would take the tower's cores
-            sampler=ds.SubsetSampler([int(number) for number in numbers]),  # keeps the order of its list
-        )
-        for ids, values, labels in reader.create_tuple_iterator(num_epochs=1, output_numpy=True):
+        for ids, values, labels in read_samples(paths, schema.layout, numbers):
             yield _block(schema, ids, values, labels)
     except RuntimeError as error:
         lines = str(error).splitlines()  # pages for developers, of which one line is for users
@@ -52,6 +45,26 @@ def read_blocks(folder: Path, schema: Schema, split: str, numbers: Sequence[int]
             f"MindSpore cannot read the rows of split {split!r} in {folder}: {reason} Find the damaged file with: "
             f"python -m data_prep inspect {folder}"
         ) from error
+
+
+def read_samples(
+    paths: Sequence[Path], layout: str, numbers: Sequence[int] | None = None
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """The samples of .mindrecord files as they are stored: those with these numbers, by default all, in that order.
+
+    Raises RuntimeError where MindSpore cannot read them.
+    """
+    import mindspore.dataset as ds
+
+    # SubsetSampler keeps the order of its list.
+    order = {"shuffle": False} if numbers is None else {"sampler": ds.SubsetSampler([int(n) for n in numbers])}
+    reader = ds.MindDataset(
+        list(map(str, paths)),
+        columns_list=_COLUMNS[layout],
+        num_parallel_workers=1,  # more workers do not read faster here, and they would take the tower's cores
+        **order,
+    )
+    yield from reader.create_tuple_iterator(num_epochs=1, output_numpy=True)
 
 
 def ids_of(stored: np.ndarray, n: int, dtype: DTypeLike) -> NDArray[np.signedinteger]:

@@ -1,7 +1,7 @@
 """MindRecord files of a split: twin writer and reader.
 
-A sample is a block of up to `block_rows` rows (see schema.py). Only this file's writer and reader import
-MindSpore, when they start: it costs 414 MB and seconds, and workers must go without it.
+A sample is a block of up to `block_rows` rows (see schema.py). MindSpore is imported when a file is written or read, not
+before: it costs 414 MB and seconds, and workers must go without it.
 
 Ids are a column of bytes, as MindRecord stores whole numbers one by one, each in as few bytes as it needs: of ids that
 saves no room, and took three quarters of the writing and half of the reading.
@@ -23,7 +23,7 @@ from typing import Any
 
 from numpy.typing import DTypeLike
 
-from data_prep.block_reader import Block, ids_of, rows_of
+from data_prep.block_reader import Block, ids_of, read_samples, rows_of
 from data_prep.encode import EncodedRows, concatenate
 
 FILE_ROWS = 2_000_000  # about 430 MB; until a file is finished, its rows are kept in pieces as well
@@ -172,16 +172,12 @@ def as_os_error(folder: Path) -> Iterator[None]:
         raise OSError(f"cannot write to {folder}: {reason[1] if reason else error}") from error
 
 
-def read_blocks(
+def read_files(
     folder: Path, files: Sequence[str], numbers: Sequence[int] | None = None, ids_dtype: DTypeLike = "int32"
 ) -> Iterator[Block]:
     """The blocks with these numbers of some .mindrecord files of this form; by default all, as they were written."""
-    from mindspore.dataset import MindDataset, SubsetSampler
-
     if not files:
         return
-    order = {"shuffle": False} if numbers is None else {"sampler": SubsetSampler(list(numbers))}
-    data = MindDataset([str(folder / name) for name in files], num_parallel_workers=1, **order)
-    for sample in data.create_dict_iterator(num_epochs=1, output_numpy=True):
-        n = len(sample["label"])
-        yield Block(ids_of(sample["ids"], n, ids_dtype), rows_of(sample["numeric"], n), sample["label"])
+    for ids, numeric, labels in read_samples([folder / name for name in files], "blocks", numbers):
+        n = len(labels)
+        yield Block(ids_of(ids, n, ids_dtype), rows_of(numeric, n), labels)

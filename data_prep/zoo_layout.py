@@ -26,7 +26,7 @@ import numpy as np
 
 from data_prep.block_reader import Block
 from data_prep.description import data_file
-from data_prep.mindrecord import as_os_error, read_blocks
+from data_prep.mindrecord import as_os_error, read_files
 from data_prep.options import PrepareOptions
 from data_prep.schema import ZOO_BLOCK_ROWS, Split
 
@@ -95,7 +95,7 @@ def _write_split(name: str, split: Split, blocks_folder: Path, folder: Path) -> 
     if each:
         # A write gives each shard one sample; so that a shard has blocks that follow one another, they are read so.
         numbers = [shard * each + place for place in range(each) for shard in range(shards)]
-        blocks = read_blocks(blocks_folder, sources, numbers)
+        blocks = read_files(blocks_folder, sources, numbers)
         _write_samples(folder / f"{name}_input_part.mindrecord", shards, blocks)
         rows |= dict.fromkeys(part_files(name, shards), each * ZOO_BLOCK_ROWS)
     elif name == "train":
@@ -108,7 +108,7 @@ def _write_split(name: str, split: Split, blocks_folder: Path, folder: Path) -> 
         )
     rest = split.rows - shards * each * ZOO_BLOCK_ROWS
     if rest:
-        blocks = read_blocks(blocks_folder, sources, range(shards * each, -(-split.rows // ZOO_BLOCK_ROWS)))
+        blocks = read_files(blocks_folder, sources, range(shards * each, -(-split.rows // ZOO_BLOCK_ROWS)))
         _write_samples(folder / rest_file(name), 1, blocks)
         rows[rest_file(name)] = rest
         log.info("%s: the last %s of %s rows are in %s", name, f"{rest:,}", f"{split.rows:,}", rest_file(name))

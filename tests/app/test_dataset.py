@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.dataset import check_files, num_batches, read_batches, training_order, written_order
-from data_prep.mindrecord import read_blocks
+from data_prep.mindrecord import read_files
 
 POOL_BLOCKS = 4
 
@@ -16,7 +16,7 @@ POOL_BLOCKS = 4
 def written_rows(folder, schema, split):
     """All rows of a split as the files hold them, read without `app`: [rows, N + C + 1]."""
     files = [file.name for file in schema.splits[split].files]
-    return np.concatenate([joined(block) for block in read_blocks(folder, files)])
+    return np.concatenate([joined(block) for block in read_files(folder, files)])
 
 
 def joined(rows):

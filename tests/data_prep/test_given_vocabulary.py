@@ -7,7 +7,7 @@ import pytest
 
 from data_prep.__main__ import main
 from data_prep.log_format import LogFormat
-from data_prep.mindrecord import read_blocks
+from data_prep.mindrecord import read_files
 from data_prep.options import PrepareOptions
 from data_prep.prepare import prepare
 from data_prep.schema import read_schema
@@ -15,7 +15,7 @@ from data_prep.schema import read_schema
 
 def read_split(folder, split):
     schema = read_schema(folder)
-    blocks = list(read_blocks(folder, [file.name for file in schema.splits[split].files]))
+    blocks = list(read_files(folder, [file.name for file in schema.splits[split].files]))
     return [np.concatenate([getattr(block, name) for block in blocks]) for name in ("ids", "numeric")]
 
 

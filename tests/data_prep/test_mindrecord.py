@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from data_prep.encode import EncodedRows
-from data_prep.mindrecord import MindRecordWriter, WrittenFile, read_blocks
+from data_prep.mindrecord import MindRecordWriter, WrittenFile, read_files
 
 
 def random_rows(num_rows, dtype=np.int32, seed=1):
@@ -29,7 +29,7 @@ def write(folder, rows, chunk_rows, block_rows=10, file_rows=1000):
 def test_what_is_written_is_read_in_order(tmp_path, dtype, num_rows, chunk_rows):
     rows = random_rows(num_rows, dtype)
     files = write(tmp_path, rows, chunk_rows)
-    blocks = list(read_blocks(tmp_path, [file.name for file in files], ids_dtype=dtype))
+    blocks = list(read_files(tmp_path, [file.name for file in files], ids_dtype=dtype))
     assert [len(block.labels) for block in blocks] == [10] * (num_rows // 10) + [num_rows % 10] * (num_rows % 10 > 0)
     for name in ("ids", "numeric", "labels"):
         read = np.concatenate([getattr(block, name) for block in blocks])
@@ -45,7 +45,7 @@ def test_files_hold_whole_blocks_but_the_last(tmp_path):
         WrittenFile("train-00001.mindrecord", 50),
         WrittenFile("train-00002.mindrecord", 25),
     ]
-    read = np.concatenate([block.ids for block in read_blocks(tmp_path, [file.name for file in files])])
+    read = np.concatenate([block.ids for block in read_files(tmp_path, [file.name for file in files])])
     assert np.array_equal(read, rows.ids)
 
 
@@ -63,7 +63,7 @@ def test_files_can_be_moved(tmp_path):
     (tmp_path / "before").mkdir()
     files = write(tmp_path / "before", rows, 25)
     shutil.move(tmp_path / "before", tmp_path / "after")
-    read = np.concatenate([block.ids for block in read_blocks(tmp_path / "after", [file.name for file in files])])
+    read = np.concatenate([block.ids for block in read_files(tmp_path / "after", [file.name for file in files])])
     assert np.array_equal(read, rows.ids)
 
 
@@ -80,14 +80,14 @@ def test_rows_of_any_width_fit_a_page(tmp_path):
         np.arange(30),
     )
     files = write(tmp_path, wide, 30, block_rows=20)
-    blocks = list(read_blocks(tmp_path, [file.name for file in files]))
+    blocks = list(read_files(tmp_path, [file.name for file in files]))
     assert [block.ids.shape for block in blocks] == [(20, 1000), (10, 1000)]
 
 
 def test_a_split_without_rows_has_no_files(tmp_path):
     assert write(tmp_path, random_rows(0), 1) == []
     assert list(tmp_path.iterdir()) == []
-    assert list(read_blocks(tmp_path, [])) == []
+    assert list(read_files(tmp_path, [])) == []
 
 
 def test_a_full_disk_is_an_os_error_in_one_line(tmp_path, monkeypatch):

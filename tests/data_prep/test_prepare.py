@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data_prep.lookup import bucket
-from data_prep.mindrecord import read_blocks
+from data_prep.mindrecord import read_files
 from data_prep.options import PrepareOptions
 from data_prep.prepare import prepare
 from data_prep.schema import SPLITS, read_schema, row_numbers_file
@@ -28,7 +28,7 @@ def contents(folder):
 def read_split(folder, split):
     """ids [n, C], numeric [n, N], labels [n] of a whole split."""
     schema = read_schema(folder)
-    blocks = list(read_blocks(folder, [file.name for file in schema.splits[split].files]))
+    blocks = list(read_files(folder, [file.name for file in schema.splits[split].files]))
     assert [len(block.labels) for block in blocks] == schema.block_sizes(split)
     return [np.concatenate([getattr(block, name) for block in blocks]) for name in ("ids", "numeric", "labels")]
 
