@@ -1,7 +1,7 @@
 """MindRecord files of a split: twin writer and reader.
 
-A sample is a block of up to `block_rows` rows (see schema.py). MindSpore is imported when a file is written or read, not
-before: it costs 414 MB and seconds, and workers must go without it.
+A sample is a block of up to `block_rows` rows (see schema.py). MindSpore is imported when a file is written or read,
+not before: it costs 414 MB and seconds, and workers must go without it.
 
 Ids are a column of bytes, as MindRecord stores whole numbers one by one, each in as few bytes as it needs: of ids that
 saves no room, and took three quarters of the writing and half of the reading.

@@ -42,7 +42,7 @@ from data_prep.second_reading import write_splits
 from data_prep.split import Split, make_split
 from data_prep.statistics import LogStatistics
 from data_prep.statistics_file import write_statistics
-from data_prep.timing import RunClock, write_timing
+from data_prep.timing import RunClock, Timing, write_timing
 from data_prep.used_vocabulary import UsedVocabulary, fit_vocabulary
 from data_prep.zoo_layout import check_ids, lay_out_for_zoo, zoo_row_bytes
 
@@ -101,13 +101,17 @@ def prepare(
             if timing.stages:  # else an ended run had done all but this
                 write_timing(timing, workplace.folder)
             write_report(workplace.folder)
-    train, num_lines = result.splits["train"], result.source["lines"]
-    if train.clicks in (0, train.rows):
-        log.warning("%s of %s training rows are clicks: a model learns nothing from them", train.clicks, train.rows)
-    log.info("prepared %s: %s lines, %s rows/s", output, f"{num_lines:,}", f"{num_lines / timing.seconds:,.0f}")
+    _tell(result, timing, output)
     if report:
         log.info("look at %s", output / REPORT_FILE)
     return result
+
+
+def _tell(result: schema.Schema, timing: Timing, output: Path) -> None:
+    train, num_lines = result.splits["train"], result.source["lines"]
+    if train.rows and train.clicks in (0, train.rows):
+        log.warning("%s of %s training rows are clicks: a model learns nothing from them", train.clicks, train.rows)
+    log.info("prepared %s: %s lines, %s rows/s", output, f"{num_lines:,}", f"{num_lines / timing.seconds:,.0f}")
 
 
 def _make(
