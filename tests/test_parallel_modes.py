@@ -34,10 +34,12 @@ MODES = {
 def train(project, tiny_dataset, command_environment, mpirun):
     """Runs the launcher in a folder to its end; gives its status and what it said."""
 
-    def run(folder, ranks, *settings, epochs=2):
+    def run(folder, ranks, *settings, servers=0, epochs=2):
         folder.mkdir(exist_ok=True)
-        script = project / "scripts" / "run_auto_parallel_train.sh"
-        words = ["bash", str(script), str(ranks), str(epochs), str(tiny_dataset), "-", *SETTINGS, *settings]
+        script, words = "run_auto_parallel_train.sh", [ranks, epochs, tiny_dataset, "-"]
+        if servers:
+            script, words = "run_parameter_server_train.sh", [servers, ranks, epochs, tiny_dataset]
+        words = ["bash", project / "scripts" / script, *map(str, words), *SETTINGS, *settings]
         environment = {**command_environment, "MPIRUN": mpirun}
         done = subprocess.run(
             words, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True, timeout=600, check=False
@@ -108,6 +110,20 @@ def test_a_pipeline_goes_on_in_one_process_and_back(train, one_rank, tmp_path):
     status, errors = train(tmp_path, 1, epochs=3)
     assert status == 0, errors
     assert "continue run in" in errors
+
+
+def test_servers_own_the_rows_of_a_pipeline_and_of_the_split_that_goes_on_with_it(train, one_rank, tmp_path):
+    """The pipeline saves slices, of two stages; its strategy file has them."""
+    ranks, *settings = MODES["pipeline"]
+    status, errors = train(tmp_path, ranks, *settings, "checkpoint.sliced=true", servers=1, epochs=1)
+    assert status == 0, errors
+    check_slices(tmp_path, ranks)
+    pipeline = read_strategy(tmp_path / "device_0" / "strategy.json").pipeline
+    assert (pipeline.stages, pipeline.pairs) == ({"matrix_0": 0, "matrix_1": 1, "matrix_2": 1}, ((0, 1),))
+    status, errors = train(tmp_path, *MODES["columns_and_rows"], servers=1)
+    assert status == 0, errors
+    assert "continue run in" in errors
+    same_numbers(tmp_path, one_rank)
 
 
 def test_a_strategy_file_of_another_model_is_refused(train, tmp_path):

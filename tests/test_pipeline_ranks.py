@@ -5,7 +5,17 @@ import pytest
 
 @pytest.mark.parametrize(
     ("num_ranks", "cases"),
-    [(2, ("parallel.second_stage=matrix_1", "parallel.second_stage=matrix_2;model.activation=gelu")), (4, ("",))],
+    [
+        (
+            2,
+            (
+                "parallel.second_stage=matrix_1",
+                "parallel.second_stage=matrix_2;model.activation=gelu",
+                "model.hidden_widths=[16];device.precision=bfloat16",
+            ),
+        ),
+        (4, ("",)),
+    ],
 )
 def test_two_stages_train_as_one_process_does(run_ranks, project, num_ranks, cases):
     """With dropout, short batches, and one with fewer rows than there are pairs."""

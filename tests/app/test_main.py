@@ -48,6 +48,22 @@ def test_dry_run_of_host_tables(command, capsys):
     assert capsys.readouterr().out.splitlines()[1] == "tables: reference, on the host, outside the graph"
 
 
+def test_dry_run_of_a_pipeline_says_who_holds_what(command, capsys, tmp_path):
+    assert command("train", "--ranks", "4", "--dry-run", "parallel.pipeline_stages=2")[0] == 0
+    held = capsys.readouterr().out.splitlines()[2:]
+    first = (
+        "4 micro-batches: wide head, matrix_0 [208, 32], bias_0 [32], numeric_rows [26, 8], numeric_matrix [26, 8, 32]"
+    )
+    last = "4 micro-batches: matrix_1 [32, 16], matrix_2 [16, 1], bias_1 [16]"
+    assert held == [
+        f"rank 0: stage 0, with rank 2, {first}",
+        f"rank 1: stage 0, with rank 3, {first}",
+        f"rank 2: stage 1, with rank 0, {last}",
+        f"rank 3: stage 1, with rank 1, {last}",
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_step_that_is_not_finite_stops_the_run_with_its_place(command, tmp_path):
     """Rows so large that their squares overflow: epoch, step and reason are told, and nothing is saved."""
     status, log = command("train", "model.initial_scale=1e30", "tables.backend=reference")

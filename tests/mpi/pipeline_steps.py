@@ -2,7 +2,8 @@
 
     mpirun -n 2 python pipeline_steps.py CONFIG CASE …
 
-CASE is `key=value;…` of settings. One step from equal state to 1e-6, 20 steps to 1e-5.
+CASE is `key=value;…` of settings. One step from equal state to 1e-6, 20 steps to 1e-5. A row that is not finite is told
+by every rank as the first stage's rank that has it found it, and changes nothing.
 """
 
 import sys
@@ -14,9 +15,29 @@ from mpi4py import MPI
 from app import device
 from app.config import Config
 from data_prep import settings
-from tests.mpi.train_steps import CLOSE_STEPS, SETTINGS, check_one_step, make_schema, take_steps
+from tests.mpi.train_steps import BATCH, CLOSE_STEPS, SETTINGS, batches, check_one_step, make_schema, take_steps
 
 STAGES = ["parallel.pipeline_stages=2", "parallel.micro_batches=3"]
+
+
+def check_bad_row(parts, world):
+    """The batch's last row, which the last of the first stage's ranks looks up."""
+    before, pairs = parts.state(), world.size // 2
+    (batch,) = batches(1)
+    batch.numeric[-1, 1] = np.nan
+    first_row, row = BATCH * (pairs - 1) // pairs, BATCH // pairs - 1
+    expected = (
+        f"rank {pairs - 1}, whose rows begin at the batch's row {first_row}: the numeric input of batch row {row}"
+    )
+    try:
+        parts.step(batch, parts.step.prepare(batch))
+    except FloatingPointError as error:
+        assert str(error).startswith(expected), error
+    else:
+        raise AssertionError("the step was taken")
+    after = parts.state()
+    for name, array in before.dense.items():
+        np.testing.assert_array_equal(after.dense[name], array, name)
 
 
 def main(config_path, cases):
@@ -31,7 +52,9 @@ def main(config_path, cases):
         alone = take_steps(assemble(config, schema, "reference"), CLOSE_STEPS)
         staged = settings.resolve(Config, config_path, [*SETTINGS, *STAGES, *words])
         with MpiGroup(world) as group:
-            run = take_steps(assemble(staged, schema, "reference", group), CLOSE_STEPS)
+            parts = assemble(staged, schema, "reference", group)
+            run = take_steps(parts, CLOSE_STEPS)
+            check_bad_row(parts, world)
         assert run.first.dense.keys() == alone.first.dense.keys()
         check_one_step(run.first, alone.first, world.rank, world.size)
         np.testing.assert_allclose(run.losses[0], alone.losses[0], rtol=0, atol=1e-6)
