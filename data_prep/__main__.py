@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import io
 import logging
 import os
 import re
@@ -48,6 +49,8 @@ def main(arguments: list[str] | None = None) -> int:
     for word in words:
         if word.partition("=")[0] in _SETTING_NAMES and "=" in word:
             parser.error(f"{word}: a setting needs its section before it: {PREPARE_SECTION}.{word}")
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that is not UTF-8 gets ? for …
+        sys.stdout.reconfigure(errors="replace")
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
         with stop_by_signals():

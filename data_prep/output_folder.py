@@ -90,8 +90,10 @@ def new_folder(
 def real_output(output: Path) -> Path:
     """The folder that a link stands for: it is made beside itself and renamed, which a link would not survive.
 
-    Raises FileExistsError for a link that leads nowhere.
+    Raises FileExistsError for a link that leads nowhere, ValueError for a folder named by its place alone, such as ".".
     """
+    if output.name in ("", ".."):
+        raise ValueError(f"the output {output} has no name of its own; name the folder to make, such as prepared")
     if not output.is_symlink():
         return output
     if not output.exists():

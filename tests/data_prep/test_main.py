@@ -38,6 +38,7 @@ def test_synthesize_then_prepare(tmp_path, capsys):
         (["prepare", "{log}", "{tmp}/out", "prepare.min_cout=3"], "did you mean 'prepare.min_count'"),
         (["prepare", "{log}", "{tmp}/out", "--config", "{tmp}/none.yaml"], "error: no config file"),
         (["prepare", "{log}", "{log}"], "is not a prepared folder"),
+        (["prepare", "{log}", "."], "error: the output . has no name of its own"),
         (["inspect", "{tmp}"], "error: no prepared data in"),
         (["synthesize", "{tmp}/a.txt", "--rows", "0"], "error: a log needs at least 1 row"),
     ],
@@ -99,3 +100,11 @@ def test_a_reader_that_has_had_enough_is_no_error(prepared, command_environment)
         process.stdout.close()
         assert process.stderr.read() == ""
     assert process.returncode == 128 + signal.SIGPIPE
+
+
+def test_a_terminal_of_ascii_is_no_error(log_path, command_environment):
+    command = [sys.executable, "-P", "-m", "data_prep", "pre-check", str(log_path)]
+    done = subprocess.run(
+        command, env={**command_environment, "PYTHONIOENCODING": "ascii"}, capture_output=True, text=True, check=False
+    )
+    assert "error" not in done.stderr and "range" in done.stdout
