@@ -2,6 +2,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import Future
 from contextlib import closing
 
 import numpy as np
@@ -142,6 +143,33 @@ def test_a_reading_ends_while_its_tasks_are_under_way(tmp_path):
     started = time.monotonic()
     results.close()
     assert time.monotonic() - started < 20  # not the 25 seconds of all of them
+
+
+class OneResult:
+    """An executor that runs the first task, and never another."""
+
+    def __init__(self):
+        self.futures = []
+
+    def submit(self, function, *words):
+        self.futures.append(Future())
+        if len(self.futures) == 1:
+            function(*words)
+            self.futures[0].set_result(None)
+        return self.futures[-1]
+
+
+def test_tasks_that_wait_for_a_worker_are_taken_back_where_a_reading_ends(tmp_path):
+    executor, pieces = OneResult(), Pieces(tmp_path)
+    pieces.write(job_name(TITLE), make_arrays)
+    results = map_in_order(
+        make_arrays, range(9), Pool(executor, 1, tmp_path.name), pieces, TITLE, lambda _: ("one",), LARGE
+    )
+    next(results)
+    while len(executor.futures) < 3:
+        time.sleep(0.01)
+    results.close()
+    assert all(future.cancelled() for future in executor.futures[1:])
 
 
 def test_workers_go_as_far_ahead_as_a_window_of_rows_takes():

@@ -87,6 +87,22 @@ def test_a_part_that_vanishes_or_grows_half_way_is_an_error(tmp_path, parts, pla
         reading.run(lambda chunk: chunk, consume, "once more")
 
 
+@pytest.mark.parametrize("change", ["vanish", "grow"])
+def test_a_part_that_changes_after_it_was_read_is_an_error(tmp_path, parts, change):
+    """Workers may have read it later."""
+    paths, _ = parts
+
+    def consume(chunk):
+        if chunk.file.place == 3:
+            if change == "grow":
+                paths[2].write_bytes(paths[2].read_bytes() + b"more\n")
+            else:
+                paths[2].unlink(missing_ok=True)
+
+    with pytest.raises(ValueError, match=rf"{paths[2].name} changed or vanished while it was read"):
+        reading_of(paths, tmp_path).run(lambda chunk: chunk, consume, "read")
+
+
 def test_bar_moves_as_chunks_are_done(capsys):
     with Progress("rows", 400) as progress:
         progress.chunk_is_given(10, 100)

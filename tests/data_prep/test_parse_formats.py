@@ -134,6 +134,8 @@ def test_every_line_is_a_row_or_a_reject(lines, log_format):
         (b'1,2,"a,b",1,0123abcd', "columns"),
         (b'"1","2","x","1","0123abcd","y"\r', ""),
         (b'1,2,"' + b"x" * MAX_LINE_BYTES + b'",1,0123abcd,c', "too long"),
+        (b'1,2,"' + b"x" * 2 * MAX_LINE_BYTES + b'",1,0123abcd,c', "too long"),  # more than the csv module takes
+        (b'1,2,"' + b'""' * (MAX_LINE_BYTES // 2) + b'",1,0123abcd,c', "too long"),  # not without its quotes
         (b'1,2,"a\xff",1,0123abcd,c', "categorical"),
     ],
 )  # fmt: skip

@@ -124,6 +124,18 @@ def test_damaged_archives_are_errors(tmp_path, name, damage):
         read_all(path)
 
 
+def test_a_wrong_check_sum_far_behind_the_log_is_an_error(tmp_path):
+    """Archives may end in zeros, which tarfile does not read."""
+    write_tar(tmp_path / "whole.tar.gz", {"train.txt": TEXT})
+    content = bytearray(gzip.compress(gzip.decompress((tmp_path / "whole.tar.gz").read_bytes()) + bytes(5 << 20)))
+    (tmp_path / "padded.tar.gz").write_bytes(content)
+    assert read_all(tmp_path / "padded.tar.gz") == TEXT
+    content[-6] ^= 1
+    (tmp_path / "padded.tar.gz").write_bytes(content)
+    with pytest.raises(ValueError, match="damaged"):
+        read_all(tmp_path / "padded.tar.gz")
+
+
 @pytest.mark.parametrize(("name", "packed"), [("train.txt.gz", gzip.compress(TEXT)), ("train.txt.zst", zstd(TEXT))])
 def test_trailing_garbage_is_an_error(tmp_path, name, packed):
     path = tmp_path / name

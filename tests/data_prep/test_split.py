@@ -48,6 +48,22 @@ def test_chronological_split_cuts_the_log_in_order():
     ]
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(("num_clicks", "num_others"), [(7, 13), (1, 4), (0, 27), (1000, 3003)])
+def test_stratified_split_rounds_each_label_s_shares_to_a_row(seed, num_clicks, num_others):
+    labels = np.random.default_rng(seed).permutation(np.arange(num_clicks + num_others) < num_clicks)
+    numbers = np.arange(len(labels))
+
+    def read_labels(hasher):
+        return [[part] for part in hasher.look(numbers, labels)]
+
+    assigned = make_split(PrepareOptions(split="stratified", seed=seed), unused, read_labels).assign(numbers, labels)
+    for label, num_rows in ((True, num_clicks), (False, num_others)):
+        train, valid = round(0.8 * num_rows), round(0.9 * num_rows)
+        found = [int(np.sum(assigned[labels == label] == place)) for place in (TRAIN, VALID, TEST)]
+        assert found == [train, valid - train, num_rows - valid]
+
+
 def test_files_are_split_by_name():
     options = PrepareOptions(split="files", valid_files=("day_1.gz",), test_files=("day_[23].gz",))
     names = ["a/day_0.gz", "a/day_1.gz", "a/day_2.gz", "day_3.gz", "day_10.gz"]
