@@ -135,6 +135,7 @@ def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup |
             config.loss.loss_scale,
             config.loss.tower_clip_norm,
             spread.wrap_tower if spread else None,
+            spread.squared_norm if spread else None,
         )
     rates = learning_rates(config)
     noise = DropoutNoise(config.train.seed, config.model.dropout, len(config.model.hidden_widths))

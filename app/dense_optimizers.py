@@ -165,6 +165,21 @@ class NothingToOptimize(nn.Cell):
         return {}
 
 
+class SquaredNorm(nn.Cell):
+    """Σ gradient² over several gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = Total()
+
+    def construct(self, gradients: tuple[Tensor, ...]) -> Tensor:
+        """Any shapes -> []."""
+        squares = 0.0
+        for gradient in gradients:
+            squares = squares + self.total(ops.square(gradient))
+        return squares
+
+
 class DenseOptimizers(nn.Cell):
     """One optimizer for the wide head, one for the tower; changes the model's parameters.
 
@@ -180,8 +195,10 @@ class DenseOptimizers(nn.Cell):
         loss_scale: float,
         tower_clip_norm: float = 0.0,
         wrap_tower: WrapOptimizer | None = None,
+        squared_norm: nn.Cell | None = None,
     ) -> None:
-        """`wrap_tower` makes of the tower's weights, and of what makes an optimizer of weights, the tower's one."""
+        """Where a rank has a part of the tower alone: `wrap_tower` makes of its weights, and of what makes an optimizer
+        of weights, the tower's one; `squared_norm` is a `SquaredNorm` over the whole tower."""
         super().__init__()
         named = list(model.named_parameters().items())
         self.num_wide = len(model.wide.trainable_params())
@@ -190,7 +207,7 @@ class DenseOptimizers(nn.Cell):
         weights = dict(named[self.num_wide :])
         self.tower = wrap_tower(weights, make_tower) if wrap_tower else make_tower(weights)
         self.loss_scale, self.tower_clip_norm = loss_scale, tower_clip_norm
-        self.total = Total()
+        self.squared_norm = squared_norm or SquaredNorm()
         self.norms = nn.CellList(model.tower.norms())
         self.rates = {"wide": wide.learning_rate, "tower": tower.learning_rate}
 
@@ -221,10 +238,11 @@ class DenseOptimizers(nn.Cell):
 
     def shortened(self, gradients: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """All of them times min(1, clip_norm / norm), the norm being that of the gradients without the loss scale."""
-        squares = 0.0
+        unscaled: tuple = ()
         for gradient in gradients:
-            squares = squares + self.total(ops.square(gradient / self.loss_scale))
-        factor = ops.minimum(self.tower_clip_norm / (ops.sqrt(squares) + CLIP_EPSILON), 1.0)
+            unscaled += (gradient / self.loss_scale,)
+        norm = ops.sqrt(self.squared_norm(unscaled))
+        factor = ops.minimum(self.tower_clip_norm / (norm + CLIP_EPSILON), 1.0)
         short: tuple = ()
         for gradient in gradients:
             short += (gradient * factor,)

@@ -29,7 +29,7 @@ Arrays = dict[str, np.ndarray]
 class AcceleratorRun:
     """What `app.sharding.sharded_run.ShardedRun` is on a CPU; `model` is whole, each rank's inputs are its slice."""
 
-    wrap_tower = None  # MindSpore shares out the optimizer's state itself
+    wrap_tower = squared_norm = None  # MindSpore shares out the optimizer's state, and sums over ranks, itself
 
     def __init__(self, options: ParallelOptions, model: WideDeep) -> None:
         take_device()

@@ -15,7 +15,7 @@ from app.sharding.strategy_file import StrategyRecord, check_same_model, read_st
 from app.sharding.tower_plan import Shapes, TowerPlan, plan_run, tower_shapes
 from data_prep.schema import Schema
 
-NOT_SPLIT = ("model.dropout", "model.batch_norm", "loss.tower_clip_norm")
+NOT_SPLIT = ("model.dropout", "model.batch_norm")
 
 
 def read_strategies(config: Config, schema: Schema) -> Config:
@@ -78,8 +78,6 @@ def check_pipeline(config: Config, schema: Schema, num_ranks: int) -> PipelinePl
     """The plan of a tower in two stages, if there are to be any. Raises ValueError where that does not go."""
     if config.parallel.pipeline_stages == 1:
         return None
-    if config.loss.tower_clip_norm:
-        raise ValueError("loss.tower_clip_norm needs the gradients of both of parallel.pipeline_stages; leave one out")
     return plan_pipeline(config.parallel, run_shapes(config, schema), num_ranks)
 
 

@@ -13,12 +13,13 @@ from typing import Any, cast
 import numpy as np
 from mindspore import Tensor, nn
 
+from app import parameters
 from app.config import Config
 from app.device_graph import DEEP_LOSS, NUM_BAD, WIDE_LOSS, Gradients, LossGradient, Optimizers
 from app.gradient_sum import GradientSum
 from app.process_group import MpiGroup
 from app.sharding.pipeline_plan import FIRST, PipelinePlan, plan_pipeline
-from app.sharding.stages import NUM_DATA, FirstLoss, FirstStage, LastLoss, LastStage, StageModel
+from app.sharding.stages import NUM_DATA, FirstLoss, FirstStage, GivenSquaredNorm, LastLoss, LastStage, StageModel
 from app.sharding.tower_plan import TOWER
 from app.train_step import StepParts
 from app.watchdog import waiting
@@ -42,6 +43,7 @@ class PipelineRun:
         self.model = cast(WideDeep, StageModel(self.cell, own, whole.wide.num_numeric))  # this rank's share of it
         self.rows = self.plan.micro_rows(config.train.batch_size) * self.plan.micro_batches
         widths = (0, *config.model.hidden_widths)
+        self.squared_norm = GivenSquaredNorm()
         self.link = Link(group, self.plan, self.rows, widths[self.plan.second_stage])
         self._group = group
 
@@ -118,15 +120,17 @@ class PipelineGraph:
         self._run, self._group, self._link = run, group, run.link
         self._micro_rows = run.rows // run.plan.micro_batches
         drops = parts.noise.rate > 0
-        parameters = run.model.named_parameters().values()
+        own = run.model.named_parameters().values()
         if isinstance(run.cell, FirstStage):
             self._forward = Forward(run.cell, drops)
-            gradient = LossGradient(FirstLoss(run.cell, parts.loss, drops), (0, 1), parameters)
+            gradient = LossGradient(FirstLoss(run.cell, parts.loss, drops), (0, 1), own)
         else:
-            gradient = LossGradient(LastLoss(run.cell, parts.loss, drops), (0,), parameters)
+            gradient = LossGradient(LastLoss(run.cell, parts.loss, drops), (0,), own)
         self._gradients = Gradients(gradient)
         self._sum = GradientSum(group.communicator.Split(color=run.stage, key=group.rank))
         self._optimizers = Optimizers(parts.optimizers)
+        self._clips, self._num_wide = parts.loss.tower_clip_norm > 0, parts.optimizers.num_wide
+        self._loss_scale = parts.loss.loss_scale
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """See `DeviceGraph.construct`; on the last stage there are no rows, and their gradients are zeros."""
@@ -141,10 +145,18 @@ class PipelineGraph:
         scalars[NUM_BAD] += not finite
         scalars = np.sum(self._group.gather(scalars), axis=0)
         finite = bool(scalars[NUM_BAD] == 0)
+        if finite and self._clips:
+            self._write_norm(gradients[self._num_wide :])
         if finite:
             self._optimizers(*map(Tensor.from_numpy, gradients)).asnumpy()
         losses = Tensor(float(scalars[DEEP_LOSS])), Tensor(float(scalars[WIDE_LOSS]))
         return (*losses, Tensor(finite), Tensor(deep.astype(np.float32)), Tensor(wide.astype(np.float32)))
+
+    def _write_norm(self, gradients: list[np.ndarray]) -> None:
+        """Σ gradient² of the tower's gradients, of which each rank has its stage's."""
+        squares = sum(float(np.sum(np.square(values / self._loss_scale))) for values in gradients)
+        total = sum(self._group.gather(squares)) / self._run.plan.num_pairs
+        parameters.write(self._run.squared_norm.value, np.array([total], np.float32))
 
     def _first(self, inputs: tuple[Tensor, ...]) -> tuple[list[np.ndarray], tuple[np.ndarray, np.ndarray]]:
         micro_batches = [self._micro_batch(inputs, number) for number in range(self._run.plan.micro_batches)]

@@ -7,14 +7,33 @@ Letters: B rows of a rank's slice, C fields, N numeric, D width.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+import mindspore as ms
 from mindspore import Tensor, nn, ops
 
+from app.dense_layer import Total
 from app.dense_optimizers import DenseOptimizers
 from app.device_graph import DEEP_LOSS, NUM_BAD, WIDE_LOSS, AllFinite, ForwardBackward, scalars
 from app.sharding.collectives import Communicator, SumInTurn, SumOver
 from app.sharding.optimizer_shards import OptimizerShards
+
+
+class ShardedSquaredNorm(nn.Cell):
+    """`app.dense_optimizers.SquaredNorm` over all ranks' pieces of the gradients; each copy counts by its share."""
+
+    def __init__(self, copies: Sequence[int], world: Communicator) -> None:
+        """`copies`: how many ranks hold the same piece, of each gradient."""
+        super().__init__()
+        self.copies = tuple(float(number) for number in copies)
+        self.total, self.sum = Total(), SumOver(world)
+
+    def construct(self, gradients: tuple[Tensor, ...]) -> Tensor:
+        """This rank's pieces, of any shapes -> [1]."""
+        squares = ops.zeros(1, ms.float32)
+        for i in range(len(gradients)):
+            squares = squares + self.total(ops.square(gradients[i])) / self.copies[i]
+        return self.sum(squares)
 
 
 class ShardedGraph(nn.Cell):

@@ -7,7 +7,7 @@ from app.dense_optimizers import DenseOptimizers, WrapOptimizer
 from app.process_group import MpiGroup, largest_share
 from app.sharding.dense_blocks import DenseBlocks
 from app.sharding.optimizer_shards import OptimizerShards
-from app.sharding.sharded_graph import ShardedGraph
+from app.sharding.sharded_graph import ShardedGraph, ShardedSquaredNorm
 from app.sharding.sharded_tower import ShardedTower, gradient_groups
 from app.sharding.tower_plan import TOWER, TowerPlan, plan_run
 from app.train_step import StepParts
@@ -34,6 +34,13 @@ class ShardedRun:
             return None
         named = {TOWER + name: group for name, group in self._groups.items()}
         return lambda weights, make_optimizer: OptimizerShards(weights, named, make_optimizer)
+
+    @property
+    def squared_norm(self) -> ShardedSquaredNorm:
+        """What sums the squares of the tower's gradients over all ranks."""
+        shares = {name: group.Get_size() if self._has_shares else 1 for name, group in self._groups.items()}
+        copies = [self.plan.parameters[name].copies(shares[name]) for name in self._groups]
+        return ShardedSquaredNorm(copies, self._world)
 
     def graph(self, parts: StepParts) -> ShardedGraph:
         """The step's graph; the model and the optimizers are of this run."""

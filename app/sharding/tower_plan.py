@@ -5,6 +5,7 @@ Letters: B batch of all ranks, C fields, N numeric, D width, H width of a layer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,10 @@ class ShardedParameter:
     shape: tuple[int, ...]  # of the whole
     layout: Layout
     gradient_axes: tuple[str, ...]
+
+    def copies(self, num_shares: int = 1) -> int:
+        """How many ranks hold the same piece of it, where a block is in so many shares."""
+        return self.layout.mesh.num_ranks // (math.prod(self.layout.parts) * num_shares)
 
 
 @dataclass(frozen=True)

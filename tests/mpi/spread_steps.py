@@ -1,9 +1,9 @@
-"""Run under mpirun: all ranks take training steps with the tower in two stages, beside one process with whole batches.
+"""Run under mpirun: all ranks train with the tower spread over them, beside one process that has the whole batches.
 
-    mpirun -n 2 python pipeline_steps.py CONFIG CASE …
+    mpirun -n 2 python spread_steps.py CONFIG CASE …
 
 CASE is `key=value;…` of settings. One step from equal state to 1e-6, 20 steps to 1e-5. A row that is not finite is told
-by every rank as the first stage's rank that has it found it, and changes nothing.
+by every rank as the one that looked it up found it, and changes nothing.
 """
 
 import sys
@@ -17,18 +17,15 @@ from app.config import Config
 from data_prep import settings
 from tests.mpi.train_steps import BATCH, CLOSE_STEPS, SETTINGS, batches, check_one_step, make_schema, take_steps
 
-STAGES = ["parallel.pipeline_stages=2", "parallel.micro_batches=3"]
 
-
-def check_bad_row(parts, world):
-    """The batch's last row, which the last of the first stage's ranks looks up."""
-    before, pairs = parts.state(), world.size // 2
+def check_bad_row(parts, num_readers):
+    """The batch's last row, which the last of the ranks that look rows up has."""
+    before = parts.state()
     (batch,) = batches(1)
     batch.numeric[-1, 1] = np.nan
-    first_row, row = BATCH * (pairs - 1) // pairs, BATCH // pairs - 1
-    expected = (
-        f"rank {pairs - 1}, whose rows begin at the batch's row {first_row}: the numeric input of batch row {row}"
-    )
+    rows, rank = BATCH // num_readers, num_readers - 1
+    where = f"rank {rank}, whose rows begin at the batch's row {rows * rank}"
+    expected = f"{where}: the numeric input of batch row {rows - 1}, field I1 is nan"
     try:
         parts.step(batch, parts.step.prepare(batch))
     except FloatingPointError as error:
@@ -50,11 +47,11 @@ def main(config_path, cases):
         of_model = [*SETTINGS, *(word for word in words if not word.startswith("parallel."))]
         config = settings.resolve(Config, config_path, of_model)
         alone = take_steps(assemble(config, schema, "reference"), CLOSE_STEPS)
-        staged = settings.resolve(Config, config_path, [*SETTINGS, *STAGES, *words])
+        spread = settings.resolve(Config, config_path, [*SETTINGS, *words])
         with MpiGroup(world) as group:
-            parts = assemble(staged, schema, "reference", group)
+            parts = assemble(spread, schema, "reference", group)
             run = take_steps(parts, CLOSE_STEPS)
-            check_bad_row(parts, world)
+            check_bad_row(parts, world.size // spread.parallel.pipeline_stages)
         assert run.first.dense.keys() == alone.first.dense.keys()
         check_one_step(run.first, alone.first, world.rank, world.size)
         np.testing.assert_allclose(run.losses[0], alone.losses[0], rtol=0, atol=1e-6)
