@@ -24,7 +24,7 @@ from app.report import REPORT_FILE, leave_report, write_report
 from app.run_folder import RunFolder, open_run
 from app.schedules import ConstantSchedule
 from app.selection import check_evaluation
-from app.sharding.check_run import check_pipeline, check_run, read_strategies, run_shapes, strategy_record
+from app.sharding.check_run import check_pipeline, check_run, check_target, read_strategies, run_shapes, strategy_record
 from app.sharding.pipeline_plan import describe_pipeline
 from app.sharding.strategy_file import STRATEGY_FILE, write_strategy
 from app.sharding.tower_plan import describe_plan
@@ -125,6 +125,7 @@ def _train(arguments: argparse.Namespace) -> int:
 
             return serve(config, schema, backend, group, Path.cwd())
     target = device.select_device(config.device)
+    check_target(config, target)
     if target == "CPU" and (unused := config.parallel.unused_on_cpu()):
         log.warning("warning: %s: for Ascend and GPU alone; it does nothing on a CPU", ", ".join(unused))
     if backend == "stock":

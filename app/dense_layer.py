@@ -104,16 +104,19 @@ class DenseLayer(nn.Cell):
         outputs = self.activation(sums)
         if noise is None:
             return outputs
-        return outputs * dropout_multiplier(noise, outputs.shape[0], outputs.shape[1])
+        rows = noise[1] + ops.arange(0, outputs.shape[0], 1, dtype=ms.int32)
+        units = ops.arange(0, outputs.shape[1], 1, dtype=ms.int32)
+        return outputs * dropout_multiplier(noise, rows, units)
 
 
-def dropout_multiplier(noise: Tensor, num_rows: int, num_units: int) -> Tensor:
+def dropout_multiplier(noise: Tensor, rows: Tensor, units: Tensor) -> Tensor:
     """float32 [B, H]: 0 for dropped units, 1 / (1 - share dropped) for the others; `app.dropout.kept` from operators.
 
-    int32 wraps as uint32 does, and its shifts are made logical by a mask.
+    `rows` int32 [B] are the rows' numbers in the global batch, `units` int32 [H] the units' in the layer, from 0. int32
+    wraps as uint32 does, and its shifts are made logical by a mask.
     """
-    rows = mix32(noise[0] + (noise[1] + ops.arange(0, num_rows, 1, dtype=ms.int32)) * GOLDEN32)
-    units = mix32(ops.arange(1, num_units + 1, 1, dtype=ms.int32) * GOLDEN32)
+    rows = mix32(noise[0] + rows * GOLDEN32)
+    units = mix32((units + 1) * GOLDEN32)
     numbers = mix32(ops.bitwise_xor(rows.expand_dims(1), units.expand_dims(0)))
     numbers = ops.bitwise_and(ops.bitwise_right_shift(numbers, 8), 0xFFFFFF)
     scale = 1.0 / (1.0 - noise[2].astype(ms.float32) * 2.0**-24)

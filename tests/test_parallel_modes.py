@@ -148,7 +148,6 @@ def test_a_strategy_file_of_another_model_is_refused(train, tmp_path):
             ["parallel.tensor_parallel=2", 'parallel.strategies={matrix_7: "((2, 1), (1, 1))"}'],
             "no layer 'matrix_7'",
         ),
-        (2, ["parallel.optimizer_shards=true", "model.dropout=0.1"], "model.dropout=0.1 does not go with a tower"),
         (3, ["parallel.pipeline_stages=2"], "needs an even number of ranks, found 3"),
         (2, ["parallel.optimizer_shards=true", "device.precision=bfloat16"], "device.precision=bfloat16 does not go"),
         (1, ["parallel.optimizer_shards=true"], "there is one; raise RANK_SIZE"),

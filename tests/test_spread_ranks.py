@@ -5,7 +5,7 @@ import pytest
 STAGES = "parallel.pipeline_stages=2;parallel.micro_batches=3"
 CLIPPED = "loss.tower_clip_norm=1e-3"  # all gradients' norms are above it
 SPLIT = (
-    f"{CLIPPED};model.dropout=0;parallel.tensor_parallel=2;"
+    f"{CLIPPED};parallel.tensor_parallel=2;"
     'parallel.strategies={matrix_0: "((1, 1), (1, 2))", matrix_1: "((1, 2), (2, 1))"}'
 )
 
@@ -32,12 +32,12 @@ def test_two_stages_train_as_one_process_does(run_ranks, project, num_ranks, cas
 @pytest.mark.parametrize(
     ("num_ranks", "cases"),
     [
-        (2, (f"{CLIPPED};model.dropout=0;parallel.optimizer_shards=true",)),
-        (4, (f"{SPLIT};parallel.optimizer_shards=true",)),
+        (2, (f"{CLIPPED};parallel.optimizer_shards=true",)),
+        (4, (SPLIT, f"{SPLIT};parallel.optimizer_shards=true")),
     ],
 )
-def test_a_split_tower_clips_its_gradients_as_one_process_does(run_ranks, project, num_ranks, cases):
-    """Blocks of some parameters are on one rank, copies of others on all."""
+def test_a_split_tower_clips_and_drops_as_one_process_does(run_ranks, project, num_ranks, cases):
+    """Blocks of some parameters are on one rank, copies of others on all; with short batches."""
     check(run_ranks, project, num_ranks, cases)
 
 

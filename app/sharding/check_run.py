@@ -15,8 +15,6 @@ from app.sharding.strategy_file import StrategyRecord, check_same_model, read_st
 from app.sharding.tower_plan import Shapes, TowerPlan, plan_run, tower_shapes
 from data_prep.schema import Schema
 
-NOT_SPLIT = ("model.dropout", "model.batch_norm")
-
 
 def read_strategies(config: Config, schema: Schema) -> Config:
     """The settings with what `parallel.strategy_file` holds in their place.
@@ -47,13 +45,6 @@ def check_run(config: Config, schema: Schema, num_ranks: int) -> TowerPlan | Non
     check_pipeline(config, schema, num_ranks)
     if not config.parallel.is_sharded:
         return None
-    for name in NOT_SPLIT:
-        section, key = name.split(".")
-        value = getattr(getattr(config, section), key, 0)
-        if value:
-            raise ValueError(
-                f"{name}={value} does not go with a tower that is split over ranks (section parallel); leave one out"
-            )
     if config.device.precision == "bfloat16":
         raise ValueError(
             "device.precision=bfloat16 does not go with a tower that is split over ranks (section parallel), whose "
@@ -61,6 +52,17 @@ def check_run(config: Config, schema: Schema, num_ranks: int) -> TowerPlan | Non
         )
     rows = largest_share(config.train.batch_size, num_ranks) * num_ranks  # short slices are filled up
     return plan_run(run_shapes(config, schema), config.parallel, rows, num_ranks)
+
+
+def check_target(config: Config, target: str) -> None:
+    """Raise ValueError for what a split tower does on a CPU alone; `target` is the device's name."""
+    options = config.parallel
+    split_by_mindspore = target != "CPU" and (options.is_sharded or options.search_mode != "none")
+    if split_by_mindspore and config.model.dropout:
+        raise ValueError(
+            f"model.dropout={config.model.dropout} does not go with a tower that MindSpore splits over ranks (section "
+            f"parallel) on {target}, where all of a step's inputs are cut by rows; leave one out"
+        )
 
 
 def check_recompute(config: Config) -> None:

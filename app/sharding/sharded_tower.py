@@ -17,7 +17,7 @@ import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from app.batch_norm import BatchNorm
-from app.dense_layer import ACTIVATIONS
+from app.dense_layer import ACTIVATIONS, dropout_multiplier
 from app.sharding import strategy
 from app.sharding.collectives import Communicator, Redistribute, split
 from app.sharding.layout import Layout
@@ -58,6 +58,14 @@ class ShardedTower(nn.Cell):
             ]
         )
         self.leave = Redistribute(world, layouts[-1], slices, (plan.batch_size, 1))
+        rank, everywhere = world.Get_rank(), Layout(first.input.mesh, ((), ()))
+        self.slice_rows = plan.batch_size // plan.num_ranks
+        self.gather_rows = Redistribute(world, slices, everywhere, (plan.batch_size, 1))
+        outputs = [
+            product.output.block(rank, (plan.batch_size, width))
+            for product, width in zip(plan.products, plan.widths[1:], strict=True)
+        ]
+        self.places = tuple((rows.start, rows.stop, units.start, units.stop) for rows, units in outputs)
 
     def construct(
         self,
@@ -68,19 +76,36 @@ class ShardedTower(nn.Cell):
     ) -> Tensor:
         """`deep_rows` [n, C * D], `numeric` [n, N], of this rank's slice -> its logits [n].
 
-        `noise` and `example_weights` are for what a split tower does not have, dropout and batch normalization.
+        `noise` is as in `Tower`; `example_weights` are for what a split tower does not have, batch normalization.
         """
-        hidden = deep_rows
+        hidden, rows = deep_rows, None
         if self.num_numeric:
             numeric = self.scatter_numeric(numeric)
-            hidden = ops.depend(deep_rows, numeric)  # the collectives in one order on all ranks
+            hidden = ops.depend(hidden, numeric)  # the collectives in one order on all ranks
+        if noise is not None:
+            rows = self.row_numbers(ops.depend(noise, hidden))
+            hidden = ops.depend(hidden, rows)
         for i in range(self.num_layers):
             hidden = self.layers[i](hidden, self.matrices[i])
             if i == 0:
                 hidden = hidden + self.numeric_share(numeric)
             if i < self.num_layers - 1:
                 hidden = self.activation(hidden + self.biases[i])
+                if noise is not None:
+                    hidden = hidden * self.multiplier(i, noise[i], rows)
         return self.leave(hidden).reshape(-1)
+
+    def row_numbers(self, noise: Tensor) -> Tensor:
+        """int32 [B]: the number in the global batch of each of all ranks' rows, those that fill up slices too."""
+        own = noise[0, 1] + ops.arange(0, self.slice_rows, 1, dtype=ms.int32)
+        rows = self.gather_rows(own.astype(ms.float32).expand_dims(1))  # floats are exact up to 2**24 rows
+        return ops.stop_gradient(rows).reshape(-1).astype(ms.int32)
+
+    def multiplier(self, i: int, noise: Tensor, rows: Tensor) -> Tensor:
+        """What this rank's block of layer i's outputs is multiplied with, where units are dropped."""
+        first_row, end_row, first_unit, end_unit = self.places[i]
+        units = ops.arange(first_unit, end_unit, 1, dtype=ms.int32)
+        return dropout_multiplier(noise, rows[first_row:end_row], units)
 
     def norms(self) -> list[BatchNorm]:
         """There is no normalization."""

@@ -37,13 +37,13 @@ def test_no_unit_is_dropped_at_rate_0():
 @pytest.mark.usefixtures("cpu")
 def test_operators_drop_the_same_units():
     import mindspore as ms
-    from mindspore import Tensor, nn
+    from mindspore import Tensor, nn, ops
 
     from app.dense_layer import dropout_multiplier
 
     class Multiplier(nn.Cell):
         def construct(self, noise: ms.Tensor) -> ms.Tensor:
-            return dropout_multiplier(noise, 300, 70)
+            return dropout_multiplier(noise, noise[1] + ops.arange(300, dtype=ms.int32), ops.arange(70, dtype=ms.int32))
 
     noise = DropoutNoise(2**62, RATE, 2).of_step(10**6, first_row=2**31 - 5)
     for layer in noise:

@@ -1,8 +1,8 @@
-"""What a strategy file brings into a run's settings."""
+"""What a strategy file brings into a run's settings, and what a split tower does on a CPU alone."""
 
 import pytest
 
-from app.sharding.check_run import read_strategies, strategy_record
+from app.sharding.check_run import check_target, read_strategies, strategy_record
 from app.sharding.strategy_file import STRATEGY_FILE, write_strategy
 
 STAGES = ("parallel.pipeline_stages=2", "parallel.second_stage=matrix_2", "parallel.micro_batches=3")
@@ -42,3 +42,12 @@ def test_a_pipelines_file_of_another_model_is_refused(saved, tiny_config, tiny_s
     word = saved(*STAGES, "model.hidden_widths=[64, 32, 16]")
     with pytest.raises(ValueError, match="is of another model: bias_2"):
         read_strategies(tiny_config(word, "model.hidden_widths=[64, 32]"), tiny_schema)
+
+
+@pytest.mark.parametrize("word", ["parallel.optimizer_shards=true", "parallel.search_mode=sharding_propagation"])
+def test_dropout_where_mindspore_splits_the_tower_is_refused(tiny_config, word):
+    check_target(tiny_config("model.dropout=0.1", word), "CPU")
+    check_target(tiny_config("model.dropout=0.1", "parallel.pipeline_stages=2"), "Ascend")
+    check_target(tiny_config("model.dropout=0", word), "Ascend")
+    with pytest.raises(ValueError, match=r"model.dropout=0.1 does not go with .* on Ascend"):
+        check_target(tiny_config("model.dropout=0.1", word), "Ascend")
