@@ -67,6 +67,11 @@ def test_rows_are_guessed_by_the_size_of_the_log():
     assert guess_rows(files[1:]) > 2 * guess_rows(files[:1])
 
 
+def test_what_rows_surely_take_is_less_than_what_is_written_of_them():
+    row_bytes = usual_row_bytes(PrepareOptions())
+    assert 0 < least_bytes(1_000_000, row_bytes) < 1_000_000 * (row_bytes - 8)  # a row's number is not written
+
+
 def test_the_layout_of_the_zoo_takes_room_beside_ours(tmp_path, make_log, small_options, monkeypatch, caplog):
     assert zoo_row_bytes(PrepareOptions()) == 0
     zoo = dataclasses.replace(PrepareOptions(), layout="zoo", missing_indicator=False)
