@@ -74,7 +74,7 @@ BENCHMARKS = {
     "seeds": Benchmark(
         "Seeds",
         "benchmarks.recipes",
-        ("--data", "500k", "real", "--recipes", "best", "few_rows", "--seeds", "5"),
+        ("--data", "500k", "real", "--recipes", "best", "few_rows", "--seeds", "5", "--epochs", "9"),
         ("--data", "20k", "--recipes", "few_rows", "--epochs", "1", "--seeds", "2"),
         needs="CRITEO_ROWS",
     ),
