@@ -168,6 +168,8 @@ def _run_in_folder(
             log.info("rank %d of %d: a batch of %d rows is dealt out", group.rank, group.size, config.train.batch_size)
         if config.parallel.is_spread:
             write_strategy(run.path / STRATEGY_FILE, strategy_record(config, schema, group.size))
+        else:
+            (run.path / STRATEGY_FILE).unlink(missing_ok=True)  # that of an earlier launch, which the run goes on with
         try:
             with group:
                 return _train_to_the_end(config, backend, dataset, schema, run, stop, group)

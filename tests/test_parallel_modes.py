@@ -107,9 +107,11 @@ def test_a_pipeline_goes_on_in_one_process_and_back(train, one_rank, tmp_path):
     assert "continue run in" in errors
     same_numbers(tmp_path, one_rank)
     check_slices(tmp_path, ranks)
+    assert (tmp_path / "device_0" / "strategy.json").exists()
     status, errors = train(tmp_path, 1, epochs=3)
     assert status == 0, errors
     assert "continue run in" in errors
+    assert not (tmp_path / "device_0" / "strategy.json").exists()
 
 
 def test_servers_own_the_rows_of_a_pipeline_and_of_the_split_that_goes_on_with_it(train, one_rank, tmp_path):
