@@ -17,23 +17,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
 from app.exchange import Operation
-from app.launch import find_mpirun, mpirun_options
 from app.process_group import MpiGroup, load_mpi
 from app.tables.batch_kernels import make_batch_kernels
 from app.tables.interface import RowGradients, TablesSpec
 from app.tables.optimizer_options import FtrlOptions, LazyAdamOptions
 from app.tables.sharded import ShardedIds, ShardedTables, make_owned_rows
 from benchmarks.kernels import NUM_FIELDS, power_law_ids
+from benchmarks.ranks import run_ranks
 from benchmarks.timing import machine
 
 VOCABULARY_SIZE, EMBEDDING_DIM = 200_000, 80
@@ -97,10 +94,7 @@ def main() -> None:
     parser.add_argument("--as-rank", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if not options.as_rank:
-        command = [find_mpirun(), *mpirun_options(None), "-n", str(options.ranks), sys.executable]
-        command += ["-m", "benchmarks.exchange", *sys.argv[1:], "--as-rank"]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        subprocess.run(command, cwd=Path(__file__).parents[1], env=environment, check=True)
+        print(run_ranks(options.ranks, "benchmarks.exchange", *sys.argv[1:], "--as-rank"), end="")
         return
     found = measure(options.batch, options.rounds)
     if load_mpi().COMM_WORLD.rank == 0:

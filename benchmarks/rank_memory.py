@@ -11,21 +11,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from app.launch import find_mpirun, mpirun_options
 from app.process_group import MpiGroup, load_mpi
 from app.tables.batch_kernels import make_batch_kernels
 from app.tables.interface import RowGradients, TablesSpec
 from app.tables.optimizer_options import FtrlOptions, LazyAdamOptions
 from app.tables.sharded import ShardedTables, make_owned_rows
 from benchmarks.memory import memory_mib
+from benchmarks.ranks import found_by_ranks
 from benchmarks.timing import machine
 
 EMBEDDING_DIM = 80
@@ -51,17 +47,6 @@ def grown_by(vocabulary_size: int) -> dict[str, float]:
     return {"grown_mib": memory_mib("VmRSS") - before, "rows_mib": own_rows * spec.row_bytes() / MIB}
 
 
-def run_ranks(ranks: int, vocabulary_size: int) -> list[dict[str, float]]:
-    """`grown_by` of each of so many ranks."""
-    program = ["-m", "benchmarks.rank_memory", "--vocabulary", str(vocabulary_size), "--as-rank"]
-    command = [find_mpirun(), *mpirun_options(None), "-n", str(ranks), sys.executable, *program]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    cwd = Path(__file__).parents[1]
-    done = subprocess.run(command, cwd=cwd, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    found: list[dict[str, float]] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
 def main() -> None:
     """Measure 1, 2 and 4 ranks, or be one of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -77,11 +62,9 @@ def main() -> None:
         return
     results: list[dict[str, Any]] = []
     for ranks in options.ranks:
-        grown, rows = (
-            [round(rank[key], 1) for rank in found]
-            for found in [run_ranks(ranks, options.vocabulary)]
-            for key in ("grown_mib", "rows_mib")
-        )
+        words = ("--vocabulary", str(options.vocabulary), "--as-rank")
+        found = found_by_ranks(ranks, "benchmarks.rank_memory", *words)
+        grown, rows = ([round(rank[key], 1) for rank in found] for key in ("grown_mib", "rows_mib"))
         print(f"{ranks} ranks: {max(grown):7.1f} MiB in the largest, whose rows are {max(rows):7.1f} MiB")
         results.append({"ranks": ranks, "grown_mib": grown, "rows_mib": rows})
     print(json.dumps({"machine": machine(), "vocabulary": options.vocabulary, "results": results}))

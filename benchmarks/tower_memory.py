@@ -12,20 +12,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from app import device
-from app.launch import find_mpirun, mpirun_options
 from app.process_group import MpiGroup, load_mpi
 from benchmarks.memory import memory_mib
 from benchmarks.mindspore_contender import make_config, make_schema
+from benchmarks.ranks import found_by_ranks
 from benchmarks.timing import machine
 from benchmarks.workload import Workload, make_batches
 from data_prep import settings
@@ -71,17 +67,6 @@ def held_mib(parts: Any) -> float:
     return sum(np.dtype(np.float32).itemsize * parameter.size for parameter in (*named.values(), *shares)) / MIB
 
 
-def run_ranks(num_ranks: int, mode: str, workload: Workload) -> list[dict[str, float]]:
-    """`measure` of each rank."""
-    program = ["-m", "benchmarks.tower_memory", "--as-rank", mode, workload.to_json()]
-    command = [find_mpirun(), *mpirun_options(None), "-n", str(num_ranks), sys.executable, *program]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    cwd = Path(__file__).parents[1]
-    done = subprocess.run(command, cwd=cwd, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    found: list[dict[str, float]] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
 def one_line(mode: str, ranks: Iterable[dict[str, float]]) -> str:
     """`pipeline          held 60.1 + 90.2 MiB   peak 300 + 200 MiB`, rank by rank."""
     held, peak = ([round(rank[key], 1) for rank in ranks] for key in ("held_mib", "peak_mib"))
@@ -110,7 +95,8 @@ def main() -> None:
     workload = Workload(options.batch, vocabulary_size=10_000, embedding_dim=16, hidden_widths=widths, threads=1)
     results = {}
     for mode in modes(options.layers, options.ranks):
-        results[mode] = run_ranks(options.ranks, mode, workload)
+        words = ("--as-rank", mode, workload.to_json())
+        results[mode] = found_by_ranks(options.ranks, "benchmarks.tower_memory", *words)
         print(one_line(mode, results[mode]), flush=True)
     sizes = {key: value for key, value in vars(options).items() if key != "as_rank"}
     print(json.dumps({"machine": machine(), "arguments": sizes, "results": results}))
