@@ -23,7 +23,8 @@ from typing import IO
 from app.process_group import load_mpi
 
 FORWARDED = {signal.SIGINT: signal.SIGUSR1, signal.SIGTERM: signal.SIGUSR2}
-EXPORTED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "OMP_WAIT_POLICY")  # to other hosts
+EXPORTED = ("PATH", "LD_LIBRARY_PATH", "OMP_WAIT_POLICY")  # to other hosts
+PROJECT = Path(__file__).parents[1]
 PR_SET_PDEATHSIG = 1
 SHARED_MEMORY = Path("/dev/shm")  # Open MPI has its queues here, 16 MiB a rank, and leaves them where a rank is killed
 RULE = re.compile(rb"-{50,}\n?")
@@ -106,7 +107,9 @@ def mpirun_options(host_file: Path | None) -> list[str]:
     for name in EXPORTED:
         if name in os.environ:
             options += ["-x", name]
-    return options
+    # The ranks find this project's modules, however this process was started (`make` does so in the project's folder).
+    modules = [str(PROJECT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return [*options, "-x", f"PYTHONPATH={os.pathsep.join(dict.fromkeys(modules))}"]
 
 
 def run_ranks(command: list[str]) -> int:

@@ -74,8 +74,8 @@ def _tiles(run: RunRecord) -> list[tuple[str, str, str]]:
     if test:
         for name, what in (("auc", "AUC"), ("log_loss", "log loss")):
             interval = test["intervals"].get(name)
-            word = f"95 % within {interval[0]:.4f} … {interval[1]:.4f}" if interval else f"step {test['step']:,}"
-            found.append((f"{what} on test", _digits(test["metrics"], name), word))
+            within = f", 95 % within {interval[0]:.4f} … {interval[1]:.4f}" if interval else ""
+            found.append((f"{what} on test", _digits(test["metrics"], name), f"step {test['step']:,}{within}"))
     else:
         found.append(("on the test rows", "–", "judge them with: make eval"))
     memory = run.points("memory_bytes")[1]

@@ -85,3 +85,10 @@ def test_several_hosts_keep_to_their_slots(tmp_path):
     options = mpirun_options(tmp_path / "hosts")
     assert "--oversubscribe" not in options
     assert str(tmp_path / "hosts") in options
+
+
+def test_ranks_find_the_project_however_it_was_started(project, monkeypatch):
+    for before, after in (("", [str(project)]), (f"/else:{project}", [str(project), "/else"])):
+        monkeypatch.setenv("PYTHONPATH", before)
+        exported = next(word for word in mpirun_options(None) if word.startswith("PYTHONPATH="))
+        assert exported.removeprefix("PYTHONPATH=").split(os.pathsep) == after
