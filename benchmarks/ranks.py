@@ -6,19 +6,16 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 from app.launch import find_mpirun, mpirun_options
-
-PROJECT = Path(__file__).parents[1]
 
 
 def run_ranks(num_ranks: int, module: str, *words: str) -> str:
     """What `python -m MODULE …` prints on ranks of one thread each; raises CalledProcessError where one fails."""
     command = [find_mpirun(), *mpirun_options(None), "-n", str(num_ranks), sys.executable, "-m", module, *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, cwd=PROJECT, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 def found_by_ranks(num_ranks: int, module: str, *words: str) -> Any:
