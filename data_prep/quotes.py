@@ -12,12 +12,10 @@ from data_prep.rows import MAX_LINE_BYTES
 
 BARE_SEPARATOR = 0x1F  # "unit separator", which stands between cells once the quotes are off
 _BARE = bytes([BARE_SEPARATOR])
-# What a cell cannot hold any more; it spoils its own line alone.
-_NOT_IN_CELLS = ("\x1f", "\r")
 
 
 def take_quotes_off(lines: bytes, separator: str) -> tuple[bytes, list[int]]:
-    """The same lines with cells between BARE_SEPARATOR, and the numbers of those that are badly quoted."""
+    """Return the same lines with cells between BARE_SEPARATOR, and the numbers of those that are badly quoted."""
     divided = separator.encode()
     if b'"' not in lines and _BARE not in lines:
         return lines.replace(divided, _BARE), []
@@ -25,25 +23,26 @@ def take_quotes_off(lines: bytes, separator: str) -> tuple[bytes, list[int]]:
     for number, line in enumerate(lines.removesuffix(b"\n").split(b"\n")):
         if len(line) > MAX_LINE_BYTES:
             bare.append(line)  # as long as it was, for the parser to see
-            continue
-        cells = _cells(line, separator)
-        if cells is None:
+        elif _BARE in line:  # which no cell can hold any more; it spoils its own line alone
             badly_quoted.append(number)
-        bare.append(_BARE.join(cells or []))
+            bare.append(b"")
+        elif b'"' not in line:
+            bare.append(line.replace(divided, _BARE))  # as above: a line must not depend on those beside it
+        else:
+            cells = _cells(line, separator)
+            if cells is None:
+                badly_quoted.append(number)
+            bare.append(_BARE.join(cells or []))
     return b"\n".join(bare) + b"\n", badly_quoted
 
 
 def _cells(line: bytes, separator: str) -> list[bytes] | None:
-    """A line's cells; None where its quotes are not right."""
+    """Return the cells of a line with quotes; None if they do not match."""
     text = line.removesuffix(b"\r").decode("latin-1")  # byte by byte: what they mean is not looked at here
-    if '"' not in text:
-        cells = text.split(separator)
-    else:
-        try:
-            cells = next(csv.reader([text], delimiter=separator, strict=True))
-        except csv.Error:
-            return None
-        if any(unwanted in cell for cell in cells for unwanted in _NOT_IN_CELLS):
-            return None
-        return [cell.encode("latin-1") for cell in cells]
-    return None if "\x1f" in text else [cell.encode("latin-1") for cell in cells]
+    if "\r" in text:  # csv would take it for a line's end
+        return None
+    try:
+        cells = next(csv.reader([text], delimiter=separator, strict=True))
+    except csv.Error:
+        return None
+    return [cell.encode("latin-1") for cell in cells]

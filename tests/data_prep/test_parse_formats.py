@@ -28,11 +28,13 @@ def cells_of(line, log_format):
     text = line.removesuffix(b"\r").decode("latin-1")
     if '"' not in text:
         return None if "\x1f" in text else [cell.encode("latin-1") for cell in text.split(",")]
+    if re.search("[\x1f\r]", text):
+        return None
     try:
         cells = next(csv.reader([text], strict=True))
     except csv.Error:
         return None
-    return None if re.search("[\x1f\r]", "".join(cells)) else [cell.encode("latin-1") for cell in cells]
+    return [cell.encode("latin-1") for cell in cells]
 
 
 def oracle(line, log_format):
@@ -141,6 +143,15 @@ def test_every_line_is_a_row_or_a_reject(lines, log_format):
 )  # fmt: skip
 def test_quotes(line, reason):
     assert check([line, b"1,2,a,1,0123abcd,c", line], QUOTED) == [reason, "", reason]
+
+
+@pytest.mark.parametrize("end", [b"\r", b"\r\r", b"\x1f"])
+def test_a_line_is_the_same_row_whatever_stands_beside_it(end):
+    line = b"1,2,site,1,0123abcd,city" + end
+    alone = choose_kernels("numpy").parse_chunk(Chunk(0, 1, line + b"\n"), QUOTED)
+    beside = choose_kernels("numpy").parse_chunk(Chunk(0, 2, line + b'\n1,2,"site",1,0123abcd,city\n'), QUOTED)
+    assert alone.rejects_tsv == beside.rejects_tsv
+    assert [texts.tolist() for texts in alone.rows.texts] == [texts.tolist()[:-1] for texts in beside.rows.texts]
 
 
 def test_a_line_break_in_quotes_costs_its_two_lines_alone():
