@@ -96,9 +96,15 @@ report: setup  ## draw a run, or several over one another: RUN=device_0 ARGS="de
 demo: setup  ## the whole way on a synthetic log, in minutes: DEMO_ROWS=400000 DEMO_EPOCHS=2 -> demo/
 	$(RUN_SCRIPT) scripts/run_demo.sh
 
+# Two workers, but one test after another where that starts ranks or kills processes.
+ONE_BY_ONE = ranks or kills or parallel or slow
 .PHONY: test
-test: setup  ## run all tests
-	$(RUN_PYTHON) -m pytest $(ARGS)
+test: setup  ## run the tests in ten minutes: all but ranks, kills and whole parallel modes
+	$(RUN_PYTHON) -m pytest -n 2 --dist worksteal -m "not ($(ONE_BY_ONE))" $(ARGS)
+
+.PHONY: test-all
+test-all: test  ## run all tests
+	$(RUN_PYTHON) -m pytest -m "$(ONE_BY_ONE)" $(ARGS)
 
 .PHONY: test-faults
 test-faults: setup  ## kill trainings, ranks and preparations NUM_KILLS=30 times and go on; write errors, kills and flips in every checkpoint call

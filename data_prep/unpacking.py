@@ -25,7 +25,7 @@ MAGIC = {
     b"\x1f\x8b": ".gz",
     b"\x28\xb5\x2f\xfd": ".zst",
     b"PK\x03\x04": None,
-    b"BZh9": None,
+    b"BZh91AY&": None,  # four bytes alone could be a text value
     b"\xfd7zXZ\x00": None,
 }
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from app import device
@@ -21,6 +22,24 @@ from data_prep.synthetic import synthesize
 PROJECT = Path(__file__).parents[1]
 TINY_CONFIG = PROJECT / "configs" / "tiny.yaml"
 FILE_ROWS = 700  # several files a split, where the default is millions of rows
+
+# A test draws the same examples on every machine, however slow that is; `make fuzz` draws at random.
+SLOW_MACHINE = {
+    "deadline": None,
+    "database": None,
+    "suppress_health_check": [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large],
+}
+hypothesis.settings.register_profile("fixed", derandomize=True, **SLOW_MACHINE)
+hypothesis.settings.register_profile("fuzz", derandomize=False, print_blob=True, **SLOW_MACHINE)
+hypothesis.settings.load_profile("fixed")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark what starts ranks by its need of mpirun, so that none is forgotten."""
+    for item in items:
+        if "mpirun" in item.fixturenames:
+            item.add_marker(pytest.mark.ranks)
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,8 @@ from app.retention import whole_checkpoints
 from app.sharding.strategy_file import StrategyRecord, read_strategy, write_strategy
 from tests.ranks.jobs import SETTINGS, losses, same_numbers
 
+pytestmark = pytest.mark.parallel
+
 MODES = {
     "columns_and_rows": (
         2,

@@ -2,6 +2,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.parallel
+
 STAGES = "parallel.pipeline_stages=2;parallel.micro_batches=3"
 CLIPPED = "loss.tower_clip_norm=1e-3"  # all gradients' norms are above it
 SPLIT = (

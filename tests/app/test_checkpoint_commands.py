@@ -44,7 +44,7 @@ def make_manifest(step, schema=None, dataset=Path(), metrics=None):
 
 
 @given(st.sets(st.integers(0, 2**40), max_size=30), st.lists(st.integers(1, 7), min_size=1, max_size=4))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_any_layout_to_any_layout_gives_the_same_bits(assert_same_bits, row_ids, layouts):
     state = make_state(row_ids)
     with tempfile.TemporaryDirectory() as folder:

@@ -192,6 +192,7 @@ print(number)
 """
 
 
+@pytest.mark.kills
 @pytest.mark.parametrize("killed", KILLED)
 def test_a_kill_at_each_call_leaves_what_was_whole(tmp_path, project, command_environment, killed):
     """In a process of its own, which can be forked: this one may have MindSpore's threads."""

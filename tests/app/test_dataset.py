@@ -89,7 +89,7 @@ def test_rows_are_mixed_anew_by_seed_and_epoch(tiny_dataset, tiny_schema):
 
 
 @given(batch_size=st.integers(1, 900), first_batch=st.integers(0, 30), epoch=st.integers(1, 3))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_starting_at_a_step_is_skipping_those_before(tiny_dataset, tiny_schema, batch_size, first_batch, epoch):
     whole = epoch_rows(tiny_dataset, tiny_schema, batch_size, epoch=epoch)
     later = epoch_rows(tiny_dataset, tiny_schema, batch_size, epoch=epoch, first_batch=first_batch)

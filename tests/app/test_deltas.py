@@ -86,7 +86,7 @@ saves = st.lists(st.tuples(st.sets(st.integers(0, 30), max_size=10), st.booleans
 
 
 @given(saves=saves, num_shards=st.integers(1, 3), layouts=st.lists(st.integers(1, 4), max_size=2))
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_any_chain_in_any_layout_gives_the_state_s_bits(assert_same_bits, saves, num_shards, layouts):
     with tempfile.TemporaryDirectory() as folder:
         run = Run(Path(folder) / "run", num_shards)

@@ -25,7 +25,7 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("disk")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     size=st.integers(0, 12 * SMALL_BUFFER),
     takes=st.lists(st.tuples(st.booleans(), st.integers(0, 3 * SMALL_BUFFER)), max_size=8),

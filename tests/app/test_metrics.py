@@ -45,7 +45,7 @@ logit_values = st.one_of(st.sampled_from([-2.0, -0.0, 0.0, 0.5]), st.floats(-15,
 
 
 @given(rows=st.lists(st.tuples(logit_values, st.booleans()), min_size=1, max_size=60), batch_size=st.integers(1, 20))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_metrics_are_scikit_learn_s(rows, batch_size):
     logits = np.array([logit for logit, _ in rows], np.float32)
     labels = np.array([label for _, label in rows], np.float32)

@@ -64,7 +64,7 @@ tied_logits = st.one_of(st.sampled_from([-2.0, 0.0, 0.5]), st.floats(-15, 15, wi
         lambda r: len({b for _, b in r}) == 2
     )
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_calibration_by_decile_is_scikit_learn_s(rows):
     logits = np.array([logit for logit, _ in rows], np.float32)
     labels = np.array([label for _, label in rows])

@@ -148,6 +148,7 @@ def last_state(run):
     return manifest.step, state, [(run / name).read_bytes() for name in ("loss.log", "eval.log")]
 
 
+@pytest.mark.kills
 @pytest.mark.parametrize("form", FORMS)
 def test_kills_at_random_moments_lose_nothing(
     whole_run, whole_run_with_dropout, run_in, tmp_path, form, assert_same_bits

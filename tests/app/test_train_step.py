@@ -216,7 +216,7 @@ def test_rows_that_no_batch_touched_stay_bit_equal(ready):
     num_rows=st.integers(1, 12),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=5, deadline=None)  # each shape is two graphs to compile
+@settings(max_examples=5)  # each shape is two graphs to compile
 def test_a_step_of_stock_is_the_reference_s(
     make_parts, make_schema, random_batch, num_numeric, num_categorical, embedding_dim, num_rows, seed
 ):

@@ -22,7 +22,7 @@ def as_counter(words):
     return {int(word) >> 32: int(word) & 0xFFFFFFFF for word in words}
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     st.lists(st.tuples(st.lists(values, max_size=20), st.lists(values, max_size=20)), max_size=12),
     st.integers(1, 30),

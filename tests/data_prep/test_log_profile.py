@@ -46,7 +46,7 @@ def test_only_present_and_chosen_integers_are_counted():
     assert count_bins(np.zeros(4, np.int64), *yes_no)[ZERO_BIN] == 1
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.data(), st.integers(1, 6000))
 def test_a_timeline_does_not_depend_on_chunks(data, num_lines):
     random = np.random.default_rng(data.draw(st.integers(0, 99)))

@@ -20,7 +20,7 @@ def test_the_largest_ids_need_int64():
     assert encode(make_lookup(vocabulary), [2**32 - 1], [True], "int64") == [2**33 + 1]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.sets(st.integers(0, 9) | st.integers(0, 2**32 - 1), max_size=40), st.randoms())
 def test_every_value_is_found_through_the_file(tmp_path_factory, values, random):
     values = [MISSING, *values]

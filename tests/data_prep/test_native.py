@@ -63,7 +63,7 @@ def check_parsed(text_lines, first_line=0):
     return ours
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(lines() | dirt, min_size=1, max_size=6), st.integers(0, 2**40))
 def test_lines_are_parsed_alike(text_lines, first_line):
     check_parsed(text_lines, first_line)
@@ -110,7 +110,7 @@ def test_rows_of_a_log_are_parsed_alike(make_log):
 values = st.integers(0, 9) | st.integers(0, 2**32 - 1)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(values, st.booleans(), st.booleans()), max_size=80))
 def test_values_are_counted_alike(rows):
     column, present, chosen = (np.array([row[i] for row in rows], t) for i, t in enumerate((np.uint32, bool, bool)))
@@ -120,7 +120,7 @@ def test_values_are_counted_alike(rows):
     assert ours[1] == theirs[1]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(st.sets(values, max_size=30), min_size=1, max_size=4),
     st.lists(st.tuples(values, st.booleans()), min_size=1, max_size=200),
@@ -162,7 +162,7 @@ def test_a_missing_library_says_how_to_build_it(monkeypatch, tmp_path):
         native.load.cache_clear()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1) | st.integers(-20, 20), st.booleans(), st.booleans())))
 def test_integers_are_binned_alike(rows):
     integers, present, chosen = (np.array(column) for column in zip(*rows, (0, False, False), strict=True))
@@ -173,7 +173,7 @@ def test_integers_are_binned_alike(rows):
 strings = st.sampled_from([b"", b"a", b"b", b"12345678", b"123456789"]) | st.binary(max_size=40)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(strings, max_size=60), st.sampled_from([2**64 - 1, 0, 3 << 40]))
 def test_strings_are_counted_alike(some, key_mask):
     texts = Texts.of([*some, b"left out"]).take(slice(len(some)))
@@ -188,7 +188,7 @@ def test_strings_are_counted_alike(some, key_mask):
         assert ours.texts.tolist() == theirs.texts.tolist()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.sets(st.binary(min_size=1, max_size=20), max_size=20),
     st.lists(st.tuples(strings, st.booleans()), min_size=1, max_size=60),

@@ -82,7 +82,7 @@ def dirty_lines(draw):
 any_lines = good_lines | dirty_lines() | st.binary(max_size=100).map(lambda line: line.replace(b"\n", b""))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(any_lines, min_size=1, max_size=8))
 def test_every_line_is_a_row_or_a_reject_as_the_oracle_says(lines):
     check_against_oracle(lines)

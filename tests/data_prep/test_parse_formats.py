@@ -119,7 +119,7 @@ any_lines = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(any_lines, st.sampled_from([FORMAT, QUOTED]))
 def test_every_line_is_a_row_or_a_reject(lines, log_format):
     check(lines, log_format)

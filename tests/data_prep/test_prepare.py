@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import xxhash
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.lookup import bucket
@@ -157,7 +157,7 @@ bad_lines = st.sampled_from([b"", b"x", b"\0", b"\xff\xfe", b"\r", b"2\t1", b"1\
 ).map(lambda line: line.replace(b"\n", b" "))
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8)
 @given(
     st.lists(st.sampled_from([b"good", b"good\r"]) | bad_lines, max_size=60),
     st.booleans(),

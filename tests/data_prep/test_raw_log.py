@@ -1,3 +1,4 @@
+import bz2
 import gzip
 import io
 import tarfile
@@ -50,7 +51,7 @@ def test_text_gzip_zstd_and_tar_give_the_same_lines(tmp_path):
     assert read_all(text) == read_all(zipped) == read_all(frames) == read_all(archive) == TEXT
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.binary(max_size=30).map(lambda b: b.replace(b"\n", b"")), max_size=30), st.integers(1, 100))
 def test_chunks_are_whole_lines_and_all_of_them(tmp_path_factory, lines, chunk_bytes):
     assume(not b"\n".join(lines).startswith(tuple(MAGIC)))
@@ -168,7 +169,12 @@ def test_a_tar_without_a_log_is_an_error_that_lists_what_there_is(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("start", "message"), [(gzip.compress(TEXT), "rename it to end in .gz"), (b"PK\x03\x04", "pack it")]
+    ("start", "message"),
+    [
+        (gzip.compress(TEXT), "rename it to end in .gz"),
+        (b"PK\x03\x04", "pack it"),
+        (bz2.compress(TEXT), "pack it"),
+    ],
 )
 def test_a_packed_file_under_another_name_is_an_error(tmp_path, start, message):
     (tmp_path / "train.txt").write_bytes(start)

@@ -98,6 +98,7 @@ def run_here(action, command_environment, project, *words):
     return done.stdout.split()
 
 
+@pytest.mark.kills
 def test_kills_at_random_moments_leave_no_trace(tmp_path, make_log, command_environment, project):
     (tmp_path / "train.txt").write_text(make_log(1000))
     kills = run_here("kill_at_random", command_environment, project, tmp_path, tmp_path / "train.txt", NUM_KILLS)

@@ -15,7 +15,7 @@ from data_prep.statistics import ChunkCounter, IntegerStatistics, LogStatistics
 int64s = st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 1000)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(int64s, max_size=20), st.integers(0, 20))
 def test_integer_statistics_are_exact_however_they_are_cut(integers, cut):
     parts = [IntegerStatistics.of(np.array(part, np.int64)) for part in (integers[:cut], integers[cut:])]

@@ -78,7 +78,7 @@ def counted_as_dict(counted):
     return dict(zip(counted.texts.tolist(), counted.counts.tolist(), strict=True))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(lists, min_size=1, max_size=6), st.sampled_from([1, 2000, 10**6]), st.integers(1, 3))
 def test_strings_are_counted_alike_in_any_memory(tmp_path_factory, chunks, limit_bytes, min_count):
     counts = TextCounts(1, tmp_path_factory.mktemp("counts"), limit_bytes)

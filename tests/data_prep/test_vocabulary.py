@@ -45,7 +45,7 @@ def write(path, vocabulary):
 cells = st.lists(st.sampled_from(["", "00000000", "0000000a", "ffffffff", "80000000", "12345678"]), max_size=25)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(cells, min_size=1, max_size=4), st.integers(0, 3), st.integers(1, 6))
 def test_ids_are_the_oracles(tmp_path_factory, columns, num_numeric, min_count):
     columns = {f"C{i}": cells for i, cells in enumerate(columns, 1)}

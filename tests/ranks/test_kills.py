@@ -14,6 +14,8 @@ import pytest
 from app.retention import whole_checkpoints
 from tests.ranks.jobs import ended, is_rank, kept_files, losses, same_numbers, wait_for_ranks
 
+pytestmark = pytest.mark.kills
+
 NUM_KILLS = int(os.environ.get("NUM_KILLS", "2"))
 MOST_KILLS_OF_A_RUN = 4
 OFTEN = ("checkpoint.every_steps=3", "train.log_every_steps=1")

@@ -33,7 +33,7 @@ def layouts(draw, num_ranks=8):
     return Layout(Mesh(tuple(zip(names, sizes, strict=True))), dims)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(layouts(), layouts())
 def test_a_redistributed_array_is_the_array(source, target):
     whole = np.arange(16 * 24).reshape(16, 24)

@@ -120,7 +120,7 @@ def test_a_load_that_fails_leaves_empty_tables(make_tables, make_spec, train):
     moves=st.lists(st.sampled_from(["update", "read", "release", "give back"]), min_size=1, max_size=12),
     changed_only=st.booleans(),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_native_snapshots_are_the_reference_s(native_library, make_spec, train, seed, moves, changed_only):
     spec = make_spec(vocabulary_size=3000)
     both = NativeTables(spec, 2), ReferenceTables(spec)

@@ -47,7 +47,7 @@ def assert_close(found, expected, relative_to_scale):
     batch=st.integers(1, 40),
     seed=st.integers(0, 2**32),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_step_is_the_reference_s(
     make_spec, random_ids, random_gradients, vocabulary_size, embedding_dim, num_fields, batch, seed
 ):
