@@ -20,6 +20,7 @@ RANKS ?= 1
 ROWS ?= 1000000
 SEED ?= 1
 NUM_KILLS ?= 30
+MINUTES ?= 10
 ARGS ?=
 
 .PHONY: help
@@ -105,6 +106,10 @@ test: setup  ## run the tests in ten minutes: all but ranks, kills and whole par
 .PHONY: test-all
 test-all: test  ## run all tests
 	$(RUN_PYTHON) -m pytest -m "$(ONE_BY_ONE)" $(ARGS)
+
+.PHONY: fuzz
+fuzz: setup  ## draw other examples for MINUTES=10; what fails is saved in build/fuzz/ with how to repeat it: ARGS='--seed 1'
+	$(RUN_PYTHON) -m tests.fuzz --minutes "$(MINUTES)" $(ARGS)
 
 .PHONY: test-faults
 test-faults: setup  ## kill trainings, ranks and preparations NUM_KILLS=30 times and go on; write errors, kills and flips in every checkpoint call

@@ -1,0 +1,47 @@
+"""A failure that `make fuzz` finds is saved, with the command that finds it again."""
+
+import shlex
+import subprocess
+
+from tests.fuzz import drawing_tests, run_round, save_failure
+
+PROFILE = "import hypothesis\nhypothesis.settings.register_profile('fuzz', database=None)\n"
+TEST = """
+import os
+from hypothesis import given, strategies as st
+
+@given(st.integers(0, 10**9))
+def test_a_property(number):
+    {body}
+"""
+
+
+def make_test(folder, body):
+    (folder / "conftest.py").write_text(PROFILE)
+    (folder / "test_numbers.py").write_text(TEST.format(body=body))
+    return drawing_tests(folder, seed=7)
+
+
+def test_a_failure_is_saved_and_repeated_by_its_command(tmp_path):
+    tests = make_test(tmp_path, "assert number % 7")
+    path = save_failure(tmp_path / "found", 7, tests, *run_round(7, tests, 60))
+    text = path.read_text()
+    assert "number=0" in text
+    (command,) = [line for line in text.splitlines() if "--hypothesis-seed=7" in line]
+    done = subprocess.run(shlex.split(command), capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "number=0" in done.stdout
+
+
+def test_a_crash_is_saved_as_well(tmp_path):
+    tests = make_test(tmp_path, "os.abort()")
+    path = save_failure(tmp_path / "found", 7, tests, *run_round(7, tests, 60))
+    assert "status -6; to repeat:" in path.read_text()
+    assert str(tmp_path / "test_numbers.py") in path.read_text()
+
+
+def test_the_end_of_the_time_is_no_failure(tmp_path):
+    tests = make_test(tmp_path, "import time; time.sleep(100)")
+    status, output = run_round(7, tests, 3)
+    assert status == 2
+    assert save_failure(tmp_path / "found", 7, tests, status, output) is None
