@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from data_prep.log_format import LogFormat
 from data_prep.log_profile import NUM_BINS
 from data_prep.lookup import FieldLookup, ids_room
 from data_prep.rows import MAX_LINE_BYTES, REASONS, Chunk, LogRows, ParsedChunk
+from data_prep.shared_library import address
 from data_prep.text_counts import CountedTexts, add_up
 from data_prep.text_lookup import TextLookup
 from data_prep.texts import Texts
@@ -79,7 +81,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     ),
     "log_kernels_encode": (
         None,
-        [ctypes.POINTER(_Vocabulary), _COUNT, *[_ARRAY] * 2, *[_COUNT] * 2, ctypes.c_int32, _ARRAY],
+        [ctypes.POINTER(_Vocabulary), _COUNT, *[_ARRAY] * 2, _COUNT, ctypes.c_int32, _ARRAY],
     ),
 }
 
@@ -115,47 +117,43 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
     text = np.frombuffer(chunk.lines, np.uint8)
     capacity = chunk.num_lines
     num_numeric, num_categorical = len(log_format.numeric_fields), len(log_format.hex_fields)
-    rows = LogRows(
-        row_numbers=np.empty(capacity, np.int64),
-        labels=np.empty(capacity, np.bool_),
-        integers=np.empty((num_numeric, capacity), np.int64),
-        integers_present=np.empty((num_numeric, capacity), np.bool_),
-        values=np.empty((num_categorical, capacity), np.uint32),
-        values_present=np.empty((num_categorical, capacity), np.bool_),
-    )
-    columns = (
-        rows.row_numbers,
-        rows.labels,
-        rows.integers,
-        rows.integers_present,
-        rows.values,
-        rows.values_present,
-    )
-    lines, starts, ends, reasons = (np.empty(capacity, dtype) for dtype in (np.int64, np.int64, np.int64, np.int8))
+    row_numbers, labels = np.empty(capacity, np.int64), np.empty(capacity, np.bool_)
+    integers, integers_present = (np.empty((num_numeric, capacity), dtype) for dtype in (np.int64, np.bool_))
+    values, values_present = (np.empty((num_categorical, capacity), dtype) for dtype in (np.uint32, np.bool_))
+    columns = (row_numbers, labels, integers, integers_present, values, values_present)
+    lines, starts, ends = (np.empty(capacity, np.int64) for _ in range(3))
+    reasons = np.empty(capacity, np.int8)
     num_rejects = _COUNT()
     num_rows = load().log_kernels_parse(
-        _address(text),
+        address(text, np.uint8, len(chunk.lines)),
         len(text),
         MAX_LINE_BYTES,
-        _Rows(capacity, num_numeric, num_categorical, *map(_address, columns)),
-        _Rejects(*(_address(column) for column in (lines, starts, ends, reasons))),
+        _Rows(capacity, num_numeric, num_categorical, *map(_room, columns)),
+        _Rejects(*map(_room, (lines, starts, ends, reasons))),
         num_rejects,
     )
     chunk.check_num_lines(num_rows + num_rejects.value)
     bad = range(num_rejects.value)
-    rows.row_numbers[:num_rows] += chunk.first_line
     return ParsedChunk(
         rows=LogRows(
-            row_numbers=rows.row_numbers[:num_rows],
-            labels=rows.labels[:num_rows],
-            integers=rows.integers[:, :num_rows],
-            integers_present=rows.integers_present[:, :num_rows],
-            values=rows.values[:, :num_rows],
-            values_present=rows.values_present[:, :num_rows],
+            row_numbers[:num_rows] + chunk.first_line,
+            labels[:num_rows],
+            *(_filled(part, num_rows) for part in (integers, integers_present, values, values_present)),
         ),
         rejects_by_reason=Counter(REASONS[reasons[i]] for i in bad),
         rejects_tsv=b"".join(chunk.reject(int(lines[i]), reasons[i], text[starts[i] : ends[i]]) for i in bad),
     )
+
+
+def _filled(columns: NDArray[Any], num_rows: int) -> NDArray[Any]:
+    """Columns [M, capacity] of which `num_rows` are filled as [M, num_rows]: moved together in the same memory."""
+    num_columns, capacity = columns.shape
+    if num_rows == capacity:
+        return columns
+    together = columns.reshape(-1)[: num_columns * num_rows].reshape(num_columns, num_rows)
+    for place, column in enumerate(columns):
+        together[place] = column[:num_rows]
+    return together
 
 
 def count_values(
@@ -164,15 +162,28 @@ def count_values(
     """See `counts.count_values`."""
     words, scratch = np.empty(len(values), np.uint64), np.empty(2 * len(values), np.uint32)
     num_missing = _COUNT()
-    inputs = (_address(array) for array in (values, present, chosen))
-    num_words = load().log_kernels_count(*inputs, len(values), _address(scratch), _address(words), num_missing)
+    num_words = load().log_kernels_count(
+        address(values, np.uint32, len(values)),
+        address(present, np.bool_, len(values)),
+        address(chosen, np.bool_, len(values)),
+        len(values),
+        _room(scratch),
+        _room(words),
+        num_missing,
+    )
     return words[:num_words].copy(), num_missing.value
 
 
 def count_bins(integers: NDArray[np.int64], present: NDArray[np.bool_], chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
     """See `log_profile.count_bins`."""
     counts = np.empty(NUM_BINS, np.int64)
-    load().log_kernels_bins(*map(_address, (integers, present, chosen)), len(integers), _address(counts))
+    load().log_kernels_bins(
+        address(integers, np.int64, len(integers)),
+        address(present, np.bool_, len(integers)),
+        address(chosen, np.bool_, len(integers)),
+        len(integers),
+        _room(counts),
+    )
     return counts
 
 
@@ -181,8 +192,8 @@ def count_texts(texts: Texts, key_mask: int = _ALL_BITS) -> CountedTexts:
     num_rows = len(texts)
     table = np.empty(1 << (2 * num_rows).bit_length(), np.int32)  # at most half of it is filled
     keys, counts, firsts = np.empty(num_rows, np.uint64), np.empty(num_rows, np.int64), np.empty(num_rows, np.int64)
-    arrays = (_address(array) for array in (keys, counts, firsts))
-    num_distinct = load().log_kernels_count_texts(_texts(texts), key_mask, _address(table), len(table), *arrays)
+    outputs = map(_room, (keys, counts, firsts))
+    num_distinct = load().log_kernels_count_texts(_texts(texts), key_mask, _room(table), len(table), *outputs)
     distinct = slice(num_distinct)
     return add_up(keys[distinct], counts[distinct], texts.take(firsts[distinct]))
 
@@ -192,21 +203,21 @@ def find_texts(field: TextLookup, texts: Texts, present: NDArray[np.bool_]) -> N
     ids = np.empty(len(texts), np.int64)
     load().log_kernels_find_texts(
         _texts(texts),
-        _address(present),
+        address(present, np.bool_, len(texts)),
         _texts(field.texts),
-        _address(field.keys),
-        _address(field.ids),
+        address(field.keys, np.uint64, len(field.texts)),
+        address(field.ids, np.int64, len(field.texts)),
         field.missing_id,
         field.first_oov_id,
         field.num_oov_ids,
-        _address(ids),
+        _room(ids),
     )
     return ids
 
 
 def _texts(texts: Texts) -> _Texts:
-    assert texts.starts.flags.c_contiguous and texts.lengths.flags.c_contiguous
-    return _Texts(_address(texts.data), _address(texts.starts), _address(texts.lengths), len(texts))
+    places = (address(array, np.int64, len(texts)) for array in (texts.starts, texts.lengths))
+    return _Texts(address(texts.data, np.uint8, len(texts.data)), *places, len(texts))
 
 
 def encode_values(
@@ -215,27 +226,26 @@ def encode_values(
     """See `lookup.encode_values`."""
     num_rows = values.shape[1]
     ids = ids_room(num_rows, len(fields), dtype)
-    # Columns of a chunk may have room for more rows than there are; both arrays then have the same.
-    column_stride = values.strides[0] // values.itemsize
-    assert present.strides[0] == column_stride
     vocabularies = (_Vocabulary * len(fields))(*map(_vocabulary, fields))
     load().log_kernels_encode(
         vocabularies,
         len(fields),
-        _address(values),
-        _address(present),
-        column_stride,
+        address(values, np.uint32, len(fields), num_rows),
+        address(present, np.bool_, len(fields), num_rows),
         num_rows,
         ids.itemsize,
-        _address(ids),
+        _room(ids),
     )
     return ids
 
 
 def _vocabulary(field: FieldLookup) -> _Vocabulary:
+    words = address(field.words, np.uint64, len(field.words))
+    starts = address(field.starts, np.uint32, (2**32 >> field.shift) + 1)
     ids = (field.base_id, field.missing_id, field.first_oov_id, field.num_oov_ids)
-    return _Vocabulary(_address(field.words), _address(field.starts), field.shift, *ids)
+    return _Vocabulary(words, starts, field.shift, *ids)
 
 
-def _address(array: NDArray[np.generic]) -> int:
-    return int(array.ctypes.data)
+def _room(array: NDArray[Any]) -> int:
+    """The address of an array that was made here, for a kernel to fill."""
+    return address(array, array.dtype, *array.shape, written=True)

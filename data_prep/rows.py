@@ -67,7 +67,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class LogRows:
-    """Rows of the log as columns; a missing cell holds 0 or no text and is not `present`."""
+    """Rows of the log as columns, each field's cells side by side; a missing cell holds 0 or no text, not `present`."""
 
     row_numbers: NDArray[np.int64]  # [n] number of the line in the log, from 0; rejected lines count too
     labels: NDArray[np.bool_]  # [n]
@@ -82,13 +82,15 @@ class LogRows:
         """The rows where `chosen` [n] is true."""
         if chosen.all():
             return self
+        places = np.flatnonzero(chosen)
+        # Not integers[:, chosen]: NumPy gives that row by row, and the native kernels read column by column.
         return LogRows(
             row_numbers=self.row_numbers[chosen],
             labels=self.labels[chosen],
-            integers=self.integers[:, chosen],
-            integers_present=self.integers_present[:, chosen],
-            values=self.values[:, chosen],
-            values_present=self.values_present[:, chosen],
+            integers=self.integers.take(places, axis=1),
+            integers_present=self.integers_present.take(places, axis=1),
+            values=self.values.take(places, axis=1),
+            values_present=self.values_present.take(places, axis=1),
             texts=tuple(texts.take(chosen) for texts in self.texts),
             texts_present=tuple(present[chosen] for present in self.texts_present),
         )

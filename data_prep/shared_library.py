@@ -1,4 +1,4 @@
-"""Finds and loads a native part of the project, as `make native` builds it."""
+"""Finds and loads a native part of the project, as `make native` builds it, and gives it arrays."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import ctypes
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 Signatures = Mapping[str, tuple[type | None, list[type]]]  # function name -> result, arguments
 
@@ -32,3 +36,20 @@ def load_library(path: Path, what: str, signatures: Signatures, otherwise: str) 
     except (OSError, AttributeError) as error:  # no library, or one of another version
         raise OSError(f"{path} cannot be loaded: {error}; run `make native` to build it for this machine") from error
     return library
+
+
+def address(array: NDArray[Any], dtype: DTypeLike, *shape: int, written: bool = False) -> int:
+    """Return where C finds the values of an array, valid as long as the array lives.
+
+    C sees a place in memory and nothing else, so this is the one way from an array to it. Raises TypeError unless the
+    array has this dtype and shape and its values stand side by side, row by row; `written`: and may be changed.
+    """
+    flags = array.flags
+    if array.dtype != dtype or array.shape != shape or not (flags.c_contiguous and flags.aligned):
+        raise TypeError(
+            f"a native kernel needs {np.dtype(dtype)} {list(shape)} in C order, found {array.dtype} "
+            f"{list(array.shape)}, {array.strides} bytes apart"
+        )
+    if written and not flags.writeable:
+        raise TypeError(f"a native kernel writes to this {array.dtype} {list(shape)}, which is read-only")
+    return int(array.ctypes.data)

@@ -46,15 +46,15 @@ std::int64_t find(const LogKernelsVocabulary& field, const Bucket& bucket, std::
 
 template <typename Id>
 void encode(const LogKernelsVocabulary* fields, std::int64_t num_fields, const std::uint32_t* values,
-            const std::uint8_t* present, std::int64_t column_stride, std::int64_t num_rows, Id* ids) {
+            const std::uint8_t* present, std::int64_t num_rows, Id* ids) {
   Bucket buckets[kBlockRows];
   for (std::int64_t first = 0; first < num_rows; first += kBlockRows) {
     const std::int64_t end = std::min(first + kBlockRows, num_rows);
     for (std::int64_t field = 0; field < num_fields; ++field) {
       const LogKernelsVocabulary& vocabulary = fields[field];
-      find_buckets(vocabulary, values + field * column_stride + first, end - first, buckets);
+      find_buckets(vocabulary, values + field * num_rows + first, end - first, buckets);
       for (std::int64_t row = first; row < end; ++row) {
-        const std::int64_t cell = field * column_stride + row;
+        const std::int64_t cell = field * num_rows + row;
         const std::int64_t id = present[cell] ? find(vocabulary, buckets[row - first], values[cell]) : vocabulary.missing_id;
         ids[row * num_fields + field] = static_cast<Id>(id);
       }
@@ -65,11 +65,10 @@ void encode(const LogKernelsVocabulary* fields, std::int64_t num_fields, const s
 }  // namespace
 
 void log_kernels_encode(const LogKernelsVocabulary* fields, int64_t num_fields, const uint32_t* values,
-                        const uint8_t* present, int64_t column_stride, int64_t num_rows, int32_t id_bytes,
-                        void* ids) {
+                        const uint8_t* present, int64_t num_rows, int32_t id_bytes, void* ids) {
   if (id_bytes == 4) {
-    encode(fields, num_fields, values, present, column_stride, num_rows, static_cast<std::int32_t*>(ids));
+    encode(fields, num_fields, values, present, num_rows, static_cast<std::int32_t*>(ids));
   } else {
-    encode(fields, num_fields, values, present, column_stride, num_rows, static_cast<std::int64_t*>(ids));
+    encode(fields, num_fields, values, present, num_rows, static_cast<std::int64_t*>(ids));
   }
 }

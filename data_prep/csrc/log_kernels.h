@@ -80,10 +80,10 @@ LOG_KERNELS_API void log_kernels_bins(const int64_t* integers, const uint8_t* pr
                                       int64_t num_rows, int64_t* counts);
 
 // lookup.encode_values: ids [num_rows, num_fields], int32 or int64 by `id_bytes`, of values and present
-// [num_fields, num_rows], columns `column_stride` cells apart.
+// [num_fields, num_rows].
 LOG_KERNELS_API void log_kernels_encode(const LogKernelsVocabulary* fields, int64_t num_fields,
-                                        const uint32_t* values, const uint8_t* present, int64_t column_stride,
-                                        int64_t num_rows, int32_t id_bytes, void* ids);
+                                        const uint32_t* values, const uint8_t* present, int64_t num_rows,
+                                        int32_t id_bytes, void* ids);
 
 // Strings as places in `data`, which has at least seven more bytes after the last of them.
 typedef struct {

@@ -1,0 +1,158 @@
+"""Logs of generated formats with bad lines of every reason, for tests that compare two ways of reading them."""
+
+import random
+from collections import Counter
+from dataclasses import dataclass
+
+from data_prep.log_format import LogFormat
+from data_prep.rows import MAX_LINE_BYTES, Chunk
+
+_KINDS = ("integer", "hex32", "string", "ignored")
+_LABELS = ((("1",), ("0",)), (("yes", "true"), ("no",)), (("click",), ("", "0")))
+_MISSING = ((), (), ("NULL",), ("NA", "a_long_mark"), ("-",))
+_INTEGERS = ("0", "1", "-1", "-0", "007", "9223372036854775807", "-9223372036854775808", "0" * 19)
+_TEXTS = ("a", "Zürich", "東京", "\0", "x" * 30, "12345678", "123456789", "NUL", "\t", '"', 'a"b')
+_QUOTED_TEXTS = ("a,b", "a;b", "a b", "a|b", 'say "hi"', '""')
+
+_BAD_INTEGERS = ("1.5", "+1", "x", "--1", "1" * 20, "9223372036854775808", "-9223372036854775809", "1e3")
+_BAD_HEX = ("0123ABCD", "0123abc", "`1234567", "0123abcde", "g1234567", "0x123456")
+_BAD_LABELS = ("2", "maybe", "11", "Yes")
+_BAD_TEXTS = (b"\xff", b"a\x80", b"\xc3")
+
+
+@dataclass(frozen=True)
+class GeneratedLog:
+    """`reasons` has for each line why it is to be rejected, or ""."""
+
+    log_format: LogFormat
+    lines: list[bytes]
+    reasons: list[str]
+    line_end: bytes
+
+    @property
+    def text(self) -> bytes:
+        """The whole file."""
+        names = self.log_format.separator.join(self.log_format.columns).encode()
+        lines = [names, *self.lines] if self.log_format.header else self.lines
+        return b"".join(line + self.line_end for line in lines)
+
+    @property
+    def rejects_by_reason(self) -> Counter:
+        """How many lines are to be rejected, by reason."""
+        return Counter(filter(None, self.reasons))
+
+    def chunks(self, num_lines) -> list[Chunk]:
+        """The lines after the header, so many a chunk."""
+        parts = [(first, self.lines[first : first + num_lines]) for first in range(0, len(self.lines), num_lines)]
+        return [Chunk(first, len(part), b"".join(line + self.line_end for line in part)) for first, part in parts]
+
+
+def generate_log(seed: int, num_lines: int = 300, bad_share: float | None = None) -> GeneratedLog:
+    """A log of a format drawn by `seed`, of which about `bad_share` of the lines (by default drawn too) is bad."""
+    random_ = random.Random(seed)
+    log_format = _draw_format(random_)
+    cells = _Cells(random_, log_format)
+    share = random_.choice([0.0, 0.003, 0.02, 0.2, 0.9]) if bad_share is None else bad_share
+    drawn = [cells.bad_line() if random_.random() < share else (cells.good_line(), "") for _ in range(num_lines)]
+    lines, reasons = map(list, zip(*drawn, strict=True))
+    return GeneratedLog(log_format, lines, reasons, random_.choice([b"\n", b"\r\n"]))
+
+
+def criteo_log_between(separator: str, seed: int, num_lines: int, num_bad: int) -> GeneratedLog:
+    """Criteo's columns, between another separator; `num_bad` of the lines have a bad label."""
+    log_format, random_ = LogFormat(separator=separator), random.Random(seed)
+    cells = _Cells(random_, log_format)
+    bad = set(random_.sample(range(num_lines), num_bad))
+    lines = [cells.spoiled("label") if number in bad else cells.good_line() for number in range(num_lines)]
+    return GeneratedLog(log_format, lines, ["label" if n in bad else "" for n in range(num_lines)], b"\n")
+
+
+def _draw_format(random_: random.Random) -> LogFormat:
+    kinds = ["label", *random_.choices(_KINDS, (3, 4, 2, 1), k=random_.randint(1, 12))]
+    if not set(kinds) & {"hex32", "string"}:
+        kinds.append(random_.choice(["hex32", "string"]))
+    random_.shuffle(kinds)
+    clicked, not_clicked = random_.choice(_LABELS)
+    return LogFormat(
+        columns={f"{kind}_{place}": kind for place, kind in enumerate(kinds)},
+        separator=random_.choice([",", ",", "\t", ";", "|", " "]),
+        header=random_.random() < 0.5,
+        quotes=random_.random() < 0.4,
+        missing=random_.choice(_MISSING),
+        clicked=clicked,
+        not_clicked=not_clicked,
+    )
+
+
+class _Cells:
+    """Cells and lines of a format: few values that come often, many that come seldom."""
+
+    def __init__(self, random_: random.Random, log_format: LogFormat) -> None:
+        self._random = random_
+        self._format = log_format
+        self._bad_reasons = ["columns", "label", *self._reasons_of_kinds()]
+
+    def _reasons_of_kinds(self):
+        if self._format.numeric_fields:
+            yield "integer"
+        yield "categorical"
+        if self._format.quotes:
+            yield "quotes"
+
+    def good_line(self) -> bytes:
+        return self._join(self._good_cells())
+
+    def bad_line(self) -> tuple[bytes, str]:
+        """A line and why it is bad: what is wrong with it is one thing."""
+        if self._random.random() < 0.002:
+            return self._join([*self._good_cells()[:-1], b"x" * MAX_LINE_BYTES]) + b"x", "too long"
+        reason = self._random.choice(self._bad_reasons)
+        return self.spoiled(reason), reason
+
+    def spoiled(self, reason: str) -> bytes:
+        """A line that is rejected for this reason."""
+        choose = self._random.choice
+        cells = self._good_cells()
+        if reason == "columns":
+            return self._join(choose([cells[:-1], [*cells, b""], [*cells, *cells]]))
+        if reason == "quotes":
+            cells = [b""] * len(cells)
+            cells[choose(range(len(cells)))] = choose([b'"x"y', b'"', b'"x'])
+            return self._format.separator.encode().join(cells)
+        kinds = {"label": ("label",), "integer": ("integer",), "categorical": ("hex32", "string")}[reason]
+        name = choose(self._format.of_kind(*kinds))
+        bad = {"label": _BAD_LABELS, "integer": _BAD_INTEGERS, "hex32": _BAD_HEX, "string": _BAD_TEXTS}
+        cell = choose(bad[self._format.columns[name]])
+        cells[self._format.places([name])[0]] = cell if isinstance(cell, bytes) else cell.encode()
+        return self._join(cells)
+
+    def _good_cells(self) -> list[bytes]:
+        return [self._cell(kind).encode() for kind in self._format.columns.values()]
+
+    def _cell(self, kind: str) -> str:
+        random_ = self._random
+        if kind == "label":
+            return random_.choice(self._format.clicked if random_.random() < 0.3 else self._format.not_clicked)
+        if random_.random() < 0.1:
+            return random_.choice(["", *self._format.missing])
+        rank = int(random_.paretovariate(0.8))
+        if kind == "integer":
+            return random_.choice([*_INTEGERS, str(rank % 10**15), str(-rank % 100)])
+        if kind == "hex32":
+            return f"{rank * 2654435761 % 2**32:08x}"
+        return random_.choice([*self._texts(), f"value {rank}" if self._format.separator != " " else f"value-{rank}"])
+
+    def _texts(self) -> list[str]:
+        if self._format.quotes:
+            return [*_TEXTS, *_QUOTED_TEXTS]
+        return [text for text in _TEXTS if self._format.separator not in text]
+
+    def _join(self, cells: list[bytes]) -> bytes:
+        if self._format.quotes:
+            cells = [self._quoted(cell) for cell in cells]
+        return self._format.separator.encode().join(cells)
+
+    def _quoted(self, cell: bytes) -> bytes:
+        if b'"' in cell or self._format.separator.encode() in cell or self._random.random() < 0.1:
+            return b'"' + cell.replace(b'"', b'""') + b'"'
+        return cell
