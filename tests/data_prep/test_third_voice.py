@@ -1,0 +1,178 @@
+"""Native kernels, NumPy's and the plain reader of the format's description agree on hostile logs of any format.
+
+python -m tests.data_prep.test_third_voice --schemas 200 --lines 1000000      compares on as many lines as that
+"""
+
+import argparse
+import dataclasses
+import gzip
+import itertools
+import random
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_prep import native
+from data_prep.block_reader import read_blocks
+from data_prep.options import PrepareOptions
+from data_prep.prepare import prepare
+from data_prep.schema import SPLITS, row_numbers_file
+from tests.data_prep.generated_logs import generate_log
+from tests.data_prep.slow_reader import read_log
+
+KERNELS = ("native", "numpy") if native.is_available() else ("numpy",)
+_ODD_BYTES = [b"\r", b"\r\r", b"\x1f", b'"', b"\0", b"\xff", b" ", b"\xef\xbb\xbf", b"x" * 70_000]
+
+
+def draw_options(random_: random.Random, log) -> PrepareOptions:
+    """Options of any kind for a log."""
+    fields = log.log_format.categorical_fields
+    return PrepareOptions(
+        data=log.log_format,
+        vocabulary=random_.choice(["counted", "counted", "counted", "hash"]),
+        min_count=random_.choice([1, 2, 10]),
+        field_min_count={random_.choice(fields): 3} if random_.random() < 0.3 else {},
+        field_max_size={random_.choice(fields): random_.randrange(1, 9)} if random_.random() < 0.3 else {},
+        oov_buckets=random_.choice([1, 1, 3, 64]),
+        split=random_.choice(["hash", "chronological", "stratified"]),
+        train_fraction=0.7,
+        valid_fraction=0.2,
+        seed=random_.randrange(2**63),
+        numeric_transform=random_.choice(["log1p", "max", "standardize"]),
+        integer_buckets=random_.random() < 0.4,
+        missing_indicator=random_.random() < 0.7,
+        shuffle_window_rows=random_.choice([7, 100, 10_000]),
+        block_rows=random_.choice([1, 50, 1_000]),
+        max_reject_fraction=1.0,
+        workers=1,
+    )
+
+
+def draw_files(random_: random.Random, log) -> dict[str, bytes]:
+    """The log as one to three files: lines end in any way, and some have bytes where none should be."""
+    lines = []
+    for line in log.lines:
+        if random_.random() < 0.02:
+            place = random_.choice([0, len(line), random_.randint(0, len(line))])
+            line = line[:place] + random_.choice(_ODD_BYTES) + line[place:]
+        lines.append(line + random_.choice([b"\n", b"\n", b"\r\n"]))
+    cuts = sorted(random_.sample(range(len(lines) + 1), random_.randint(0, 2)))
+    header = log.log_format.separator.join(log.log_format.columns).encode() + b"\n" if log.log_format.header else b""
+    parts = [header + b"".join(lines[first:end]) for first, end in itertools.pairwise([0, *cuts, len(lines)])]
+    parts[-1] = parts[-1][:-1] if random_.random() < 0.5 else parts[-1]
+    # A mark of UTF-8 at the start of a file is no part of its first cell.
+    return {f"part-{number}.csv": part for number, part in enumerate(parts) if not part.startswith(b"\xef\xbb\xbf")}
+
+
+def write_files(random_: random.Random, folder: Path, files: dict[str, bytes]) -> list[Path]:
+    """Write each as it is, or packed; the paths."""
+    folder.mkdir()
+    paths = []
+    for name, content in files.items():
+        packed = random_.random() < 0.3
+        paths.append(folder / (f"{name}.gz" if packed else name))
+        paths[-1].write_bytes(gzip.compress(content, 1) if packed else content)
+    return paths
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The bytes of every file."""
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def in_order(rows: list[tuple]) -> list[tuple]:
+    """Training rows are shuffled; they are compared in an order of their own."""
+    return sorted(rows, key=lambda row: (row[0], row[1], np.round(row[2], 3).tolist()))
+
+
+def check_folder(folder: Path, schema, expected) -> None:
+    """Compare a prepared folder with what the plain reader expects."""
+    assert schema.source["lines"] == expected.num_lines
+    assert (folder / "rejects.tsv").read_bytes() == expected.rejects
+    table = pq.read_table(folder / "vocabulary.parquet").to_pylist()
+    assert [tuple(row[name] for name in ("field", "value", "count", "id")) for row in table] == expected.vocabulary
+    for split in SPLITS:
+        found = [
+            (int(label), ids.tolist(), numbers.tolist())
+            for block in read_blocks(folder, schema, split)
+            for ids, numbers, label in zip(block.ids, block.numeric, block.labels, strict=True)
+        ]
+        rows = [row[1:] for row in expected.rows[split]]
+        if split == "train":
+            found, rows = in_order(found), in_order(rows)
+        elif (folder / row_numbers_file(split)).exists():
+            assert np.load(folder / row_numbers_file(split)).tolist() == [row[0] for row in expected.rows[split]]
+        assert [row[:2] for row in found] == [row[:2] for row in rows]
+        assert np.allclose([row[2] for row in found], [row[2] for row in rows], rtol=1e-6, atol=1e-6)
+
+
+def compare(seed: int, num_lines: int, folder: Path) -> tuple[int, int]:
+    """Prepare the log of a seed by all kernels and by the plain reader; how many lines were kept, and rejected."""
+    log, random_ = generate_log(seed, num_lines), random.Random(seed)
+    options, files = draw_options(random_, log), draw_files(random_, log)
+    if not files:
+        return 0, 0
+    paths = write_files(random_, folder / "log", files)
+    files = {path.name: content for path, content in zip(paths, files.values(), strict=True)}
+    expected = read_log(files, options)
+    made = []
+    for kernels in KERNELS:
+        options = dataclasses.replace(options, kernels=kernels)
+        chunk_bytes = 100 + random_.choice([len(log.text) // 50, len(log.text) // 7, 1 << 20])
+        try:
+            schema = prepare(paths, folder / kernels, options, chunk_bytes=chunk_bytes)
+        except ValueError as error:
+            assert "is a training row" in str(error) and not expected.rows["train"], f"log {seed}: {error}"
+            return 0, expected.num_lines
+        check_folder(folder / kernels, schema, expected)
+        made.append(contents(folder / kernels))
+    assert all(one == made[0] for one in made)
+    num_kept = sum(map(len, expected.rows.values()))
+    num_rejected = expected.rejects.count(b"\n")
+    assert num_kept + num_rejected == expected.num_lines
+    return num_kept, num_rejected
+
+
+@settings(max_examples=15)
+@given(st.integers(0, 2**32))
+def test_all_readers_agree(tmp_path_factory, seed):
+    compare(seed, 150, tmp_path_factory.mktemp("third"))
+
+
+@pytest.mark.parametrize("seed", [5, 17])
+def test_workers_and_memory_make_no_difference_to_a_bad_log(tmp_path, seed, monkeypatch):
+    log = generate_log(seed, 1_000, bad_share=0.05)
+    options = draw_options(random.Random(seed), log)
+    (tmp_path / "log.csv").write_bytes(log.text)
+    prepare(tmp_path / "log.csv", tmp_path / "one", options)
+    prepare(tmp_path / "log.csv", tmp_path / "two", dataclasses.replace(options, workers=2), chunk_bytes=5_000)
+    monkeypatch.setattr("data_prep.memory.counts_bytes", lambda *_: 1000)  # all counts go to disk
+    prepare(tmp_path / "log.csv", tmp_path / "little", options, chunk_bytes=5_000)
+    assert contents(tmp_path / "one") == contents(tmp_path / "two") == contents(tmp_path / "little")
+
+
+def main() -> None:
+    """Compare the readers on as many lines of as many formats as asked for."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--schemas", type=int, default=200)
+    parser.add_argument("--lines", type=int, default=1_000_000, help="of all formats together")
+    parser.add_argument("--seed", type=int, default=1)
+    words = parser.parse_args()
+    kept = rejected = 0
+    for seed in range(words.seed, words.seed + words.schemas):
+        with tempfile.TemporaryDirectory() as folder:
+            of_log = compare(seed, -(-words.lines // words.schemas), Path(folder))
+        kept, rejected = kept + of_log[0], rejected + of_log[1]
+    print(
+        f"{words.schemas} formats: {kept:,} lines kept + {rejected:,} rejected = {kept + rejected:,}; "
+        f"the plain reader, {' and '.join(KERNELS)} agree"
+    )
+
+
+if __name__ == "__main__":
+    main()
