@@ -6,6 +6,8 @@ import mmap
 
 import numpy as np
 
+from data_prep.shared_library import address
+
 HUGE_PAGE = 2 << 20
 
 
@@ -28,5 +30,5 @@ def huge_pages(num_bytes: int) -> np.ndarray:
     mapped = mmap.mmap(-1, num_bytes + HUGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared pages stay small
     mapped.madvise(mmap.MADV_HUGEPAGE)
     everything = np.frombuffer(mapped, np.uint8)
-    start = -everything.ctypes.data % HUGE_PAGE
+    start = -address(everything, np.uint8, everything.size) % HUGE_PAGE
     return everything[start : start + num_bytes]

@@ -21,7 +21,7 @@ from data_prep.log_format import LogFormat
 from data_prep.log_profile import NUM_BINS
 from data_prep.lookup import FieldLookup, ids_room
 from data_prep.rows import MAX_LINE_BYTES, REASONS, Chunk, LogRows, ParsedChunk
-from data_prep.shared_library import address
+from data_prep.shared_library import address, room
 from data_prep.text_counts import CountedTexts, add_up
 from data_prep.text_lookup import TextLookup
 from data_prep.texts import Texts
@@ -120,7 +120,6 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
     row_numbers, labels = np.empty(capacity, np.int64), np.empty(capacity, np.bool_)
     integers, integers_present = (np.empty((num_numeric, capacity), dtype) for dtype in (np.int64, np.bool_))
     values, values_present = (np.empty((num_categorical, capacity), dtype) for dtype in (np.uint32, np.bool_))
-    columns = (row_numbers, labels, integers, integers_present, values, values_present)
     lines, starts, ends = (np.empty(capacity, np.int64) for _ in range(3))
     reasons = np.empty(capacity, np.int8)
     num_rejects = _COUNT()
@@ -128,17 +127,30 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
         address(text, np.uint8, len(chunk.lines)),
         len(text),
         MAX_LINE_BYTES,
-        _Rows(capacity, num_numeric, num_categorical, *map(_room, columns)),
-        _Rejects(*map(_room, (lines, starts, ends, reasons))),
+        _Rows(
+            capacity,
+            num_numeric,
+            num_categorical,
+            room(row_numbers),
+            room(labels),
+            room(integers),
+            room(integers_present),
+            room(values),
+            room(values_present),
+        ),
+        _Rejects(room(lines), room(starts), room(ends), room(reasons)),
         num_rejects,
     )
     chunk.check_num_lines(num_rows + num_rejects.value)
     bad = range(num_rejects.value)
     return ParsedChunk(
         rows=LogRows(
-            row_numbers[:num_rows] + chunk.first_line,
-            labels[:num_rows],
-            *(_filled(part, num_rows) for part in (integers, integers_present, values, values_present)),
+            row_numbers=row_numbers[:num_rows] + chunk.first_line,
+            labels=labels[:num_rows],
+            integers=_filled(integers, num_rows),
+            integers_present=_filled(integers_present, num_rows),
+            values=_filled(values, num_rows),
+            values_present=_filled(values_present, num_rows),
         ),
         rejects_by_reason=Counter(REASONS[reasons[i]] for i in bad),
         rejects_tsv=b"".join(chunk.reject(int(lines[i]), reasons[i], text[starts[i] : ends[i]]) for i in bad),
@@ -167,8 +179,8 @@ def count_values(
         address(present, np.bool_, len(values)),
         address(chosen, np.bool_, len(values)),
         len(values),
-        _room(scratch),
-        _room(words),
+        room(scratch),
+        room(words),
         num_missing,
     )
     return words[:num_words].copy(), num_missing.value
@@ -182,7 +194,7 @@ def count_bins(integers: NDArray[np.int64], present: NDArray[np.bool_], chosen: 
         address(present, np.bool_, len(integers)),
         address(chosen, np.bool_, len(integers)),
         len(integers),
-        _room(counts),
+        room(counts),
     )
     return counts
 
@@ -192,8 +204,8 @@ def count_texts(texts: Texts, key_mask: int = _ALL_BITS) -> CountedTexts:
     num_rows = len(texts)
     table = np.empty(1 << (2 * num_rows).bit_length(), np.int32)  # at most half of it is filled
     keys, counts, firsts = np.empty(num_rows, np.uint64), np.empty(num_rows, np.int64), np.empty(num_rows, np.int64)
-    outputs = map(_room, (keys, counts, firsts))
-    num_distinct = load().log_kernels_count_texts(_texts(texts), key_mask, _room(table), len(table), *outputs)
+    outputs = map(room, (keys, counts, firsts))
+    num_distinct = load().log_kernels_count_texts(_texts(texts), key_mask, room(table), len(table), *outputs)
     distinct = slice(num_distinct)
     return add_up(keys[distinct], counts[distinct], texts.take(firsts[distinct]))
 
@@ -210,7 +222,7 @@ def find_texts(field: TextLookup, texts: Texts, present: NDArray[np.bool_]) -> N
         field.missing_id,
         field.first_oov_id,
         field.num_oov_ids,
-        _room(ids),
+        room(ids),
     )
     return ids
 
@@ -234,7 +246,7 @@ def encode_values(
         address(present, np.bool_, len(fields), num_rows),
         num_rows,
         ids.itemsize,
-        _room(ids),
+        room(ids),
     )
     return ids
 
@@ -244,8 +256,3 @@ def _vocabulary(field: FieldLookup) -> _Vocabulary:
     starts = address(field.starts, np.uint32, (2**32 >> field.shift) + 1)
     ids = (field.base_id, field.missing_id, field.first_oov_id, field.num_oov_ids)
     return _Vocabulary(words, starts, field.shift, *ids)
-
-
-def _room(array: NDArray[Any]) -> int:
-    """The address of an array that was made here, for a kernel to fill."""
-    return address(array, array.dtype, *array.shape, written=True)

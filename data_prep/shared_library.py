@@ -38,11 +38,11 @@ def load_library(path: Path, what: str, signatures: Signatures, otherwise: str) 
     return library
 
 
-def address(array: NDArray[Any], dtype: DTypeLike, *shape: int, written: bool = False) -> int:
+def address(array: NDArray[Any], dtype: DTypeLike, *shape: int) -> int:
     """Return where C finds the values of an array, valid as long as the array lives.
 
     C sees a place in memory and nothing else, so this is the one way from an array to it. Raises TypeError unless the
-    array has this dtype and shape and its values stand side by side, row by row; `written`: and may be changed.
+    array has this dtype and shape, and its values stand side by side, row by row.
     """
     flags = array.flags
     if array.dtype != dtype or array.shape != shape or not (flags.c_contiguous and flags.aligned):
@@ -50,6 +50,11 @@ def address(array: NDArray[Any], dtype: DTypeLike, *shape: int, written: bool = 
             f"a native kernel needs {np.dtype(dtype)} {list(shape)} in C order, found {array.dtype} "
             f"{list(array.shape)}, {array.strides} bytes apart"
         )
-    if written and not flags.writeable:
-        raise TypeError(f"a native kernel writes to this {array.dtype} {list(shape)}, which is read-only")
     return int(array.ctypes.data)
+
+
+def room(array: NDArray[Any]) -> int:
+    """Return the address of an array that C fills. Raises TypeError as `address`, and where the array is read-only."""
+    if not array.flags.writeable:
+        raise TypeError(f"a native kernel writes to this {array.dtype} {list(array.shape)}, which is read-only")
+    return address(array, array.dtype, *array.shape)

@@ -17,6 +17,7 @@ from app.tables.interface import TablesSpec, UniqueIds
 from app.tables.native_handle import NativeHandle
 from app.tables.native_unique import NativeUniqueIds, find_unique, own
 from app.tables.reference import sum_by_id, sum_over_fields
+from data_prep.shared_library import address, room
 
 
 class BatchKernels(Protocol):
@@ -101,7 +102,15 @@ class NativeBatchKernels:
         batch, num_fields = unique.shape
         deep = self._expanded[0].array((batch, num_fields * self._spec.embedding_dim))
         wide = np.empty(batch, np.float32)
-        self._handle.call("expand", ctypes.byref(unique.as_struct()), deep_rows, wide_rows, deep, wide)
+        num_unique = unique.values.size
+        self._handle.call(
+            "expand",
+            ctypes.byref(unique.as_struct()),
+            address(deep_rows, np.float32, num_unique, self._spec.embedding_dim),
+            address(wide_rows, np.float32, num_unique),
+            room(deep),
+            room(wide),
+        )
         return deep, wide
 
     def sum_by_id(self, unique: UniqueIds, deep: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -110,7 +119,15 @@ class NativeBatchKernels:
         deep_sums = self._sums.array((unique.values.size, self._spec.embedding_dim))
         wide_sums = np.empty(unique.values.size, np.float32)
         deep, wide = np.ascontiguousarray(deep), np.ascontiguousarray(wide)
-        self._handle.call("sum_by_id", ctypes.byref(unique.as_struct()), deep, wide, deep_sums, wide_sums)
+        batch, num_fields = unique.shape
+        self._handle.call(
+            "sum_by_id",
+            ctypes.byref(unique.as_struct()),
+            address(deep, np.float32, batch, num_fields * self._spec.embedding_dim),
+            address(wide, np.float32, batch),
+            room(deep_sums),
+            room(wide_sums),
+        )
         return deep_sums, wide_sums
 
 

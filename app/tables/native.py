@@ -31,6 +31,7 @@ from app.tables.native_rows import NativeRows
 from app.tables.native_snapshot import NativeSnapshot, NativeSnapshots
 from app.tables.native_step import history_struct, make_history, step_struct
 from app.tables.native_unique import NativeUniqueIds, find_unique, own
+from data_prep.shared_library import address, room
 
 
 class NativeTables:
@@ -71,8 +72,9 @@ class NativeTables:
         squared_norms = np.empty(unique.values.size, np.float64)
         slots, _ = self._rows.find(unique.values)
         history = history_struct(self._history, self.step)
-        outputs = (deep, wide, wide_rows, squared_norms)
-        self._handle.call("lookup", ctypes.byref(unique.as_struct()), slots, history, *outputs)
+        outputs = map(room, (deep, wide, wide_rows, squared_norms))
+        rows = ctypes.byref(unique.as_struct()), address(slots, np.int32, unique.values.size)
+        self._handle.call("lookup", *rows, history, *outputs)
         return Rows(deep, wide, float(squared_norms.sum()))
 
     def update(self, unique: UniqueIds, gradients: RowGradients, checked: bool = False) -> None:
@@ -98,7 +100,8 @@ class NativeTables:
     def update_wide(self, unique: NativeUniqueIds, slots: np.ndarray, gradient: np.ndarray, scale: float) -> None:
         """The wide rows' step of `update` alone; `slots` as `touch` gives them, `gradient` [B]."""
         batch, step = unique.as_struct(), step_struct(self.spec, WIDE, self.learning_rates[WIDE], self.step)
-        self._handle.call("update_wide", ctypes.byref(batch), slots, gradient, scale, ctypes.byref(step))
+        arrays = address(slots, np.int32, batch.num_unique), address(gradient, np.float32, batch.num_rows)
+        self._handle.call("update_wide", ctypes.byref(batch), *arrays, scale, ctypes.byref(step))
 
     def update_deep(self, unique: NativeUniqueIds, slots: np.ndarray, gradient: np.ndarray, scale: float) -> None:
         """The deep rows' step of `update` alone, number `self.step`; `gradient` [B, C * D]."""
@@ -106,7 +109,9 @@ class NativeTables:
         if self._history is not None and self._history.step < self.step:
             self._history.append(self.learning_rates[DEEP](self.step))
         history = history_struct(self._history, self.step - 1)
-        self._handle.call("update_deep", ctypes.byref(batch), slots, gradient, scale, ctypes.byref(step), history)
+        width = batch.num_fields * self.spec.embedding_dim
+        arrays = address(slots, np.int32, batch.num_unique), address(gradient, np.float32, batch.num_rows, width)
+        self._handle.call("update_deep", ctypes.byref(batch), *arrays, scale, ctypes.byref(step), history)
 
     def touch(self, row_ids: np.ndarray) -> np.ndarray:
         """The slots [U] of the distinct `row_ids` [U] int64; rows that had none get one, with their initial values."""
@@ -114,7 +119,7 @@ class NativeTables:
 
     def all_finite(self, values: np.ndarray) -> bool:
         """Whether all of `values`, contiguous float32, are finite."""
-        return bool(self._handle.call("all_finite", values, values.size))
+        return bool(self._handle.call("all_finite", address(values, np.float32, *values.shape), values.size))
 
     def state(self) -> dict[str, TableState]:
         """See `HostTables.state`."""

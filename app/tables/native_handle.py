@@ -6,8 +6,6 @@ import ctypes
 import os
 from typing import Any
 
-import numpy as np
-
 from app.tables.interface import TablesSpec
 from app.tables.native_library import HANDLE, NO_MEMORY, OPTIMIZER_NUMBERS, UNKNOWN_ISA, Spec, load
 from app.tables.optimizer_options import FtrlOptions
@@ -49,9 +47,8 @@ class NativeHandle:
             self._library.host_tables_destroy(handle)
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """What `host_tables_<name>` returns for this handle; arrays, which must be contiguous, go by their address."""
-        function = getattr(self._library, f"host_tables_{name}")
-        return function(self._handle, *(a.ctypes.data if isinstance(a, np.ndarray) else a for a in arguments))
+        """What `host_tables_<name>` returns for this handle; arrays go by their `address`, or as `room`."""
+        return getattr(self._library, f"host_tables_{name}")(self._handle, *arguments)
 
     @property
     def instruction_set(self) -> str:

@@ -12,6 +12,7 @@ from app.tables.interface import TablesSpec
 from app.tables.memory_limit import require_memory
 from app.tables.native_handle import NativeHandle
 from app.tables.native_library import NO_MEMORY, TABLE_NUMBERS
+from data_prep.shared_library import address, room
 
 MAX_TOUCHED = 2**31 - 2  # slots are int32, and the map keeps slot + 1
 
@@ -26,7 +27,7 @@ class NativeRows:
     def find(self, row_ids: np.ndarray) -> tuple[np.ndarray, int]:
         """Slots of `row_ids` int64, -1 where a row is untouched, and how many are."""
         slots = np.empty(row_ids.size, np.int32)
-        num_new = self._handle.call("find", row_ids, row_ids.size, slots)
+        num_new = self._handle.call("find", address(row_ids, np.int64, row_ids.size), row_ids.size, room(slots))
         return slots, num_new
 
     def touch(self, row_ids: np.ndarray) -> np.ndarray:
@@ -44,7 +45,8 @@ class NativeRows:
         purpose = f"storing {num_new:,} new rows beside {num_touched:,} touched ones, {row_bytes:,} bytes each,"
         if growth_bytes := self._handle.call("growth_bytes", num_new):
             require_memory(growth_bytes, purpose)
-        if self._handle.call(give_slots, row_ids, row_ids.size, slots) == NO_MEMORY:
+        places = address(row_ids, np.int64, row_ids.size), row_ids.size, room(slots)
+        if self._handle.call(give_slots, *places) == NO_MEMORY:
             raise MemoryError(f"{purpose} needs {growth_bytes / 2**20:,.0f} MiB more, which the system refused")
         return slots
 
@@ -52,7 +54,7 @@ class NativeRows:
         """The ids of the touched rows, int64 [T] ascending, and their slots, int32 [T]."""
         num_rows = self._handle.call("num_touched")
         row_ids, slots = np.empty(num_rows, np.int64), np.empty(num_rows, np.int32)
-        if self._handle.call("touched", row_ids, slots) == NO_MEMORY:
+        if self._handle.call("touched", room(row_ids), room(slots)) == NO_MEMORY:
             raise MemoryError(f"no memory to sort the ids of {num_rows:,} touched rows")
         return row_ids, slots
 
@@ -60,8 +62,9 @@ class NativeRows:
         """All state arrays of rows, copies."""
         layout = self._spec.layout(table).items()
         arrays = {name: np.empty((slots.size, width), dtype) for name, (dtype, width) in layout}
+        places = address(slots, np.int32, slots.size), slots.size
         for number, values in enumerate(arrays.values()):
-            self._handle.call("read", TABLE_NUMBERS[table], number, slots, slots.size, values)
+            self._handle.call("read", TABLE_NUMBERS[table], number, *places, room(values))
         return arrays
 
     def write(self, table: str, name: str, row_ids: np.ndarray, values: np.ndarray) -> None:
@@ -71,8 +74,10 @@ class NativeRows:
         """
         values = np.require(values, requirements=["C", "A"])
         slots = self._slots_for(np.ascontiguousarray(row_ids), "place")
-        array = list(self._spec.layout(table)).index(name)
-        if not self._handle.call("write", TABLE_NUMBERS[table], array, slots, slots.size, values):
+        layout = self._spec.layout(table)
+        dtype, width = layout[name]
+        rows = address(slots, np.int32, slots.size), slots.size, address(values, dtype, slots.size, width)
+        if not self._handle.call("write", TABLE_NUMBERS[table], list(layout).index(name), *rows):
             check_finite(table, name, row_ids, values)
 
     def end_writing(self) -> None:

@@ -16,6 +16,7 @@ from app.tables.interface import Places, RowArray, TablesSpec
 from app.tables.memory_limit import require_memory
 from app.tables.native_handle import NativeHandle
 from app.tables.native_library import NO_MEMORY, OK, TABLE_NUMBERS
+from data_prep.shared_library import address, room
 
 log = logging.getLogger(__name__)
 
@@ -78,12 +79,12 @@ class NativeSnapshots:
         """
         self._end()
         flags = np.empty(slots.size, bool)
-        self._handle.call("take_changed", flags)
+        self._handle.call("take_changed", room(flags))
         changed_slots = np.flatnonzero(flags).astype(np.int32)
         if changed_only:
             included = flags[slots]
             row_ids, slots = row_ids[included], slots[included]
-        if self._handle.call("open_snapshot", slots, slots.size) == NO_MEMORY:
+        if self._handle.call("open_snapshot", address(slots, np.int32, slots.size), slots.size) == NO_MEMORY:
             self._mark_changed(changed_slots)
             raise MemoryError(f"no memory for a snapshot of {slots.size:,} rows")
         tables = {
@@ -96,7 +97,8 @@ class NativeSnapshots:
     def _read(self, table: str, name: str, slots: np.ndarray, values: np.ndarray) -> None:
         array = list(self._spec.layout(table)).index(name)
         # One thread: in the background a second one would take the training's other core.
-        self._handle.call("read_snapshot", TABLE_NUMBERS[table], array, slots, slots.size, values, 1)
+        rows = address(slots, np.int32, slots.size), slots.size
+        self._handle.call("read_snapshot", TABLE_NUMBERS[table], array, *rows, room(values), 1)
 
     def before_change(self, slots: np.ndarray) -> None:
         """To be called before the states of `slots` change: preserves them where a snapshot needs them."""
@@ -116,10 +118,10 @@ class NativeSnapshots:
                 require_memory(growth_bytes, "keeping rows for the checkpoint that is being written")
             except MemoryError:
                 return False
-        return bool(self._handle.call("preserve", slots, slots.size) == OK)
+        return bool(self._handle.call("preserve", address(slots, np.int32, slots.size), slots.size) == OK)
 
     def _mark_changed(self, slots: np.ndarray) -> None:
-        if self._handle.call("mark_changed", slots, slots.size) == NO_MEMORY:
+        if self._handle.call("mark_changed", address(slots, np.int32, slots.size), slots.size) == NO_MEMORY:
             raise MemoryError("no memory for a bit a row")
 
     def _end(self) -> None:

@@ -6,10 +6,13 @@ import ctypes
 import math
 from typing import Any
 
+import numpy as np
+
 from app.tables.interface import WIDE, LearningRate, TablesSpec
 from app.tables.native_library import History, Step
 from app.tables.optimizer_options import AdamOptions, LazyAdamOptions
 from app.tables.whole_table_adam import MOST_EXACT_STEPS, StepHistory
+from data_prep.shared_library import address
 
 
 def step_struct(spec: TablesSpec, table: str, learning_rate: LearningRate, step: int) -> Step:
@@ -38,7 +41,12 @@ def history_struct(history: StepHistory | None, step: int) -> Any:
     """A pointer to the history up to `step`; valid until the next step is noted."""
     if history is None:
         return None
-    arrays = (history.rates, history.epsilons, history.rate_sums, history.beta2_powers)
+    noted = slice(step + 1)  # of arrays that have room for later steps
+    addresses = (
+        address(history.rates[noted], np.float32, step + 1),
+        address(history.epsilons[noted], np.float32, step + 1),
+        address(history.rate_sums[noted], np.float64, step + 1),
+        address(history.beta2_powers[noted], np.float32, step + 1),
+    )
     options = history.options
-    addresses = (array.ctypes.data for array in arrays)
     return ctypes.byref(History(step, *addresses, options.beta1, options.beta2, history.l2_coef, MOST_EXACT_STEPS))

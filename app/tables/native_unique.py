@@ -14,6 +14,7 @@ from app.tables.checks import check_ids, check_ids_shape
 from app.tables.interface import TablesSpec, UniqueIds
 from app.tables.native_handle import NativeHandle
 from app.tables.native_library import BAD_ID, COUNT, NO_MEMORY, Batch
+from data_prep.shared_library import address, room
 
 MAX_POSITIONS = 2**31 - 1  # positions of a batch are int32
 
@@ -30,8 +31,16 @@ class NativeUniqueIds(UniqueIds):
 
     def as_struct(self) -> Batch:
         """The same for C; valid as long as this object lives."""
-        arrays = (self.values, self.inverse, self.offsets, self.positions)
-        return Batch(*self.shape, self.values.size, *(array.ctypes.data for array in arrays))
+        (num_rows, num_fields), num_unique = self.shape, self.values.size
+        return Batch(
+            num_rows,
+            num_fields,
+            num_unique,
+            address(self.values, np.int64, num_unique),
+            address(self.inverse, np.int32, num_rows * num_fields),
+            address(self.offsets, np.int32, num_unique + 1),
+            address(self.positions, np.int32, num_rows * num_fields),
+        )
 
 
 def own(unique: UniqueIds) -> NativeUniqueIds:
@@ -51,8 +60,8 @@ def find_unique(handle: NativeHandle, ids: np.ndarray, spec: TablesSpec) -> Nati
         (np.int64, ids.size), (np.int32, ids.size), (np.int32, ids.size + 1), (np.int32, ids.size)
     )
     num_unique = COUNT()
-    outputs = (values, inverse, offsets, positions, ctypes.byref(num_unique))
-    status = handle.call("unique", ids, ids.itemsize, ids.size, *outputs)
+    outputs = (*map(room, (values, inverse, offsets, positions)), ctypes.byref(num_unique))
+    status = handle.call("unique", address(ids, ids.dtype, *ids.shape), ids.itemsize, ids.size, *outputs)
     if status == BAD_ID:
         check_ids(ids, spec)
     if status == NO_MEMORY:

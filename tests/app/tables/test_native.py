@@ -201,3 +201,39 @@ except MemoryError as error:
     assert "the address space (RLIMIT_AS) is" in result.stdout
     assert "storing 999,990 new rows beside 10 touched ones" in result.stdout
     assert result.stdout.split()[-1] == "10"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [np.asfortranarray, lambda gradient: gradient[:, ::-1], lambda gradient: gradient[1:], np.float64],
+    ids=["columns side by side", "backwards", "too few", "float64"],
+)
+def test_a_kernel_is_given_no_array_of_another_layout(make_spec, random_ids, random_gradients, change):
+    spec = make_spec(vocabulary_size=400)
+    tables = NativeTables(spec)
+    rng = np.random.default_rng(1)
+    unique, gradients = tables.unique(random_ids(spec, 8, rng)), random_gradients(spec, 8, rng, 0.3)
+    slots, tables.step = tables.touch(unique.values), 1
+    with pytest.raises(TypeError, match=r"needs float32 .* in C order, found"):
+        tables.update_deep(unique, slots, change(gradients.deep), 1.0)
+    with pytest.raises(TypeError, match=r"needs int32 \[\d+\] in C order, found"):
+        tables.update_wide(unique, slots[1:], gradients.wide, 1.0)
+    with pytest.raises(TypeError, match=r"needs int64 \[4\] in C order, found int64 \[4\], \(16,\) bytes apart"):
+        tables.touch(np.arange(8)[::2])
+    with (
+        pytest.raises(TypeError, match=r"needs float32 \[4, 5\] in C order, found float64"),
+        tables.loading(1) as write,
+    ):
+        write(DEEP, "rows", np.arange(4), np.zeros((4, 5)))
+    assert tables.state()[DEEP].row_ids.size == 0  # what was loaded in part is gone
+
+
+def test_gradients_of_any_layout_are_taken_by_their_values(make_spec, random_ids, random_gradients, assert_same_state):
+    spec = make_spec(vocabulary_size=400)
+    rng = np.random.default_rng(1)
+    ids, gradients = random_ids(spec, 8, rng), random_gradients(spec, 8, rng, 0.3)
+    turned = RowGradients(np.asfortranarray(gradients.deep), np.repeat(gradients.wide, 2)[::2], gradients.scale)
+    ours, theirs = NativeTables(spec), ReferenceTables(spec)
+    ours.update(ours.unique(np.asfortranarray(ids)), turned)
+    theirs.update(theirs.unique(ids), gradients)
+    assert_same_state(ours, theirs)

@@ -1,0 +1,56 @@
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data_prep.shared_library import address, room
+
+PROJECT = Path(__file__).parents[2]
+VALUES = np.arange(12, dtype=np.int64).reshape(3, 4)
+
+
+def test_the_address_is_that_of_the_first_value():
+    assert address(VALUES, np.int64, 3, 4) == VALUES.__array_interface__["data"][0]
+    assert address(VALUES[1], np.int64, 4) == address(VALUES, np.int64, 3, 4) + 4 * 8
+    address(np.empty((0, 4), np.float32), np.float32, 0, 4)
+    address(VALUES[:1].T.copy().T, np.int64, 1, 4)  # a single row is C order in any order
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.asfortranarray(VALUES),
+        VALUES[:, ::-1],
+        np.repeat(VALUES, 2, axis=1)[:, ::2],
+        VALUES[:, :3],
+        VALUES[:2],
+        VALUES.reshape(-1),
+        VALUES.astype(">i8"),
+        VALUES.astype(np.uint64),
+        VALUES.astype(np.int32),
+        np.broadcast_to(np.int64(1), (3, 4)),
+        np.frombuffer(b"\0" * 97, np.int64, 12, offset=1).reshape(3, 4),
+    ],
+)
+def test_another_layout_is_refused(array):
+    with pytest.raises(TypeError, match=r"needs int64 \[3, 4\] in C order, found"):
+        address(array, np.int64, 3, 4)
+
+
+def test_what_is_read_only_is_not_written_to():
+    values = VALUES.copy()
+    assert room(values) == address(values, np.int64, 3, 4)
+    with pytest.raises(TypeError, match="in C order"):
+        room(values.T)
+    values.flags.writeable = False
+    address(values, np.int64, 3, 4)
+    with pytest.raises(TypeError, match=r"writes to this int64 \[3, 4\], which is read-only"):
+        room(values)
+
+
+def test_no_other_code_takes_an_address():
+    pattern = re.compile(r"\.ctypes\b(?!\s+import)|data_as\(|__array_interface__|\.from_buffer\(")
+    sources = [path for package in ("app", "data_prep") for path in (PROJECT / package).rglob("*.py")]
+    found = {path.relative_to(PROJECT).as_posix() for path in sources if pattern.search(path.read_text())}
+    assert found == {"data_prep/shared_library.py"}
