@@ -92,7 +92,7 @@ def _fit(transform: str, statistics: IntegerStatistics) -> dict[str, float]:
     return {}
 
 
-def transform_integers(field: NumericField, integers: NDArray[np.int64]) -> NDArray[np.float64]:
+def transform_integers(field: NumericField, integers: NDArray[np.number]) -> NDArray[np.float64]:
     """The numbers of a numeric column from the integers [n] of present cells."""
     numbers = integers.astype(np.float64)
     if field.transform == "log1p":

@@ -86,7 +86,7 @@ def _pair(name: str, field: NumericProfile, column: NumericField) -> list[Html]:
 
 
 def _transformed(column: NumericField, integer: int) -> float:
-    return float(transform_integers(column, np.array([min(integer, 2**63 - 1)]))[0])
+    return float(transform_integers(column, np.array([float(integer)]))[0])  # a bin's end may be above int64
 
 
 def _histogram(title: str, bins: Sequence[tuple[float, float, int]], total: int, label: str) -> Html:
@@ -95,24 +95,28 @@ def _histogram(title: str, bins: Sequence[tuple[float, float, int]], total: int,
 
 
 def _joined(bins: Sequence[tuple[float, float, int]], total: int) -> tuple[list[float], list[float]]:
-    """Edges and shares of bins side by side: narrow ones joined, gaps filled with 0."""
-    width = (bins[-1][1] - bins[0][0]) / _MOST_BINS * (1 - 1e-9)
+    """Edges and shares of bins side by side: narrow ones joined, gaps filled with 0.
+
+    None is narrower than can be seen: a transform may round the ends of a bin to the same number.
+    """
+    width = ((bins[-1][1] - bins[0][0]) or 1.0) / _MOST_BINS * (1 - 1e-9)
     edges, shares = [bins[0][0]], []
     waiting, last_end = 0.0, bins[0][0]
     for first, end, count in bins:
         if first - last_end >= width:
             if waiting:
-                edges.append(last_end)
+                edges.append(max(last_end, edges[-1] + width))
                 shares.append(waiting)
                 waiting = 0.0
-            edges.append(first)
-            shares.append(0.0)
+            if first > edges[-1]:
+                edges.append(first)
+                shares.append(0.0)
         waiting, last_end = waiting + count / total, end
         if end - edges[-1] >= width:
             edges.append(end)
             shares.append(waiting)
             waiting = 0.0
     if waiting:
-        edges.append(last_end)
+        edges.append(max(last_end, edges[-1] + width))
         shares.append(waiting)
     return edges, shares

@@ -1,5 +1,6 @@
 """The report, on a log with every kind of bad line, and what it is drawn from."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -9,12 +10,16 @@ import numpy as np
 import pytest
 
 from data_prep.__main__ import main
+from data_prep.encode import numeric_fields
+from data_prep.log_format import LogFormat
+from data_prep.log_profile import NUM_BINS, count_bins
 from data_prep.options import PrepareOptions
 from data_prep.prepare import prepare
 from data_prep.report import _SPLIT_RULES, write_report
-from data_prep.report_numeric import whole_bins
+from data_prep.report_numeric import _pair, whole_bins
 from data_prep.schema import read_schema
-from data_prep.statistics_file import STATISTICS_FILE, read_statistics
+from data_prep.statistics import IntegerStatistics
+from data_prep.statistics_file import STATISTICS_FILE, NumericProfile, read_statistics
 from data_prep.timing import TIMING_FILE, read_timing
 
 BAD_LINES = ("", "2\t<b>bold</b>", "0\t1.5" + "\t" * 38)
@@ -161,3 +166,23 @@ def test_a_folder_of_an_older_version_is_told_apart(folder, tmp_path, capsys):
     (copy / STATISTICS_FILE).unlink()
     assert main(["report", str(copy)]) == 2
     assert "prepared by an older version" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("transform", ["log1p", "max", "standardize"])
+@pytest.mark.parametrize(
+    "integers",
+    [[2**63 - 1], [-(2**63)], [0, 2**63 - 1], [0, 2**62, 2**63 - 1], [-(2**62), 0, 1], [2**62, -1, 0], [5]],
+)
+def test_integers_at_the_ends_of_int64_are_drawn(integers, transform):
+    counts = np.zeros(NUM_BINS, np.int64)
+    for integer in integers:
+        counts += count_bins(np.array([integer]), np.ones(1, bool), np.ones(1, bool))
+    bins = tuple((int(number), int(counts[number])) for number in np.flatnonzero(counts))
+    statistics = IntegerStatistics.of(np.array(integers, np.int64))
+    options = PrepareOptions(data=LogFormat({"label": "label", "I": "integer", "C": "hex32"}))
+    column = numeric_fields(dataclasses.replace(options, numeric_transform=transform), [statistics])[0]
+    before, after = _pair("I", NumericProfile(0, bins), column)
+    for drawn in (before, after):
+        assert "100" in drawn or "%" in drawn
+        assert "nan" not in drawn
+        assert "inf" not in drawn
