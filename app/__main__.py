@@ -33,6 +33,7 @@ from app.tables import pick_backend
 from app.warm_start_source import check_source
 from data_prep import settings
 from data_prep.schema import Schema, read_schema
+from data_prep.suspect import check_ids
 
 log = logging.getLogger("app")
 
@@ -96,6 +97,7 @@ def _train(arguments: argparse.Namespace) -> int:
     if arguments.rank_table != "-":
         check_rank_table(Path(arguments.rank_table), arguments.ranks)
     schema = read_schema(arguments.dataset)
+    check_ids(schema, arguments.dataset)
     check_files(arguments.dataset, schema)
     optimizers = (config.wide_optimizer, config.deep_optimizer, config.tower_optimizer)
     check_evaluation(config.eval, schema, plateau=any(o.schedule.name == "plateau" for o in optimizers))

@@ -25,6 +25,7 @@ from app.selection import check_group_field
 from app.tables.interface import UniqueIds
 from data_prep import settings
 from data_prep.schema import Schema, read_schema, row_numbers_file
+from data_prep.suspect import check_ids
 from data_prep.truth import Best, best_possible
 
 log = logging.getLogger(__name__)
@@ -114,11 +115,13 @@ def evaluate_checkpoint(
 def check_data(path: Path, split: str, dataset: Path | None, config: Config) -> tuple[Path, Schema]:
     """The prepared folder that a checkpoint is judged on, and its schema.
 
-    Raises ValueError where they do not belong together, and for a split without rows.
+    Raises ValueError where they do not belong together, for a split without rows, and where an earlier release may have
+    written wrong ids.
     """
     manifest = read_manifest(path)
     folder = dataset or Path(manifest.dataset)
     schema = read_schema(folder)
+    check_ids(schema, folder)
     check_files(folder, schema)
     check_same_inputs(manifest, schema, folder)
     check_group_field(config.eval, schema)

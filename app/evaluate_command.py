@@ -73,12 +73,11 @@ def _evaluate(arguments: argparse.Namespace, path: Path) -> int:
     if foreign:
         raise ValueError(f"argument {foreign[0]!r}: only eval.* can be changed here; the rest is the checkpoint's")
     config = settings.override(saved_config(path), arguments.settings)
+    _, schema = check_data(path, arguments.split, arguments.dataset, config)  # before MindSpore is loaded
     group: ProcessGroup = SingleProcess()
     if started_by_mpi():
-        _, schema = check_data(path, arguments.split, arguments.dataset, config)
         group = ranks.join(config, schema, arguments.ranks, 0, {"checkpoint": read_manifest(path).id})
     elif arguments.ranks > 1:
-        check_data(path, arguments.split, arguments.dataset, config)
         return launch(arguments.ranks, arguments.hostfile, _words(arguments, path))
     judged = _judge(arguments, path, config, group)
     if group.rank == 0:

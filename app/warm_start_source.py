@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,9 @@ from app.tables.interface import DEEP
 from app.tables.whole_table_adam import CaughtUpTable
 from app.tables_of_run import step_history
 from data_prep.schema import Schema, read_schema
+from data_prep.suspect import wrong_ids
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,8 @@ def _moves(manifest: Manifest, config: Config, schema: Schema, dataset: Path) ->
             f"{error}: rows follow their field and value from that folder's vocabulary; say where it is now "
             "with train.init_dataset=DIR"
         ) from error
+    if wrong := wrong_ids(old, old_folder):
+        log.warning("warning: the model that this run starts from was trained on wrong ids: %s", wrong)
     found, expected = data_identity(old)["vocabulary"], manifest.data["vocabulary"]
     if found != expected:
         raise ValueError(

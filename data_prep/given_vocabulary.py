@@ -21,6 +21,7 @@ from data_prep.categorical import CategoricalColumn
 from data_prep.log_format import LogFormat
 from data_prep.options import PrepareOptions
 from data_prep.schema import SCHEMA_FILE, VOCABULARY_FILE, Schema, read_schema
+from data_prep.suspect import check_ids
 from data_prep.vocabulary import MISSING, FieldVocabulary, OrderedValues
 from data_prep.vocabulary_file import from_arrow
 
@@ -55,10 +56,11 @@ class GivenVocabulary:
 def read_given_vocabulary(folder: Path, options: PrepareOptions, extend: bool = False) -> GivenVocabulary:
     """The vocabulary of a prepared folder, to be used as it is or to `extend`.
 
-    Raises FileNotFoundError where it is none, ValueError where the options ask for other columns than it has, or a
-    hashed one is to be extended.
+    Raises FileNotFoundError where it is none, ValueError where the options ask for other columns than it has, a hashed
+    one is to be extended, or an earlier release may have written it wrongly.
     """
     schema = read_schema(folder)
+    check_ids(schema, folder)
     if extend and "hash" in (options.vocabulary, schema.options.get("vocabulary")):
         raise ValueError(
             f"--extend adds values to a vocabulary, but that of {folder} is hashed (prepare.vocabulary=hash): "

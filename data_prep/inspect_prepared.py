@@ -18,6 +18,7 @@ from data_prep.block_reader import Block, read_blocks
 from data_prep.checksums import checksum
 from data_prep.encode import INDICATOR
 from data_prep.schema import SPLITS, VOCABULARY_FILE, Schema, read_schema
+from data_prep.suspect import check_ids, wrong_bins
 
 QUANTILES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)
 # Quantiles are of at most so many rows of a split, in evenly spaced blocks; all other figures of all rows.
@@ -27,7 +28,8 @@ QUANTILE_ROWS = 1_000_000
 def inspect(folder: Path) -> None:
     """Check every file and print the tables.
 
-    Raises FileNotFoundError and ValueError as `read_schema` and `check_files`.
+    Raises FileNotFoundError and ValueError as `read_schema` and `check_files`, and ValueError where an earlier release
+    may have written wrong ids.
     """
     schema = read_schema(folder)
     num_files = check_files(folder, schema)
@@ -40,6 +42,9 @@ def inspect(folder: Path) -> None:
         _print("Categorical fields: ids, and % of a split's rows", categorical_frame(schema, summaries))
         for split, summary in summaries.items():
             _print(f"Numeric columns of {split}: % missing, and quantiles of the others as written", summary.numeric)
+    if found := wrong_bins(schema, folder):
+        print(f"\nwarning: {found}")
+    check_ids(schema, folder)
 
 
 def _print(title: str, frame: pd.DataFrame) -> None:

@@ -15,6 +15,7 @@ from data_prep.html_page import amount, code, definitions, grid, page, section, 
 from data_prep.report_numeric import numeric_section
 from data_prep.schema import CategoricalField, Schema, read_schema
 from data_prep.statistics_file import CategoricalProfile, Profile, read_statistics
+from data_prep.suspect import wrong_bins, wrong_ids
 from data_prep.timing import Timing, read_timing
 from data_prep.whole_file import write_whole
 
@@ -44,6 +45,7 @@ def write_report(folder: Path) -> Path:
         f"{profile.training_rows:,} training rows, all others of the whole log."
     )
     parts = [
+        *map(warning, filter(None, (wrong_ids(schema, folder), wrong_bins(schema, folder)))),
         _tiles(schema, profile, run),
         _splits(schema),
         _timeline(schema, profile),

@@ -31,8 +31,8 @@ from data_prep.whole_file import write_whole
 
 SCHEMA_FILE = "schema.json"
 VOCABULARY_FILE = "vocabulary.parquet"
-FORMAT_VERSION = 2
-_READ_VERSIONS = (1, FORMAT_VERSION)  # in 1, ids are a column of numbers
+FORMAT_VERSION = 3
+_READ_VERSIONS = (1, 2, FORMAT_VERSION)  # in 1, ids are a column of numbers; up to 2, see suspect.py
 SPLITS = ("train", "valid", "test")
 ZOO_BLOCK_ROWS = 1000
 
@@ -176,7 +176,7 @@ def read_schema(folder: Path) -> Schema:
     if version not in _READ_VERSIONS:
         raise ValueError(
             f"{path} has format version {version}, this program reads "
-            f"{' and '.join(map(str, _READ_VERSIONS))}; prepare the data again"
+            f"{_READ_VERSIONS[0]} to {FORMAT_VERSION}; prepare the data again"
         )
     try:
         return _from_json(content)

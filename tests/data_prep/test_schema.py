@@ -69,6 +69,6 @@ def test_a_damaged_schema_is_an_error(tmp_path, damage):
         content["format_version"] = 99
     text = json.dumps(content)
     path.write_text(text[:50] if damage == "cut" else text)
-    message = "has format version 99, this program reads 1 and 2" if damage == "other version" else "is damaged"
+    message = "has format version 99, this program reads 1 to 3" if damage == "other version" else "is damaged"
     with pytest.raises(ValueError, match=message):
         read_schema(tmp_path)
