@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -73,7 +74,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "log_kernels_bins": (None, [*[_ARRAY] * 3, _COUNT, _ARRAY]),
     "log_kernels_count_texts": (
         _COUNT,
-        [ctypes.POINTER(_Texts), ctypes.c_uint64, _ARRAY, _COUNT, *[_ARRAY] * 3],
+        [ctypes.POINTER(_Texts), _ARRAY, ctypes.c_uint64, _ARRAY, _COUNT, *[_ARRAY] * 3],
     ),
     "log_kernels_find_texts": (
         None,
@@ -204,10 +205,24 @@ def count_texts(texts: Texts, key_mask: int = _ALL_BITS) -> CountedTexts:
     num_rows = len(texts)
     table = np.empty(1 << (2 * num_rows).bit_length(), np.int32)  # at most half of it is filled
     keys, counts, firsts = np.empty(num_rows, np.uint64), np.empty(num_rows, np.int64), np.empty(num_rows, np.int64)
-    outputs = map(room, (keys, counts, firsts))
-    num_distinct = load().log_kernels_count_texts(_texts(texts), key_mask, room(table), len(table), *outputs)
+    num_distinct = load().log_kernels_count_texts(
+        _texts(texts),
+        address(_secret(), np.uint64, 2),
+        key_mask,
+        room(table),
+        len(table),
+        room(keys),
+        room(counts),
+        room(firsts),
+    )
     distinct = slice(num_distinct)
     return add_up(keys[distinct], counts[distinct], texts.take(firsts[distinct]))
+
+
+@functools.cache
+def _secret() -> NDArray[np.uint64]:
+    """Random numbers of this process, so that no log can be written to make one slot of a table of all its strings."""
+    return np.frombuffer(os.urandom(16), np.uint64)
 
 
 def find_texts(field: TextLookup, texts: Texts, present: NDArray[np.bool_]) -> NDArray[np.int64]:

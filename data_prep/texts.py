@@ -1,7 +1,7 @@
 """Byte strings as arrays: many cells of text worked on at once.
 
 A string's key is a 64-bit hash of it. Keys only find strings quickly: equality is decided on the bytes, so two strings
-with the same key stay two.
+with the same key stay two. Such strings are easily written on purpose, so they may not cost more than others.
 
 Letters: n strings.
 """
@@ -112,7 +112,10 @@ def concatenate_texts(parts: Sequence[Texts]) -> Texts:
 
 
 def group_equal(keys: NDArray[np.uint64], texts: Texts) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """An order [n] by which equal strings stand together, by rising key, and where in it each group starts."""
+    """An order [n] by which equal strings stand together, and where in it each group starts.
+
+    It goes by rising key, and among different strings that share a key by their bytes.
+    """
     order = np.argsort(keys, kind="stable")
     if len(order) == 0:
         return order, order
@@ -129,7 +132,7 @@ def group_equal(keys: NDArray[np.uint64], texts: Texts) -> tuple[NDArray[np.int6
 def _order_by_bytes(
     order: NDArray[np.int64], sorted_keys: NDArray[np.uint64], shared: NDArray[np.uint64], texts: Texts
 ) -> None:
-    """Where different strings share a key, which is very seldom, bring the equal ones together by sorting."""
+    """Sort the strings of each shared key by their bytes, which brings the equal ones together."""
     for key in shared:
         run = slice(np.searchsorted(sorted_keys, key), np.searchsorted(sorted_keys, key, side="right"))
         strings = texts.take(order[run]).tolist()

@@ -96,11 +96,13 @@ typedef struct {
 // texts.Texts.keys and what text_counts.count_texts counts, not yet in order: keys, counts and first rows of the distinct
 // ones among strings [n]. `table` has room for table_size, a power of two above n; n is at most 2^30. Keys are
 // those bits of texts.Texts.keys that `key_mask` has (all; fewer in tests, where keys shall collide). Returns how many.
-LOG_KERNELS_API int64_t log_kernels_count_texts(const LogKernelsTexts* texts, uint64_t key_mask, int32_t* table,
-                                                int64_t table_size, uint64_t* keys, int64_t* counts,
-                                                int64_t* firsts);
+// `secret` [2] are random numbers that nobody who writes a log knows; no output depends on them.
+LOG_KERNELS_API int64_t log_kernels_count_texts(const LogKernelsTexts* texts, const uint64_t* secret,
+                                                uint64_t key_mask, int32_t* table, int64_t table_size,
+                                                uint64_t* keys, int64_t* counts, int64_t* firsts);
 
-// text_lookup.find_texts: ids [n] of strings [n], where `present`, among those of a vocabulary by rising key.
+// text_lookup.find_texts: ids [n] of strings [n], where `present`, among those of a vocabulary by rising key, those that
+// share a key by their bytes.
 LOG_KERNELS_API void log_kernels_find_texts(const LogKernelsTexts* texts, const uint8_t* present,
                                             const LogKernelsTexts* vocabulary, const uint64_t* keys,
                                             const int64_t* known_ids, int64_t missing_id, int64_t first_oov_id,

@@ -1,5 +1,8 @@
 // Strings: their distinct ones counted by a hash table, and their ids found among a vocabulary's. Keys only find strings;
 // equality is decided on the bytes.
+//
+// Anyone can write strings that share a key. So the table's slots follow from another hash, with a secret, and of a
+// vocabulary's strings that share a key one is found by its bytes: such a log takes no longer than others.
 
 #include <algorithm>
 #include <cstdint>
@@ -28,36 +31,97 @@ std::uint64_t key_of(const std::uint8_t* text, std::int64_t length) {
   return key ^ key >> 31;
 }
 
+struct SipState {
+  std::uint64_t v0, v1, v2, v3;
+
+  static std::uint64_t rotated(std::uint64_t value, int bits) { return value << bits | value >> (64 - bits); }
+
+  void round() {
+    v0 += v1, v1 = rotated(v1, 13) ^ v0, v0 = rotated(v0, 32);
+    v2 += v3, v3 = rotated(v3, 16) ^ v2;
+    v0 += v3, v3 = rotated(v3, 21) ^ v0;
+    v2 += v1, v1 = rotated(v1, 17) ^ v2, v2 = rotated(v2, 32);
+  }
+
+  void add(std::uint64_t word) {
+    v3 ^= word;
+    round();
+    v0 ^= word;
+  }
+};
+
+// SipHash-1-3 (J.-P. Aumasson and D. J. Bernstein, "SipHash: a fast short-input PRF", 2012).
+std::uint64_t secret_hash(const std::uint8_t* text, std::int64_t length, const std::uint64_t* secret) {
+  SipState state{secret[0] ^ 0x736F6D6570736575, secret[1] ^ 0x646F72616E646F6D, secret[0] ^ 0x6C7967656E657261,
+                 secret[1] ^ 0x7465646279746573};
+  std::int64_t done = 0;
+  for (; length - done >= 8; done += 8) state.add(word_at(text + done, 8));
+  const std::uint64_t rest = done < length ? word_at(text + done, length - done) : 0;
+  state.add(static_cast<std::uint64_t>(length) << 56 | rest);
+  state.v2 ^= 0xFF;
+  for (int i = 0; i < 3; ++i) state.round();
+  return state.v0 ^ state.v1 ^ state.v2 ^ state.v3;
+}
+
 bool same(const LogKernelsTexts& some, std::int64_t i, const LogKernelsTexts& others, std::int64_t j) {
   return some.lengths[i] == others.lengths[j] &&
          std::memcmp(some.data + some.starts[i], others.data + others.starts[j],
                      static_cast<std::size_t>(some.lengths[i])) == 0;
 }
 
+// Whether string i comes before string j of others by its bytes.
+bool before(const LogKernelsTexts& some, std::int64_t i, const LogKernelsTexts& others, std::int64_t j) {
+  const std::int64_t shorter = std::min(some.lengths[i], others.lengths[j]);
+  const int order = std::memcmp(some.data + some.starts[i], others.data + others.starts[j],
+                                static_cast<std::size_t>(shorter));
+  return order != 0 ? order < 0 : some.lengths[i] < others.lengths[j];
+}
+
+// The first place from `first` on, where a vocabulary has `key`, whose string is not before string `row` by its bytes.
+std::int64_t place_among_equal_keys(const LogKernelsTexts& vocabulary, const std::uint64_t* keys, std::int64_t first,
+                                    const LogKernelsTexts& texts, std::int64_t row) {
+  if (first + 1 == vocabulary.count || keys[first + 1] != keys[first]) return first;
+  std::int64_t end = std::upper_bound(keys + first, keys + vocabulary.count, keys[first]) - keys;
+  const std::int64_t last = end - 1;
+  while (first < end) {
+    const std::int64_t middle = first + (end - first) / 2;
+    if (before(vocabulary, middle, texts, row)) {
+      first = middle + 1;
+    } else {
+      end = middle;
+    }
+  }
+  return std::min(first, last);
+}
+
 }  // namespace
 
-int64_t log_kernels_count_texts(const LogKernelsTexts* texts, uint64_t key_mask, int32_t* table, int64_t table_size,
-                                uint64_t* keys, int64_t* counts, int64_t* firsts) {
+int64_t log_kernels_count_texts(const LogKernelsTexts* texts, const uint64_t* secret, uint64_t key_mask,
+                                int32_t* table, int64_t table_size, uint64_t* keys, int64_t* counts,
+                                int64_t* firsts) {
   const std::uint64_t slots = static_cast<std::uint64_t>(table_size) - 1;
   std::fill(table, table + table_size, -1);
   std::int64_t num_distinct = 0;
   for (std::int64_t row = 0; row < texts->count; ++row) {
-    const std::uint64_t key = key_of(texts->data + texts->starts[row], texts->lengths[row]) & key_mask;
-    std::uint64_t slot = key >> 32 & slots;
+    const std::uint64_t hash = secret_hash(texts->data + texts->starts[row], texts->lengths[row], secret);
+    std::uint64_t slot = hash >> 32 & slots;
     for (;; slot = (slot + 1) & slots) {
       const std::int32_t known = table[slot];
       if (known < 0) {
         table[slot] = static_cast<std::int32_t>(num_distinct);
-        keys[num_distinct] = key;
+        keys[num_distinct] = hash;
         counts[num_distinct] = 1;
         firsts[num_distinct++] = row;
         break;
       }
-      if (keys[known] == key && same(*texts, row, *texts, firsts[known])) {
+      if (keys[known] == hash && same(*texts, row, *texts, firsts[known])) {
         ++counts[known];
         break;
       }
     }
+  }
+  for (std::int64_t i = 0; i < num_distinct; ++i) {
+    keys[i] = key_of(texts->data + texts->starts[firsts[i]], texts->lengths[firsts[i]]) & key_mask;
   }
   return num_distinct;
 }
@@ -73,8 +137,9 @@ void log_kernels_find_texts(const LogKernelsTexts* texts, const uint8_t* present
     }
     const std::uint64_t key = key_of(texts->data + texts->starts[row], texts->lengths[row]);
     ids[row] = first_oov_id + value_bucket(static_cast<std::uint32_t>(key >> 32), num_oov_ids);
-    for (const std::uint64_t* found = std::lower_bound(keys, end, key); found != end && *found == key; ++found) {
-      if (same(*texts, row, *vocabulary, found - keys)) ids[row] = known_ids[found - keys];
-    }
+    const std::uint64_t* const found = std::lower_bound(keys, end, key);
+    if (found == end || *found != key) continue;
+    const std::int64_t place = place_among_equal_keys(*vocabulary, keys, found - keys, *texts, row);
+    if (same(*texts, row, *vocabulary, place)) ids[row] = known_ids[place];
   }
 }
