@@ -11,6 +11,7 @@ r mod shards. A delta holds the rows that changed since its parent (`app/checkpo
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from app.tables.interface import Places, RowArray, TableSnapshot
 
 PARTIAL = ".partial"
 REPLACED = ".replaced"
+LEFTOVER = re.compile(rf"step-\d+({re.escape(PARTIAL)}|{re.escape(REPLACED)})")
 DENSE = WHOLE_FILE
 ROW_IDS = "row_ids"
 
@@ -93,7 +95,10 @@ def shard_name(table: str, shard: int, shards: int) -> str:
 
 
 def save(folder: Path, state: ModelState, manifest: Manifest, num_shards: int = 1, progress: Progress = ignore) -> Path:
-    """Write one checkpoint below `folder` and return its path; whole, or (on any error) not there at all."""
+    """Write one checkpoint below `folder` and return its path; whole, or (on any error) not there at all.
+
+    The caller holds the lock of `folder`.
+    """
     final = folder / step_name(manifest.step)
     partial = folder / f"{final.name}{PARTIAL}"
     clear_leftovers(folder)
@@ -142,12 +147,15 @@ def _column_of_rows(rows: TableSnapshot, name: str, array: RowArray, places: Pla
 
 
 def clear_leftovers(folder: Path) -> None:
-    """Remove what a killed save left; a checkpoint that was being replaced gets its name back."""
-    for path in folder.glob(f"step-*{REPLACED}"):
-        if not path.with_suffix("").exists():
+    """Remove what a killed save left; a checkpoint that was being replaced gets its name back.
+
+    Only for the process that holds the lock of `folder`: another one's save looks the same while it is on its way.
+    """
+    left = [path for path in folder.glob("step-*") if LEFTOVER.fullmatch(path.name)]
+    for path in left:
+        if path.suffix == REPLACED and not path.with_suffix("").exists():
             path.rename(path.with_suffix(""))
-    for suffix in (PARTIAL, REPLACED):
-        for path in folder.glob(f"step-*{suffix}"):
+        else:
             shutil.rmtree(path)
 
 

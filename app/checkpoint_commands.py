@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from tqdm import tqdm
@@ -13,10 +14,11 @@ from app.checkpoint import ROW_IDS, step_name
 from app.checkpoint_reading import Link, chain_bytes, chain_files, chain_of, verify
 from app.identity import check_same_inputs
 from app.manifest import Manifest, read_manifest
-from app.retention import compact, rewrite, step_folders
+from app.retention import compact, is_kept, rewrite, step_folders
 from app.run_folder import run_checkpoints
 from app.tables.interface import DEEP, STATE_ARRAYS
 from app.tables_of_run import step_history
+from data_prep.folder_lock import LOCK_FILE, FolderInUse, lock_folder
 from data_prep.schema import read_schema
 
 
@@ -134,36 +136,82 @@ def _reshard(arguments: argparse.Namespace) -> None:
 def reshard(path: Path, folder: Path, num_shards: int) -> Path:
     """Write the checkpoint `path` below `folder` with `num_shards` files a table; the same rows, bit for bit.
 
-    Raises ValueError for a number below 1 or a damaged checkpoint, FileExistsError where the step is there already.
+    Raises ValueError for a number below 1, a damaged checkpoint, or a folder in which another process works,
+    FileExistsError where the step is there already.
     """
     if num_shards < 1:
         raise ValueError(f"a table has 1 file or more, found --shards {num_shards}")
-    target = folder / step_name(read_manifest(path).step)
-    if target.exists():
-        raise FileExistsError(f"{target} is there already; give another folder, or remove it")
-    verify_with_bar(path)
-    with byte_bar("write", chain_bytes(chain_of(path))) as bar:
-        return rewrite(path, folder, num_shards, bar.update)
+    manifest = read_manifest(path)
+    target = folder / step_name(manifest.step)
+    with _own(folder, "give another FOLDER, or wait for its end"), _kept(path, manifest):
+        if target.exists():
+            raise FileExistsError(f"{target} is there already; give another folder, or remove it")
+        verify_with_bar(path)
+        with byte_bar("write", chain_bytes(chain_of(path))) as bar:
+            return rewrite(path, folder, num_shards, bar.update)
 
 
 def _compact(arguments: argparse.Namespace) -> None:
     path: Path = arguments.checkpoint
-    manifest = read_manifest(path)
-    if manifest.parent is None:
+    if read_manifest(path).parent is not None:
+        with _own(path.parent, f"wait for its end, or write a full one elsewhere: checkpoint merge {path} FOLDER"):
+            _compact_locked(path)
+        print(f"{path} is a full checkpoint now")
+    else:
         print(f"{path} is a full checkpoint already")
-        return
+
+
+def _compact_locked(path: Path) -> None:
+    manifest = read_manifest(path)  # again: it may have been compacted before the folder was locked
     with byte_bar("compact", 2 * chain_bytes(chain_of(path))) as bar:
         compact(path, max(manifest.shards.values(), default=1), bar.update)
-    print(f"{path} is a full checkpoint now")
+
+
+@contextmanager
+def _own(folder: Path, advice: str) -> Iterator[None]:
+    """Hold the lock of a folder that is written to, as a training does; one that was made for it goes with an error."""
+    is_new = not folder.exists()
+    try:
+        lock = lock_folder(folder)
+    except FolderInUse:
+        raise ValueError(
+            f"another process (a training, or a command such as this one) saves checkpoints in {folder}; {advice}"
+        ) from None
+    with lock:
+        try:
+            yield
+        except BaseException:
+            if is_new:
+                (folder / LOCK_FILE).unlink()
+                with suppress(OSError):  # a folder with something in it stays
+                    folder.rmdir()
+            raise
+
+
+@contextmanager
+def _kept(path: Path, manifest: Manifest) -> Iterator[None]:
+    """Raise ValueError in place of what is raised because a training removed or compacted what is being read."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        if is_kept(path, manifest):
+            raise
+        raise ValueError(
+            f"{path} was removed or written anew while it was read: a training keeps those that checkpoint.keep_last "
+            "and checkpoint.keep_best name; take a newer one, or the same one again"
+        ) from error
 
 
 def _export_rows(arguments: argparse.Namespace) -> None:
     from app.export_rows import export_rows  # imports pyarrow, which the other commands do without
 
-    manifest = verify_with_bar(arguments.checkpoint)
+    path: Path = arguments.checkpoint
+    manifest = read_manifest(path)
     dataset = arguments.dataset or Path(manifest.dataset)
     schema = read_schema(dataset)
     check_same_inputs(manifest, schema, dataset)
     history = step_history(manifest) if arguments.table == DEEP else None
-    num_rows = export_rows(arguments.checkpoint, arguments.table, dataset, schema, arguments.output, history)
+    with _kept(path, manifest):
+        verify_with_bar(path)
+        num_rows = export_rows(path, arguments.table, dataset, schema, arguments.output, history)
     print(f"written: {arguments.output}, {num_rows:,} touched rows of {schema.vocabulary_size:,}")

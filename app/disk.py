@@ -36,6 +36,13 @@ class FileRecord(TypedDict):
     checksum: str
 
 
+def in_words(error: BaseException) -> str:
+    """Return an error as the console shows it: the system's errors without their numbers."""
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    return error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
+
+
 def ignore(_: int) -> None:
     """A `Progress` that nobody watches."""
 

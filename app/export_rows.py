@@ -8,6 +8,7 @@ Letters: D embedding width (1 in the wide table).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,24 +38,26 @@ def export_rows(
     if history is not None:
         saved = CaughtUpTable(saved, history)
     row_ids, width = saved.row_ids, saved.layout[ROWS].width
-    partial = output.with_name(f"{output.name}.partial")
+    partial = output.with_name(f"{output.name}.{os.getpid()}.partial")  # nobody else's
     written = 0
-    with (
-        tqdm(total=len(row_ids), desc="export", unit="row", unit_scale=True, mininterval=0.5) as bar,
-        pq.ParquetWriter(partial, _parquet_schema(width)) as writer,
-    ):
-        for names in _names_of_rows(dataset, schema):
-            found = _touched(names, saved)
-            writer.write_table(found)
-            written += found.num_rows
-            bar.update(found.num_rows)
-    if written != len(row_ids):
-        partial.unlink()
-        raise ValueError(
-            f"{dataset / VOCABULARY_FILE} names {written:,} of the {len(row_ids):,} touched rows of the {table} table; "
-            "give the folder that the run was trained on (--dataset DIR)"
-        )
-    partial.replace(output)
+    try:
+        with (
+            tqdm(total=len(row_ids), desc="export", unit="row", unit_scale=True, mininterval=0.5) as bar,
+            pq.ParquetWriter(partial, _parquet_schema(width)) as writer,
+        ):
+            for names in _names_of_rows(dataset, schema):
+                found = _touched(names, saved)
+                writer.write_table(found)
+                written += found.num_rows
+                bar.update(found.num_rows)
+        if written != len(row_ids):
+            raise ValueError(
+                f"{dataset / VOCABULARY_FILE} names {written:,} of the {len(row_ids):,} touched rows of the {table} "
+                "table; give the folder that the run was trained on (--dataset DIR)"
+            )
+        partial.replace(output)
+    finally:
+        partial.unlink(missing_ok=True)
     return written
 
 

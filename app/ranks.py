@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from app.config import Config
+from app.disk import in_words
 from app.identity import data_identity, first_difference
 from app.launch import die_with_parent
 from app.process_group import (
@@ -78,7 +79,7 @@ def fail(error: BaseException, status: int) -> int:
     """Say why the process cannot go on, and give its exit status; a rank that fails alone ends the whole job here."""
     alone = started_by_mpi() and not is_together(error)
     if alone or shows_progress():
-        log.error("%s%s", "" if isinstance(error, KeyboardInterrupt) else "error: ", error)
+        log.error("%s%s", "" if isinstance(error, KeyboardInterrupt) else "error: ", in_words(error))
     if alone:
         _end_the_job(status)
     return status

@@ -9,7 +9,7 @@ from pathlib import Path
 from app.checkpoint import PARTIAL, CheckpointOptions, save
 from app.checkpoint_reading import chain_of, open_state, verify
 from app.disk import Progress, ignore
-from app.manifest import read_manifest
+from app.manifest import Manifest, read_manifest
 from app.metrics import merit
 
 
@@ -31,6 +31,14 @@ def why_not_whole(path: Path) -> str | None:
     except (FileNotFoundError, ValueError) as error:
         return str(error)
     return None
+
+
+def is_kept(path: Path, manifest: Manifest) -> bool:
+    """Return whether the checkpoint with this manifest is still at `path`: not removed, and not compacted since."""
+    try:
+        return read_manifest(path) == manifest
+    except (FileNotFoundError, ValueError):
+        return False
 
 
 def best_or_newest(folder: Path, metric: str) -> Path:
@@ -82,7 +90,8 @@ def delta_to_compact(folder: Path, options: CheckpointOptions, metric: str) -> P
 def compact(path: Path, num_shards: int, progress: Progress = ignore) -> Path:
     """Make a delta a full checkpoint, in its place; those that go on from it still do. A full one stays as it is.
 
-    Raises as `verify`: damage is not copied. A kill leaves the one or the other.
+    The caller holds the lock of its folder. Raises as `verify`: damage is not copied. A kill leaves the one or the
+    other.
     """
     manifest = verify(path, progress)
     if manifest.parent is None:

@@ -26,6 +26,7 @@ import yaml
 
 from app.checkpoint import clear_leftovers
 from app.config import Config
+from app.disk import in_words
 from app.evaluation_file import write_evaluation
 from app.event_file import EventFile
 from app.identity import identity
@@ -45,6 +46,7 @@ log = logging.getLogger(__name__)
 CONFIG_FILE = "config.yaml"
 TENSORBOARD = "tensorboard"
 REFUSED = ".refused"
+SAVES_TO = "(a training, or a checkpoint command) saves to"
 
 
 class RunFolder:
@@ -136,15 +138,21 @@ def open_run(
     path = base / f"device_{group.rank}"
     if path.exists() and not path.is_dir():
         raise FileExistsError(f"{path} is a file, expected a run's folder; move it away, or start from another folder")
-    with ExitStack() as locks:
+    with ExitStack() as locks, ExitStack() as locks_of_old:
         existed = path.exists()
         if existed:
-            locks.enter_context(_lock(path))
-        plan, number = group.first(lambda: _decide(base, config, schema, group.size, locks, check_new, damaged))
+            locks_of_old.enter_context(_lock(path))
+        plan, number = group.first(
+            lambda: _decide(base, config, schema, group.size, locks, locks_of_old, check_new, damaged)
+        )
         if plan.kind == "new" and path.exists():
             path.rename(path.with_name(f"{path.name}.{number}"))
         if plan.kind == "new" or not existed:
+            locks_of_old.close()  # an older run that was put aside is free
             locks.enter_context(_lock(path))
+            if group.rank == 0 and _is_within(checkpoint_folder(path, config), path):
+                locks.enter_context(_lock(checkpoint_folder(path, config), SAVES_TO))
+        locks.push(locks_of_old.pop_all())
         run = RunFolder(path, group.rank, plan, checkpoint_folder(base / "device_0", config))
         if plan.checkpoint is not None:
             forget_after(run.path, read_manifest(plan.checkpoint))
@@ -158,14 +166,17 @@ def _decide(
     schema: Schema,
     num_ranks: int,
     locks: ExitStack,
+    locks_of_old: ExitStack,
     check_new: Callable[[], None],
     damaged: Mapping[Path, str] | None,
 ) -> tuple[Plan, int]:
     """The plan of all ranks, and the number of the names that folders of an older run get; also makes ready for it."""
     path = base / "device_0"
     checkpoints = checkpoint_folder(path, config)
-    if config.checkpoint.dir:
-        locks.enter_context(_lock(checkpoints))
+    if not _is_within(checkpoints, path):
+        locks.enter_context(_lock(checkpoints, SAVES_TO))
+    elif path.exists():
+        locks_of_old.enter_context(_lock(checkpoints, SAVES_TO))
     if path.exists():
         clear_leftovers(checkpoints)
     plan = make_plan(path, config, schema, damaged)
@@ -183,6 +194,11 @@ def _decide(
             if int(folder.name.removeprefix("device_")) >= num_ranks:  # the older run had more ranks
                 folder.rename(folder.with_name(f"{folder.name}.{number}"))
     return plan, number
+
+
+def _is_within(folder: Path, run_path: Path) -> bool:
+    """Return whether `folder` is renamed with the run's folder."""
+    return Path(os.path.abspath(folder)).is_relative_to(os.path.abspath(run_path))
 
 
 def _check_no_foreign_checkpoints(folder: Path, reason: str) -> None:
@@ -268,15 +284,16 @@ def _free_number(paths: list[Path]) -> int:
     return number
 
 
-def _lock(folder: Path) -> IO[str]:
+def _lock(folder: Path, what: str = "trains in") -> IO[str]:
     try:
         return lock_folder(folder)
     except FolderInUse:
         raise ValueError(
-            f"another process trains in {folder}; wait for it, or start from another folder (and with another "
+            f"another process {what} {folder}; wait for it, or start from another folder (and with another "
             "checkpoint.dir, where that is set)"
         ) from None
     except OSError as error:
         raise OSError(
-            f"nothing can be written to {folder}: {error}; start from another folder, or give another checkpoint.dir"
+            f"nothing can be written to {folder}: {in_words(error)}; start from another folder, or give another "
+            "checkpoint.dir"
         ) from error

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from pathlib import Path
 from typing import IO
 
 LOCK_FILE = "run.lock"
+# To ask whether a lock is free (`is_locked`) is to hold it for a moment: who meets that tries again.
+PROBE_TRIES, PROBE_SECONDS = 3, 0.02
 
 
 class FolderInUse(ValueError):
@@ -19,6 +22,7 @@ def lock_folder(folder: Path) -> IO[str]:
 
     Raises FolderInUse, or OSError where nothing can be written there.
     """
+    tries = PROBE_TRIES
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / LOCK_FILE
@@ -27,10 +31,26 @@ def lock_folder(folder: Path) -> IO[str]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.close()
+            tries -= 1
+            if tries:
+                time.sleep(PROBE_SECONDS)
+                continue
             raise FolderInUse(f"another process works in {folder}") from None
         if _is_at(lock, path):
             return lock
         lock.close()  # its folder was renamed or removed in between: try again with the one that is there now
+
+
+def is_locked(folder: Path) -> bool:
+    """Return whether a process holds the lock of `folder`; nothing is made or changed there."""
+    try:
+        with (folder / LOCK_FILE).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
 
 
 def _is_at(file: IO[str], path: Path) -> bool:

@@ -1,0 +1,171 @@
+"""`python -m app checkpoint` in the folder that a training saves to, at the same time."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from app import checkpoint
+from app.__main__ import main
+from app.checkpoint import ModelState
+from app.checkpoint_reading import verify
+from app.checkpoint_writer import CheckpointWriter
+from app.identity import data_identity
+from app.manifest import Manifest, read_manifest
+from app.retention import is_kept, step_folders
+from app.run_folder import open_run
+from app.tables.interface import RowGradients, TablesSpec
+from app.tables.optimizer_options import FtrlOptions, LazyAdamOptions
+from app.tables.reference import ReferenceTables
+from data_prep import settings
+from data_prep.folder_lock import lock_folder
+
+SPEC = TablesSpec(200, 4, ("C1", "C2"), 7, 0.01, 1e-3, FtrlOptions(), LazyAdamOptions())
+LAST_STEP = 60
+
+
+class Training:
+    """Saves after each update, as a training does; `run` is open, and its locks are held."""
+
+    def __init__(self, base, config, schema):
+        self.run, self.locks = open_run(base, config, schema)
+        self._inputs = {"config": settings.as_dict(config), "data": data_identity(schema)}
+        self._tables = ReferenceTables(SPEC)
+        self._writer = CheckpointWriter(self.run.checkpoints, config.checkpoint, "auc")
+        self.step = 0
+        self.errors = []
+
+    def save(self):
+        self.step += 1
+        rng = np.random.default_rng(self.step)
+        ids = rng.integers(0, SPEC.vocabulary_size, (20, 2), np.int32)
+        gradients = RowGradients(rng.standard_normal((20, 8), np.float32), rng.standard_normal(20, np.float32))
+        self._tables.update(self._tables.unique(ids), gradients)
+        parent = self._writer.parent_for(self.step)
+        manifest = Manifest(self.step, 1, self.step, dataset="", metrics={}, parent=parent, **self._inputs)
+        snapshot = self._tables.snapshot(changed_only=parent is not None)
+        written = self._writer.start({"wide.bias": np.zeros(1, np.float32)}, snapshot, manifest, False).result()
+        if written.tidy_error is not None:
+            self.errors.append(written.tidy_error)
+
+    def save_all(self):
+        while self.step < LAST_STEP:
+            try:
+                self.save()
+            except OSError as error:
+                self.errors.append(error)
+
+
+@pytest.fixture
+def training(tmp_path, tiny_config, tiny_schema):
+    words = ("checkpoint.delta=true", "checkpoint.full_every=4", "checkpoint.keep_last=6")
+    made = Training(tmp_path, tiny_config(*words), tiny_schema)
+    with made.locks:
+        made.save()
+        made.save()
+        yield made
+    made._writer.close()
+
+
+@pytest.fixture
+def foreign(tmp_path):
+    """A checkpoint of a step that the training never has, to be written into its folder."""
+    return checkpoint.save(tmp_path / "foreign", ModelState({}, {}), Manifest(999, 1, 9, {}, "", {}, {}))
+
+
+def commands(training, foreign, elsewhere):
+    newest = step_folders(training.run.checkpoints)[-1]
+    folder = training.run.checkpoints
+    yield ["compact", newest]
+    yield ["merge", foreign, folder]
+    yield ["reshard", foreign, folder, "--shards", "2"]
+    yield ["merge", newest, elsewhere]
+
+
+def test_a_training_loses_nothing_to_commands_that_race_it(training, foreign, tmp_path, caplog, capsys):
+    saving = threading.Thread(target=training.save_all)
+    saving.start()
+    statuses, turn = set(), 0
+    while saving.is_alive() or turn == 0:
+        turn += 1
+        for words in commands(training, foreign, tmp_path / f"elsewhere-{turn}"):
+            statuses.add((words[0], main(["checkpoint", *map(str, words)])))
+    saving.join()
+    assert training.errors == []
+    kept = step_folders(training.run.checkpoints)
+    assert [path.name for path in kept[-6:]] == [f"step-{step:08d}" for step in range(LAST_STEP - 5, LAST_STEP + 1)]
+    for path in kept:
+        verify(path)
+    written = [path for folder in tmp_path.glob("elsewhere-*") for path in step_folders(folder)]
+    assert written
+    for path in written:
+        assert verify(path).parent is None
+    assert ("reshard", 2) in statuses
+    assert ("reshard", 0) not in statuses
+    assert "Errno" not in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize("checkpoint_dir", ["", "kept"])
+def test_a_command_is_refused_where_a_training_saves(tmp_path, tiny_config, tiny_schema, foreign, caplog, checkpoint_dir):
+    words = (f"checkpoint.dir='{checkpoint_dir}'", "checkpoint.delta=true")
+    training = Training(tmp_path, tiny_config(*words), tiny_schema)
+    with training.locks:
+        training.save()
+        training.save()
+        folder = training.run.checkpoints
+        before = sorted(path.name for path in folder.rglob("*"))
+        assert main(["checkpoint", "compact", str(folder / "step-00000002")]) == 2
+        line = caplog.messages[-1]
+        assert line.startswith(f"error: another process (a training, or a command such as this one) saves checkpoints in {folder}")
+        assert f"checkpoint merge {folder / 'step-00000002'} FOLDER" in line
+        assert main(["checkpoint", "merge", str(foreign), str(folder)]) == 2
+        assert "give another FOLDER, or wait for its end" in caplog.messages[-1]
+        assert sorted(path.name for path in folder.rglob("*")) == before
+    assert main(["checkpoint", "compact", str(folder / "step-00000002")]) == 0
+    assert read_manifest(folder / "step-00000002").parent is None
+
+
+def test_a_training_is_refused_where_a_command_writes(training, tmp_path, tiny_config, tiny_schema):
+    training.locks.close()
+    with lock_folder(training.run.checkpoints), pytest.raises(ValueError, match=r"another process .* saves to .*checkpoints; wait"):
+        open_run(tmp_path, tiny_config(), tiny_schema)
+
+
+def test_a_second_run_cannot_save_to_the_default_folder_of_another(training, tmp_path, tiny_config, tiny_schema):
+    (tmp_path / "b").mkdir()
+    with pytest.raises(ValueError, match=r"another process .* saves to .*device_0/checkpoints"):
+        open_run(tmp_path / "b", tiny_config(f"checkpoint.dir={training.run.checkpoints}"), tiny_schema)
+
+
+def test_a_run_that_was_put_aside_is_free(training, tmp_path, tiny_config, tiny_schema):
+    training.locks.close()
+    _, locks = open_run(tmp_path, tiny_config("train.seed=2"), tiny_schema)
+    with locks:
+        aside = tmp_path / "device_0.1"
+        lock_folder(aside).close()
+        assert main(["checkpoint", "compact", str(aside / "checkpoints" / "step-00000002")]) == 0
+        with pytest.raises(ValueError, match="another process works in"):
+            lock_folder(tmp_path / "device_0" / "checkpoints")
+
+
+def test_what_a_training_removes_while_a_command_reads_it(training, tmp_path, monkeypatch, caplog):
+    path = step_folders(training.run.checkpoints)[-1]
+    manifest = read_manifest(path)
+
+    def remove_and_fail(*_):
+        path.rename(path.with_suffix(".partial"))
+        raise FileNotFoundError(2, "No such file or directory", str(path / "deep-0-of-1.safetensors"))
+
+    monkeypatch.setattr("app.checkpoint_commands.verify", remove_and_fail)
+    assert is_kept(path, manifest)
+    assert main(["checkpoint", "merge", str(path), str(tmp_path / "elsewhere")]) == 2
+    assert f"{path} was removed or written anew while it was read" in caplog.messages[-1]
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_leftovers_are_known_by_their_whole_name(tmp_path):
+    for name in ("step-00000003.partial", "step-mine.partial", "step-00000003.partial.kept"):
+        (tmp_path / name).mkdir()
+    checkpoint.clear_leftovers(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000003.partial.kept", "step-mine.partial"]
