@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from app import device, ranks
+from app.checkpoint_reading import DamagedCheckpointError
 from app.config import Config
 from app.evaluate import Evaluation, check_data, evaluate_checkpoint, saved_config
 from app.evaluation_file import content_of, write_evaluation
@@ -18,8 +19,8 @@ from app.launch import launch
 from app.manifest import read_manifest
 from app.process_group import ProcessGroup, SingleProcess, started_by_mpi
 from app.report import leave_report
-from app.run_folder import best_of_run, run_checkpoints
-from app.run_plan import read_state
+from app.retention import is_kept
+from app.run_folder import best_of_run
 from data_prep import settings
 
 log = logging.getLogger("app")
@@ -34,7 +35,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="one checkpoint (the run's best, else newest)")
     parser.add_argument("--dataset", type=Path, metavar="DIR", help="prepared folder (the one it was trained on)")
     parser.add_argument("--split", default="test", help="train, valid or test (test)")
-    parser.add_argument("--follow", type=Path, metavar="RUN", help="judge each checkpoint of RUN as it comes")
+    parser.add_argument("--follow", type=Path, metavar="RUN", help="judge each checkpoint of RUN as it comes, also of a run that is yet to begin")
     parser.add_argument("--ranks", type=int, default=1, metavar="N", help="number of processes that share the rows (1)")
     parser.add_argument("--hostfile", default="", metavar="FILE", help="hosts of the processes (all on this one)")
     parser.add_argument(
@@ -51,21 +52,38 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.follow is None:
         return _evaluate(arguments, arguments.checkpoint or best_of_run(arguments.run))
     arguments.run, arguments.target = arguments.follow, arguments.target or "CPU"
-    for path in new_checkpoints(
-        run_checkpoints(arguments.run), lambda: read_state(arguments.run)["status"] == "running"
-    ):
-        status, error = 0, ""
+    worst = 0
+    for path in new_checkpoints(arguments.run):
+        try:
+            status = _evaluate_while_kept(arguments, path)
+        except DamagedCheckpointError as error:
+            log.error("error: %s", error)
+            worst = WRONG_INPUT
+            continue
+        if status:
+            return status
+    return worst
+
+
+def _evaluate_while_kept(arguments: argparse.Namespace, path: Path) -> int:
+    """Evaluate a checkpoint that a training may remove or compact meanwhile; returns the exit status.
+
+    One that was removed is passed over, one that was compacted is read again.
+    """
+    while True:
+        try:
+            manifest = read_manifest(path)
+        except (FileNotFoundError, ValueError):
+            log.warning("warning: %s was removed before it was evaluated", path)
+            return 0
         try:
             status = _evaluate(arguments, path)
-        except (OSError, ValueError) as raised:
-            if path.exists():
+        except (OSError, ValueError):
+            if is_kept(path, manifest):
                 raise
-            status, error = WRONG_INPUT, f": {raised}"
-        if status and (path.exists() or status != WRONG_INPUT):
-            return status
-        if status:
-            log.warning("warning: %s was removed before it was judged%s", path, error)
-    return 0
+        else:
+            if status != WRONG_INPUT or is_kept(path, manifest):
+                return status
 
 
 def _evaluate(arguments: argparse.Namespace, path: Path) -> int:

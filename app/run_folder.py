@@ -236,7 +236,7 @@ def best_of_run(run_path: Path) -> Path:
 
 
 def _describe(run: RunFolder, config: Config, schema: Schema) -> None:
-    (run.path / CONFIG_FILE).write_text(yaml.safe_dump(settings.as_dict(config), sort_keys=False), encoding="utf-8")
+    write_whole(run.path / CONFIG_FILE, yaml.safe_dump(settings.as_dict(config), sort_keys=False))
     state = {
         "status": "running",
         "epochs": config.train.epochs,

@@ -1,36 +1,81 @@
-"""What follows a run, with the judging made up; whole commands are in tests/app/test_main.py and tests/ranks/."""
+"""What follows a run, with the evaluating made up; whole commands are in tests/app/test_main.py and tests/ranks/."""
 
 import argparse
+import shutil
+from dataclasses import replace
 
 import pytest
 
-from app import evaluate_command
+from app import checkpoint, evaluate_command
+from app.checkpoint import ModelState
+from app.checkpoint_reading import DamagedCheckpointError
+from app.manifest import Manifest
 
 
 @pytest.fixture
-def follow(tmp_path, monkeypatch):
-    """Follow a run of two checkpoints of which the first is gone when it has been judged with this status."""
-    judged = []
+def paths(tmp_path):
+    return [checkpoint.save(tmp_path, ModelState({}, {}), Manifest(step, 1, step, {}, "", {}, {})) for step in (1, 2)]
 
-    def run(status):
-        def judge(arguments, path):
-            judged.append(path.name)
-            return status if path.name == "removed" else 0
 
-        checkpoints = [tmp_path / "removed", tmp_path]
-        monkeypatch.setattr(evaluate_command, "new_checkpoints", lambda *_: iter(checkpoints))
-        monkeypatch.setattr(evaluate_command, "run_checkpoints", lambda folder: folder)
-        monkeypatch.setattr(evaluate_command, "_evaluate", judge)
-        return evaluate_command.run(argparse.Namespace(ranks=2, follow=tmp_path, target=None)), len(judged)
+@pytest.fixture
+def follow(tmp_path, monkeypatch, paths):
+    """Follow a run of two checkpoints, the first evaluated by `evaluate(path)`; gives the status and the evaluated."""
+    evaluated = []
+
+    def run(evaluate):
+        def note(arguments, path):
+            evaluated.append(path.name[-1])
+            return evaluate(path) if path == paths[0] else 0
+
+        monkeypatch.setattr(evaluate_command, "new_checkpoints", lambda *_: iter(paths))
+        monkeypatch.setattr(evaluate_command, "_evaluate", note)
+        return evaluate_command.run(argparse.Namespace(ranks=2, follow=tmp_path, target=None)), "".join(evaluated)
 
     return run
 
 
-def test_a_checkpoint_that_is_removed_while_ranks_judge_it_is_passed_over(follow, caplog):
-    assert follow(evaluate_command.WRONG_INPUT) == (0, 2)
-    assert "removed was removed before it was judged" in caplog.text
+def raises(error):
+    raise error
+
+
+def removed_and(end):
+    def evaluate(path):
+        shutil.rmtree(path)
+        return end()
+
+    return evaluate
+
+
+@pytest.mark.parametrize(
+    "end", [lambda: evaluate_command.WRONG_INPUT, lambda: raises(FileNotFoundError("gone")), lambda: raises(ValueError)]
+)
+def test_a_checkpoint_that_is_removed_while_it_is_evaluated_is_passed_over(follow, caplog, end):
+    assert follow(removed_and(end)) == (0, "12")
+    assert "step-00000001 was removed before it was evaluated" in caplog.text
+
+
+def test_a_checkpoint_that_is_compacted_while_it_is_evaluated_is_read_again(follow, paths):
+    turns = iter([True, False])
+
+    def evaluate(path):
+        if next(turns):
+            checkpoint.save(path.parent, ModelState({}, {}), replace(Manifest(1, 1, 1, {}, "", {}, {}), id="anew"))
+            raise DamagedCheckpointError("a file is missing")
+        return 0
+
+    assert follow(evaluate) == (0, "112")
+
+
+def test_a_damaged_checkpoint_is_said_and_the_next_is_evaluated(follow, caplog):
+    assert follow(lambda path: raises(DamagedCheckpointError(f"{path} is damaged"))) == (2, "12")
+    assert "step-00000001 is damaged" in caplog.text
+
+
+def test_what_is_wrong_with_the_command_ends_it(follow):
+    with pytest.raises(ValueError, match="no split"):
+        follow(lambda path: raises(ValueError("no split")))
 
 
 @pytest.mark.parametrize("status", [130, 137, 143])
-def test_ranks_that_are_ended_end_the_following_whatever_they_judged(follow, status):
-    assert follow(status) == (status, 1)
+def test_ranks_that_are_ended_end_the_following_whatever_they_evaluated(follow, status):
+    assert follow(lambda path: status) == (status, "1")

@@ -1,34 +1,160 @@
+"""Which checkpoints of a run are given, and when that ends; runs and waits are made up, locks are real."""
+
+import json
+import logging
 import shutil
 
 import pytest
 
-from app import follow
-from app.follow import new_checkpoints
+from app import checkpoint
+from app.checkpoint import ModelState
+from app.follow import POLL_SECONDS, RESUME_SECONDS, new_checkpoints
+from app.manifest import Manifest
+from data_prep.folder_lock import lock_folder
+
+MOST_WAITS = 100
+
+
+class Run:
+    """A run whose training is told what to do."""
+
+    def __init__(self, path):
+        self.path = path
+        self.lock = None
+
+    def launch(self):
+        self.lock = lock_folder(self.path)
+        (self.path / "config.yaml").write_text("{}")
+        self.leave("running")
+
+    def leave(self, status):
+        (self.path / "run.json").write_text(json.dumps({"status": status}))
+
+    def end(self, status="running"):
+        """With `running` it is killed."""
+        self.leave(status)
+        self.lock.close()
+
+    def save(self, *steps):
+        for step in steps:
+            manifest = Manifest(step, 1, step, {}, "", {}, {})
+            checkpoint.save(self.path / "checkpoints", ModelState({}, {}), manifest)
+
+    def remove(self, step):
+        shutil.rmtree(self.path / "checkpoints" / f"step-{step:08d}")
 
 
 @pytest.fixture
-def save(tmp_path, monkeypatch):
-    """Checkpoints that are folders with nothing in them."""
-
-    class Manifest:
-        def __init__(self, name):
-            self.id = name
-
-    monkeypatch.setattr(follow, "whole_checkpoints", lambda folder: sorted(folder.iterdir()))
-    monkeypatch.setattr(follow, "read_manifest", lambda path: Manifest(path.name))
-    return lambda step: (tmp_path / f"step-{step:08d}").mkdir()
+def run(tmp_path):
+    return Run(tmp_path / "device_0")
 
 
-def test_every_checkpoint_is_given_once_and_the_last_after_the_end(tmp_path, save):
-    happens = iter([lambda: save(2), lambda: shutil.rmtree(tmp_path / "step-00000001"), lambda: (save(3), save(4))])
-    answers = iter([True, True, True, False])
-    save(1)
-    found = new_checkpoints(tmp_path, lambda: next(answers), lambda seconds: next(happens)())
-    assert [path.name[-1] for path in found] == ["1", "2", "3", "4"]
+@pytest.fixture
+def follow(run, caplog):
+    """Follow with one of `events` at each wait; gives the steps that were given, and how often it waited."""
+    caplog.set_level(logging.INFO)
+
+    def follow_run(*events):
+        waits = []
+
+        def wait(seconds):
+            assert seconds == POLL_SECONDS
+            waits.append(seconds)
+            assert len(waits) < MOST_WAITS, "it never ends"
+            if len(waits) <= len(events):
+                events[len(waits) - 1]()
+
+        return [int(path.name[-8:]) for path in new_checkpoints(run.path, wait)], len(waits)
+
+    return follow_run
 
 
-def test_a_run_that_has_ended_is_not_waited_for(tmp_path, save):
-    save(5)
-    waited = []
-    assert len(list(new_checkpoints(tmp_path, lambda: False, waited.append))) == 1
-    assert not waited
+def nothing():
+    """Time passes."""
+
+
+def test_every_checkpoint_is_given_once_and_the_last_after_the_end(run, follow, caplog):
+    run.launch()
+    run.save(1)
+
+    def save_and_end():
+        run.save(3, 4)
+        run.end("finished")
+
+    given, num_waits = follow(lambda: run.save(2), nothing, lambda: run.remove(1), save_and_end)
+    assert (given, num_waits) == ([1, 2, 3, 4], 4)
+    assert "has finished, and its 4 checkpoint(s)" in caplog.text
+
+
+def test_a_run_that_has_finished_is_not_waited_for(run, follow):
+    run.launch()
+    run.save(5)
+    run.end("finished")
+    assert follow() == ([5], 0)
+
+
+def test_a_run_that_has_not_begun_is_waited_for_and_said_once(run, follow, caplog):
+    def launch_and_end():
+        run.save(1)
+        run.end("finished")
+
+    assert follow(nothing, nothing, run.launch, nothing, launch_and_end)[0] == [1]
+    assert [message.split(": ")[1] for message in caplog.messages if "waiting" in message] == [
+        "waiting for it to begin",
+        "waiting for its first checkpoint",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "said"), [("running", "was killed"), ("stopped", "was stopped"), ("failed", "failed")]
+)
+def test_a_run_that_ended_early_is_waited_for_a_while_and_then_left(run, follow, caplog, status, said):
+    run.launch()
+    run.save(1)
+    run.end(status)
+    assert follow() == ([1], RESUME_SECONDS / POLL_SECONDS)
+    assert f"device_0 {said}; waiting 60 s for it to be resumed" in caplog.text
+    assert f"device_0 {said}, and its 1 checkpoint(s)" in caplog.messages[-1]
+
+
+def test_a_run_without_run_json_that_was_killed_ends(run, follow):
+    run.launch()
+    (run.path / "run.json").unlink()
+    run.lock.close()
+    assert follow()[0] == []
+
+
+def test_a_run_that_is_resumed_is_followed_on(run, follow):
+    run.launch()
+    run.save(1)
+    run.end()
+
+    def save_and_finish():
+        run.save(2)
+        run.end("finished")
+
+    assert follow(nothing, run.launch, *[nothing] * 60, save_and_finish)[0] == [1, 2]
+
+
+def test_what_is_resumed_while_the_last_checkpoint_is_evaluated_is_followed_on(run):
+    run.launch()
+    run.save(1)
+    run.end("finished")
+    given = new_checkpoints(run.path, lambda _: (run.save(2), run.end("finished")))
+    assert next(given).name == "step-00000001"
+    run.launch()
+    assert [path.name for path in given] == ["step-00000002"]
+
+
+def test_asking_for_a_lock_does_not_refuse_a_launch_and_makes_nothing(run, follow):
+    run.path.mkdir()
+
+    class Found(Exception):
+        pass
+
+    def stop():
+        raise Found
+
+    with pytest.raises(Found):
+        follow(nothing, stop)
+    assert list(run.path.iterdir()) == []

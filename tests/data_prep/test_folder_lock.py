@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from data_prep.folder_lock import LOCK_FILE, FolderInUse, lock_folder
+from data_prep.folder_lock import LOCK_FILE, FolderInUse, is_locked, lock_folder
 
 
 def test_one_holder_at_a_time(tmp_path):
@@ -37,3 +37,26 @@ def test_a_lock_in_a_folder_that_is_gone_is_none(tmp_path, monkeypatch):
         with pytest.raises(FolderInUse):
             lock_folder(folder)
     shutil.rmtree(folder)
+
+
+def test_whether_a_lock_is_held(tmp_path):
+    assert not is_locked(tmp_path / "none")
+    assert not is_locked(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    with lock_folder(tmp_path):
+        assert is_locked(tmp_path)
+    assert not is_locked(tmp_path)
+
+
+def test_who_asks_whether_a_lock_is_held_refuses_nobody(tmp_path, monkeypatch):
+    """To ask is to hold it for a moment."""
+    flock, asks = __import__("fcntl").flock, iter([True, False])
+
+    def ask_first(*words):
+        if next(asks, False):
+            raise BlockingIOError
+        flock(*words)
+
+    monkeypatch.setattr("fcntl.flock", ask_first)
+    with lock_folder(tmp_path):
+        assert is_locked(tmp_path)
