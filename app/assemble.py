@@ -57,9 +57,13 @@ class Parts:
         """Copies of all that a checkpoint keeps."""
         return ModelState(self._dense_values(), self.step.tables.state())
 
-    def snapshot(self, changed_only: bool) -> tuple[dict[str, np.ndarray], Snapshot]:
-        """All that a checkpoint keeps as it is now, the rows (or the changed ones only) in a snapshot."""
-        return self._dense_values(self.sliced), self.step.tables.snapshot(changed_only)
+    def snapshot_rows(self, changed_only: bool) -> Snapshot:
+        """The rows (or the changed ones only) as they are now; of several ranks, those that this one owns."""
+        return self.step.tables.snapshot(changed_only)
+
+    def dense_to_save(self) -> dict[str, np.ndarray]:
+        """Copies of the dense arrays that a checkpoint keeps; where the tower is spread, all ranks call it together."""
+        return self._dense_values(self.sliced)
 
     def load_state(self, state: ModelState, step: int) -> None:
         """Take over a state that is in memory; that of the learning rates comes before, as tables ask for past ones.

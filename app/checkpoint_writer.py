@@ -97,7 +97,13 @@ class CheckpointWriter:
         return not isinstance(self._group, MpiGroup)
 
     def parent_for(self, step: int) -> ParentRecord | None:
-        """What the checkpoint of `step` is to hold the changes since; None if it is to be a full one."""
+        """What the checkpoint of `step` is to hold the changes since; None if it is to be a full one.
+
+        Rank 0 decides for all: a file system shows its files to one rank sooner than to another.
+        """
+        return self._group.first(lambda: self._parent_for(step))
+
+    def _parent_for(self, step: int) -> ParentRecord | None:
         options, parent = self._options, self._parent
         if not options.delta or parent is None or parent["step"] >= step:
             return None
@@ -117,7 +123,7 @@ class CheckpointWriter:
         start, saved = time.perf_counter(), False
         try:
             path = self._save(ModelState(dense, snapshot.tables), manifest, progress)
-            manifest = read_manifest(path)
+            manifest = self._group.first(lambda: read_manifest(path))
             saved = True
         finally:
             snapshot.release(saved)

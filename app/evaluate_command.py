@@ -35,7 +35,12 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="one checkpoint (the run's best, else newest)")
     parser.add_argument("--dataset", type=Path, metavar="DIR", help="prepared folder (the one it was trained on)")
     parser.add_argument("--split", default="test", help="train, valid or test (test)")
-    parser.add_argument("--follow", type=Path, metavar="RUN", help="judge each checkpoint of RUN as it comes, also of a run that is yet to begin")
+    parser.add_argument(
+        "--follow",
+        type=Path,
+        metavar="RUN",
+        help="judge each checkpoint of RUN as it comes, also of a run that is yet to begin",
+    )
     parser.add_argument("--ranks", type=int, default=1, metavar="N", help="number of processes that share the rows (1)")
     parser.add_argument("--hostfile", default="", metavar="FILE", help="hosts of the processes (all on this one)")
     parser.add_argument(

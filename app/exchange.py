@@ -58,8 +58,28 @@ def start(communicator: MPI.Comm, operation: Operation, counts: np.ndarray | Non
             _wait_asleep(request)
         else:
             request.Wait()
+    _check_agreed(received)
     agreed = Operation(int(received[:, 0].max()))
     return Header(agreed, received[:, 1].astype(np.int64), float(received[:, 2].max()))
+
+
+def _check_agreed(received: np.ndarray) -> None:
+    """Raise ValueError unless the ranks that say what is done, `received` [ranks, 3], say the same.
+
+    Not an error `together`: each rank ends the job, whatever the others wait for.
+    """
+    speak = np.flatnonzero(received[:, 0] != Operation.NONE)
+    said = received[speak][:, [0, 2]]
+    if (said == said[:1]).all():
+        return
+    other = int(np.flatnonzero((said != said[0]).any(axis=1))[0])
+    texts = [
+        f"rank {speak[place]} does {Operation(int(said[place, 0])).name} with scale {said[place, 1]:g}"
+        for place in (0, other)
+    ]
+    raise ValueError(
+        f"the ranks are not in step: {texts[0]}, {texts[1]}; the same command goes on from the last checkpoint"
+    )
 
 
 def _wait_asleep(request: MPI.Request) -> None:

@@ -46,7 +46,9 @@ def new_checkpoints(run_path: Path, wait: Callable[[float], object] = time.sleep
         elif has_begun:
             end = ENDS.get(status, f"ended with status {status!r}")
             if status == "finished" or idle_seconds >= RESUME_SECONDS:
-                log.info("the run in %s %s, and its %d checkpoint(s) that were seen are done", run_path, end, len(given))
+                log.info(
+                    "the run in %s %s, and its %d checkpoint(s) that were seen are done", run_path, end, len(given)
+                )
                 return
             if idle_seconds == 0:
                 log.info("the run in %s %s; waiting %.0f s for it to be resumed", run_path, end, RESUME_SECONDS)

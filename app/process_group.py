@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 QUIET = "WIDE_DEEP_QUIET"  # an environment variable that is set in ranks that say nothing but errors of their own
 END = "end"  # what servers are told when the training is over
+CARRIED = (OSError, ValueError, MemoryError)  # errors of one rank that the others are told of
 
 
 class ProcessGroup(Protocol):
@@ -40,7 +41,7 @@ class ProcessGroup(Protocol):
         ...
 
     def first(self, function: Callable[[], Result]) -> Result:
-        """What `function` gives on rank 0, which alone calls it; its OSError or ValueError is raised on all ranks."""
+        """What `function` gives on rank 0, which alone calls it; an error of `CARRIED` is raised on all ranks."""
         ...
 
     def gather(self, value: Any) -> list[Any]:
@@ -148,7 +149,7 @@ class MpiGroup:
         if self.rank == 0:
             try:
                 result = function()
-            except (OSError, ValueError) as raised:
+            except CARRIED as raised:
                 error = raised
         with waiting():
             result, error = self.communicator.bcast((result, error))
@@ -188,7 +189,7 @@ class MpiGroup:
         if name != END:
             try:
                 result = calls[name](*arguments)
-            except (OSError, ValueError, MemoryError) as raised:
+            except CARRIED as raised:
                 error = f"server {self.world.rank}: {raised}"
         self.world.allgather((result, error))
         return bool(name != END)
@@ -201,6 +202,20 @@ class MpiGroup:
 def _communicator_of(world: MPI.Comm, num_servers: int) -> MPI.Comm:
     """That of the ranks after the first `num_servers`; every rank of `world` calls it."""
     return world.Split(color=int(world.rank >= num_servers), key=world.rank)
+
+
+def first_error(group: ProcessGroup, error: Exception | None) -> Exception | None:
+    """Return the first rank's error of a step that all ranks took, None where it failed on none; the same on all ranks.
+
+    `error` is this rank's. Who leaves a step for an error of its own leaves the others in the next exchange.
+    """
+    kinds = (kind for kind in CARRIED if isinstance(error, kind))
+    told = group.gather(None if error is None else (next(kinds), str(error)))
+    for rank, found in enumerate(told):
+        if found is not None:
+            kind, text = found
+            return together(kind(text if group.size == 1 else f"rank {rank}: {text}"))
+    return None
 
 
 def together(error: Exception) -> Exception:

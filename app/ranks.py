@@ -16,6 +16,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import xxhash
+
 from app.config import Config
 from app.disk import in_words
 from app.identity import data_identity, first_difference
@@ -38,6 +40,7 @@ from data_prep.schema import Schema
 log = logging.getLogger("app")
 
 PACKAGES = ("mindspore", "numpy", "mpi4py")
+PROGRAM, SOURCES = ("app", "data_prep"), (".py", ".cc", ".h")
 
 
 def world_rank() -> int:
@@ -113,13 +116,28 @@ def data_of(schema: Schema) -> dict[str, Any]:
 
 
 def check_alike(group: ProcessGroup, what: dict[str, Any]) -> None:
-    """Raise ValueError, on all ranks, unless settings, data and library versions are the same on each of them."""
-    mine = {**what, "versions": {name: _version(name) for name in PACKAGES}, "python": sys.version.split()[0]}
+    """Raise ValueError, on all ranks, unless settings, data, program and versions are the same on each of them."""
+    mine = {
+        **what,
+        "program": program_checksum(),
+        "versions": {name: _version(name) for name in PACKAGES},
+        "python": sys.version.split()[0],
+    }
     all_of_them = group.gather(mine)
     for rank, other in enumerate(all_of_them):
         difference = first_difference(all_of_them[0], other)
         if difference:
             raise together(ValueError(f"rank {rank} differs from rank 0: {difference}; all ranks need the same"))
+
+
+def program_checksum() -> str:
+    """Return the checksum of this program's sources: another release may do the same steps to other numbers."""
+    project = Path(__file__).parents[1]
+    digest = xxhash.xxh3_64()
+    for path in sorted(path for folder in PROGRAM for path in (project / folder).rglob("*") if path.suffix in SOURCES):
+        digest.update(f"{path.relative_to(project)}\n".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _version(package: str) -> str:

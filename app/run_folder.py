@@ -198,7 +198,8 @@ def _decide(
 
 def _is_within(folder: Path, run_path: Path) -> bool:
     """Return whether `folder` is renamed with the run's folder."""
-    return Path(os.path.abspath(folder)).is_relative_to(os.path.abspath(run_path))
+    # By their names: a link that lies in the run's folder is renamed with it.
+    return Path(os.path.normpath(folder)).is_relative_to(os.path.normpath(run_path))
 
 
 def _check_no_foreign_checkpoints(folder: Path, reason: str) -> None:

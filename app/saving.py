@@ -8,18 +8,21 @@ import math
 import time
 from pathlib import Path
 
+import numpy as np
+
 from app.assemble import Parts
 from app.checkpoint_writer import CheckpointWriter, Writing
 from app.config import Config
 from app.identity import data_identity
 from app.manifest import Manifest, ParentRecord, read_manifest
 from app.metrics import Metrics, defined
-from app.process_group import ProcessGroup
+from app.process_group import ProcessGroup, first_error, is_together
 from app.progress import Position
 from app.run_folder import RunFolder
 from app.selection import Selection
 from app.stopping import StopRequest
 from app.table_statistics import merged, table_statistics
+from app.tables.interface import Snapshot
 from data_prep import settings
 from data_prep.schema import Schema
 
@@ -119,20 +122,49 @@ class Saver:
     def _begin(self, position: Position, metrics: Metrics | None, in_background: bool) -> None:
         start = time.perf_counter()
         self._due_at = self._next_timed_save()
-        parent = self._writer.parent_for(position.step)
         try:
-            dense, snapshot = self._parts.snapshot(changed_only=parent is not None)
-        except MemoryError as error:
-            self._run.note_failed_save(position.step, error)
+            parent = self._writer.parent_for(position.step)
+            dense, snapshot = self._snapshot(position, changed_only=parent is not None)
+        except (OSError, MemoryError) as error:
+            self._note_failed(position, error)
             return
-        if parent is None:  # the changed rows alone would not tell
-            own = table_statistics(snapshot.tables, self._schema.vocabulary_size)
-            sizes = merged([*self._group.gather(own), *self._group.call_servers("statistics")])
-            self._run.append_metrics(step=position.step, epoch=position.last_epoch, **sizes)
         writing = self._writer.start(dense, snapshot, self._manifest(position, metrics, parent), in_background)
         self._on_its_way = writing, dataclasses.replace(position), self.saved
         self.saved = dataclasses.replace(position)
         log.debug("the training stood for %.2f s", time.perf_counter() - start)
+
+    def _snapshot(self, position: Position, changed_only: bool) -> tuple[dict[str, np.ndarray], Snapshot]:
+        """What a checkpoint is to hold, as it is now; the sizes of a full one are logged.
+
+        Raises MemoryError, on all ranks, where one has none for its rows.
+        """
+        snapshot: Snapshot | None = None
+        own: dict[str, float] = {}
+        error: Exception | None = None
+        try:
+            snapshot = self._parts.snapshot_rows(changed_only)
+            if not changed_only:  # the changed rows alone would not tell
+                own = table_statistics(snapshot.tables, self._schema.vocabulary_size)
+        except MemoryError as raised:
+            error = raised
+        try:
+            if (failed := first_error(self._group, error)) is not None:
+                raise failed from error
+            assert snapshot is not None
+            if not changed_only:
+                sizes = merged([*self._group.gather(own), *self._group.call_servers("statistics")])
+                self._run.append_metrics(step=position.step, epoch=position.last_epoch, **sizes)
+            return self._parts.dense_to_save(), snapshot
+        except BaseException:
+            if snapshot is not None:
+                snapshot.release(saved=False)
+            raise
+
+    def _note_failed(self, position: Position, error: Exception) -> None:
+        """Say that a save failed; an error of this rank alone is raised, and ends the job: the others wait for it."""
+        if self._group.size > 1 and not is_together(error):
+            raise error
+        self._run.note_failed_save(position.step, error)
 
     def _settle(self) -> None:
         """Wait for the checkpoint that is on its way, and say what became of it."""
@@ -142,7 +174,7 @@ class Saver:
         try:
             written = writing.result()
         except (OSError, MemoryError) as error:
-            self._run.note_failed_save(position.step, error)
+            self._note_failed(position, error)
             self.saved = before
             return
         if written.tidy_error is not None:

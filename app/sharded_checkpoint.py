@@ -23,7 +23,7 @@ from app.checkpoint import (
 from app.dense_slices import slice_file
 from app.disk import FileRecord, sync_folder
 from app.manifest import Manifest, identify, write_manifest
-from app.process_group import MpiGroup
+from app.process_group import CARRIED, MpiGroup, first_error, is_together
 from app.tables.interface import DEEP, WIDE, TableSnapshot
 
 
@@ -31,7 +31,8 @@ def save(folder: Path, state: ModelState, manifest: Manifest, group: MpiGroup, s
     """Write one checkpoint below `folder` and return its path; whole, or (on an error of any rank) not there at all.
 
     `state.tables` are the rows that this rank owns; those of servers are written by them. `sliced`: so is
-    `state.dense` what this rank writes of the dense arrays. Raises OSError on all ranks.
+    `state.dense` what this rank writes of the dense arrays. Raises OSError, ValueError or MemoryError on all ranks. Any
+    other error is one rank's alone, and is to end the job: the others wait for it.
     """
     final = folder / step_name(manifest.step)
     partial = final.with_suffix(PARTIAL)
@@ -49,36 +50,37 @@ def save(folder: Path, state: ModelState, manifest: Manifest, group: MpiGroup, s
         sync_folder(partial)
         put_in_place(partial, final)
 
-    saved = False
     try:
         group.first(begin)
         written = _write_all_shards(partial, state, manifest.parent is not None, group, sliced)
         group.first(finish)
-        saved = True
-    finally:
-        group.call_servers("release", saved)
-        if not saved and group.rank == 0:
+    except BaseException as error:
+        if group.rank == 0:
             shutil.rmtree(partial, ignore_errors=True)
+        if is_together(error):
+            group.call_servers("release", False)
+        raise
+    group.call_servers("release", True)
     return final
 
 
 def _write_all_shards(
     partial: Path, state: ModelState, changed_only: bool, group: MpiGroup, sliced: bool
 ) -> list[dict[str, FileRecord]]:
-    """The files of all owners; raises the first one's OSError on all ranks."""
-    records, error = {}, ""
+    """The files of all owners; raises the first one's error on all ranks."""
+    records: dict[str, FileRecord] = {}
+    error: Exception | None = None
     try:
         records = write_shards(partial, state.tables, group.rank, group.num_owners)
         if sliced:
             name = slice_file(group.rank, group.size)
             records[name] = write_dense(partial / name, state.dense)
-    except (OSError, MemoryError) as raised:
-        error = f"rank {group.rank}: {raised}"
-    results = group.gather((records, error))
-    errors = [error for _, error in results if error]
-    if errors:
-        raise OSError(errors[0])
-    return [*group.call_servers("write_shards", partial, changed_only), *(records for records, _ in results)]
+    except CARRIED as raised:
+        error = raised
+    error = first_error(group, error)
+    if error is not None:
+        raise error
+    return [*group.call_servers("write_shards", partial, changed_only), *group.gather(records)]
 
 
 def write_dense(path: Path, arrays: Mapping[str, np.ndarray]) -> FileRecord:

@@ -68,7 +68,7 @@ def measure_disk(parts: Any, folder: Path, rounds: int) -> dict[str, Any]:
     path, dd_file = folder / "step-00000001", folder / "dd.bin"
 
     def save() -> None:
-        dense, snapshot = parts.snapshot(changed_only=False)
+        dense, snapshot = parts.dense_to_save(), parts.snapshot_rows(changed_only=False)
         writer.start(dense, snapshot, make_manifest(), throttled=False).result()
 
     def load() -> None:
@@ -110,7 +110,7 @@ def measure_steps(parts: Any, folder: Path, take_steps: Callable[[int], object],
     for _ in range(rounds):
         alone += [seconds_of(lambda: take_steps(1)) for _ in range(4)]
         start = time.perf_counter()
-        dense, snapshot = parts.snapshot(changed_only=False)
+        dense, snapshot = parts.dense_to_save(), parts.snapshot_rows(changed_only=False)
         writing = writer.start(dense, snapshot, make_manifest(), throttled=True)
         pauses.append(time.perf_counter() - start)
         while not writing.is_done():

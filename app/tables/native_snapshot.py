@@ -79,14 +79,18 @@ class NativeSnapshots:
         """
         self._end()
         flags = np.empty(slots.size, bool)
+        all_slots = slots
         self._handle.call("take_changed", room(flags))
-        changed_slots = np.flatnonzero(flags).astype(np.int32)
-        if changed_only:
-            included = flags[slots]
-            row_ids, slots = row_ids[included], slots[included]
-        if self._handle.call("open_snapshot", address(slots, np.int32, slots.size), slots.size) == NO_MEMORY:
-            self._mark_changed(changed_slots)
-            raise MemoryError(f"no memory for a snapshot of {slots.size:,} rows")
+        try:
+            changed_slots = np.flatnonzero(flags).astype(np.int32)
+            if changed_only:
+                included = flags[slots]
+                row_ids, slots = row_ids[included], slots[included]
+            if self._handle.call("open_snapshot", address(slots, np.int32, slots.size), slots.size) == NO_MEMORY:
+                raise MemoryError(f"no memory for a snapshot of {slots.size:,} rows")
+        except MemoryError:
+            self._mark_changed(all_slots)  # too many rather than too few
+            raise
         tables = {
             table: NativeTableSnapshot(table, row_ids, slots, self._spec.layout(table), self._read, [])
             for table in TABLE_NUMBERS

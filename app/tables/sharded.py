@@ -13,7 +13,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -204,9 +205,25 @@ class ShardedTables:
 
 
 def make_owned_rows(backend: str, spec: TablesSpec, world: MPI.Comm, num_owners: int, num_threads: int) -> OwnedRows:
-    """This rank's share of the rows, in tables of a backend; the first `num_owners` ranks of `world` own rows."""
+    """This rank's share of the rows, in tables of a backend; the first `num_owners` ranks of `world` own rows.
+
+    Raises ValueError, naming the first difference, where ranks do not mean the same tables.
+    """
+    shapes = {**asdict(owner_spec(spec)), "backend": backend, "owners": num_owners}
+    check_same_tables(world.allgather(shapes))
     own = make_host_tables(backend, owner_spec(spec), num_threads) if world.rank < num_owners else None
     return OwnedRows(Exchange(world, num_owners, spec.embedding_dim), own)
+
+
+def check_same_tables(of_ranks: list[dict[str, Any]]) -> None:
+    """Raise ValueError, naming the first difference, unless the tables of all ranks are the same."""
+    for rank, other in enumerate(of_ranks):
+        for name, expected in of_ranks[0].items():
+            if other[name] != expected:
+                raise ValueError(
+                    f"the tables of rank {rank} differ from those of rank 0: {name} was {expected!r}, is "
+                    f"{other[name]!r}; all ranks need the same settings, data and release"
+                )
 
 
 def rows_of_owner(state: Mapping[str, TableState], owner: int, num_owners: int) -> dict[str, TableState]:

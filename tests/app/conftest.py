@@ -1,11 +1,14 @@
 """Small models without a prepared folder: a schema of any shape, its parts, and random batches."""
 
 import dataclasses
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from app.dataset import Batch
+from app.process_group import MpiGroup
 from data_prep.schema import FORMAT_VERSION, CategoricalField, NumericField, Schema
 
 
@@ -86,3 +89,60 @@ def assert_same_bits():
                 np.testing.assert_array_equal(bits(found.tables[table].arrays[name]), bits(array), f"{table} {name}")
 
     return check
+
+
+class ThreadRanks:
+    """What the ranks of a made-up job have in common: a place for what each tells, and where they meet."""
+
+    def __init__(self, size):
+        self.told = [None] * size
+        self.meeting = threading.Barrier(size, timeout=10)
+
+
+class ThreadGroup:
+    """A `ProcessGroup` whose ranks are threads of this process; who waits in vain gets a BrokenBarrierError.
+
+    `calls` are those of servers, of which there are none.
+    """
+
+    first = MpiGroup.first
+
+    def __init__(self, rank, ranks):
+        self.rank, self.size, self._ranks = rank, len(ranks.told), ranks
+        self.num_owners = self.size
+        self.communicator = self
+        self.calls = []
+
+    def gather(self, value):
+        self._ranks.told[self.rank] = value
+        self._ranks.meeting.wait()
+        told = list(self._ranks.told)
+        self._ranks.meeting.wait()
+        return told
+
+    def bcast(self, value):
+        return self.gather(value)[0]
+
+    def call_servers(self, name, *arguments):
+        self.gather(None)
+        self.calls.append((name, *arguments))
+        return []
+
+
+@pytest.fixture
+def thread_ranks():
+    """Runs `work(group)` on so many made-up ranks; gives what each returned, or the error that it raised."""
+
+    def run(size, work):
+        ranks = ThreadRanks(size)
+
+        def rank_of(rank):
+            try:
+                return work(ThreadGroup(rank, ranks))
+            except Exception as error:
+                return error
+
+        with ThreadPoolExecutor(size) as threads:
+            return list(threads.map(rank_of, range(size)))
+
+    return run

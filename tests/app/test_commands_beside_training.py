@@ -107,7 +107,9 @@ def test_a_training_loses_nothing_to_commands_that_race_it(training, foreign, tm
 
 
 @pytest.mark.parametrize("checkpoint_dir", ["", "kept"])
-def test_a_command_is_refused_where_a_training_saves(tmp_path, tiny_config, tiny_schema, foreign, caplog, checkpoint_dir):
+def test_a_command_is_refused_where_a_training_saves(
+    tmp_path, tiny_config, tiny_schema, foreign, caplog, checkpoint_dir
+):
     words = (f"checkpoint.dir='{checkpoint_dir}'", "checkpoint.delta=true")
     training = Training(tmp_path, tiny_config(*words), tiny_schema)
     with training.locks:
@@ -117,7 +119,9 @@ def test_a_command_is_refused_where_a_training_saves(tmp_path, tiny_config, tiny
         before = sorted(path.name for path in folder.rglob("*"))
         assert main(["checkpoint", "compact", str(folder / "step-00000002")]) == 2
         line = caplog.messages[-1]
-        assert line.startswith(f"error: another process (a training, or a command such as this one) saves checkpoints in {folder}")
+        assert line.startswith(
+            f"error: another process (a training, or a command such as this one) saves checkpoints in {folder}"
+        )
         assert f"checkpoint merge {folder / 'step-00000002'} FOLDER" in line
         assert main(["checkpoint", "merge", str(foreign), str(folder)]) == 2
         assert "give another FOLDER, or wait for its end" in caplog.messages[-1]
@@ -128,7 +132,10 @@ def test_a_command_is_refused_where_a_training_saves(tmp_path, tiny_config, tiny
 
 def test_a_training_is_refused_where_a_command_writes(training, tmp_path, tiny_config, tiny_schema):
     training.locks.close()
-    with lock_folder(training.run.checkpoints), pytest.raises(ValueError, match=r"another process .* saves to .*checkpoints; wait"):
+    with (
+        lock_folder(training.run.checkpoints),
+        pytest.raises(ValueError, match=r"another process .* saves to .*checkpoints; wait"),
+    ):
         open_run(tmp_path, tiny_config(), tiny_schema)
 
 

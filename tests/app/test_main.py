@@ -113,7 +113,10 @@ def test_a_time_limit_saves_and_ends_with_status_0(command, tmp_path):
     status, log = command(*TRAIN, "train.time_limit=1e-6")
     assert status == 0
     assert "stopped after saving: train.time_limit=1e-06 minutes are up" in log
-    assert (status_of(run), [path.name for path in (run / "checkpoints").glob("step-*")]) == ("stopped", ["step-00000000"])
+    assert (status_of(run), [path.name for path in (run / "checkpoints").glob("step-*")]) == (
+        "stopped",
+        ["step-00000000"],
+    )
     assert "resume run in" in command(*TRAIN)[1]
     assert status_of(run) == "finished"
     assert len((run / "loss.log").read_text().splitlines()) == 10

@@ -1,11 +1,17 @@
 """What is compared between ranks before the first step, with the answers of other ranks made up."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 
+from app import exchange, ranks
+from app.exchange import Operation
 from app.process_group import SingleProcess, is_together
 from app.ranks import check_alike, check_one_place, data_of
+from app.tables.interface import TablesSpec
+from app.tables.optimizer_options import FtrlOptions, LazyAdamOptions, SgdOptions
+from app.tables.sharded import check_same_tables
 
 
 class Ranks(SingleProcess):
@@ -28,6 +34,7 @@ def test_ranks_that_are_alike_pass():
         (lambda own: {**own, "config": {"train": {"seed": 2}}}, "rank 1 differs from rank 0: train.seed was 1, is 2"),
         (lambda own: {**own, "data": {"vocabulary": ["b"]}}, r"data.vocabulary was \['a'\], is \['b'\]"),
         (lambda own: {**own, "versions": {**own["versions"], "numpy": "1.0"}}, "versions.numpy was .*, is '1.0'"),
+        (lambda own: {**own, "program": "0123"}, "program was '[0-9a-f]{16}', is '0123'; all ranks need the same"),
         (lambda own: {**own, "tables": "reference"}, "tables was 'native', is 'reference'"),
     ],
 )
@@ -51,3 +58,62 @@ def test_a_folder_that_another_rank_does_not_see(tmp_path):
         check_one_place(Ranks(lambda own: False), tmp_path / "checkpoints")
     assert list((tmp_path / "checkpoints").iterdir()) == []
     check_one_place(Ranks(lambda own: own), tmp_path / "checkpoints")
+
+
+def test_the_program_is_known_by_its_sources(tmp_path, monkeypatch):
+    """A release that does the same steps otherwise has the same settings, data and library versions."""
+    file = tmp_path / "app" / "csrc" / "kernel.cc"
+    file.parent.mkdir(parents=True)
+    monkeypatch.setattr(ranks, "__file__", str(tmp_path / "app" / "ranks.py"))
+    found = set()
+    for text in ("a + b", "b + a"):
+        file.write_text(text)
+        found.add(ranks.program_checksum())
+    (tmp_path / "app" / "notes.txt").write_text("no source")
+    found.add(ranks.program_checksum())
+    assert len(found) == 2
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"embedding_dim": 8}, "the tables of rank 1 differ from those of rank 0: embedding_dim was 4, is 8"),
+        ({"deep_optimizer": SgdOptions()}, "deep_optimizer was .*lazy_adam.*, is .*sgd"),
+        ({"vocabulary_size": 7}, "vocabulary_size was 50, is 7"),
+    ],
+)
+def test_tables_of_other_shapes_or_optimizers_are_refused(other, message):
+    spec = TablesSpec(50, 4, ("C1",), 7, 0.01, 1e-3, FtrlOptions(), LazyAdamOptions())
+    check_same_tables([dataclasses.asdict(spec)] * 2)
+    with pytest.raises(ValueError, match=message):
+        check_same_tables([dataclasses.asdict(spec), dataclasses.asdict(dataclasses.replace(spec, **other))])
+
+
+class Answers:
+    """A communicator whose other ranks say [operation, ids, scale]."""
+
+    def __init__(self, *others):
+        self.size = 1 + len(others)
+        self._others = others
+
+    def Ialltoall(self, sent, received):
+        received[:] = [sent[0], *self._others]
+        return SimpleNamespace(Wait=lambda: None, Test=lambda: True)
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ((Operation.LOOKUP, 3, 0.5), "rank 0 does UPDATE with scale 0.5, rank 2 does LOOKUP with scale 0.5"),
+        ((Operation.UPDATE, 3, 0.25), "rank 0 does UPDATE with scale 0.5, rank 2 does UPDATE with scale 0.25"),
+    ],
+)
+def test_ranks_that_are_not_in_step_end_the_job(other, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        exchange.start(Answers((Operation.UPDATE, 1, 0.5), other), Operation.UPDATE, scale=0.5)
+    assert not is_together(caught.value)
+
+
+def test_a_server_does_what_all_others_do():
+    header = exchange.start(Answers((Operation.UPDATE, 1, 0.5), (Operation.UPDATE, 2, 0.5)), Operation.NONE)
+    assert (header.operation, header.counts.tolist(), header.scale) == (Operation.UPDATE, [0, 1, 2], 0.5)

@@ -1,0 +1,197 @@
+"""Saves of several ranks of which one fails: nobody is left waiting. Ranks are threads here."""
+
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from app import checkpoint_writer, sharded_checkpoint
+from app.checkpoint import CheckpointOptions, ModelState
+from app.checkpoint_reading import load
+from app.checkpoint_writer import CheckpointWriter
+from app.manifest import Manifest, ParentRecord, write_manifest
+from app.process_group import first_error, is_together
+from app.progress import Position
+from app.saving import Saver
+from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, TableState
+
+MANIFEST = Manifest(3, 1, 3, {}, "", {}, {})
+
+
+def rows_of(rank, size):
+    row_ids = np.arange(rank, 20, size)
+    tables = {}
+    for table, width in ((WIDE, 1), (DEEP, 4)):
+        values = np.full((row_ids.size, width), rank, np.float32)
+        tables[table] = TableState(row_ids, dict.fromkeys(STATE_ARRAYS[table], values))
+    return tables
+
+
+class Released:
+    """A `Snapshot` that notes its release."""
+
+    def __init__(self, tables):
+        self.tables, self.awaited, self.saved = tables, threading.Event(), None
+
+    def release(self, saved):
+        self.saved = saved
+
+
+class Parts:
+    """A rank's rows, or no memory for a list of them."""
+
+    learning_rates = SimpleNamespace(state=dict)
+
+    def __init__(self, group, fails):
+        self._group, self._fails, self.snapshots = group, fails, []
+
+    def snapshot_rows(self, changed_only):
+        if self._group.rank == self._fails:
+            raise MemoryError("no list of the rows")
+        self.snapshots.append(Released(rows_of(self._group.rank, self._group.size)))
+        return self.snapshots[-1]
+
+    def dense_to_save(self):
+        self._group.gather("a tower that is spread")
+        return {"wide.bias": np.zeros(1, np.float32)}
+
+
+class Run:
+    """A run folder that notes what is said of saves."""
+
+    def __init__(self, folder):
+        self.checkpoints, self.failed, self.metrics = folder, [], []
+
+    def note_failed_save(self, step, error):
+        self.failed.append(str(error))
+
+    def append_metrics(self, **values):
+        self.metrics.append(values)
+
+
+@pytest.fixture
+def make_saver(tmp_path, monkeypatch, tiny_config, tiny_schema):
+    monkeypatch.setattr(checkpoint_writer, "MpiGroup", object)  # any group saves as ranks do
+    selection = SimpleNamespace(state=dict)
+    stop = SimpleNamespace(note_save=lambda seconds: None)
+
+    def make(group, fails=None):
+        run, parts = Run(tmp_path / "checkpoints"), Parts(group, fails)
+        return Saver(tiny_config(), tmp_path, tiny_schema, run, parts, selection, stop, group), run, parts
+
+    return make
+
+
+def test_one_rank_without_memory_for_its_rows_costs_all_ranks_that_save(thread_ranks, make_saver):
+    def work(group):
+        saver, run, parts = make_saver(group, fails=1)
+        saver.save(Position(3, 1, 3), None)
+        saver.close()
+        return run.failed, [snapshot.saved for snapshot in parts.snapshots], saver.saved
+
+    for rank, (failed, released, saved) in enumerate(thread_ranks(3, work)):
+        assert failed == ["rank 1: no list of the rows"]
+        assert released == ([] if rank == 1 else [False])
+        assert saved is None
+
+
+def test_ranks_save_together(thread_ranks, make_saver, tmp_path):
+    def work(group):
+        saver, run, parts = make_saver(group)
+        saver.save(Position(3, 1, 3), None)
+        saver.close()
+        return run.failed, parts.snapshots[0].saved, saver.saved.step
+
+    assert thread_ranks(2, work) == [([], True, 3)] * 2
+    assert load(tmp_path / "checkpoints" / "step-00000003")[1].tables[DEEP].row_ids.tolist() == list(range(20))
+
+
+@pytest.mark.parametrize("where", ["begin", "shards", "dense", "manifest", "tidy"])
+def test_an_error_of_one_rank_while_it_writes_is_all_ranks_error(
+    thread_ranks, make_saver, tmp_path, monkeypatch, where
+):
+    """`manifest` is what is read again after the save."""
+
+    def fail(error):
+        def raise_it(*_):
+            raise error
+
+        return raise_it
+
+    if where == "shards":
+        write = sharded_checkpoint.write_shards
+        monkeypatch.setattr(
+            sharded_checkpoint,
+            "write_shards",
+            lambda partial, tables, owner, owners: (
+                fail(MemoryError("no buffer"))() if owner == 1 else write(partial, tables, owner, owners)
+            ),
+        )
+    failing = {
+        "begin": (sharded_checkpoint, "clear_leftovers", OSError(5, "Input/output error")),
+        "dense": (sharded_checkpoint, "write_dense", MemoryError("no buffer")),
+        "manifest": (checkpoint_writer, "read_manifest", FileNotFoundError(2, "not seen yet")),
+        "tidy": (checkpoint_writer, "remove_old", OSError(5, "Input/output error")),
+    }
+    if where in failing:
+        module, name, error = failing[where]
+        monkeypatch.setattr(module, name, fail(error))
+
+    def work(group):
+        saver, run, _ = make_saver(group)
+        saver.save(Position(3, 1, 3), None)
+        saver.close()
+        return len(run.failed), group.calls[-1]
+
+    released = [True] if where in ("manifest", "tidy") else [False]
+    assert thread_ranks(2, work) == [(1, ("release", *released))] * 2
+    assert not list((tmp_path / "checkpoints").glob("*.partial"))
+
+
+def test_an_error_of_another_kind_ends_its_rank_without_waiting(thread_ranks, tmp_path, monkeypatch):
+    """The rank's end is that of the job; here the others' wait is broken off."""
+    write = sharded_checkpoint.write_shards
+
+    def write_or_fail(partial, tables, owner, owners):
+        if owner == 1:
+            raise KeyError("a fault of the program")
+        return write(partial, tables, owner, owners)
+
+    monkeypatch.setattr(sharded_checkpoint, "write_shards", write_or_fail)
+
+    def work(group):
+        try:
+            sharded_checkpoint.save(tmp_path, ModelState({}, rows_of(group.rank, 2)), MANIFEST, group)
+        except KeyError:
+            group._ranks.meeting.abort()
+            raise
+
+    errors = thread_ranks(2, work)
+    assert [type(error) for error in errors] == [threading.BrokenBarrierError, KeyError]
+
+
+def test_rank_0_decides_whether_a_checkpoint_is_full(thread_ranks, tmp_path):
+    """The parent's folder is not seen by rank 1 yet."""
+    parent = tmp_path / "0" / "step-00000003"
+    parent.mkdir(parents=True)
+    write_manifest(parent, MANIFEST)
+
+    def work(group):
+        writer = CheckpointWriter(tmp_path / str(group.rank), CheckpointOptions(delta=True), "auc", group)
+        writer._parent = ParentRecord(step=3, id="x")
+        writer.close()
+        return writer.parent_for(4)
+
+    assert thread_ranks(2, work) == [ParentRecord(step=3, id="x")] * 2
+
+
+def test_the_first_rank_s_error_is_every_rank_s(thread_ranks):
+    def work(group):
+        return first_error(group, UnicodeDecodeError("utf-8", b"x", 0, 1, "bad") if group.rank else None)
+
+    for error in thread_ranks(3, work):
+        assert type(error) is ValueError
+        assert str(error).startswith("rank 1: 'utf-8' codec")
+        assert is_together(error)
+    assert thread_ranks(2, lambda group: first_error(group, None)) == [None, None]

@@ -1,0 +1,39 @@
+"""Run under mpirun -n 2: rank 1 fails while a checkpoint is written, with an error that all are told of, or another.
+
+mpirun -n 2 python failing_save.py FOLDER ERROR
+"""
+
+import builtins
+import logging
+import sys
+from pathlib import Path
+
+from mpi4py import MPI
+
+from app import sharded_checkpoint
+from app.checkpoint import ModelState
+from app.manifest import Manifest
+from app.process_group import MpiGroup
+from app.ranks import run_as_rank
+
+logging.basicConfig(format="%(message)s")
+folder, error = Path(sys.argv[1]), getattr(builtins, sys.argv[2])
+group = MpiGroup(MPI.COMM_WORLD)
+
+
+def write_nothing(*_):
+    if group.rank == 1:
+        raise error("a reason")
+    return {}
+
+
+def save():
+    sharded_checkpoint.write_shards = write_nothing
+    try:
+        sharded_checkpoint.save(folder, ModelState({}, {}), Manifest(1, 1, 1, {}, "", {}, {}), group)
+    except MemoryError as raised:
+        print(f"on rank {group.rank}: {raised}", flush=True)
+    return 0
+
+
+sys.exit(run_as_rank(save, speaker=0))
