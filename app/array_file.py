@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import math
+import reprlib
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +32,8 @@ DTYPE_NAMES = {"float32": "F32", "float64": "F64", "int32": "I32", "int64": "I64
 DTYPES = {short: name for name, short in DTYPE_NAMES.items()}
 ALIGNMENT = 8  # of the arrays' first byte
 LENGTH_BYTES = 8
-MOST_HEADER_BYTES = 100 << 20  # as the safetensors library has it
+MOST_HEADER_BYTES = 1 << 20  # some 10,000 arrays; what JSON is read to takes many times its length
+MOST_DIMENSIONS = 8
 
 
 @dataclass(frozen=True)
@@ -86,28 +89,81 @@ def _parts(columns: dict[str, Column]) -> Iterator[Part]:
 
 
 def read_places(path: Path) -> dict[str, Place]:
-    """Where each array of a file lies, in the order of the file. Raises ValueError where it has another form."""
+    """Return where each array of a file lies, in the order of the file.
+
+    Raises ValueError, naming file and array, where the header is not one that `write_arrays` writes to a file of this
+    size: what it says is not believed, or memory would be taken and bytes be read by it.
+    """
+    size = path.stat().st_size
     with path.open("rb") as file:
-        length = int.from_bytes(file.read(LENGTH_BYTES), "little")
-        if length > min(MOST_HEADER_BYTES, path.stat().st_size):
-            raise ValueError(f"{path} is not a safetensors file: it says that its header has {length} bytes")
-        return _places(path, file.read(length))
+        length = _header_bytes(path, file.read(LENGTH_BYTES), size)
+        return _places(path, file.read(length), size)
 
 
-def _places(path: Path, header: bytes) -> dict[str, Place]:
+def _header_bytes(path: Path, first: bytes, size: int) -> int:
+    """How long the header is, of a file of `size` bytes that begins with `first`."""
+    length = int.from_bytes(first, "little")
+    if len(first) < LENGTH_BYTES or length > min(MOST_HEADER_BYTES, size - LENGTH_BYTES):
+        raise ValueError(
+            f"{path} is not a safetensors file: of its {size:,} bytes, {length:,} are said to be the header's"
+        )
+    return length
+
+
+def _places(path: Path, header: bytes, size: int) -> dict[str, Place]:
     try:
-        places, end = {}, 0
-        for name, entry in json.loads(header).items():
-            start, array_end = entry["data_offsets"]
-            dtype, shape = DTYPES[entry["dtype"]], tuple(entry["shape"])
-            num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
-            if (start, array_end) != (end, end + num_bytes):
-                raise ValueError(f"{name} lies at {start} … {array_end}, expected {end} … {end + num_bytes}")
-            places[name] = Place(dtype, shape, LENGTH_BYTES + len(header) + start, num_bytes)
-            end = array_end
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is not a safetensors file: {error!r}") from error
+        entries = json.loads(header.decode(), object_pairs_hook=_without_repeats)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not a safetensors file: its header is wrong: {error}") from error
+    if not isinstance(entries, dict):
+        raise ValueError(f"{path} is not a safetensors file: its header holds no arrays")
+    begin, end = LENGTH_BYTES + len(header), 0
+    places = {}
+    for name, entry in entries.items():
+        try:
+            places[name] = _place(entry, begin, end, size)
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged or no safetensors file: array {name!r} {error}") from error
+        end += places[name].num_bytes
+    if begin + end != size:
+        raise ValueError(f"{path} has {size:,} bytes, but by its header the last array ends at {begin + end:,}")
     return places
+
+
+def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"it has {next(name for name in names if names.count(name) > 1)!r} twice")
+    return entries
+
+
+def _place(entry: object, begin: int, start: int, size: int) -> Place:
+    """The place of one array, which is to start `start` bytes after `begin`, in a file of `size` bytes."""
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+        raise ValueError("has not dtype, shape and data_offsets")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise ValueError(f"has dtype {dtype!r}, expected one of {', '.join(DTYPES)}")
+    if not _are_counts(shape) or len(shape) > MOST_DIMENSIONS:
+        raise ValueError(f"has shape {_short(shape)}, expected up to {MOST_DIMENSIONS} whole numbers")
+    item_bytes = np.dtype(DTYPES[dtype]).itemsize
+    if math.prod(max(length, 1) for length in shape) > sys.maxsize // item_bytes:
+        raise ValueError(f"has shape {_short(shape)}, which is too large")
+    num_bytes = math.prod(shape) * item_bytes
+    if not _are_counts(offsets) or offsets != [start, start + num_bytes]:
+        raise ValueError(f"lies at {_short(offsets)}; expected [{start}, {start + num_bytes}] by its dtype and shape")
+    if begin + start + num_bytes > size:
+        raise ValueError(f"ends at {begin + start + num_bytes:,}, and the file has {size:,} bytes")
+    return Place(DTYPES[dtype], tuple(shape), begin + start, num_bytes)
+
+
+def _are_counts(values: object) -> bool:
+    return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
+
+
+def _short(value: object) -> str:
+    return reprlib.repr(value)
 
 
 class ArrayReader:
@@ -155,10 +211,10 @@ def read_arrays_once(
     with read_file(path) as reader:
         failed: Exception | None = None
         try:
-            length = int.from_bytes(reader.take(LENGTH_BYTES), "little")
-            places = _places(path, bytes(reader.take(min(length, expected["size_bytes"]))))
-            use(ArrayReader(path, reader, places, progress))
-        except (ValueError, IndexError) as error:  # damaged bytes may mean anything
+            size = expected["size_bytes"]
+            length = _header_bytes(path, bytes(reader.take(LENGTH_BYTES)), size)
+            use(ArrayReader(path, reader, _places(path, bytes(reader.take(length)), size), progress))
+        except (ValueError, LookupError) as error:  # damaged bytes may mean anything
             failed = error
         found = reader.checksum_of_all(progress)
     if found != expected["checksum"]:

@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from app.array_file import read_places
 from app.checkpoint import ROW_IDS, step_name
-from app.checkpoint_reading import Link, chain_bytes, chain_files, chain_of, verify
+from app.checkpoint_reading import Link, chain_bytes, chain_files, chain_of, row_layout, verify
 from app.identity import check_same_inputs
 from app.manifest import Manifest, read_manifest
 from app.retention import compact, is_kept, rewrite, step_folders
@@ -107,7 +107,10 @@ def _show(arguments: argparse.Namespace) -> None:
 
 
 def _num_rows(link: Link, table: str) -> int:
-    return sum(read_places(link.path / name)[ROW_IDS].shape[0] for name in link.table_files(table))
+    places = {path: read_places(path) for path in (link.path / name for name in link.table_files(table))}
+    for path, arrays in places.items():
+        row_layout(path, arrays)
+    return sum(arrays[ROW_IDS].shape[0] for arrays in places.values())
 
 
 def _verify(arguments: argparse.Namespace) -> None:

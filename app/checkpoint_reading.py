@@ -35,6 +35,10 @@ class Link:
     def table_files(self, table: str) -> list[str]:
         """The names of a table's files."""
         shards = self.manifest.shards[table]
+        if not 1 <= shards <= len(self.manifest.files):
+            raise ValueError(
+                f"{self.path} has {len(self.manifest.files)} files, of which {shards} are the {table} table's"
+            )
         return [shard_name(table, shard, shards) for shard in range(shards)]
 
 
@@ -151,22 +155,30 @@ class _RowsTo:
     write: WriteRows
 
     def __call__(self, reader: ArrayReader) -> None:
+        layout = row_layout(reader.path, reader.places)
         row_ids = reader.next_array(reader.places[ROW_IDS])
-        arrays = {name: place for name, place in reader.places.items() if name != ROW_IDS}
-        check_table(self.table, row_ids, row_layout(arrays), self.spec)
-        for name, place in arrays.items():
+        check_table(self.table, row_ids, layout, self.spec)
+        for name in layout:
             start = 0
-            for values in reader.next_rows(place, PIECE_BYTES):
+            for values in reader.next_rows(reader.places[name], PIECE_BYTES):
                 self.write(self.table, name, row_ids[start : start + len(values)], values)
                 start += len(values)
 
 
-def row_layout(arrays: dict[str, Place]) -> dict[str, RowArray]:
-    """The state arrays of a table's file. Raises ValueError where one is no array of rows."""
-    for name, place in arrays.items():
-        if len(place.shape) != 2:
-            raise ValueError(f"{name} has shape {list(place.shape)}, expected [rows, width]")
-    return {name: RowArray(place.dtype, place.shape[1]) for name, place in arrays.items()}
+def row_layout(path: Path, places: dict[str, Place]) -> dict[str, RowArray]:
+    """The state arrays of a table's file, which come after the row ids.
+
+    Raises ValueError, naming file and array, where ids do not come first or an array has not a row for each.
+    """
+    first, *names = places or [""]
+    if first != ROW_IDS or places[first].dtype != "int64" or len(places[first].shape) != 1:
+        raise ValueError(f"{path} is of no table: it begins with array {first!r}, expected {ROW_IDS}, int64 [rows]")
+    (num_rows,) = places[first].shape
+    for name in names:
+        shape = places[name].shape
+        if len(shape) != 2 or shape[0] != num_rows or shape[1] == 0:
+            raise ValueError(f"{path}: array {name!r} has shape {list(shape)}, expected [{num_rows}, width]")
+    return {name: RowArray(places[name].dtype, places[name].shape[1]) for name in names}
 
 
 class FileTable:
@@ -182,7 +194,11 @@ class FileTable:
             {name: _map(path, place) for name, place in arrays.items()}
             for path, arrays in zip(files, places, strict=True)
         ]
-        self.layout = row_layout({name: place for name, place in places[-1].items() if name != ROW_IDS})
+        layouts = [row_layout(path, arrays) for path, arrays in zip(files, places, strict=True)]
+        self.layout = layouts[-1]
+        for path, layout in zip(files, layouts, strict=True):
+            if layout != self.layout:
+                raise ValueError(f"{path} has arrays {layout}, and {files[-1]} has {self.layout}; expected the same")
         ids = [np.array(arrays[ROW_IDS]) for arrays in self._files]
         self.row_ids, newest = _newest_of_each(np.concatenate(ids))
         sizes = [part.size for part in ids]

@@ -6,6 +6,8 @@ whole. So the files tell by themselves how to join them, under whatever strategy
 
 from __future__ import annotations
 
+import math
+import operator
 import re
 from collections.abc import Iterable, Sequence
 
@@ -13,7 +15,7 @@ import numpy as np
 
 WHOLE_FILE = "dense.safetensors"
 SLICE_FILE = re.compile(r"dense-(\d+)-of-(\d+)\.safetensors")
-SLICE_NAME = re.compile(r"(.+)\[([\d:, ]+)\] of \[([\d, ]+)\]")
+SLICE_NAME = re.compile(r"(.+)\[((?:\d+:\d+, )*\d+:\d+)\] of \[((?:\d+, )*\d+)\]")
 
 
 def slice_file(rank: int, num_ranks: int) -> str:
@@ -32,20 +34,37 @@ def dense_files(names: Iterable[str]) -> list[str]:
 
 
 def join(arrays: Iterable[tuple[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """The whole arrays of all files. Raises ValueError where a slice is missing."""
+    """The whole arrays of all files. Raises ValueError where slices do not make up a whole."""
     whole: dict[str, np.ndarray] = {}
-    filled: dict[str, int] = {}
+    slices: dict[str, list[tuple[str, str, np.ndarray]]] = {}
     for name, values in arrays:
         found = SLICE_NAME.fullmatch(name)
         if found is None:
             whole[name] = values
-            continue
-        key, places, lengths = found.groups()
-        shape = tuple(int(length) for length in lengths.split(","))
-        block = tuple(slice(*map(int, place.split(":"))) for place in places.split(","))
-        whole.setdefault(key, np.empty(shape, values.dtype))[block] = values
-        filled[key] = filled.get(key, 0) + values.size
-    for name, count in filled.items():
-        if count != whole[name].size:
-            raise ValueError(f"the slices of {name} have {count} values, the whole has {whole[name].size}")
+        else:
+            key, places, lengths = found.groups()
+            slices.setdefault(key, []).append((places, lengths, values))
+    return whole | {name: _joined(name, parts) for name, parts in slices.items()}
+
+
+def _joined(name: str, slices: list[tuple[str, str, np.ndarray]]) -> np.ndarray:
+    """One array of its slices, each with the text of its place and that of the whole's shape."""
+    lengths, dtype = slices[0][1], slices[0][2].dtype
+    shape = tuple(int(length) for length in lengths.split(", "))
+    count = sum(values.size for _, _, values in slices)
+    if count != math.prod(shape):  # before memory is taken for it
+        raise ValueError(f"the slices of {name} have {count} values, the whole has {math.prod(shape)}")
+    whole, is_filled = np.empty(shape, dtype), np.zeros(shape, bool)
+    for places, of, values in slices:
+        bounds = [tuple(map(int, place.split(":"))) for place in places.split(", ")]
+        fits = of == lengths and values.dtype == dtype and values.shape == tuple(end - start for start, end in bounds)
+        if not fits or len(bounds) != len(shape) or any(map(operator.gt, (end for _, end in bounds), shape)):
+            raise ValueError(
+                f"the slice {name}[{places}] of [{of}] is {values.dtype} {list(values.shape)}; expected one of "
+                f"{dtype} [{lengths}]"
+            )
+        block = tuple(slice(*bound) for bound in bounds)
+        whole[block], is_filled[block] = values, True
+    if not is_filled.all():
+        raise ValueError(f"the slices of {name} overlap")
     return whole

@@ -14,7 +14,10 @@ Letters: V vocabulary size, D embedding width, H width of a layer.
 
 from __future__ import annotations
 
+import math
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +31,8 @@ TABLES = {
 }
 BIAS = "Wide_b"
 LAYER = "dense_layer_"
+DTYPES = {"Float16": np.float16, "Float32": np.float32, "Float64": np.float64, "Int32": np.int32, "Int64": np.int64}
+CRC_MARK, CRC_BYTES = b"crc_num", 17  # what MindSpore may write after the message: the mark and ten bytes
 
 
 def read_zoo_checkpoint(path: Path) -> ModelState:
@@ -35,15 +40,53 @@ def read_zoo_checkpoint(path: Path) -> ModelState:
 
     Raises ValueError where the file is no `.ckpt`, or of another network.
     """
-    import mindspore
-
-    try:
-        loaded = mindspore.load_checkpoint(str(path))
-    except (ValueError, OSError, RuntimeError) as error:
-        raise ValueError(f"{path} is no MindSpore checkpoint that can be read: {error}") from error
-    found = {_plain(name): parameter.asnumpy() for name, parameter in loaded.items()}
+    found = {_plain(name): values for name, values in _parameters(path).items()}
     tables = {table: _rows(path, found, names) for table, names in TABLES.items()}
     return ModelState(_dense(path, found), tables)
+
+
+def _parameters(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a `.ckpt`, by name; what has another dtype than `DTYPES` is passed over.
+
+    MindSpore's own reader (mindspore/train/serialization.py, 2.10) makes a Parameter of each, and does not name what
+    is wrong. A large array comes in several pieces under one name, one after the other, each with the whole's shape.
+    """
+    import mindspore  # noqa: F401 (its package must be loaded first)
+    from google.protobuf.message import DecodeError
+    from mindspore.train.checkpoint_pb2 import Checkpoint
+
+    content = path.read_bytes()
+    if content[-CRC_BYTES:].startswith(CRC_MARK):
+        content = content[:-CRC_BYTES]
+    try:
+        saved = Checkpoint.FromString(content)
+    except (DecodeError, ValueError) as error:
+        raise ValueError(f"{path} is no MindSpore checkpoint that can be read: {error}") from error
+    found: dict[str, np.ndarray] = {}
+    for name, pieces in groupby(saved.value, key=lambda value: value.tag):
+        tensors = [piece.tensor for piece in pieces if piece.HasField("tensor")]
+        if name in found:
+            raise ValueError(f"{path}: parameter {name!r} is there twice")
+        if tensors and tensors[0].tensor_type in DTYPES:
+            found[name] = _array(path, name, tensors)
+    return found
+
+
+def _array(path: Path, name: str, tensors: list[Any]) -> np.ndarray:
+    """One parameter of its pieces; ValueError where its shape does not fit its bytes."""
+    kind, shape = tensors[0].tensor_type, tuple(tensors[0].dims)
+    if any(tensor.tensor_type != kind or tuple(tensor.dims) != shape for tensor in tensors):
+        raise ValueError(f"{path}: parameter {name!r} has pieces of several shapes or dtypes")
+    content = b"".join(tensor.tensor_content for tensor in tensors)
+    item_bytes = np.dtype(DTYPES[kind]).itemsize
+    if shape == (0,) and len(content) == item_bytes:
+        shape = ()  # how MindSpore writes a scalar
+    if min(shape, default=1) < 1 or math.prod(shape) * item_bytes != len(content):
+        raise ValueError(
+            f"{path}: parameter {name!r} has shape {list(shape)} of {item_bytes} bytes a value, "
+            f"and {len(content):,} bytes"
+        )
+    return np.frombuffer(content, DTYPES[kind]).reshape(shape)
 
 
 def _plain(name: str) -> str:
@@ -56,6 +99,8 @@ def _rows(path: Path, found: dict[str, np.ndarray], names: tuple[str, ...]) -> T
     for name in names:
         if name in found:
             rows = found[name].astype(np.float32, copy=False)
+            if rows.ndim != 2:
+                raise ValueError(f"{path}: parameter {name!r} has shape {list(rows.shape)}, expected [rows, width]")
             return TableState(np.arange(len(rows), dtype=np.int64), {"rows": rows})
     raise _not_of_the_zoo(path, found, " or ".join(names))
 
@@ -66,6 +111,9 @@ def _dense(path: Path, found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     for name in wanted:
         if name not in found:
             raise _not_of_the_zoo(path, found, name)
+    for name in (BIAS, f"{LAYER}{num_layers}.bias"):
+        if found[name].size != 1:
+            raise ValueError(f"{path}: parameter {name!r} has shape {list(found[name].shape)}, expected one value")
     layers = range(num_layers)
     matrices = {f"tower.matrix_{i}": found[f"{LAYER}{i + 1}.weight"] for i in layers}
     biases = {f"tower.bias_{i}": found[f"{LAYER}{i + 1}.bias"] for i in layers[:-1]}

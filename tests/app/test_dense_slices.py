@@ -24,3 +24,27 @@ def test_slices_join_to_the_whole_in_any_order():
 def test_dense_files_are_known_by_their_names():
     names = ["deep-0-of-2.safetensors", "dense.safetensors", slice_file(1, 4), "dense-x-of-4.safetensors"]
     assert dense_files(names) == ["dense.safetensors", "dense-1-of-4.safetensors"]
+
+
+def part(name, shape):
+    return name, np.zeros(shape)
+
+
+@pytest.mark.parametrize(
+    ("slices", "message"),
+    [
+        ([part("a[0:99999999999] of [99999999999]", 3)], "the slices of a have 3 values, the whole has 99999999999"),
+        ([part("a[0:2] of [4]", 2), part("a[0:2] of [4]", 2)], "the slices of a overlap"),
+        (
+            [part("a[0:2] of [4]", 2), part("a[3:5] of [4]", 2)],
+            r"the slice a\[3:5\] of \[4\] is float64 \[2\]; expected",
+        ),
+        ([part("a[0:2] of [4]", 2), part("a[2:3] of [4]", 2)], r"the slice a\[2:3\]"),
+        ([part("a[0:2] of [4]", 2), part("a[2:4] of [5]", 2)], r"the slice a\[2:4\] of \[5\]"),
+        ([part("a[0:4] of [2, 2]", 4)], r"the slice a\[0:4\] of \[2, 2\]"),
+        ([part("a[0:2] of [4]", 2), ("a[2:4] of [4]", np.zeros(2, "f4"))], "is float32"),
+    ],
+)
+def test_slices_that_make_up_no_whole(slices, message):
+    with pytest.raises(ValueError, match=message):
+        join(slices)

@@ -1,0 +1,237 @@
+"""Headers of safetensors files: what they say is compared with the file's size before it is used."""
+
+import json
+import math
+import re
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app import checkpoint
+from app.array_file import DTYPES, column_of, read_arrays_once, read_places, write_arrays
+from app.checkpoint import ModelState
+from app.checkpoint_reading import DamagedCheckpointError, FileTable, chain_of, load, open_state, read_once
+from app.disk import DamagedFileError, checksum_is, write_file
+from app.manifest import MANIFEST, Manifest, read_manifest, write_manifest
+from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, TablesSpec, TableState
+from app.tables.optimizer_options import FtrlOptions, LazyAdamOptions
+
+GOOD = {
+    "row_ids": {"dtype": "I64", "shape": [2], "data_offsets": [0, 16]},
+    "rows": {"dtype": "F32", "shape": [2, 3], "data_offsets": [16, 40]},
+}
+
+
+def file_of(path, header, body=b"\0" * 40, length=None):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes((len(text) if length is None else length).to_bytes(8, "little") + text + body)
+    return path
+
+
+def changed(name, **entry):
+    return {**GOOD, name: {**GOOD[name], **entry}}
+
+
+def test_a_good_header(tmp_path):
+    places = read_places(file_of(tmp_path / "x", GOOD))
+    begin = 8 + len(json.dumps(GOOD))
+    assert {name: (place.dtype, place.shape, place.start - begin) for name, place in places.items()} == {
+        "row_ids": ("int64", (2,), 0),
+        "rows": ("float32", (2, 3), 16),
+    }
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        (changed("rows", data_offsets=[8, 32]), r"'rows' lies at \[8, 32\]; expected \[16, 40\]"),  # overlaps
+        (changed("rows", data_offsets=[24, 48]), "'rows' lies at"),  # leaves a hole
+        (changed("rows", data_offsets=[-16, 8]), "'rows' lies at"),
+        (changed("rows", data_offsets=[16.0, 40.0]), "'rows' lies at"),
+        (changed("rows", data_offsets=[16]), "'rows' lies at"),
+        (changed("rows", shape=[2, 4]), r"'rows' lies at .*; expected \[16, 48\]"),
+        (changed("rows", shape=[2, 4], data_offsets=[16, 48]), "'rows' ends at .*, and the file has"),
+        (changed("rows", shape=[-2, -3]), r"'rows' has shape \[-2, -3\], expected up to 8 whole numbers"),
+        (changed("rows", shape=[2, 3.0]), "'rows' has shape"),
+        (changed("rows", shape=[True, 6]), "'rows' has shape"),
+        (changed("rows", shape="23"), "'rows' has shape"),
+        (changed("rows", shape=[1] * 9 + [6]), "'rows' has shape"),
+        (changed("rows", shape=[2**40, 2**40]), "'rows' has shape .* too large"),
+        (changed("rows", shape=[0, 2**40, 2**40], data_offsets=[16, 16]), "'rows' has shape .* too large"),
+        (changed("rows", shape=[2**63, 2]), "'rows' has shape .* too large"),
+        (changed("rows", dtype="F8"), "'rows' has dtype 'F8', expected one of"),
+        (changed("rows", dtype=["F32"]), "'rows' has dtype"),
+        (changed("rows", more=1), "'rows' has not dtype, shape and data_offsets"),
+        ({**GOOD, "rows": [0, 40]}, "'rows' has not dtype, shape and data_offsets"),
+        ({"row_ids": GOOD["row_ids"]}, "has .* bytes, but by its header the last array ends at"),
+        ([GOOD], "its header holds no arrays"),
+        (b'{"a": {}, "a": {}}', "its header is wrong: it has 'a' twice"),
+        (b'{"a": {"dtype": "F32", "dtype": "F64"}}', "its header is wrong: it has 'dtype' twice"),
+        (b"[" * 100_000, "its header is wrong"),
+        (b'{"a": ' + b"9" * 5_000 + b"}", "its header is wrong"),
+        (b"\xff\xfe", "its header is wrong"),
+        (b"", "its header is wrong"),
+    ],
+)
+def test_a_wrong_header_is_named_by_file_and_array(tmp_path, header, message):
+    path = file_of(tmp_path / "deep.safetensors", header)
+    with pytest.raises(ValueError, match=f"^{re.escape(str(path))}.*{message}"):
+        read_places(path)
+
+
+@pytest.mark.parametrize("length", [41 + len(json.dumps(GOOD)), 2**20 + 1, 2**63, 2**64 - 1])
+def test_a_header_beyond_the_file_s_end_is_not_read(tmp_path, length):
+    with pytest.raises(ValueError, match=f"{length:,} are said to be the header's"):
+        read_places(file_of(tmp_path / "x", GOOD, length=length))
+
+
+def test_a_file_without_a_whole_length(tmp_path):
+    (tmp_path / "x").write_bytes(b"\1\0\0")
+    with pytest.raises(ValueError, match="is not a safetensors file: of its 3 bytes"):
+        read_places(tmp_path / "x")
+
+
+small = st.integers(-2, 9)
+number = st.one_of(small, st.integers(), st.sampled_from([2**31, 2**62, 2**63, 2**64, -1, 0.5, True, None, "4"]))
+entry = st.one_of(
+    st.fixed_dictionaries(
+        {
+            "dtype": st.one_of(st.sampled_from(sorted(DTYPES)), st.text(max_size=3)),
+            "shape": st.one_of(st.lists(small, max_size=3), st.lists(number, max_size=10)),
+            "data_offsets": st.one_of(
+                st.lists(st.integers(0, 80), min_size=2, max_size=2), st.lists(number, max_size=3)
+            ),
+        }
+    ),
+    st.recursive(number, lambda inner: st.lists(inner, max_size=3), max_leaves=5),
+)
+
+
+@st.composite
+def near_misses(draw):
+    """A header that is right but for one number at most."""
+    header, end = {}, 0
+    for name in draw(st.lists(st.text(max_size=4), unique=True, max_size=3)):
+        dtype, shape = draw(st.sampled_from(sorted(DTYPES))), draw(st.lists(st.integers(0, 3), max_size=3))
+        start, end = end, end + math.prod(shape) * np.dtype(DTYPES[dtype]).itemsize
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
+    if header and draw(st.booleans()):
+        chosen = header[draw(st.sampled_from(sorted(header)))]
+        numbers = chosen[draw(st.sampled_from(["shape", "data_offsets"]))]
+        if numbers:
+            numbers[draw(st.integers(0, len(numbers) - 1))] = draw(number)
+    return header, end + draw(st.sampled_from([0, 0, 0, 1, -1]))
+
+
+headers = st.one_of(
+    near_misses(),
+    st.tuples(st.dictionaries(st.text(max_size=4), entry, max_size=3), st.integers(0, 80)),
+    st.tuples(st.binary(max_size=60), st.integers(0, 20)),
+)
+
+
+@given(headers)
+@settings(deadline=None, max_examples=400)
+def test_any_header_gives_places_within_the_file_or_an_error_that_names_it(made):
+    header, num_bytes = made
+    with tempfile.TemporaryDirectory() as folder:
+        path = file_of(Path(folder) / "deep.safetensors", header, b"\1" * max(num_bytes, 0))
+        size = path.stat().st_size
+        try:
+            places = read_places(path)
+        except ValueError as error:
+            assert str(error).startswith(str(path))
+            places = None
+        else:
+            assert sum(place.num_bytes for place in places.values()) < size
+            assert all(place.start + place.num_bytes <= size for place in places.values())
+        read = {}
+
+        def read_all(reader):
+            read.update((name, reader.next_array(place)) for name, place in reader.places.items())
+
+        record = write_file(path, [path.read_bytes()])
+        if places is None:
+            with pytest.raises(ValueError, match=str(path)):
+                read_arrays_once(path, record, read_all)
+        else:
+            read_arrays_once(path, record, read_all)
+            assert {name: array.shape for name, array in read.items()} == {n: p.shape for n, p in places.items()}
+
+
+SPEC = TablesSpec(100, 3, ("C1",), 7, 0.01, 1e-3, FtrlOptions(), LazyAdamOptions())
+
+
+def arrays_of(table, width, **changes):
+    arrays = {"row_ids": np.arange(2)}
+    arrays |= {name: np.zeros((2, width), np.float32) for name in STATE_ARRAYS[table]}
+    return {name: array for name, array in {**arrays, **changes}.items() if array is not None}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        (arrays_of(DEEP, 3, row_ids=None), "deep-0-of-1.safetensors is of no table: it begins with array 'rows'"),
+        (arrays_of(DEEP, 3, row_ids=np.arange(2.0)), "is of no table"),
+        (
+            arrays_of(DEEP, 3, rows=np.zeros((3, 3), "f4")),
+            r"deep-0.*: array 'rows' has shape \[3, 3\], expected \[2, wid",
+        ),
+        (arrays_of(DEEP, 3, rows=np.zeros((2, 0), "f4")), r"array 'rows' has shape \[2, 0\]"),
+        (arrays_of(DEEP, 3, rows=np.zeros(2, "f4")), r"array 'rows' has shape \[2\]"),
+        ({}, "is of no table"),
+    ],
+)
+def test_a_table_s_file_that_is_whole_and_makes_no_sense(tmp_path, arrays, message):
+    """Size and checksum are those of the manifest, as of a file that was made to deceive."""
+    zeros = {
+        table: TableState(np.arange(2), {name: np.zeros((2, width), np.float32) for name in STATE_ARRAYS[table]})
+        for table, width in ((WIDE, 1), (DEEP, 3))
+    }
+    path = checkpoint.save(tmp_path, ModelState({}, zeros), Manifest(1, 1, 1, {}, "", {}, {}))
+    manifest = read_manifest(path)
+    name = "deep-0-of-1.safetensors"
+    (path / name).unlink()
+    manifest.files[name] = write_arrays(path / name, {n: column_of(array) for n, array in arrays.items()})
+    (path / MANIFEST).unlink()
+    write_manifest(path, manifest)
+    for read in (load, lambda path: read_once(path, SPEC, lambda *_: None)):
+        with pytest.raises(ValueError, match=message) as caught:
+            read(path)
+        assert not isinstance(caught.value, DamagedCheckpointError | DamagedFileError)
+
+
+def test_links_of_a_chain_with_other_arrays_are_refused(tmp_path):
+    row = TableState(np.arange(1), {"rows": np.zeros((1, 3), np.float32)})
+    wider = TableState(np.arange(1), {"rows": np.zeros((1, 4), np.float32)})
+    first = checkpoint.save(tmp_path, ModelState({}, {DEEP: row}), Manifest(1, 1, 1, {}, "", {}, {}))
+    parent = {"step": 1, "id": read_manifest(first).id}
+    path = checkpoint.save(tmp_path, ModelState({}, {DEEP: wider}), Manifest(2, 1, 2, {}, "", {}, {}, parent=parent))
+    with pytest.raises(ValueError, match=r"step-00000001/deep-0-of-1.* has arrays .*; expected the same"):
+        open_state(path)
+
+
+@pytest.mark.parametrize("shards", [-1, 0, 10**12])
+def test_a_number_of_files_that_are_not_there(tmp_path, shards):
+    row = TableState(np.arange(1), {"rows": np.zeros((1, 3), np.float32)})
+    path = checkpoint.save(tmp_path, ModelState({}, {DEEP: row}), Manifest(1, 1, 1, {}, "", {}, {}))
+    manifest = read_manifest(path)
+    manifest.shards[DEEP] = shards
+    (path / MANIFEST).unlink()
+    write_manifest(path, manifest)
+    with pytest.raises(ValueError, match=f"has 2 files, of which {shards} are the deep table's"):
+        FileTable(chain_of(path), DEEP)
+
+
+def test_what_was_written_is_read(tmp_path):
+    arrays = {"a": np.arange(5), "b": np.zeros((0, 7), np.float32), "c": np.float32([[1, 2]])}
+    record = write_arrays(tmp_path / "x", {name: column_of(array) for name, array in arrays.items()})
+    checksum_is(tmp_path / "x", record)
+    places = read_places(tmp_path / "x")
+    assert {name: place.shape for name, place in places.items()} == {
+        name: array.shape for name, array in arrays.items()
+    }
