@@ -23,6 +23,7 @@ class MemoryLimit:
     name: str
     limit: int
     used: int
+    counts_reserved: bool = False  # also what was taken from the system and not written to yet
 
     @property
     def free(self) -> int:
@@ -30,13 +31,17 @@ class MemoryLimit:
         return max(self.limit - self.used, 0)
 
 
-def require_memory(num_bytes: int, purpose: str) -> None:
-    """Raise MemoryError naming `purpose`, sizes and limit, unless `num_bytes` more fit under every known limit."""
-    tightest = min(memory_limits(), key=lambda limit: limit.free)
-    if num_bytes > tightest.free:
+def require_memory(num_bytes: int, purpose: str, reserved_bytes: int = 0) -> None:
+    """Raise MemoryError naming `purpose`, sizes and limit, unless `num_bytes` more fit under every known limit.
+
+    `reserved_bytes` were taken from the system before and not written to yet: it counts them as free, and they are not.
+    """
+    free = {limit: max(limit.free - (0 if limit.counts_reserved else reserved_bytes), 0) for limit in memory_limits()}
+    tightest = min(free, key=lambda limit: free[limit])
+    if num_bytes > free[tightest]:
         raise MemoryError(
             f"{purpose} needs {_mib(num_bytes)} more; {tightest.name} is {_mib(tightest.limit)}, of which "
-            f"{_mib(tightest.free)} are free; raise that limit, or make vocabulary or embedding width smaller"
+            f"{_mib(free[tightest])} are free; raise that limit, or make vocabulary or embedding width smaller"
         )
 
 
@@ -55,7 +60,7 @@ def _address_space() -> Iterator[MemoryLimit]:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY:
         used = int((PROC / "self/statm").read_text().split()[0]) * resource.getpagesize()
-        yield MemoryLimit("the address space (RLIMIT_AS)", limit, used)
+        yield MemoryLimit("the address space (RLIMIT_AS)", limit, used, counts_reserved=True)
 
 
 def _cgroups() -> Iterator[MemoryLimit]:

@@ -128,7 +128,7 @@ class NativeTables:
 
     def snapshot(self, changed_only: bool) -> NativeSnapshot:
         """See `HostTables.snapshot`; no row is copied but those that are updated before the release."""
-        return self._snapshots.take(*self._rows.touched(), changed_only)
+        return self._snapshots.take(self._rows, changed_only)
 
     def load_state(self, state: Mapping[str, TableSnapshot], step: int) -> None:
         """See `HostTables.load_state`; after a MemoryError the tables are empty."""

@@ -86,6 +86,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "unique": (ctypes.c_int, [HANDLE, ARRAY, ctypes.c_int32, COUNT, *[ARRAY] * 4, ctypes.POINTER(COUNT)]),
     "find": (COUNT, [HANDLE, ARRAY, COUNT, ARRAY]),
     "growth_bytes": (COUNT, [HANDLE, COUNT]),
+    "uncommitted_bytes": (COUNT, [HANDLE]),
     "touch": (ctypes.c_int, [HANDLE, ARRAY, COUNT, ARRAY]),
     "lookup": (None, [HANDLE, ctypes.POINTER(Batch), ARRAY, ctypes.POINTER(History), *[ARRAY] * 4]),
     "all_finite": (ctypes.c_int32, [HANDLE, ARRAY, COUNT]),

@@ -44,7 +44,7 @@ class NativeRows:
         row_bytes = self._spec.row_bytes()
         purpose = f"storing {num_new:,} new rows beside {num_touched:,} touched ones, {row_bytes:,} bytes each,"
         if growth_bytes := self._handle.call("growth_bytes", num_new):
-            require_memory(growth_bytes, purpose)
+            require_memory(growth_bytes, purpose, self._handle.call("uncommitted_bytes"))
         places = address(row_ids, np.int64, row_ids.size), row_ids.size, room(slots)
         if self._handle.call(give_slots, *places) == NO_MEMORY:
             raise MemoryError(f"{purpose} needs {growth_bytes / 2**20:,.0f} MiB more, which the system refused")

@@ -16,9 +16,15 @@ from app.tables.interface import Places, RowArray, TablesSpec
 from app.tables.memory_limit import require_memory
 from app.tables.native_handle import NativeHandle
 from app.tables.native_library import NO_MEMORY, OK, TABLE_NUMBERS
+from app.tables.native_rows import NativeRows
 from data_prep.shared_library import address, room
 
 log = logging.getLogger(__name__)
+
+# Of a touched row, at most. While ids are sorted: id, slot, and both as a pair (28). Then id and slot (12), whether it
+# has changed, by slot and by id (2), its slot among the changed ones (4), where those alone are meant its id and slot
+# again (12), and its place in the tables' own list, with room to grow (5).
+LIST_BYTES = 36
 
 ReadArray = Callable[[str, str, np.ndarray, np.ndarray], None]  # table, array, slots [n], out [n, width]
 
@@ -72,12 +78,16 @@ class NativeSnapshots:
         self._spec = spec
         self._open: NativeSnapshot | None = None
 
-    def take(self, row_ids: np.ndarray, slots: np.ndarray, changed_only: bool) -> NativeSnapshot:
+    def take(self, rows: NativeRows, changed_only: bool) -> NativeSnapshot:
         """See `HostTables.snapshot`; no row is copied but those that are updated before the release.
 
-        `row_ids` and `slots` are those of all touched rows.
+        Raises MemoryError, and nothing is changed, where there is no room for lists of all touched `rows`.
         """
         self._end()
+        num_touched = self._handle.call("num_touched")
+        purpose = f"listing {num_touched:,} touched rows for a checkpoint"
+        require_memory(LIST_BYTES * num_touched, purpose, self._handle.call("uncommitted_bytes"))
+        row_ids, slots = rows.touched()
         flags = np.empty(slots.size, bool)
         all_slots = slots
         self._handle.call("take_changed", room(flags))
@@ -119,7 +129,8 @@ class NativeSnapshots:
             return True
         if growth_bytes := self._handle.call("preserve_bytes", slots.size):
             try:
-                require_memory(growth_bytes, "keeping rows for the checkpoint that is being written")
+                reserved = self._handle.call("uncommitted_bytes")
+                require_memory(growth_bytes, "keeping rows for the checkpoint that is being written", reserved)
             except MemoryError:
                 return False
         return bool(self._handle.call("preserve", address(slots, np.int32, slots.size), slots.size) == OK)

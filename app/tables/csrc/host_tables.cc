@@ -140,6 +140,12 @@ int64_t host_tables_growth_bytes(const HostTables* tables, int64_t num_new) {
   return static_cast<int64_t>(bytes);
 }
 
+int64_t host_tables_uncommitted_bytes(const HostTables* tables) {
+  const std::size_t bytes = tables->map.uncommitted_bytes() + tables->slabs.uncommitted_bytes() +
+                            tables->snapshot.uncommitted_bytes();
+  return static_cast<int64_t>(bytes);
+}
+
 HostTablesStatus host_tables_touch(HostTables* tables, const int64_t* row_ids, int64_t count, int32_t* slots) {
   try {
     std::vector<int64_t> new_rows;

@@ -101,6 +101,9 @@ HOST_TABLES_API int64_t host_tables_find(const HostTables* tables, const int64_t
 // Bytes that touching `num_new` more rows would take from the system; 0 where the slabs have room.
 HOST_TABLES_API int64_t host_tables_growth_bytes(const HostTables* tables, int64_t num_new);
 
+// Bytes that were taken from the system for rows and snapshots and not written to yet: the system counts them as free.
+HOST_TABLES_API int64_t host_tables_uncommitted_bytes(const HostTables* tables);
+
 // Gives each row of `row_ids` [count] (distinct) whose slot is -1 a slot, with its initial values; fills in
 // `slots`. At most 2^31 - 2 rows may be touched in all. HOST_TABLES_NO_MEMORY: nothing has changed.
 HOST_TABLES_API HostTablesStatus host_tables_touch(HostTables* tables, const int64_t* row_ids, int64_t count,

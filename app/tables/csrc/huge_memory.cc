@@ -1,7 +1,10 @@
 #include "huge_memory.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <utility>
 
@@ -37,12 +40,31 @@ HugeMemory::~HugeMemory() {
 }
 
 HugeMemory::HugeMemory(HugeMemory&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+    : data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)),
+      is_committed_(std::exchange(other.is_committed_, false)) {}
 
 HugeMemory& HugeMemory::operator=(HugeMemory&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
+  std::swap(is_committed_, other.is_committed_);
   return *this;
+}
+
+std::size_t HugeMemory::uncommitted_bytes() const {
+  if (data_ == nullptr || is_committed_) return 0;
+  const std::size_t page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  std::array<unsigned char, 4096> in_memory;
+  std::size_t missing = 0;
+  for (std::size_t start = 0; start < bytes_; start += in_memory.size() * page) {
+    const std::size_t bytes = std::min(bytes_ - start, in_memory.size() * page);
+    if (mincore(static_cast<char*>(data_) + start, bytes, in_memory.data()) != 0) continue;
+    const auto end = in_memory.begin() + static_cast<std::ptrdiff_t>((bytes + page - 1) / page);
+    missing += page * static_cast<std::size_t>(
+                          std::count_if(in_memory.begin(), end, [](unsigned char bits) { return (bits & 1) == 0; }));
+  }
+  is_committed_ = missing < kHugePage;
+  return missing;
 }
 
 std::size_t HugeMemory::mapped_bytes(std::size_t bytes) {

@@ -21,10 +21,13 @@ class HugeMemory {
   void* data() const { return data_; }
   // What HugeMemory(bytes) maps.
   static std::size_t mapped_bytes(std::size_t bytes);
+  // Bytes that were mapped and not written to yet: the system still has them to give, and counts them as free.
+  std::size_t uncommitted_bytes() const;
 
  private:
   void* data_ = nullptr;
   std::size_t bytes_ = 0;
+  mutable bool is_committed_ = false;  // but for less than a huge page: not looked at again
 };
 
 }  // namespace host_tables

@@ -25,6 +25,7 @@ class RowMap {
 
   // Bytes that reserve(num_new) would ask the system for.
   std::size_t growth_bytes(std::int64_t num_new) const;
+  std::size_t uncommitted_bytes() const { return memory_.uncommitted_bytes(); }
   // Room for `num_new` more rows; false, and nothing changed, where there is no memory.
   bool reserve(std::int64_t num_new);
   // `row` must have no slot yet, and room must have been reserved.

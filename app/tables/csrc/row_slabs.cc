@@ -31,6 +31,12 @@ std::size_t RowSlabs::growth_bytes(std::int64_t num_slots) const {
   return static_cast<std::size_t>(missing) * HugeMemory::mapped_bytes(slab_bytes(slab_bits_, layout_));
 }
 
+std::size_t RowSlabs::uncommitted_bytes() const {
+  std::size_t bytes = 0;
+  for (const HugeMemory& slab : memory_) bytes += slab.uncommitted_bytes();
+  return bytes;
+}
+
 bool RowSlabs::reserve(std::int64_t num_slots) {
   while (static_cast<std::int64_t>(slabs_.size()) < slabs_for(num_slots)) {
     HugeMemory slab(slab_bytes(slab_bits_, layout_));

@@ -24,6 +24,8 @@ class RowSlabs {
   Slots view() const;
   // Bytes that reserve(num_slots) would ask the system for.
   std::size_t growth_bytes(std::int64_t num_slots) const;
+  // Bytes of the slabs that hold nothing yet and are not committed.
+  std::size_t uncommitted_bytes() const;
   // Slabs for `num_slots` slots in all; false where there is no memory: what was there stays as it was.
   bool reserve(std::int64_t num_slots);
   // Keeps view() as it is while reserve() goes on to `num_slots` slots in all. May throw std::bad_alloc.

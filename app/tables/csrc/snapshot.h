@@ -32,6 +32,7 @@ class Snapshot {
 
   // Bytes that preserving `count` more slots may ask the system for.
   std::size_t growth_bytes(std::int64_t count) const { return preserved_.growth_bytes(num_preserved_ + count); }
+  std::size_t uncommitted_bytes() const { return places_.uncommitted_bytes() + preserved_.uncommitted_bytes(); }
   // To be called before the states of `slots` [count] (distinct) change; false where there is no memory.
   bool preserve(const std::int32_t* slots, std::int64_t count, int num_threads);
   // State array number `array` of the rows in `slots` [count], which are of the snapshot.

@@ -1,9 +1,12 @@
 import resource
 
+import numpy as np
 import pytest
 
 from app.tables import memory_limit
+from app.tables.interface import WIDE
 from app.tables.memory_limit import MemoryLimit, memory_limits, require_memory
+from app.tables.native import NativeTables
 
 
 @pytest.fixture
@@ -31,7 +34,8 @@ def test_the_machine_s_memory_is_a_limit(fake_system):
 
 def test_the_address_space_is_a_limit_where_it_is_set(fake_system, monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (2**30, 2**30))
-    assert memory_limits()[1] == MemoryLimit("the address space (RLIMIT_AS)", 2**30, 1024 * resource.getpagesize())
+    used = 1024 * resource.getpagesize()
+    assert memory_limits()[1] == MemoryLimit("the address space (RLIMIT_AS)", 2**30, used, counts_reserved=True)
 
 
 def test_a_cgroup_above_the_process_s_own_counts_and_file_cache_does_not(fake_system):
@@ -61,3 +65,59 @@ def test_the_tightest_limit_is_named_with_all_sizes(fake_system):
         MemoryError, match="storing rows needs 6,145 MiB more; the machine's memory is 8,192 MiB, of which 6,144 MiB"
     ):
         require_memory(6 * 2**30 + 2**20, "storing rows")
+
+
+def test_what_was_reserved_is_not_free(fake_system, monkeypatch):
+    require_memory(2**30, "storing rows", reserved_bytes=5 * 2**30)
+    with pytest.raises(MemoryError, match="the machine's memory is 8,192 MiB, of which 512 MiB are free"):
+        require_memory(2**30, "storing rows", reserved_bytes=11 * 2**29)
+    with pytest.raises(MemoryError, match="of which 0 MiB are free"):
+        require_memory(1, "storing rows", reserved_bytes=7 * 2**30)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (2**30, 2**30))
+    require_memory(2**29, "storing rows", reserved_bytes=5 * 2**30)  # the address space has them in it already
+    with pytest.raises(MemoryError, match="RLIMIT_AS"):
+        require_memory(2**30, "storing rows", reserved_bytes=0)
+
+
+@pytest.fixture
+def free_memory(monkeypatch):
+    """As if the machine had so many bytes left, whatever is used of them."""
+
+    def set_free(num_bytes):
+        monkeypatch.setattr(memory_limit, "memory_limits", lambda: [MemoryLimit("a test's memory", num_bytes, 0)])
+
+    return set_free
+
+
+def test_pages_that_are_reserved_and_not_written_to_count_until_they_are(native_library, make_spec):
+    """A slab has 65,536 slots of 780 bytes."""
+    tables = NativeTables(make_spec(vocabulary_size=10**6, embedding_dim=64), 1)
+    tables.touch(np.arange(10))
+    reserved = tables._handle.call("uncommitted_bytes")
+    assert 45 * 2**20 < reserved < 50 * 2**20
+    tables.touch(np.arange(50_000))  # about 39 MB
+    assert reserved - tables._handle.call("uncommitted_bytes") > 35 * 2**20
+
+
+def test_rows_that_are_loaded_array_by_array_are_refused_before_the_memory_is_gone(
+    native_library, make_spec, free_memory
+):
+    """Of the narrow table's rows, which come first, a slot is taken each, and little of it is written to."""
+    free_memory(200 * 2**20)
+    tables = NativeTables(make_spec(vocabulary_size=10**6, embedding_dim=64), 1)
+    with pytest.raises(MemoryError, match="a test's memory is 200 MiB, of which"), tables.loading(1) as write:
+        for start in range(0, 600_000, 50_000):
+            write(WIDE, "rows", np.arange(start, start + 50_000), np.zeros((50_000, 1), np.float32))
+    assert tables._handle.call("num_touched") == 0
+
+
+def test_the_lists_of_a_snapshot_are_counted_and_nothing_changes_without_room(native_library, make_spec, free_memory):
+    tables = NativeTables(make_spec(vocabulary_size=10**6, embedding_dim=4), 1)
+    slots = tables.touch(np.arange(100_000))
+    tables._snapshots.before_change(slots)
+    free_memory(27 * 100_000)
+    with pytest.raises(MemoryError, match="listing 100,000 touched rows for a checkpoint needs 3 MiB more"):
+        tables.snapshot(changed_only=True)
+    free_memory(2**30)
+    snapshot = tables.snapshot(changed_only=True)
+    assert snapshot.tables[WIDE].row_ids.size == 100_000

@@ -174,8 +174,9 @@ def test_where_no_row_can_be_kept_the_update_waits_for_the_release(
     updates.join(10)
     assert tables.step == 2
     assert "waiting for it" in caplog.text
+    monkeypatch.undo()
     assert tables.snapshot(changed_only=True).tables[DEEP].row_ids.size > 0
 
 
-def refuse_memory(num_bytes, purpose):
+def refuse_memory(num_bytes, purpose, reserved_bytes):
     raise MemoryError(purpose)
