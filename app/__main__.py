@@ -32,6 +32,7 @@ from app.stopping import Stopped, StopRequest
 from app.tables import pick_backend
 from app.warm_start_source import check_source
 from data_prep import settings
+from data_prep.console import STOPPED_BY_READER, has_no_reader, log_to_console
 from data_prep.schema import Schema, read_schema
 from data_prep.suspect import check_ids
 
@@ -45,18 +46,20 @@ def main(arguments: list[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     options = _parser().parse_args(words)
     options.words = words
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    log_to_console()
     speaker = getattr(options, "servers", 0)  # the first rank that trains
     return ranks.run_as_rank(lambda: _run(options), speaker) if started_by_mpi() else _run(options)
 
 
 def _run(options: argparse.Namespace) -> int:
     try:
-        return options.command(options) or 0
+        status = options.command(options) or 0
+        sys.stdout.flush()
+        return status
     except FloatingPointError as error:
         return ranks.fail(error, 1)
     except (ValueError, OSError, MemoryError) as error:
-        return ranks.fail(error, 2)
+        return STOPPED_BY_READER if has_no_reader(error) else ranks.fail(error, 2)
     except KeyboardInterrupt:
         advice = "; the same command goes on from the last checkpoint" if options.command is _train else ""
         return ranks.fail(KeyboardInterrupt(f"stopped by Ctrl-C{advice}"), 130)

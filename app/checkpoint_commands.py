@@ -18,6 +18,7 @@ from app.retention import compact, is_kept, rewrite, step_folders
 from app.run_folder import run_checkpoints
 from app.tables.interface import DEEP, STATE_ARRAYS
 from app.tables_of_run import step_history
+from data_prep.console import progress_bar
 from data_prep.folder_lock import LOCK_FILE, FolderInUse, lock_folder
 from data_prep.schema import read_schema
 
@@ -129,7 +130,7 @@ def verify_with_bar(path: Path) -> Manifest:
 
 def byte_bar(title: str, total: int) -> AbstractContextManager[tqdm]:
     """A progress bar over `total` bytes."""
-    return tqdm(total=total, desc=title, unit="B", unit_scale=True, unit_divisor=1024, mininterval=0.5)
+    return progress_bar(total=total, desc=title, unit="B", unit_scale=True, unit_divisor=1024)
 
 
 def _reshard(arguments: argparse.Namespace) -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from app.bootstrap import confidence_intervals
 from app.config import Config
@@ -24,6 +23,7 @@ from app.process_group import ProcessGroup, shows_progress
 from app.selection import check_group_field
 from app.tables.interface import UniqueIds
 from data_prep import settings
+from data_prep.console import progress_bar
 from data_prep.schema import Schema, read_schema, row_numbers_file
 from data_prep.suspect import check_ids
 from data_prep.truth import Best, best_possible
@@ -70,13 +70,8 @@ def measure(
     total = num_batches(schema, split, batch_size)
     with (
         Prefetcher(prepared()) as batches,
-        tqdm(
-            total=total,
-            desc=f"evaluate {split}",
-            unit="batch",
-            leave=False,
-            mininterval=1.0,
-            disable=not shows_progress(),
+        progress_bar(
+            total=total, desc=f"evaluate {split}", unit="batch", leave=False, disable=not shows_progress()
         ) as bar,
     ):
         for batch, ids in batches:

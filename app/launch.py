@@ -6,6 +6,7 @@ second one ends them at once. mpirun and its ranks do not outlive this process.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
@@ -14,7 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
@@ -38,13 +39,14 @@ def launch(num_ranks: int, host_file: str, words: list[str]) -> int:
     `host_file` empty is this host alone. Raises OSError or ValueError where that cannot be.
     """
     hosts = Path(host_file) if host_file else None
+    names: list[str] = []
     if hosts is not None:
-        check_hosts(hosts, num_ranks)
+        names = check_hosts(hosts, num_ranks)
     mpirun = find_mpirun()
     load_mpi()
     command = mpirun_command(mpirun, num_ranks, hosts, words)
     if hosts is not None or not SHARED_MEMORY.is_dir():
-        return run_ranks(command)
+        return run_ranks(command, names)
     with TemporaryDirectory(prefix=f"wide_deep-{os.getpid()}-", dir=SHARED_MEMORY) as folder:
         return run_ranks([command[0], "--mca", "btl_sm_backing_directory", folder, *command[1:]])
 
@@ -67,8 +69,8 @@ def find_mpirun() -> str:
     return mpirun
 
 
-def check_hosts(path: Path, num_ranks: int) -> None:
-    """Raise FileNotFoundError or ValueError unless the host file has a slot for each rank."""
+def check_hosts(path: Path, num_ranks: int) -> list[str]:
+    """Return the hosts' names. Raises FileNotFoundError or ValueError unless the file has a slot for each rank."""
     if not path.is_file():
         raise FileNotFoundError(f"no host file {path}; HOSTFILE= names a file of lines like: host1 slots=2")
     hosts = [line.split("#")[0].split() for line in path.read_text(encoding="utf-8").splitlines()]
@@ -81,6 +83,7 @@ def check_hosts(path: Path, num_ranks: int) -> None:
             f"host file {path} has {sum(slots.values())} slots ({told}), {num_ranks} ranks need one each; give hosts "
             "more with slots=N, or start fewer ranks"
         )
+    return list(slots)
 
 
 def _slots(path: Path, words: list[str]) -> int:
@@ -112,8 +115,8 @@ def mpirun_options(host_file: Path | None) -> list[str]:
     return [*options, "-x", f"PYTHONPATH={os.pathsep.join(dict.fromkeys(modules))}"]
 
 
-def run_ranks(command: list[str]) -> int:
-    """Run mpirun to its end and return the exit status of the job."""
+def run_ranks(command: list[str], hosts: Sequence[str] = ()) -> int:
+    """Run mpirun to its end and return the exit status of the job; `hosts` are the names of the host file."""
     with subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -135,7 +138,7 @@ def run_ranks(command: list[str]) -> int:
     if supervisor.asked is not None and status in (128 + FORWARDED[supervisor.asked], 128 + signal.SIGTERM):
         status = 128 + supervisor.asked  # the ranks had not begun to listen
     if status and not notices.has_error and supervisor.asked is None:
-        for line in explain([*said.blocks, *notices.blocks], status):
+        for line in explain([*said.blocks, *notices.blocks], status, hosts):
             print(line, file=sys.stderr)
     return status
 
@@ -206,8 +209,9 @@ class Notices:
             self._block.append(line)
         else:
             self.has_error = self.has_error or b"error: " in line
-            self._output.write(line)
-            self._output.flush()
+            with contextlib.suppress(OSError):  # a reader that has gone does not hold up the ranks
+                self._output.write(line)
+                self._output.flush()
 
 
 PATTERNS = {
@@ -227,12 +231,17 @@ PATTERNS = {
 }
 
 
-def explain(blocks: list[str], status: int) -> list[str]:
-    """mpirun's notices in a line each; those that are not known as they are."""
+def explain(blocks: list[str], status: int, hosts: Sequence[str] = ()) -> list[str]:
+    """mpirun's notices in a line each; those that are not known as they are.
+
+    mpirun cuts a host's name at its first dot; the line has the names that `hosts` has for it.
+    """
     lines = []
     for block in blocks:
         for pattern, text in PATTERNS.items():
             if found := re.search(pattern, block):
-                lines.append(text.format(**found.groupdict()))
+                words = found.groupdict()
+                names = [host for host in hosts if host.split(".")[0] == words.get("host")]
+                lines.append(text.format(**words | ({"host": " or ".join(names)} if names else {})))
                 break
     return lines or [*blocks, f"error: mpirun ended with status {status}"]

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from app.process_group import shows_progress
 from app.run_folder import RunFolder
 from app.schedules import LearningRates
 from app.train_step import Losses
+from data_prep.console import progress_bar
 
 
 @dataclasses.dataclass
@@ -48,9 +48,7 @@ class Progress:
         self._run = run
         self._log_every_steps = log_every_steps
         disable = not shows_progress()
-        self._bar = tqdm(
-            total=total, initial=done, desc=f"epoch {epoch}", unit="step", mininterval=1.0, disable=disable
-        )
+        self._bar = progress_bar(total=total, initial=done, desc=f"epoch {epoch}", unit="step", disable=disable)
         self._seconds = seconds  # of the step's parts, still counting
         self._seconds_before = dict(seconds)
         self._learning_rates = learning_rates
@@ -101,7 +99,8 @@ class Progress:
             **self._millis_per_step(),
             memory_bytes=resident_bytes(),
         )
-        self._bar.set_postfix_str(f"{speed:,.0f} samples/s, loss {losses.wide_loss:.4f}, waiting {wait_share:.0%}")
+        said = f"{speed:,.0f} samples/s, loss {losses.wide_loss:.4f}, waiting {wait_share:.0%}"
+        self._bar.set_postfix_str(said, refresh=False)
         self._lines, self._rows, self._last = [], 0, None
         self._since, self._waited = time.perf_counter(), waited
 

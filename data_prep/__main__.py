@@ -5,10 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import io
-import logging
-import os
 import re
-import signal
 import sys
 from pathlib import Path
 from typing import TypeAlias
@@ -51,16 +48,17 @@ def main(arguments: list[str] | None = None) -> int:
             parser.error(f"{word}: a setting needs its section before it: {PREPARE_SECTION}.{word}")
     if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that is not UTF-8 gets ? for …
         sys.stdout.reconfigure(errors="replace")
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    from data_prep.console import STOPPED_BY_READER, has_no_reader, log_to_console  # what workers need not import
+
+    log_to_console()
     try:
         with stop_by_signals():
             command.run(command, settings)
             sys.stdout.flush()
         return 0
-    except BrokenPipeError:  # who read the output, such as `head`, has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to say at the end either
-        return 128 + signal.SIGPIPE
     except (ValueError, OSError, MemoryError) as error:
+        if has_no_reader(error):
+            return STOPPED_BY_READER
         print(f"error: {error}", file=sys.stderr)
         return 2
     except Stopped as stop:

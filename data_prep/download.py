@@ -24,9 +24,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
 
 from data_prep import settings
+from data_prep.console import progress_bar
 from data_prep.options import DOWNLOAD_SECTION
 
 _READ_BYTES = 1 << 20
@@ -247,7 +247,7 @@ def _check_room(partial: _Partial, total: int) -> None:
 def _append(answer: Any, total: int | None, path: Path) -> None:
     with (
         path.open("ab") as file,
-        tqdm(total=total, initial=file.tell(), desc="download", unit="B", unit_scale=True, mininterval=0.5) as bar,
+        progress_bar(total=total, initial=file.tell(), desc="download", unit="B", unit_scale=True) as bar,
     ):
         while block := answer.read(_READ_BYTES):
             file.write(block)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import xxhash
-from tqdm import tqdm
 
+from data_prep.console import progress_bar
 from data_prep.executors import Parts, job_name, map_in_order
 from data_prep.log_files import LogFile, is_parquet
 from data_prep.log_format import LogFormat
@@ -211,7 +211,7 @@ class Progress:
     """A bar of the log's bytes as stored, which moves as chunks are done: many are read ahead of the workers."""
 
     def __init__(self, title: str, size_bytes: int) -> None:
-        self._bar = tqdm(total=size_bytes, desc=title, unit="B", unit_scale=True, mininterval=0.5)
+        self._bar = progress_bar(total=size_bytes, desc=title, unit="B", unit_scale=True)
         self._given: deque[tuple[int, int]] = deque()  # lines and bytes up to each chunk's end
 
     def __enter__(self) -> Progress:

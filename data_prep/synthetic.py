@@ -26,8 +26,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import csv
-from tqdm import tqdm
 
+from data_prep.console import progress_bar
 from data_prep.synthetic_clicks import PlantedClicks, plant, sigmoid
 from data_prep.synthetic_shape import (
     MISSING_RANK,
@@ -139,7 +139,9 @@ def synthesize(
         with ExitStack() as stack:
             text_file = stack.enter_context(temporary[0].open("wb"))
             truth_file = stack.enter_context(pq.ParquetWriter(temporary[1], TRUTH_SCHEMA))
-            progress = stack.enter_context(tqdm(total=rows, unit=" rows", unit_scale=True, disable=not show_progress))
+            progress = stack.enter_context(
+                progress_bar(total=rows, desc="synthesize", unit=" rows", unit_scale=True, disable=not show_progress)
+            )
             for text, truth_rows in _made_in_order(log, sizes, output.suffix == ".gz", workers):
                 text_file.write(text)
                 truth_file.write_table(truth_rows)

@@ -1,5 +1,8 @@
 """`python -m app checkpoint`, on checkpoints that were made by hand."""
 
+import signal
+import subprocess
+import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -99,6 +102,16 @@ def test_list_gives_a_line_each_and_the_reason_where_one_is_not_whole(saved, cap
 def test_list_of_nothing(tmp_path, capsys, caplog):
     assert main(["checkpoint", "list", "--folder", str(tmp_path)]) == 2
     assert "no checkpoint in" in caplog.text
+
+
+def test_a_reader_that_has_had_enough_is_no_error(saved, command_environment):
+    command = [sys.executable, "-P", "-m", "app", "checkpoint", "show", str(saved)]
+    with subprocess.Popen(
+        command, env=command_environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 128 + signal.SIGPIPE
 
 
 def test_show_tells_position_tables_metrics_and_files(saved, capsys):

@@ -71,6 +71,29 @@ def test_known_notices_are_a_line_and_others_stay_as_they_are():
     assert explain(["something else\n"], 1) == ["something else\n", "error: mpirun ended with status 1"]
 
 
+def test_a_host_that_cannot_be_reached_has_its_whole_name():
+    """mpirun says `no` of no.such.host."""
+    notice = "Local host:    vm\n  Remote host:   no\n  Daemon exit status: 255\n"
+    (line,) = explain([notice], 1, hosts=["no.such.host", "other.host"])
+    assert line.startswith(
+        "error: host no.such.host of the host file cannot be used: 'ssh no.such.host true' must work"
+    )
+    (line,) = explain([notice.replace("no\n", "192.0.2.1\n")], 1, hosts=["192.0.2.1"])
+    assert line.startswith("error: host 192.0.2.1 of the host file")
+
+
+def test_a_reader_that_has_gone_does_not_hold_up_the_ranks(tmp_path):
+    """Else the pipe of their output fills, and they wait for ever."""
+    source, sink = os.pipe()
+    os.close(source)
+    with os.fdopen(sink, "wb", buffering=0) as nobody, (tmp_path / "said").open("wb+") as said:
+        said.write(b"step\n" * 3 + b"error: no rows\n")
+        said.seek(0)
+        notices = Notices(nobody)
+        notices.read(said)
+    assert notices.has_error
+
+
 def test_a_launcher_of_another_mpi_is_refused(tmp_path, monkeypatch):
     other = tmp_path / "mpirun"
     other.write_text("#!/bin/sh\necho HYDRA build details: 4.2\n")

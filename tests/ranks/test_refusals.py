@@ -22,7 +22,7 @@ def test_an_error_of_one_rank_is_said_first_and_ends_all(run, tmp_path):
         ("localhost slots=1\n", r"error: host file hosts has 1 slots \(localhost 1\), 2 ranks need one each"),
         ("# none\n", "error: host file hosts names no host"),
         ("localhost slots=two\n", "error: host file hosts: slots of localhost must be 1 or more, found 'slots=two'"),
-        ("host.invalid slots=2\n", "error: host host.* of the host file cannot be used: 'ssh host"),
+        ("host.invalid slots=2\n", "error: host host.invalid of the host file cannot be used: 'ssh host.invalid true"),
     ],
 )
 def test_a_wrong_host_file_is_one_line(run, tmp_path, content, message):

@@ -1,0 +1,79 @@
+"""What a command says on standard error while it works, and how it ends where nobody reads what it prints.
+
+On a terminal, progress is a bar, and log lines stand above it. Elsewhere (a file, a pipe, mpirun) each state is a plain
+line of its own, every ten seconds: no carriage return and no escape sequence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import sys
+from typing import Any, TextIO
+
+from tqdm import tqdm
+
+SECONDS_PER_LINE = 10.0
+STOPPED_BY_READER = 128 + signal.SIGPIPE  # exit status, as shells have it
+_STDOUT = 1
+_MOVE_UP = "\x1b[A"  # by which tqdm returns from a second bar's line
+_LINE = "{desc}: {percentage:3.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
+_LINE_WITHOUT_TOTAL = "{desc}: {n_fmt}{unit} [{elapsed}, {rate_fmt}{postfix}]"
+
+
+def progress_bar(**options: Any) -> tqdm:
+    """Return tqdm's bar on a terminal; elsewhere one that prints a line now and then, and nothing if it is short."""
+    if sys.stderr.isatty():
+        return tqdm(**{"mininterval": 0.5, **options})
+    line = _LINE if options.get("total") else _LINE_WITHOUT_TOTAL
+    times = dict.fromkeys(("mininterval", "maxinterval", "delay"), SECONDS_PER_LINE)
+    return tqdm(**{**options, **times}, file=_Lines(sys.stderr), bar_format=line)
+
+
+def log_to_console() -> None:
+    """Write log messages to standard error, each on a line of its own."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[_AboveBars(sys.stderr)])
+
+
+def has_no_reader(error: BaseException) -> bool:
+    """Whether an error says that the reader of standard output, such as `head`, has had enough.
+
+    What is printed after that goes nowhere. Another pipe that broke, such as to a worker, is an error like any other.
+    """
+    if not isinstance(error, BrokenPipeError):
+        return False
+    poll = select.poll()
+    poll.register(_STDOUT, select.POLLOUT)
+    if not any(event & select.POLLERR for _, event in poll.poll(0)):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)
+    return True
+
+
+class _AboveBars(logging.StreamHandler[TextIO]):
+    """Puts a message on a line of its own where a bar is drawn, and the bar below it again."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one message."""
+        with tqdm.external_write_mode(self.stream):
+            super().emit(record)
+
+
+class _Lines:
+    """In place of a terminal: what tqdm draws becomes a line. A reader that has gone does not end the work."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        """Write what is drawn, if it is anything, as a line."""
+        if line := text.replace(_MOVE_UP, "").strip():
+            with contextlib.suppress(OSError):
+                self._stream.write(line + "\n")
+                self._stream.flush()
+
+    def flush(self) -> None:
+        """Do nothing: each line is flushed as it is written."""
