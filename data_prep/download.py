@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-
 from data_prep import settings
 from data_prep.console import progress_bar
 from data_prep.options import DOWNLOAD_SECTION

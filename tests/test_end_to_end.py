@@ -6,6 +6,8 @@ import sys
 import pyarrow.parquet as pq
 import pytest
 
+from app.__main__ import main as app
+from data_prep.__main__ import main as data_prep
 from data_prep.schema import read_schema
 
 
@@ -30,29 +32,28 @@ def test_from_a_raw_log_to_an_evaluated_model(command, project, tmp_path):
     assert [re.search(r"split: (\w+)", line)[1] for line in evaluations] == ["valid", "valid", "test"]
 
 
-def test_the_next_day_s_log_goes_on_with_the_model(command, project, tmp_path):
+def test_the_next_day_s_log_goes_on_with_the_model(run_here, project, tmp_path):
     """Its new values have ids after the old ones, so the rows that were trained stay where they are."""
-    python = (sys.executable, "-P", "-m")
     config = project / "configs" / "tiny.yaml"
     for day in (1, 2):
-        command(*python, "data_prep", "synthesize", f"{day}.txt", "--rows", "4000", "--seed", day, "--workers", "1")
-    prepare = (*python, "data_prep", "prepare", "--config", config, "prepare.workers=1")
-    command(*prepare, "1.txt", "first")
-    command(*prepare, "2.txt", "second", "--vocabulary", "first", "--extend")
+        run_here(data_prep, "synthesize", f"{day}.txt", "--rows", "4000", "--seed", day, "--workers", "1")
+    prepare = (data_prep, "prepare", "--config", config, "prepare.workers=1")
+    run_here(*prepare, "1.txt", "first")
+    run_here(*prepare, "2.txt", "second", "--vocabulary", "first", "--extend")
     first, second = (read_schema(tmp_path / name) for name in ("first", "second"))
     assert second.vocabulary_size > first.vocabulary_size
     for old, new in zip(first.categorical, second.categorical, strict=True):
         assert (new.oov_ids, new.id_ranges[0]) == (old.oov_ids, old.id_ranges[0])
 
-    train = (*python, "app", "train", "--config", config, "--dataset")
-    command(*train, "first", "train.epochs=1")
+    train = (app, "train", "--config", config, "--dataset")
+    run_here(*train, "first", "train.epochs=1")
     (tmp_path / "device_0").rename(tmp_path / "model")
-    command(*train, "second", "train.epochs=1", "train.init_from=model")
+    run_here(*train, "second", "train.epochs=1", "train.init_from=model")
     loss = float(re.search(r"wide_loss is (\S+),", (tmp_path / "device_0" / "loss.log").read_text())[1])
     assert loss < 0.693 - 0.05  # a model that knows nothing has ln 2
 
     checkpoint = max((tmp_path / "device_0" / "checkpoints").glob("step-*"))
-    command(*python, "app", "checkpoint", "export-rows", checkpoint, "rows.parquet", "--dataset", "second")
+    run_here(app, "checkpoint", "export-rows", checkpoint, "rows.parquet", "--dataset", "second")
     exported = pq.read_table(tmp_path / "rows.parquet")
     named = dict(zip(exported["row"].to_pylist(), exported["value"].to_pylist(), strict=True))
     added = {row: value for row, value in named.items() if row >= first.vocabulary_size}

@@ -38,6 +38,7 @@ def test_from_any_folder_with_relative_paths_and_settings(launch, tiny_dataset, 
     assert "the tables are stock" in (tmp_path / "device_0" / "test_deep0.log").read_text()
 
 
+@pytest.mark.slow
 def test_the_times_of_a_few_stock_steps_in_a_folder_that_the_profiler_refuses(launch, tiny_dataset, tmp_path):
     """Three steps are fewer than are profiled, and MindSpore's profiler takes no space and no letter beyond ASCII."""
     folder = tmp_path / "my rüns"

@@ -75,9 +75,7 @@ def test_a_host_that_cannot_be_reached_has_its_whole_name():
     """mpirun says `no` of no.such.host."""
     notice = "Local host:    vm\n  Remote host:   no\n  Daemon exit status: 255\n"
     (line,) = explain([notice], 1, hosts=["no.such.host", "other.host"])
-    assert line.startswith(
-        "error: host no.such.host of the host file cannot be used: 'ssh no.such.host true' must work"
-    )
+    assert line.startswith("error: host no.such.host of the host file cannot be used: 'ssh no.such.host true'")
     (line,) = explain([notice.replace("no\n", "192.0.2.1\n")], 1, hosts=["192.0.2.1"])
     assert line.startswith("error: host 192.0.2.1 of the host file")
 

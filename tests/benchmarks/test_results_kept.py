@@ -8,6 +8,7 @@ from benchmarks.__main__ import BENCHMARKS, run
 from benchmarks.results import section
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["recompute", "tower_memory"])
 def test_a_short_trial_ends_with_what_the_results_keep(name):
     benchmark = BENCHMARKS[name]
