@@ -58,7 +58,8 @@ def make_scale(axis: Axis, values: Iterable[float], num_ticks: int) -> Scale:
     if axis.log:
         return _log_scale(axis, low, high, num_ticks)
     if low == high:
-        low, high = low - (abs(low) or 1) / 2, high + (abs(high) or 1) / 2
+        room = (abs(low) or 1) / 2
+        low, high = (low - room, high + room) if axis.low is None else (low, high + 2 * room)
     ticks = linear_ticks(low, high, num_ticks, axis.unit)
     if axis.low is None:
         low = min(low, ticks[0])

@@ -1,4 +1,4 @@
-"""`native` beside `stock` over many steps, with a control: what a start one rounding away does."""
+"""`native` beside `stock` over many steps, with a control: a start one rounding away comes out another."""
 
 import os
 
@@ -9,8 +9,8 @@ from app.parameters import write
 from app.tables import native_library
 
 STEPS = 200
-CLOSE_STEPS = 20
 BATCH = 200
+TOLERANCE = 1e-6
 
 
 @pytest.fixture(scope="module")
@@ -36,15 +36,11 @@ def nudge(parameter):
     write(parameter, np.nextafter(parameter.asnumpy(), np.float32(np.inf)))
 
 
-def test_the_first_steps_are_stock_s(losses):
-    ours, stock, _ = losses
-    np.testing.assert_allclose(ours[:CLOSE_STEPS], stock[:CLOSE_STEPS], rtol=0, atol=1e-5)
+def test_every_step_is_stock_s(losses):
+    """200 steps came out 1.2e-7 apart, two roundings of a loss near 0.7; 1e-6 leaves room for other machines' sums.
 
-
-def test_later_steps_part_no_further_than_ten_roundings_do(losses):
-    """Training multiplies any rounding, so that a fixed tolerance would say nothing of step 200."""
+    A start one rounding away parts as little, so these steps do not multiply roundings beyond that.
+    """
     ours, stock, nudged = losses
-    control = np.maximum.accumulate(np.abs(nudged - ours))
-    assert control[-1] > 0
-    apart = np.abs(stock - ours)
-    assert (apart[CLOSE_STEPS:] <= np.maximum(10 * control[CLOSE_STEPS:], 1e-6)).all()
+    np.testing.assert_allclose(stock, ours, rtol=0, atol=TOLERANCE)
+    assert 0 < np.abs(nudged - ours).max() < TOLERANCE

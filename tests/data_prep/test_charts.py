@@ -86,7 +86,17 @@ def test_names_are_escaped_wherever_they_stand():
 
 
 @pytest.mark.parametrize("size", ["wide", "half", "small"])
-def test_charts_without_data_are_drawn(size):
-    drawing(line_chart("t", [Series("a", [], [])], Axis(), Axis(log=True), size))
-    drawing(bar_chart("t", [], [Bars("a", [])], Axis(), size))
-    drawing(histogram("t", [0, 1], [Density("a", [0.0])], Axis(), size))
+def test_charts_without_data_have_their_frame_and_no_mark(size):
+    empty = (
+        line_chart("t", [Series("a", [], [])], Axis(), Axis(log=True), size),
+        bar_chart("t", [], [Bars("a", [])], Axis(), size),
+        histogram("t", [0, 1], [Density("a", [0.0])], Axis(), size),
+    )
+    for figure in empty:
+        assert paths(figure, "axis") and paths(figure, "grid")
+        assert "nan" not in figure and "inf" not in figure
+        assert not paths(figure, "line")
+        assert not [rect for rect in drawing(figure).iter("rect") if rect.get("class")]
+    heights = re.findall(r"[ V]([\d.]+)", paths(empty[2], "area")[0])
+    assert len(set(map(float, heights))) == 1  # nothing is above the axis
+    assert [text.text for text in drawing(empty[2]).iter("text") if text.get("x") == "52"][0] == "0"

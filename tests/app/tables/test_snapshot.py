@@ -1,6 +1,7 @@
 """Snapshots of the tables, for each backend: rows as they were, and which rows changed."""
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -141,19 +142,30 @@ def test_native_snapshots_are_the_reference_s(native_library, make_spec, train, 
 
 
 def test_reading_beside_updates_never_sees_half_of_one(native_library, make_spec, train):
-    """The reader goes over the rows again and again while a thread updates them."""
+    """The reader goes over the rows again and again while a thread updates them, until some reads had updates within."""
     tables = NativeTables(make_spec(vocabulary_size=2000, embedding_dim=80), 2)
     train(tables, 3, seed=1, batch=400)
-    for turn in range(5):
-        expected = tables.state()
+    enough = threading.Event()
+
+    def update():
+        while not enough.is_set():
+            train(tables, 1, seed=tables.step, batch=400)
+
+    for _ in range(5):
+        expected, reads_beside, give_up = tables.state(), 0, time.monotonic() + 60
         snapshot = tables.snapshot(changed_only=False)
-        updates = threading.Thread(target=train, args=(tables, 20, turn, 400))
+        enough.clear()
+        updates = threading.Thread(target=update)
         updates.start()
-        reads = 0
-        while updates.is_alive() or reads == 0:
-            assert_equal(read_all(snapshot), expected)
-            reads += 1
-        updates.join()
+        try:
+            while reads_beside < 3:
+                assert time.monotonic() < give_up
+                step = tables.step
+                assert_equal(read_all(snapshot), expected)
+                reads_beside += tables.step > step
+        finally:
+            enough.set()
+            updates.join()
         assert_equal(read_all(snapshot), expected)
         snapshot.release(saved=True)
 
