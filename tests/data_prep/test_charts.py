@@ -99,4 +99,4 @@ def test_charts_without_data_have_their_frame_and_no_mark(size):
         assert not [rect for rect in drawing(figure).iter("rect") if rect.get("class")]
     heights = re.findall(r"[ V]([\d.]+)", paths(empty[2], "area")[0])
     assert len(set(map(float, heights))) == 1  # nothing is above the axis
-    assert [text.text for text in drawing(empty[2]).iter("text") if text.get("x") == "52"][0] == "0"
+    assert next(text.text for text in drawing(empty[2]).iter("text") if text.get("x") == "52") == "0"

@@ -142,7 +142,7 @@ def test_native_snapshots_are_the_reference_s(native_library, make_spec, train, 
 
 
 def test_reading_beside_updates_never_sees_half_of_one(native_library, make_spec, train):
-    """The reader goes over the rows again and again while a thread updates them, until some reads had updates within."""
+    """The reader goes over the rows again and again while a thread updates them: in some reads there are updates."""
     tables = NativeTables(make_spec(vocabulary_size=2000, embedding_dim=80), 2)
     train(tables, 3, seed=1, batch=400)
     enough = threading.Event()
