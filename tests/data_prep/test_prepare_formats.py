@@ -20,7 +20,8 @@ FIELDS = 22
 
 @pytest.fixture(scope="module")
 def options(pytestconfig):
-    words = ["prepare.min_count=3", "prepare.block_rows=64", "prepare.shuffle_window_rows=500", "prepare.workers=1"]
+    words = ["min_count=3", "block_rows=64", "shuffle_window_rows=500", "workers=1", "max_reject_fraction=0.5"]
+    words = [f"prepare.{word}" for word in words]
     return read_options(None, words, pytestconfig.rootpath / "configs" / "data" / "avazu.yaml")
 
 
@@ -45,6 +46,25 @@ def folder(tmp_path_factory, log_path, options):
     return folder
 
 
+# Cells that a line is rejected for, by their place in it.
+BAD_CELLS = ((1, "2"), (5, "zz"), (13, "x" * 9), (0, "1,2"))
+
+
+@pytest.fixture(scope="module", params=["good lines", "bad lines too"])
+def some_log(request, tmp_path_factory, log_path):
+    """The log, as it is or with every seventh line spoiled; and the cells of its good rows, by their numbers."""
+    header, *rows = [line.split(",") for line in log_path.read_text().splitlines()]
+    good = {row: cells[2:] for row, cells in enumerate(rows)}
+    if request.param == "bad lines too":
+        for number, row in enumerate(range(3, NUM_ROWS, 7)):
+            place, cell = BAD_CELLS[number % len(BAD_CELLS)]
+            rows[row][place] = cell
+            del good[row]
+    path = tmp_path_factory.mktemp("some") / "train.csv"
+    path.write_text("\n".join(",".join(cells) for cells in [header, *rows]) + "\n")
+    return path, good
+
+
 def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
@@ -58,9 +78,13 @@ def read_vocabulary(folder):
     return {(row["field"], row["value"]): (row["count"], row["id"]) for row in table}
 
 
-def test_ids_are_as_plain_python_says(tmp_path, folder, cells, options, log_path):
-    schema = prepare(log_path, tmp_path / "again", options, chunk_bytes=20_000)
-    training = np.flatnonzero(make_split(options, None, None).assign(np.arange(NUM_ROWS), None) == 0)
+def test_ids_are_as_plain_python_says(tmp_path, some_log, options):
+    log_path, cells = some_log
+    folder = tmp_path / "prepared"
+    schema = prepare(log_path, folder, options, chunk_bytes=20_000)
+    assert schema.rejected_rows == NUM_ROWS - len(cells)
+    in_training = make_split(options, None, None).assign(np.arange(NUM_ROWS), None) == 0
+    training = [row for row in cells if in_training[row]]
     names = [column.name for column in options.categorical_columns]
     expected, next_id = {}, FIELDS
     for field, name in enumerate(names):
@@ -79,8 +103,11 @@ def test_ids_are_as_plain_python_says(tmp_path, folder, cells, options, log_path
 
 
 def test_the_folder_has_the_same_bytes_for_any_chunk_size_workers_memory_and_kernels(
-    tmp_path, folder, log_path, options, monkeypatch
+    tmp_path, some_log, options, monkeypatch
 ):
+    log_path, _ = some_log
+    folder = tmp_path / "whole"
+    prepare(log_path, folder, options)
     monkeypatch.setattr("data_prep.text_counts._WAITING_STRINGS", 100)
     ways = {"chunks": {}, "workers": {"workers": 2}, "numpy": {"kernels": "numpy"}}
     for name, way in ways.items():
@@ -126,17 +153,23 @@ def test_text_is_hashed_alike_in_every_log(tmp_path, log_path, options, cells):
 
 def test_a_header_and_bad_lines(tmp_path, log_path, options):
     lines = log_path.read_text().splitlines()
-    (tmp_path / "part-0.csv").write_text("\n".join([lines[0], "bad", *lines[1:600]]))
+    bad_label = ",".join(["9", "2", *lines[1].split(",")[2:]])
+    everything = dataclasses.replace(options, train_fraction=1, valid_fraction=0, test_fraction=0)
+    (tmp_path / "good.csv").write_text("\n".join(lines[:1200]))
+    prepare(tmp_path / "good.csv", tmp_path / "good", everything)
+    (tmp_path / "good.csv").unlink()
+    (tmp_path / "part-0.csv").write_text("\n".join([lines[0], "bad", *lines[1:600], bad_label]))
     (tmp_path / "part-1.csv").write_text("\n".join([lines[0], *lines[600:1200], "worse", ""]))
-    schema = prepare(tmp_path, tmp_path / "out", options, chunk_bytes=10_000)
+    schema = prepare(sorted(tmp_path.glob("part-*.csv")), tmp_path / "out", everything, chunk_bytes=10_000)
     assert (tmp_path / "out" / "rejects.tsv").read_text() == (
-        "part-0.csv:2\tcolumns\tbad\npart-1.csv:602\tcolumns\tworse\n"
+        f"part-0.csv:2\tcolumns\tbad\npart-0.csv:602\tlabel\t{bad_label}\npart-1.csv:602\tcolumns\tworse\n"
     )
-    assert schema.source["lines"] == 1201
+    assert schema.source["lines"] == 1202
+    assert read_vocabulary(tmp_path / "out") == read_vocabulary(tmp_path / "good")
 
     (tmp_path / "part-1.csv").write_text("\n".join([lines[0].replace("hour", "Hour"), *lines[600:1200]]))
     with pytest.raises(ValueError, match=r"part-1.csv: its first line names .*not found: hour; not expected: Hour;"):
-        prepare(tmp_path, tmp_path / "new", options)
+        prepare(sorted(tmp_path.glob("part-*.csv")), tmp_path / "new", options)
 
 
 def test_a_log_of_another_form_says_which(tmp_path, log_path, options, small_options):
