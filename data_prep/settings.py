@@ -72,7 +72,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         there = ", ".join(sorted(p.name for p in folder.glob("*.yaml"))) or "none"
         raise FileNotFoundError(f"no config file {path}; the .yaml files in {folder}: {there}")
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)
+        content = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)  # noqa: S506 (it is a SafeLoader)
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text ({error}); save it as UTF-8") from error
     except yaml.YAMLError as error:
