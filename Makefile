@@ -4,7 +4,7 @@ SHELL := /bin/bash
 
 PYTHON ?= $(firstword $(shell command -v python3.11 python3) python3)
 VENV ?= .venv
-RUN_PYTHON := "$(CURDIR)/$(VENV)/bin/python"
+RUN_PYTHON := "$(if $(filter /%,$(VENV)),$(VENV),$(CURDIR)/$(VENV))/bin/python"
 # The scripts take PYTHON too: theirs is the one of the environment that is set up, not the one that makes it.
 RUN_SCRIPT := PYTHON=$(RUN_PYTHON) bash
 CONFIG ?= configs/criteo.yaml
@@ -49,9 +49,10 @@ native: $(VENV)/.installed  ## build the native parts: log kernels, host tables,
 	@$(MAKE) --no-print-directory -s -C app/csrc PYTHON=$(RUN_PYTHON) all
 
 .PHONY: native-sanitize
-native-sanitize: setup  ## run the native kernels' and tables' tests under AddressSanitizer and UBSan
+native-sanitize: setup  ## run the tests of all native parts under AddressSanitizer and UBSan
 	$(MAKE) -C data_prep/csrc PYTHON=$(RUN_PYTHON) sanitize
 	$(MAKE) -C app/tables/csrc PYTHON=$(RUN_PYTHON) sanitize
+	$(MAKE) -C app/csrc PYTHON=$(RUN_PYTHON) sanitize
 
 .PHONY: synthesize
 synthesize: setup  ## make a synthetic log: ROWS=1000000 SEED=1 -> data/synthetic.txt

@@ -39,6 +39,11 @@ def test_the_python_that_makes_the_environment_is_not_the_one_that_trains(comman
     assert f"PYTHON={project}/.venv/bin/python" in commands(target, "PYTHON=python3.11")
 
 
+def test_the_environment_may_lie_anywhere(commands, project):
+    assert commands("inspect", "VENV=/some/where")[0] == "/some/where/bin/python"
+    assert commands("inspect", "VENV=here")[0] == f"{project}/here/bin/python"
+
+
 def test_no_target_stands_twice(project):
     """make would take the later one, and only warn."""
     done = subprocess.run(["make", "--dry-run", "help"], cwd=project, capture_output=True, text=True, check=True)

@@ -1,0 +1,95 @@
+"""The dense layer's functions as C calls them, without MindSpore: what AddressSanitizer can run, too.
+
+Each array ends where a page begins that nobody may touch, so that a kernel, oneDNN's code included, which reads or
+writes beyond an end crashes.
+"""
+
+import ctypes
+import mmap
+import os
+
+import numpy as np
+import pytest
+
+from app.dropout import DropoutNoise, kept
+from data_prep.shared_library import library_path
+
+# One row; fewer rows than a task; several tasks with a short last one, and widths that no block divides.
+SHAPES = [(1, 1, 1, 1), (5, 7, 3, 2), (1300, 50, 33, 1), (700, 300, 130, 27)]
+LIBC = ctypes.CDLL(None, use_errno=True)
+NO_ACCESS = 0
+
+
+@pytest.fixture(scope="module")
+def library(project):
+    path = library_path(project / "app" / "csrc", "dense_layer", "DENSE_LAYER_LIBRARY")
+    if not path.exists() and not os.environ.get("CI"):
+        pytest.skip(f"{path} is missing; run `make native`")
+    return ctypes.CDLL(str(path))
+
+
+def guarded(values):
+    """A copy of an array that ends at a page without access."""
+    pages = -(-values.nbytes // mmap.PAGESIZE) or 1
+    memory = mmap.mmap(-1, (pages + 1) * mmap.PAGESIZE)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert LIBC.mprotect(ctypes.c_void_p(start + pages * mmap.PAGESIZE), mmap.PAGESIZE, NO_ACCESS) == 0
+    copy = np.frombuffer(memory, values.dtype, values.size, pages * mmap.PAGESIZE - values.nbytes).reshape(values.shape)
+    copy[...] = values
+    return copy
+
+
+def call(library, name, inputs, output_shapes):
+    """The outputs of one of the layer's functions, as MindSpore would call it."""
+    outputs = [np.full(shape, np.nan, np.float32) for shape in output_shapes]
+    arrays = [guarded(array) for array in (*inputs, *outputs)]
+    count = len(arrays)
+    params = (ctypes.c_void_p * count)(*(array.ctypes.data for array in arrays))
+    num_dims = (ctypes.c_int * count)(*(array.ndim for array in arrays))
+    rows = [(ctypes.c_int64 * array.ndim)(*array.shape) for array in arrays]
+    shapes = (ctypes.POINTER(ctypes.c_int64) * count)(*rows)
+    dtypes = (ctypes.c_char_p * count)(*(array.dtype.name.encode() for array in arrays))
+    assert getattr(library, name)(count, params, num_dims, shapes, dtypes, None, None) == 0
+    for array, given in zip(arrays, inputs, strict=False):
+        np.testing.assert_array_equal(array, given)
+    return arrays[len(inputs) :]
+
+
+def draw(shape):
+    rows, width_in, width_out, numeric = shape
+    generator = np.random.default_rng(0)
+    shapes = ((rows, width_in), (width_in, width_out), (rows, numeric), (numeric, width_out), (rows, width_out))
+    return [generator.standard_normal(s).astype(np.float32) for s in shapes]
+
+
+def to_bfloat16(values):
+    bits = values.view(np.uint32)
+    return (((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16) << 16).astype(np.uint32).view(np.float32)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("rate", [0, 0.25], ids=["dense", "dropout"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_forward_and_backward_are_the_layer_s(library, shape, rate, precision, threads):
+    """In float64, but for what is rounded to bfloat16; sums of up to 1,300 float32 products, 2e-6 of the largest."""
+    library.dense_set_threads(threads)
+    x, w, n, f, dy = draw(shape)
+    rounded = to_bfloat16 if precision == "bfloat16" else np.asarray
+    noise = DropoutNoise(3, rate, 1).of_step(5, first_row=7)[0]
+    factors = np.where(kept(noise, shape[0], shape[2]), 1 / (1 - rate), 0)
+    others, kind = ((noise,), "dropout") if rate else ((), "dense")
+
+    exact = rounded(x).astype(np.float64) @ rounded(w).astype(np.float64) + n.astype(np.float64) @ f
+    (y,) = call(library, f"{kind}_forward_{precision}", [x, w, n, f, *others], [dy.shape])
+    assert_close(y, np.maximum(exact, 0) * factors)
+
+    outputs = [x.shape, w.shape, f.shape]
+    found = call(library, f"{kind}_backward_{precision}", [dy, y, x, w, n, *others], outputs)
+    dz = rounded(np.where(y > 0, dy * np.float32(1 / (1 - rate)), np.float32(0)).astype(np.float32)).astype(np.float64)
+    for got, want in zip(found, (dz @ rounded(w).T, rounded(x).T @ dz, rounded(n).T @ dz), strict=True):
+        assert_close(got, want)
+
+
+def assert_close(found, expected):
+    assert np.abs(found - expected).max() <= 2e-6 * (np.abs(expected).max() or 1)
