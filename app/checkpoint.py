@@ -21,9 +21,10 @@ import numpy as np
 
 from app.array_file import Column, column_of, write_arrays
 from app.dense_slices import WHOLE_FILE
-from app.disk import BLOCK_BYTES, Progress, ignore, sync_folder
+from app.disk import BLOCK_BYTES, Progress, ignore
 from app.manifest import Manifest, identify, write_manifest
 from app.tables.interface import Places, RowArray, TableSnapshot
+from data_prep.whole_file import sync_folder
 
 PARTIAL = ".partial"
 REPLACED = ".replaced"

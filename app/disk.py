@@ -199,15 +199,6 @@ def check_size(path: Path, expected: FileRecord) -> None:
         raise DamagedFileError(f"has {path.stat().st_size} bytes, expected {expected['size_bytes']}")
 
 
-def sync_folder(folder: Path) -> None:
-    """Sync the names in a folder: a file that was made or renamed there is found after a crash."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _open(path: Path, flags: int) -> int:
     try:
         return os.open(path, flags | os.O_DIRECT, 0o666)

@@ -1,12 +1,30 @@
-"""Small files that are there whole or not at all, whatever ends the process."""
+"""Small files that are there whole or not at all, whatever ends the process or the machine."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write `text` beside `path` and rename it, so that a kill or a full disk leaves what was there before."""
+    """Write `text` beside `path` and rename it, so that a kill, a full disk or a power cut leaves the old or the new file.
+
+    The file is synced before it is renamed, and its folder after: some milliseconds. Every caller writes at most one
+    such file for an evaluation, a launch or a preparation; not for steps.
+    """
     beside = path.with_name(f"{path.name}.tmp")
-    beside.write_text(text, encoding="utf-8")
+    with beside.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())  # before the rename: some file systems order the name before the content
     beside.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Sync the names in a folder: a file that was made or renamed there is found after a crash."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
