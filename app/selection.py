@@ -130,6 +130,11 @@ def check_evaluation(options: EvalOptions, schema: Schema, plateau: bool = False
     `plateau` says that a learning rate waits for them.
     """
     check_group_field(options, schema)
+    if not schema.splits["train"].rows:
+        raise ValueError(
+            "the data has no rows in split 'train', so there is nothing to learn; prepare it with "
+            "prepare.train_fraction above 0, or from more rows"
+        )
     _check_both_classes(schema, "train", "there is nothing to learn")
     if schema.splits["valid"].rows:
         if options.metric in NEED_BOTH_CLASSES:
