@@ -1,7 +1,8 @@
 """The command line: `python -m app {train,evaluate,report,checkpoint}`.
 
 Exit status: 0 done, or train.time_limit is up; 1 the training stopped (not finite); 2 wrong input or settings; 3 not
-all could be written; 130 after Ctrl-C, 143 after SIGTERM.
+all could be written; 4 the training ended with a loss above that of predicting the click rate; 130 after Ctrl-C, 143
+after SIGTERM.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from app.dataset import check_files
 from app.launch import launch
 from app.process_group import ProcessGroup, SingleProcess, started_by_mpi
 from app.report import REPORT_FILE, leave_report, write_report
-from app.run_folder import RunFolder, open_run
+from app.run_folder import RunFolder, RunIsFinishedError, check_launch, open_run
+from app.run_plan import describe_kept, read_state, settings_of_run
 from app.schedules import ConstantSchedule
 from app.selection import check_evaluation
 from app.sharding.check_run import check_pipeline, check_run, check_target, read_strategies, run_shapes, strategy_record
@@ -30,6 +32,7 @@ from app.sharding.strategy_file import STRATEGY_FILE, write_strategy
 from app.sharding.tower_plan import describe_plan
 from app.stopping import Stopped, StopRequest
 from app.tables import pick_backend
+from app.training_loss import USELESS, why_useless
 from app.warm_start_source import check_source
 from data_prep import settings
 from data_prep.console import STOPPED_BY_READER, has_no_reader, log_to_console
@@ -39,6 +42,7 @@ from data_prep.suspect import check_ids
 log = logging.getLogger("app")
 
 NOT_WRITTEN = 3  # exit status
+USELESS_BECAUSE = "useless_because"  # of run.json
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -113,11 +117,17 @@ def _train(arguments: argparse.Namespace) -> int:
             "wide_optimizer.schedule and deep_optimizer.schedule must be constant, without a warm-up, where servers "
             "own the rows: they are told of gradients alone"
         )
-    config = read_strategies(config, schema)
+    asked = read_strategies(config, schema)
+    config = settings_of_run(Path.cwd() / "device_0", asked, schema)
     plan = check_run(config, schema, arguments.ranks)
     # All that can fail for a wrong setting comes before the run folder: an older run is not put aside for nothing.
     device.prepare_environment(config.device)
     num_processes = arguments.ranks + arguments.servers
+    if not started_by_mpi() and not arguments.dry_run:
+        try:  # before the slow start; what is found here is looked at again when the run is opened
+            check_launch(Path.cwd(), config, schema, lambda: check_source(config))
+        except RunIsFinishedError as finished:
+            return _say_finished(finished)
     backend = pick_backend(config.tables.backend, config.model.fold_numeric, num_processes)
     if num_processes > 1 and not started_by_mpi() and not arguments.dry_run:
         return launch(num_processes, arguments.hostfile, arguments.words)
@@ -146,15 +156,30 @@ def _train(arguments: argparse.Namespace) -> int:
     damaged: dict[Path, str] | None = {} if isinstance(group, SingleProcess) else None
     while True:
         try:
-            return _run_in_folder(config, backend, target, arguments.dataset, schema, group, damaged)
+            return _run_in_folder(config, asked, backend, target, arguments.dataset, schema, group, damaged)
+        except RunIsFinishedError as finished:
+            with group:  # servers end
+                return _say_finished(finished)
         except DamagedCheckpointError as error:
             if damaged is None or error.checkpoint is None or error.checkpoint in damaged:
                 raise
             damaged[error.checkpoint] = str(error)
 
 
+def _say_finished(finished: RunIsFinishedError) -> int:
+    log.info("%s", finished)
+    useless_because = read_state(finished.path).get(USELESS_BECAUSE, "")
+    return _warn_of_useless(useless_because) if useless_because else 0
+
+
+def _warn_of_useless(reason: str) -> int:
+    log.warning("warning: this model is of no use: %s; try smaller learning rates", reason)
+    return USELESS
+
+
 def _run_in_folder(
     config: Config,
+    asked: Config,
     backend: str,
     target: str,
     dataset: Path,
@@ -163,11 +188,14 @@ def _run_in_folder(
     damaged: dict[Path, str] | None,
 ) -> int:
     """Open the run's folder and train; DamagedCheckpointError where what it goes on from turns out to be damaged."""
-    run, lock = open_run(Path.cwd(), config, schema, group, lambda: check_source(config), damaged)
+    run, lock = open_run(Path.cwd(), config, schema, group, lambda: check_source(config), damaged, asked)
+    config = run.config
     with lock, StopRequest(config.train.time_limit, agree=group.agree) as stop, _log_to(run.log_path):
         log.info("%s run in %s: %s", run.plan.kind, run.path, run.plan.reason)
         for refused in run.plan.refused.values():
             log.warning("warning: a newer checkpoint is not used: %s", refused)
+        for line in describe_kept(asked, config):
+            log.info("%s", line)
         log.info("the tower runs on %s, the tables are %s, %d host threads", target, backend, config.device.num_threads)
         if group.size > 1:
             log.info("rank %d of %d: a batch of %d rows is dealt out", group.rank, group.size, config.train.batch_size)
@@ -229,8 +257,11 @@ def _train_to_the_end(
         leave_report(run.path)
         raise
     else:
-        run.set_status("finished")
+        reason = why_useless(run.loss_path, schema.splits["train"], config.loss.label_smoothing)
+        run.set_status("finished", **({USELESS_BECAUSE: reason} if reason else {}))
         log.info("finished; judge it on the test rows with: make eval")
+        if reason:
+            exit_status = _warn_of_useless(reason)
     unwritten = [*run.write_errors(), *leave_report(run.path)]
     if unwritten:
         log.error("error: not all could be written: %s", ", ".join(unwritten))

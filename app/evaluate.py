@@ -18,11 +18,11 @@ from app.grouped_auc import GroupedAucStream
 from app.identity import check_same_inputs
 from app.manifest import MANIFEST, read_manifest
 from app.metrics import Metrics, MetricStream
+from app.older_runs import read_config
 from app.prefetch import Prefetcher
 from app.process_group import ProcessGroup, shows_progress
 from app.selection import check_group_field
 from app.tables.interface import UniqueIds
-from data_prep import settings
 from data_prep.console import progress_bar
 from data_prep.schema import Schema, read_schema, row_numbers_file
 from data_prep.suspect import check_ids
@@ -140,7 +140,7 @@ def intervals_of(measured: Measurement, config: Config) -> dict[str, tuple[float
 
 def saved_config(path: Path) -> Config:
     """The settings of the run that wrote a checkpoint."""
-    return settings.merge(Config(), read_manifest(path).config, where=str(path / MANIFEST))
+    return read_config(read_manifest(path).config, where=str(path / MANIFEST))
 
 
 def best_on(folder: Path, schema: Schema, split: str) -> Best | None:

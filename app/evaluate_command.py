@@ -98,6 +98,7 @@ def _evaluate(arguments: argparse.Namespace, path: Path) -> int:
     config = settings.override(saved_config(path), arguments.settings)
     _, schema = check_data(path, arguments.split, arguments.dataset, config)  # before MindSpore is loaded
     group: ProcessGroup = SingleProcess()
+    _, schema = check_data(path, arguments.split, arguments.dataset, config)  # before the slow start
     if started_by_mpi():
         group = ranks.join(config, schema, arguments.ranks, 0, {"checkpoint": read_manifest(path).id})
     elif arguments.ranks > 1:

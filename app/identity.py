@@ -8,6 +8,7 @@ from typing import Any
 
 from app.config import Config
 from app.manifest import Manifest
+from app.older_runs import upgraded
 from data_prep import settings
 from data_prep.schema import VOCABULARY_FILE, Schema
 
@@ -25,13 +26,29 @@ def identity(config: Config, schema: Schema) -> dict[str, Any]:
 
 
 def kept_settings(sections: dict[str, Any]) -> dict[str, Any]:
-    """The settings, by section, that a run and its continuation must share."""
+    """The settings, by section, that a run and its continuation must share; `sections` may be of an older release."""
+    sections = upgraded(sections)
     kept = {name: section for name, section in sections.items() if name not in FREE_SECTIONS}
     for section, free in (("train", FREE_TRAIN_KEYS), ("device", FREE_DEVICE_KEYS)):
         kept[section] = {key: value for key, value in kept[section].items() if key not in free}
     if any(section.get("schedule", {}).get("name") == "plateau" for section in kept.values()):
-        kept["eval"] = {key: sections["eval"][key] for key in PLATEAU_EVAL_KEYS}
+        kept["eval"] = {key: sections["eval"].get(key) for key in PLATEAU_EVAL_KEYS}
     return kept
+
+
+def difference(old: dict[str, Any], new: dict[str, Any]) -> str | None:
+    """Return the first difference between the identity of a run of any release and that of this launch, if any."""
+    kept = {"config": kept_settings(old["config"]), "data": known_data(old["data"], new["data"])}
+    return first_difference(kept, new)
+
+
+def known_data(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Return `old`, filled up from `new` where an older release did not write a key.
+
+    What it wrote decides: the checksums of the files stand for all that is in them.
+    """
+    fields = {name: {**new["numeric"].get(name, {}), **field} for name, field in old["numeric"].items()}
+    return {**new, **old, "numeric": fields}
 
 
 def data_identity(schema: Schema) -> dict[str, Any]:
@@ -48,11 +65,12 @@ def data_identity(schema: Schema) -> dict[str, Any]:
 def check_same_inputs(manifest: Manifest, schema: Schema, folder: Path) -> None:
     """Raise ValueError unless ids and numeric columns of the prepared `folder` mean what they meant in training."""
     keys = ("vocabulary_size", "vocabulary", "numeric", "categorical")
-    trained, here = manifest.data, data_identity(schema)
-    difference = first_difference({key: trained[key] for key in keys}, {key: here[key] for key in keys})
-    if difference:
+    here = data_identity(schema)
+    trained = known_data(manifest.data, here)
+    found = first_difference({key: trained[key] for key in keys}, {key: here[key] for key in keys})
+    if found:
         raise ValueError(
-            f"{folder} does not fit the checkpoint, whose inputs mean something else: {difference}; "
+            f"{folder} does not fit the checkpoint, whose inputs mean something else: {found}; "
             "give the folder that the run was trained on (--dataset DIR)"
         )
 

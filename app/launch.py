@@ -22,6 +22,7 @@ from types import FrameType
 from typing import IO
 
 from app.process_group import load_mpi
+from app.training_loss import USELESS
 
 FORWARDED = {signal.SIGINT: signal.SIGUSR1, signal.SIGTERM: signal.SIGUSR2}
 EXPORTED = ("PATH", "LD_LIBRARY_PATH", "OMP_WAIT_POLICY")  # to other hosts
@@ -139,7 +140,8 @@ def run_ranks(command: list[str], hosts: Sequence[str] = ()) -> int:
     status = 128 - status if status < 0 else status
     if supervisor.asked is not None and status in (128 + FORWARDED[supervisor.asked], 128 + signal.SIGTERM):
         status = 128 + supervisor.asked  # the ranks had not begun to listen
-    if status and not notices.has_error and supervisor.asked is None:
+    is_said = notices.has_error or status == USELESS
+    if status and not is_said and supervisor.asked is None:
         for line in explain([*said.blocks, *notices.blocks], status, hosts):
             print(line, file=sys.stderr)
     return status

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from app.checkpoint_reading import check_sizes, verify
-from app.identity import first_difference, kept_settings
+from app.identity import difference
 from app.retention import step_folders
 
 
@@ -42,6 +42,6 @@ def find_newest(folder: Path, identity: dict[str, Any], damaged: Mapping[Path, s
 def check_usable(path: Path, identity: dict[str, Any], read_all: bool) -> None:
     """Raise as `verify`, and ValueError where the checkpoint is of a run with other settings or data."""
     manifest = verify(path) if read_all else check_sizes(path)
-    difference = first_difference({"config": kept_settings(manifest.config), "data": manifest.data}, identity)
-    if difference:
-        raise ValueError(f"{path} is of another run: {difference}")
+    found = difference({"config": manifest.config, "data": manifest.data}, identity)
+    if found:
+        raise ValueError(f"{path} is of another run: {found}")

@@ -1,8 +1,9 @@
 """The run folder `device_<rank>/` where the launcher is started: always the newest run.
 
 At launch: no run there -> new; an unfinished one with the same settings and data -> resume; finished, but more
-epochs are asked for -> continue; anything else -> it is renamed `device_<rank>.<n>` and a new one starts. A run goes on
-from its newest checkpoint that is whole; newer ones that are damaged are renamed, with a warning.
+epochs are asked for -> continue; finished -> nothing is done; anything else -> it is renamed `device_<rank>.<n>` and a
+new one starts. A run goes on from its newest checkpoint that is whole; newer ones that are damaged are renamed, with a
+warning.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
@@ -32,14 +34,15 @@ from app.event_file import EventFile
 from app.identity import identity
 from app.log_file import LogFile
 from app.manifest import read_manifest
-from app.process_group import ProcessGroup, SingleProcess
+from app.older_runs import FORMAT_VERSION, read_config
+from app.process_group import ProcessGroup, SingleProcess, together
 from app.retention import best_or_newest, whole_checkpoints
 from app.run_logs import EVAL_LOG, LOSS_LOG, METRICS, forget_after
-from app.run_plan import STATE_FILE, Plan, checkpoint_folder, make_plan, read_state
+from app.run_plan import ASKED, STATE_FILE, Plan, asked_otherwise, checkpoint_folder, make_plan
 from data_prep import settings
 from data_prep.folder_lock import FolderInUse, lock_folder
 from data_prep.schema import Schema
-from data_prep.whole_file import write_whole
+from data_prep.whole_file import sync_folder, write_whole
 
 log = logging.getLogger(__name__)
 
@@ -49,13 +52,26 @@ REFUSED = ".refused"
 SAVES_TO = "(a training, or a checkpoint command) saves to"
 
 
-class RunFolder:
-    """The files of one run."""
+class RunIsFinishedError(Exception):
+    """The run that is asked for is there, and done; `reason` says how it ended."""
 
-    def __init__(self, path: Path, rank: int, plan: Plan, checkpoints: Path | None = None) -> None:
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(
+            f"the run in {path} is finished: {reason}; judge it with: make eval. More train.epochs train on, "
+            "train.resume=never trains anew"
+        )
         self.path = path
+
+
+class RunFolder:
+    """The files of one run, whose settings are `config`."""
+
+    def __init__(self, path: Path, rank: int, plan: Plan, config: Config, checkpoints: Path | None = None) -> None:
+        self.path = path
+        self.config = config
         self.checkpoints = checkpoints or path / "checkpoints"
         self.plan = plan
+        self._state: dict[str, Any] = {}  # what run.json says
         self.log_path = path / f"test_deep{rank}.log"
         self.loss_path, self.eval_path, self.metrics_path = path / LOSS_LOG, path / EVAL_LOG, path / METRICS
         self._losses, self._evals, self._metrics = map(LogFile, (self.loss_path, self.eval_path, self.metrics_path))
@@ -107,13 +123,49 @@ class RunFolder:
             lost.append(f"the curves of {self._failed_evaluations} evaluation(s)")
         return lost if self._status_is_written else [*lost, STATE_FILE]
 
-    def set_status(self, status: str) -> None:
-        """`running`, `finished`, `stopped` or `failed`; all but `finished` are resumed."""
+    def describe(self, schema: Schema, asked: Config) -> None:
+        """Write config.yaml and run.json; `asked` are the settings that were asked for."""
+        text = yaml.safe_dump(settings.as_dict(self.config), sort_keys=False)
+        write_whole(self.path / CONFIG_FILE, text)
+        self._state = {
+            "format_version": FORMAT_VERSION,
+            "status": "running",
+            "epochs": self.config.train.epochs,
+            "command": shlex.join([Path(sys.executable).name, *sys.orig_argv[1:]]),
+            "commit": _commit(),
+            "versions": {name: version(name) for name in ("mindspore", "numpy", "pyarrow")},
+            "python": platform.python_version(),
+            "machine": f"{_processor()}, {os.cpu_count()} cores",
+            "rows": {name: split.rows for name, split in schema.splits.items()},
+            "identity": identity(self.config, schema),
+            ASKED: asked_otherwise(asked, self.config),
+        }
+        self._write_state()
+
+    def set_status(self, status: str, **more: Any) -> None:
+        """`running`, `finished`, `stopped` or `failed`; all but `finished` are resumed. `more` is said beside it."""
+        self._state = {**self._state, **more, "status": status}
         try:
-            _write_state(self.path, {**read_state(self.path), "status": status})
+            self._write_state()
         except OSError as error:
             self._status_is_written = False
             log.error("error: %s cannot be written: %s; it does not say that the run %s", STATE_FILE, error, status)
+
+    def _write_state(self) -> None:
+        write_whole(self.path / STATE_FILE, json.dumps(self._state, indent=1) + "\n")
+
+
+FindSource = Callable[[], Path | None]  # gives what a new run begins with, if anything; raises where it cannot
+
+
+def check_launch(base: Path, config: Config, schema: Schema, find_source: FindSource) -> None:
+    """Raise what `open_run` would; before the slow start, and without changing which run is where."""
+    with ExitStack() as locks:
+        if (base / "device_0").is_dir():
+            locks.enter_context(_lock(base / "device_0"))
+        plan, _ = _look(base, config, schema, locks, locks, find_source, damaged={}, make_folders=False)
+    if plan.kind == "finished":
+        raise RunIsFinishedError(base / "device_0", plan.reason)
 
 
 def open_run(
@@ -121,20 +173,23 @@ def open_run(
     config: Config,
     schema: Schema,
     group: ProcessGroup | None = None,
-    check_new: Callable[[], None] = lambda: None,
+    find_source: FindSource = lambda: None,
     damaged: Mapping[Path, str] | None = None,
+    asked: Config | None = None,
 ) -> tuple[RunFolder, ExitStack]:
     """The run folder to use, and its locks, to be closed; renames what was there, where the plan says so.
 
-    `check_new` is called before anything is renamed for a new run, and may raise; `damaged` as `find_newest` has it.
+    `find_source` is called before anything is renamed for a new run; what it gives is followed to its new name.
+    `damaged` as `find_newest` has it. `asked` are the settings before `settings_of_run` changed them.
 
     Where several ranks train, rank 0 decides for all of them, by its own folder.
 
-    Raises ValueError where another process trains in the folder or saves to the same checkpoints,
+    Raises RunIsFinishedError; ValueError where another process trains in the folder or saves to the same checkpoints,
     `train.resume=require` finds nothing to resume, or the checkpoints of a new run would mix with another's; OSError
     where nothing can be written.
     """
     group = group or SingleProcess()
+    asked = asked or config
     path = base / f"device_{group.rank}"
     if path.exists() and not path.is_dir():
         raise FileExistsError(f"{path} is a file, expected a run's folder; move it away, or start from another folder")
@@ -142,9 +197,11 @@ def open_run(
         existed = path.exists()
         if existed:
             locks_of_old.enter_context(_lock(path))
-        plan, number = group.first(
-            lambda: _decide(base, config, schema, group.size, locks, locks_of_old, check_new, damaged)
+        plan, number, source = group.first(
+            lambda: _decide(base, config, schema, group.size, locks, locks_of_old, find_source, damaged)
         )
+        if plan.kind == "finished":
+            raise together(RunIsFinishedError(base / "device_0", plan.reason))
         if plan.kind == "new" and path.exists():
             path.rename(path.with_name(f"{path.name}.{number}"))
         if plan.kind == "new" or not existed:
@@ -152,12 +209,45 @@ def open_run(
             locks.enter_context(_lock(path))
             if group.rank == 0 and _is_within(checkpoint_folder(path, config), path):
                 locks.enter_context(_lock(checkpoint_folder(path, config), SAVES_TO))
+            sync_folder(base)
         locks.push(locks_of_old.pop_all())
-        run = RunFolder(path, group.rank, plan, checkpoint_folder(base / "device_0", config))
+        if source:
+            config = replace(config, train=replace(config.train, init_from=source))
+        run = RunFolder(path, group.rank, plan, config, checkpoint_folder(base / "device_0", config))
         if plan.checkpoint is not None:
             forget_after(run.path, read_manifest(plan.checkpoint))
-        _describe(run, config, schema)
+        run.describe(schema, asked)
         return run, locks.pop_all()
+
+
+def _look(
+    base: Path,
+    config: Config,
+    schema: Schema,
+    locks: ExitStack,
+    locks_of_old: ExitStack,
+    find_source: FindSource,
+    damaged: Mapping[Path, str] | None,
+    make_folders: bool = True,
+) -> tuple[Plan, Path | None]:
+    """The plan of all ranks, and what a new run begins with; the locked run's folder is made ready for it.
+
+    Raises as `open_run`.
+    """
+    path = base / "device_0"
+    checkpoints = checkpoint_folder(path, config)
+    is_within = _is_within(checkpoints, path)
+    if checkpoints.is_dir() or (make_folders and (path.exists() or not is_within)):
+        (locks_of_old if is_within else locks).enter_context(_lock(checkpoints, SAVES_TO))
+    if path.exists():
+        clear_leftovers(checkpoints)
+    plan = make_plan(path, config, schema, damaged)
+    if plan.kind != "new":
+        return plan, None
+    source = find_source()
+    if config.checkpoint.dir:
+        _check_no_foreign_checkpoints(checkpoints, plan.reason)
+    return plan, source
 
 
 def _decide(
@@ -167,33 +257,37 @@ def _decide(
     num_ranks: int,
     locks: ExitStack,
     locks_of_old: ExitStack,
-    check_new: Callable[[], None],
+    find_source: FindSource,
     damaged: Mapping[Path, str] | None,
-) -> tuple[Plan, int]:
-    """The plan of all ranks, and the number of the names that folders of an older run get; also makes ready for it."""
+) -> tuple[Plan, int, str]:
+    """The plan of all ranks, the number of the names that folders of an older run get, and `train.init_from` if that
+    is in one of them, by its new name."""
+    plan, source = _look(base, config, schema, locks, locks_of_old, find_source, damaged)
     path = base / "device_0"
-    checkpoints = checkpoint_folder(path, config)
-    if not _is_within(checkpoints, path):
-        locks.enter_context(_lock(checkpoints, SAVES_TO))
-    elif path.exists():
-        locks_of_old.enter_context(_lock(checkpoints, SAVES_TO))
-    if path.exists():
-        clear_leftovers(checkpoints)
-    plan = make_plan(path, config, schema, damaged)
-    if plan.kind == "new":
-        check_new()
-    if plan.kind == "new" and config.checkpoint.dir:
-        _check_no_foreign_checkpoints(checkpoints, plan.reason)
     if plan.checkpoint is not None:
         for refused in plan.refused:  # out of the way of the steps that are taken again
             refused.rename(_free_name(refused.with_suffix(REFUSED)))
     folders = [folder for folder in base.glob("device_*") if re.fullmatch(r"device_\d+", folder.name)]
     number = _free_number([*folders, path])
+    new_source = ""
     if plan.kind == "new":
+        if source is not None:
+            new_source = _displaced(Path(config.train.init_from), source, folders, number)
         for folder in folders:
             if int(folder.name.removeprefix("device_")) >= num_ranks:  # the older run had more ranks
                 folder.rename(folder.with_name(f"{folder.name}.{number}"))
-    return plan, number
+    return plan, number, new_source
+
+
+def _displaced(given: Path, source: Path, folders: list[Path], number: int) -> str:
+    """Where `source`, which `given` stands for, will be when `folders` have their new names; "" where `given` stays."""
+    for folder in folders:
+        if given.resolve().is_relative_to(folder.resolve()):
+            found = source.resolve()
+            if found.is_relative_to(folder.resolve()):  # and not in a folder of the user's own
+                found = folder.resolve().with_name(f"{folder.name}.{number}") / found.relative_to(folder.resolve())
+            return str(found) if given.is_absolute() else os.path.relpath(found)
+    return ""
 
 
 def _is_within(folder: Path, run_path: Path) -> bool:
@@ -220,7 +314,7 @@ def run_config(run_path: Path) -> Config:
     path = run_path / CONFIG_FILE
     if not path.is_file():
         raise FileNotFoundError(f"no run in {run_path}: it has no {CONFIG_FILE}; train first (make train) or give RUN=")
-    return settings.resolve(Config, path)
+    return read_config(settings.read_yaml(path), where=str(path))
 
 
 def run_checkpoints(run_path: Path) -> Path:
@@ -234,22 +328,6 @@ def best_of_run(run_path: Path) -> Path:
     Raises FileNotFoundError where there is no run, or no whole checkpoint of it.
     """
     return best_or_newest(run_checkpoints(run_path), run_config(run_path).eval.metric)
-
-
-def _describe(run: RunFolder, config: Config, schema: Schema) -> None:
-    write_whole(run.path / CONFIG_FILE, yaml.safe_dump(settings.as_dict(config), sort_keys=False))
-    state = {
-        "status": "running",
-        "epochs": config.train.epochs,
-        "command": shlex.join([Path(sys.executable).name, *sys.orig_argv[1:]]),
-        "commit": _commit(),
-        "versions": {name: version(name) for name in ("mindspore", "numpy", "pyarrow")},
-        "python": platform.python_version(),
-        "machine": f"{_processor()}, {os.cpu_count()} cores",
-        "rows": {name: split.rows for name, split in schema.splits.items()},
-        "identity": identity(config, schema),
-    }
-    _write_state(run.path, state)
 
 
 def _processor() -> str:
@@ -268,10 +346,6 @@ def _commit() -> str:
         return done.stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"  # an unpacked copy
-
-
-def _write_state(path: Path, state: dict[str, Any]) -> None:
-    write_whole(path / STATE_FILE, json.dumps(state, indent=1) + "\n")
 
 
 def _free_name(path: Path) -> Path:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from app.config import Config
 from app.manifest import Manifest
+from app.older_runs import read_config
 from app.schedules import LearningRate, LearningRates
 from app.tables.interface import DEEP, WIDE, TablesSpec
 from app.tables.optimizer_options import AdamOptions, DeepOptimizer, LazyAdamOptions
 from app.tables.whole_table_adam import StepHistory
-from data_prep import settings
 from data_prep.schema import Schema
 
 
@@ -55,7 +55,7 @@ def table_learning_rates(rates: LearningRates, deep_optimizer: DeepOptimizer) ->
 
 def step_history(manifest: Manifest) -> StepHistory | None:
     """The steps that deep rows of a checkpoint may have missed; None where its optimizer lets rows miss none."""
-    config = settings.merge(Config(), manifest.config, where="the checkpoint")
+    config = read_config(manifest.config, where="the checkpoint")
     optimizer = config.deep_optimizer
     if not isinstance(optimizer, AdamOptions):
         return None

@@ -41,13 +41,16 @@ class Source:
     steps: int = 0
 
 
-def check_source(config: Config) -> None:
-    """Raise ValueError or FileNotFoundError where there is nothing to take, or a model of another shape."""
+def check_source(config: Config) -> Path | None:
+    """Return what a new run begins with, None for nothing.
+
+    Raises ValueError or FileNotFoundError where there is nothing to take, or a model of another shape.
+    """
     if not config.train.init_from:
-        return
+        return None
     path = find_source(Path(config.train.init_from))
     if path.is_file():
-        return  # the zoo's file is checked as it is read
+        return path  # the zoo's file is checked as it is read
     model = read_manifest(path).config["model"]
     here = {"embedding_dim": config.model.embedding_dim, "fold_numeric": config.model.fold_numeric}
     if config.train.init_take != "tables":
@@ -57,6 +60,7 @@ def check_source(config: Config) -> None:
         if found != expected:
             advice = "; train.init_take=tables leaves the tower out" if key == "hidden_widths" else ""
             raise ValueError(f"train.init_from={path} has model.{key}={found}, expected {expected}{advice}")
+    return path
 
 
 def find_source(path: Path) -> Path:

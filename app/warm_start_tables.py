@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -47,10 +47,11 @@ class WarmTables:
         self._config = config
         self._schema = schema
 
-    def open_and_take(self, dataset: Path) -> None:
+    def open_and_take(self, dataset: Path, init_from: str) -> None:
         """As `take`, for who has not opened the source; nothing where no rows are to be taken."""
         if self._config.train.init_take in ("all", "tables"):
-            self.take(open_source(self._config, self._schema, dataset))
+            config = replace(self._config, train=replace(self._config.train, init_from=init_from))
+            self.take(open_source(config, self._schema, dataset))
 
     def take(self, source: Source) -> None:
         """Take the source's rows, with `init_optimizer` what the optimizers remember of them too.

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -15,8 +16,9 @@ from app.checkpoint import ModelState
 from app.identity import data_identity, first_difference, identity
 from app.manifest import Manifest, read_manifest, write_manifest
 from app.retention import whole_checkpoints
-from app.run_folder import RunFolder, open_run, run_checkpoints
-from app.run_plan import Plan, make_plan
+from app.run_folder import RunFolder, RunIsFinishedError, check_launch, open_run, run_checkpoints
+from app.run_plan import Plan, make_plan, settings_of_run
+from app.warm_start_source import find_source
 from data_prep import settings
 
 
@@ -24,11 +26,12 @@ from data_prep import settings
 def start(tmp_path, tiny_config, tiny_schema):
     """Open the run in `tmp_path` as a launch with these settings does; returns the run, its lock released."""
 
-    def start_run(*overrides, schema=tiny_schema, status=None, steps=()):
-        config = tiny_config(*overrides)
-        run, lock = open_run(tmp_path, config, schema)
+    def start_run(*overrides, schema=tiny_schema, status=None, steps=(), epochs_done=0, find_source=lambda: None):
+        asked = tiny_config(*overrides)
+        config = settings_of_run(tmp_path / "device_0", asked, schema)
+        run, lock = open_run(tmp_path, config, schema, find_source=find_source, asked=asked)
         for step in steps:
-            save_checkpoint(run.path / "checkpoints", step, config, schema)
+            save_checkpoint(run.path / "checkpoints", step, run.config, schema, epochs_done)
         if status:
             run.set_status(status)
         lock.close()
@@ -37,9 +40,18 @@ def start(tmp_path, tiny_config, tiny_schema):
     return start_run
 
 
-def save_checkpoint(folder, step, config, schema):
+def save_checkpoint(folder, step, config, schema, epochs_done=0):
     evaluated = {"last_step": step - 1}
-    manifest = Manifest(step, 1, step, settings.as_dict(config), "", data_identity(schema), {}, evaluated)
+    manifest = Manifest(
+        step,
+        epochs_done + 1,
+        0 if epochs_done else step,
+        settings.as_dict(config),
+        "",
+        data_identity(schema),
+        {},
+        evaluated,
+    )
     return checkpoint.save(folder, ModelState({}, {}), manifest)
 
 
@@ -149,26 +161,100 @@ def test_a_run_without_a_checkpoint_starts_anew(start, tmp_path):
     assert (tmp_path / "device_0.1").is_dir()
 
 
+@pytest.mark.parametrize("content", ["", "[]", '{"status": "run', '{"status": "stopped"}'])
+@pytest.mark.parametrize("epochs_done", [0, 1])
+def test_a_damaged_run_json_is_made_up_for_by_the_checkpoints(start, tmp_path, content, epochs_done):
+    """A power cut leaves it empty; one that is there in parts knows nothing of the run."""
+    run = start(steps=(2, 10), epochs_done=epochs_done)
+    (run.path / "run.json").write_text(content)
+    note = r" \(device_0/run\.json is damaged: taken from step-00000010\)"
+    if epochs_done:
+        with pytest.raises(RunIsFinishedError, match=f"all 1 epochs are done{note}"):
+            start()
+    else:
+        plan = start().plan
+        assert (plan.kind, plan.checkpoint.name) == ("resume", "step-00000010")
+        assert re.search(note, plan.reason)
+        assert state_of(run)["status"] == "running"
+    assert [path.name for path in tmp_path.iterdir()] == ["device_0"]
+
+
+def test_a_lost_run_json_does_not_make_another_run_s_checkpoints_ours(start):
+    run = start(steps=(2,))
+    (run.path / "run.json").unlink()
+    plan = start("train.seed=2").plan
+    assert plan.kind == "new"
+    reason = "the run there differs: train.seed was 1, is 2 (device_0 has no run.json: taken from step-00000002)"
+    assert plan.reason == reason
+
+
+def test_a_damaged_run_json_without_checkpoints_is_named(start, tmp_path):
+    run = start()
+    (run.path / "run.json").write_text("")
+    assert start().plan.reason == "device_0/run.json is damaged, and it has no whole checkpoint"
+    assert (tmp_path / "device_0.1").is_dir()
+
+
+def test_the_status_is_written_whatever_became_of_run_json_meanwhile(start):
+    run = start(steps=(2,))
+    (run.path / "run.json").write_text("")
+    run.set_status("stopped")
+    assert start().plan.reason == "the run there is unfinished and has the same settings and data"
+
+
+def test_a_run_of_a_newer_release_is_refused(start, tmp_path):
+    run = start(steps=(2,))
+    (run.path / "run.json").write_text(json.dumps({**state_of(run), "format_version": 99}))
+    with pytest.raises(ValueError, match=r"run\.json has format version 99, this program reads up to 2: a newer rel"):
+        start()
+    assert [path.name for path in tmp_path.iterdir()] == ["device_0"]
+
+
 def test_a_folder_that_is_no_run_is_put_aside(start, tmp_path):
     (tmp_path / "device_0").mkdir()
     (tmp_path / "device_0" / "notes.txt").write_text("mine")
-    assert start().plan.reason == "device_0 has no run.json"
+    assert start().plan.reason == "device_0 has no run.json, and it has no whole checkpoint"
     assert (tmp_path / "device_0.1" / "notes.txt").read_text() == "mine"
 
 
-def test_a_finished_run_is_put_aside_under_the_next_free_number(start, tmp_path):
-    for _ in range(3):
-        run = start(steps=(2,), status="finished")
-    assert run.plan.reason == "the run there is finished"
+def test_a_run_is_put_aside_under_the_next_free_number(start, tmp_path):
+    for seed in (2, 3, 4):
+        start(f"train.seed={seed}", steps=(2,))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["device_0", "device_0.1", "device_0.2"]
 
 
+@pytest.mark.parametrize("words", [(), ("train.resume=require",), ("checkpoint.keep_last=1",)])
+def test_a_finished_run_says_so_and_is_left_as_it_is(start, tmp_path, tiny_config, tiny_schema, words):
+    start(steps=(2,), status="finished", epochs_done=1)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    said = "the run in .*device_0 is finished: all 1 epochs are done; .* train.resume=never trains anew"
+    with pytest.raises(RunIsFinishedError, match=said):
+        start(*words)
+    with pytest.raises(RunIsFinishedError, match=said):
+        check_launch(tmp_path, tiny_config(*words), tiny_schema, pytest.fail)
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert start("train.resume=never").plan.reason == "train.resume=never"
+
+
 def test_more_epochs_continue_a_finished_run_and_fewer_do_not(start):
-    start("train.epochs=2", steps=(2,), status="finished")
-    run = start("train.epochs=5")
+    start("train.epochs=2", steps=(2,), status="finished", epochs_done=2)
+    run = start("train.epochs=5", steps=(5,), epochs_done=5)
     assert (run.plan.kind, run.plan.reason) == ("continue", "the run there finished 2 epochs of 5")
     run.set_status("finished")
-    assert start("train.epochs=4").plan.kind == "new"
+    plan = start("train.epochs=4").plan
+    assert (plan.kind, plan.reason) == ("new", "the run there finished 5 epochs, 4 are wanted")
+
+
+def test_a_run_that_stopped_early_is_finished_until_its_patience_is_more(start, tiny_schema):
+    overrides = ("train.epochs=9", "eval.patience=2")
+    run = start(*overrides, status="finished")
+    manifest = save_checkpoint(run.path / "checkpoints", 5, run.config, tiny_schema, epochs_done=3)
+    selection = {"metric": "auc", "best": 0.7, "best_step": 3, "reference": 0.7, "since_reference": 2, "last_step": 5}
+    write_manifest(manifest, dataclasses.replace(read_manifest(manifest), selection=selection))
+    with pytest.raises(RunIsFinishedError, match=r"it stopped early: auc on valid has not risen above 0\.700000"):
+        start(*overrides)
+    plan = start("train.epochs=9", "eval.patience=3").plan
+    assert (plan.kind, plan.reason) == ("continue", "the run there finished 3 epochs of 9")
 
 
 def test_resume_never_starts_anew_and_says_why(start):
@@ -357,8 +443,8 @@ def test_first_difference_goes_by_key_and_in_order():
     assert first_difference({"a": 1}, {"a": 1, "b": 2}) == "b was None, is 2"
 
 
-def test_the_rank_names_the_folder_s_log(tmp_path):
-    assert RunFolder(tmp_path, 3, Plan("new", "", None)).log_path.name == "test_deep3.log"
+def test_the_rank_names_the_folder_s_log(tmp_path, tiny_config):
+    assert RunFolder(tmp_path, 3, Plan("new", "", None), tiny_config()).log_path.name == "test_deep3.log"
 
 
 def test_a_file_in_the_run_folder_s_place_is_named(start, tmp_path):
@@ -366,3 +452,55 @@ def test_a_file_in_the_run_folder_s_place_is_named(start, tmp_path):
     with pytest.raises(FileExistsError, match="device_0 is a file, expected a run's folder; move it away"):
         start()
     assert (tmp_path / "device_0").read_text() == "mine"
+
+
+def displaced_start(start, monkeypatch, tmp_path, steps=()):
+    """Start a run with the model of device_0, as `train.init_from=device_0` says."""
+    monkeypatch.chdir(tmp_path)
+    return start("train.init_from=device_0", steps=steps, find_source=lambda: find_source(Path("device_0")))
+
+
+def test_the_model_of_the_run_that_is_put_aside_is_followed(start, tmp_path, monkeypatch):
+    start(steps=(2, 10))
+    run = displaced_start(start, monkeypatch, tmp_path)
+    moved = "device_0.1/checkpoints/step-00000010"
+    assert run.plan.kind == "new"
+    assert run.config.train.init_from == moved
+    assert find_source(Path(moved)) == Path(moved)
+    assert state_of(run)["asked"] == {"train.init_from": "device_0"}
+
+
+def test_the_same_command_resumes_the_run_that_displaced_its_source(start, tmp_path, monkeypatch):
+    start(steps=(2,))
+    displaced_start(start, monkeypatch, tmp_path, steps=(4,))
+    for _ in range(2):
+        run = displaced_start(start, monkeypatch, tmp_path)
+        assert (run.plan.kind, run.plan.checkpoint.name) == ("resume", "step-00000004")
+        assert run.config.train.init_from == "device_0.1/checkpoints/step-00000002"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["device_0", "device_0.1"]
+
+
+def test_the_same_command_before_the_first_checkpoint_begins_with_the_same_model(start, tmp_path, monkeypatch):
+    start(steps=(2,))
+    displaced_start(start, monkeypatch, tmp_path)
+    run = start(
+        "train.init_from=device_0", find_source=lambda: Path("device_0.1/checkpoints/step-00000002"), steps=(4,)
+    )
+    assert run.plan.reason == "the run there has no whole checkpoint"
+    assert run.config.train.init_from == "device_0.1/checkpoints/step-00000002"
+    assert displaced_start(start, monkeypatch, tmp_path).plan.kind == "resume"
+
+
+def test_a_source_in_a_checkpoint_folder_of_the_user_s_own_stays(
+    start, tmp_path, tiny_config, tiny_schema, monkeypatch
+):
+    start("checkpoint.dir=kept")
+    save_checkpoint(tmp_path / "kept", 2, tiny_config("checkpoint.dir=kept"), tiny_schema)
+    assert displaced_start(start, monkeypatch, tmp_path).config.train.init_from == "kept/step-00000002"
+
+
+def test_a_source_elsewhere_is_left_as_it_was_given(start, tmp_path):
+    start(steps=(2,))
+    run = start("train.init_from=device_0.7", find_source=lambda: tmp_path / "device_0.7")
+    assert run.config.train.init_from == "device_0.7"
+    assert state_of(run)["asked"] == {}

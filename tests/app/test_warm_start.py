@@ -141,7 +141,7 @@ def test_each_owner_of_rows_takes_its_own(trained, tiny_config, tiny_schema, tin
     for owner in range(2):
         exchange = SimpleNamespace(rank=owner, num_owners=2, embedding_dim=spec.embedding_dim)
         owned, rates = OwnedRows(exchange, ReferenceTables(spec)), learning_rates(config)
-        WarmTables(owned, spec, rates, config, tiny_schema).open_and_take(tiny_dataset)
+        WarmTables(owned, spec, rates, config, tiny_schema).open_and_take(tiny_dataset, config.train.init_from)
         found, own = owned.tables.state()[DEEP], expected.row_ids % 2 == owner
         assert rates.steps_before == 3
         np.testing.assert_array_equal(found.row_ids, expected.row_ids[own])
@@ -236,7 +236,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_made(
 ):
     config = tiny_config(f"train.init_from={trained[0]}", *words)
     with pytest.raises((ValueError, FileNotFoundError), match=message):
-        open_run(tmp_path, config, tiny_schema, check_new=lambda: check_source(config))
+        open_run(tmp_path, config, tiny_schema, find_source=lambda: check_source(config))
     assert not (tmp_path / "device_0" / "run.json").exists()
     check_source(tiny_config(f"train.init_from={trained[0]}", "model.hidden_widths=[32]", "train.init_take=tables"))
 
