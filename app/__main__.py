@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import argparse
 import logging
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+if __name__ == "__main__":  # the threads that libraries make as they are imported leave signals to others, see stopping
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
 
 from app import checkpoint_commands, device, evaluate_command, ranks
 from app.checkpoint_reading import DamagedCheckpointError
@@ -173,7 +177,7 @@ def _say_finished(finished: RunIsFinishedError) -> int:
 
 
 def _warn_of_useless(reason: str) -> int:
-    log.warning("warning: this model is of no use: %s; try smaller learning rates", reason)
+    log.warning("warning: the training did not learn: %s; its checkpoints are kept; try smaller learning rates", reason)
     return USELESS
 
 
@@ -298,4 +302,5 @@ def _report(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
     sys.exit(main())

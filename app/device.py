@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+
+from app.stopping import held
 
 if TYPE_CHECKING:
     from mindspore import nn
@@ -98,19 +99,19 @@ def select_device(options: DeviceOptions) -> str:
 
     Raises ValueError, in one line, for a target that this machine's MindSpore cannot load.
     """
-    with interrupts_held():  # a Python that ends with MindSpore half imported aborts, after pages of it
+    with held():  # also, a Python that ends with MindSpore half imported aborts, after pages of it
         import mindspore as ms
 
-    ms.set_context(mode=ms.GRAPH_MODE)
-    candidates = ("Ascend", "GPU", "CPU") if options.target == "auto" else (options.target,)
-    for target in candidates:
-        try:
-            with records_dropped(lambda record: True):  # pages about drivers; the error below has the reason
-                ms.set_device(target)
-        except (RuntimeError, ValueError) as error:
-            reason = str(error).split(". ")[0]
-            continue
-        return target
+        ms.set_context(mode=ms.GRAPH_MODE)
+        candidates = ("Ascend", "GPU", "CPU") if options.target == "auto" else (options.target,)
+        for target in candidates:
+            try:
+                with records_dropped(lambda record: True):  # pages about drivers; the error below has the reason
+                    ms.set_device(target)
+            except (RuntimeError, ValueError) as error:
+                reason = str(error).split(". ")[0]
+                continue
+            return target
     raise ValueError(f"device.target={options.target} cannot be used here: {reason}. Choose device.target=CPU or auto.")
 
 
@@ -119,19 +120,6 @@ def take_device() -> None:
     from mindspore import communication
 
     communication.init()
-
-
-@contextmanager
-def interrupts_held() -> Iterator[None]:
-    """Let Ctrl-C wait until the end of the block. On the main thread only."""
-    held: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: held.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if held:
-        signal.raise_signal(signal.SIGINT)
 
 
 @contextmanager

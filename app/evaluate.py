@@ -88,11 +88,17 @@ def measure(
 
 
 def evaluate_checkpoint(
-    path: Path, split: str, dataset: Path | None, config: Config | None = None, group: ProcessGroup | None = None
+    path: Path,
+    split: str,
+    dataset: Path | None,
+    config: Config | None = None,
+    group: ProcessGroup | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> Evaluation:
     """Judge one checkpoint by what lies in its folder; `dataset` where the prepared folder has moved.
 
-    The ranks of `group` share rows and tables, and each gets the whole result. Raises as `check_data`.
+    The ranks of `group` share rows and tables, and each gets the whole result. `check` is called before each batch, and
+    may raise. Raises as `check_data`.
     """
     from app.assemble import load_for_scoring
 
@@ -101,7 +107,12 @@ def evaluate_checkpoint(
     manifest = read_manifest(path)
     batch_size = config.eval.batch_size or config.train.batch_size
     scorer = load_for_scoring(path, config, schema, batch_size, group)
-    measured = measure(folder, schema, split, batch_size, scorer.prepare, scorer, config.eval.group_field)
+
+    def score(batch: Batch, ids: UniqueIds) -> np.ndarray:
+        check()
+        return scorer(batch, ids)
+
+    measured = measure(folder, schema, split, batch_size, scorer.prepare, score, config.eval.group_field)
     best = best_on(folder, schema, split)
     intervals = intervals_of(measured, config)
     return Evaluation(path, manifest.step, manifest.last_epoch, split, measured, intervals, best)

@@ -21,6 +21,7 @@ from app.process_group import ProcessGroup, SingleProcess, started_by_mpi
 from app.report import leave_report
 from app.retention import is_kept
 from app.run_folder import best_of_run
+from app.stopping import Stopped, StopRequest
 from data_prep import settings
 
 log = logging.getLogger("app")
@@ -96,14 +97,17 @@ def _evaluate(arguments: argparse.Namespace, path: Path) -> int:
     if foreign:
         raise ValueError(f"argument {foreign[0]!r}: only eval.* can be changed here; the rest is the checkpoint's")
     config = settings.override(saved_config(path), arguments.settings)
-    _, schema = check_data(path, arguments.split, arguments.dataset, config)  # before MindSpore is loaded
     group: ProcessGroup = SingleProcess()
     _, schema = check_data(path, arguments.split, arguments.dataset, config)  # before the slow start
     if started_by_mpi():
         group = ranks.join(config, schema, arguments.ranks, 0, {"checkpoint": read_manifest(path).id})
     elif arguments.ranks > 1:
         return launch(arguments.ranks, arguments.hostfile, _words(arguments, path))
-    judged = _judge(arguments, path, config, group)
+    try:
+        judged = _judge(arguments, path, config, group)
+    except Stopped as stopped:
+        log.info("stopped: %s", stopped)
+        return stopped.exit_status
     if group.rank == 0:
         _leave(arguments.run, path, judged)
     return 0
@@ -122,7 +126,8 @@ def _judge(arguments: argparse.Namespace, path: Path, config: Config, group: Pro
     options = replace(config.device, target=arguments.target or "auto")  # threads and precision as in training
     device.prepare_environment(options)
     device.select_device(options)
-    return evaluate_checkpoint(path, arguments.split, arguments.dataset, config, group)
+    with StopRequest(0, agree=group.agree, ending="finishing the batch") as stop:
+        return evaluate_checkpoint(path, arguments.split, arguments.dataset, config, group, stop.check)
 
 
 def _leave(folder: Path, path: Path, judged: Evaluation) -> None:

@@ -160,12 +160,14 @@ FindSource = Callable[[], Path | None]  # gives what a new run begins with, if a
 
 def check_launch(base: Path, config: Config, schema: Schema, find_source: FindSource) -> None:
     """Raise what `open_run` would; before the slow start, and without changing which run is where."""
+    path = base / "device_0"
+    _check_is_folder(path)
     with ExitStack() as locks:
-        if (base / "device_0").is_dir():
-            locks.enter_context(_lock(base / "device_0"))
+        if path.exists():
+            locks.enter_context(_lock(path))
         plan, _ = _look(base, config, schema, locks, locks, find_source, damaged={}, make_folders=False)
     if plan.kind == "finished":
-        raise RunIsFinishedError(base / "device_0", plan.reason)
+        raise RunIsFinishedError(path, plan.reason)
 
 
 def open_run(
@@ -191,8 +193,7 @@ def open_run(
     group = group or SingleProcess()
     asked = asked or config
     path = base / f"device_{group.rank}"
-    if path.exists() and not path.is_dir():
-        raise FileExistsError(f"{path} is a file, expected a run's folder; move it away, or start from another folder")
+    _check_is_folder(path)
     with ExitStack() as locks, ExitStack() as locks_of_old:
         existed = path.exists()
         if existed:
@@ -218,6 +219,11 @@ def open_run(
             forget_after(run.path, read_manifest(plan.checkpoint))
         run.describe(schema, asked)
         return run, locks.pop_all()
+
+
+def _check_is_folder(path: Path) -> None:
+    if path.exists() and not path.is_dir():
+        raise FileExistsError(f"{path} is a file, expected a run's folder; move it away, or start from another folder")
 
 
 def _look(

@@ -1,20 +1,29 @@
 """Why a run stops before its last epoch: a signal, or its time is up. Asked between steps, so no step is cut short.
 
+MindSpore 2.10 has a handler of its own for SIGINT while it compiles and while a graph runs, in some of its threads for
+good: it sends this process SIGTERM (`SignalGuard` in its signal_util.h). So no handler is to be called at all: all
+threads block both signals (`held`), and one of ours waits for them.
+
 Exit status: 143 after SIGTERM, 130 after SIGINT (128 and the signal's number, as shells have it), 0 when time is up.
 """
 
 from __future__ import annotations
 
+import ctypes
 import logging
+import os
 import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 log = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_END = signal.SIGRTMIN  # ends the waiting thread
 # The ranks of a job get theirs from the launcher, through mpirun, which hands on these two. They may come again.
 HANDED_ON = {signal.SIGUSR1: signal.SIGINT, signal.SIGUSR2: signal.SIGTERM}
 GO_ON, TIME_IS_UP = -1, 0  # beside numbers of signals, which win where ranks differ
@@ -32,10 +41,10 @@ class Stopped(Exception):
 
 
 class StopRequest:
-    """Listens for signals while it is used as a context manager; `check` raises what was asked for.
+    """Listens for signals while it is used as a context manager, on the main thread; `check` raises what was asked for.
 
     `time_limit_minutes` counts from now; 0 is no limit. `clock` gives seconds. Where several ranks train, `agree` gives
-    the largest of their codes, so that all of them stop after the same step.
+    the largest of their codes, so that all of them stop after the same step. `ending` says what a signal waits for.
     """
 
     def __init__(
@@ -43,8 +52,10 @@ class StopRequest:
         time_limit_minutes: float,
         clock: Callable[[], float] = time.monotonic,
         agree: Callable[[int], int] = int,
+        ending: str = "finishing the step and saving",
     ) -> None:
         self._agree = agree
+        self._ending = ending
         self._limit_seconds = 60 * time_limit_minutes
         self._clock = clock
         self._start = self._checked = clock()
@@ -55,11 +66,25 @@ class StopRequest:
     def __enter__(self) -> StopRequest:
         self._before = {number: signal.getsignal(number) for number in (*SIGNALS, *HANDED_ON)}
         self._listen()
+        # Threads that are made from now on inherit this.
+        self._mask_before = signal.pthread_sigmask(signal.SIG_BLOCK, {*SIGNALS, _END})
+        self._waiter = threading.Thread(target=self._wait_for_signals, name="signals", daemon=True)
+        self._waiter.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        assert self._waiter.ident is not None
+        signal.pthread_kill(self._waiter.ident, _END)
+        self._waiter.join()
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask_before)
+
+    def _wait_for_signals(self) -> None:
+        while (number := signal.sigwait({*SIGNALS, _END})) != _END:
+            if self._received is not None:
+                quit_at_once(number)
+            self._note(number)
 
     def note_save(self, seconds: float) -> None:
         """Take into account how long a save took; tables grow, so twice that is kept free for the last one."""
@@ -85,8 +110,8 @@ class StopRequest:
         return GO_ON
 
     def _listen(self) -> None:
-        # Again at each check: compiling a graph, MindSpore 2.10 puts a handler of its own in place of SIGINT's, which
-        # sends SIGTERM. (So Ctrl-C while the first step compiles ends with 143.)
+        # For threads of libraries that were there before the signals were held, and take them; again at each check, as
+        # MindSpore's handler may stand in the place of this one.
         for number in SIGNALS:
             signal.signal(number, self._receive)
         for number in HANDED_ON:
@@ -94,11 +119,37 @@ class StopRequest:
 
     def _receive_handed_on(self, number: int, _: FrameType | None) -> None:
         if self._received is None:
-            self._received = HANDED_ON[signal.Signals(number)]
-            log.warning("%s: finishing the step and saving; a second signal quits at once", self._received.name)
+            self._note(HANDED_ON[signal.Signals(number)])
 
     def _receive(self, number: int, _: FrameType | None) -> None:
-        self._received = signal.Signals(number)
+        if self._received is not None:
+            quit_at_once(number)
         for each in SIGNALS:
             signal.signal(each, signal.SIG_DFL)  # a second signal ends the process at once
-        log.warning("%s: finishing the step and saving; a second signal quits at once", self._received.name)
+        self._note(number)
+
+    def _note(self, number: int) -> None:
+        self._received = signal.Signals(number)
+        log.warning("%s: %s; a second signal quits at once", self._received.name, self._ending)
+
+
+def quit_at_once(number: int) -> None:
+    """End the process as the signal does where nobody handles it; from any thread."""
+    ctypes.CDLL(None).signal(ctypes.c_int(number), None)  # SIG_DFL; Python's own is for the main thread alone
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+    os.kill(os.getpid(), number)
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Delay signals until the block ends, and block them for good in threads made in it; on the main thread."""
+    taken: list[int] = []  # by threads that were there before, and do not block it
+    handler = signal.signal(signal.SIGINT, lambda number, _: taken.append(number))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    if taken:
+        signal.raise_signal(signal.SIGINT)

@@ -26,19 +26,20 @@ def click_rate_loss(train: Split, label_smoothing: float) -> float:
 
 
 def why_useless(loss_log: Path, train: Split, label_smoothing: float) -> str:
-    """Return in words that the last epoch's mean loss in loss.log is above what no model reaches; "" where it is not.
+    """Return in words that the last epoch's mean loss in loss.log is above the click rate's; "" where it is not.
 
     The mean is of the epoch's steps, whole or as far as a run went that ended early, without the run's first ones.
     """
     losses, first_step = _last_epoch(loss_log) if loss_log.is_file() else ([], 0)
     settled = losses[max(0, FIRST_STEPS - first_step) :]
-    limit, what = MARGIN * click_rate_loss(train, label_smoothing), "predicting the click rate for every row"
+    limit = MARGIN * click_rate_loss(train, label_smoothing)
     if len(settled) < min(FIRST_STEPS, len(losses)):  # it has hardly begun
-        settled, limit, what = losses, LARGEST_FIRST_LOSS, "a model that has not learned anything"
+        settled, limit = losses, LARGEST_FIRST_LOSS
     mean = math.fsum(settled) / len(settled) if settled else 0.0
     if mean <= limit:
         return ""
-    return f"the mean loss of the last epoch's steps is {mean:.4g}, that of {what} is {limit:.4g} at most"
+    found = click_rate_loss(train, label_smoothing)
+    return f"its last epoch's mean loss is {mean:.4g}, predicting the click rate for every row has {found:.4g}"
 
 
 def _last_epoch(loss_log: Path) -> tuple[list[float], int]:

@@ -255,9 +255,9 @@ def test_evaluating_within_an_epoch_changes_no_bit_of_the_training(command, tmp_
 
 
 def test_the_best_of_the_evaluations_is_kept_and_judged(command, capsys, tmp_path):
-    """With rates this high the first evaluation is the best; `evaluate` takes it, not the newest."""
+    """With rates this high the training diverges: `evaluate` takes the first evaluation's model, not the newest."""
     words = ("deep_optimizer.learning_rate=0.3", "tower_optimizer.learning_rate=0.3", "wide_optimizer.learning_rate=3")
-    assert command(*TRAIN, "eval.every_steps=2", "eval.metric=log_loss", "checkpoint.keep_last=1", *words)[0] == 0
+    assert command(*TRAIN, "eval.every_steps=2", "eval.metric=log_loss", "checkpoint.keep_last=1", *words)[0] == 4
     losses = {line["step"]: line["log_loss"] for line in metrics_of(tmp_path / "device_0") if "split" in line}
     best = min(losses, key=losses.get)
     assert best < 10
@@ -302,6 +302,46 @@ def test_patience_goes_on_over_a_stop_in_the_middle_of_an_evaluation(command, tm
     assert arrays_of(resumed, 6) == arrays_of(whole, 6)
     for name in ("loss.log", "eval.log"):
         assert (resumed / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_a_finished_run_is_not_trained_again_but_more_epochs_are(command, tmp_path):
+    run = tmp_path / "device_0"
+    assert command("train", "tables.backend=reference")[0] == 0
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    status, log = command("train", "tables.backend=reference")
+    assert status == 0
+    assert f"the run in {run} is finished: all 1 epochs are done; judge it with: make eval" in log
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert command("train", "tables.backend=reference", "train.epochs=2")[0] == 0
+    assert len((run / "loss.log").read_text().splitlines()) == 10
+    assert command("train", "tables.backend=reference", "train.epochs=2", "train.resume=never")[0] == 0
+    assert (tmp_path / "device_0.1").is_dir()
+
+
+def test_a_run_begins_with_the_model_of_the_run_that_it_displaces(command, tmp_path):
+    assert command("train", "tables.backend=reference")[0] == 0
+    words = ("train", "tables.backend=reference", "train.init_from=device_0", "train.seed=2")
+    status, log = command(*words)
+    assert status == 0, log
+    moved = "device_0.1/checkpoints/step-00000005"
+    assert f"train.init_from is '{moved}' in this run, not 'device_0': the run there was put aside" in log
+    assert f"{moved}: took" in log
+    status, log = command(*words)
+    assert status == 0
+    assert "is finished" in log
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["device_0", "device_0.1"]
+
+
+def test_a_training_that_diverged_ends_with_status_4(command, tmp_path):
+    """Rates like these leave every number finite, and the losses in the thousands."""
+    words = [f"{group}_optimizer.learning_rate=1e4" for group in ("wide", "deep", "tower")]
+    for _ in range(2):  # and says so again
+        status, log = command("train", "tables.backend=reference", *words)
+        assert status == 4
+        assert "warning: the training did not learn: its last epoch's mean loss is" in log
+    run = tmp_path / "device_0"
+    assert status_of(run) == "finished"
+    assert whole_checkpoints(run / "checkpoints")
 
 
 def test_a_wrong_metric_is_refused_before_there_is_a_run(command, tmp_path):

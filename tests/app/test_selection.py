@@ -112,6 +112,7 @@ def test_data_with_both_classes_will_do(schema_with):
     [
         ({}, {"valid": (0, 10)}, r"'valid' has 10 rows, and none of them is a click: eval\.metric=auc is undefined"),
         ({}, {"train": (10, 10)}, r"'train' has 10 rows, and all of them are clicks: there is nothing to learn"),
+        ({}, {"train": (0, 0)}, r"no rows in split 'train', so there is nothing to learn; prepare it with prepare\."),
         ({"patience": 2}, {"valid": (0, 0)}, r"eval\.patience=2 needs rows .* none in split 'valid'"),
         ({"every_steps": 5}, {"valid": (0, 0)}, r"eval\.every_steps=5 needs rows"),
         ({"group_field": "C22"}, {}, r"eval\.group_field=C22 is no categorical field of the data; did you mean 'C2'"),

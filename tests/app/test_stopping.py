@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -23,42 +24,95 @@ def test_nothing_asked_for_is_nothing_raised():
         stop.check()
 
 
+def check_until_it_stops(stop):
+    """Another thread takes the signal."""
+    for _ in range(1000):
+        stop.check()
+        time.sleep(0.005)
+
+
 @pytest.mark.parametrize(("number", "exit_status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_is_raised_by_the_next_check(number, exit_status):
-    before = signal.getsignal(number)
+def test_a_signal_is_raised_by_a_check(number, exit_status):
+    before, mask = signal.getsignal(number), signal.pthread_sigmask(signal.SIG_BLOCK, [])
     with StopRequest(0) as stop:
         os.kill(os.getpid(), number)
         with pytest.raises(Stopped, match=f"{number.name} was received") as error:
-            stop.check()
+            check_until_it_stops(stop)
         assert error.value.exit_status == exit_status
-        assert signal.getsignal(number) == signal.SIG_DFL  # the second one
     assert signal.getsignal(number) == before
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == mask
 
 
-def test_a_handler_that_was_put_in_place_is_replaced_at_the_next_check():
-    """As MindSpore does when it compiles a graph."""
+def test_a_handler_that_was_put_in_place_is_not_called_again_after_a_check():
+    """By threads that do not hold signals, as those of pytest."""
     with StopRequest(0) as stop:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         stop.check()
         os.kill(os.getpid(), signal.SIGINT)
         with pytest.raises(Stopped, match="SIGINT"):
-            stop.check()
+            check_until_it_stops(stop)
+
+
+def run_program(program, environment):
+    return subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+FOREIGN_HANDLER = """
+import os, signal, time
+from app.stopping import Stopped, StopRequest, held
+
+def handler(*_):
+    os.kill(os.getpid(), signal.SIGTERM)
+
+with StopRequest(0) as stop:
+    signal.signal(signal.SIGINT, handler)
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.5)
+    try:
+        stop.check()
+    except Stopped as stopped:
+        print(stopped, stopped.exit_status)
+"""
+
+
+def test_a_handler_that_turns_ctrl_c_into_sigterm_is_never_called(command_environment):
+    """MindSpore's, while a graph runs."""
+    assert run_program(FOREIGN_HANDLER, command_environment).stdout == "SIGINT was received 130\n"
+
+
+HELD = """
+import os, signal, time
+from app.stopping import held
+try:
+    with held():
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.1)
+        print("done")
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_a_signal_that_is_held_comes_at_the_end_of_the_block(command_environment):
+    assert run_program(HELD, command_environment).stdout == "done\ninterrupted\n"
 
 
 TWO_SIGNALS = """
-import os, signal
+import os, signal, time
 from app.stopping import StopRequest
 with StopRequest(0):
     os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGINT)
-    print("still here")
+    time.sleep(5)
+    print("still here", flush=True)
 """
 
 
 def test_a_second_signal_quits_at_once(command_environment):
-    done = subprocess.run(
-        [sys.executable, "-c", TWO_SIGNALS], env=command_environment, capture_output=True, text=True, check=False
-    )
+    done = run_program(TWO_SIGNALS, command_environment)
     assert (done.returncode, done.stdout) == (-signal.SIGINT, "")
 
 

@@ -3,8 +3,10 @@
 import itertools
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -204,6 +206,31 @@ def test_a_signal_ends_the_step_saves_and_loses_nothing(whole_run, run_in, tmp_p
     status, errors, run = run_in(tmp_path)
     assert status == 0, errors
     assert kept_files(run) == kept_files(whole_run)
+
+
+WIDE = ("model.hidden_widths=[2048,2048,512]", "train.batch_size=1250", "train.epochs=1000", "train.log_every_steps=1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delay", [0.0, 0.13])
+def test_ctrl_c_while_a_graph_runs_is_no_sigterm(tiny_dataset, project, command_environment, tmp_path, delay):
+    """A tower so wide that nearly all of a step is the graph's run, while which MindSpore's own handler stands."""
+    config = project / "configs" / "tiny.yaml"
+    words = ["-P", "-m", "app", "train", "--config", config, "--dataset", tiny_dataset, *WIDE]
+    log = tmp_path / "device_0" / "loss.log"
+    command = [sys.executable, *map(str, words)]
+    with subprocess.Popen(command, cwd=tmp_path, env=command_environment, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            while process.poll() is None and not (log.is_file() and log.read_text().count("\n") > 1):
+                time.sleep(0.02)
+            time.sleep(delay)
+            process.send_signal(signal.SIGINT)
+            errors = process.communicate(timeout=120)[1]
+        finally:
+            process.kill()
+    assert process.returncode == 130, errors
+    assert "stopped after saving: SIGINT was received" in errors
+    assert whole_checkpoints(tmp_path / "device_0" / "checkpoints")
 
 
 SLOW_DISK = """

@@ -1,0 +1,119 @@
+"""Errors that need no MindSpore are found before it is imported, which takes 6 to 14 seconds."""
+
+import dataclasses
+import logging
+import sys
+
+import pytest
+
+from app import checkpoint
+from app.__main__ import main
+from app.checkpoint import ModelState
+from app.identity import data_identity
+from app.manifest import Manifest, read_manifest, write_manifest
+from app.run_folder import open_run
+from data_prep import settings
+from data_prep.folder_lock import lock_folder
+
+
+@pytest.fixture
+def command(project, tiny_dataset, tmp_path, monkeypatch, caplog):
+    """Run `python -m app` where MindSpore cannot be imported; returns its status and what it logged."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "mindspore", None)
+    caplog.set_level(logging.INFO)
+    handlers = list(logging.getLogger().handlers)
+
+    def run(name, *words, dataset=tiny_dataset):
+        if name == "train":
+            words = ("--config", str(project / "configs" / "tiny.yaml"), "--dataset", str(dataset), *words)
+        return main([name, *map(str, words)]), caplog.text
+
+    yield run
+    for handler in set(logging.getLogger().handlers) - set(handlers):
+        logging.getLogger().removeHandler(handler)
+
+
+@pytest.fixture
+def checkpoint_of(tmp_path, tiny_config, tiny_schema, tiny_dataset):
+    """Save a checkpoint without a model; `evaluate` has not opened its files when it looks at the data."""
+
+    def save(**changed):
+        config = settings.as_dict(tiny_config())
+        manifest = Manifest(2, 2, 0, config, str(tiny_dataset), data_identity(tiny_schema), {})
+        path = checkpoint.save(tmp_path / "checkpoints", ModelState({}, {}), manifest)
+        write_manifest(path, dataclasses.replace(read_manifest(path), **changed))
+        return path
+
+    return save
+
+
+def test_the_fixture_keeps_mindspore_out(command):
+    with pytest.raises(ImportError, match="mindspore"):
+        command("train")
+
+
+def test_a_folder_in_which_another_process_trains(command, tmp_path):
+    with lock_folder(tmp_path / "device_0"):
+        status, log = command("train")
+    assert status == 2
+    assert "another process trains in" in log
+
+
+def test_a_checkpoint_folder_to_which_another_process_saves(command, tmp_path):
+    with lock_folder(tmp_path / "kept"):
+        status, log = command("train", "checkpoint.dir=kept")
+    assert status == 2
+    assert "another process trains in" in log
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("train.init_from=nowhere",), "train.init_from=nowhere: expected a checkpoint"),
+        (("--ranks", "2", "train.init_from=nowhere"), "train.init_from=nowhere: expected a checkpoint"),
+        (("train.resume=require",), "train.resume=require, but"),
+    ],
+)
+def test_a_training_that_cannot_begin_leaves_nothing(command, tmp_path, words, message):
+    status, log = command("train", *words)
+    assert status == 2
+    assert message in log
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_training_on_no_prepared_folder(command, tmp_path):
+    status, log = command("train", dataset=tmp_path / "nowhere")
+    assert status == 2
+    assert "no prepared data in" in log
+
+
+def test_a_finished_run(command, checkpoint_of, tmp_path, tiny_config, tiny_schema):
+    run, lock = open_run(tmp_path, tiny_config(), tiny_schema)
+    run.set_status("finished")
+    lock.close()
+    checkpoint_of().parent.rename(run.path / "checkpoints")
+    status, log = command("train")
+    assert status == 0
+    assert "is finished: all 1 epochs are done" in log
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--split", "tset"), "has no rows in split 'tset'; the splits with rows: train, valid, test"),
+        (("--dataset", "nowhere"), "no prepared data in nowhere"),
+        (("eval.group_field=C99",), "eval.group_field=C99 is no categorical field of the data"),
+    ],
+)
+def test_an_evaluation_of_what_is_not_there(command, checkpoint_of, words, message):
+    status, log = command("evaluate", "--checkpoint", checkpoint_of(), *words)
+    assert status == 2
+    assert message in log
+
+
+def test_an_evaluation_on_other_data(command, checkpoint_of, tiny_schema):
+    other = {**data_identity(tiny_schema), "vocabulary_size": 7}
+    status, log = command("evaluate", "--checkpoint", checkpoint_of(data=other))
+    assert status == 2
+    assert "does not fit the checkpoint, whose inputs mean something else: vocabulary_size was 7" in log
