@@ -142,7 +142,7 @@ def quit_at_once(number: int) -> None:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Delay signals until the block ends, and block them for good in threads made in it; on the main thread."""
+    """Let signals wait until the end of the block, and block them for good in threads that are made in it."""
     taken: list[int] = []  # by threads that were there before, and do not block it
     handler = signal.signal(signal.SIGINT, lambda number, _: taken.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)

@@ -61,7 +61,7 @@ def run_program(program, environment):
 
 FOREIGN_HANDLER = """
 import os, signal, time
-from app.stopping import Stopped, StopRequest, held
+from app.stopping import Stopped, StopRequest
 
 def handler(*_):
     os.kill(os.getpid(), signal.SIGTERM)
