@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write `text` beside `path` and rename it, so that a kill, a full disk or a power cut leaves the old or the new file.
+    """Write `text` beside `path` and rename it, so that a kill or a power cut leaves the old or the new one.
 
     The file is synced before it is renamed, and its folder after: some milliseconds. Every caller writes at most one
     such file for an evaluation, a launch or a preparation; not for steps.
