@@ -37,8 +37,8 @@ def wrong_ids(schema: Schema, folder: Path) -> str:
         return ""
     return (
         f"{folder} has wrong ids: an earlier release prepared it (format version {schema.format_version}), whose native"
-        f" kernels mixed up the cells of hex32 and bucket columns where a line had a bad cell, as {num_bad:,} lines of "
-        f"{schema.source['name']} had. {_advice(folder)} (if it was made with prepare.kernels=numpy, nothing changes: "
+        f" kernels mixed up the cells of hex32 and bucket columns around lines rejected for a bad cell ({num_bad:,} of "
+        f"{schema.source['name']}). {_advice(folder)} (if it was made with prepare.kernels=numpy, nothing changes: "
         "its runs can be resumed with the new folder)"
     )
 
@@ -50,7 +50,8 @@ def wrong_bins(schema: Schema, folder: Path) -> str:
         return ""
     return (
         f"statistics.json and report.html of {folder} have wrong counts of integers by size: an earlier release "
-        f"prepared it (format version {schema.format_version}) from a log with {num_bad:,} bad cells. {_advice(folder)}"
+        f"prepared it (format version {schema.format_version}) from a log with bad cells ({num_bad:,}). "
+        f"{_advice(folder)}"
     )
 
 

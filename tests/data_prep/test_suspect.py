@@ -3,12 +3,13 @@
 import dataclasses
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import app.__main__ as app_command
-from app import device, evaluate, evaluate_command
+from app import device, evaluate, evaluate_command, warm_start_source
 from app.config import Config
 from app.identity import data_identity
 from data_prep.__main__ import main
@@ -63,7 +64,7 @@ def test_a_format_is_suspect_where_its_columns_were_laid_out_row_by_row(
 def test_a_bad_cell_makes_a_folder_suspect(tmp_path, reason, version):
     schema = make_schema(tmp_path, options_of(0, 2), version, **{reason: 1_200, "columns": 5})
     with pytest.raises(
-        ValueError, match=r"(?s)has wrong ids: .*version \d.* 1,200 lines of log\.csv .* prepare LOG "
+        ValueError, match=r"(?s)has wrong ids: .*version \d.* \(1,200 of log\.csv\)\. .* prepare LOG "
     ) as e:
         check_ids(schema, tmp_path)
     assert str(tmp_path) in str(e.value)
@@ -117,7 +118,7 @@ def test_inspect_shows_the_folder_and_then_what_is_wrong(suspect, capsys):
     assert "Categorical fields: ids" in printed.out
     assert "have wrong counts of integers by size" in printed.out
     assert printed.err.startswith(f"error: {suspect} has wrong ids: ")
-    assert "2 lines of log.csv" in printed.err
+    assert "(2 of log.csv)" in printed.err
     assert "Traceback" not in printed.err
 
 
@@ -148,6 +149,14 @@ def test_neither_train_nor_evaluate_use_it_and_say_so_before_mindspore_is_loaded
         assert f"{suspect} has wrong ids" in caplog.text
         caplog.clear()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_warm_start_from_a_model_of_it_warns(suspect, monkeypatch, caplog):
+    schema = read_schema(suspect)
+    manifest = SimpleNamespace(dataset=str(suspect), data=data_identity(schema))
+    monkeypatch.setattr(warm_start_source, "row_moves", lambda *folders: folders)
+    assert warm_start_source._moves(manifest, Config(), schema, suspect) == (suspect, schema, suspect, schema)
+    assert f"that this run starts from was trained on wrong ids: {suspect} has wrong ids" in caplog.text
 
 
 def test_the_version_is_no_part_of_what_a_run_is(prepared):
