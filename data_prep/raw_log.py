@@ -5,6 +5,7 @@ It is text, or text packed by gzip or zstd, or in a `.tar.gz`; it is never unpac
 
 from __future__ import annotations
 
+import codecs
 import io
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -115,12 +116,18 @@ class LogReader:
     """One reading of a file of the log, from its first line to its last."""
 
     def __init__(
-        self, stored: StoredFile, stream: io.BufferedIOBase, plain_location: str | None, header_bytes: int
+        self,
+        stored: StoredFile,
+        stream: io.BufferedIOBase,
+        plain_location: str | None,
+        header_bytes: int,
+        first_bytes: bytes = b"",
     ) -> None:
         self._stored = stored
         self._stream = stream
         self._plain_location = plain_location  # of the file where it is not packed
-        self._header_bytes = header_bytes  # read before the first line of a row
+        self._header_bytes = header_bytes  # that stand before the first line of a row
+        self._first_bytes = first_bytes  # of that line, which were read already
         self.fingerprint: Fingerprint | None = None  # known when the reading is over
 
     @property
@@ -142,7 +149,7 @@ class LogReader:
         # moves to the front; only where a line is longer than a chunk does the buffer grow.
         buffer, filled, num_dropped = bytearray(chunk_bytes), 0, 0
         offset, first_line = self._header_bytes, file.first_line
-        while num_read := self._stream.readinto(memoryview(buffer)[filled:]):
+        while num_read := self._read_into(memoryview(buffer)[filled:]):
             filled += num_read
             end = buffer.rfind(b"\n", 0, filled) + 1
             if end:
@@ -160,7 +167,7 @@ class LogReader:
                 offset += end + num_dropped
                 buffer[: filled - end] = buffer[end:filled]
                 filled, num_dropped = filled - end, 0
-            elif filled == len(buffer) > MAX_LINE_BYTES:
+            elif filled == len(buffer) > MAX_LINE_BYTES + 1:  # else nothing would be dropped, nor room be made
                 # The parser rejects a longer line whatever follows, so that may be forgotten.
                 num_dropped += filled - MAX_LINE_BYTES - 1
                 filled = MAX_LINE_BYTES + 1
@@ -168,6 +175,14 @@ class LogReader:
                 buffer.extend(bytes(filled))
         if filled:
             yield Chunk(first_line, 1, bytes(buffer[: min(filled, MAX_LINE_BYTES + 1)]) + b"\n", file), None
+
+    def _read_into(self, room: memoryview) -> int:
+        """Read the next bytes of the log into `room`, which has some; their number, 0 at the end."""
+        if not self._first_bytes:
+            return self._stream.readinto(room)
+        now, self._first_bytes = self._first_bytes[: len(room)], self._first_bytes[len(room) :]
+        room[: len(now)] = now
+        return len(now)
 
 
 @contextmanager
@@ -185,7 +200,8 @@ def open_log(file: LogFile, log_format: LogFormat) -> Iterator[LogReader]:
         try:
             with unpacked(file.location, buffered, log_format.archive_member) as stream:
                 plain_location = file.location if stream is buffered else None
-                reader = LogReader(stored, stream, plain_location, _skip_header(file.location, stream, log_format))
+                header_bytes, first_bytes = _skip_header(file.location, stream, log_format)
+                reader = LogReader(stored, stream, plain_location, header_bytes, first_bytes)
                 yield reader
             reader.fingerprint = stored.fingerprint()
         except DAMAGED as error:
@@ -195,10 +211,14 @@ def open_log(file: LogFile, log_format: LogFormat) -> Iterator[LogReader]:
             ) from error
 
 
-def _skip_header(location: str, stream: io.BufferedIOBase, log_format: LogFormat) -> int:
-    """Read the line that names the columns, where there is one; its length in bytes."""
+def _skip_header(location: str, stream: io.BufferedIOBase, log_format: LogFormat) -> tuple[int, bytes]:
+    """Read a byte order mark and the line that names the columns, where they are there.
+
+    Returns how many bytes of the file they are, and what else had to be read.
+    """
     if not log_format.header:
-        return 0
+        start = stream.read(len(codecs.BOM_UTF8))
+        return (len(start), b"") if start == codecs.BOM_UTF8 else (0, start)
     line = stream.readline(MAX_LINE_BYTES)
     expected = list(log_format.columns)
     names = line.decode("utf-8-sig", errors="replace").rstrip("\r\n").split(log_format.separator)
@@ -211,7 +231,7 @@ def _skip_header(location: str, stream: io.BufferedIOBase, log_format: LogFormat
             f"{_shown('not found', missing)}{_shown('not expected', unknown)}found {', '.join(found)[:500]}; expected "
             f"{', '.join(expected)}, between {log_format.separator!r}"
         )
-    return len(line)
+    return len(line), b""
 
 
 def _shown(what: str, names: list[str]) -> str:

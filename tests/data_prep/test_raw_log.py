@@ -1,4 +1,5 @@
 import bz2
+import codecs
 import gzip
 import io
 import tarfile
@@ -54,7 +55,7 @@ def test_text_gzip_zstd_and_tar_give_the_same_lines(tmp_path):
 @settings(max_examples=50)
 @given(st.lists(st.binary(max_size=30).map(lambda b: b.replace(b"\n", b"")), max_size=30), st.integers(1, 100))
 def test_chunks_are_whole_lines_and_all_of_them(tmp_path_factory, lines, chunk_bytes):
-    assume(not b"\n".join(lines).startswith(tuple(MAGIC)))
+    assume(not b"\n".join(lines).startswith((*MAGIC, codecs.BOM_UTF8)))
     path = tmp_path_factory.mktemp("raw") / "train.txt"
     path.write_bytes(b"\n".join(lines))
     with open_log(path) as reader:
@@ -87,12 +88,42 @@ def test_the_longest_line_is_as_long_for_any_chunk_size(tmp_path, extra_bytes, e
     path = tmp_path / "train.txt"
     path.write_bytes(b"first\n" + b"x" * (MAX_LINE_BYTES + extra_bytes) + end)
     rejects = []
-    for chunk_bytes in (1000, MAX_LINE_BYTES + 7, 10**6):
+    for chunk_bytes in (1000, MAX_LINE_BYTES, MAX_LINE_BYTES + 1, MAX_LINE_BYTES + 2, MAX_LINE_BYTES + 7, 10**6):
         with open_log(path) as reader:
             parsed = [parse_chunk(chunk.load(), LogFormat()) for chunk, _ in reader.chunks(chunk_bytes)]
         rejects.append(b"".join(part.rejects_tsv for part in parsed))
-    assert rejects[0] == rejects[1] == rejects[2]
+    assert len(set(rejects)) == 1
     assert (b"too long" in rejects[0]) == (extra_bytes + end.startswith(b"\r") > 0)
+
+
+@pytest.mark.parametrize("chunk_bytes", range(MAX_LINE_BYTES - 1, MAX_LINE_BYTES + 4))
+def test_what_follows_a_long_line_is_read_for_any_chunk_size(tmp_path, chunk_bytes):
+    path = tmp_path / "train.txt"
+    path.write_bytes(b"first\n" + b"x" * 3 * MAX_LINE_BYTES + b"\nthird\nlast")
+    lines = read_all(path, chunk_bytes).split(b"\n")
+    assert (lines[0], *lines[2:]) == (b"first", b"third", b"last", b"")
+
+
+@pytest.mark.parametrize("header", [False, True])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path, make_log, header, packed):
+    text = make_log(50).encode()
+    names = "\t".join(LogFormat().columns).encode() + b"\n" if header else b""
+    log_format = LogFormat(header=header)
+    path = tmp_path / ("train.txt.gz" if packed else "train.txt")
+    found = []
+    for mark in (b"", b"\xef\xbb\xbf"):
+        path.write_bytes((gzip.compress if packed else bytes)(mark + names + text))
+        with open_file(find_log(path)[0], log_format) as reader:
+            found.append(b"".join(task.load().lines for task, _ in reader.chunks(1000)))
+    assert found == [text, text]
+
+
+@pytest.mark.parametrize("text", [b"", b"1", b"1\t", b"\xef\xbb\n", b"\xef\xbb\xbf"])
+def test_a_short_log_is_looked_at_for_a_byte_order_mark_and_kept(tmp_path, text):
+    (tmp_path / "train.txt").write_bytes(text)
+    lines = text.removeprefix(b"\xef\xbb\xbf")
+    assert read_all(tmp_path / "train.txt") == (lines + b"\n" if lines and not lines.endswith(b"\n") else lines)
 
 
 def test_the_fingerprint_is_of_the_file_as_stored(tmp_path):
