@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from data_prep.kernels import choose_kernels
 from data_prep.lookup_tables import LookupTables
 from data_prep.options import PrepareOptions
+from data_prep.pieces import storable
 from data_prep.rows import Chunk, LogRows
 from data_prep.schema import SPLITS, NumericField
 from data_prep.split import TRAIN, Split
@@ -120,6 +121,9 @@ class EncodedRest:
     clicks: dict[str, int]
     unknown: NDArray[np.int64]  # [C] training rows whose value has no id of its own
     counts: ChunkCounts | None
+
+
+storable(EncodedRows, EncodedRest)
 
 
 class Encoder:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from concurrent.futures import Future, wait
 from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -110,7 +111,8 @@ class _Starter:
             if self._is_over:
                 break
         with children_without_interrupt():
-            future = pool.submit(_run_job, str(self._pieces.folder), self._title, pool.job_id, number, task)
+            job = _Job(str(self._pieces.folder), self._title, pool.job_id, self._function)
+            future = pool.submit(_run_job, job, number, task)
         self._undone.add(future)
         future.add_done_callback(self._note_done)
         if self._is_over:
@@ -147,24 +149,32 @@ def _read(pieces: Pieces, name: str) -> Any:
 
 
 def job_name(title: str) -> str:
-    """The piece with a reading's function, for the workers."""
+    """The piece with a reading's `job_id`: a worker that reads it sees the same folder."""
     return f"{title}.job"
 
 
-def _run_job(folder: str, title: str, job_id: str, number: int, task: Any) -> None:
+@dataclass(frozen=True)
+class _Job:
+    """A reading's function for the workers, and where the parts of its results go."""
+
+    folder: str
+    title: str
+    job_id: str
+    function: Callable[[Any], Parts] = field(compare=False)  # sent with each task, used of the first
+
+
+def _run_job(job: _Job, number: int, task: Any) -> None:
     """In a worker: run the function of a reading on a task and put the parts of the result into the folder."""
-    pieces = Pieces(Path(folder))
-    _write(pieces, title, number, _job(folder, title, job_id)(task))
+    _write(Pieces(Path(job.folder)), job.title, number, _begin(job)(task))
 
 
 @functools.lru_cache(maxsize=1)
-def _job(folder: str, title: str, job_id: str) -> Callable[[Any], Parts]:
-    """The function, read once a reading (`job_id`); workers of a cluster outlive many."""
+def _begin(job: _Job) -> Callable[[Any], Parts]:
+    """The function, the same object for all tasks of a reading: it keeps what it opened."""
     keep_freed_memory()
-    function = Pieces(Path(folder)).read(job_name(title))
-    if function is None:
+    if Pieces(Path(job.folder)).read(job_name(job.title)) != job.job_id:
         raise OSError(
-            f"the worker on {socket.gethostname()} does not see {folder}: the output folder and the log have to be on "
-            "a file system that all workers share, under the same path"
+            f"the worker on {socket.gethostname()} does not see {job.folder}: the output folder and the log have to be "
+            "on a file system that all workers share, under the same path"
         )
-    return function
+    return job.function

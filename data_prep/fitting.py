@@ -13,12 +13,15 @@ from data_prep.log_reading import LogReading
 from data_prep.lookup_tables import LOOKUP_FILES
 from data_prep.options import PrepareOptions
 from data_prep.output_folder import REJECTS_FILE, Workplace
-from data_prep.schema import VOCABULARY_FILE, NumericField
+from data_prep.pieces import storable
+from data_prep.schema import VOCABULARY_FILE, CategoricalField, NumericField
 from data_prep.split import Split
 from data_prep.statistics import LogStatistics
 from data_prep.used_vocabulary import UsedVocabulary, extend_vocabulary, fit_vocabulary, take_vocabulary
 
 _PIECE = "fitted"
+
+storable(UsedVocabulary, CategoricalField, NumericField)
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ def fit(
 
     Raises ValueError where the log is bad.
     """
-    kept = _read(workplace)
+    kept = _read(reading, options, given, workplace)
     if kept is not None:
         return kept
     folder = workplace.folder
@@ -54,7 +57,8 @@ def fit(
     else:
         numeric = numeric_fields(options, statistics.integers)
         fitted = Fitted(statistics, numeric, fit_vocabulary(statistics, options, len(numeric), folder))
-    workplace.pieces.write(_PIECE, (fitted, _checksums(workplace)))
+    made = (fitted.statistics.kept(), fitted.numeric, fitted.vocabulary, _checksums(workplace, options, given))
+    workplace.pieces.write(_PIECE, made)
     workplace.pieces.clear("counts-")
     workplace.pieces.clear("texts-")
     return fitted
@@ -65,16 +69,23 @@ def needs_counting(options: PrepareOptions, given: GivenVocabulary | None) -> bo
     return options.needs_counting if given is None else given.extends
 
 
-def _read(workplace: Workplace) -> Fitted | None:
+def _read(
+    reading: LogReading, options: PrepareOptions, given: GivenVocabulary | None, workplace: Workplace
+) -> Fitted | None:
     kept = workplace.pieces.read(_PIECE)
-    if kept is None or kept[1] != _checksums(workplace):
+    if kept is None or kept[-1] != _checksums(workplace, options, given):
         return None
-    fitted: Fitted = kept[0]
-    lookup = fitted.vocabulary.lookup.moved_to(workplace.work_folder)
-    return dataclasses.replace(fitted, vocabulary=dataclasses.replace(fitted.vocabulary, lookup=lookup))
+    statistics = new_statistics(options, workplace, reading.num_workers)
+    statistics.restore(kept[0])
+    numeric: tuple[NumericField, ...] = kept[1]
+    vocabulary: UsedVocabulary = kept[2]
+    lookup = vocabulary.lookup.moved_to(workplace.work_folder)
+    return Fitted(statistics, numeric, dataclasses.replace(vocabulary, lookup=lookup))
 
 
-def _checksums(workplace: Workplace) -> dict[str, str | None]:
-    """Of the files that belong to the piece."""
+def _checksums(workplace: Workplace, options: PrepareOptions, given: GivenVocabulary | None) -> dict[str, str | None]:
+    """Of the files that belong to the piece. Without a first reading the second one writes rejects.tsv anew."""
     files = [*sorted(workplace.work_folder.glob(LOOKUP_FILES)), workplace.folder / VOCABULARY_FILE]
+    if needs_counting(options, given):
+        files.append(workplace.folder / REJECTS_FILE)
     return {path.name: checksum(path) if path.is_file() else None for path in files}

@@ -17,7 +17,7 @@ from data_prep.console import progress_bar
 from data_prep.executors import Parts, job_name, map_in_order
 from data_prep.log_files import LogFile, is_parquet
 from data_prep.log_format import LogFormat
-from data_prep.pieces import Pieces
+from data_prep.pieces import Pieces, storable
 from data_prep.pools import Pools
 from data_prep.raw_log import Fingerprint, LogReader, OnStored, StoredChunk, Task, changed_while_read, open_log
 from data_prep.rows import Chunk, FileOfLog
@@ -42,6 +42,9 @@ class FileRead:
     size_bytes: int
     checksum: str
     lines: int
+
+
+storable(FileRead, StoredChunk, Chunk, FileOfLog)
 
 
 def num_header_lines(file: LogFile, log_format: LogFormat) -> int:
@@ -149,7 +152,7 @@ class LogReading:
             closing(self._chunks(progress)) as chunks,
         ):
             if pool is not None:
-                self._pieces.write(job_name(title), on_stored)
+                self._pieces.write(job_name(title), pool.job_id)
             in_order = map_in_order(on_stored, chunks, pool, self._pieces, title, needed, self._chunk_bytes)
             with closing(in_order) as results:
                 for parts in results:

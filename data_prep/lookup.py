@@ -39,7 +39,7 @@ class FieldLookup:
 
 
 @dataclass(frozen=True)
-class _Place:
+class Place:
     """A field's table in the file: where its arrays start (in bytes), how long they are, and its numbers."""
 
     words_offset: int
@@ -54,7 +54,7 @@ class LookupFile:
     """A finished file of tables; small to send to a worker."""
 
     path: Path
-    places: tuple[_Place, ...]
+    places: tuple[Place, ...]
 
     @property
     def size(self) -> int:
@@ -67,7 +67,7 @@ class LookupFile:
         return [_read(file, place) for place in self.places]
 
 
-def _read(file: NDArray[np.uint8], place: _Place) -> FieldLookup:
+def _read(file: NDArray[np.uint8], place: Place) -> FieldLookup:
     words_end = place.words_offset + 8 * place.num_words
     starts_end = place.starts_offset + 4 * place.num_starts
     words = file[place.words_offset : words_end].view(np.uint64)
@@ -81,7 +81,7 @@ class LookupWriter:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = path.open("wb")
-        self._places: list[_Place] = []
+        self._places: list[Place] = []
 
     def add(self, vocabulary: FieldVocabulary) -> None:
         """Write the next field's table."""
@@ -92,7 +92,7 @@ class LookupWriter:
         self._file.write(field.starts.data)
         self._file.write(bytes(-self._file.tell() % 8))  # the next field's words start at a whole word
         numbers = (field.shift, field.base_id, field.missing_id, field.first_oov_id, field.num_oov_ids)
-        self._places.append(_Place(words_offset, len(field.words), starts_offset, len(field.starts), numbers))
+        self._places.append(Place(words_offset, len(field.words), starts_offset, len(field.starts), numbers))
 
     def finish(self) -> LookupFile:
         """The file, with all tables."""

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from data_prep.buckets import number_columns
 from data_prep.categorical import CategoricalColumn
 from data_prep.kernels import Kernels
-from data_prep.lookup import FieldLookup, LookupFile, LookupWriter
+from data_prep.lookup import FieldLookup, LookupFile, LookupWriter, Place
+from data_prep.pieces import storable
 from data_prep.rows import LogRows
 from data_prep.text_lookup import TextLookup, TextLookupFile, write_text_lookup
 from data_prep.vocabulary import FieldVocabulary
@@ -67,6 +68,9 @@ class LookupTables:
     def __getstate__(self) -> dict[str, object]:
         """Without what is mapped."""
         return {"numbers": self.numbers, "texts": self.texts}
+
+
+storable(LookupTables, LookupFile, Place, TextLookupFile)
 
 
 class LookupTablesWriter:

@@ -1,27 +1,44 @@
 """Finished pieces of work as files, so that a preparation that was ended goes on where it was.
 
-A piece is a Python object in a file of its own, its arrays beside each other: the reader maps them into its memory.
+A piece is an object in a file of its own: JSON, and its arrays beside each other, which the reader maps into memory.
 It is written under another name and renamed, and its checksum stands in front: it is there whole or it is made again.
 No list says which pieces there are, so none can be wrong.
+
+A piece holds plain values, arrays of numbers, and objects of the dataclasses that `storable` was told of. Reading one
+runs no code that the file names, as unpickling would: who can write to the folder can change numbers, not run programs.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import json
 import mmap
 import os
-import pickle
 import socket
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 _MAGIC = b"wd-piece"
 _NUMBERS = np.dtype("<u8")  # of the header: checksum of all that follows it, number of parts, their sizes
 _ALIGNMENT = 64  # where arrays start in a file, so that they lie as NumPy and the native kernels like them
 _UNFINISHED = ".unfinished-"
+_NUMBER_KINDS = "biuf"  # of NumPy's types, those whose bytes are numbers
+
+_storable: dict[str, type] = {}
+
+
+def storable(*classes: type) -> None:
+    """Let objects of these dataclasses be in pieces; whoever reads them has told so, too."""
+    for cls in classes:
+        if not dataclasses.is_dataclass(cls) or _storable.setdefault(cls.__name__, cls) is not cls:
+            raise TypeError(f"{cls!r} is no dataclass, or another one of its name is storable")
 
 
 class Pieces:
@@ -32,11 +49,11 @@ class Pieces:
 
     def write(self, name: str, value: object) -> None:
         """Put a piece there, in one rename. Raises OSError, after which it is as if it had not been tried."""
-        path = self.folder / name
+        path, content = self.folder / name, _pack(value)
         beside = path.with_name(f"{name}{_UNFINISHED}{socket.gethostname()}-{os.getpid()}")
         try:
             with beside.open("wb") as file:
-                file.writelines(_pack(value))
+                file.writelines(content)
             beside.replace(path)
         except OSError:
             beside.unlink(missing_ok=True)
@@ -45,7 +62,12 @@ class Pieces:
     def read(self, name: str) -> Any:
         """A piece; None where it is not there, or not as it was written. Its arrays are the reader's own."""
         content = self._mapped(name)
-        return _unpack(content) if _is_whole(content) else None
+        if not _is_whole(content):
+            return None
+        try:
+            return _unpack(content)
+        except (ValueError, LookupError, TypeError, RecursionError):  # its checksum is right, yet it is none of ours
+            return None
 
     def is_whole(self, name: str) -> bool:
         """Whether a piece is there as it was written."""
@@ -76,9 +98,9 @@ class Pieces:
 
 def _pack(value: object) -> list[bytes | memoryview]:
     """The parts of a piece's file."""
-    buffers: list[pickle.PickleBuffer] = []
-    pickled = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
-    parts = [memoryview(pickled), *(buffer.raw() for buffer in buffers)]
+    buffers: list[memoryview] = []
+    plain = json.dumps(_plain(value, buffers), separators=(",", ":")).encode()
+    parts = [memoryview(plain), *buffers]
     sizes = np.array([len(parts), *(part.nbytes for part in parts)], _NUMBERS).tobytes()
     content: list[bytes | memoryview] = [sizes]
     end = len(_MAGIC) + _NUMBERS.itemsize + len(sizes)
@@ -89,6 +111,33 @@ def _pack(value: object) -> list[bytes | memoryview]:
     for block in content:
         digest.update(block)
     return [_MAGIC, np.array(digest.intdigest(), _NUMBERS).tobytes(), *content]
+
+
+def _plain(value: Any, buffers: list[memoryview]) -> Any:
+    """A value as JSON has it; bytes and arrays go to `buffers`. What JSON has not is {kind: content}."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.generic):
+        return _plain(value.item(), buffers)
+    if isinstance(value, list):
+        return [_plain(item, buffers) for item in value]
+    if isinstance(value, tuple):
+        return {"tuple": [_plain(item, buffers) for item in value]}
+    if isinstance(value, dict):
+        kind = "Counter" if isinstance(value, Counter) else "dict"
+        return {kind: [[_plain(key, buffers), _plain(item, buffers)] for key, item in value.items()]}
+    if isinstance(value, bytes):
+        buffers.append(memoryview(value))
+        return {"bytes": len(buffers)}
+    if isinstance(value, np.ndarray) and value.dtype.kind in _NUMBER_KINDS:
+        buffers.append(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+        return {"array": [len(buffers), value.dtype.str, list(value.shape)]}
+    if isinstance(value, Path):
+        return {"path": str(value)}
+    name = type(value).__name__
+    if _storable.get(name) is not type(value) or not dataclasses.is_dataclass(value):
+        raise TypeError(f"a piece cannot hold {name}: only plain values, arrays of numbers and what is `storable`")
+    return {name: {field.name: _plain(getattr(value, field.name), buffers) for field in dataclasses.fields(value)}}
 
 
 def _is_whole(content: memoryview) -> bool:
@@ -110,7 +159,40 @@ def _unpack(content: memoryview) -> Any:
         first = end + -end % _ALIGNMENT
         end = first + size
         parts.append(content[first:end])
-    return pickle.loads(parts[0], buffers=parts[1:])
+    return _value(json.loads(bytes(parts[0])), parts)
+
+
+def _value(plain: Any, parts: list[memoryview]) -> Any:
+    """What `_plain` made JSON of; `parts` are those of the file, the JSON itself the first."""
+    if isinstance(plain, list):
+        return [_value(item, parts) for item in plain]
+    if not isinstance(plain, dict):
+        return plain
+    ((kind, content),) = plain.items()
+    if kind in _KINDS:
+        return _KINDS[kind](content, parts)
+    return _storable[kind](**{name: _value(item, parts) for name, item in content.items()})
+
+
+def _array(content: Any, parts: list[memoryview]) -> NDArray[Any]:
+    part, dtype, shape = content
+    if np.dtype(dtype).kind not in _NUMBER_KINDS:
+        raise TypeError(f"an array of {dtype} is none of numbers")
+    return np.ndarray(shape, dtype, parts[part])
+
+
+def _pairs(content: Any, parts: list[memoryview]) -> dict[Any, Any]:
+    return {_value(key, parts): _value(item, parts) for key, item in content}
+
+
+_KINDS: dict[str, Callable[[Any, list[memoryview]], Any]] = {
+    "tuple": lambda content, parts: tuple(_value(item, parts) for item in content),
+    "dict": _pairs,
+    "Counter": lambda content, parts: Counter(_pairs(content, parts)),
+    "bytes": lambda content, parts: bytes(parts[content]),
+    "array": _array,
+    "path": lambda content, _: Path(content),
+}
 
 
 def numbered(title: str, number: int, part: str) -> str:

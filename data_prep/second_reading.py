@@ -26,11 +26,13 @@ from data_prep.memory import keep_freed_memory
 from data_prep.mindrecord import MindRecordWriter, WrittenFile, file_names
 from data_prep.options import PrepareOptions
 from data_prep.output_folder import REJECTS_FILE, Workplace
-from data_prep.pieces import Pieces, leading, numbered
+from data_prep.pieces import Pieces, leading, numbered, storable
 from data_prep.shuffle import WindowShuffle
 from data_prep.statistics import LogStatistics
 
 _TITLE = "rows"
+
+storable(schema.DataFile)
 
 
 class SplitOutput:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.options import PrepareOptions
+from data_prep.pieces import storable
 
 TRAIN, VALID, TEST = range(3)  # places in schema.SPLITS
 _LABELS = (False, True)
@@ -117,6 +118,9 @@ class HashesOfLabel:
         if not 0 <= inside < len(self.inside[place]):
             return None
         return int(np.partition(self.inside[place], inside)[inside])
+
+
+storable(HashSplit, ChronologicalSplit, StratifiedSplit, FileSplit, HashesOfLabel)
 
 
 def concatenate_hashes(parts: list[HashesOfLabel]) -> HashesOfLabel:

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +21,14 @@ from data_prep.counts import ValueCounts
 from data_prep.kernels import Kernels, choose_kernels
 from data_prep.log_profile import NUM_BINS, ChunkSpans, Coverage, Timeline
 from data_prep.options import PrepareOptions
+from data_prep.pieces import storable
 from data_prep.rows import Chunk, LogRows, ParsedChunk
 from data_prep.split import TRAIN, Split
 from data_prep.text_counts import CountedTexts, TextCounts
+from data_prep.texts import Texts
+
+# Of the log's statistics, what is kept in a piece as it is.
+_KEPT = ("num_lines", "rejects_by_reason", "num_training_rows", "integers", "missing", "bins")
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,9 @@ class ChunkCounts:
     texts: list[CountedTexts]  # a column of text
     bins: list[NDArray[np.int64]]  # a numeric field: see log_profile.py
     spans: ChunkSpans  # of all kept rows
+
+
+storable(IntegerStatistics, ChunkSpans, Coverage, Texts, CountedTexts, ChunkCounts)
 
 
 @dataclass(frozen=True)
@@ -202,3 +211,16 @@ class LogStatistics:
         """Forget all counts of values."""
         self.values.close()
         self.texts.close()
+
+    def kept(self) -> dict[str, Any]:
+        """Return what is known once all counts are forgotten, as a piece holds it."""
+        timeline = (self.timeline.span_lines, self.timeline.rows, self.timeline.clicks)
+        coverage = (self.values.coverage, self.texts.coverage)
+        return {name: getattr(self, name) for name in _KEPT} | {"timeline": timeline, "coverage": coverage}
+
+    def restore(self, kept: dict[str, Any]) -> None:
+        """Take what `kept` returned."""
+        for name in _KEPT:
+            setattr(self, name, kept[name])
+        self.timeline.span_lines, self.timeline.rows, self.timeline.clicks = kept["timeline"]
+        self.values.coverage, self.texts.coverage = kept["coverage"]

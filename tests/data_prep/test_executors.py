@@ -62,7 +62,8 @@ def is_alive(process):
 def run_in_parts(function, tasks, num_workers, folder, needed=("one",)):
     pieces = Pieces(folder)
     with closing(Pools(ExecutorChoice())) as pools, pools.open(num_workers) as pool:
-        pieces.write(job_name(TITLE), function)
+        if pool is not None:
+            pieces.write(job_name(TITLE), pool.job_id)
         yield from map_in_order(function, tasks, pool, pieces, TITLE, lambda _: needed, LARGE)
 
 
@@ -127,7 +128,7 @@ def test_few_tasks_are_undone_however_many_results_wait(tmp_path):
     taken = []
     pieces = Pieces(tmp_path)
     with closing(Pools(ExecutorChoice())) as pools, pools.open(2) as pool:
-        pieces.write(job_name(TITLE), sleep)
+        pieces.write(job_name(TITLE), pool.job_id)
         tasks = (taken.append(number) or (0 if number < 50 else 1) for number in range(1000))
         with closing(map_in_order(sleep, tasks, pool, pieces, TITLE, lambda _: ("one",), 1)) as results:
             next(results)
@@ -161,7 +162,7 @@ class OneResult:
 
 def test_tasks_that_wait_for_a_worker_are_taken_back_where_a_reading_ends(tmp_path):
     executor, pieces = OneResult(), Pieces(tmp_path)
-    pieces.write(job_name(TITLE), make_arrays)
+    pieces.write(job_name(TITLE), tmp_path.name)
     results = map_in_order(
         make_arrays, range(9), Pool(executor, 1, tmp_path.name), pieces, TITLE, lambda _: ("one",), LARGE
     )
@@ -206,8 +207,10 @@ def test_a_worker_that_dies_is_an_error_that_says_what_to_do(tmp_path):
         list(run(end_process, range(10), 2, tmp_path))
 
 
-def test_a_worker_that_does_not_see_the_folder_says_so(tmp_path):
+@pytest.mark.parametrize("seen", [None, "another job"])
+def test_a_worker_that_does_not_see_the_folder_says_so(tmp_path, seen):
     pieces = Pieces(tmp_path)
+    pieces.write(job_name(TITLE), seen)
     with (
         closing(Pools(ExecutorChoice())) as pools,
         pools.open(2) as pool,

@@ -1,10 +1,16 @@
 import errno
 import os
+import pickle
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
+import xxhash
 
-from data_prep.pieces import Pieces, leading, numbered
+from data_prep.pieces import Pieces, leading, numbered, storable
 
 VALUE = {"name": "é", "arrays": [np.arange(7), np.ones((3, 2), np.float32), np.empty(0, np.int64)], "number": 2**80}
 
@@ -23,6 +29,111 @@ def test_a_piece_comes_back_as_it_was(tmp_path):
     assert all(array.flags.aligned and array.flags.writeable for array in found["arrays"])
     found["arrays"][0][:] = 0
     assert is_value(pieces.read("one"))
+
+
+@dataclass(frozen=True)
+class Point:
+    x: int
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Unknown:
+    x: int
+
+
+storable(Point)
+
+PLAIN = {
+    "none": None,
+    "truth": [True, False],
+    "numbers": (0.1, -(2**63), float("inf"), 1e-300),
+    "text": "é\n\t\ud800",
+    "bytes": b"\x00\xff",
+    "points": {1: Point(1, ("a",)), (2, "b"): [Point(2, ())]},
+    "counter": Counter({"columns": 3}),
+    "path": Path("/a/b"),
+}
+
+
+def test_plain_values_keep_their_types(tmp_path):
+    pieces = Pieces(tmp_path)
+    pieces.write("one", PLAIN)
+    found = pieces.read("one")
+    assert found == PLAIN
+    assert [type(value) for value in found.values()] == [type(value) for value in PLAIN.values()]
+    assert type(found["truth"][0]) is bool and type(found["numbers"]) is tuple
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int32", "int64", "uint64", "float32", "float64"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_arrays_keep_their_bits(tmp_path, dtype, order):
+    array = np.asarray(np.arange(24).reshape(4, 6) % 5, dtype, order=order)[:, ::2]
+    Pieces(tmp_path).write("one", array)
+    found = Pieces(tmp_path).read("one")
+    assert (found.dtype, found.shape, found.tobytes()) == (array.dtype, array.shape, array.tobytes())
+
+
+@pytest.mark.parametrize("value", [Unknown(1), {1, 2}, np.array([object()]), print])
+def test_what_a_piece_cannot_hold_is_an_error_of_the_writer(tmp_path, value):
+    with pytest.raises(TypeError):
+        Pieces(tmp_path).write("one", value)
+    assert list(tmp_path.iterdir()) == []
+
+
+class Harmful:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def plant(path, *parts):
+    """A piece with these parts, its checksum right."""
+    sizes = np.array([len(parts), *map(len, parts)], "<u8").tobytes()
+    content = sizes
+    for part in parts:
+        content += bytes(-(len(content) + 16) % 64) + part
+    path.write_bytes(b"wd-piece" + np.array(xxhash.xxh3_64_intdigest(content), "<u8").tobytes() + content)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [b'{"Unknown":{"x":1}}'],
+        [b'{"Point":{"x":1}}'],
+        [b'{"Path":"/etc/passwd"}'],
+        [b'{"array":[1,"|O",[1]]}', bytes(8)],
+        [b'{"array":[1,"<i8",[1000000]]}', bytes(8)],
+        [b'{"array":[7,"<i8",[1]]}', bytes(8)],
+        [b"[" * 100_000],
+        [b"{}"],
+        [b"\xff"],
+    ],
+)
+def test_a_planted_piece_is_as_if_it_were_not_there(tmp_path, parts):
+    plant(tmp_path / "one", *parts)
+    assert Pieces(tmp_path).is_whole("one")
+    assert Pieces(tmp_path).read("one") is None
+
+
+def test_reading_a_planted_piece_runs_nothing(tmp_path):
+    plant(tmp_path / "one", b'[1,{"Point":{"x":2,"labels":{"tuple":[]}}}]')
+    assert Pieces(tmp_path).read("one") == [1, Point(2, ())]  # it can be planted as such
+    plant(tmp_path / "one", pickle.dumps(Harmful(tmp_path / "made"), protocol=5))
+    Pieces(tmp_path).read("one")
+    assert not (tmp_path / "made").exists()
+
+
+def test_no_module_unpickles(project):
+    modules = [path for folder in ("app", "data_prep") for path in (project / folder).rglob("*.py")]
+    assert len(modules) > 100
+    assert [
+        path for path in modules if re.search(r"\b(import|from) (pickle|marshal|shelve|dill)\b", path.read_text())
+    ] == []
 
 
 def test_any_flip_and_any_cut_makes_a_piece_as_if_it_were_not_there(tmp_path):

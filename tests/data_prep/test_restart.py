@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from data_prep.folder_lock import lock_folder
-from data_prep.options import PrepareOptions
+from data_prep.options import PrepareOptions, read_options
 from data_prep.output_folder import UnlikeBefore, partial_folder
 from data_prep.prepare import prepare
 from data_prep.schema import SCHEMA_FILE
@@ -138,6 +138,40 @@ def test_what_is_damaged_meanwhile_is_made_again(tmp_path, log_path, small_optio
     prepare_small(log_path, tmp_path / "out", small_options)
     prepare_small(log_path, tmp_path / "whole", small_options)
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def test_lost_rejects_are_found_again(tmp_path, make_log, small_options, monkeypatch):
+    """After a power cut a file may be there with its name alone."""
+    log_path = tmp_path / "train.txt"
+    log_path.write_text(make_log(300) + "bad\n")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("data_prep.prepare.write_splits", interrupt)
+        prepare_small(log_path, tmp_path / "out", small_options)
+    rejects = partial_folder(tmp_path / "out") / "rejects.tsv"
+    assert rejects.read_bytes() == b"301\tcolumns\tbad\n"
+    rejects.write_bytes(b"")
+    prepare_small(log_path, tmp_path / "out", small_options)
+    assert (tmp_path / "out" / "rejects.tsv").read_bytes() == b"301\tcolumns\tbad\n"
+
+
+def test_a_log_of_texts_goes_on_with_what_is_finished(tmp_path, make_avazu, project, monkeypatch):
+    log_path = tmp_path / "train.csv"
+    log_path.write_text(make_avazu(1_000))
+    avazu = read_options(
+        None, ["prepare.min_count=3", "prepare.workers=1"], project / "configs" / "data" / "avazu.yaml"
+    )
+    for options in (avazu, dataclasses.replace(avazu, vocabulary="hash", oov_buckets=9)):
+        output = tmp_path / options.vocabulary
+        for function in ("write_splits", "describe"):
+            with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+                patch.setattr(f"data_prep.prepare.{function}", interrupt)
+                prepare_small(log_path, output, options)
+        with monkeypatch.context() as patch:
+            patch.setattr("data_prep.statistics.ChunkCounter.count", None)
+            patch.setattr("data_prep.encode.Encoder.encode_chunk", None)
+            prepare_small(log_path, output, options)
+        prepare_small(log_path, tmp_path / "whole", options, overwrite=True)
+        assert contents(output) == contents(tmp_path / "whole")
 
 
 @pytest.fixture
