@@ -17,16 +17,17 @@ class FolderInUse(ValueError):
     """Another process holds the lock."""
 
 
-def lock_folder(folder: Path) -> IO[str]:
-    """Lock a folder, which is made if need be, until the result is closed.
+def lock_folder(folder: Path, mode: int = 0o777) -> IO[str]:
+    """Lock a folder, which is made with `mode` if need be, until the result is closed.
 
     Raises FolderInUse, or OSError where nothing can be written there.
     """
     tries = PROBE_TRIES
     while True:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode, parents=True, exist_ok=True)
         path = folder / LOCK_FILE
-        lock = path.open("w")
+        # Neither through a link nor with what is in it lost, should somebody else have put it there.
+        lock = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666), "w")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -33,7 +33,7 @@ from data_prep.log_files import LogFile, absolute, find_log
 from data_prep.log_reading import LogReading
 from data_prep.mindrecord import FILE_ROWS, import_mindspore_early
 from data_prep.options import PrepareOptions
-from data_prep.output_folder import Workplace, new_folder, real_output
+from data_prep.output_folder import Workplace, new_folder, real_output, sync_files
 from data_prep.pieces import Pieces
 from data_prep.pools import ExecutorChoice, Pools
 from data_prep.report import REPORT_FILE, write_report
@@ -95,6 +95,7 @@ def prepare(
             warn_of_little_room(workplace.folder, needed)
             with closing(Pools(executor)) as pools:
                 result = _make(files, options, given, workplace, pools, clock, file_rows)
+            sync_files(workplace.folder)  # schema.json says that all files are there
             schema.write_schema(result, workplace.folder)
         timing = clock.stop()
         if report:  # before the folder has its name: none of that name is without

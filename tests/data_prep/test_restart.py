@@ -230,6 +230,143 @@ def test_a_second_run_is_refused_and_harms_nothing(ended, small_options):
     prepare_small(*ended, small_options)
 
 
+def tree(folder):
+    """All that is in a folder, and what the files hold."""
+    return {path.relative_to(folder): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def users_folder(folder, *names):
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("mine")
+    return tree(folder)
+
+
+@pytest.mark.parametrize(
+    ("ended_at", "restart"), [(None, False), (".partial", False), (".partial", True), ("_tidy_up", True)]
+)
+def test_a_users_folder_of_a_name_of_ours_stays(tmp_path, make_log, small_options, monkeypatch, ended_at, restart):
+    log_path = tmp_path / "train.txt"
+    log_path.write_text(make_log(100))
+    mine = users_folder(tmp_path / "out.replaced", "schema.json", "train-00000.mindrecord", "notes/a.txt")
+    (tmp_path / "out.replaced.1").mkdir()  # a folder may be renamed to an empty one, which is gone then
+    prepare_small(log_path, tmp_path / "out", dataclasses.replace(small_options, seed=2))
+    rename = Path.rename
+    if ended_at is not None:
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(Path, "rename", lambda path, to: interrupt() if path.suffix == ended_at else rename(path, to))
+            if ended_at == "_tidy_up":
+                patch.setattr("data_prep.output_folder._tidy_up", interrupt)
+            prepare_small(log_path, tmp_path / "out", small_options, overwrite=True)
+    prepare_small(log_path, tmp_path / "out", small_options, overwrite=True, restart=restart)
+    assert tree(tmp_path / "out.replaced") == mine
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.replaced", "out.replaced.1", "train.txt"]
+
+
+def test_a_folder_with_files_of_the_users_is_not_replaced(tmp_path, log_path, small_options):
+    mine = users_folder(tmp_path / "out", "schema.json", "README.md", "src/main.py")
+    with pytest.raises(
+        FileExistsError, match=r"it holds what no preparation made: README.md, src; move that elsewhere"
+    ):
+        prepare(log_path, tmp_path / "out", small_options, overwrite=True)
+    assert tree(tmp_path / "out") == mine
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
+
+
+def test_what_a_user_put_there_meanwhile_is_not_replaced(tmp_path, log_path, small_options, monkeypatch):
+    prepare_small(log_path, tmp_path / "out", dataclasses.replace(small_options, seed=2))
+    with monkeypatch.context() as patch, pytest.raises(FileExistsError, match=r"no preparation made: notes.txt"):
+        patch.setattr("data_prep.prepare.sync_files", lambda _: (tmp_path / "out" / "notes.txt").touch())
+        prepare_small(log_path, tmp_path / "out", small_options, overwrite=True)
+    (tmp_path / "out" / "notes.txt").unlink()
+    monkeypatch.setattr("data_prep.prepare._make", None)
+    prepare_small(log_path, tmp_path / "out", small_options, overwrite=True)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_partial_folder_of_the_users_is_not_emptied(tmp_path, log_path, small_options, restart):
+    mine = users_folder(tmp_path / "out.partial", "run.json", "weights.bin")
+    with pytest.raises(FileExistsError, match=r"out.partial is in the way: .*no preparation made: weights.bin"):
+        prepare(log_path, tmp_path / "out", small_options, restart=restart)
+    assert tree(tmp_path / "out.partial") == mine
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_partial_folder_that_is_a_link_is_not_followed(ended, small_options, restart):
+    partial = partial_folder(ended[1])
+    elsewhere = partial.rename(partial.with_name("elsewhere"))
+    partial.symlink_to(elsewhere)
+    before = tree(elsewhere)
+    with pytest.raises(FileExistsError, match=r"out.partial is in the way: it is no folder"):
+        prepare_small(*ended, small_options, restart=restart)
+    assert tree(elsewhere) == before
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_partial_folder_of_another_user_is_not_trusted(ended, small_options, monkeypatch, restart):
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a folder to somebody else")
+    partial = partial_folder(ended[1])
+    os.chown(partial, 12345, -1)
+    before = tree(partial)
+    monkeypatch.setattr("data_prep.output_folder.Pieces.read", None)
+    with pytest.raises(FileExistsError, match=r"belongs to another user \(number 12345, not 0\)"):
+        prepare_small(*ended, small_options, restart=restart)
+    assert tree(partial) == before
+
+
+def test_nobody_else_looks_into_a_folder_that_is_made(ended, small_options):
+    partial = partial_folder(ended[1])
+    assert partial.stat().st_mode & 0o777 == 0o700
+    partial.chmod(0o777)
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("data_prep.prepare.write_splits", lambda *_: seen.append(partial.stat().st_mode & 0o777) or 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            prepare_small(*ended, small_options)
+    assert seen == [0o700]
+
+
+@pytest.mark.parametrize(("layout", "umask"), [("blocks", 0o027), ("zoo", 0o002)])
+def test_a_finished_folder_has_the_modes_of_new_ones(tmp_path, make_log, umask, layout):
+    log_path = tmp_path / "train.txt"
+    log_path.write_text(make_log(300))
+    options = PrepareOptions(min_count=3, workers=1)
+    if layout == "zoo":
+        options = dataclasses.replace(options, layout="zoo", missing_indicator=False)
+    before = os.umask(umask)
+    try:
+        prepare(log_path, tmp_path / "out", options, report=True)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o777 & ~umask
+    files = list((tmp_path / "out").iterdir())
+    assert any(file.suffix == ".db" for file in files)
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o666 & ~umask}
+
+
+def test_files_are_synced_before_the_names_that_say_that_they_are_there(tmp_path, log_path, small_options, monkeypatch):
+    done = []
+    fsync, replace, rename = os.fsync, Path.replace, Path.rename
+
+    def note_sync(descriptor):
+        done.append(("sync", Path(f"/proc/self/fd/{descriptor}").readlink().name))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(Path, "replace", lambda path, to: done.append(("name", Path(to).name)) or replace(path, to))
+    monkeypatch.setattr(Path, "rename", lambda path, to: done.append(("name", Path(to).name)) or rename(path, to))
+    prepare_small(log_path, tmp_path / "out", small_options, report=True)
+    schema_there, out_there = done.index(("name", SCHEMA_FILE)), done.index(("name", "out"))
+    files = {path.name for path in (tmp_path / "out").iterdir()}
+    late = {SCHEMA_FILE, "report.html", "timing.json"}
+    assert any(name.endswith(".db") for name in files)
+    synced_before_schema = {name for what, name in done[:schema_there] if what == "sync"}
+    assert files - late <= synced_before_schema and "out.partial" in synced_before_schema
+    assert files | {"out.partial"} <= {name for what, name in done[schema_there:out_there] if what == "sync"}
+    assert ("sync", tmp_path.name) in done[out_there:]
+
+
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_run_that_ended_before_it_tidied_up_is_done_with_the_next(
     tmp_path, log_path, small_options, monkeypatch, caplog, overwrite
