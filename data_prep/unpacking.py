@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import itertools
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,12 @@ from data_prep import storage
 from data_prep.log_files import PACKED_ENDINGS, TAR_ENDINGS
 
 _READ_BYTES = 1 << 20
+# An archive of a log has a few members with short names. Beyond these it is made to fill the memory.
+_MOST_MEMBERS = 10_000
+_MOST_EXTENSION_BYTES = 1 << 20  # of a header before a member's own: a long name, or pax
+_MOST_EXTENSIONS = 8  # such headers of a member
+_NAMES_SHOWN = 20
+
 # What a packed file starts with, and the ending by which it would be unpacked.
 MAGIC = {
     b"\x1f\x8b": ".gz",
@@ -94,34 +101,84 @@ class _Zstd(io.RawIOBase):
         return len(text)
 
 
+class _Distrusted(ValueError):
+    """A member that no archive of a log has."""
+
+
+class _Member(tarfile.TarInfo):
+    """A member whose headers are bounded: tarfile reads a header of any size into memory, and any number of them."""
+
+    def _proc_member(self, archive: Any) -> Any:
+        is_extension = self.type in (*tarfile.GNU_TYPES, tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
+        archive.num_extensions = archive.num_extensions + 1 if is_extension else 0
+        if self.type == tarfile.GNUTYPE_SPARSE:
+            raise _Distrusted(f"{self.name!r} is sparse: a few bytes that unpack to any number")
+        if self.size < 0:
+            raise _Distrusted(f"{self.name!r} has a size below 0")
+        if is_extension and self.size > _MOST_EXTENSION_BYTES:
+            raise _Distrusted(f"{self.name!r} has a header of {self.size:,} bytes, at most {_MOST_EXTENSION_BYTES:,}")
+        if archive.num_extensions > _MOST_EXTENSIONS:
+            raise _Distrusted(f"{self.name!r} has more than {_MOST_EXTENSIONS} headers")
+        return super()._proc_member(archive)  # type: ignore[misc]
+
+    def _refuse_sparse(self, following: tarfile.TarInfo, *_: object) -> None:
+        raise _Distrusted(f"{following.name!r} is sparse: a few bytes that unpack to any number")
+
+    _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _refuse_sparse  # the three ways by pax headers
+
+
+class _Archive(tarfile.TarFile):
+    tarinfo = _Member
+    num_extensions = 0  # headers before the next member's own, so far
+
+
 @contextmanager
 def _log_in_tar(location: str, unzipped: io.BufferedIOBase, wanted: str) -> Iterator[io.BufferedIOBase]:
     """The member `wanted` of an archive, which is read in one go; on leaving, the rest is read and checked."""
-    with tarfile.open(fileobj=unzipped, mode="r|", bufsize=_READ_BYTES) as archive:
-        members = _safe_members(location, archive)
-        names = []
-        for member in members:
-            names.append(member.name)
-            if member.isfile() and PurePosixPath(member.name).name == wanted:
-                stream = archive.extractfile(member)
-                assert stream is not None
-                yield cast(io.BufferedIOBase, stream)
-                break
-        else:
-            raise ValueError(
-                f"{location} holds no {wanted} (prepare.data.archive_member); it holds: {', '.join(names) or 'nothing'}"
-            )
-        for _ in members:
-            pass
+    try:
+        with _Archive.open(fileobj=unzipped, mode="r|", bufsize=_READ_BYTES) as archive:
+            members = _safe_members(archive)
+            names = []
+            for member in members:
+                names.append(member.name)
+                if _is_log(member, wanted):
+                    stream = archive.extractfile(member)
+                    assert stream is not None
+                    yield cast(io.BufferedIOBase, stream)
+                    break
+            else:
+                shown = ", ".join(names[:_NAMES_SHOWN]) + (", …" if len(names) > _NAMES_SHOWN else "")
+                raise ValueError(
+                    f"{location} holds no {wanted} (prepare.data.archive_member); it holds: {shown or 'nothing'}"
+                )
+            for member in members:
+                if _is_log(member, wanted):
+                    raise ValueError(
+                        f"{location} holds {wanted} twice, as {names[-1]} and {member.name}; unpack it and give the "
+                        "file that is meant"
+                    )
+    except _Distrusted as error:
+        raise ValueError(f"{location} is not trusted: its member {error}; get the archive again") from error
     while unzipped.read(_READ_BYTES):  # up to gzip's own check sum at the end
         pass
 
 
-def _safe_members(location: str, archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+def _is_log(member: tarfile.TarInfo, wanted: str) -> bool:
+    return member.isfile() and PurePosixPath(member.name).name == wanted
+
+
+def _safe_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     """The archive's members. Nothing is unpacked, but an archive that tries to write elsewhere is not Criteo's."""
-    for member in archive:
+    for number in itertools.count():
+        member = archive.next()
+        if member is None:
+            return
+        archive.members.clear()  # type: ignore[attr-defined]  # else tarfile keeps them all
         target = PurePosixPath(member.name)
-        if target.is_absolute() or ".." in target.parts or not (member.isfile() or member.isdir()):
-            kind = "a link" if member.islnk() or member.issym() else "a path that leaves the folder"
-            raise ValueError(f"{location} is not trusted: its member {member.name!r} is {kind}; get the archive again")
+        if number == _MOST_MEMBERS:
+            raise _Distrusted(f"{member.name!r} is one of more than {_MOST_MEMBERS:,}")
+        if target.is_absolute() or ".." in target.parts:
+            raise _Distrusted(f"{member.name!r} is a path that leaves the folder")
+        if not (member.isfile() or member.isdir()):
+            raise _Distrusted(f"{member.name!r} is {'a link' if member.islnk() or member.issym() else 'a device'}")
         yield member

@@ -3,6 +3,7 @@ import codecs
 import gzip
 import io
 import tarfile
+import tracemalloc
 
 import pyarrow as pa
 import pytest
@@ -190,6 +191,85 @@ def test_a_link_in_a_tar_is_an_error(tmp_path):
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         archive.addfile(link)
     with pytest.raises(ValueError, match="is a link"):
+        read_all(tmp_path / "dac.tar.gz")
+
+
+def header(name, kind, size=0, form=tarfile.GNU_FORMAT):
+    info = tarfile.TarInfo(name)
+    info.type, info.size = kind, size
+    return info.tobuf(form)
+
+
+def padded(content):
+    return content + bytes(-len(content) % 512)
+
+
+def pax(**records):
+    content = b""
+    for name, value in records.items():
+        record = f" {name.replace('__', '.')}={value}\n".encode()
+        length = len(record) + 1
+        while len(str(length)) + len(record) != length:
+            length = len(str(length)) + len(record)
+        content += str(length).encode() + record
+    return header("pax", tarfile.XHDTYPE, len(content)) + padded(content)
+
+
+LOG = header("train.txt", tarfile.REGTYPE, 5) + padded(b"line\n")
+ENDLESS = b"\0" * (20 << 20)
+HOSTILE = {
+    "pax": (header("pax", tarfile.XHDTYPE, 8 << 30) + ENDLESS, "has a header of 8,589,934,592 bytes, at most"),
+    "global pax": (header("pax", tarfile.XGLTYPE, 8 << 30) + ENDLESS, "has a header of 8,589,934,592 bytes"),
+    "long name": (header("x", tarfile.GNUTYPE_LONGNAME, 8 << 30) + ENDLESS, "has a header of 8,589,934,592 bytes"),
+    "long link": (header("x", tarfile.GNUTYPE_LONGLINK, 1 << 40) + ENDLESS, "has a header of"),
+    "chain": (pax(comment="x") * 2_000 + LOG, "has more than 8 headers"),
+    "sparse": (header("train.txt", tarfile.GNUTYPE_SPARSE, 1 << 50), "'train.txt' is sparse"),
+    "sparse 0.0": (pax(GNU__sparse__size=1 << 50) + LOG, "'train.txt' is sparse"),
+    "sparse 0.1": (pax(GNU__sparse__map="0,1") + LOG, "'train.txt' is sparse"),
+    "sparse 1.0": (pax(GNU__sparse__major=1, GNU__sparse__minor=0) + LOG, "'train.txt' is sparse"),
+    "negative": (header("train.txt", tarfile.REGTYPE, -512), "has a size below 0"),
+    "hard link": (header("train.txt", tarfile.LNKTYPE), "'train.txt' is a link"),
+    "pipe": (header("train.txt", tarfile.FIFOTYPE), "'train.txt' is a device"),
+    "absolute by pax": (pax(path="/etc/train.txt") + LOG, "'/etc/train.txt' is a path that leaves the folder"),
+    "many": (header("x", tarfile.DIRTYPE) * 102 + LOG, "is one of more than 100"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("place", ["before", "behind"])
+def test_a_hostile_tar_is_refused_in_bounded_memory(tmp_path, name, place, monkeypatch):
+    monkeypatch.setattr("data_prep.unpacking._MOST_MEMBERS", 100)
+    content, message = HOSTILE[name]
+    end = bytes(1024)
+    content = content + end if place == "before" else LOG + content + end
+    (tmp_path / "dac.tar.gz").write_bytes(gzip.compress(content, 1))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=rf"dac.tar.gz is not trusted: its member .*{message}.*; get the archive"):
+            read_all(tmp_path / "dac.tar.gz")
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_long_names_and_pax_headers_of_usual_size_are_fine(tmp_path):
+    for form in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+        with tarfile.open(tmp_path / "dac.tar.gz", "w:gz", format=form) as archive:
+            info = tarfile.TarInfo("é" * 300 + "/train.txt")
+            info.size, info.mtime = len(TEXT), 1.5
+            archive.addfile(info, io.BytesIO(TEXT))
+        assert read_all(tmp_path / "dac.tar.gz") == TEXT
+
+
+def test_two_logs_in_a_tar_are_an_error(tmp_path):
+    write_tar(tmp_path / "dac.tar.gz", {"a/train.txt": TEXT, "b/train.txt": TEXT})
+    with pytest.raises(ValueError, match=r"holds train.txt twice, as a/train.txt and b/train.txt; unpack it"):
+        read_all(tmp_path / "dac.tar.gz")
+
+
+def test_a_tar_of_many_files_and_no_log_names_some(tmp_path):
+    write_tar(tmp_path / "dac.tar.gz", {f"{number}.txt": b"" for number in range(100)})
+    with pytest.raises(ValueError, match=r"it holds: 0.txt, .*, 19.txt, …$"):
         read_all(tmp_path / "dac.tar.gz")
 
 
