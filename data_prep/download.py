@@ -6,6 +6,7 @@ same command later, as long as the server has the same file; FILE appears when a
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import http.client
 import json
@@ -45,13 +46,20 @@ class DownloadOptions:
 
     file: str = ""
     terms: str = ""
-    sources: dict[str, int] = field(default_factory=dict)  # address: size in bytes, 0 where it is not known
-    sha256: str = ""  # of the file, where it is known
+    sources: dict[str, int] = field(default_factory=dict)  # address: size in bytes, 0 where sha256 is known instead
+    sha256: str = ""  # of the file
 
     def __post_init__(self) -> None:
-        for address in self.sources:
+        for address, size in self.sources.items():
             if not address.startswith(("http://", "https://")):
                 raise ValueError(f"sources: {address!r} is no http or https address")
+            if size < 0 or (size == 0 and not self.sha256):
+                raise ValueError(
+                    f"sources: the size of {address} is {size}, so a part of the file would pass for all of it; give "
+                    "its size in bytes, or the file's sha256"
+                )
+        if self.sha256 and re.fullmatch("[0-9A-Fa-f]{64}", self.sha256) is None:
+            raise ValueError(f"sha256 must be 64 hex digits; found {self.sha256!r}")
 
 
 class Refused(Exception):
@@ -89,6 +97,7 @@ def download(options: DownloadOptions, output: Path) -> Path:
     """
     path = output / options.file if output.is_dir() else output
     if path.exists():
+        _check_size(path, set(options.sources.values()) - {0})
         log.info("%s is there already", path)
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -111,6 +120,16 @@ def download(options: DownloadOptions, output: Path) -> Path:
     )
 
 
+def _check_size(path: Path, sizes: set[int]) -> None:
+    """Raise OSError where a file that is there already cannot be the one that is wanted."""
+    found = path.stat().st_size
+    if sizes and path.is_file() and found not in sizes:
+        raise OSError(
+            f"{path} is there already, but has {found:,} bytes, where {' or '.join(f'{size:,}' for size in sizes)} are "
+            "expected; remove it, or give another place"
+        )
+
+
 def _in_turn(options: DownloadOptions, partial: _Partial) -> list[str]:
     """The addresses, first the one that a part has come from."""
     return sorted(options.sources, key=lambda address: address != partial.state.get("address"))
@@ -123,10 +142,18 @@ class _Partial:
         self._finished_path = path
         self.path = path.with_name(path.name + ".partial")
         self._state_path = path.with_name(path.name + ".partial.json")
+        self.state: dict[str, Any] = {}
         try:
-            self.state: dict[str, Any] = json.loads(self._state_path.read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):
-            self.state = {}
+            state = json.loads(self._state_path.read_text(encoding="utf-8"))
+            self.state = state if isinstance(state, dict) else {}
+        except FileNotFoundError:
+            if self.path.is_symlink() or self.size:
+                raise FileExistsError(
+                    f"{self.path} is in the way: there is no {self._state_path.name} beside it, so it is not of this "
+                    "program; remove it or give another place"
+                ) from None
+        except ValueError:  # begun anew
+            pass
 
     @property
     def size(self) -> int:
@@ -135,9 +162,9 @@ class _Partial:
 
     def begin(self, **state: Any) -> None:
         """Begin anew."""
-        self.path.write_bytes(b"")
         self.state = state
         self._state_path.write_text(json.dumps(state), encoding="utf-8")
+        self.path.write_bytes(b"")
 
     def discard(self) -> None:
         """Remove what has come."""
@@ -155,14 +182,14 @@ class _Partial:
 
 def _get(address: str, size: int, partial: _Partial) -> None:
     """All of the file at an address, in as many attempts as it takes as long as each brings something."""
-    failures = 0
+    failures, reached = 0, partial.size
     while True:
-        before = partial.size
         try:
             _attempt(address, size, partial)
             return
         except _BrokenOff as error:
-            failures = 0 if partial.size > before else failures + 1
+            failures = 0 if partial.size > reached else failures + 1
+            reached = max(reached, partial.size)  # a server that makes this begin anew brings nothing either
             if failures == _ATTEMPTS:
                 raise Refused(f"{error}, {_ATTEMPTS} times in a row") from error
             log.info("%s; trying again", error)
@@ -172,16 +199,31 @@ def _get(address: str, size: int, partial: _Partial) -> None:
 def _attempt(address: str, size: int, partial: _Partial) -> None:
     validator = partial.state.get("validator") if partial.state.get("address") == address else None
     with _ask(address, partial.size, validator) as answer:
-        total = _begin_or_go_on(answer, address, partial)
-        if size and total is not None and total != size:
-            raise Refused(f"serves {total:,} bytes, where {size:,} are expected")
-        _check_room(partial, total or size)
+        total = _begin_or_go_on(answer, address, size, partial)
+        _check_room(partial, total)
         if answer.status != _NOTHING_THERE:
             _append(answer, total, partial.path)
-    if total is not None and partial.size < total:
+    if partial.size < total:
         raise _BrokenOff(f"the connection ended after {partial.size:,} of {total:,} bytes")
-    if size and partial.size != size:
-        raise Refused(f"served {partial.size:,} bytes, where {size:,} are expected")
+    if partial.size > total:
+        partial.discard()
+        raise Refused(f"served more than the {total:,} bytes that are expected")
+
+
+class _SafeRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows a server to another address, but never from https to what anybody on the way can change."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        """Return the request to make now. Raises Refused."""
+        allowed = ("https://",) if req.full_url.startswith("https://") else ("https://", "http://")
+        if not newurl.startswith(allowed):
+            raise Refused(f"leads to {newurl}, which is no {' or '.join(allowed)} address")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+@functools.cache
+def _opener() -> urllib.request.OpenerDirector:
+    return urllib.request.build_opener(_SafeRedirects)
 
 
 @contextmanager
@@ -194,7 +236,7 @@ def _ask(address: str, first: int, validator: str | None) -> Iterator[Any]:
             headers["If-Range"] = validator
     try:
         request = urllib.request.Request(address, headers=headers)
-        with urllib.request.urlopen(request, timeout=_STALLED_SECONDS) as answer:
+        with _opener().open(request, timeout=_STALLED_SECONDS) as answer:
             yield answer
     except urllib.error.HTTPError as error:
         if error.code == _NOTHING_THERE and first:
@@ -209,17 +251,23 @@ def _ask(address: str, first: int, validator: str | None) -> Iterator[Any]:
         raise _BrokenOff(f"the connection broke off ({error})") from error
 
 
-def _begin_or_go_on(answer: Any, address: str, partial: _Partial) -> int | None:
-    """The size of the whole file, if the server says it; begins anew where the answer is not what is still missing."""
+def _begin_or_go_on(answer: Any, address: str, size: int, partial: _Partial) -> int:
+    """The size of the whole file; begins anew where the answer is not what is still missing.
+
+    It is what the server says, or else the `size` that is known. Raises Refused where there is neither.
+    """
+    length = answer.headers.get("Content-Length") if answer.status == http.client.OK else None
+    span = re.fullmatch(r"bytes (?:(\d+)-\d+|\*)/(\d+)", answer.headers.get("Content-Range", ""))
+    total = int(span[2]) if span else int(length) if length is not None else size
+    if size and total != size:  # what has come from another address stays
+        raise Refused(f"serves {total:,} bytes, where {size:,} are expected")
+    if not total:
+        raise Refused("does not say how large the file is")
     if answer.status == http.client.OK:
         if partial.size:
             log.info("the server sends the file from its start: it has changed, or cannot send parts")
-        length = answer.headers.get("Content-Length")
-        total = int(length) if length is not None else None
         partial.begin(address=address, validator=_validator(answer), total=total)
         return total
-    span = re.fullmatch(r"bytes (?:(\d+)-\d+|\*)/(\d+)", answer.headers.get("Content-Range", ""))
-    total = int(span[2]) if span else None
     # Two addresses of a file of the same size have the same file; a gzip file's own checksum has the last word.
     is_rest = span is not None and total == partial.state.get("total") and int(span[1] or partial.size) == partial.size
     if not is_rest or (answer.status == _NOTHING_THERE and total != partial.size):
@@ -243,12 +291,13 @@ def _check_room(partial: _Partial, total: int) -> None:
         )
 
 
-def _append(answer: Any, total: int | None, path: Path) -> None:
+def _append(answer: Any, total: int, path: Path) -> None:
+    """Write what comes behind what is there, at most a block more than `total` bytes in all."""
     with (
         path.open("ab") as file,
         progress_bar(total=total, initial=file.tell(), desc="download", unit="B", unit_scale=True) as bar,
     ):
-        while block := answer.read(_READ_BYTES):
+        while file.tell() <= total and (block := answer.read(_READ_BYTES)):
             file.write(block)
             bar.update(len(block))
 

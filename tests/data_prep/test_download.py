@@ -1,8 +1,12 @@
+import email
 import gzip
 import hashlib
+import io
 import json
 import re
 import threading
+import urllib.request
+import urllib.response
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
@@ -14,6 +18,7 @@ from data_prep.download import DownloadOptions, download
 
 CONTENT = gzip.compress(bytes(range(256)) * 2000, compresslevel=0)
 SIZE = len(CONTENT)
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -31,7 +36,12 @@ class Handler(BaseHTTPRequestHandler):
             return self.send_error(404)
         if "busy" in words and len(server.asked) < 3:
             return self.send_error(503)
+        if words[0] == "redirect":
+            self.send_response(302)
+            self.send_header("Location", "/" + "-".join(words[1:]))
+            return self.end_headers()
         content = b"<html>" * 1000 if "page" in words else CONTENT[:-7] if "short" in words else CONTENT
+        content += bytes(9 << 20) if "more" in words else b""
         tag = f'"{server.version}"'
         first = 0
         if wanted and "whole" not in words and self.headers.get("If-Range", tag) == tag:
@@ -67,6 +77,7 @@ def server_fixture(monkeypatch):
 
 
 def options_of(server, *words, size=SIZE, sha256=""):
+    sha256 = sha256 or ("" if size else SHA256)
     return DownloadOptions("log.gz", "terms", {server.url(word): size for word in words}, sha256)
 
 
@@ -80,7 +91,10 @@ def names(folder):
         (["good"], SIZE, 1),
         (["good"], 0, 1),
         (["endless"], SIZE, 1),
-        (["endless"], 0, 1),
+        (["endless", "good"], 0, 2),
+        (["more-endless", "good"], SIZE, 2),
+        (["endless-breaks"], SIZE, 4),
+        (["redirect-good"], SIZE, 2),
         (["busy"], SIZE, 3),
         (["missing", "page", "short", "good"], SIZE, 4),
         (["missing", "page", "good"], 0, 3),
@@ -106,6 +120,13 @@ def test_broken_off_downloads_go_on_where_they_were(tmp_path, server):
 def test_another_address_goes_on_with_the_part_of_the_first(tmp_path, server):
     assert download(options_of(server, "dead", "good"), tmp_path).read_bytes() == CONTENT
     assert server.asked[-1] == ("/good", 100_000)
+
+
+def test_an_address_with_another_file_leaves_the_part_of_the_first(tmp_path, server):
+    kept_part(tmp_path, server)
+    with pytest.raises(OSError, match="short: serves"):
+        download(options_of(server, "short"), tmp_path)
+    assert (tmp_path / "log.gz.partial").read_bytes() == CONTENT[:100_000]
 
 
 def test_a_server_that_ignores_ranges_begins_anew(tmp_path, server):
@@ -149,7 +170,7 @@ def test_a_part_that_is_all_of_it_or_too_much(tmp_path, server):
 
 
 def test_the_checksum_is_checked(tmp_path, server):
-    good = hashlib.sha256(CONTENT).hexdigest()
+    good = SHA256
     assert download(options_of(server, "good", sha256=good.upper()), tmp_path / "a.gz").exists()
     with pytest.raises(OSError, match=rf"served a file with SHA-256 {good}, where {'0' * 64} is expected"):
         download(options_of(server, "good", sha256="0" * 64), tmp_path / "b.gz")
@@ -161,7 +182,9 @@ def test_the_checksum_is_checked(tmp_path, server):
     [
         ("missing", SIZE, "missing: HTTP status 404 Not Found"),
         ("short", SIZE, f"short: serves {SIZE - 7:,} bytes, where {SIZE:,} are expected"),
-        ("short-endless", SIZE, f"served {SIZE - 7:,} bytes, where {SIZE:,} are expected"),
+        ("short-endless", SIZE, f"short-endless: serves {SIZE - 7:,} bytes, where {SIZE:,} are expected"),
+        ("more-endless", SIZE, f"served more than the {SIZE:,} bytes that are expected"),
+        ("endless", 0, "does not say how large the file is"),
         ("page", 0, "served no gzip file: it starts with b'<h'"),
     ],
 )
@@ -173,10 +196,70 @@ def test_what_is_not_the_file_is_refused(tmp_path, server, words, size, message)
 
 def test_no_server_and_no_room_are_errors(tmp_path, server, monkeypatch):
     with pytest.raises(OSError, match=r"127.0.0.1:9/x: no connection \(.*refused\), 5 times in a row"):
-        download(DownloadOptions("log.gz", "", {"http://127.0.0.1:9/x": 0}), tmp_path)
+        download(DownloadOptions("log.gz", "", {"http://127.0.0.1:9/x": 1}), tmp_path)
     monkeypatch.setattr(download_module.shutil, "disk_usage", lambda _: SimpleNamespace(free=1))
     with pytest.raises(OSError, match=rf"no room for log.gz.partial: {SIZE:,} bytes more are needed in .*, 1 are free"):
         download(options_of(server, "good"), tmp_path)
+
+
+@pytest.mark.parametrize("url", ["http://a.example/log.gz", "ftp://a.example/log.gz"])
+def test_no_redirect_leaves_https(url, monkeypatch, tmp_path):
+    asked = []
+
+    class Answers(urllib.request.HTTPSHandler):
+        """A server behind https that leads elsewhere."""
+
+        def https_open(self, request):
+            asked.append(request.full_url)
+            headers = email.message_from_string(f"Location: {url}\n")
+            answer = urllib.response.addinfourl(io.BytesIO(), headers, request.full_url, 302)
+            answer.msg = "Found"
+            return answer
+
+        def http_open(self, request):
+            asked.append(request.full_url)
+
+        ftp_open = http_open
+
+    opener = download_module._opener.__wrapped__()
+    opener.add_handler(Answers())
+    opener.handle_open = {scheme: [Answers()] for scheme in ("https", "http", "ftp")}
+    monkeypatch.setattr(download_module, "_opener", lambda: opener)
+    with pytest.raises(OSError, match=rf"https://b.example/log.gz: leads to {url}, which is no https:// address"):
+        download(DownloadOptions("log.gz", "", {"https://b.example/log.gz": SIZE}), tmp_path)
+    assert asked == ["https://b.example/log.gz"]
+
+
+@pytest.mark.parametrize(
+    ("sources", "sha256", "message"),
+    [
+        ({"https://a.example/x": 0}, "", "the size of https://a.example/x is 0, so a part of the file would pass"),
+        ({"https://a.example/x": -1}, SHA256, "the size of https://a.example/x is -1"),
+        ({"https://a.example/x": 0}, SHA256[1:], "sha256 must be 64 hex digits"),
+        ({"ftp://a.example/x": 1}, "", "is no http or https address"),
+    ],
+)
+def test_a_file_that_could_not_be_checked_is_refused(sources, sha256, message):
+    with pytest.raises(ValueError, match=message):
+        DownloadOptions("log.gz", "", sources, sha256)
+
+
+def test_a_users_file_of_a_name_of_ours_stays(tmp_path, server):
+    (tmp_path / "log.gz.partial").write_bytes(b"mine")
+    with pytest.raises(FileExistsError, match=r"log.gz.partial is in the way: there is no log.gz.partial.json"):
+        download(options_of(server, "good"), tmp_path)
+    assert (tmp_path / "log.gz.partial").read_bytes() == b"mine" and names(tmp_path) == ["log.gz.partial"]
+    (tmp_path / "log.gz.partial").unlink()
+    (tmp_path / "log.gz").write_bytes(CONTENT[:-1])
+    with pytest.raises(OSError, match=rf"log.gz is there already, but has {SIZE - 1:,} bytes, where {SIZE:,} are"):
+        download(options_of(server, "good"), tmp_path)
+
+
+@pytest.mark.parametrize("state", ["[]", "3", "{", "\0"])
+def test_a_damaged_state_begins_anew(tmp_path, server, state):
+    kept_part(tmp_path, server)
+    (tmp_path / "log.gz.partial.json").write_text(state)
+    assert download(options_of(server, "good"), tmp_path).read_bytes() == CONTENT
 
 
 @pytest.fixture(name="data")
