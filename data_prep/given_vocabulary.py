@@ -5,9 +5,12 @@ Letters: K values of a field.
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +31,10 @@ from data_prep.vocabulary_file import from_arrow
 _VALUE_OF_DIGIT = np.array([int(chr(byte), 16) if chr(byte) in "0123456789abcdef" else 0 for byte in range(256)])
 # Options that decide which columns there are and what an id means; those of the given folder hold.
 _DECISIVE = ("vocabulary", "oov_buckets", "integer_buckets", "numeric_transform", "missing_indicator")
+
+_LIMITS = ("min_count", "field_min_count", "field_max_size")  # options that decide which values have ids
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -83,7 +90,22 @@ def read_given_vocabulary(folder: Path, options: PrepareOptions, extend: bool = 
             f"the vocabulary of {folder} is for other columns: {'; '.join(differences)}. Give the options that it was "
             "made with"
         )
+    if extend:
+        _warn_of_other_limits(folder, here, schema.options)
     return GivenVocabulary(folder, schema, options.categorical_columns, extend)
+
+
+def _warn_of_other_limits(folder: Path, here: dict[str, Any], there: dict[str, Any]) -> None:
+    """Log where new values get ids by other limits than the old ones did: that may be meant."""
+    others = [name for name in _LIMITS if name in there and here[name] != there[name]]
+    if others:
+        log.warning(
+            "values that are new get ids by %s, those of %s by %s; give the same if that is not meant: %s",
+            ", ".join(f"prepare.{name}={here[name]}" for name in others),
+            folder,
+            ", ".join(f"prepare.{name}={there[name]}" for name in others),
+            " ".join(f"'prepare.{name}={json.dumps(there[name])}'" for name in others),
+        )
 
 
 def _values(column: CategoricalColumn, texts: pa.StringArray, counts: NDArray[np.int64]) -> OrderedValues:

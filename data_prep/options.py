@@ -122,8 +122,17 @@ def parse_bytes(text: str) -> int:
 
 
 def read_data(path: Path) -> dict[str, Any]:
-    """What a data set's YAML file says of its logs; where they are to be had (`download`) is another matter."""
-    return {key: value for key, value in settings.read_yaml(path).items() if key != DOWNLOAD_SECTION}
+    """What a data set's YAML file says of its logs; where they are to be had (`download`) is another matter.
+
+    Raises ValueError where it says nothing: all defaults together are Criteo's log.
+    """
+    data = {key: value for key, value in settings.read_yaml(path).items() if key != DOWNLOAD_SECTION}
+    if not data:
+        raise ValueError(
+            f"{path} says nothing of how a log is written; expected columns: and what else differs from Criteo's, as "
+            "in configs/data/avazu.yaml. For a log as Criteo's leave --data out"
+        )
+    return data
 
 
 @dataclass(frozen=True)

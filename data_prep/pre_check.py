@@ -23,12 +23,14 @@ from data_prep.kernels import choose_kernels
 from data_prep.log_files import find_log
 from data_prep.log_format import LogFormat
 from data_prep.log_sample import FileSample, sample_log
+from data_prep.pre_check_leaks import judge_leaks
 from data_prep.pre_check_rejects import Findings, judge_rejects
 from data_prep.rows import Chunk, LogRows
 
 DEFAULT_ROWS = 100_000
 FACTS_PATH = Path(__file__).parents[1] / "configs" / "data" / "criteo_facts.json"
 _FEW_ROWS = 1_000  # below, shares are too uncertain to be judged
+_SHOWN = 5  # columns of which the same is told, in one line
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ def pre_check(
         _print_columns(columns, facts)
         _judge_labels(rows, facts, findings)
         _judge_columns(columns, good, findings)
+        judge_leaks(rows, log_format, findings)
         _judge_order(rows, log_format, findings)
     _judge_duplicates(chunks, findings)
     return findings
@@ -164,27 +167,50 @@ def _judge_labels(rows: Sequence[LogRows], facts: dict[str, Any] | None, finding
 
 
 def _judge_columns(columns: Sequence[Column], num_rows: int, findings: Findings) -> None:
-    for column in columns:
-        if column.missing == 1:
-            findings.odd.append(f"{column.name} is missing in all rows: it will tell a model nothing")
-        elif column.distinct == 1 and num_rows >= _FEW_ROWS:
-            findings.odd.append(f"{column.name} has one value only")
-        elif column.smallest is None and column.distinct > 0.99 * num_rows >= 0.99 * _FEW_ROWS:
-            findings.odd.append(f"{column.name} has a new value in nearly every row, as an identifier of rows does")
-    unlike = [c for c in columns if num_rows >= _FEW_ROWS and _is_far(c, num_rows)]
+    """Tell what is odd, each in one line for all columns: early days of a log may lack half of them."""
+    is_enough = num_rows >= _FEW_ROWS
+    empty = [c.name for c in columns if c.missing == 1]
+    constant = [c.name for c in columns if c.missing < 1 and c.distinct == 1 and is_enough]
+    unique = [c.name for c in columns if c.smallest is None and c.distinct > 0.99 * num_rows and is_enough]
+    for names, of_one, of_more in (
+        (empty, "is missing in all rows: it will tell a model nothing", "are missing in all rows: they tell nothing"),
+        (constant, "has one value only", "have one value only"),
+        (
+            unique,
+            "has a new value in nearly every row, as an identifier of rows does",
+            "have a new value in nearly every row, as identifiers of rows do",
+        ),
+    ):
+        if names:
+            findings.odd.append(f"{_shown(names)} {of_one if len(names) == 1 else of_more}")
+    unlike = [
+        f"{c.name} {c.missing:.1%} for {c.known_missing:.1%}" for c in columns if is_enough and _is_far(c, num_rows)
+    ]
     if unlike:
-        listed = ", ".join(f"{c.name} {c.missing:.1%} for {c.known_missing:.1%}" for c in unlike[:5])
-        more = f" and {len(unlike) - 5} more" if len(unlike) > 5 else ""
         findings.odd.append(
-            f"missing shares are not those of Criteo's log ({listed}{more}): another log, or columns in another order?"
+            f"missing shares are not those of Criteo's log ({_shown(unlike)}): another log, or columns in another "
+            "order?"
         )
-    for c in columns:
-        if c.known_range and c.smallest is not None and c.largest is not None:
-            low, high = c.known_range
-            if c.smallest < low or c.largest > high:
-                findings.odd.append(
-                    f"{c.name} goes from {c.smallest:,} to {c.largest:,}, in Criteo's log from {low:,} to {high:,}"
-                )
+    beyond = [text for text in map(_beyond_range, columns) if text]
+    if beyond:
+        findings.odd.append(_shown(beyond, between="; "))
+
+
+def _shown(texts: Sequence[str], between: str = ", ") -> str:
+    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return between.join(texts[:_SHOWN]) + more
+
+
+def _beyond_range(column: Column) -> str | None:
+    """How an integer column goes beyond Criteo's; None where it does not."""
+    if column.known_range is None or column.smallest is None or column.largest is None:
+        return None
+    low, high = column.known_range
+    if low <= column.smallest and column.largest <= high:
+        return None
+    return (
+        f"{column.name} goes from {column.smallest:,} to {column.largest:,}, in Criteo's log from {low:,} to {high:,}"
+    )
 
 
 def _is_far(column: Column, num_rows: int) -> bool:
@@ -213,7 +239,10 @@ def _judge_order(rows: Sequence[LogRows], log_format: LogFormat, findings: Findi
         if len(present) > _FEW_ROWS and len(np.unique(present)) > 2:
             steps = np.diff(present)
             if np.mean(steps >= 0) > 0.99 or np.mean(steps <= 0) > 0.99:
-                findings.odd.append(f"rows are sorted by {name}; take prepare.split=hash, not chronological")
+                findings.odd.append(
+                    f"rows are sorted by {name}: if that is the time, take prepare.split=chronological, which tests on "
+                    "the last rows; with hash a model is tested on rows of a time that it was trained on"
+                )
 
 
 def _judge_duplicates(chunks: Sequence[Chunk], findings: Findings) -> None:

@@ -21,6 +21,7 @@ _SEPARATORS = {
 }
 _EXAMPLE_BYTES = 120
 _LONGEST_NAME = 100  # of a column in a header
+_FEW = 0.1  # of bytes, cells or rows: so many may be bad by themselves, and say nothing of the others
 _NUMBER_TEXT = b"+-.0123456789eE"
 
 
@@ -60,7 +61,7 @@ def _explain(chunk: Chunk, log_format: LogFormat) -> str | None:
     lines = [line.rstrip(b"\r") for line in chunk.lines.split(b"\n", 200)[:200] if line]
     if not lines:
         return None
-    if b"\0" in b"".join(lines):
+    if sum(line.count(b"\0") for line in lines) > _FEW * sum(map(len, lines)):
         return "there are NUL bytes: it is no text, or UTF-16; convert it to UTF-8"
     separator = bytes([BARE_SEPARATOR]) if chunk.is_bare else log_format.separator.encode()
     usual = _most_common(line.count(separator) for line in lines) + 1
@@ -92,11 +93,11 @@ def _explain_columns(lines: Sequence[bytes], usual: int, log_format: LogFormat) 
 
 def _explain_cells(rows: Sequence[Sequence[bytes]], log_format: LogFormat) -> str | None:
     values = [row[place] for row in rows for place in log_format.places(log_format.hex_fields) if row[place]]
-    if values and sum(cell != cell.lower() for cell in values) > len(values) / 10:
+    if values and sum(cell != cell.lower() for cell in values) > _FEW * len(values):
         return "categorical cells have upper-case digits: make them lower-case, or give their columns the kind string"
     integers = [row[place] for row in rows for place in log_format.places(log_format.numeric_fields)]
     floats = [cell for cell in integers if b"." in cell and not cell.strip(_NUMBER_TEXT)]
-    if floats:
+    if len(floats) > _FEW * len(rows):
         return f"integer columns hold numbers with a point ({floats[0].decode()}): round them first"
     return None
 

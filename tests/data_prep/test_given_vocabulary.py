@@ -6,6 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_prep.__main__ import main
+from data_prep.given_vocabulary import read_given_vocabulary
 from data_prep.log_format import LogFormat
 from data_prep.mindrecord import read_files
 from data_prep.options import PrepareOptions
@@ -181,6 +182,17 @@ def test_extending_text_fields(tmp_path, buckets):
         new["site", "a"]: 1,
         read_schema(tmp_path / "two").categorical[0].oov_ids[0]: 1,
     }
+
+
+def test_other_limits_for_new_values_are_said(prepared, small_options, caplog):
+    """As without the --config that the vocabulary was made with."""
+    read_given_vocabulary(prepared, small_options, extend=True)
+    other = dataclasses.replace(small_options, min_count=10, field_max_size={"C3": 7})
+    read_given_vocabulary(prepared, other)  # nothing new gets an id
+    assert caplog.text == ""
+    read_given_vocabulary(prepared, other, extend=True)
+    assert "new get ids by prepare.min_count=10, prepare.field_max_size={'C3': 7}, those of " in caplog.text
+    assert "if that is not meant: 'prepare.min_count=3' 'prepare.field_max_size={}'" in caplog.text
 
 
 def test_a_hashed_vocabulary_is_not_extended(tmp_path, log_path, small_options):

@@ -78,3 +78,10 @@ def test_how_the_work_is_done_does_not_decide_the_result():
 )
 def test_sizes(text, size):
     assert PrepareOptions(memory_limit=text).memory_limit_bytes == size
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "download: {file: a.gz}\n"])
+def test_a_data_file_that_says_nothing_is_not_criteos(tmp_path, text):
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(ValueError, match=r"mine.yaml says nothing of how a log is written; expected columns:"):
+        read_options(data_path=tmp_path / "mine.yaml")

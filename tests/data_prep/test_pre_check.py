@@ -1,9 +1,11 @@
+import dataclasses
 import gzip
 import json
 import re
 import subprocess
 import sys
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -14,6 +16,7 @@ from data_prep.log_format import LogFormat
 from data_prep.log_sample import sample_log
 from data_prep.options import read_options
 from data_prep.pre_check import pre_check
+from data_prep.pre_check_leaks import auc
 from data_prep.synthetic import synthesize
 
 
@@ -188,7 +191,31 @@ ODD = {
     "sorted by label": (lambda lines: b"".join(sorted(lines)), "sorted by label, or in groups"),
     "sorted by a field": (
         lambda lines: changed(lines, lambda number, row: [*row[:3], str(number).encode(), *row[4:]]),
-        "rows are sorted by I3",
+        "rows are sorted by I3: if that is the time, take prepare.split=chronological, which tests on the last rows",
+    ),
+    "one bad byte": (
+        lambda lines: b"".join([lines[0].replace(b"\t", b"\t\0", 1), *lines[1:]]),
+        "1 of 5,000 lines (0.02%) would be rejected",
+    ),
+    "one float": (
+        lambda lines: changed(lines, lambda n, row: [row[0], row[1] if n else b"1.5", *row[2:]]),
+        "1 of 5,000 lines (0.02%) would be rejected: integer 1",
+    ),
+    "not the label": (
+        lambda lines: changed(lines, lambda _, row: [*row[:3], b"10"[int(row[0]) :][:1], *row[4:]]),
+        "I3 alone tells clicks from other rows (AUC 1.000): it seems to be made from the label",
+    ),
+    "there for clicks alone": (
+        lambda lines: changed(lines, lambda n, row: [*row[:3], b"%d" % (n % 9) if row[0] == b"1" else b"", *row[4:]]),
+        "I3 alone tells clicks from other rows (AUC 1.000)",
+    ),
+    "no order": (
+        lambda lines: changed(lines, lambda n, row: [*row[:3], b"%d" % (2 * (n % 50) + (row[0] == b"1")), *row[4:]]),
+        "I3 alone tells clicks from other rows (AUC 1.000)",
+    ),
+    "a category of the label": (
+        lambda lines: changed(lines, lambda n, row: [*row[:-1], b"%08x" % (n % 50 + 99 * int(row[0]) * (n % 40 > 0))]),
+        "C26 alone tells clicks from other rows (AUC 0.9",
     ),
     "identifiers": (
         lambda lines: changed(lines, lambda number, row: [*row[:14], b"%08x" % number, *row[15:]]),
@@ -214,6 +241,51 @@ def test_what_is_odd_is_said_and_passes(lines, tmp_path, name):
     findings = pre_check(path)
     assert findings.wrong == []
     assert any(message in text for text in findings.odd), findings.odd
+
+
+def test_a_byte_order_mark_is_no_header(lines, tmp_path):
+    (tmp_path / "log.txt").write_bytes(b"\xef\xbb\xbf" + b"".join(lines))
+    findings = pre_check(tmp_path / "log.txt")
+    assert (findings.wrong, findings.odd) == ([], [])
+
+
+@pytest.mark.parametrize("num_rows", [20, 300, 4_000])
+def test_columns_that_tell_no_more_than_usual_are_no_leaks(tmp_path, make_avazu, project, num_rows):
+    """Nor are identifiers, dates and columns with a few values, in small and large samples."""
+    synthesize(tmp_path / "log.txt", num_rows, seed=num_rows, workers=1)
+    (tmp_path / "avazu.csv").write_text(make_avazu(num_rows))
+    data = read_options(data_path=avazu(project)).data
+    with_ids = LogFormat(**{**dataclasses.asdict(data), "columns": {**data.columns, "id": "string"}})
+    for path, log_format in (("log.txt", LogFormat()), ("avazu.csv", data), ("avazu.csv", with_ids)):
+        assert not [text for text in pre_check(tmp_path / path, num_rows, log_format).odd if "alone tells" in text]
+
+
+@pytest.mark.parametrize("scores", [[0, 1, 1, 2, 5, 5, 5, 9], [1] * 8, [8, 7, 6, 5, 4, 3, 2, 1]])
+def test_the_area_under_the_curve_counts_pairs(scores):
+    labels = np.array([0, 1, 0, 0, 1, 0, 1, 1], np.bool_)
+    clicks = [score for score, label in zip(scores, labels, strict=True) if label]
+    others = [score for score, label in zip(scores, labels, strict=True) if not label]
+    pairs = [(click > other) + (click == other) / 2 for click in clicks for other in others]
+    assert auc(np.array(scores), labels) == pytest.approx(sum(pairs) / len(pairs))
+
+
+def test_many_days_with_the_same_oddities_are_told_in_few_lines(lines, tmp_path):
+    """As Criteo's log of 24 days: another click rate, other ranges, and columns that are empty or constant at first."""
+
+    def change(number, row):
+        integers = [b"", b"5", *(b"%d" % (10**8 + number % 7) for _ in range(11))]
+        return [b"1" if number % 30 == 0 else b"0", *integers, *[b""] * 8, *[b"0123abcd"] * 8, *row[30:]]
+
+    days = changed(lines, change).splitlines(keepends=True)
+    for day in range(24):
+        (tmp_path / f"day_{day}.gz").write_bytes(gzip.compress(b"".join(days[day::24]), 1))
+    findings = pre_check(tmp_path, 4_800)
+    assert findings.wrong == []
+    assert len(findings.odd) <= 6 and max(map(len, findings.odd)) < 400
+    told = "\n".join(findings.odd)
+    assert "I1, C1, C2, C3, C4 and 4 more are missing in all rows" in told
+    assert "I2, C9, C10, C11, C12 and 4 more have one value only" in told
+    assert re.search(r"I3 goes from 100,000,000 to .*; I4 goes .* and 6 more$", told, re.MULTILINE)
 
 
 @pytest.mark.parametrize(("words", "message"), [(["--rows", "0"], "at least 1 row"), ([], "no log at")])
