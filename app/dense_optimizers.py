@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
+import mindspore as ms
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
@@ -23,6 +24,7 @@ from app.tables.optimizer_options import (
     TowerOptimizer,
     WideOptimizer,
 )
+from app.tables.optimizers import ftrl_linear
 from app.wide_deep import WideDeep
 
 CLIP_EPSILON = 1e-6  # as torch.nn.utils.clip_grad_norm_ has it
@@ -36,7 +38,7 @@ class Ftrl(nn.Cell):
 
     def __init__(self, weights: State, options: FtrlOptions, loss_scale: float) -> None:
         super().__init__()
-        self.names = tuple(weights)
+        self.names, self.options = tuple(weights), options
         self.optimizer = nn.FTRL(
             list(weights.values()),
             initial_accum=options.initial_accumulator,
@@ -51,6 +53,15 @@ class Ftrl(nn.Cell):
     def construct(self, gradients: tuple[Tensor, ...]) -> object:
         """One step."""
         return self.optimizer(gradients)
+
+    def fit_linear(self, rate: float) -> None:
+        """Make the linear terms such that they give the weights at this learning rate."""
+        # On a CPU MindSpore 2.10 adds l1 whatever the sign of the linear term, so it moves weights above 0 away from 0.
+        sign = np.ones_like if ms.get_current_device().device_target == "CPU" else np.sign
+        for weight, squares, linear in zip(self.weights, self.optimizer.moments, self.optimizer.linear, strict=True):
+            rows, accumulator, before = (array.asnumpy() for array in (weight, squares, linear))
+            fitted = ftrl_linear(rows, accumulator, before, np.float32(rate), self.options, sign)
+            parameters.write(linear, fitted)
 
     def change_rate(self, old: float, new: float) -> None:
         """The linear terms for a new learning rate: the weights stay as they are (see `app.tables.optimizers`)."""
@@ -215,6 +226,12 @@ class DenseOptimizers(nn.Cell):
         """Those of the steps from now on; nothing is compiled again for it."""
         if isinstance(self.wide, Ftrl) and wide != self.rates["wide"]:
             self.wide.change_rate(self.rates["wide"], wide)
+        self.resume_learning_rates(wide, tower)
+
+    def start_from_weights(self, wide: float, tower: float) -> None:
+        """The weights have been written: make what FTRL remembers fit them, at the learning rates of the first step."""
+        if isinstance(self.wide, Ftrl):
+            self.wide.fit_linear(wide)
         self.resume_learning_rates(wide, tower)
 
     def resume_learning_rates(self, wide: float, tower: float) -> None:

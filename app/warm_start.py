@@ -7,14 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from app import parameters
 from app.assemble import Parts, fold_numeric
 from app.config import Config
 from app.process_group import ProcessGroup
 from app.tables.interface import WIDE
-from app.tables.optimizer_options import FtrlOptions
 from app.warm_start_source import Source, open_source
-from app.warm_start_tables import WarmTables, linear_terms
+from app.warm_start_tables import WarmTables
 from data_prep.schema import Schema
 
 log = logging.getLogger(__name__)
@@ -27,6 +25,11 @@ def warm_start(parts: Parts, config: Config, schema: Schema, dataset: Path, grou
     on. Every rank calls it. Raises ValueError, saying what was found and expected, for a model of another shape.
     """
     source = open_source(config, schema, dataset)
+    if source.metrics:
+        known = ", ".join(
+            f"{name} {source.metrics[name]:.6f}" for name in ("auc", "log_loss") if name in source.metrics
+        )
+        log.info("%s: its run evaluated it as %s", source.where, known)
     take, with_optimizer = config.train.init_take, config.train.init_optimizer
     if take in ("all", "tower"):
         _take_dense(parts, source, schema, with_optimizer)
@@ -47,22 +50,11 @@ def _take_dense(parts: Parts, source: Source, schema: Schema, with_optimizer: bo
     taken = {name: array for name, array in dense.items() if name in memory or _is_of_model(name)}
     parts.check_dense(taken, [*expected, *memory])
     parts.write_dense({name: np.asarray(values, np.float32, order="C") for name, values in taken.items()})
-    if not with_optimizer:
-        _fit_linear_terms(parts, taken)
+    rates = parts.learning_rates.at(1)
+    parts.optimizers.start_from_weights(rates[WIDE], rates["tower"])
     log.info("%s: took %d dense arrays", source.where, len(taken))
 
 
 def _is_of_model(name: str) -> bool:
     """Whether it is a parameter, and not what an optimizer remembers of one (`adam.first_moment.tower.bias_0`)."""
     return name.startswith(("wide.", "tower."))
-
-
-def _fit_linear_terms(parts: Parts, taken: dict[str, np.ndarray]) -> None:
-    """FTRL makes its weights anew from its linear terms at each step: these must be such that they give the weights."""
-    options = parts.step.tables.spec.wide_optimizer
-    if isinstance(options, FtrlOptions):
-        rate = parts.learning_rates.at(1)[WIDE]
-        for name, state in parts.optimizers.named_state().items():
-            if name.startswith("ftrl.linear."):
-                weights = taken[name.removeprefix("ftrl.linear.")]
-                parameters.write(state, linear_terms(weights, options, rate))

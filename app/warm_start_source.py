@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,7 @@ class Source:
     """A model to take from; `moves` is where its rows are here, None where all are where they were.
 
     `folded` says whether its numeric fields belong to the tower, `unchanged_numeric` whether they are scaled as here;
-    `steps` are those that its optimizers have taken.
+    `steps` are those that its optimizers have taken, `metrics` what its run found on its rows of `valid`.
     """
 
     where: str
@@ -39,6 +40,7 @@ class Source:
     moves: np.ndarray | None
     unchanged_numeric: bool
     steps: int = 0
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 def check_source(config: Config) -> Path | None:
@@ -93,7 +95,8 @@ def open_source(config: Config, schema: Schema, dataset: Path) -> Source:
     if history is not None:
         state = ModelState(state.dense, {**state.tables, DEEP: CaughtUpTable(state.tables[DEEP], history)})
     steps = manifest.step + manifest.schedules.get(STEPS_BEFORE, 0)
-    return Source(str(path), state, folded, moves, manifest.data["numeric"] == here["numeric"], steps)
+    unchanged_numeric = manifest.data["numeric"] == here["numeric"]
+    return Source(str(path), state, folded, moves, unchanged_numeric, steps, manifest.metrics)
 
 
 def _moves(manifest: Manifest, config: Config, schema: Schema, dataset: Path) -> np.ndarray:

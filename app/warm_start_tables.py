@@ -20,7 +20,7 @@ from app.row_moves import GONE
 from app.schedules import LearningRates
 from app.tables.interface import DEEP, WIDE, TableSnapshot, TablesSpec, WriteRows
 from app.tables.optimizer_options import FtrlOptions
-from app.tables.optimizers import LAST_STEP, ROWS
+from app.tables.optimizers import LAST_RATE, LAST_STEP, ROWS, TableOptimizer, ftrl_arrays
 from app.warm_start_source import Source, open_source
 from data_prep.schema import Schema
 
@@ -65,16 +65,9 @@ class WarmTables:
         with self._tables.loading(step=0) as write:
             for table in (WIDE, DEEP):
                 moved = _moved_rows(source, table, num_folded)
-                for name, row_ids, values in _pieces(moved, spec, with_optimizer, self._rates.at(1)[WIDE]):
+                for name, row_ids, values in _pieces(moved, spec.optimizer(table), with_optimizer):
                     write(table, name, row_ids, values)
                 log.info("%s: %s", source.where, moved.describe(self._schema.vocabulary_size))
-
-
-def linear_terms(weights: np.ndarray, options: FtrlOptions, learning_rate: float) -> np.ndarray:
-    """The linear terms from which FTRL makes these weights, with accumulators at their initial value; float32."""
-    precise = weights.astype(np.float64)
-    denominator = np.sqrt(options.initial_accumulator) / learning_rate + 2 * options.l2
-    return (-precise * denominator - np.sign(precise) * options.l1).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -104,28 +97,30 @@ def _moved_rows(source: Source, table: str, num_folded: int) -> MovedRows:
 
 
 def _pieces(
-    moved: MovedRows, spec: TablesSpec, with_optimizer: bool, wide_rate: float
+    moved: MovedRows, options: TableOptimizer, with_optimizer: bool
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Array by array: name, row ids [n] and values [n, width]."""
-    wide_options = spec.wide_optimizer if moved.table == WIDE else None
-    for name, array in moved.rows.layout.items():
-        if name == LAST_STEP or (name != ROWS and not with_optimizer):
-            continue
-        count = max(1, PIECE_BYTES // (array.width * np.dtype(array.dtype).itemsize))
-        for start in range(0, moved.places.size, count):
-            row_ids = moved.row_ids[start : start + count]
-            values = moved.rows.read(name, moved.places[start : start + count])
-            yield name, row_ids, values
-            if name == ROWS and not with_optimizer and isinstance(wide_options, FtrlOptions):
-                yield "linear", row_ids, linear_terms(values, wide_options, wide_rate)
+    """Some rows at a time, array by array: name, row ids [n] and values [n, width].
+
+    A step of FTRL goes on from its linear terms, not from the weights, so those are made to fit each other.
+    """
+    names = [name for name in moved.rows.layout if name != LAST_STEP and (with_optimizer or name == ROWS)]
+    count = max(1, PIECE_BYTES // (4 * moved.rows.layout[ROWS].width))
+    for start in range(0, moved.places.size, count):
+        places = moved.places[start : start + count]
+        arrays = {name: moved.rows.read(name, places).copy() for name in names}
+        if isinstance(options, FtrlOptions):
+            arrays = ftrl_arrays(arrays, options)
+        for name, values in arrays.items():
+            yield name, moved.row_ids[start : start + count], values
 
 
 def _check_tables(source: Source, spec: TablesSpec, with_optimizer: bool) -> None:
     for table, rows in source.state.tables.items():
-        expected = spec.layout(table)
-        if not with_optimizer:
-            expected = {ROWS: expected[ROWS]}
-        found = {name: array for name, array in rows.layout.items() if with_optimizer or name == ROWS}
+        # An FTRL's last learning rates are of no use to one with another schedule, and can be done without.
+        found, expected = (
+            {name: array for name, array in layout.items() if name == ROWS or (with_optimizer and name != LAST_RATE)}
+            for layout in (rows.layout, spec.layout(table))
+        )
         if found != expected:
             advice = "; train.init_optimizer=false takes the rows alone" if with_optimizer else ""
             raise ValueError(f"{source.where}: {table} table has {_words(found)}, expected {_words(expected)}{advice}")

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from app.tables.optimizer_options import DeepOptimizer, WideOptimizer
-from app.tables.optimizers import StateArray, state_arrays
+from app.tables.optimizers import StateArray, TableOptimizer, state_arrays
 
 Places = np.ndarray | slice  # of rows in a list of row ids
 
@@ -59,9 +59,13 @@ class TablesSpec:
         """Values of a row."""
         return self.embedding_dim if table == DEEP else 1
 
+    def optimizer(self, table: str) -> TableOptimizer:
+        """The options of a table's optimizer."""
+        return self.wide_optimizer if table == WIDE else self.deep_optimizer
+
     def state_arrays(self, table: str) -> tuple[StateArray, ...]:
         """What a table keeps of each touched row."""
-        return state_arrays(self.wide_optimizer if table == WIDE else self.deep_optimizer)
+        return state_arrays(self.optimizer(table))
 
     def row_bytes(self) -> int:
         """What a touched row takes in both tables, with its optimizers' state."""

@@ -17,7 +17,7 @@ from data_prep.shared_library import address
 
 def step_struct(spec: TablesSpec, table: str, learning_rate: LearningRate, step: int) -> Step:
     """The settings of one step of one table's optimizer."""
-    options = spec.wide_optimizer if table == WIDE else spec.deep_optimizer
+    options = spec.optimizer(table)
     rate, epsilon = learning_rate(step), getattr(options, "epsilon", 0.0)
     if isinstance(options, LazyAdamOptions | AdamOptions):
         rate *= options.correction(step)

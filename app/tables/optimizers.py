@@ -7,6 +7,7 @@ the rows outside of a batch, stands in `whole_table_adam.py`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +25,8 @@ from app.tables.optimizer_options import (
 
 TableOptimizer = WideOptimizer | DeepOptimizer
 States = tuple[np.ndarray, ...]  # in the order of `state_arrays`
-ROWS, LAST_STEP = "rows", "last_step"
+ROWS, LAST_STEP, LAST_RATE = "rows", "last_step", "last_rate"
+SAME_WEIGHT = np.float32(1e-5)  # as a share: weights that differ by less were made from the same linear term
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ def state_arrays(options: TableOptimizer) -> tuple[StateArray, ...]:
             return rows, *moments, StateArray(LAST_STEP, one_a_row=True, dtype=np.int32)
         case FtrlOptions():
             states = (rows, StateArray("accumulator", options.initial_accumulator), StateArray("linear"))
-            return (*states, StateArray("last_rate")) if options.is_scheduled else states
+            return (*states, StateArray(LAST_RATE)) if options.is_scheduled else states
         case AdagradOptions():
             return rows, StateArray("accumulator", options.initial_accumulator)
         case RowwiseAdagradOptions():
@@ -118,7 +120,7 @@ def ftrl_step(states: States, gradient: np.ndarray, options: FtrlOptions, learni
     one of its last step (0: none yet): else a fallen rate would make every row smaller by as much.
     """
     rows, accumulator, linear = states[:3]
-    rate, l1, l2 = (np.float32(x) for x in (learning_rate, options.l1, options.l2))
+    rate = np.float32(learning_rate)
     new_accumulator = accumulator + gradient * gradient
     new_root = np.sqrt(new_accumulator)
     if options.is_scheduled:
@@ -128,8 +130,56 @@ def ftrl_step(states: States, gradient: np.ndarray, options: FtrlOptions, learni
     else:
         linear += gradient - (new_root - np.sqrt(accumulator)) / rate * rows
     accumulator[...] = new_accumulator
-    shrunk = (np.sign(linear) * l1 - linear) / (new_root / rate + np.float32(2) * l2)
-    rows[...] = np.where(np.abs(linear) > l1, shrunk, np.float32(0))
+    rows[...] = _ftrl_rows(linear, new_root, rate, options)
+
+
+Floats = np.ndarray | np.float32
+Sign = Callable[[np.ndarray], np.ndarray]
+
+
+def _ftrl_rows(
+    linear: np.ndarray, root: np.ndarray, rate: Floats, options: FtrlOptions, sign: Sign = np.sign
+) -> np.ndarray:
+    """The weights that FTRL makes of its linear terms and the roots of its accumulators; all float32."""
+    l1, l2 = np.float32(options.l1), np.float32(options.l2)
+    shrunk = (sign(linear) * l1 - linear) / (root / rate + np.float32(2) * l2)
+    return np.where(np.abs(linear) > l1, shrunk, np.float32(0))
+
+
+def ftrl_linear(
+    rows: np.ndarray,
+    accumulator: np.ndarray,
+    linear: np.ndarray,
+    learning_rate: Floats,
+    options: FtrlOptions,
+    sign: Sign = np.sign,
+) -> np.ndarray:
+    """The linear terms from which FTRL makes the weights `rows` at a learning rate: `linear` where it already does.
+
+    The linear term of a weight of 0 lies within ±l1; what gradients have added up there stays. All float32. `sign` is
+    that of a linear term, or what a step takes for it.
+    """
+    made = _ftrl_rows(linear, np.sqrt(accumulator), learning_rate, options, sign)
+    l1, root = np.float32(options.l1), np.sqrt(accumulator, dtype=np.float64)
+    fitted = sign(-rows) * options.l1 - rows * (root / learning_rate + 2 * options.l2)
+    fitted = np.where(rows == 0, np.clip(linear, -l1, l1), fitted).astype(np.float32)
+    return np.where(np.abs(made - rows) <= SAME_WEIGHT * np.abs(rows), linear, fitted)
+
+
+def ftrl_arrays(arrays: dict[str, np.ndarray], options: FtrlOptions) -> dict[str, np.ndarray]:
+    """All state arrays of rows for an FTRL with these options, from which the next step at any learning rate goes on
+    from the weights `arrays["rows"]`; of what another FTRL remembered of them, `arrays` may have some or all.
+
+    Where the learning rate changes, the linear terms are those of the row's last rate, else of the options' one: no
+    later rate is above it, so changing over to that loses no digits.
+    """
+    wanted = {array.name: np.full_like(arrays[ROWS], array.initial) for array in state_arrays(options)}
+    states = wanted | {name: values for name, values in arrays.items() if name in wanted}
+    rate = np.full_like(arrays[ROWS], options.learning_rate)
+    if options.is_scheduled:
+        rate = states[LAST_RATE] = np.where(states[LAST_RATE] > 0, states[LAST_RATE], rate)
+    states["linear"] = ftrl_linear(states[ROWS], states["accumulator"], states["linear"], rate, options)
+    return states
 
 
 def lazy_adam_step(

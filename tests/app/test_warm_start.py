@@ -17,8 +17,6 @@ from app.process_group import SingleProcess
 from app.row_moves import GONE, row_moves
 from app.run_folder import open_run
 from app.tables.interface import DEEP, WIDE
-from app.tables.optimizer_options import FtrlOptions
-from app.tables.optimizers import ftrl_step
 from app.tables.reference import ReferenceTables
 from app.tables.sharded import OwnedRows
 from app.tables_of_run import learning_rates, table_spec
@@ -241,15 +239,92 @@ def test_what_does_not_fit_is_refused_before_anything_is_made(
     check_source(tiny_config(f"train.init_from={trained[0]}", "model.hidden_widths=[32]", "train.init_take=tables"))
 
 
-def test_ftrl_keeps_weights_that_came_without_its_memory():
-    from app.warm_start import linear_terms
+def take_head_step(parts, step, scale):
+    """One step of the wide head's optimizer alone on random gradients of this size; 0 is none at all."""
+    from mindspore import Tensor
 
-    options = FtrlOptions(l1=1e-3, l2=1e-2)
-    weights = np.array([[0.5], [-0.25], [0.0], [1e-4]], np.float32)
-    accumulator = np.full_like(weights, options.initial_accumulator)
-    linear, rows = linear_terms(weights, options, 0.05), weights.copy()
-    ftrl_step((rows, accumulator, linear), np.zeros_like(weights), options, 0.05)
-    np.testing.assert_allclose(rows, weights, rtol=1e-5, atol=1e-9)
+    rng = np.random.default_rng(step)
+    parts.step.parts.set_learning_rates(step)
+    shapes = [parameter.shape for parameter in parts.optimizers.wide.weights]
+    parts.optimizers.wide(tuple(Tensor(scale * rng.standard_normal(shape).astype(np.float32)) for shape in shapes))
+
+
+def dense_weights(parts):
+    return {name: parameter.asnumpy().copy() for name, parameter in parts.model.named_parameters().items()}
+
+
+FTRL_WORDS = "wide_optimizer={{name: ftrl, l1: 0.01, l2: 0.5, learning_rate: {}, schedule: {}}}"
+STEEP = FTRL_WORDS.format(0.5, "{name: constant}")
+FLAT = FTRL_WORDS.format(0.05, "{name: constant}")
+WARMING = FTRL_WORDS.format(0.5, "{name: constant, warmup_steps: 100}")
+FALLING = FTRL_WORDS.format(0.5, "{name: cosine, decay_steps: 4, final_factor: 0.1}")
+
+
+@pytest.fixture(scope="module")
+def falling(tmp_path_factory, make_parts, tiny_config, tiny_schema, tiny_dataset, random_batch):
+    """A checkpoint after three steps with a learning rate that falls, and its state."""
+    parts, rng = make_parts("reference", tiny_schema, FALLING), np.random.default_rng(1)
+    batch = random_batch(tiny_schema, 50, rng)
+    for _ in range(3):
+        parts.step(batch, parts.step.prepare(batch))
+    config = settings.as_dict(tiny_config("tables.backend=reference", FALLING))
+    manifest = Manifest(3, 1, 3, config, str(tiny_dataset), data_identity(tiny_schema), {})
+    return checkpoint.save(tmp_path_factory.mktemp("falling"), parts.state(), manifest), parts.state()
+
+
+@pytest.mark.parametrize(
+    ("here", "init_optimizer"),
+    [(FLAT, "true"), (WARMING, "true"), (WARMING, "false"), (FALLING, "true")],
+    ids=["flat-true", "warming-true", "warming-false", "falling-true"],
+)
+def test_the_wide_head_stays_without_a_gradient(
+    start, falling, make_parts, tiny_schema, tiny_dataset, tiny_config, tmp_path, here, init_optimizer
+):
+    """Whatever the learning rates of both runs; a run that is stopped before its first step goes on to the same
+    bits."""
+    words = (here, f"train.init_optimizer={init_optimizer}", "train.init_take=tower")
+    path, state = falling
+    parts = start(tiny_schema, tiny_dataset, path, *words)
+    config = settings.as_dict(tiny_config("tables.backend=reference", *words))
+    manifest = Manifest(0, 1, 0, config, str(tiny_dataset), data_identity(tiny_schema), {})
+    resumed = make_parts("reference", tiny_schema, *words)
+    resumed.restore(checkpoint.save(tmp_path, parts.state(), manifest))
+    head = [name for name in parts.model.named_parameters() if name.startswith("wide.")]
+    assert np.abs(state.dense["wide.numeric_weight"]).max() > 1e-4
+    for step in (1, 2, 3, 4):
+        take_head_step(parts, step, 0.0)
+        for name in head:
+            found, expected = dense_weights(parts)[name], state.dense[name]
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-9, err_msg=f"{name}, step {step}")
+        take_head_step(resumed, step, 0.0)
+    for each in (parts, resumed):
+        take_head_step(each, 5, 1024.0)  # the loss scale
+    for name in head:
+        assert not np.allclose(dense_weights(parts)[name], state.dense[name])
+        np.testing.assert_array_equal(dense_weights(resumed)[name], dense_weights(parts)[name], err_msg=name)
+
+
+@pytest.mark.parametrize("init_optimizer", ["true", "false"])
+def test_rows_of_stock_stay_without_a_gradient(
+    falling, make_parts, tiny_config, tiny_schema, tiny_dataset, init_optimizer
+):
+    """MindSpore's own operators, after a run whose learning rate was another."""
+    from mindspore import Tensor
+
+    from app.warm_start import warm_start
+
+    path, state = falling
+    words = (f"train.init_from={path}", FLAT, f"train.init_optimizer={init_optimizer}", "train.init_take=tables")
+    warm = make_parts("stock", tiny_schema, *words)
+    warm_start(warm, tiny_config("tables.backend=stock", *words), tiny_schema, tiny_dataset, SingleProcess())
+    tables, saved = warm.step.tables, state.tables[WIDE]
+    ids = Tensor(saved.row_ids.astype(np.int32))
+    zeros = [Tensor(np.zeros((saved.row_ids.size, width), np.float32)) for width in (8, 1)]
+    for _ in range(2):
+        tables.parameters.update(ids, *zeros, Tensor(np.float32(1e-3)))
+    rows = saved.arrays["rows"]
+    assert np.abs(rows).max() > 1e-4
+    np.testing.assert_allclose(tables.parameters.wide_rows.asnumpy()[saved.row_ids], rows, rtol=1e-5, atol=1e-10)
 
 
 def zoo_arrays(schema, dim, widths, rng):
