@@ -15,7 +15,8 @@ LOSS_LOG, EVAL_LOG, METRICS = "loss.log", "eval.log", "metrics.jsonl"
 
 def forget_after(run_path: Path, manifest: Manifest) -> None:
     """Drop what was logged after the checkpoint: those steps are taken, and evaluated, again."""
-    last_evaluated = manifest.selection.get("last_step", -1)
+    # That before a warm start's first step (0) is made again by a run that goes on from there, and by no other.
+    last_evaluated = max(manifest.selection.get("last_step", -1), 0 if manifest.step else -1)
     for name, evaluated_at, logged_at in (
         (METRICS, _metrics_evaluation, _metrics_step),
         (EVAL_LOG, _eval_step, _eval_step),

@@ -55,8 +55,10 @@ class RunRecord:
         return str(self.config.get("eval", {}).get("metric", "auc"))
 
     def best_evaluation(self) -> dict[str, Any] | None:
-        """The line of the best evaluation on valid; None where there was none."""
-        judged = [line for line in self.lines if line.get("split") == "valid" and line.get(self.metric) is not None]
+        """The line of the best evaluation on valid; None where there was none. That before a warm start's first step
+        is of no model of this run."""
+        evaluated = [line for line in self.lines if line.get("split") == "valid" and line["step"] > 0]
+        judged = [line for line in evaluated if line.get(self.metric) is not None]
         return max(judged, key=lambda line: (merit(self.metric, line[self.metric]), line["step"]), default=None)
 
     def test_evaluation(self) -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ from app.assemble import Parts, assemble
 from app.config import Config
 from app.dataset import Batch, num_batches, read_batches, training_order
 from app.evaluate import measure
-from app.evaluation_file import content_of
+from app.evaluation_file import Measurement, content_of
 from app.evaluation_text import one_line
 from app.metrics import Metrics, merit
 from app.prefetch import Prefetcher
@@ -80,6 +80,8 @@ class Trainer:
 
     def _train_epochs(self) -> None:
         try:
+            if self.config.train.init_from and self.position.step == 0:
+                self._evaluate_start()
             while self.position.epoch <= self.config.train.epochs and not self.selection.is_over:
                 self._train_epoch()
                 if not self.selection.is_over:
@@ -151,19 +153,33 @@ class Trainer:
         self.metrics = None
         return losses
 
+    def _evaluate_start(self) -> None:
+        """Evaluate what a warm start took, before the first step: no model of this run, so nothing is decided by it."""
+        if self.schema.splits["valid"].rows:
+            measured = self._measure()
+            log.info("before the first step: %s", self._log_evaluation(measured.metrics, epoch=0))
+
+    def _measure(self) -> Measurement:
+        options, prepare = self.config, self.parts.step.prepare
+        batch_size, group_field = options.train.batch_size, options.eval.group_field
+        return measure(self.dataset, self.schema, "valid", batch_size, prepare, self._score, group_field)
+
+    def _log_evaluation(self, metrics: Metrics, epoch: int) -> str:
+        """Add a line to eval.log and to metrics.jsonl; returns the former."""
+        line = one_line("valid", epoch, self.position.step, metrics)
+        self.run.append_eval(line)
+        self.run.append_metrics(step=self.position.step, epoch=epoch, split="valid", **dataclasses.asdict(metrics))
+        return line
+
     def _evaluate(self) -> bool:
         """Judge the model on `valid`, which changes nothing of it; whether it is the best so far."""
         step, epoch = self.position.step, self.position.epoch
         if not self.schema.splits["valid"].rows:
             log.warning("the data has no rows in split 'valid': epoch %d is not evaluated", epoch)
             return False
-        batch_size, prepare = self.config.train.batch_size, self.parts.step.prepare
-        group_field = self.config.eval.group_field
-        measured = measure(self.dataset, self.schema, "valid", batch_size, prepare, self._score, group_field)
+        measured = self._measure()
         self.metrics = measured.metrics
-        line = one_line("valid", epoch, step, self.metrics)
-        self.run.append_eval(line)
-        self.run.append_metrics(step=step, epoch=epoch, split="valid", **dataclasses.asdict(self.metrics))
+        line = self._log_evaluation(self.metrics, epoch)
         self.run.write_evaluation(content_of("valid", step, epoch, measured))
         log.info(line)
         is_best = self.selection.update(self.metrics, step)

@@ -281,6 +281,55 @@ def test_a_run_without_improvement_ends_early_as_finished(command, tmp_path):
     assert len((run / "loss.log").read_text().splitlines()) == 6
 
 
+TINY_RATES = tuple(f"{group}_optimizer={{name: sgd, learning_rate: 1.0e-9}}" for group in ("deep", "tower"))
+TINY_RATES += ("wide_optimizer={name: ftrl, learning_rate: 1.0e-9, schedule: {name: constant, warmup_steps: 7}}",)
+
+
+def test_a_warm_start_is_evaluated_before_its_first_step(command, tmp_path, monkeypatch):
+    """As its source was, and nothing is decided by it; at tiny rates it stays so. A stop during it, or later, leaves
+    every log as that of a run without one."""
+    from app.stopping import Stopped
+    from app.train import Trainer
+
+    assert command("train", "tables.backend=reference")[0] == 0
+    (tmp_path / "device_0").rename(tmp_path / "model")
+    (source,) = [line for line in metrics_of(tmp_path / "model") if "split" in line]
+    words = (*TRAIN, *TINY_RATES, "train.init_from=model", "checkpoint.keep_best=1", "train.resume=never")
+    status, log = command(*words)
+    whole = tmp_path / "device_0"
+    start, *later = evaluated = [line for line in metrics_of(whole) if "split" in line]
+    assert (status, [(line["step"], line["epoch"]) for line in evaluated]) == (0, [(0, 0), (5, 1), (10, 2)])
+    assert {**start, "seconds": 0, "step": 5, "epoch": 1} == {**source, "seconds": 0}
+    assert all(line["log_loss"] == pytest.approx(source["log_loss"], rel=1e-6) for line in later)
+    assert "before the first step: epoch: 0 step: 0 split: valid" in log
+    assert f"its run evaluated it as auc {source['auc']:.6f}, log_loss {source['log_loss']:.6f}" in log
+    selection = read_manifest(whole / "checkpoints" / "step-00000010").selection
+    assert (selection["best_step"] > 0, selection["last_step"]) == (True, 10)
+    assert [path.name for path in sorted((whole / "evaluations").iterdir())] == [
+        "valid-step-00000005.json",
+        "valid-step-00000010.json",
+    ]
+
+    with monkeypatch.context() as patched:
+        for method, step in (("_score", 0), ("_take_step", 3)):
+            original = getattr(Trainer, method)
+
+            def stop_there(self, *arguments, original=original, step=step):
+                if self.position.step == step:
+                    raise Stopped("a test", 143)
+                return original(self, *arguments)
+
+            patched.setattr(Trainer, method, stop_there)
+            assert command(*words, f"train.resume={'auto' if step else 'never'}")[0] == 143
+            patched.undo()
+    assert command(*words, "train.resume=require")[0] == 0
+    stopped, whole = tmp_path / "device_0", tmp_path / "device_0.1"
+    assert arrays_of(stopped, 10) == arrays_of(whole, 10)
+    assert [line["step"] for line in metrics_of(stopped) if "split" in line] == [0, 5, 10]
+    for name in ("loss.log", "eval.log"):
+        assert (stopped / name).read_bytes() == (whole / name).read_bytes()
+
+
 def test_patience_goes_on_over_a_stop_in_the_middle_of_an_evaluation(command, tmp_path, monkeypatch):
     """The second launch does the evaluation of step 4 that the first left undone, and ends at the same step."""
     from app.stopping import Stopped

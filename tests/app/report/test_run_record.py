@@ -31,6 +31,8 @@ def test_the_best_evaluation_is_by_the_run_s_own_metric(metric, best):
     config = {"train": {"batch_size": 1}, "eval": {"metric": metric}}
     assert record(lines, config=config).best_evaluation()["step"] == best
     assert record().best_evaluation() is None
+    before_the_first_step = line(0, 0, split="valid", auc=0.9, log_loss=0.1)
+    assert record([before_the_first_step, *lines], config=config).best_evaluation()["step"] == best
 
 
 def test_shown_is_test_else_the_best_on_valid_else_the_last():
