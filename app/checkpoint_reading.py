@@ -9,6 +9,7 @@ Letters: T rows, n rows of one read.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,8 +20,9 @@ from app.checkpoint import ROW_IDS, ModelState, shard_name, step_name
 from app.dense_slices import dense_files, join
 from app.disk import DamagedFileError, Progress, check_size, checksum_is, ignore
 from app.manifest import Manifest, read_manifest, use_an_older
-from app.tables.checks import check_table
+from app.tables.checks import check_bounds, check_row_ids, check_table
 from app.tables.interface import Places, RowArray, TablesSpec, TableState, WriteRows
+from app.tables.optimizers import LAST_STEP
 
 PIECE_BYTES = 2 << 20  # of one array, given to the tables at once
 
@@ -156,6 +158,10 @@ class _RowsTo:
 
     def __call__(self, reader: ArrayReader) -> None:
         layout = row_layout(reader.path, reader.places)
+        with _named(reader.path):
+            self._read(reader, layout)
+
+    def _read(self, reader: ArrayReader, layout: dict[str, RowArray]) -> None:
         row_ids = reader.next_array(reader.places[ROW_IDS])
         check_table(self.table, row_ids, layout, self.spec)
         for name in layout:
@@ -163,6 +169,17 @@ class _RowsTo:
             for values in reader.next_rows(reader.places[name], PIECE_BYTES):
                 self.write(self.table, name, row_ids[start : start + len(values)], values)
                 start += len(values)
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Name the file in a ValueError."""
+    try:
+        yield
+    except DamagedFileError:
+        raise
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def row_layout(path: Path, places: dict[str, Place]) -> dict[str, RowArray]:
@@ -188,17 +205,22 @@ class FileTable:
     """
 
     def __init__(self, chain: list[Link], table: str) -> None:
-        files = [link.path / name for link in chain for name in link.table_files(table)]
-        places = [read_places(path) for path in files]
-        self._files = [
-            {name: _map(path, place) for name, place in arrays.items()}
-            for path, arrays in zip(files, places, strict=True)
-        ]
-        layouts = [row_layout(path, arrays) for path, arrays in zip(files, places, strict=True)]
+        """Raise ValueError, naming the file, for row ids or arrays that belong to no such table."""
+        self._table = table
+        self._steps = {link.path / name: link.manifest.step for link in chain for name in link.table_files(table)}
+        vocabulary_size = chain[-1].manifest.data["vocabulary_size"]
+        self._files, layouts = [], []
+        for path in self._steps:
+            places = read_places(path)
+            layouts.append(row_layout(path, places))
+            if layouts[-1] != layouts[0]:
+                first = next(iter(self._steps))
+                raise ValueError(f"{path} has arrays {layouts[-1]}, and {first} has {layouts[0]}; expected the same")
+            arrays = {name: _map(path, place) for name, place in places.items()}
+            with _named(path):
+                check_row_ids(arrays[ROW_IDS], table, vocabulary_size)
+            self._files.append(arrays)
         self.layout = layouts[-1]
-        for path, layout in zip(files, layouts, strict=True):
-            if layout != self.layout:
-                raise ValueError(f"{path} has arrays {layout}, and {files[-1]} has {self.layout}; expected the same")
         ids = [np.array(arrays[ROW_IDS]) for arrays in self._files]
         self.row_ids, newest = _newest_of_each(np.concatenate(ids))
         sizes = [part.size for part in ids]
@@ -214,6 +236,10 @@ class FileTable:
         for number in np.unique(files):
             chosen = files == number
             values[chosen] = self._files[number][name][rows[chosen]]
+            if name == LAST_STEP:  # by which the steps that a row missed are looked up
+                path = list(self._steps)[number]
+                with _named(path):
+                    check_bounds(self._table, name, self.row_ids[places][chosen], values[chosen], self._steps[path])
         return values
 
 

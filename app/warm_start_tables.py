@@ -66,7 +66,10 @@ class WarmTables:
             for table in (WIDE, DEEP):
                 moved = _moved_rows(source, table, num_folded)
                 for name, row_ids, values in _pieces(moved, spec.optimizer(table), with_optimizer):
-                    write(table, name, row_ids, values)
+                    try:
+                        write(table, name, row_ids, values)
+                    except ValueError as error:
+                        raise ValueError(f"{source.where}: {error}") from error
                 log.info("%s: %s", source.where, moved.describe(self._schema.vocabulary_size))
 
 

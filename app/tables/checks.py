@@ -12,6 +12,9 @@ from typing import Any
 import numpy as np
 
 from app.tables.interface import DEEP, WIDE, RowArray, RowGradients, TableSnapshot, TablesSpec, UniqueIds
+from app.tables.optimizers import LAST_RATE, LAST_STEP
+
+NEVER_NEGATIVE = ("accumulator", "second_moment", LAST_RATE, LAST_STEP)
 
 
 def check_ids(ids: np.ndarray, spec: TablesSpec) -> None:
@@ -59,22 +62,23 @@ def check_gradients_shape(gradients: RowGradients, unique: UniqueIds, spec: Tabl
         raise ValueError(f"the scale of the row gradients must be finite, found {gradients.scale}")
 
 
-def check_state(state: Mapping[str, TableSnapshot], spec: TablesSpec) -> None:
-    """Raise ValueError unless each table's rows fit `spec`, ascend and are finite; names table, array and row."""
+def check_state(state: Mapping[str, TableSnapshot], spec: TablesSpec, step: int) -> None:
+    """Raise ValueError unless each table's rows fit `spec`, ascend and have values that `step` steps can leave; names
+    table, array and row."""
     for table, saved in state.items():
         check_table(table, saved.row_ids, saved.layout, spec)
         for name in saved.layout:
             array = saved.read(name, slice(None))
             if len(array) != saved.row_ids.size:
                 raise ValueError(f"{table} {name} must have {saved.row_ids.size} rows, found {_describe(array)}")
-            check_finite(table, name, saved.row_ids, array)
+            check_values(table, name, saved.row_ids, array, step)
 
 
 def check_table(table: str, row_ids: np.ndarray, layout: dict[str, RowArray], spec: TablesSpec) -> None:
     """Raise ValueError unless the rows of a table fit `spec`: its arrays with their widths, and ids that ascend."""
     if table not in (WIDE, DEEP):
         raise ValueError(f"unknown table {table!r} in the state; known: {WIDE}, {DEEP}")
-    _check_row_ids(row_ids, table, spec)
+    check_row_ids(row_ids, table, spec.vocabulary_size)
     known, rows = spec.layout(table), row_ids.size
     if set(layout) != set(known):
         raise ValueError(f"{table} state must have the arrays {', '.join(known)}; found {', '.join(layout)}")
@@ -94,14 +98,37 @@ def check_finite(table: str, name: str, row_ids: np.ndarray, values: np.ndarray)
         raise ValueError(f"{table} {name} of row {row_ids[place[0]]} is {values[tuple(place)]}; nothing was loaded")
 
 
-def _check_row_ids(row_ids: np.ndarray, table: str, spec: TablesSpec) -> None:
+def check_values(table: str, name: str, row_ids: np.ndarray, values: np.ndarray, step: int) -> None:
+    """Raise ValueError, naming the first row, unless `step` steps can leave these `values` [T, width] of rows [T]."""
+    check_finite(table, name, row_ids, values)
+    check_bounds(table, name, row_ids, values, step)
+
+
+def check_bounds(table: str, name: str, row_ids: np.ndarray, values: np.ndarray, step: int) -> None:
+    """As `check_values`, of finite values: sums of squares and learning rates are 0 or more, last steps 0 … step.
+
+    The kernels read what a step needs by the number of a row's last one, so a wrong one must not reach them.
+    """
+    if name not in NEVER_NEGATIVE or not values.size:
+        return
+    most = step if name == LAST_STEP else math.inf
+    if values.min() < 0 or values.max() > most:
+        place = np.argwhere((values < 0) | (values > most))[0]
+        expected = f"expected 0 … {step}, the steps taken" if name == LAST_STEP else "expected 0 or more"
+        raise ValueError(
+            f"{table} {name} of row {row_ids[place[0]]} is {values[tuple(place)]}, {expected}; nothing was loaded"
+        )
+
+
+def check_row_ids(row_ids: np.ndarray, table: str, vocabulary_size: int) -> None:
+    """Raise ValueError unless the ids of a table's rows are int64 within 0 … V-1, and ascend."""
     if row_ids.dtype != np.int64 or row_ids.ndim != 1:
         raise ValueError(f"{table} row_ids must be int64 [rows], found {_describe(row_ids)}")
     if (row_ids[1:] <= row_ids[:-1]).any():
         raise ValueError(f"{table} row_ids must ascend without repetition")
-    if row_ids.size and (row_ids[0] < 0 or row_ids[-1] >= spec.vocabulary_size):
+    if row_ids.size and (row_ids[0] < 0 or row_ids[-1] >= vocabulary_size):
         raise ValueError(
-            f"{table} row_ids go from {row_ids[0]} to {row_ids[-1]}, outside 0 … {spec.vocabulary_size - 1}; "
+            f"{table} row_ids go from {row_ids[0]} to {row_ids[-1]}, outside 0 … {vocabulary_size - 1}; "
             "is the checkpoint of a model with another vocabulary?"
         )
 

@@ -219,14 +219,16 @@ class HostTables(Protocol):
     def loading(self, step: int) -> AbstractContextManager[WriteRows]:
         """Forget everything and set the step count; the block then writes rows, array by array.
 
-        A write raises ValueError for values that are not finite. Where the block raises, the tables are empty after it.
+        A write raises ValueError for values that are not finite, or that no optimizer leaves (`check_bounds`). Where
+        the block raises, the tables are empty after it.
         """
         ...
 
     def load_state(self, state: Mapping[str, TableSnapshot], step: int) -> None:
         """Forget everything, then take over `state` and the step count.
 
-        Raises ValueError for arrays that do not fit the tables or are not finite, before anything is forgotten.
+        Raises ValueError for arrays that do not fit the tables, or for values as in `loading`, before anything is
+        forgotten.
         """
         ...
 

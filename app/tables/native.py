@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from app.huge_pages import HugeBuffer
-from app.tables.checks import check_gradients, check_gradients_shape, check_state
+from app.tables.checks import check_bounds, check_gradients, check_gradients_shape, check_state
 from app.tables.interface import (
     DEEP,
     UPDATE_NAMES,
@@ -132,7 +132,7 @@ class NativeTables:
 
     def load_state(self, state: Mapping[str, TableSnapshot], step: int) -> None:
         """See `HostTables.load_state`; after a MemoryError the tables are empty."""
-        check_state(state, self.spec)
+        check_state(state, self.spec, step)
         with self.loading(step) as write:
             write_state(write, state)
 
@@ -141,11 +141,15 @@ class NativeTables:
         """See `HostTables.loading`."""
         self._forget(step)
         try:
-            yield self._rows.write
+            yield self._write
             self._rows.end_writing()
         except BaseException:
             self._forget(step=0)
             raise
+
+    def _write(self, table: str, name: str, row_ids: np.ndarray, values: np.ndarray) -> None:
+        check_bounds(table, name, row_ids, values, self.step)
+        self._rows.write(table, name, row_ids, values)
 
     def _forget(self, step: int) -> None:
         self._snapshots.forget()

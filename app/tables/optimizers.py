@@ -178,7 +178,8 @@ def ftrl_arrays(arrays: dict[str, np.ndarray], options: FtrlOptions) -> dict[str
     rate = np.full_like(arrays[ROWS], options.learning_rate)
     if options.is_scheduled:
         rate = states[LAST_RATE] = np.where(states[LAST_RATE] > 0, states[LAST_RATE], rate)
-    states["linear"] = ftrl_linear(states[ROWS], states["accumulator"], states["linear"], rate, options)
+    with np.errstate(invalid="ignore"):  # who writes the arrays says which are not finite, or below 0
+        states["linear"] = ftrl_linear(states[ROWS], states["accumulator"], states["linear"], rate, options)
     return states
 
 

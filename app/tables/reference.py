@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from app.tables.checks import check_finite, check_gradients, check_gradients_shape, check_ids, check_state
+from app.tables.checks import check_gradients, check_gradients_shape, check_ids, check_state, check_values
 from app.tables.initial import initial_rows
 from app.tables.interface import (
     DEEP,
@@ -127,7 +127,7 @@ class ReferenceTables:
 
     def load_state(self, state: Mapping[str, TableSnapshot], step: int) -> None:
         """See `HostTables.load_state`."""
-        check_state(state, self.spec)
+        check_state(state, self.spec, step)
         with self.loading(step) as write:
             write_state(write, state)
 
@@ -142,7 +142,7 @@ class ReferenceTables:
             raise
 
     def _write(self, table: str, name: str, row_ids: np.ndarray, values: np.ndarray) -> None:
-        check_finite(table, name, row_ids, values)
+        check_values(table, name, row_ids, values, self.step)
         self._touched[row_ids] = True
         self._arrays[table][name][row_ids] = values
 

@@ -194,7 +194,7 @@ class ShardedTables:
 
     def load_state(self, state: Mapping[str, TableSnapshot], step: int) -> None:
         """See `HostTables.load_state`; rows of other owners are passed over."""
-        check_state(state, self.spec)
+        check_state(state, self.spec, step)
         with self.loading(step) as write:
             write_state(write, state)
 

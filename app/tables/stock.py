@@ -25,7 +25,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from app import parameters
 from app.device import deprecations_silenced
 from app.schedules import ConstantSchedule
-from app.tables.checks import check_finite, check_ids, check_state
+from app.tables.checks import check_ids, check_state, check_values
 from app.tables.interface import (
     DEEP,
     STATE_ARRAYS,
@@ -213,7 +213,7 @@ class StockTables:
 
     def load_state(self, state: Mapping[str, TableSnapshot], step: int) -> None:
         """See `HostTables.load_state`."""
-        check_state(state, self.spec)
+        check_state(state, self.spec, step)
         with self.loading(step) as write:
             write_state(write, state)
 
@@ -226,7 +226,7 @@ class StockTables:
         self.changed = ChangedRows(self.spec.vocabulary_size)
 
         def write(table: str, name: str, row_ids: np.ndarray, values: np.ndarray) -> None:
-            check_finite(table, name, row_ids, values)
+            check_values(table, name, row_ids, values, step)
             self.touched[row_ids] = True
             arrays[table][name][row_ids] = values
 

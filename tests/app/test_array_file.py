@@ -166,6 +166,9 @@ def test_any_header_gives_places_within_the_file_or_an_error_that_names_it(made)
 SPEC = TablesSpec(100, 3, ("C1",), 7, 0.01, 1e-3, FtrlOptions(), LazyAdamOptions())
 
 
+DATA = {"vocabulary_size": 9}
+
+
 def arrays_of(table, width, **changes):
     arrays = {"row_ids": np.arange(2)}
     arrays |= {name: np.zeros((2, width), np.float32) for name in STATE_ARRAYS[table]}
@@ -192,7 +195,7 @@ def test_a_table_s_file_that_is_whole_and_makes_no_sense(tmp_path, arrays, messa
         table: TableState(np.arange(2), {name: np.zeros((2, width), np.float32) for name in STATE_ARRAYS[table]})
         for table, width in ((WIDE, 1), (DEEP, 3))
     }
-    path = checkpoint.save(tmp_path, ModelState({}, zeros), Manifest(1, 1, 1, {}, "", {}, {}))
+    path = checkpoint.save(tmp_path, ModelState({}, zeros), Manifest(1, 1, 1, {}, "", DATA, {}))
     manifest = read_manifest(path)
     name = "deep-0-of-1.safetensors"
     (path / name).unlink()
@@ -208,17 +211,17 @@ def test_a_table_s_file_that_is_whole_and_makes_no_sense(tmp_path, arrays, messa
 def test_links_of_a_chain_with_other_arrays_are_refused(tmp_path):
     row = TableState(np.arange(1), {"rows": np.zeros((1, 3), np.float32)})
     wider = TableState(np.arange(1), {"rows": np.zeros((1, 4), np.float32)})
-    first = checkpoint.save(tmp_path, ModelState({}, {DEEP: row}), Manifest(1, 1, 1, {}, "", {}, {}))
+    first = checkpoint.save(tmp_path, ModelState({}, {DEEP: row}), Manifest(1, 1, 1, {}, "", DATA, {}))
     parent = {"step": 1, "id": read_manifest(first).id}
-    path = checkpoint.save(tmp_path, ModelState({}, {DEEP: wider}), Manifest(2, 1, 2, {}, "", {}, {}, parent=parent))
-    with pytest.raises(ValueError, match=r"step-00000001/deep-0-of-1.* has arrays .*; expected the same"):
+    path = checkpoint.save(tmp_path, ModelState({}, {DEEP: wider}), Manifest(2, 1, 2, {}, "", DATA, {}, parent=parent))
+    with pytest.raises(ValueError, match=r"step-00000002/deep-0-of-1.* has arrays .*; expected the same"):
         open_state(path)
 
 
 @pytest.mark.parametrize("shards", [-1, 0, 10**12])
 def test_a_number_of_files_that_are_not_there(tmp_path, shards):
     row = TableState(np.arange(1), {"rows": np.zeros((1, 3), np.float32)})
-    path = checkpoint.save(tmp_path, ModelState({}, {DEEP: row}), Manifest(1, 1, 1, {}, "", {}, {}))
+    path = checkpoint.save(tmp_path, ModelState({}, {DEEP: row}), Manifest(1, 1, 1, {}, "", DATA, {}))
     manifest = read_manifest(path)
     manifest.shards[DEEP] = shards
     (path / MANIFEST).unlink()

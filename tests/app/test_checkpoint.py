@@ -1,15 +1,19 @@
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from app import checkpoint
+from app.array_file import Place
 from app.checkpoint import CheckpointOptions, ModelState
-from app.checkpoint_reading import load
+from app.checkpoint_reading import load, open_state, read_once, row_layout
 from app.manifest import MANIFEST, Manifest, read_manifest
 from app.retention import best_or_newest, remove_old, whole_checkpoints
-from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, TableState
+from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, TablesSpec, TableState
+from app.tables.optimizer_options import AdamOptions, FtrlOptions
+from app.tables.reference import ReferenceTables
 
 
 def make_state(seed=0):
@@ -43,6 +47,70 @@ def assert_same(found: ModelState, expected: ModelState):
 @pytest.fixture
 def saved(tmp_path):
     return checkpoint.save(tmp_path, make_state(), make_manifest())
+
+
+CRAFTED = [
+    (DEEP, "last_step", -1, "deep last_step of row 7 is -1, expected 0 … 3, the steps taken"),
+    (DEEP, "last_step", 4, "deep last_step of row 7 is 4, expected 0 … 3, the steps taken"),
+    (DEEP, "second_moment", -1.0, r"deep second_moment of row 7 is -1\.0, expected 0 or more"),
+    (WIDE, "accumulator", -1.0, r"wide accumulator of row 7 is -1\.0, expected 0 or more"),
+    (WIDE, "rows", np.nan, "wide rows of row 7 is nan"),
+]
+
+
+@pytest.fixture
+def crafted(tmp_path):
+    """Save rows 0 … 9 of a table of ten with `adam` in two shards, with one array changed."""
+    spec = TablesSpec(10, 2, ("C1",), 7, 0.01, 0.1, FtrlOptions(), AdamOptions())
+    tables = ReferenceTables(spec)
+    with tables.loading(step=3) as write:
+        write(DEEP, "last_step", np.arange(10), np.full((10, 1), 2, np.int32))
+    state = tables.state()
+
+    def save(table, name, change):
+        change(state[table].arrays[name])
+        manifest = make_manifest()
+        manifest.data["vocabulary_size"] = 10
+        return spec, checkpoint.save(tmp_path, ModelState({}, state), manifest, num_shards=2)
+
+    return save
+
+
+@pytest.mark.parametrize(("table", "name", "bad", "message"), CRAFTED)
+def test_a_row_that_no_run_can_have_is_named_with_its_file(crafted, table, name, bad, message):
+    """Checksums do not help against who writes them."""
+    spec, path = crafted(table, name, lambda values: values.__setitem__((7, -1), bad))
+    tables = ReferenceTables(spec)
+    message = f"{path / table}-1-of-2.safetensors: {message}"
+    with pytest.raises(ValueError, match=message), tables.loading(step=3) as write:
+        read_once(path, spec, write)
+    if name == "last_step":
+        with pytest.raises(ValueError, match=message):
+            open_state(path).tables[table].read(name, slice(None))
+
+
+@pytest.mark.parametrize(
+    ("row_ids", "message"),
+    [
+        ([0, 10], "deep row_ids go from 0 to 10, outside 0 … 9"),
+        ([-1, 5], "deep row_ids go from -1 to 5, outside 0 … 9"),
+        ([5, 5], "deep row_ids must ascend without repetition"),
+    ],
+)
+def test_row_ids_that_are_none_of_the_table_s_are_refused(tmp_path, row_ids, message):
+    """Where a table's files are read row by row, too."""
+    arrays = {"rows": np.ones((2, 5), np.float32)}
+    manifest = make_manifest()
+    manifest.data["vocabulary_size"] = 10
+    path = checkpoint.save(tmp_path, ModelState({}, {DEEP: TableState(np.array(row_ids), arrays)}), manifest)
+    with pytest.raises(ValueError, match=f"deep-0-of-1.safetensors: {message}"):
+        open_state(path)
+
+
+def test_arrays_with_fewer_rows_than_ids_are_refused():
+    places = {"row_ids": Place("int64", (3,), 0, 24), "rows": Place("float32", (2, 5), 24, 64)}
+    with pytest.raises(ValueError, match=r"deep: array 'rows' has shape \[2, 5\], expected \[3, width\]"):
+        row_layout(Path("deep"), places)
 
 
 def test_what_is_loaded_is_what_was_saved(saved):

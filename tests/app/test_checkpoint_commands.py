@@ -41,8 +41,8 @@ def random_bits(rng, shape):
     return rng.integers(0, 2**32, shape, np.uint32).view(np.float32)
 
 
-def make_manifest(step, schema=None, dataset=Path(), metrics=None):
-    data = {"vocabulary_size": 1000} if schema is None else data_identity(schema)
+def make_manifest(step, schema=None, dataset=Path(), metrics=None, vocabulary_size=1000):
+    data = {"vocabulary_size": vocabulary_size} if schema is None else data_identity(schema)
     return Manifest(step, 2, 4, {"train": {"seed": 7}}, str(dataset), data, metrics or {})
 
 
@@ -51,7 +51,7 @@ def make_manifest(step, schema=None, dataset=Path(), metrics=None):
 def test_any_layout_to_any_layout_gives_the_same_bits(assert_same_bits, row_ids, layouts):
     state = make_state(row_ids)
     with tempfile.TemporaryDirectory() as folder:
-        path = checkpoint.save(Path(folder) / "first", state, make_manifest(5))
+        path = checkpoint.save(Path(folder) / "first", state, make_manifest(5, vocabulary_size=2**40 + 1))
         for number, num_shards in enumerate([*layouts, 1]):
             path = reshard(path, Path(folder) / str(number), num_shards)
             manifest, found = load(path)

@@ -45,7 +45,7 @@ def begin(writer, tables, step, throttled=False):
     """Start to write the tables as they are."""
     parent = writer.parent_for(step)
     dense = {"wide.bias": np.full(1, step, np.float32)}
-    manifest = Manifest(step, 1, step, {}, "", {}, {}, parent=parent)
+    manifest = Manifest(step, 1, step, {}, "", {"vocabulary_size": SPEC.vocabulary_size}, {}, parent=parent)
     return writer.start(dense, tables.snapshot(changed_only=parent is not None), manifest, throttled)
 
 

@@ -41,7 +41,9 @@ class Run:
         self.states[step] = ModelState(dense, self._tables(self.values[DEEP]))
         written = self.states[step] if full or self.parent is None else ModelState(dense, self._tables(rows))
         parent = None if full else self.parent
-        manifest = Manifest(step, 1, step, {}, "", {}, {} if auc is None else {"auc": auc}, parent=parent)
+        manifest = Manifest(
+            step, 1, step, {}, "", {"vocabulary_size": 1000}, {} if auc is None else {"auc": auc}, parent=parent
+        )
         path = save(self.folder, written, manifest, self.num_shards)
         self.parent = ParentRecord(step=step, id=read_manifest(path).id)
         return path

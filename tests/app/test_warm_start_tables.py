@@ -272,7 +272,7 @@ OTHER = dataclasses.replace(FTRL, l1=0.3, l2=0.4, initial_accumulator=2.0)
 FTRLS = {"first": FTRL, "lower": LOWER, "falling": FALLING, "other": OTHER}
 
 
-@pytest.mark.parametrize(("before", "here"), itertools.permutations(FTRLS, 2))
+@pytest.mark.parametrize(("before", "here"), list(itertools.permutations(FTRLS, 2)))
 def test_what_another_ftrl_remembers_is_taken_without_a_weight_that_moves(make_tables, before, here):
     """Another learning rate, schedule, l1 or l2; the accumulators come along."""
     before, here = FTRLS[before], FTRLS[here]

@@ -45,6 +45,7 @@ static inline void remaining_steps(float* __restrict row, float* __restrict firs
 // Takes `width` columns of a row whose last step was `last` up to step history.step.
 static inline void catch_up(float* row, float* first, float* second, std::int64_t width, std::int64_t last,
                             const HostTablesHistory& history) {
+  if (last < 0) last = 0;  // Python lets no such row in; were one here, the history would be read before its begin
   const std::int64_t most = last + history.most_exact_steps;
   const std::int64_t end = history.step < most ? history.step : most;
   for (std::int64_t begin = 0; begin < width; begin += kMissedColumns) {
