@@ -1,0 +1,162 @@
+"""A job of ranks that train and servers of rows, each a thread of this process: `HostTables` to who uses it.
+
+What passes between ranks passes through `app/exchange.py`; only MPI itself is replaced.
+"""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
+
+import numpy as np
+
+from app.exchange import Exchange, Operation
+from app.process_group import share
+from app.tables import make_host_tables
+from app.tables.batch_kernels import make_batch_kernels
+from app.tables.interface import RowGradients, Rows, TableState
+from app.tables.sharded import OwnedRows, ShardedTables, owner_spec
+
+
+class World:
+    """Where ranks put what they send, for the others to take."""
+
+    def __init__(self, size):
+        self.board, self.barrier = [None] * size, threading.Barrier(size, timeout=20)
+
+    def swap(self, rank, mine, take):
+        self.board[rank] = mine
+        self.barrier.wait()
+        for source, theirs in enumerate(self.board):
+            take(source, theirs)
+        self.barrier.wait()
+
+
+class Rank:
+    """What `Exchange` uses of a communicator of MPI."""
+
+    def __init__(self, world, rank):
+        self.world, self.rank, self.size = world, rank, len(world.board)
+
+    def Ialltoall(self, sent, received):
+        def take(source, theirs):
+            received[source] = theirs[self.rank]
+
+        self.world.swap(self.rank, sent, take)
+        return SimpleNamespace(Wait=lambda: None, Test=lambda: True)
+
+    def Alltoallv(self, sent, received):
+        array, counts, starts, _ = received
+
+        def take(source, theirs):
+            values, their_counts, their_starts, _ = theirs
+            assert counts[source] == their_counts[self.rank]
+            first, start = starts[source], their_starts[self.rank]
+            array[first : first + counts[source]] = values[start : start + their_counts[self.rank]]
+
+        self.world.swap(self.rank, sent, take)
+
+    def Allgather(self, mine, all_values):
+        def take(source, theirs):
+            all_values[source] = theirs[0]
+
+        self.world.swap(self.rank, mine, take)
+
+
+class JobInThreads:
+    """`HostTables` of `workers` ranks that train, after `servers` that only own rows (0: all ranks own rows)."""
+
+    def __init__(self, spec, backend, workers, servers):
+        world, owners = World(servers + workers), servers or workers
+        self.spec, self.servers, self.asked = spec, servers, None
+        self.owned = [
+            OwnedRows(
+                Exchange(Rank(world, rank), owners, spec.embedding_dim),
+                make_host_tables(backend, owner_spec(spec), 1) if rank < owners else None,
+            )
+            for rank in range(servers + workers)
+        ]
+        kernels = [make_batch_kernels(backend, spec, 1) for _ in range(workers)]
+        self.ranks = [ShardedTables(spec, *each) for each in zip(kernels, self.owned[servers:], strict=True)]
+        self.owners = [owned.tables for owned in self.owned[:owners]]
+        self.pool = ThreadPoolExecutor(servers + workers)
+
+    @property
+    def step(self):
+        assert {each.step for each in (*self.ranks, *self.owners)} == {self.ranks[0].step}
+        return self.ranks[0].step
+
+    @property
+    def learning_rates(self):
+        return self.ranks[0].learning_rates
+
+    @learning_rates.setter
+    def learning_rates(self, rates):
+        for each in (*self.ranks, *self.owners):
+            each.learning_rates = rates
+
+    def _together(self, work, *parts, operations=1):
+        def serve(owned):
+            for _ in range(operations):
+                owned.serve(owned.exchange.start(Operation.NONE))
+
+        serving = [self.pool.submit(serve, owned) for owned in self.owned[: self.servers]]
+        done = [self.pool.submit(work, *words) for words in zip(self.ranks, *parts, strict=True)]
+        return [future.result() for future in (*serving, *done)][self.servers :]
+
+    def _shares(self, num_rows):
+        return [share(num_rows, rank, len(self.ranks)) for rank in range(len(self.ranks))]
+
+    def unique(self, ids):
+        return [rank.unique(ids[mine]) for rank, mine in zip(self.ranks, self._shares(len(ids)), strict=True)]
+
+    def lookup(self, unique):
+        self.asked = unique
+        rows = self._together(lambda rank, mine: rank.lookup(mine), unique)
+        assert len({each.squared_norm for each in rows}) == 1
+        deep, wide = (np.concatenate([getattr(each, name) for each in rows]) for name in ("deep", "wide"))
+        return Rows(deep, wide, rows[0].squared_norm)
+
+    def update(self, unique, gradients):
+        shares = self._shares(len(gradients.wide))
+        parts = [RowGradients(gradients.deep[mine], gradients.wide[mine], gradients.scale) for mine in shares]
+        operations = 1 if self.asked is unique else 2  # the rows of another batch were looked up meanwhile
+        self.asked = unique
+        self._together(lambda rank, *words: rank.update(*words), unique, parts, operations=operations)
+
+    def state(self):
+        return _joined([owner.state() for owner in self.owners])
+
+    def snapshot(self, changed_only):
+        parts = [owned.tables.snapshot(changed_only) for owned in self.owned[: len(self.owners)]]
+        joined = {table: JoinedTable([part.tables[table] for part in parts]) for table in parts[0].tables}
+        return SimpleNamespace(tables=joined, release=lambda saved: [part.release(saved) for part in parts])
+
+    @contextmanager
+    def loading(self, step):
+        with ExitStack() as stack:
+            each = (*self.owned[: self.servers], *self.ranks)
+            writes = [stack.enter_context(part.loading(step)) for part in each]
+            yield lambda *words: [write(*words) for write in writes]
+
+
+class JoinedTable:
+    """The `TableSnapshot` of all owners' rows."""
+
+    def __init__(self, parts):
+        self.parts, self.layout = parts, parts[0].layout
+        row_ids = np.concatenate([part.row_ids for part in parts])
+        self.order = np.argsort(row_ids)
+        self.row_ids = row_ids[self.order]
+
+    def read(self, name, places):
+        values = [part.read(name, slice(None)).copy() for part in self.parts]
+        return np.concatenate(values)[self.order][places]
+
+
+def _joined(states):
+    tables = {table: JoinedTable([state[table] for state in states]) for table in states[0]}
+    return {
+        table: TableState(rows.row_ids, {name: rows.read(name, slice(None)) for name in rows.layout})
+        for table, rows in tables.items()
+    }

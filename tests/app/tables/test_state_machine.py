@@ -1,0 +1,436 @@
+"""Everything that happens to tables, in any order: native, reference and a job of ranks against plain rows.
+
+Gradients are small whole numbers times a power of two, so that sums are exact in any order: backends, and any number of
+ranks and servers, have the same bits. The plain rows (`plain_rows.py`) say what is right, to what float32 can have.
+"""
+
+import dataclasses
+import shutil
+import tempfile
+from pathlib import Path
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+
+from app import checkpoint
+from app.checkpoint_reading import load, read_once
+from app.config import Config
+from app.identity import data_identity
+from app.manifest import Manifest, ParentRecord, read_manifest
+from app.retention import compact, rewrite
+from app.schedules import ConstantSchedule, CosineSchedule, PlateauSchedule, StepSchedule
+from app.tables import native_step, whole_table_adam
+from app.tables.interface import DEEP, WIDE, RowGradients
+from app.tables.native import NativeTables
+from app.tables.optimizer_options import (
+    AdagradOptions,
+    AdamOptions,
+    FtrlOptions,
+    LazyAdamOptions,
+    RowwiseAdagradOptions,
+    SgdOptions,
+)
+from app.tables.reference import ReferenceTables
+from app.tables_of_run import learning_rates, table_learning_rates, table_spec
+from app.warm_start_source import open_source
+from app.warm_start_tables import WarmTables
+from data_prep import settings as run_settings
+from data_prep.schema import CategoricalField, Schema, Split
+from tests.app.tables.job_in_threads import JobInThreads
+from tests.app.tables.plain_rows import PlainTable
+
+MOST_EXACT = 8  # missed steps of adam that are taken one by one, in place of 1,000
+SCHEDULES = {  # each goes far enough down to be no rate at all, where its optimizer lets it
+    "constant": lambda name, warmup: ConstantSchedule(warmup_steps=warmup),
+    "cosine": lambda name, warmup: CosineSchedule(
+        warmup_steps=warmup, decay_steps=8, final_factor=0.01 if name == "ftrl" else 0.0
+    ),
+    "step": lambda name, warmup: StepSchedule(warmup_steps=warmup, every_steps=4, drop_factor=1e-3),
+    "plateau": lambda name, warmup: PlateauSchedule(warmup_steps=warmup, drop_factor=0.1, min_learning_rate=0.0),
+}
+DEEP_OPTIMIZERS = (LazyAdamOptions, AdamOptions, AdagradOptions, RowwiseAdagradOptions, SgdOptions, FtrlOptions)
+WIDE_OPTIMIZERS = (FtrlOptions, AdagradOptions, SgdOptions)
+CASES = [  # every optimizer with every schedule, deep and wide
+    pytest.param(deep, schedule, WIDE_OPTIMIZERS[number % 3], id=f"{deep().name}-{schedule}")
+    for number, deep in enumerate(DEEP_OPTIMIZERS)
+    for schedule in SCHEDULES
+]
+MACHINE = settings(
+    derandomize=True,
+    deadline=None,
+    database=None,
+    max_examples=6,
+    stateful_step_count=30,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+some_ids = st.tuples(
+    st.sampled_from(["random", "random", "same", "distinct", "ends"]), st.integers(0, 9), st.integers(0, 2**32)
+)
+some_gradients = st.tuples(st.sampled_from([-149, -140, -60, -12, -3, -3, 0, 3, 55]), st.sampled_from([1.0, 0.125, 0.3]))
+
+
+class TablesMachine(RuleBasedStateMachine):
+    """The steps that a run may take; the subclasses of `machine_of` say with which optimizers."""
+
+    optimizers: dict
+    schedule: str
+
+    def __init__(self):
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="machine"))
+        self.run_number, self.saved, self.parent, self.open = 0, {}, None, None
+
+    def teardown(self):
+        shutil.rmtree(self.folder)
+
+    # A run begins.
+
+    @initialize(data=st.data())
+    def begin(self, data):
+        self.vocabulary_size, self.num_fields = data.draw(st.sampled_from([2, 7, 40])), data.draw(st.integers(1, 3))
+        self.dtype = data.draw(st.sampled_from([np.int32, np.int64]))
+        self.dim = data.draw(st.sampled_from([1, 3, 17]))
+        self.ranks = data.draw(st.sampled_from([("native", 1, 0), ("native", 2, 0), ("reference", 3, 0), ("native", 2, 1)]))
+        self.threads = data.draw(st.sampled_from([1, 1, 2]))
+        self.config = self.draw_config(data, Config())
+        self.new_run()
+
+    def draw_config(self, data, config):
+        def options(group):
+            cls = self.optimizers[group]
+            warmup = data.draw(st.sampled_from([0, 0, 3, 100]))
+            name = cls().name
+            found = {
+                "learning_rate": data.draw(st.sampled_from([0.07, 0.007])),
+                "schedule": SCHEDULES[self.schedule](name, warmup),
+            }
+            fields = [field.name for field in dataclasses.fields(cls)]
+            if "epsilon" in fields:
+                found["epsilon"] = data.draw(st.sampled_from([1e-8, 1e-4, 1e-15]))
+            if "l1" in fields:
+                found |= {key: data.draw(st.sampled_from([0.0, 1e-3])) for key in ("l1", "l2")}
+            elif "initial_accumulator" in fields:
+                found["initial_accumulator"] = data.draw(st.sampled_from([0.0, 0.1]))
+            return cls(**found)
+
+        coefficient = st.sampled_from([0.0, 1e-2])
+        loss = dataclasses.replace(
+            config.loss,
+            l2_coef=data.draw(coefficient),
+            wide_l2_coef=data.draw(coefficient),
+            row_clip_value=data.draw(st.sampled_from([0.0, 0.5])),
+        )
+        return dataclasses.replace(
+            config,
+            wide_optimizer=options(WIDE),
+            deep_optimizer=options(DEEP),
+            loss=loss,
+            model=dataclasses.replace(config.model, embedding_dim=self.dim),
+        )
+
+    def new_run(self):
+        names = tuple(f"C{number}" for number in range(self.num_fields))
+        fields = tuple(CategoricalField(name, (0, 0), ()) for name in names)
+        splits = {"train": Split(0, 0, ())}
+        self.schema = Schema(1, (), fields, self.vocabulary_size, "int32", 1, splits, 0, {}, {}, ())
+        self.spec = spec = table_spec(self.config, self.schema, names)
+        backend, workers, servers = self.ranks
+        self.tables = {
+            "native": NativeTables(spec, self.threads),
+            "reference": ReferenceTables(spec),
+            "job": JobInThreads(spec, backend, workers, servers),
+        }
+        self.set_rates(learning_rates(self.config))
+        self.run_number += 1
+        self.saved, self.parent, self.changed = {}, None, np.zeros(self.vocabulary_size, bool)
+        initial = self.lookup_all("reference")
+        clip = self.spec.clip_value
+        self.plain = {
+            WIDE: PlainTable(spec.wide_optimizer, initial[WIDE], spec.wide_l2_coef, clip, MOST_EXACT),
+            DEEP: PlainTable(spec.deep_optimizer, initial[DEEP], spec.l2_coef, clip, MOST_EXACT),
+        }
+        self.check()
+
+    def set_rates(self, rates):
+        self.rates = rates
+        for tables in self.tables.values():
+            tables.learning_rates = table_learning_rates(rates, self.config.deep_optimizer)
+
+    # Steps.
+
+    def draw_ids(self, kind, batch, seed):
+        rng, shape = np.random.default_rng(seed), (batch, self.num_fields)
+        ids = rng.integers(0, self.vocabulary_size, shape)
+        if kind == "same":
+            ids[:] = ids[:1, :1] if batch else 0
+        if kind == "distinct":
+            ids = (rng.permutation(max(self.vocabulary_size, ids.size)) % self.vocabulary_size)[: ids.size]
+        if kind == "ends":
+            ids = rng.choice([0, self.vocabulary_size - 1], shape)
+        return ids.reshape(shape).astype(self.dtype)
+
+    @rule(ids=some_ids, gradients=some_gradients, ahead=st.booleans())
+    def step(self, ids, gradients, ahead):
+        """`ahead`: another batch is made unique, and its rows are looked up, before the step ends."""
+        ids, (power, scale) = self.draw_ids(*ids), gradients
+        rng = np.random.default_rng(ids.size)
+        deep, wide = (
+            np.ldexp(rng.integers(-4, 5, shape).astype(np.float32), power)
+            for shape in ((len(ids), self.num_fields * self.dim), len(ids))
+        )
+        self.take_step(ids, RowGradients(deep, wide, scale), self.all_ids() if ahead else None)
+
+    another_step = rule(ids=some_ids, gradients=some_gradients, ahead=st.just(False))(lambda self, **drawn: self.step(**drawn))
+
+    @rule(count=st.sampled_from([2, MOST_EXACT + 3]))
+    def steps_of_nothing(self, count):
+        """No row is touched for long."""
+        for _ in range(count):
+            self.take_step(np.zeros((0, self.num_fields), self.dtype), self.zero_gradients(0))
+
+    def zero_gradients(self, batch):
+        return RowGradients(np.zeros((batch, self.num_fields * self.dim), np.float32), np.zeros(batch, np.float32))
+
+    def take_step(self, ids, gradients, ahead=None):
+        standing = [table for table, plain in self.plain.items() if np.float32(plain.rate) == 0]
+        before = self.lookup_all("native") if standing else {}
+        for tables in self.tables.values():
+            unique = tables.unique(ids)
+            if ahead is not None:
+                tables.lookup(tables.unique(ahead))
+            tables.update(unique, gradients)
+        at = np.zeros(self.vocabulary_size, bool)
+        at[ids] = True
+        self.changed |= at
+        wide = np.repeat(gradients.wide[:, None], self.num_fields, axis=0)
+        for table, per_position in ((WIDE, wide), (DEEP, gradients.deep.reshape(-1, self.dim))):
+            plain = self.plain[table]
+            summed = np.zeros(plain.rows.shape)
+            np.add.at(summed, ids.reshape(-1), per_position.astype(np.float64))
+            far = plain.far() & at
+            plain.update(summed * float(np.float32(gradients.scale)), at)
+            if far.any():
+                plain.take_over(far, self.adam_state(np.flatnonzero(far)))
+        if ids.size or standing:
+            self.check()
+            after = self.lookup_all("native")
+            for table in standing:
+                assert same_bits(after[table], before[table]), f"{table}: a rate of 0 changed rows"
+
+    def adam_state(self, row_ids):
+        state = self.tables["native"].state()[DEEP]
+        places = np.searchsorted(state.row_ids, row_ids)
+        return [state.arrays[name][places].astype(np.float64) for name in ("rows", "first_moment", "second_moment")]
+
+    @precondition(lambda self: self.schedule == "plateau")
+    @rule(merit=st.sampled_from([0.5, 0.5, 0.7]))
+    def evaluate(self, merit):
+        before = {group: list(rate.plateau.drops) for group, rate in self.rates.groups.items()}
+        self.rates.after_evaluation("auc", merit, self.plain[DEEP].step)
+        for table in (WIDE, DEEP):
+            drops = self.rates.groups[table].plateau.drops
+            assert drops[: len(before[table])] == before[table]
+            self.plain[table].drops = list(drops)
+
+    # What is seen.
+
+    def all_ids(self):
+        """Each row in every field of a batch row."""
+        return np.repeat(np.arange(self.vocabulary_size, dtype=self.dtype)[:, None], self.num_fields, axis=1)
+
+    def lookup_all(self, name):
+        tables = self.tables[name]
+        rows = tables.lookup(tables.unique(self.all_ids()))
+        return {WIDE: rows.wide[:, None].copy(), DEEP: rows.deep[:, : self.dim].copy()}
+
+    def check(self):
+        """All backends have the same bits, which are what the plain rows say."""
+        states = {name: tables.state() for name, tables in self.tables.items()}
+        rows = {name: self.lookup_all(name) for name in ("native", "reference")}
+        for table, plain in self.plain.items():
+            for name in ("native", "job"):
+                assert_same_state(states[name][table], states["reference"][table], f"{name} {table}")
+            assert same_bits(rows["native"][table], rows["reference"][table]), table
+            worst, where = plain.differs(rows["native"][table] / (self.num_fields if table == WIDE else 1))
+            assert worst <= 1, f"{table}: row {where} is {rows['native'][table][where]}, expected {plain.rows[where]}"
+            assert states["native"][table].row_ids.tolist() == np.flatnonzero(plain.touched).tolist()
+        assert {tables.step for tables in self.tables.values()} == {self.plain[DEEP].step}
+
+    # Snapshots and checkpoints.
+
+    @rule(changed_only=st.booleans())
+    def open_snapshot(self, changed_only):
+        self.close_snapshot()
+        chosen = self.changed if changed_only else self.plain[DEEP].touched
+        state = self.tables["reference"].state()
+        kept = {table: _rows_of(saved, chosen) for table, saved in state.items()}
+        plain = {table: each.copy() for table, each in self.plain.items()}
+        snapshots = {name: tables.snapshot(changed_only) for name, tables in self.tables.items()}
+        self.open = changed_only, snapshots, kept, self.changed, (plain, state, self.rates.state())
+        self.changed = np.zeros_like(self.changed)
+
+    @precondition(lambda self: self.open)
+    @rule(seed=st.integers(0, 2**32))
+    def read_snapshot(self, seed):
+        """A piece of it, in slices and in places, while updates go on."""
+        rng, (_, snapshots, expected, *_) = np.random.default_rng(seed), self.open
+        for name, snapshot in snapshots.items():
+            for table, saved in expected.items():
+                rows = snapshot.tables[table]
+                assert rows.row_ids.tolist() == saved.row_ids.tolist(), f"{name} {table}"
+                first, end = np.sort(rng.integers(0, saved.row_ids.size + 1, 2))
+                for places in (slice(first, end), rng.permutation(saved.row_ids.size)[first:end]):
+                    for array in saved.arrays:
+                        assert same_bits(rows.read(array, places), saved.arrays[array][places]), f"{name} {array}"
+
+    def close_snapshot(self, saved=False):
+        if self.open:
+            for snapshot in self.open[1].values():
+                snapshot.release(saved)
+            if not saved:
+                self.changed |= self.open[3]
+            self.open = None
+
+    @rule(source=st.sampled_from(["native", "reference", "job"]), shards=st.integers(1, 3), delta=st.booleans())
+    def save(self, source, shards, delta):
+        """Write the open snapshot, or a new one, as a checkpoint: a full one, or the changes since the one before."""
+        if not self.open:
+            self.open_snapshot(delta)
+        changed_only, snapshots, _, _, kept = self.open
+        step = kept[0][DEEP].step
+        if changed_only and (self.parent is None or self.parent["step"] >= step):
+            return
+        manifest = Manifest(
+            step,
+            1,
+            step,
+            run_settings.as_dict(self.config),
+            "/prepared",
+            data_identity(self.schema),
+            {},
+            schedules=kept[2],
+            parent=self.parent if changed_only else None,
+        )
+        for later in [path for other, (path, _) in self.saved.items() if other >= step]:
+            shutil.rmtree(later)
+        self.saved = {other: saved for other, saved in self.saved.items() if other < step}
+        state = checkpoint.ModelState({}, snapshots[source].tables)
+        path = checkpoint.save(self.folder / str(self.run_number), state, manifest, shards)
+        self.saved[step] = path, kept
+        self.parent = ParentRecord(step=step, id=read_manifest(path).id)
+        self.close_snapshot(saved=True)
+
+    def pick(self, number):
+        return self.saved[sorted(self.saved)[number % len(self.saved)]]
+
+    @precondition(lambda self: self.saved)
+    @rule(number=st.integers(0, 9), shards=st.integers(1, 5), in_place=st.booleans())
+    def reshard(self, number, shards, in_place):
+        path, kept = self.pick(number)
+        if in_place:
+            compact(path, shards)
+        else:
+            path = rewrite(path, self.folder / "other", shards)
+        found = load(path)[1].tables
+        for table, saved in kept[1].items():
+            assert_same_state(found[table], saved, table)
+
+    @precondition(lambda self: self.saved)
+    @rule(number=st.integers(0, 9))
+    def load(self, number):
+        """Over tables that have rows already; it goes on from there, deltas too."""
+        path, (plain, state, rates) = self.pick(number)
+        self.close_snapshot()
+        manifest = read_manifest(path)
+        fresh = learning_rates(self.config)
+        fresh.load_state(manifest.schedules)
+        assert fresh.state() == rates
+        self.set_rates(fresh)
+        for tables in self.tables.values():
+            with tables.loading(manifest.step) as write:
+                read_once(path, self.spec, write)
+            for table, saved in tables.state().items():
+                assert_same_state(saved, state[table], table)
+        self.plain = {table: each.copy() for table, each in plain.items()}
+        self.parent, self.changed = ParentRecord(step=manifest.step, id=manifest.id), np.zeros_like(self.changed)
+        self.check()
+
+    # A new run with the rows of an older one.
+
+    @precondition(lambda self: self.saved)
+    @rule(data=st.data(), number=st.integers(0, 9), with_optimizer=st.booleans(), seed=st.integers(0, 2**32))
+    def warm_start(self, data, number, with_optimizer, seed):
+        """Once without L2, to see that a step without gradients changes no prediction; then to go on with it."""
+        path, (source, *_) = self.pick(number)
+        self.close_snapshot()
+        rng, config = np.random.default_rng(seed), self.draw_config(data, self.config)
+        moves = np.where(rng.random(self.vocabulary_size) < 0.8, rng.permutation(self.vocabulary_size), -1)
+        found = read_manifest(path).config["wide_optimizer"], read_manifest(path).config["deep_optimizer"]
+        with_optimizer &= all(_is_scheduled(old) == _is_scheduled(new) for old, new in zip(found, (run_settings.as_dict(config.wide_optimizer), run_settings.as_dict(config.deep_optimizer))))
+        train = dataclasses.replace(config.train, init_from=str(path), init_optimizer=with_optimizer)
+        without_l2 = dataclasses.replace(config.loss, l2_coef=0.0, wide_l2_coef=0.0)
+        for loss in (without_l2, config.loss):
+            self.config = dataclasses.replace(config, train=train, loss=loss)
+            self.new_run()
+            self.take_rows(path, moves)
+            for table, plain in self.plain.items():
+                plain.warm_start(source[table], moves, with_optimizer)
+                self.take_over_far(table, source[table], moves)
+            self.check()
+            if loss is without_l2:
+                before, taken = self.lookup_all("native"), self.plain[DEEP].touched.copy()
+                self.take_step(self.all_ids(), self.zero_gradients(self.vocabulary_size))
+                for table, after in self.lookup_all("native").items():
+                    if not (with_optimizer and "adam" in self.plain[table].options.name):
+                        found, expected = after[taken], before[table][taken]
+                        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-9, err_msg=table)
+
+    def take_rows(self, path, moves):
+        found = dataclasses.replace(open_source(self.config, self.schema, Path("/prepared")), moves=moves)
+        job = self.tables["job"]
+        for tables in (self.tables["native"], self.tables["reference"], *job.owned[: job.servers], *job.ranks):
+            WarmTables(tables, self.spec, self.rates, self.config, self.schema).take(found)
+
+    def take_over_far(self, table, source, moves):
+        """Rows of `adam` come as they are after the last step, if need be not exactly."""
+        far = source.far() & source.touched & (moves >= 0)
+        if far.any():
+            values = self.adam_state(moves[far])
+            assert (np.abs(values[0]) <= np.abs(source.left[far]) + 4 * source.error[far]).all()
+            self.plain[table].take_over(moves[far], values)
+
+
+def _is_scheduled(options):
+    return options["name"] == "ftrl" and (options["schedule"]["name"] != "constant" or options["schedule"]["warmup_steps"])
+
+
+def _rows_of(saved, chosen):
+    kept = chosen[saved.row_ids]
+    return dataclasses.replace(
+        saved, row_ids=saved.row_ids[kept], arrays={name: array[kept] for name, array in saved.arrays.items()}
+    )
+
+
+def same_bits(found, expected):
+    return found.dtype == expected.dtype and found.shape == expected.shape and found.tobytes() == expected.tobytes()
+
+
+def assert_same_state(found, expected, where):
+    assert found.row_ids.tolist() == expected.row_ids.tolist(), where
+    assert list(found.arrays) == list(expected.arrays), where
+    for name, array in expected.arrays.items():
+        assert same_bits(found.arrays[name], array), f"{where} {name}: {found.arrays[name]} for {array}"
+
+
+@pytest.mark.parametrize(("deep", "schedule", "wide"), CASES)
+def test_any_order_of_steps_is_right(native_library, monkeypatch, deep, schedule, wide):
+    for module in (whole_table_adam, native_step):
+        monkeypatch.setattr(module, "MOST_EXACT_STEPS", MOST_EXACT)
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+    machine = type("Machine", (TablesMachine,), {"optimizers": {DEEP: deep, WIDE: wide}, "schedule": schedule})
+    run_state_machine_as_test(machine, settings=MACHINE)
