@@ -27,6 +27,7 @@ TableOptimizer = WideOptimizer | DeepOptimizer
 States = tuple[np.ndarray, ...]  # in the order of `state_arrays`
 ROWS, LAST_STEP, LAST_RATE = "rows", "last_step", "last_rate"
 SAME_WEIGHT = np.float32(1e-5)  # as a share: weights that differ by less were made from the same linear term
+LEAST_FTRL_RATE = np.float32(2.0**-40)
 
 
 @dataclass(frozen=True)
@@ -117,9 +118,12 @@ def ftrl_step(states: States, gradient: np.ndarray, options: FtrlOptions, learni
     """One FTRL step in place; `l2` counts twice in the denominator, as in MindSpore's and TensorFlow's FTRL.
 
     The linear term has the root of the accumulator by the learning rate in it. Where that changes, a row remembers the
-    one of its last step (0: none yet): else a fallen rate would make every row smaller by as much.
+    one of its last step (0: none yet): else a fallen rate would make every row smaller by as much. Below
+    `LEAST_FTRL_RATE`, where no weight would move by as much, the row stays as it is: 1 / rate has no float32 there.
     """
     rows, accumulator, linear = states[:3]
+    if learning_rate < LEAST_FTRL_RATE:
+        return
     rate = np.float32(learning_rate)
     new_accumulator = accumulator + gradient * gradient
     new_root = np.sqrt(new_accumulator)

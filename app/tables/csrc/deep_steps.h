@@ -65,9 +65,13 @@ STEP_FUNCTION sgd_columns(float* __restrict row, const float* __restrict sum, st
   }
 }
 
+// FTRL divides by its learning rate. Below this one no weight would move by as much: the row stays as it is.
+constexpr float kLeastFtrlRate = 0x1p-40f;
+
 STEP_FUNCTION ftrl_columns(float* __restrict row, float* __restrict accumulator, float* __restrict linear,
                            const float* __restrict sum, std::int64_t width, float scale,
                            const HostTablesStep& options) {
+  if (options.learning_rate < kLeastFtrlRate) return;
   const float twice_l2 = 2.0f * options.l2;
   for (std::int64_t i = 0; i < width; ++i) {
     const float gradient = gradient_of(sum[i], row[i], scale, options);
@@ -86,6 +90,7 @@ STEP_FUNCTION ftrl_columns(float* __restrict row, float* __restrict accumulator,
 STEP_FUNCTION scheduled_ftrl_columns(float* __restrict row, float* __restrict accumulator, float* __restrict linear,
                                      float* __restrict last_rate, const float* __restrict sum, std::int64_t width,
                                      float scale, const HostTablesStep& options) {
+  if (options.learning_rate < kLeastFtrlRate) return;
   const float rate = options.learning_rate, twice_l2 = 2.0f * options.l2;
   for (std::int64_t i = 0; i < width; ++i) {
     const float gradient = gradient_of(sum[i], row[i], scale, options);

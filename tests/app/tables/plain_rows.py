@@ -12,27 +12,24 @@ import math
 
 import numpy as np
 
-EPS = 2.0**-22  # a few roundings of float32
-LEAST_RATE = 2.0**-100  # below it FTRL, which divides by its rate, takes no step
+EPS, TINY = 2.0**-22, 2.0**-146  # a few roundings of float32: of its values, and of those too small for all its digits
+LEAST_RATE = 2.0**-40  # below it FTRL, which divides by its rate, takes no step
 ONE_A_ROW = ("rowwise_adagrad",)
 
 
 def rate_of(options, step, drops=()):
     """The learning rate of step 1, 2, …; `drops` are the steps after which a plateau's rate fell."""
-    schedule, after = options.schedule, step - options.schedule.warmup_steps
+    schedule, base = options.schedule, options.learning_rate
+    after, rate = step - schedule.warmup_steps, base
     if after <= 0:
-        return options.learning_rate * step / schedule.warmup_steps
-    if schedule.name == "cosine":
+        rate = base * step / schedule.warmup_steps
+    elif schedule.name == "cosine":
         part = min(after / schedule.decay_steps, 1)
-        share = schedule.final_factor + (1 - schedule.final_factor) * (1 + math.cos(math.pi * part)) / 2
-        return options.learning_rate * share
-    if schedule.name == "step":
-        return options.learning_rate * schedule.drop_factor ** ((after - 1) // schedule.every_steps)
+        rate = base * (schedule.final_factor + (1 - schedule.final_factor) * (1 + math.cos(math.pi * part)) / 2)
+    elif schedule.name == "step":
+        rate = base * schedule.drop_factor ** ((after - 1) // schedule.every_steps)
     fallen = sum(drop < step for drop in drops)
-    if fallen:
-        least = min(schedule.min_learning_rate, options.learning_rate)
-        return max(options.learning_rate * schedule.drop_factor**fallen, least)
-    return options.learning_rate
+    return max(rate * schedule.drop_factor**fallen, min(schedule.min_learning_rate, base)) if fallen else rate
 
 
 class PlainTable:
@@ -89,11 +86,12 @@ class PlainTable:
         """The batch's gradient, clipped, with L2; and how wrong float32 may be about it."""
         gradient = np.clip(summed[at], -self.clip, self.clip) if self.clip else summed[at]
         total = gradient + self.l2 * self.rows[at]
-        return total, EPS * (np.abs(gradient) + self.l2 * np.abs(self.rows[at])) + self.l2 * self.error[at]
+        wrong = EPS * (np.abs(gradient) + self.l2 * np.abs(self.rows[at])) + self.l2 * self.error[at]
+        return total, wrong + TINY
 
     def _move(self, at, rows, error):
         self.rows[at] = rows
-        self.error[at] = error + EPS * np.abs(rows)
+        self.error[at] = error + EPS * np.abs(rows) + TINY
 
     def _descend(self, summed, at, rate):
         gradient, wrong = self._gradient(summed, at)
@@ -118,7 +116,7 @@ class PlainTable:
         old_share = old_root / np.where(self.last_rate[at] > 0, self.last_rate[at], rate)
         sums = self.sums[at] + gradient - (root / rate - old_share) * rows
         terms = np.abs(self.sums[at]) + np.abs(sums) + (root / rate + old_share) * np.abs(rows)
-        sums_error = self.sums_error[at] + wrong + np.abs(root / rate - old_share) * self.error[at] + EPS * terms
+        sums_error = self.sums_error[at] + wrong + np.abs(root / rate - old_share) * self.error[at] + EPS * terms + TINY
         self.sums[at], self.sums_error[at], self.last_rate[at] = sums, sums_error, rate
         denominator = root / rate + 2 * options.l2
         new = np.where(np.abs(sums) > options.l1, (np.sign(sums) * options.l1 - sums) / denominator, 0)
@@ -126,11 +124,12 @@ class PlainTable:
 
     def _adam(self, summed, at, rate):
         options, step = self.options, self.step + self.steps_before
+        beta1, beta2 = (float(np.float32(beta)) for beta in (options.beta1, options.beta2))  # 1 - beta2 is 1.3e-5 off
         gradient, wrong = self._gradient(summed, at)
-        sums = options.beta1 * self.sums[at] + (1 - options.beta1) * gradient
-        squares = options.beta2 * self.squares[at] + (1 - options.beta2) * gradient * gradient
-        terms = options.beta1 * np.abs(self.sums[at]) + (1 - options.beta1) * np.abs(gradient)
-        sums_error = options.beta1 * self.sums_error[at] + (1 - options.beta1) * wrong + EPS * terms + 2.0**-100
+        sums = beta1 * self.sums[at] + (1 - beta1) * gradient
+        squares = beta2 * self.squares[at] + (1 - beta2) * gradient * gradient
+        terms = beta1 * np.abs(self.sums[at]) + (1 - beta1) * np.abs(gradient)
+        sums_error = beta1 * self.sums_error[at] + (1 - beta1) * wrong + EPS * terms + 2.0**-100
         scale = rate * math.sqrt(1 - options.beta2**step) / (1 - options.beta1**step)
         epsilon = options.epsilon
         if options.name == "adam":  # its epsilon stands beside the corrected root, that of this run's steps
@@ -165,7 +164,7 @@ class PlainTable:
     def differs(self, found):
         """By how much the worst row of `found` [V, D] differs, in units of what it may: at most 1 is well; and its place."""
         with np.errstate(all="ignore"):
-            allowed = 4 * self.error + 2.0**-120
+            allowed = 4 * self.error
             excess = np.abs(found.astype(np.float64) - self.rows) / allowed
             far = self.far()
             beyond = np.maximum(-found * np.sign(self.left), np.abs(found) - np.abs(self.left)) / allowed
