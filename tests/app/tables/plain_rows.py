@@ -153,10 +153,13 @@ class PlainTable:
             for name in ("squares", "sums", "sums_error", "last_rate"):
                 getattr(self, name)[to] = getattr(source, name)[here]
             self.steps_before = source.step + source.steps_before
-        elif self.options.name == "ftrl":  # the sums that these rows are made of; of a row of 0 they are 0
-            self.last_rate[to] = max(self.rate, LEAST_RATE)
+        if self.options.name == "ftrl":  # the sums that these rows are made of; that of a row of 0 is within l1
+            new = self.last_rate[to] == 0
+            self.last_rate[to] = np.where(new, self.options.learning_rate, self.last_rate[to])
             share = np.sqrt(self.squares[to]) / self.last_rate[to] + 2 * self.options.l2
-            self.sums[to] = -self.rows[to] * share - np.sign(self.rows[to]) * self.options.l1
+            made = -self.rows[to] * share - np.sign(self.rows[to]) * self.options.l1
+            still = np.clip(self.sums[to], -self.options.l1, self.options.l1)
+            self.sums[to] = np.where(self.rows[to] != 0, made, still)
             self.sums_error[to] = share * self.error[to] + EPS * np.abs(self.sums[to])
         self.touched[to] = True
         self.left = self.rows.copy()
