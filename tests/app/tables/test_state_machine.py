@@ -58,6 +58,7 @@ CASES = [  # every optimizer with every schedule, deep and wide
     for number, deep in enumerate(DEEP_OPTIMIZERS)
     for schedule in SCHEDULES
 ]
+SECTIONS = ("model", "loss", "wide_optimizer", "deep_optimizer")  # of the settings: what tables depend on
 MACHINE = settings(
     derandomize=True,
     deadline=None,
@@ -309,7 +310,7 @@ class TablesMachine(RuleBasedStateMachine):
             step,
             1,
             step,
-            run_settings.as_dict(self.config),
+            {name: run_settings.as_dict(getattr(self.config, name)) for name in SECTIONS},
             "/prepared",
             data_identity(self.schema),
             {},
@@ -374,11 +375,15 @@ class TablesMachine(RuleBasedStateMachine):
             for table in (WIDE, DEEP)
         )
         train = dataclasses.replace(config.train, init_from=str(path), init_optimizer=with_optimizer)
+        self.config = dataclasses.replace(config, train=train)
+        model = dataclasses.replace(open_source(self.config, self.schema, Path("/prepared")), moves=moves)
         without_l2 = dataclasses.replace(config.loss, l2_coef=0.0, wide_l2_coef=0.0)
         for loss in (without_l2, config.loss):
-            self.config = dataclasses.replace(config, train=train, loss=loss)
+            self.config = dataclasses.replace(self.config, loss=loss)
             self.new_run()
-            self.take_rows(path, moves)
+            job = self.tables["job"]
+            for tables in (self.tables["native"], self.tables["reference"], *job.owned[: job.servers], *job.ranks):
+                WarmTables(tables, self.spec, self.rates, self.config, self.schema).take(model)
             for table, plain in self.plain.items():
                 plain.warm_start(source[table], moves, with_optimizer)
                 self.take_over_far(table, source[table], moves)
@@ -390,12 +395,6 @@ class TablesMachine(RuleBasedStateMachine):
                     if not (with_optimizer and "adam" in self.plain[table].options.name):
                         found, expected = after[taken], before[table][taken]
                         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-9, err_msg=table)
-
-    def take_rows(self, path, moves):
-        found = dataclasses.replace(open_source(self.config, self.schema, Path("/prepared")), moves=moves)
-        job = self.tables["job"]
-        for tables in (self.tables["native"], self.tables["reference"], *job.owned[: job.servers], *job.ranks):
-            WarmTables(tables, self.spec, self.rates, self.config, self.schema).take(found)
 
     def take_over_far(self, table, source, moves):
         """Rows of `adam` come as they are after the last step, if need be not exactly."""
