@@ -27,6 +27,7 @@ TableOptimizer = WideOptimizer | DeepOptimizer
 States = tuple[np.ndarray, ...]  # in the order of `state_arrays`
 ROWS, LAST_STEP, LAST_RATE = "rows", "last_step", "last_rate"
 SAME_WEIGHT = np.float32(1e-5)  # as a share: weights that differ by less were made from the same linear term
+LARGEST_RISE = np.float32(100)  # of a learning rate: changing over to the higher one loses two digits of the weight
 LEAST_FTRL_RATE = np.float32(2.0**-40)
 
 
@@ -174,14 +175,15 @@ def ftrl_arrays(arrays: dict[str, np.ndarray], options: FtrlOptions) -> dict[str
     """All state arrays of rows for an FTRL with these options, from which the next step at any learning rate goes on
     from the weights `arrays["rows"]`; of what another FTRL remembered of them, `arrays` may have some or all.
 
-    Where the learning rate changes, the linear terms are those of the row's last rate, else of the options' one: no
-    later rate is above it, so changing over to that loses no digits.
+    Where the learning rate changes, the linear terms are those of the row's last rate, else, or where that is far below
+    it, of the options' one: no later rate is above it, so changing over to that loses no digits.
     """
     wanted = {array.name: np.full_like(arrays[ROWS], array.initial) for array in state_arrays(options)}
     states = wanted | {name: values for name, values in arrays.items() if name in wanted}
     rate = np.full_like(arrays[ROWS], options.learning_rate)
     if options.is_scheduled:
-        rate = states[LAST_RATE] = np.where(states[LAST_RATE] > 0, states[LAST_RATE], rate)
+        kept = states[LAST_RATE] > rate / LARGEST_RISE
+        rate = states[LAST_RATE] = np.where(kept, states[LAST_RATE], rate)
     with np.errstate(invalid="ignore"):  # who writes the arrays says which are not finite, or below 0
         states["linear"] = ftrl_linear(states[ROWS], states["accumulator"], states["linear"], rate, options)
     return states

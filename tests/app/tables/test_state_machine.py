@@ -63,7 +63,7 @@ MACHINE = settings(
     derandomize=True,
     deadline=None,
     database=None,
-    max_examples=6,
+    max_examples=3,
     stateful_step_count=30,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
@@ -104,10 +104,10 @@ class TablesMachine(RuleBasedStateMachine):
     def draw_config(self, data, config):
         def options(group):
             cls = self.optimizers[group]
-            warmup = data.draw(st.sampled_from([0, 0, 3, 100]))
+            warmup = data.draw(st.sampled_from([0, 3, 100]))
             name = cls().name
             found = {
-                "learning_rate": data.draw(st.sampled_from([0.07, 0.007])),
+                "learning_rate": data.draw(st.sampled_from([0.3, 0.07, 0.007])),
                 "schedule": SCHEDULES[self.schedule](name, warmup),
             }
             fields = [field.name for field in dataclasses.fields(cls)]
@@ -363,38 +363,43 @@ class TablesMachine(RuleBasedStateMachine):
 
     # A new run with the rows of an older one.
 
-    @rule(data=st.data(), number=st.integers(0, 9), with_optimizer=st.booleans(), seed=st.integers(0, 2**32))
+    @rule(data=st.data(), number=st.integers(0, 9), with_optimizer=st.sampled_from([True, True, False]), seed=st.integers(0, 2**32))
     def warm_start(self, data, number, with_optimizer, seed):
-        """Once without L2, to see that a step without gradients changes no prediction; then to go on with it."""
+        """With what the optimizers remember and without, to see that a step without gradients changes no prediction;
+        then once more, to go on."""
         path, (source, *_) = self.pick(number)
         self.close_snapshot()
+        model = None
         rng, config = np.random.default_rng(seed), self.draw_config(data, self.config)
         moves = np.where(rng.random(self.vocabulary_size) < 0.8, rng.permutation(self.vocabulary_size), -1)
         with_optimizer &= all(  # else the tables have other arrays, and say so
             self.spec.layout(table) == table_spec(config, self.schema, self.spec.field_names).layout(table)
             for table in (WIDE, DEEP)
         )
-        train = dataclasses.replace(config.train, init_from=str(path), init_optimizer=with_optimizer)
-        self.config = dataclasses.replace(config, train=train)
-        model = dataclasses.replace(open_source(self.config, self.schema, Path("/prepared")), moves=moves)
         without_l2 = dataclasses.replace(config.loss, l2_coef=0.0, wide_l2_coef=0.0)
-        for loss in (without_l2, config.loss):
-            self.config = dataclasses.replace(self.config, loss=loss)
+        probes = {False, with_optimizer}
+        for memory, loss in (*((probe, without_l2) for probe in sorted(probes)), (with_optimizer, config.loss)):
+            train = dataclasses.replace(config.train, init_from=str(path), init_optimizer=memory)
+            self.config = dataclasses.replace(config, train=train, loss=loss)
+            model = model or dataclasses.replace(open_source(self.config, self.schema, Path("/prepared")), moves=moves)
             self.new_run()
             job = self.tables["job"]
             for tables in (self.tables["native"], self.tables["reference"], *job.owned[: job.servers], *job.ranks):
                 WarmTables(tables, self.spec, self.rates, self.config, self.schema).take(model)
             for table, plain in self.plain.items():
-                plain.warm_start(source[table], moves, with_optimizer)
+                plain.warm_start(source[table], moves, memory)
                 self.take_over_far(table, source[table], moves)
             self.check()
             if loss is without_l2:
-                before, taken = self.lookup_all("native"), self.plain[DEEP].touched.copy()
-                self.take_step(self.all_ids(), self.zero_gradients(self.vocabulary_size))
-                for table, after in self.lookup_all("native").items():
-                    if not (with_optimizer and "adam" in self.plain[table].options.name):
-                        found, expected = after[taken], before[table][taken]
-                        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-9, err_msg=table)
+                self.check_step_without_gradients(memory)
+
+    def check_step_without_gradients(self, memory):
+        """It changes no prediction of the source's rows; but Adam's moments go on."""
+        before, taken = self.lookup_all("native"), self.plain[DEEP].touched.copy()
+        self.take_step(self.all_ids(), self.zero_gradients(self.vocabulary_size))
+        for table, after in self.lookup_all("native").items():
+            if not (memory and "adam" in self.plain[table].options.name):
+                np.testing.assert_allclose(after[taken], before[table][taken], rtol=1e-4, atol=1e-9, err_msg=table)
 
     def take_over_far(self, table, source, moves):
         """Rows of `adam` come as they are after the last step, if need be not exactly."""
