@@ -95,15 +95,15 @@ class PlainTable:
 
     def _descend(self, summed, at, rate):
         gradient, wrong = self._gradient(summed, at)
-        scale = rate
+        share = 1.0
         if self.options.name != "sgd":
             square = gradient * gradient
             if self.options.name in ONE_A_ROW:
                 square = square.mean(axis=1, keepdims=True)
             self.squares[at] += square
-            scale = rate / (np.sqrt(self.squares[at]) + self.options.epsilon)
-        error = self.error[at] + scale * (2 * wrong + 4 * EPS * np.abs(gradient))
-        self._move(at, self.rows[at] - scale * gradient, error)
+            share = 1 / (np.sqrt(self.squares[at]) + self.options.epsilon)
+        error = self.error[at] + share * (rate * (2 * wrong + 4 * EPS * np.abs(gradient)) + TINY)
+        self._move(at, self.rows[at] - rate * share * gradient, error)
 
     def _ftrl(self, summed, at, rate):
         options, rows = self.options, self.rows[at]

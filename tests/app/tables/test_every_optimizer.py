@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from app.schedules import StepSchedule
+from app.schedules import ConstantSchedule, StepSchedule
 from app.tables.interface import DEEP, WIDE, RowGradients
 from app.tables.native import NativeTables
 from app.tables.optimizer_options import (
@@ -144,3 +144,17 @@ def test_clipping_and_wide_l2_by_hand(make_tables, make_spec):
     after_one = row - 0.25 * (1 + 10 * row)
     assert state[DEEP].arrays["rows"][1, 0] == pytest.approx(after_one - 0.25 * (1 + 10 * after_one), rel=1e-5)
     assert state[WIDE].arrays["rows"][1, 0] == pytest.approx(-0.25 - 0.25 * (1 + 2 * -0.25), rel=1e-6)
+
+
+@pytest.mark.parametrize("schedule", [ConstantSchedule(), StepSchedule()], ids=lambda schedule: schedule.name)
+@pytest.mark.parametrize("rate", [1e-13, 1e-39, 1e-60, 0.0])
+def test_ftrl_at_a_rate_near_0_changes_no_bit(make_tables, make_spec, run_steps, assert_same_state, schedule, rate):
+    """1 / rate has no float32 there: the rows became NaN."""
+    spec = make_spec(deep=FtrlOptions(schedule=schedule), wide=FtrlOptions(schedule=schedule))
+    trained, standing = make_tables(spec), make_tables(spec)
+    for tables in (trained, standing):
+        run_steps(tables)
+    standing.learning_rates = {WIDE: lambda _: rate, DEEP: lambda _: rate}
+    run_steps(standing)
+    standing.step = trained.step
+    assert_same_state(standing, trained)
