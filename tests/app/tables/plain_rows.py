@@ -165,7 +165,7 @@ class PlainTable:
         self.left = self.rows.copy()
 
     def differs(self, found):
-        """By how much the worst row of `found` [V, D] differs, in units of what it may: at most 1 is well; and its place."""
+        """How far the worst row of `found` [V, D] is off, in units of what it may be (1 at most is well); its place."""
         with np.errstate(all="ignore"):
             allowed = 4 * self.error
             excess = np.abs(found.astype(np.float64) - self.rows) / allowed
