@@ -67,10 +67,12 @@ class _Lines:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self._last = ""
 
     def write(self, text: str) -> None:
-        """Write what is drawn, if it is anything, as a line."""
-        if line := text.replace(_MOVE_UP, "").strip():
+        """Write what is drawn, if it is anything new, as a line."""
+        if (line := text.replace(_MOVE_UP, "").strip()) not in ("", self._last):
+            self._last = line
             with contextlib.suppress(OSError):
                 self._stream.write(line + "\n")
                 self._stream.flush()

@@ -1,5 +1,6 @@
 """Progress and messages: a bar on a terminal, plain lines elsewhere; and a reader who has had enough."""
 
+import itertools
 import logging
 import os
 import pty
@@ -43,6 +44,7 @@ def test_where_there_is_no_terminal_each_state_is_a_plain_line(capsys, monkeypat
     assert any(line.startswith("evaluate:  50% 1/2 [") for line in lines), lines
     assert all(re.fullmatch(r"judged|(epoch 1|evaluate): .*\]|", line) for line in lines), lines
     assert not re.search(r"[\r\x1b]", "".join(lines))
+    assert all(line != after for line, after in itertools.pairwise(lines))
 
 
 def test_a_line_without_a_total_says_how_much_was_done(capsys, monkeypatch):
