@@ -1,0 +1,27 @@
+"""What a launch of several ranks finds in the folder, and how it ends."""
+
+import pytest
+
+RATES = [f"{group}_optimizer.learning_rate=1e4" for group in ("wide", "deep", "tower")]
+
+
+@pytest.mark.ranks
+def test_servers_too_take_the_model_that_was_put_aside_and_a_diverged_job_ends_with_status_4(start_servers, tmp_path):
+    def launch(*settings):
+        process = start_servers(tmp_path, 1, 2, *settings, epochs=1)
+        errors = process.communicate(timeout=240)[1]
+        return process.returncode, errors
+
+    status, errors = launch(*RATES)
+    assert status == 4, errors
+    assert errors.count("warning: the training did not learn: its last epoch's mean loss is") == 1
+    assert "error:" not in errors
+    status, errors = launch("train.init_from=device_0", *RATES)
+    assert status == 4, errors
+    assert "train.init_from is 'device_0.1/checkpoints/step-00000005' in this run, not 'device_0'" in errors
+    log = (tmp_path / "server_0" / "server0.log").read_text()
+    assert "device_0.1/checkpoints/step-00000005: deep table" in log
+    status, errors = launch("train.init_from=device_0", *RATES)
+    assert status == 4, errors
+    assert "is finished: all 1 epochs are done" in errors
+    assert sorted(path.name for path in tmp_path.glob("device_0*")) == ["device_0", "device_0.1"]
