@@ -72,7 +72,7 @@ def test_a_step_that_is_not_finite_stops_the_run_with_its_place(command, tmp_pat
     assert "no table and no parameter was changed" in log
     run = tmp_path / "device_0"
     assert json.loads((run / "run.json").read_text())["status"] == "failed"
-    assert not (run / "checkpoints").exists()
+    assert not whole_checkpoints(run / "checkpoints")
     assert "the run stopped: FloatingPointError" in (run / "test_deep0.log").read_text()
 
 
