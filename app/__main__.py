@@ -18,6 +18,10 @@ from pathlib import Path
 if __name__ == "__main__":  # the threads that libraries make as they are imported leave signals to others, see stopping
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
 
+from data_prep.packages import require
+
+require("mindspore", "numpy", "pyarrow", "safetensors", "xxhash", "yaml")
+
 from app import checkpoint_commands, device, evaluate_command, ranks
 from app.checkpoint_reading import DamagedCheckpointError
 from app.cluster import check_rank_table

@@ -10,6 +10,10 @@ import sys
 from pathlib import Path
 from typing import TypeAlias
 
+from data_prep.packages import explain_missing, require
+
+require("isal", "numpy", "pyarrow", "tqdm", "xxhash", "yaml")  # the others only where they are needed
+
 from data_prep.options import PREPARE_SECTION, PrepareOptions, read_options
 from data_prep.pools import KINDS, ExecutorChoice
 from data_prep.stopping import Stopped, stop_by_signals
@@ -56,6 +60,11 @@ def main(arguments: list[str] | None = None) -> int:
             command.run(command, settings)
             sys.stdout.flush()
         return 0
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "data_prep":  # a flaw of this program
+            raise
+        print(f"error: {explain_missing(error.name.partition('.')[0])}", file=sys.stderr)
+        return 2
     except (ValueError, OSError, MemoryError) as error:
         if has_no_reader(error):
             return STOPPED_BY_READER

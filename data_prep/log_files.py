@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import glob
+import logging
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -22,11 +23,14 @@ PARQUET_ENDINGS = (".parquet", ".pq")
 PACKED_ENDINGS = (".gz", ".zst")
 _TEXT_ENDINGS = ("", ".txt", ".tsv", ".csv", ".log")  # of part files in a folder; any file can be named itself
 _WHOLE_LOG = "train.txt"  # as Criteo names it
+_NAMES_SHOWN = 5
 _HOW_TO_GET_IT = (
     "Get the log: the Criteo AI Lab offers dac.tar.gz as the Kaggle Display Advertising Challenge dataset "
     "(https://ailab.criteo.com/ressources/), under its own terms: make download. "
     "Or make a synthetic one: make synthesize"
 )
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -135,6 +139,7 @@ def _files_of_folder(folder: str, found: list[str]) -> list[str]:
         names = ", ".join(map(file_name, whole))
         raise ValueError(f"the folder {folder} holds several logs ({names}); give one of them as the input")
     if whole:
+        _tell_skipped(folder, found, whole)
         return whole
     parts = sorted((file for file in found if _is_part(file_name(file))), key=natural_order)
     if not parts:
@@ -143,7 +148,22 @@ def _files_of_folder(folder: str, found: list[str]) -> list[str]:
             f"such as day_0.gz, part-0.parquet. {_HOW_TO_GET_IT}"
         )
     _check_not_twice(folder, parts)
+    _tell_skipped(folder, found, parts)
     return parts
+
+
+def _tell_skipped(folder: str, found: Iterable[str], taken: Iterable[str]) -> None:
+    """Log what a folder holds beside the log, but for what is hidden: it may have been meant."""
+    names = sorted(map(file_name, {*found} - {*taken}), key=natural_order)
+    names = [name for name in names if not name.startswith((".", "_"))]
+    if names:
+        more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+        log.info(
+            "of the folder %s these are no part of the log: %s%s; to read one of them, name it as the input",
+            folder,
+            ", ".join(names[:_NAMES_SHOWN]),
+            more,
+        )
 
 
 def _check_not_twice(folder: str, parts: Iterable[str]) -> None:

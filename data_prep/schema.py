@@ -159,6 +159,8 @@ def read_schema(folder: Path) -> Schema:
     damaged or of another format version.
     """
     path = folder / SCHEMA_FILE
+    if folder.is_file():
+        raise FileNotFoundError(f"{folder} is a file, not a prepared folder; {_instead_of(folder)}")
     if not path.is_file():
         found = (
             f"the folder has no {SCHEMA_FILE}, so it is no finished one"
@@ -182,6 +184,13 @@ def read_schema(folder: Path) -> Schema:
         return _from_json(content)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error!r}); prepare the data again") from error
+
+
+def _instead_of(file: Path) -> str:
+    """Return what to give in place of a file."""
+    if (file.parent / SCHEMA_FILE).is_file():
+        return f"give the folder that it is in: {file.parent}"
+    return f"if it is a log, prepare it: make preprocess INPUT={file} OUTPUT=prepared, and give prepared"
 
 
 def _from_json(content: dict[str, Any]) -> Schema:

@@ -46,6 +46,21 @@ def test_part_files_come_in_their_natural_order(tmp_path):
     assert names(f"file://{tmp_path}/day_23.gz") == ["day_23.gz"]
 
 
+@pytest.mark.parametrize("taken", [["train.txt"], ["day_0.gz", "day_1.gz"]])
+def test_files_of_a_folder_that_are_skipped_are_named(tmp_path, caplog, taken):
+    touch(tmp_path, *taken, "_SUCCESS", ".hidden", *(f"old{number}.bak" for number in range(11)))
+    with caplog.at_level("INFO"):
+        assert names(tmp_path) == taken
+    assert caplog.messages == [
+        f"of the folder {tmp_path} these are no part of the log: old0.bak, old1.bak, old2.bak, old3.bak, old4.bak and "
+        "6 more; to read one of them, name it as the input"
+    ]
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        find_log(tmp_path / taken[0])
+    assert caplog.messages == []
+
+
 def test_the_natural_order_counts_numbers_as_numbers():
     assert sorted(["b", "a10b2", "a9", "a10b10", "a"], key=natural_order) == ["a", "a9", "a10b2", "a10b10", "b"]
 

@@ -54,6 +54,15 @@ def test_an_unfinished_or_missing_folder_says_what_to_run(tmp_path):
         read_schema(tmp_path / "none")
 
 
+def test_a_file_in_place_of_a_folder_says_what_to_give(tmp_path):
+    (tmp_path / "train.txt").touch()
+    with pytest.raises(FileNotFoundError, match=r"train.txt is a file, not .*: make preprocess INPUT=.*train.txt "):
+        read_schema(tmp_path / "train.txt")
+    write_schema(SCHEMA, tmp_path)
+    with pytest.raises(FileNotFoundError, match=rf"schema.json is a file, not .* give the folder .*: {tmp_path}$"):
+        read_schema(tmp_path / SCHEMA_FILE)
+
+
 @pytest.mark.parametrize("damage", ["cut", "no version", "no fields", "unknown field", "other version"])
 def test_a_damaged_schema_is_an_error(tmp_path, damage):
     write_schema(SCHEMA, tmp_path)

@@ -1,0 +1,34 @@
+import subprocess
+import sys
+
+import pytest
+
+from data_prep.__main__ import main
+from data_prep.packages import require
+
+
+@pytest.mark.parametrize("package", ["app", "data_prep"])
+def test_a_python_without_the_packages_says_what_to_do(project, package):
+    """As the system's Python has none of them."""
+    command = [sys.executable, "-I", "-S", "-c", "import runpy, sys; sys.path.insert(0, sys.argv.pop(1));"]
+    command[-1] += f" sys.argv[0] = {package!r}; runpy.run_module({package!r}, run_name='__main__')"
+    done = subprocess.run([*command, str(project)], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stdout == "" and len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith(f"error: {sys.executable} (Python 3.11) has no ")
+    assert "numpy" in done.stderr and done.stderr.endswith("; run make setup, then use .venv/bin/python\n")
+
+
+def test_an_older_python_is_told(monkeypatch, capsys):
+    require("sys", "json")
+    monkeypatch.setattr("data_prep.packages._PYTHON", (4, 0))
+    with pytest.raises(SystemExit, match="2"):
+        require("sys")
+    assert "is older than 4.0; run make setup" in capsys.readouterr().err
+
+
+def test_a_package_that_one_command_needs(monkeypatch, capsys, tmp_path):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    monkeypatch.delitem(sys.modules, "data_prep.inspect_prepared", raising=False)
+    assert main(["inspect", str(tmp_path)]) == 2
+    assert " has no pandas; run make setup" in capsys.readouterr().err
