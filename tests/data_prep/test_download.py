@@ -16,7 +16,7 @@ from data_prep import download as download_module
 from data_prep.__main__ import main
 from data_prep.download import DownloadOptions, download
 
-CONTENT = gzip.compress(bytes(range(256)) * 2000, compresslevel=0)
+CONTENT = gzip.compress(bytes(range(256)) * 2000, compresslevel=0, mtime=0)
 SIZE = len(CONTENT)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
 
