@@ -17,7 +17,7 @@ from pathlib import Path
 PROJECT = Path(__file__).parents[1]
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+::\S+)", re.MULTILINE)
 SECONDS_TO_END = 60  # for a round that is interrupted
-OVER = (0, 2, 5)  # pytest's status: passed, interrupted, no test ran
+OVER = (0, 2, 5, -signal.SIGINT)  # pytest's status: passed, interrupted, no test ran; interrupted before it began
 
 
 def round_command(seed: int, tests: list[str]) -> list[str]:

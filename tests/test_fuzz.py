@@ -3,7 +3,7 @@
 import shlex
 import subprocess
 
-from tests.fuzz import drawing_tests, run_round, save_failure
+from tests.fuzz import OVER, drawing_tests, run_round, save_failure
 
 PROFILE = "import hypothesis\nhypothesis.settings.register_profile('fuzz', database=None)\n"
 TEST = """
@@ -43,5 +43,5 @@ def test_a_crash_is_saved_as_well(tmp_path):
 def test_the_end_of_the_time_is_no_failure(tmp_path):
     tests = make_test(tmp_path, "import time; time.sleep(100)")
     status, output = run_round(7, tests, 3)
-    assert status == 2
+    assert status in OVER  # on a busy machine it may come before pytest listens
     assert save_failure(tmp_path / "found", 7, tests, status, output) is None

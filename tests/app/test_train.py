@@ -19,6 +19,7 @@ SETTINGS = ("train.epochs=2", "train.log_every_steps=1", "checkpoint.every_steps
 LOSS_LINE = re.compile(r"epoch: \d+ step: \d+, wide_loss is \d\.\d+(e-\d+)?, deep_loss is \d\.\d+(e-\d+)?")
 SIGNALLED_BEFORE_STEP_5 = """
 import os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))  # first of all, as python -m app does
 import app.train
 from app.__main__ import main
 
