@@ -16,7 +16,7 @@ from data_prep.kernels import choose_kernels
 from data_prep.lookup_tables import LookupTables
 from data_prep.options import PrepareOptions
 from data_prep.pieces import storable
-from data_prep.rows import Chunk, LogRows
+from data_prep.rows import Chunk, LogRows, ParsedChunk
 from data_prep.schema import SPLITS, NumericField
 from data_prep.split import TRAIN, Split
 from data_prep.statistics import ChunkCounts, IntegerStatistics, count_lines, count_missing
@@ -126,6 +126,38 @@ class EncodedRest:
 storable(EncodedRows, EncodedRest)
 
 
+class RowEncoder:
+    """Encode the good lines of chunks: fields to ids and numbers, with a vocabulary that is fitted already."""
+
+    def __init__(
+        self, numeric: Sequence[NumericField], lookup: LookupTables, dtype: str, options: PrepareOptions
+    ) -> None:
+        self._numeric = numeric
+        self._lookup = lookup
+        self._dtype = dtype
+        self._options = options
+
+    def encode(self, chunk: Chunk) -> tuple[ParsedChunk, EncodedRows]:
+        """Return the parsed chunk, bad lines included, and its good lines encoded."""
+        kernels = choose_kernels(self._options.kernels)
+        parsed = kernels.parse_chunk(chunk, self._options.data)
+        rows = parsed.rows
+        columns = self._options.categorical_columns
+        ids = self._lookup.encode(rows, columns, self._options.integer_buckets, kernels, self._dtype)
+        return parsed, EncodedRows(ids, self._numbers(rows), rows.labels.astype(np.float32), rows.row_numbers)
+
+    def _numbers(self, rows: LogRows) -> NDArray[np.float32]:
+        numbers = np.empty((len(rows.labels), len(self._numeric)), np.float32)
+        for place, field in enumerate(self._numeric):
+            source = self._options.data.numeric_fields.index(field.source)
+            present = rows.integers_present[source]
+            if field.transform == INDICATOR:
+                numbers[:, place] = ~present
+            else:
+                numbers[:, place] = np.where(present, transform_integers(field, rows.integers[source]), 0)
+        return numbers
+
+
 class Encoder:
     """Rows of the log to rows as they are written; the same for every chunk, so workers get it once.
 
@@ -141,9 +173,7 @@ class Encoder:
         options: PrepareOptions,
         counts: bool,
     ) -> None:
-        self._numeric = numeric
-        self._lookup = lookup
-        self._dtype = dtype
+        self._rows = RowEncoder(numeric, lookup, dtype, options)
         self._split = split
         self._options = options
         self.counts = counts
@@ -152,19 +182,17 @@ class Encoder:
 
     def encode_chunk(self, chunk: Chunk) -> EncodedChunk:
         """Parse a chunk and encode its good lines."""
-        kernels = choose_kernels(self._options.kernels)
-        parsed = kernels.parse_chunk(chunk, self._options.data)
+        parsed, encoded = self._rows.encode(chunk)
         rows = parsed.rows
-        columns = self._options.categorical_columns
-        ids = self._lookup.encode(rows, columns, self._options.integer_buckets, kernels, self._dtype)
-        encoded = EncodedRows(ids, self._numbers(rows), rows.labels.astype(np.float32), rows.row_numbers)
         splits = self._split.assign(rows.row_numbers, rows.labels, chunk.file.place)
         by_split = {name: encoded.take(np.flatnonzero(splits == place)) for place, name in enumerate(SPLITS)}
         if not self.counts:
             return EncodedChunk(by_split, None)
         training = splits == TRAIN
         missing = count_missing(rows, training, self._options)
-        return EncodedChunk(by_split, count_lines(kernels, chunk, parsed, training, missing))
+        return EncodedChunk(
+            by_split, count_lines(choose_kernels(self._options.kernels), chunk, parsed, training, missing)
+        )
 
     def encode_parts(self, chunk: Chunk) -> dict[str, EncodedRows | EncodedRest]:
         """The same in parts: the rows of each split, and the rest under REST, last."""
@@ -173,14 +201,3 @@ class Encoder:
         clicks = {split: int(rows.labels.sum()) for split, rows in encoded.rows.items()}
         unknown = np.sum(encoded.rows["train"].ids < self._first_own_id, axis=0)
         return {**encoded.rows, REST: EncodedRest(row_numbers, clicks, unknown, encoded.counts)}
-
-    def _numbers(self, rows: LogRows) -> NDArray[np.float32]:
-        numbers = np.empty((len(rows.labels), len(self._numeric)), np.float32)
-        for place, field in enumerate(self._numeric):
-            source = self._options.data.numeric_fields.index(field.source)
-            present = rows.integers_present[source]
-            if field.transform == INDICATOR:
-                numbers[:, place] = ~present
-            else:
-                numbers[:, place] = np.where(present, transform_integers(field, rows.integers[source]), 0)
-        return numbers

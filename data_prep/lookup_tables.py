@@ -44,6 +44,11 @@ class LookupTables:
         texts = (dataclasses.replace(file, path=folder / file.path.name) for file in self.texts)
         return LookupTables(numbers, tuple(texts))
 
+    def mapped(self) -> LookupTables:
+        """Return the tables with their files mapped, which may then be deleted."""
+        _ = self._opened
+        return self
+
     @functools.cached_property
     def _opened(self) -> tuple[list[FieldLookup], list[TextLookup]]:
         return self.numbers.open() if self.numbers.places else [], [file.open() for file in self.texts]
