@@ -1,0 +1,235 @@
+"""How is the code laid out? Entries, floors, circles, imports that run up, and what a reader of a training step opens.
+
+    python -m benchmarks.house [FOLDER_OR_COMMIT ...]     default: this working tree; several are shown side by side
+
+A unit is an entry of app/ or data_prep/ (a file or a package), or common/ as a whole; a floor is a unit's longest way
+down over imports. Imports inside functions count.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+PROJECT = Path(__file__).parents[1]
+TOPS = ("app", "data_prep", "common")
+DOORS = ("data_prep.prepared", "data_prep.options", "data_prep.encoding")
+STEP = ("HostTablesStep", "NativeTables")  # the step, and the tables that it is given
+
+
+class House:
+    """The Python files of a tree, and what imports what."""
+
+    def __init__(self, root: Path) -> None:
+        self.trees: dict[str, ast.Module] = {}
+        self.paths: dict[str, Path] = {}
+        for path in sorted(path for top in TOPS for path in (root / top).rglob("*.py")):
+            name = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+            self.trees[name] = ast.parse(path.read_text())
+            self.paths[name] = path
+        self.root = root
+        self.imports = {name: set(self._imports(name)) - {name} for name in self.trees}
+
+    def _imports(self, name: str) -> Iterator[str]:
+        for node in ast.walk(self.trees[name]):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                for alias in node.names:
+                    full = f"{node.module}.{alias.name}"
+                    if full in self.trees or node.module in self.trees:
+                        yield full if full in self.trees else node.module
+            elif isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names if alias.name in self.trees)
+
+    def unit(self, module: str) -> str:
+        """The entry of app/ or data_prep/ that a module belongs to."""
+        parts = module.split(".")
+        return parts[0] if parts[0] == "common" or len(parts) == 1 else ".".join(parts[:2])
+
+    def units(self, top: str) -> dict[str, set[str]]:
+        """The units of `top`, and the units of `top` that each imports."""
+        found: dict[str, set[str]] = {}
+        for module, targets in self.imports.items():
+            here = self.unit(module)
+            if here.startswith(f"{top}."):
+                there = {self.unit(target) for target in targets}
+                found.setdefault(here, set()).update(u for u in there if u.startswith(f"{top}.") and u != here)
+        return found
+
+    def entries(self) -> dict[str, int]:
+        """The number of entries (files and folders with Python, faces aside) of each folder."""
+        found: dict[str, set[Path]] = {}
+        for path in self.paths.values():
+            if path.name != "__init__.py":
+                while path != self.root:
+                    found.setdefault(str(path.parent.relative_to(self.root)), set()).add(path)
+                    path = path.parent
+        return {folder: len(names) for folder, names in found.items() if folder != "."}
+
+    def past_the_doors(self) -> int:
+        """Count imports from app/ into data_prep/ beside its doors, and all from data_prep/ or common/ upwards."""
+        rank = {"common": 0, "data_prep": 1, "app": 2}
+        count = 0
+        for module, targets in self.imports.items():
+            for target in targets:
+                here, there = module.split(".")[0], target.split(".")[0]
+                count += rank[here] < rank[there] or (
+                    (here, there) == ("app", "data_prep") and self.unit(target) not in DOORS
+                )
+        return count
+
+    def step(self) -> tuple[int, int]:
+        """Files and lines of the definitions that a training step leads to; type annotations do not count."""
+        owners = {
+            (name, definition.name): definition
+            for name, tree in self.trees.items()
+            for definition in tree.body
+            if isinstance(definition, ast.FunctionDef | ast.ClassDef)
+        }
+        bound = {name: self._bound(tree) for name, tree in self.trees.items()}
+        waiting = [key for key in owners if key[1] in STEP]
+        seen = set(waiting)
+        while waiting:
+            module, name = waiting.pop()
+            for node in ast.walk(_without_annotations(owners[module, name])):
+                if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                    key = (bound[module].get(node.value.id, ("", ""))[0] or "", node.attr)
+                elif isinstance(node, ast.Name):
+                    source, other = bound[module].get(node.id, (module, node.id))
+                    key = (source, other)
+                else:
+                    continue
+                if key in owners and key not in seen:
+                    seen.add(key)
+                    waiting.append(key)
+        lines = sum((owners[key].end_lineno or 0) - owners[key].lineno + 1 for key in seen)
+        return len({module for module, _ in seen}), lines
+
+    def _bound(self, tree: ast.Module) -> dict[str, tuple[str, str]]:
+        """What names mean in a file: a module, or a definition of one."""
+        found = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                for alias in node.names:
+                    full = f"{node.module}.{alias.name}"
+                    target = (full, "") if full in self.trees else (node.module, alias.name)
+                    found[alias.asname or alias.name] = target
+        return found
+
+    def functions(self) -> list[int]:
+        """Lines of each function and method."""
+        kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+        nodes = [node for tree in self.trees.values() for node in ast.walk(tree) if isinstance(node, kinds)]
+        return [(node.end_lineno or 0) - node.lineno + 1 for node in nodes]
+
+    def protocols(self) -> int:
+        """Classes that derive from Protocol."""
+        classes = [node for tree in self.trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+        return sum("Protocol" in ast.unparse(base) for node in classes for base in node.bases)
+
+
+def _without_annotations(definition: ast.stmt) -> ast.stmt:
+    class Strip(ast.NodeTransformer):
+        def visit_arg(self, node: ast.arg) -> ast.arg:
+            return ast.arg(node.arg)
+
+        def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+            node.returns = None
+            return self.generic_visit(node)
+
+        def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+            return ast.Assign([node.target], node.value) if node.value else ast.Pass()
+
+    copy = ast.parse(ast.unparse(definition)).body[0]
+    stripped: ast.stmt = Strip().visit(copy)
+    return stripped
+
+
+def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """Return the groups of nodes that reach one another."""
+
+    def reached(start: str) -> set[str]:
+        seen: set[str] = set()
+        waiting = [start]
+        while waiting:
+            for node in graph.get(waiting.pop(), set()) - seen:
+                seen.add(node)
+                waiting.append(node)
+        return seen
+
+    all_reached = {node: reached(node) for node in graph}
+    groups = {frozenset(o for o in there if node in all_reached.get(o, set())) for node, there in all_reached.items()}
+    return [sorted(group) for group in groups if len(group) > 1]
+
+
+def floors(graph: Mapping[str, set[str]]) -> int:
+    """Return the length of the longest way down; a circle is one floor."""
+    together = {node: min(circle) for circle in circles(graph) for node in circle}
+    merged: dict[str, set[str]] = {}
+    for node, targets in graph.items():
+        here = together.get(node, node)
+        merged.setdefault(here, set()).update({together.get(t, t) for t in targets} - {here})
+    height: dict[str, int] = {}
+
+    def below(node: str) -> int:
+        if node not in height:
+            height[node] = 1 + max(map(below, merged.get(node, ())), default=0)
+        return height[node]
+
+    return max(map(below, merged), default=0)
+
+
+def figures(root: Path) -> dict[str, str]:
+    """Return what is printed of a tree."""
+    house = House(root)
+    entries = house.entries()
+    fullest = max((folder for folder in entries if folder not in TOPS), key=lambda folder: entries[folder], default="")
+    files, lines = house.step()
+    functions = house.functions()
+    return {
+        **{f"entries of {top}/": str(entries.get(top, 0)) for top in TOPS},
+        "entries of the fullest other folder": f"{entries.get(fullest, 0)} ({fullest})",
+        **{f"floors of {top}/": str(floors(house.units(top))) for top in ("app", "data_prep")},
+        "circles of files": str(len(circles(house.imports))),
+        "circles of packages": str(sum(len(circles(house.units(top))) for top in ("app", "data_prep"))),
+        "imports that run up or past the doors": str(house.past_the_doors()),
+        "files and lines of a training step": f"{files} files, {lines:,} lines",
+        "Protocols": str(house.protocols()),
+        "function: median, 90th percentile": f"{statistics.median(functions):.0f}, {_percentile(functions, 0.9)} lines",
+        "Python of the product": f"{sum(len(p.read_text().splitlines()) for p in house.paths.values()):,} lines, "
+        f"{len(house.paths)} files",
+    }
+
+
+def _percentile(numbers: list[int], share: float) -> int:
+    return sorted(numbers)[int(share * (len(numbers) - 1))]
+
+
+def figures_of(name: str) -> dict[str, str]:
+    """Return the figures of a folder, or of a commit of this project. Raises CalledProcessError where it is neither."""
+    if Path(name).is_dir():
+        return figures(Path(name).resolve())
+    packed = subprocess.run(["git", "-C", PROJECT, "archive", name], check=True, capture_output=True).stdout
+    with tempfile.TemporaryDirectory(prefix="house-") as folder:
+        with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
+            tar.extractall(folder, filter="data")
+        return figures(Path(folder))
+
+
+def main() -> None:
+    """Print a column for each name of the command line."""
+    names = sys.argv[1:] or [str(PROJECT)]
+    columns = [figures_of(name) for name in names]
+    print(f"{'':38}" + "".join(f"{name[-30:]:>32}" for name in names))
+    for row in columns[0]:
+        print(f"{row:38}" + "".join(f"{column[row]:>32}" for column in columns))
+
+
+if __name__ == "__main__":
+    main()

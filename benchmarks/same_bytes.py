@@ -1,0 +1,287 @@
+"""Do two commits make the same bytes? Prepared folders, runs and exit codes of one against those of the other.
+
+    python -m benchmarks.same_bytes COMMIT_A COMMIT_B [--rows 3000] [--only prepare commands one_rank] [--keep DIR]
+
+Each commit is checked out into a temporary folder, its native parts are built, and both work on the same small logs,
+with this Python and its packages. Prints a line for each comparison; the status is 1 where anything differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file
+
+PROJECT = Path(__file__).parents[1]
+CONFIG, AVAZU = "configs/tiny.yaml", "configs/data/avazu.yaml"
+TIMEOUT = 900
+# What may differ between two versions of the program or two runs of it.
+VARYING_KEYS = {"program", "commit", "created", "time", "seconds", "duration", "host"}
+
+
+@dataclass(frozen=True)
+class Version:
+    """A commit's working tree, and the folder that its commands run in."""
+
+    commit: str
+    tree: Path
+    folder: Path
+
+    def run(self, *words: str, script: bool = False) -> subprocess.CompletedProcess[str]:
+        """Run `python -P -m WORDS` (or a script of the project) in the folder."""
+        start = ["bash", str(self.tree / words[0]), *words[1:]] if script else [sys.executable, "-P", "-m", *words]
+        environment = {**os.environ, "PYTHONPATH": str(self.tree), "PYTHON": sys.executable, "COLUMNS": "100"}
+        environment |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        return subprocess.run(
+            start, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False
+        )
+
+    def must(self, *words: str) -> None:
+        """Run a command that has to end with status 0."""
+        done = self.run(*words)
+        if done.returncode:
+            raise SystemExit(f"{self.commit}: {' '.join(words)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+
+
+def check_out(commit: str, folder: Path) -> Version:
+    """Make a working tree of a commit and build its native parts."""
+    tree, work = folder / "tree", folder / "work"
+    work.mkdir(parents=True)
+    subprocess.run(["git", "-C", PROJECT, "worktree", "add", "-q", "--detach", tree, commit], check=True)
+    for makefile in sorted(tree.rglob("csrc/Makefile")):
+        subprocess.run(["make", "-s", "-C", makefile.parent, f"PYTHON={sys.executable}", "all"], check=True)
+    (work / "configs").symlink_to(tree / "configs")
+    return Version(commit, tree, work)
+
+
+def write_avazu(path: Path, rows: int) -> None:
+    """Write a log of Avazu's form: a header, no numeric field, hex values beside short strings."""
+    draw = random.Random(1)  # noqa: S311
+    hex_fields = ["site_id", "site_domain", "site_category", "app_id", "app_domain", "app_category"]
+    hex_fields += ["device_id", "device_ip", "device_model"]
+    numbers = [f"C{number}" for number in range(14, 22)]
+    lines = [
+        ",".join(["id", "click", "hour", "C1", "banner_pos", *hex_fields, "device_type", "device_conn_type", *numbers])
+    ]
+    for row in range(rows):
+        values = [f"{int(draw.paretovariate(0.8)) % 3000 * 2654435761 % 2**32:08x}" for _ in hex_fields]
+        small = [draw.choice(["0", "1", "", "35", "é/ü"]) for _ in ["device_type", "device_conn_type", *numbers]]
+        hour = f"1410{21 + row * 10 // rows}{row % 24:02d}"
+        label = str(int(draw.random() < 0.2))
+        lines.append(",".join([str(10**19 + row), label, hour, "1005", draw.choice("012"), *values, *small]))
+    path.write_text("\n".join(lines) + "\n")
+
+
+# ---------------------------------------------------------------------- what is compared
+
+
+def without_varying(value: Any) -> Any:
+    """Return a JSON value without the keys that may differ."""
+    if isinstance(value, dict):
+        return {key: without_varying(item) for key, item in value.items() if key not in VARYING_KEYS}
+    return [without_varying(item) for item in value] if isinstance(value, list) else value
+
+
+def same_json(a: Path, b: Path) -> bool:
+    """Whether two JSON files say the same, program and times aside."""
+    return bool(without_varying(json.loads(a.read_text())) == without_varying(json.loads(b.read_text())))
+
+
+def same_tensors(a: Path, b: Path) -> bool:
+    """Whether two safetensors files hold the same arrays, bit by bit."""
+    ours, theirs = load_file(a), load_file(b)
+    return ours.keys() == theirs.keys() and all(
+        ours[name].dtype == theirs[name].dtype
+        and ours[name].shape == theirs[name].shape
+        and np.array_equal(ours[name].reshape(-1).view(np.uint8), theirs[name].reshape(-1).view(np.uint8))
+        for name in ours
+    )
+
+
+def same_bytes(a: Path, b: Path) -> bool:
+    """Whether two files hold the same bytes."""
+    return a.read_bytes() == b.read_bytes()
+
+
+PREPARED: dict[str, Callable[[Path, Path], bool]] = {
+    "*.mindrecord*": same_bytes,
+    "vocabulary.parquet": same_bytes,
+    "rejects.tsv": same_bytes,
+    "statistics.json": same_json,
+    "schema.json": same_json,
+}
+RUN: dict[str, Callable[[Path, Path], bool]] = {
+    "device_*/loss.log": same_bytes,
+    "device_*/eval.log": same_bytes,
+    "device_0/checkpoints/step-*/*.safetensors": same_tensors,
+}
+
+
+class Comparison:
+    """Compares files and command lines of two versions, and prints what it finds."""
+
+    def __init__(self, a: Version, b: Version) -> None:
+        self.versions = (a, b)
+        self.differences = 0
+
+    def note(self, what: str, is_same: bool, detail: str = "") -> None:
+        """Print a line of the table."""
+        self.differences += not is_same
+        print(f"{'same     ' if is_same else 'DIFFERENT'}  {what}{'  ' + detail if detail else ''}", flush=True)
+
+    def files(self, title: str, folder: str, kinds: dict[str, Callable[[Path, Path], bool]]) -> None:
+        """Compare the files of both versions' `folder` by pattern."""
+        a, b = (version.folder / folder for version in self.versions)
+        for pattern, same in kinds.items():
+            ours, theirs = ({path.relative_to(top): path for path in top.glob(pattern)} for top in (a, b))
+            differing = sorted(str(name) for name in ours.keys() ^ theirs.keys())
+            differing += sorted(str(name) for name in ours.keys() & theirs.keys() if not same(ours[name], theirs[name]))
+            detail = ", ".join(differing[:5]) if differing else f"{len(ours)} files"
+            self.note(f"{title}: {pattern}", bool(ours) and not differing, detail if ours or theirs else "none found")
+
+    def each(self, *words: str) -> None:
+        """Run a command that both versions have to carry out."""
+        for version in self.versions:
+            version.must(*words)
+
+    def command(self, words: tuple[str, ...], shows: bool) -> None:
+        """Compare a command's exit code, and where it `shows` something fixed, what it printed."""
+        a, b = (version.run(*words) for version in self.versions)
+        same = a.returncode == b.returncode and (not shows or a.stdout == b.stdout)
+        statuses = str(a.returncode) if a.returncode == b.returncode else f"{a.returncode} and {b.returncode}"
+        self.note(f"python -m {' '.join(words)}", same, f"status {statuses}")
+
+
+# ---------------------------------------------------------------------- the scenarios
+
+
+def prepare(comparison: Comparison) -> None:
+    """Prepared folders of Criteo's form, of Avazu's, and in the model zoo's layout."""
+    common = ("--config", CONFIG)
+    comparison.each("data_prep", "prepare", "log.txt", "prepared", *common, "prepare.workers=2")
+    comparison.files("Criteo", "prepared", PREPARED)
+    words = ("--data", AVAZU, "prepare.workers=1", "prepare.oov_buckets=3")
+    comparison.each("data_prep", "prepare", "avazu.csv", "avazu", *common, *words)
+    comparison.files("Avazu", "avazu", PREPARED)
+    zoo = ("--layout", "zoo", "prepare.workers=1")
+    comparison.each("data_prep", "prepare", "log.txt", "zoo", "--config", CONFIG, *zoo)
+    comparison.files("zoo layout", "zoo", PREPARED)
+
+
+def trained(title: str, *words: str) -> Callable[[Comparison], None]:
+    """Return the scenario of a short training."""
+
+    def scenario(comparison: Comparison) -> None:
+        """A short training, in a folder of its own."""
+        for version in comparison.versions:
+            folder = version.folder / title
+            folder.mkdir()
+            (folder / "prepared").symlink_to(version.folder / "prepared")
+            (folder / "configs").symlink_to(version.tree / "configs")
+            there = Version(version.commit, version.tree, folder)
+            there.must("app", "train", "--config", CONFIG, "--dataset", "prepared", *words, "train.epochs=1")
+        comparison.files(title, title, RUN)
+
+    return scenario
+
+
+def commands(comparison: Comparison) -> None:
+    """Good and bad command lines; where one run is there already, its checkpoints too."""
+    shown = [
+        ("app", "--help"),
+        ("app", "train", "--help"),
+        ("app", "evaluate", "--help"),
+        ("app", "checkpoint", "--help"),
+    ]
+    shown += [("data_prep", "--help"), ("data_prep", "prepare", "--help"), ("data_prep", "inspect", "--help")]
+    plain: list[tuple[str, ...]] = [
+        ("app",),
+        ("app", "fly"),
+        ("app", "train"),
+        ("app", "train", "--dataset", "nowhere"),
+        ("app", "train", "--dataset", "prepared", "--config", "nowhere.yaml"),
+        ("app", "train", "--dataset", "prepared", "train.epoch=1"),
+        ("app", "train", "--dataset", "prepared", "train.epochs=many"),
+        ("app", "train", "--dataset", "prepared", "--ranks", "0"),
+        ("app", "evaluate", "--run", "nowhere"),
+        ("app", "evaluate", "--split", "all"),
+        ("app", "report", "nowhere"),
+        ("app", "checkpoint", "list", "nowhere"),
+        ("app", "checkpoint", "verify", "one_rank/device_0/checkpoints"),
+        ("data_prep",),
+        ("data_prep", "prepare", "nowhere.txt", "out"),
+        ("data_prep", "prepare", "log.txt", "prepared"),
+        ("data_prep", "prepare", "log.txt", "out", "prepare.min_count=0"),
+        ("data_prep", "prepare", "avazu.csv", "out"),
+        ("data_prep", "inspect", "prepared"),
+        ("data_prep", "inspect", "nowhere"),
+        ("data_prep", "pre-check", "log.txt"),
+        ("data_prep", "report", "nowhere"),
+    ]
+    for words in shown:
+        comparison.command(words, shows=True)
+    for words in plain:
+        comparison.command(words, shows=False)
+
+
+SCENARIOS: dict[str, Callable[[Comparison], None]] = {
+    "prepare": prepare,
+    "one_rank": trained("one_rank"),
+    "stock": trained("stock", "tables.backend=stock"),
+    "two_ranks": trained("two_ranks", "--ranks", "2"),
+    "server": trained("server", "--servers", "1", "--ranks", "1"),
+    "commands": commands,
+}
+
+
+def compare(commits: tuple[str, str], folder: Path, rows: int, chosen: list[str]) -> int:
+    """Compare two commits below `folder`; the number of differences."""
+    try:
+        a, b = (check_out(commit, folder / name) for commit, name in zip(commits, "ab", strict=True))
+        a.must("data_prep", "synthesize", "log.txt", "--rows", str(rows), "--seed", "1")
+        write_avazu(a.folder / "avazu.csv", rows)
+        for path in a.folder.iterdir():  # the logs, and what is known of the synthetic one
+            if path.is_file() and not path.is_symlink():
+                os.link(path, b.folder / path.name)
+        comparison = Comparison(a, b)
+        for name, scenario in SCENARIOS.items():
+            if name in chosen:
+                print(f"\n{name}: {re.sub(r'[.]$', '', (scenario.__doc__ or '').strip())}")
+                scenario(comparison)
+        print(f"\n{comparison.differences or 'no'} differences between {commits[0]} and {commits[1]}")
+        return comparison.differences
+    finally:
+        for tree in (folder / "a" / "tree", folder / "b" / "tree"):
+            if tree.exists():
+                subprocess.run(["git", "-C", PROJECT, "worktree", "remove", "--force", tree], check=False)
+
+
+def main() -> int:
+    """Compare the commits of the command line; 1 where anything differs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("commits", nargs=2, metavar="COMMIT")
+    parser.add_argument("--rows", type=int, default=3000)
+    parser.add_argument("--only", nargs="+", choices=SCENARIOS, default=list(SCENARIOS))
+    parser.add_argument("--keep", type=Path, help="work in this new folder and leave the results there")
+    arguments = parser.parse_args()
+    if arguments.keep:
+        arguments.keep.mkdir(parents=True)
+        return int(compare(tuple(arguments.commits), arguments.keep.resolve(), arguments.rows, arguments.only) > 0)
+    with tempfile.TemporaryDirectory(prefix="same-bytes-") as folder:
+        return int(compare(tuple(arguments.commits), Path(folder), arguments.rows, arguments.only) > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
