@@ -146,6 +146,16 @@ def test_what_is_resumed_while_the_last_checkpoint_is_evaluated_is_followed_on(r
     assert [path.name for path in given] == ["step-00000002"]
 
 
+def test_a_checkpoint_that_is_removed_while_one_before_it_is_evaluated_is_passed_over(run):
+    run.launch()
+    run.save(1, 2, 3)
+    run.end("finished")
+    given = new_checkpoints(run.path, pytest.fail)
+    assert next(given).name == "step-00000001"
+    run.remove(2)
+    assert [path.name for path in given] == ["step-00000003"]
+
+
 def test_asking_for_a_lock_does_not_refuse_a_launch_and_makes_nothing(run, follow):
     run.path.mkdir()
 
