@@ -152,6 +152,13 @@ def test_what_reshard_refuses(saved, caplog, words, message):
     assert before == {path: path.read_bytes() for path in saved.iterdir()}
 
 
+def test_an_error_of_the_system_is_said_without_its_number(saved, tmp_path, caplog):
+    folder = tmp_path / "file" / "folder"
+    folder.parent.write_text("")
+    assert main(["checkpoint", "merge", str(saved), str(folder)]) == 2
+    assert caplog.messages[-1] == f"error: Not a directory: {folder}"
+
+
 @pytest.fixture
 def trained(tmp_path, tiny_schema, tiny_dataset):
     """Every third row is touched, out-of-vocabulary ones among them."""
