@@ -198,7 +198,7 @@ ODD = {
         "1 of 5,000 lines (0.02%) would be rejected",
     ),
     "one float": (
-        lambda lines: changed(lines, lambda n, row: [row[0], row[1] if n else b"1.5", *row[2:]]),
+        lambda lines: changed(lines, lambda n, row: [row[0], b"1.5" if n == 1 else row[1], *row[2:]]),
         "1 of 5,000 lines (0.02%) would be rejected: integer 1",
     ),
     "not the label": (
