@@ -64,6 +64,21 @@ def test_stratified_split_rounds_each_label_s_shares_to_a_row(seed, num_clicks, 
         assert found == [train, valid - train, num_rows - valid]
 
 
+def test_a_stratified_split_of_a_long_log_reads_its_labels_once_and_keeps_few_hashes():
+    numbers = np.arange(100_000)
+    labels, kept = numbers % 3 == 0, []
+
+    def read_labels(hasher):
+        chunks = [hasher.look(part, labels[part]) for part in np.split(numbers, [30_000])]
+        kept.append(sum(len(inside) for chunk in chunks for of_label in chunk for inside in of_label.inside))
+        return [list(parts) for parts in zip(*chunks, strict=True)]
+
+    assigned = make_split(PrepareOptions(split="stratified"), unused, read_labels).assign(numbers, labels)
+    (num_kept,) = kept
+    assert num_kept <= 0.09 * len(numbers)  # two bounds, 2 % on either side of each
+    assert np.bincount(assigned[labels]).tolist() == [26_667, 3_334, 3_333]
+
+
 def test_files_are_split_by_name():
     options = PrepareOptions(split="files", valid_files=("day_1.gz",), test_files=("day_[23].gz",))
     names = ["a/day_0.gz", "a/day_1.gz", "a/day_2.gz", "day_3.gz", "day_10.gz"]
