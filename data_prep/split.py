@@ -203,10 +203,5 @@ def _stratify(seed: int, fractions: tuple[float, float], read_labels: ReadLabels
 
 
 def _between(numbers: NDArray[np.integer], train_end: int, valid_end: int) -> NDArray[np.int8]:
-    return _not_below(numbers, train_end) + _not_below(numbers, valid_end)
-
-
-def _not_below(numbers: NDArray[np.integer], bound: int) -> NDArray[np.int8]:
-    if bound == 2**64:  # no uint64, and above all of them
-        return np.zeros(len(numbers), np.int8)
-    return (numbers >= bound).astype(np.int8)
+    # A bound of 2**64 is no uint64; NumPy compares arrays with whole numbers of any size.
+    return (numbers >= train_end).astype(np.int8) + (numbers >= valid_end)
