@@ -1,0 +1,320 @@
+"""Record what a program does to a folder with strace, and replay what a power cut at any moment can leave of it.
+
+The model of a file system: data is safe once its file was synced, a name (made, renamed, removed) once its folder was;
+before that each may be there or not, whatever came after it. A rename is done or not. Of a write that is lost, what
+comes later in the file stays: there are zeros in its place.
+"""
+
+import os
+import re
+import subprocess
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+DATA_CALLS = ("write", "pwrite64", "writev", "pwritev", "pwritev2", "ftruncate", "fsync", "fdatasync", "lseek")
+NAME_CALLS = ("open", "openat", "creat", "mkdir", "mkdirat", "rename", "renameat", "renameat2", "unlink", "unlinkat")
+# What the model does not know: in the folder that is watched these end the recording with an error.
+UNKNOWN_CALLS = ("truncate", "fallocate", "sendfile", "copy_file_range", "splice", "link", "linkat", "symlink")
+UNKNOWN_CALLS += ("symlinkat", "sync_file_range", "mmap")
+ALWAYS_UNKNOWN = ("sync", "syncfs", "io_uring_setup", "openat2", "fchdir")
+TRACED = ",".join((*DATA_CALLS, *NAME_CALLS, "rmdir", "chdir", *UNKNOWN_CALLS, *ALWAYS_UNKNOWN))
+MOST_BYTES_OF_A_CALL = 16 << 20
+
+CALL = re.compile(r"(\w+)\((.*)\)\s+= (-?\d+|0x[0-9a-f]+)(?:<([^>]*)>)?.*", re.DOTALL)
+STRING = re.compile(r'"((?:\\x[0-9a-f]{2})*)"(\.\.\.)?')
+DESCRIPTOR = re.compile(r"(\d+|AT_FDCWD)<([^>]*)>(\(deleted\))?")
+Tree = dict[str, bytes | None]  # content by path; None for a folder
+ROOT = 0
+
+
+def can_record() -> bool:
+    """Return whether strace is here and may trace."""
+    try:
+        return subprocess.run(["strace", "-o", os.devnull, "true"], capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+@dataclass(frozen=True)
+class Operation:
+    """`inode` is the file of write, truncate and sync; of make, remove and rename the folder of `name`."""
+
+    kind: str
+    inode: int
+    name: str = ""
+    made: int = 0  # the inode that make gives the name
+    to: tuple[int, str] = (0, "")
+    offset: int = 0  # or the length that truncate cuts to
+    data: bytes = b""
+
+    @property
+    def folders(self) -> tuple[int, ...]:
+        """Those of which one, synced, makes a name's change safe."""
+        return {"make": (self.inode,), "remove": (self.inode,), "rename": (self.inode, self.to[0])}.get(self.kind, ())
+
+
+def apply_name(folders: dict[int, dict[str, int]], operation: Operation) -> None:
+    """Change names; what cannot be, as an operation before it was lost, is left out."""
+    names = folders[operation.inode]
+    if operation.kind == "make":
+        names.setdefault(operation.name, operation.made)
+    elif operation.kind == "remove":
+        if operation.name in names and not folders.get(names[operation.name]):
+            del names[operation.name]
+    elif operation.name in names:
+        to, to_name = operation.to
+        if not folders.get(folders[to].get(to_name, -1)):
+            folders[to][to_name] = names.pop(operation.name)
+
+
+def _text(hexadecimal: str) -> str:
+    return os.fsdecode(_bytes(hexadecimal))
+
+
+def _bytes(hexadecimal: str) -> bytes:
+    return bytes.fromhex(hexadecimal.replace("\\x", ""))
+
+
+class Recording:
+    """The operations of a program on the folder `root`, which held `before` when it began."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = Path(os.path.realpath(root))
+        self.operations: list[Operation] = []
+        self._cwds: dict[str, Path] = {}  # of processes that have left the folder
+        self._folders: dict[int, dict[str, int]] = {ROOT: {}}  # as they are now, lost folders too
+        self._initial: dict[int, bytes] = {}
+        self._offsets: dict[tuple[int, int], int] = {}  # by descriptor and inode; -1 appends
+        self._changes: dict[int, list[int]] = {}  # by file: the numbers of operations on its data
+        self._cache: dict[Hashable, tuple[str, bytes]] = {}
+        self._add_folder(ROOT, self.root)
+        self._names_before = {inode: dict(names) for inode, names in self._folders.items()}
+
+    def _new_inode(self) -> int:
+        return len(self._folders) + len(self._initial)
+
+    def _add_folder(self, inode: int, path: Path) -> None:
+        for entry in sorted(path.iterdir()):
+            self._folders[inode][entry.name] = made = self._new_inode()
+            if entry.is_dir():
+                self._folders[made] = {}
+                self._add_folder(made, entry)
+            else:
+                self._initial[made] = entry.read_bytes()
+
+    # Reading strace's lines
+
+    def read(self, trace: Path) -> None:
+        """Take the lines of `strace -f -y -xx`; a call counts where it ends."""
+        begun: dict[str, str] = {}
+        for line in trace.read_text(encoding="ascii").splitlines():
+            pid, text = line.split(maxsplit=1)
+            if text.endswith(" <unfinished ...>"):
+                begun[pid] = text.removesuffix(" <unfinished ...>")
+                continue
+            if resumed := re.match(r"<\.\.\. \w+ resumed>", text):
+                text = begun.pop(pid) + text[resumed.end() :]
+            found = CALL.fullmatch(text)
+            if found and not found[3].startswith("-"):
+                self._take(pid, found[1], found[2], int(found[3], 0), found[4])
+
+    def _take(self, pid: str, call: str, words: str, result: int, opened: str | None) -> None:
+        assert call not in ALWAYS_UNKNOWN, f"not in the model: {call}({words})"
+        cwd = self._cwds.get(pid, self.root)
+        if call == "chdir":
+            self._cwds[pid] = cwd / _text(words.strip('"'))
+        elif call in UNKNOWN_CALLS:
+            shared = call != "mmap" or ("MAP_SHARED" in words and "PROT_WRITE" in words)
+            places = [_text(found[2]) for found in DESCRIPTOR.finditer(words) if found[1] != "AT_FDCWD"]
+            places += [os.path.join(cwd, _text(found[1])) for found in STRING.finditer(words)]
+            inside = [place for place in places if Path(place).is_relative_to(self.root)]
+            assert not shared or not inside, f"not in the model: {call} of {inside}"
+        elif call in DATA_CALLS:
+            self._take_data(call, words, result)
+        elif call in ("open", "openat", "creat"):
+            assert opened is not None
+            self._open(_text(opened), words if call != "creat" else "O_CREAT|O_TRUNC", result)
+        else:
+            self._take_name(call, words, cwd)
+
+    def _take_data(self, call: str, words: str, result: int) -> None:
+        descriptor = DESCRIPTOR.match(words)
+        if descriptor is None or descriptor[3] or (inode := self._find(_text(descriptor[2]))) is None:
+            return
+        key = int(descriptor[1]), inode
+        if call in ("fsync", "fdatasync"):
+            self._add(Operation("sync", inode))
+        elif call == "lseek":
+            if self._offsets.get(key) != -1:
+                self._offsets[key] = result
+        elif call == "ftruncate":
+            self._add(Operation("truncate", inode, offset=int(words.rsplit(",", 1)[1])))
+        else:
+            parts = list(STRING.finditer(words))
+            assert not any(part[2] for part in parts), "a write is longer than what strace notes of it"
+            data = _bytes("".join(part[1] for part in parts))[:result]
+            start = int(words.rsplit(",", 1)[1]) if call.startswith("p") else self._offsets[key]
+            if not call.startswith("p") and start != -1:
+                self._offsets[key] += result
+            self._add(Operation("write", inode, offset=start if start != -1 else self._size(inode), data=data))
+
+    def _open(self, place: str, flags: str, descriptor: int) -> None:
+        parent, inode = self._find(os.path.dirname(place)), self._find(place)
+        if parent is None and inode is None:
+            return
+        assert "O_TMPFILE" not in flags, f"not in the model: O_TMPFILE in {place}"
+        if inode is None:
+            inode = self._new_inode()
+            self._initial[inode] = b""
+            self._add(Operation("make", parent, os.path.basename(place), made=inode))
+        elif "O_TRUNC" in flags and self._size(inode):
+            self._add(Operation("truncate", inode))
+        self._offsets[descriptor, inode] = -1 if "O_APPEND" in flags else 0
+
+    def _take_name(self, call: str, words: str, cwd: Path) -> None:
+        folders = [_text(found[2]) for found in DESCRIPTOR.finditer(words)] or [str(cwd)] * 2
+        names = [_text(found[1]) for found in STRING.finditer(words)]
+        places = [os.path.normpath(os.path.join(*pair)) for pair in zip(folders, names, strict=False)]
+        parents = [self._find(os.path.dirname(place)) for place in places]
+        if parents == [None] * len(places):
+            return
+        assert None not in parents and "RENAME_EXCHANGE" not in words, f"not in the model: {call} of {places}"
+        name = os.path.basename(places[0])
+        if call in ("mkdir", "mkdirat"):
+            inode = self._new_inode()
+            self._folders[inode], self._names_before[inode] = {}, {}
+            self._add(Operation("make", parents[0], name, made=inode))
+        elif call.startswith("rename"):
+            self._add(Operation("rename", parents[0], name, to=(parents[1], os.path.basename(places[1]))))
+        else:
+            self._add(Operation("remove", parents[0], name))
+
+    def _find(self, place: str) -> int | None:
+        """The inode at a path as names are now; None outside of the folder, or where there is none."""
+        path = Path(place)
+        if not path.is_relative_to(self.root):
+            return None
+        inode: int | None = ROOT
+        for name in path.relative_to(self.root).parts:
+            inode = self._folders.get(inode, {}).get(name)
+        return inode
+
+    def _add(self, operation: Operation) -> None:
+        if operation.kind in ("write", "truncate"):
+            self._changes.setdefault(operation.inode, []).append(len(self.operations))
+        elif operation.kind != "sync":
+            apply_name(self._folders, operation)
+        self.operations.append(operation)
+
+    def _size(self, inode: int) -> int:
+        return len(self._content(inode, len(self.operations), {})[1])
+
+    # What a power cut leaves
+
+    def states(
+        self, first: int = 0, promise: Callable[[int], Hashable] = lambda _: None
+    ) -> Iterator[tuple[int, str, Tree]]:
+        """Each state that a cut after `first` or more operations can leave, once for each value of `promise`.
+
+        With it come the number of operations that were begun, and what of them is lost.
+        """
+        seen = set()
+        for count in range(first, len(self.operations) + 1):
+            for what, lost in self._losses(count):
+                tree = self._tree(count, lost)
+                key = promise(count), frozenset((path, digest) for path, (digest, _) in tree.items())
+                if key not in seen:
+                    seen.add(key)
+                    yield count, what, {path: None if not digest else data for path, (digest, data) in tree.items()}
+
+    def _losses(self, count: int) -> Iterator[tuple[str, dict[int, str]]]:
+        """What may become of unsynced operations, by their numbers: lost, zeros or torn."""
+        data, names = self._unsynced(count)
+        yield "nothing", {}
+        yield "unsynced data", dict.fromkeys(data, "lost")
+        yield "unsynced names", dict.fromkeys(names, "lost")
+        yield "all that is not synced", dict.fromkeys((*data, *names), "lost")
+        yield "unsynced data, but sizes", dict.fromkeys(data, "zeros")
+        if data:
+            yield f"half of operation {data[-1]}", {data[-1]: "torn"}
+        for number in (*data, *names):
+            yield f"operation {number}", {number: "lost"}
+
+    def _unsynced(self, count: int) -> tuple[list[int], list[int]]:
+        data: list[int] = []
+        names: list[int] = []
+        for number, operation in enumerate(self.operations[:count]):
+            if operation.kind == "sync":
+                data = [n for n in data if self.operations[n].inode != operation.inode]
+                names = [n for n in names if operation.inode not in self.operations[n].folders]
+            else:
+                (data if operation.kind in ("write", "truncate") else names).append(number)
+        return data, names
+
+    def _tree(self, count: int, lost: dict[int, str]) -> dict[str, tuple[str, bytes]]:
+        """Paths with digest and content, both empty for a folder."""
+        folders = {inode: dict(names) for inode, names in self._names_before.items()}
+        for number, operation in enumerate(self.operations[:count]):
+            if operation.folders and number not in lost:
+                apply_name(folders, operation)
+        tree: dict[str, tuple[str, bytes]] = {}
+
+        def walk(inode: int, before: str) -> None:
+            for name, entry in folders[inode].items():
+                tree[before + name] = ("", b"") if entry in folders else self._content(entry, count, lost)
+                if entry in folders:
+                    walk(entry, f"{before}{name}/")
+
+        walk(ROOT, "")
+        return tree
+
+    def _content(self, inode: int, count: int, lost: dict[int, str]) -> tuple[str, bytes]:
+        kept = [(n, lost.get(n, "")) for n in self._changes.get(inode, ()) if n < count and lost.get(n) != "lost"]
+        key = inode, tuple(kept)
+        if key not in self._cache:
+            content = bytearray(self._initial[inode])
+            for number, fate in kept:
+                operation = self.operations[number]
+                data, end = operation.data, operation.offset
+                if operation.kind == "truncate":
+                    content[end:] = bytes(max(end - len(content), 0))
+                    continue
+                data = {"": data, "zeros": bytes(len(data)), "torn": data[: len(data) // 2]}[fate]
+                content.extend(bytes(max(end - len(content), 0)))
+                content[end : end + len(data)] = data
+            self._cache[key] = f"{len(content)}:{xxhash.xxh3_64_hexdigest(content)}", bytes(content)
+        return self._cache[key]
+
+    def check(self) -> None:
+        """Raise AssertionError unless what was replayed is what the program left: else something escaped the model."""
+        replayed = next(tree for _, _, tree in self.states(len(self.operations)))
+        real = {str(path.relative_to(self.root)): path.read_bytes() if path.is_file() else None for path in self._all()}
+        wrong = {path for path in {*replayed, *real} if replayed.get(path, "") != real.get(path, "")}
+        assert not wrong, f"not as the program left it: {sorted(wrong)}"
+
+    def _all(self) -> Iterator[Path]:
+        return self.root.rglob("*")
+
+    def put(self, tree: Tree) -> None:
+        """Make the folder what a state says; the caller has emptied it."""
+        for path, content in tree.items():
+            if content is None:
+                (self.root / path).mkdir()
+            else:
+                (self.root / path).write_bytes(content)
+
+
+def record(command: list[str], root: Path, trace: Path, env: dict[str, str] | None = None) -> Recording:
+    """Run a command in the folder `root` and record what it does there; it must end well."""
+    recording = Recording(root)
+    words = ["strace", "-f", "-y", "-xx", "--seccomp-bpf", "-s", str(MOST_BYTES_OF_A_CALL), "-o", str(trace)]
+    done = subprocess.run(
+        [*words, "-e", f"trace={TRACED}", *command], cwd=root, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    recording.read(trace)
+    recording.check()
+    return recording

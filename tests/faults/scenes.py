@@ -1,0 +1,377 @@
+"""What is recorded and cut: saves, preparations and a training; and what must be found after each cut.
+
+`python -m tests.faults.scenes` prints how many states were tried and what was found in them.
+"""
+
+import contextlib
+import dataclasses
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from unittest import mock
+
+from app import checkpoint
+from app.checkpoint_reading import load
+from app.config import Config
+from app.identity import data_identity
+from app.manifest import Manifest, read_manifest
+from app.resume import find_newest
+from app.retention import step_folders, whole_checkpoints
+from app.run_folder import RunIsFinishedError, open_run
+from app.run_logs import EVAL_LOG, LOSS_LOG, METRICS, forget_after
+from data_prep import settings
+from data_prep.inspect_prepared import check_files
+from data_prep.options import PrepareOptions, read_options
+from data_prep.prepare import prepare
+from data_prep.schema import SCHEMA_FILE, read_schema
+from data_prep.synthetic import synthesize
+from tests.app.test_checkpoint_faults import compact_and_tidy, is_state, make_chain, make_state
+from tests.faults.power_cut import Operation, Recording, Tree, record
+
+PROJECT = Path(__file__).parents[2]
+TINY_CONFIG = PROJECT / "configs" / "tiny.yaml"
+
+
+class Scene:
+    """`act` is what is recorded in a folder that `before` has filled; `judge` looks at what a cut left of it."""
+
+    first = 0  # operations that no cut comes before
+
+    def __init__(self, inputs: Path) -> None:
+        self.inputs = inputs  # made once, read by all
+
+    def before(self, root: Path) -> None:
+        """Fill the folder."""
+
+    def act(self, root: Path) -> None:
+        """Do what is cut."""
+        raise NotImplementedError
+
+    def begin(self, recording: Recording) -> None:
+        """Take what the judge compares with from the whole recording."""
+
+    def promise(self, count: int) -> int:
+        """What must not be lost any more after so many operations."""
+        return 0
+
+    def judge(self, root: Path, count: int) -> str:
+        """Return old, new or error for what is found; AssertionError where it is none of them."""
+        raise NotImplementedError
+
+
+def synced_renames(operations: list[Operation], pattern: str) -> list[tuple[int, str]]:
+    """The names that match and were given by a rename, with the number of operations after which they are safe."""
+    found = []
+    for number, operation in enumerate(operations):
+        if operation.kind == "rename" and re.fullmatch(pattern, operation.to[1]):
+            later = enumerate(operations[number:], number + 1)
+            ends = [count for count, sync in later if sync.kind == "sync" and sync.inode == operation.to[0]]
+            found += [(ends[0], operation.to[1])] if ends else []
+    return found
+
+
+# Checkpoints
+
+IDENTITY = {"config": {}, "data": {}}
+
+
+class Save(Scene):
+    """A checkpoint of step 3 comes after those of 1 and 2, which are removed then."""
+
+    replaced = 2
+    step = 3
+
+    def before(self, root: Path) -> None:
+        for step in (1, 2):
+            checkpoint.save(root, make_state(seed=step), manifest_of(step))
+
+    def act(self, root: Path) -> None:
+        checkpoint.save(root, make_state(seed=9), manifest_of(self.step), num_shards=2)
+
+    def begin(self, recording: Recording) -> None:
+        ((self.safe_after, _),) = synced_renames(recording.operations, f"step-0*{self.step}")
+
+    def promise(self, count: int) -> int:
+        return int(count >= self.safe_after)
+
+    def judge(self, root: Path, count: int) -> str:
+        checkpoint.clear_leftovers(root)
+        with mock.patch("app.resume.difference", return_value=None):
+            newest = find_newest(root, IDENTITY, None)
+        assert newest.checkpoint is not None, newest.refused
+        assert not newest.refused, newest.refused
+        if is_state(newest.checkpoint, make_state(seed=9)):
+            assert read_manifest(newest.checkpoint).step == self.step
+            return "new"
+        assert not self.promise(count), "a save that had ended is lost"
+        assert is_state(newest.checkpoint, make_state(seed=self.replaced))
+        return "old"
+
+
+class Replace(Save):
+    """The checkpoint of step 2 is there already."""
+
+    step = 2
+
+
+class Compact(Scene):
+    """The newest of a chain is made full, and those that it needed are removed."""
+
+    def before(self, root: Path) -> None:
+        make_chain(root)
+
+    def act(self, root: Path) -> None:
+        compact_and_tidy(root)
+
+    def judge(self, root: Path, count: int) -> str:
+        checkpoint.clear_leftovers(root)
+        newest = step_folders(root)[-1]
+        assert is_state(newest, make_state(seed=3))
+        return "old" if read_manifest(newest).parent else "new"
+
+
+class Delta(Scene):
+    """A delta follows a full checkpoint."""
+
+    def before(self, root: Path) -> None:
+        checkpoint.save(root, make_state(seed=1), manifest_of(1))
+
+    def act(self, root: Path) -> None:
+        parent = {"step": 1, "id": read_manifest(root / "step-00000001").id}
+        checkpoint.save(root, make_state(seed=2), dataclasses.replace(manifest_of(2), parent=parent))
+
+    def judge(self, root: Path, count: int) -> str:
+        checkpoint.clear_leftovers(root)
+        newest = whole_checkpoints(root)[-1]
+        number = read_manifest(newest).step
+        assert is_state(newest, make_state(seed=number))
+        return "old" if number == 1 else "new"
+
+
+def manifest_of(step: int) -> Manifest:
+    return Manifest(step, 1, step, {"train": {"seed": 1}}, "/prepared", {"vocabulary_size": 12}, {})
+
+
+# Preparations
+
+OPTIONS = PrepareOptions(min_count=3, block_rows=64, shuffle_window_rows=200, workers=1)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+class Prepare(Scene):
+    """A log is prepared into a new folder."""
+
+    overwrite = False
+
+    def before(self, root: Path) -> None:
+        if not (self.inputs / "old").exists():
+            self._prepare(self.inputs / "old", min_count=5)
+            self._prepare(self.inputs / "new", min_count=3)
+
+    def _prepare(self, output: Path, min_count: int, **named: bool) -> None:
+        options = dataclasses.replace(OPTIONS, min_count=min_count)
+        prepare(self.inputs / "log.txt", output, options, chunk_bytes=20_000, file_rows=192, **named)
+
+    def act(self, root: Path) -> None:
+        self._prepare(root / "out", min_count=3, overwrite=self.overwrite)
+
+    def begin(self, recording: Recording) -> None:
+        ((self.safe_after, _),) = synced_renames(recording.operations, "out")
+        self.is_like = {name: contents(self.inputs / name) for name in ("old", "new")}
+
+    def promise(self, count: int) -> int:
+        return int(count >= self.safe_after)
+
+    def judge(self, root: Path, count: int) -> str:
+        output, found = root / "out", "old"
+        if output.exists():
+            check_files(output, read_schema(output))
+            found = self._which(output)
+        assert found == "new" or not self.promise(count), "what was finished is lost"
+        kept = [path for path in root.glob("out.replaced*") if (path / SCHEMA_FILE).exists()]
+        assert found == "new" or not self.overwrite or output.exists() or self._which(kept[0]) == "old"
+        if found == "new" and not (output / "run.json").exists():
+            return found  # it would be prepared anew
+        self.act(root)
+        assert contents(output) == self.is_like["new"]
+        assert [path.name for path in root.iterdir()] == ["out"]
+        return found
+
+    def _which(self, folder: Path) -> str:
+        there = contents(folder)
+        names = [name for name, files in self.is_like.items() if all(there.get(n) == files[n] for n in files)]
+        assert names, f"{folder} is neither the old folder nor the new one"
+        return names[0]
+
+
+class PrepareAgain(Prepare):
+    """It takes the place of a prepared folder."""
+
+    overwrite = True
+
+    def before(self, root: Path) -> None:
+        super().before(root)
+        shutil.copytree(self.inputs / "old", root / "out")
+
+
+# A training
+
+SETTINGS = ("train.epochs=2", "train.log_every_steps=1", "train.batch_size=500", "checkpoint.every_steps=3")
+SETTINGS += ("checkpoint.keep_last=2", "checkpoint.delta=true", "checkpoint.full_every=3", "eval.metric=auc")
+OLDER = ("train.seed=2",)
+
+
+class Train(Scene):
+    """A run of other settings is there and put aside; the new one trains to its end."""
+
+    checkpoint_dir = ""
+
+    def __init__(self, inputs: Path) -> None:
+        super().__init__(inputs)
+        self.dataset = inputs / "prepared"
+
+    @property
+    def _settings(self) -> tuple[str, ...]:
+        return (*SETTINGS, f"checkpoint.dir='{self.checkpoint_dir}'")
+
+    def before(self, root: Path) -> None:
+        schema = read_schema(self.dataset)
+        config = settings.resolve(Config, TINY_CONFIG, OLDER)
+        run, locks = open_run(root, config, schema)
+        with locks:
+            manifest = Manifest(4, 1, 4, settings.as_dict(config), "", data_identity(schema), {}, {"last_step": -1})
+            checkpoint.save(run.checkpoints, make_state(seed=4), manifest)
+            run.append_losses([f"epoch: 1 step: {step}" for step in range(1, 5)])
+
+    def act(self, root: Path) -> None:
+        from app.__main__ import main  # MindSpore, after the environment is set
+
+        assert main(["train", "--config", str(TINY_CONFIG), "--dataset", str(self.dataset), *self._settings]) == 0
+
+    def begin(self, recording: Recording) -> None:
+        self.safe = [(end, int(name[-8:])) for end, name in synced_renames(recording.operations, r"step-\d+")]
+        assert len(self.safe) == 5
+        self.schema = read_schema(self.dataset)
+        self.config = settings.resolve(Config, TINY_CONFIG, self._settings)
+        self.logs = {name: (recording.root / "device_0" / name).read_bytes() for name in (LOSS_LOG, EVAL_LOG, METRICS)}
+
+    def promise(self, count: int) -> int:
+        """The newest step whose save had ended."""
+        return max((step for end, step in self.safe if end <= count), default=0)
+
+    def judge(self, root: Path, count: int) -> str:
+        promised = self.promise(count)
+        try:
+            with mock.patch("app.run_folder._commit", return_value=""):
+                run, locks = open_run(root, self.config, self.schema)
+        except RunIsFinishedError as finished:
+            assert promised == self.safe[-1][1]
+            self._check_logs(finished.path, None)
+            return "new"
+        with locks:
+            plan = run.plan
+            if plan.kind == "new":
+                assert not promised, f"step {promised} was saved, and a new run begins: {plan.reason}"
+                assert "differs: train.seed" in plan.reason or "has no whole checkpoint" in plan.reason, plan.reason
+                kept = root / "device_0.1"
+            else:
+                assert plan.checkpoint is not None
+                assert read_manifest(plan.checkpoint).step >= promised, f"step {promised} was saved"
+                assert not plan.refused, plan.refused
+                self._check_logs(run.path, plan.checkpoint)
+                kept = root / "device_0.1"
+        state = load(kept / "checkpoints" / "step-00000004")
+        assert state
+        return "old" if plan.kind == "new" else "new"
+
+    def _check_logs(self, run_path: Path, newest: Path | None) -> None:
+        """They have the lines up to the checkpoint, as they were written."""
+        with tempfile.TemporaryDirectory() as folder:
+            for name, content in self.logs.items():
+                (Path(folder) / name).write_bytes(content)
+            if newest is not None:
+                forget_after(Path(folder), read_manifest(newest))
+            for name in self.logs:
+                there = (run_path / name).read_bytes() if (run_path / name).exists() else b""
+                assert there == (Path(folder) / name).read_bytes(), f"{name} is not as it was: {there!r}"
+
+
+class TrainElsewhere(Train):
+    """Checkpoints lie in a folder of their own that is new, two levels down."""
+
+    checkpoint_dir = "kept/here"
+
+
+def make_inputs(folder: Path) -> Path:
+    """A log, and the folder that is trained on."""
+    folder.mkdir(parents=True, exist_ok=True)
+    synthesize(folder / "log.txt", 600, seed=1, workers=1)
+    synthesize(folder / "train.txt", 3000, seed=1, workers=1)
+    prepare(folder / "train.txt", folder / "prepared", read_options(TINY_CONFIG, ["prepare.workers=1"]), file_rows=700)
+    return folder
+
+
+SCENES: dict[str, type[Scene]] = {
+    "a full checkpoint": Save,
+    "a delta": Delta,
+    "a checkpoint written anew": Replace,
+    "a compaction": Compact,
+    "a preparation": Prepare,
+    "a preparation over another": PrepareAgain,
+    "a training": Train,
+    "a training with checkpoint.dir": TrainElsewhere,
+}
+
+
+@dataclasses.dataclass
+class Found:
+    """What was tried of a scene, and the states in which something wrong was found."""
+
+    operations: int
+    states: Counter[str]
+    wrong: list[str]
+
+
+def cut(name: str, inputs: Path, folder: Path, program: str = "") -> Found:
+    """Record a scene in an empty folder and judge every state that a cut can leave; `program` comes before it."""
+    scene, root = SCENES[name](inputs), folder / "root"
+    root.mkdir()
+    scene.before(root)
+    program += "import sys; from pathlib import Path; from tests.faults.scenes import SCENES\n"
+    program += "SCENES[sys.argv[1]](Path(sys.argv[2])).act(Path(sys.argv[3]))"
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "2"}
+    command = [sys.executable, "-P", "-c", program, name, str(inputs), str(root)]
+    recording = record(command, root, folder / "trace", environment)
+    scene.begin(recording)
+    found = Found(len(recording.operations), Counter(), [])
+    with mock.patch("os.fsync"), contextlib.chdir(folder), quiet():
+        for count, what, tree in recording.states(scene.first, scene.promise):
+            shutil.rmtree(root)
+            root.mkdir()
+            recording.put(tree)
+            try:
+                found.states[scene.judge(root, count)] += 1
+            except (AssertionError, ValueError, OSError, LookupError) as error:
+                found.wrong.append(f"{name}: after {count} operations, without {what}: {type(error).__name__}: {error}")
+    return found
+
+
+@contextlib.contextmanager
+def quiet():
+    """Without the log, which tells of each state."""
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
