@@ -95,6 +95,10 @@ class EventFile:
         """Whether all so far is in the file."""
         return self._file.is_written
 
+    def sync(self) -> None:
+        """Let a power cut take none of it."""
+        self._file.sync()
+
     def add(self, step: int, values: Mapping[str, Any], prefix: str) -> None:
         """Note the finite numbers among `values`, as `prefix/name`."""
         numbers = {

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
+
+from data_prep.whole_file import sync_folder
 
 log = logging.getLogger(__name__)
 
@@ -31,3 +34,14 @@ class LogFile:
         except OSError as error:
             if was_written:
                 log.error("error: %s cannot be written: %s; its lines are kept until it can", self.path, error)
+
+    def sync(self) -> None:
+        """Let a power cut take none of the lines so far; an error is logged."""
+        try:
+            with self.path.open("rb") as file:
+                os.fsync(file.fileno())
+            sync_folder(self.path.parent)
+        except FileNotFoundError:  # nothing has been written yet
+            pass
+        except OSError as error:
+            log.error("error: %s cannot be synced: %s; a power cut may take its last lines", self.path, error)

@@ -106,6 +106,11 @@ class RunFolder:
             self._failed_evaluations += 1
             log.error("error: no curves of step %d: %s; the run goes on", content["step"], error)
 
+    def sync_logs(self) -> None:
+        """Let a power cut take none of the lines so far: a checkpoint that stands counts on those of its steps."""
+        for file in (self._losses, self._evals, self._metrics, self._events):
+            file.sync()
+
     def note_failed_save(self, step: int, error: Exception) -> None:
         """Say in the log and in metrics.jsonl that a checkpoint could not be written."""
         self._failed_saves += 1

@@ -128,6 +128,7 @@ class Saver:
         except (OSError, MemoryError) as error:
             self._note_failed(position, error)
             return
+        self._run.sync_logs()
         writing = self._writer.start(dense, snapshot, self._manifest(position, metrics, parent), in_background)
         self._on_its_way = writing, dataclasses.replace(position), self.saved
         self.saved = dataclasses.replace(position)

@@ -231,7 +231,7 @@ class Recording:
                     yield count, what, {path: None if not digest else data for path, (digest, data) in tree.items()}
 
     def _losses(self, count: int) -> Iterator[tuple[str, dict[int, str]]]:
-        """What may become of unsynced operations, by their numbers: lost, zeros or torn."""
+        """What may become of unsynced operations, by their numbers: lost, zeros or torn; each alone after a rename."""
         data, names = self._unsynced(count)
         yield "nothing", {}
         yield "unsynced data", dict.fromkeys(data, "lost")
@@ -240,8 +240,9 @@ class Recording:
         yield "unsynced data, but sizes", dict.fromkeys(data, "zeros")
         if data:
             yield f"half of operation {data[-1]}", {data[-1]: "torn"}
-        for number in (*data, *names):
-            yield f"operation {number}", {number: "lost"}
+        if count == len(self.operations) or self.operations[count - 1].kind == "rename":  # what makes things count
+            for number in (*data, *names):
+                yield f"operation {number}", {number: "lost"}
 
     def _unsynced(self, count: int) -> tuple[list[int], list[int]]:
         data: list[int] = []
