@@ -1,7 +1,7 @@
 """The optimizers of the dense parameters: one for the wide head, one for the tower.
 
-FTRL and Adam are MindSpore's (Adam's epsilon stands beside the root that is not corrected for its bias, as in
-TensorFlow's); the others are written out here from operators. Gradients come in scaled by the loss scale.
+Adam is MindSpore's (its epsilon stands beside the root that is not corrected for its bias, as in TensorFlow's); the
+others are written out here from operators. Gradients come in scaled by the loss scale.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from app.tables.optimizer_options import (
     TowerOptimizer,
     WideOptimizer,
 )
-from app.tables.optimizers import ftrl_linear
+from app.tables.optimizers import LEAST_FTRL_RATE, ftrl_linear
 from app.wide_deep import WideDeep
 
 CLIP_EPSILON = 1e-6  # as torch.nn.utils.clip_grad_norm_ has it
@@ -34,11 +34,68 @@ WrapOptimizer = Callable[[State, Callable[[State], nn.Cell]], nn.Cell]
 
 
 class Ftrl(nn.Cell):
-    """MindSpore's FTRL."""
+    """FTRL as `app.tables.optimizers.ftrl_step` has it for the wide table."""
+
+    sign = staticmethod(np.sign)  # what a step takes for the sign of a linear term
 
     def __init__(self, weights: State, options: FtrlOptions, loss_scale: float) -> None:
         super().__init__()
-        self.names, self.options = tuple(weights), options
+        self.names, self.options, self.loss_scale = tuple(weights), options, loss_scale
+        self.l1, self.l2 = options.l1, options.l2
+        self.weights = ParameterTuple(weights.values())
+        self.accumulators = _filled("accumulator", weights, options.initial_accumulator)
+        self.linear = _filled("linear", weights, 0.0)
+        self.learning_rate = _rate(options.learning_rate)
+
+    def construct(self, gradients: tuple[Tensor, ...]) -> object:
+        """One step; below `LEAST_FTRL_RATE` all stays as it is."""
+        done: tuple = ()
+        moves = self.learning_rate >= LEAST_FTRL_RATE
+        rate = ops.maximum(self.learning_rate, LEAST_FTRL_RATE)
+        for i, weight in enumerate(self.weights):
+            gradient = gradients[i] / self.loss_scale
+            accumulator = self.accumulators[i] + gradient * gradient
+            root = ops.sqrt(accumulator)
+            linear = self.linear[i] + gradient - (root - ops.sqrt(self.accumulators[i])) / rate * weight
+            shrunk = (ops.sign(linear) * self.l1 - linear) / (root / rate + 2 * self.l2)
+            new = ops.select(ops.abs(linear) > self.l1, shrunk, ops.zeros_like(shrunk))
+            done += (
+                ops.assign(self.accumulators[i], ops.select(moves, accumulator, self.accumulators[i])),
+                ops.assign(self.linear[i], ops.select(moves, linear, self.linear[i])),
+                ops.assign(weight, ops.select(moves, new, weight)),
+            )
+        return done
+
+    def fit_linear(self, rate: float) -> None:
+        """Make the linear terms such that they give the weights at this learning rate."""
+        rate = max(rate, float(LEAST_FTRL_RATE))
+        for weight, squares, linear in zip(self.weights, self.accumulators, self.linear, strict=True):
+            rows, accumulator, before = (array.asnumpy() for array in (weight, squares, linear))
+            fitted = ftrl_linear(rows, accumulator, before, np.float32(rate), self.options, self.sign)
+            parameters.write(linear, fitted)
+
+    def change_rate(self, old: float, new: float) -> None:
+        """The linear terms for a new learning rate: the weights stay as they are (see `app.tables.optimizers`).
+
+        Below `LEAST_FTRL_RATE` they stay those of that rate.
+        """
+        old, new = max(old, float(LEAST_FTRL_RATE)), max(new, float(LEAST_FTRL_RATE))
+        for weight, squares, linear in zip(self.weights, self.accumulators, self.linear, strict=True):
+            change = np.sqrt(squares.asnumpy()) * np.float32(1 / new - 1 / old) * weight.asnumpy()
+            parameters.write(linear, linear.asnumpy() - change)
+
+    def named_state(self) -> State:
+        """What it remembers, by array and the model's own parameter names."""
+        return _named("ftrl.accumulator", self.names, self.accumulators) | _named(
+            "ftrl.linear", self.names, self.linear
+        )
+
+
+class MindSporeFtrl(Ftrl):
+    """MindSpore 2.10's FTRL, for runs that began with it: on a CPU it adds l1 whatever the sign of the linear term."""
+
+    def __init__(self, weights: State, options: FtrlOptions, loss_scale: float) -> None:
+        super().__init__(weights, options, loss_scale)
         self.optimizer = nn.FTRL(
             list(weights.values()),
             initial_accum=options.initial_accumulator,
@@ -48,32 +105,13 @@ class Ftrl(nn.Cell):
             loss_scale=loss_scale,
         )
         self.learning_rate = self.optimizer.learning_rate
-        self.weights = ParameterTuple(weights.values())
+        self.accumulators, self.linear = self.optimizer.moments, self.optimizer.linear
+        if ms.get_current_device().device_target == "CPU":
+            self.sign = np.ones_like
 
     def construct(self, gradients: tuple[Tensor, ...]) -> object:
         """One step."""
         return self.optimizer(gradients)
-
-    def fit_linear(self, rate: float) -> None:
-        """Make the linear terms such that they give the weights at this learning rate."""
-        # On a CPU MindSpore 2.10 adds l1 whatever the sign of the linear term, so it moves weights above 0 away from 0.
-        sign = np.ones_like if ms.get_current_device().device_target == "CPU" else np.sign
-        for weight, squares, linear in zip(self.weights, self.optimizer.moments, self.optimizer.linear, strict=True):
-            rows, accumulator, before = (array.asnumpy() for array in (weight, squares, linear))
-            fitted = ftrl_linear(rows, accumulator, before, np.float32(rate), self.options, sign)
-            parameters.write(linear, fitted)
-
-    def change_rate(self, old: float, new: float) -> None:
-        """The linear terms for a new learning rate: the weights stay as they are (see `app.tables.optimizers`)."""
-        for weight, squares, linear in zip(self.weights, self.optimizer.moments, self.optimizer.linear, strict=True):
-            change = np.sqrt(squares.asnumpy()) * np.float32(1 / new - 1 / old) * weight.asnumpy()
-            parameters.write(linear, linear.asnumpy() - change)
-
-    def named_state(self) -> State:
-        """What it remembers, by array and the model's own parameter names."""
-        return _named("ftrl.accumulator", self.names, self.optimizer.moments) | _named(
-            "ftrl.linear", self.names, self.optimizer.linear
-        )
 
 
 class Adam(nn.Cell):
@@ -121,10 +159,7 @@ class Adagrad(nn.Cell):
         super().__init__()
         self.names, self.loss_scale, self.epsilon = tuple(weights), loss_scale, options.epsilon
         self.weights = ParameterTuple(weights.values())
-        initial = {name: np.full(p.shape, options.initial_accumulator, np.float32) for name, p in weights.items()}
-        self.accumulators = ParameterTuple(
-            Parameter(Tensor(array), name=f"accumulator.{name}", requires_grad=False) for name, array in initial.items()
-        )
+        self.accumulators = _filled("accumulator", weights, options.initial_accumulator)
         self.learning_rate = _rate(options.learning_rate)
 
     def construct(self, gradients: tuple[Tensor, ...]) -> tuple:
@@ -276,7 +311,7 @@ def make_optimizer(weights: State, options: WideOptimizer | TowerOptimizer, loss
         return NothingToOptimize(options.learning_rate)
     match options:
         case FtrlOptions():
-            return Ftrl(weights, options, loss_scale)
+            return (Ftrl if options.exact_l1 else MindSporeFtrl)(weights, options, loss_scale)
         case AdamOptions() | AdamWOptions():
             return Adam(weights, options, loss_scale)
         case AdagradOptions():
@@ -287,6 +322,13 @@ def make_optimizer(weights: State, options: WideOptimizer | TowerOptimizer, loss
 
 def _rate(learning_rate: float) -> Parameter:
     return Parameter(Tensor(np.float32(learning_rate)), name="learning_rate", requires_grad=False)
+
+
+def _filled(prefix: str, weights: State, value: float) -> ParameterTuple:
+    arrays = {name: np.full(weight.shape, value, np.float32) for name, weight in weights.items()}
+    return ParameterTuple(
+        Parameter(Tensor(array), name=f"{prefix}.{name}", requires_grad=False) for name, array in arrays.items()
+    )
 
 
 def _named(prefix: str, names: tuple[str, ...], states: tuple[Parameter, ...]) -> State:

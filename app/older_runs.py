@@ -22,7 +22,7 @@ FORMAT_VERSION = 2
 # By the form that brought it: setting -> what a run without it did. Of a section that is one of several, told apart by
 # `name`, the name stands in brackets: "wide_optimizer[ftrl].power", "deep_optimizer.schedule[cosine].floor".
 ADDED: dict[int, dict[str, Any]] = {
-    2: {},
+    2: {"wide_optimizer[ftrl].exact_l1": False, "deep_optimizer[ftrl].exact_l1": True},
 }
 
 # By the form in which it went: setting -> the value under which a run goes on as before. One with another value cannot.

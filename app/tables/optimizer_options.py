@@ -32,13 +32,18 @@ class SgdOptions(_Optimizer):
 
 @dataclass(frozen=True)
 class FtrlOptions(_Optimizer):
-    """FTRL-proximal with the usual power -½ (McMahan et al., "Ad Click Prediction", KDD 2013, Algorithm 1)."""
+    """FTRL-proximal with the usual power -½ (McMahan et al., "Ad Click Prediction", KDD 2013, Algorithm 1).
+
+    `exact_l1` false gives the wide head MindSpore's operator, which older releases used: on a CPU, `l1` pushes
+    weights above 0 away from 0 there. Tables always have the exact one.
+    """
 
     name: Literal["ftrl"] = "ftrl"
     learning_rate: float = 5e-2
     l1: float = 1e-8
     l2: float = 1e-8
     initial_accumulator: float = 1.0
+    exact_l1: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

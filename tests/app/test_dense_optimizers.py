@@ -3,6 +3,9 @@
 import numpy as np
 import pytest
 
+from app.tables.optimizer_options import FtrlOptions
+from app.tables.optimizers import LEAST_FTRL_RATE, ftrl_step
+
 LOSS_SCALE = 8.0
 
 
@@ -94,3 +97,26 @@ def test_a_fallen_rate_leaves_the_wide_head_s_weights_as_they_are(optimize):
     assert np.abs(one["wide.bias"]).min() > 0.01
     for name in ("wide.bias", "wide.numeric_weight"):
         np.testing.assert_allclose(two[name], one[name], rtol=1e-5)
+
+
+@pytest.mark.parametrize("gradients", [(-2.0, -0.5, 3.0), (2.0, 0.5, -3.0), (0.25, 0.1, -0.2)])
+def test_the_wide_head_s_ftrl_is_that_of_the_table(optimize, gradients):
+    """Weights above 0 too: MindSpore's operator adds l1 to them on a CPU."""
+    options = FtrlOptions(learning_rate=0.5, l1=0.5, l2=0.25, initial_accumulator=0.5)
+    words = "{name: ftrl, learning_rate: 0.5, l1: 0.5, l2: 0.25, initial_accumulator: 0.5}"
+    before, *after = optimize(f"wide_optimizer={words}", gradients=gradients)
+    for name in ("wide.bias", "wide.numeric_weight"):
+        rows = before[name].copy()
+        states = (rows, np.full_like(rows, 0.5), np.zeros_like(rows))
+        for gradient, found in zip(gradients, after, strict=True):
+            ftrl_step(states, np.full_like(rows, gradient), options, 0.5)
+            np.testing.assert_allclose(found[name], rows, rtol=1e-6, atol=1e-7, err_msg=name)
+
+
+def test_a_learning_rate_near_0_leaves_the_wide_head_as_it_is(optimize):
+    rates = ((0.1, 0.01), (float(LEAST_FTRL_RATE) / 4, 0.01), (1e-45, 0.01))
+    _, one, *near_0 = optimize("wide_optimizer.l1=0.125", gradients=(2.0, 2.0, -2.0), rates=rates)
+    for name in ("wide.bias", "wide.numeric_weight"):
+        assert np.abs(one[name]).min() > 0.01
+        for found in near_0:
+            np.testing.assert_array_equal(found[name], one[name])
