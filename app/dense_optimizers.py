@@ -45,6 +45,7 @@ class Ftrl(nn.Cell):
         self.weights = ParameterTuple(weights.values())
         self.accumulators = _filled("accumulator", weights, options.initial_accumulator)
         self.linear = _filled("linear", weights, 0.0)
+        self.places = tuple(Tensor(np.arange(weight.shape[0], dtype=np.int32)) for weight in weights.values())
         self.learning_rate = _rate(options.learning_rate)
 
     def construct(self, gradients: tuple[Tensor, ...]) -> object:
@@ -59,10 +60,13 @@ class Ftrl(nn.Cell):
             linear = self.linear[i] + gradient - (root - ops.sqrt(self.accumulators[i])) / rate * weight
             shrunk = (ops.sign(linear) * self.l1 - linear) / (root / rate + 2 * self.l2)
             new = ops.select(ops.abs(linear) > self.l1, shrunk, ops.zeros_like(shrunk))
+            # `ops.assign` in one graph with `EmbeddingLookup`, as stock has it, ends MindSpore 2.10's compiler.
             done += (
-                ops.assign(self.accumulators[i], ops.select(moves, accumulator, self.accumulators[i])),
-                ops.assign(self.linear[i], ops.select(moves, linear, self.linear[i])),
-                ops.assign(weight, ops.select(moves, new, weight)),
+                ops.scatter_update(
+                    self.accumulators[i], self.places[i], ops.select(moves, accumulator, self.accumulators[i])
+                ),
+                ops.scatter_update(self.linear[i], self.places[i], ops.select(moves, linear, self.linear[i])),
+                ops.scatter_update(weight, self.places[i], ops.select(moves, new, weight)),
             )
         return done
 
