@@ -212,7 +212,7 @@ class HostTables(Protocol):
     def snapshot(self, changed_only: bool) -> Snapshot:
         """The touched rows as they are now, or those that were updated since the last snapshot that was saved.
 
-        Loaded rows count as saved. One at a time.
+        Loaded rows count as saved. One at a time: RuntimeError while the last one is not released.
         """
         ...
 
@@ -220,7 +220,8 @@ class HostTables(Protocol):
         """Forget everything and set the step count; the block then writes rows, array by array.
 
         A write raises ValueError for values that are not finite, or that no optimizer leaves (`check_bounds`). Where
-        the block raises, the tables are empty after it.
+        the block raises, the tables are empty after it. RuntimeError, and nothing is forgotten, while a snapshot is
+        not released.
         """
         ...
 

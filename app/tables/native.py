@@ -139,6 +139,7 @@ class NativeTables:
     @contextlib.contextmanager
     def loading(self, step: int) -> Iterator[WriteRows]:
         """See `HostTables.loading`."""
+        self._snapshots.check_released()
         self._forget(step)
         try:
             yield self._write

@@ -17,6 +17,7 @@ from app.tables.memory_limit import require_memory
 from app.tables.native_handle import NativeHandle
 from app.tables.native_library import NO_MEMORY, OK, TABLE_NUMBERS
 from app.tables.native_rows import NativeRows
+from app.tables.snapshot import check_released
 from data_prep.shared_library import address, room
 
 log = logging.getLogger(__name__)
@@ -83,6 +84,7 @@ class NativeSnapshots:
 
         Raises MemoryError, and nothing is changed, where there is no room for lists of all touched `rows`.
         """
+        self.check_released()
         self._end()
         num_touched = self._handle.call("num_touched")
         purpose = f"listing {num_touched:,} touched rows for a checkpoint"
@@ -107,6 +109,11 @@ class NativeSnapshots:
         }
         self._open = NativeSnapshot(tables, changed_slots)
         return self._open
+
+    def check_released(self) -> None:
+        """Raise RuntimeError while a snapshot is not released, whose rows another snapshot or a load would free."""
+        if self._open is not None:
+            check_released(self._open.released.is_set())
 
     def _read(self, table: str, name: str, slots: np.ndarray, values: np.ndarray) -> None:
         array = list(self._spec.layout(table)).index(name)

@@ -134,6 +134,7 @@ class ReferenceTables:
     @contextmanager
     def loading(self, step: int) -> Iterator[WriteRows]:
         """See `HostTables.loading`."""
+        self._changed.check_released()
         self._forget(step)
         try:
             yield self._write

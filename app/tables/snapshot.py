@@ -17,6 +17,12 @@ class ChangedRows:
     def __init__(self, num_rows: int) -> None:
         self._changed = np.zeros(num_rows, bool)
         self._given_back: list[np.ndarray] = []
+        self.open: CopiedSnapshot | None = None
+
+    def check_released(self) -> None:
+        """Raise RuntimeError while a snapshot is not released."""
+        if self.open is not None:
+            check_released(self.open.released.is_set())
 
     def mark(self, row_ids: np.ndarray) -> None:
         """Note that these rows were updated."""
@@ -42,9 +48,11 @@ class CopiedSnapshot:
     tables: dict[str, TableState]
     give_back: Callable[[], None]
     awaited: threading.Event = field(default_factory=threading.Event)
+    released: threading.Event = field(default_factory=threading.Event)
 
     def release(self, saved: bool) -> None:
         """See `Snapshot.release`."""
+        self.released.set()
         if not saved:
             self.give_back()
 
@@ -56,6 +64,14 @@ def copied_snapshot(
     state_of: Callable[[np.ndarray], dict[str, TableState]],
 ) -> CopiedSnapshot:
     """A snapshot of the changed rows or of all that are `touched` [V]; `state_of` copies rows by their ids."""
+    changed.check_released()
     taken = changed.take()
     row_ids = taken if changed_only else np.flatnonzero(touched).astype(np.int64)
-    return CopiedSnapshot(state_of(row_ids), lambda: changed.give_back(taken))
+    changed.open = CopiedSnapshot(state_of(row_ids), lambda: changed.give_back(taken))
+    return changed.open
+
+
+def check_released(released: bool) -> None:
+    """Raise RuntimeError where the last snapshot is still open: there is one at a time."""
+    if not released:
+        raise RuntimeError("a snapshot of the tables is open: release it before the next one, and before a load")

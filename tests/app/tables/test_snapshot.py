@@ -98,6 +98,23 @@ def test_changed_rows_are_those_updated_since_the_last_saved_snapshot(make_table
     assert changed(saved=True) == []
 
 
+def test_a_snapshot_is_released_before_the_next_one_and_before_a_load(make_tables, make_spec, train):
+    """Both would free the rows that its reader has not come to."""
+    tables = make_tables(make_spec(vocabulary_size=400))
+    train(tables, 2, seed=1)
+    before = tables.state()
+    snapshot = tables.snapshot(changed_only=False)
+    with pytest.raises(RuntimeError, match="a snapshot of the tables is open: release it"):
+        tables.snapshot(changed_only=True)
+    with pytest.raises(RuntimeError, match="a snapshot of the tables is open: release it"):
+        tables.load_state(before, tables.step)
+    train(tables, 1, seed=2)
+    assert_equal(read_all(snapshot), before)
+    snapshot.release(saved=True)
+    tables.load_state(before, tables.step)
+    assert_equal(read_all(tables.snapshot(changed_only=False)), before)
+
+
 def test_loaded_rows_count_as_saved(make_tables, make_spec, train):
     tables = make_tables(make_spec())
     train(tables, 2, seed=1)
