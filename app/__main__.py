@@ -41,6 +41,7 @@ from app.sharding.tower_plan import describe_plan
 from app.stopping import Stopped, StopRequest
 from app.tables import pick_backend
 from app.training_loss import USELESS, why_useless
+from app.tables.checks import check_supported
 from app.warm_start_source import check_source
 from data_prep import settings
 from data_prep.console import STOPPED_BY_READER, has_no_reader, log_to_console
@@ -133,10 +134,12 @@ def _train(arguments: argparse.Namespace) -> int:
     num_processes = arguments.ranks + arguments.servers
     if not started_by_mpi() and not arguments.dry_run:
         try:  # before the slow start; what is found here is looked at again when the run is opened
-            check_launch(Path.cwd(), config, schema, lambda: check_source(config))
+            check_launch(Path.cwd(), config, schema, lambda: check_source(config, schema))
         except RunIsFinishedError as finished:
             return _say_finished(finished)
     backend = pick_backend(config.tables.backend, config.model.fold_numeric, num_processes)
+    if backend == "stock":
+        _check_stock(config)
     if num_processes > 1 and not started_by_mpi() and not arguments.dry_run:
         return launch(num_processes, arguments.hostfile, arguments.words)
     group: ProcessGroup = SingleProcess()
@@ -151,8 +154,6 @@ def _train(arguments: argparse.Namespace) -> int:
     check_target(config, target)
     if target == "CPU" and (unused := config.parallel.unused_on_cpu()):
         log.warning("warning: %s: for Ascend and GPU alone; it does nothing on a CPU", ", ".join(unused))
-    if backend == "stock":
-        _check_stock(config)
     if arguments.dry_run:
         _print_placement(config, target, backend)
         stages = check_pipeline(config, schema, arguments.ranks)
@@ -196,7 +197,7 @@ def _run_in_folder(
     damaged: dict[Path, str] | None,
 ) -> int:
     """Open the run's folder and train; DamagedCheckpointError where what it goes on from turns out to be damaged."""
-    run, lock = open_run(Path.cwd(), config, schema, group, lambda: check_source(config), damaged, asked)
+    run, lock = open_run(Path.cwd(), config, schema, group, lambda: check_source(config, schema), damaged, asked)
     config = run.config
     with lock, StopRequest(config.train.time_limit, agree=group.agree) as stop, _log_to(run.log_path):
         log.info("%s run in %s: %s", run.plan.kind, run.path, run.plan.reason)
@@ -278,8 +279,6 @@ def _train_to_the_end(
 
 
 def _check_stock(config: Config) -> None:
-    from app.tables.stock import check_supported
-
     loss = config.loss
     check_supported(config.wide_optimizer, config.deep_optimizer, loss.wide_l2_coef, loss.row_clip_value)
 

@@ -43,17 +43,19 @@ class Source:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
-def check_source(config: Config) -> Path | None:
+def check_source(config: Config, schema: Schema) -> Path | None:
     """Return what a new run begins with, None for nothing.
 
-    Raises ValueError or FileNotFoundError where there is nothing to take, or a model of another shape.
+    Raises ValueError or FileNotFoundError where there is nothing to take, a model of another shape, or no vocabulary
+    by which its rows can be brought here.
     """
     if not config.train.init_from:
         return None
     path = find_source(Path(config.train.init_from))
     if path.is_file():
         return path  # the zoo's file is checked as it is read
-    model = read_manifest(path).config["model"]
+    manifest = read_manifest(path)
+    model = manifest.config["model"]
     here = {"embedding_dim": config.model.embedding_dim, "fold_numeric": config.model.fold_numeric}
     if config.train.init_take != "tables":
         here["hidden_widths"] = list(config.model.hidden_widths)  # type: ignore[assignment]
@@ -62,6 +64,8 @@ def check_source(config: Config) -> Path | None:
         if found != expected:
             advice = "; train.init_take=tables leaves the tower out" if key == "hidden_widths" else ""
             raise ValueError(f"train.init_from={path} has model.{key}={found}, expected {expected}{advice}")
+    if not _has_same_ids(manifest, schema):
+        _open_dataset(manifest, config)
     return path
 
 
@@ -87,10 +91,7 @@ def open_source(config: Config, schema: Schema, dataset: Path) -> Source:
         return _zoo_source(path, config, schema)
     manifest = verify(path)
     folded = bool(manifest.config["model"]["fold_numeric"])
-    here = data_identity(schema)
-    same = all(manifest.data[key] == here[key] for key in ("vocabulary", "vocabulary_size", "categorical"))
-    same &= list(manifest.data["numeric"]) == list(here["numeric"])
-    moves = None if same else _moves(manifest, config, schema, dataset)
+    moves = None if _has_same_ids(manifest, schema) else _moves(manifest, config, schema, dataset)
     state, history = open_state(path), step_history(manifest)
     if history is not None:
         state = ModelState(state.dense, {**state.tables, DEEP: CaughtUpTable(state.tables[DEEP], history)})
@@ -99,7 +100,22 @@ def open_source(config: Config, schema: Schema, dataset: Path) -> Source:
     return Source(str(path), state, folded, moves, unchanged_numeric, steps, manifest.metrics)
 
 
+def _has_same_ids(manifest: Manifest, schema: Schema) -> bool:
+    """Return whether ids and numeric fields mean here what they meant to the source."""
+    here = data_identity(schema)
+    same = all(manifest.data[key] == here[key] for key in ("vocabulary", "vocabulary_size", "categorical"))
+    return same and list(manifest.data["numeric"]) == list(here["numeric"])
+
+
 def _moves(manifest: Manifest, config: Config, schema: Schema, dataset: Path) -> np.ndarray:
+    old_folder, old = _open_dataset(manifest, config)
+    if wrong := wrong_ids(old, old_folder):
+        log.warning("warning: the model that this run starts from was trained on wrong ids: %s", wrong)
+    return row_moves(old_folder, old, dataset, schema)
+
+
+def _open_dataset(manifest: Manifest, config: Config) -> tuple[Path, Schema]:
+    """Return the prepared folder that the source was trained on; raises what is wrong with it."""
     old_folder = Path(config.train.init_dataset or manifest.dataset)
     try:
         old = read_schema(old_folder)
@@ -108,15 +124,13 @@ def _moves(manifest: Manifest, config: Config, schema: Schema, dataset: Path) ->
             f"{error}: rows follow their field and value from that folder's vocabulary; say where it is now "
             "with train.init_dataset=DIR"
         ) from error
-    if wrong := wrong_ids(old, old_folder):
-        log.warning("warning: the model that this run starts from was trained on wrong ids: %s", wrong)
     found, expected = data_identity(old)["vocabulary"], manifest.data["vocabulary"]
     if found != expected:
         raise ValueError(
             f"{old_folder} has vocabulary {found}, the checkpoint was trained with {expected}; say where that "
             "folder is with train.init_dataset=DIR"
         )
-    return row_moves(old_folder, old, dataset, schema)
+    return old_folder, old
 
 
 def _zoo_source(path: Path, config: Config, schema: Schema) -> Source:

@@ -1,4 +1,4 @@
-"""What is refused before a table takes it: ids, gradients and states that do not fit, or are not finite.
+"""What is refused before a table takes it: settings, ids, gradients and states that do not fit, or are not finite.
 
 Letters: B batch, C looked-up fields, D embedding width, V vocabulary size, T touched rows.
 """
@@ -11,10 +11,32 @@ from typing import Any
 
 import numpy as np
 
+from app.schedules import ConstantSchedule
 from app.tables.interface import DEEP, WIDE, RowArray, RowGradients, TableSnapshot, TablesSpec, UniqueIds
+from app.tables.optimizer_options import DeepOptimizer, FtrlOptions, LazyAdamOptions, WideOptimizer
 from app.tables.optimizers import LAST_RATE, LAST_STEP
 
 NEVER_NEGATIVE = ("accumulator", "second_moment", LAST_RATE, LAST_STEP)
+
+
+def check_supported(
+    wide: WideOptimizer, deep: DeepOptimizer, wide_l2_coef: float = 0.0, row_clip_value: float = 0.0
+) -> None:
+    """Raise ValueError for what MindSpore's host operators cannot do."""
+    for section, options, supported in (("wide", wide, FtrlOptions), ("deep", deep, LazyAdamOptions)):
+        if not isinstance(options, supported):
+            raise ValueError(
+                f"{section}_optimizer.name={options.name} is for tables.backend=native or reference; stock has "
+                f"{supported.name} only, as MindSpore's host operators do"
+            )
+    if wide.schedule != ConstantSchedule():
+        raise ValueError(
+            f"wide_optimizer.schedule.name={wide.schedule.name} with warmup_steps={wide.schedule.warmup_steps} is for "
+            "tables.backend=native or reference: on stock the learning rate of MindSpore's FTRL operator is fixed"
+        )
+    for setting, value in (("wide_l2_coef", wide_l2_coef), ("row_clip_value", row_clip_value)):
+        if value:
+            raise ValueError(f"loss.{setting}={value} is for tables.backend=native or reference; stock has none")
 
 
 def check_ids(ids: np.ndarray, spec: TablesSpec) -> None:

@@ -24,8 +24,7 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from app import parameters
 from app.device import deprecations_silenced
-from app.schedules import ConstantSchedule
-from app.tables.checks import check_ids, check_state, check_values
+from app.tables.checks import check_ids, check_state, check_supported, check_values
 from app.tables.interface import (
     DEEP,
     STATE_ARRAYS,
@@ -36,7 +35,7 @@ from app.tables.interface import (
     WriteRows,
     write_state,
 )
-from app.tables.optimizer_options import DeepOptimizer, FtrlOptions, LazyAdamOptions, WideOptimizer
+from app.tables.optimizer_options import FtrlOptions, LazyAdamOptions
 from app.tables.reference import initial_arrays
 from app.tables.snapshot import ChangedRows, CopiedSnapshot, copied_snapshot
 
@@ -122,26 +121,6 @@ class TableParameters(nn.Cell):
         return wide, deep
 
 
-def check_supported(
-    wide: WideOptimizer, deep: DeepOptimizer, wide_l2_coef: float = 0.0, row_clip_value: float = 0.0
-) -> None:
-    """Raise ValueError for what MindSpore's host operators cannot do."""
-    for section, options, supported in (("wide", wide, FtrlOptions), ("deep", deep, LazyAdamOptions)):
-        if not isinstance(options, supported):
-            raise ValueError(
-                f"{section}_optimizer.name={options.name} is for tables.backend=native or reference; stock has "
-                f"{supported.name} only, as MindSpore's host operators do"
-            )
-    if wide.schedule != ConstantSchedule():
-        raise ValueError(
-            f"wide_optimizer.schedule.name={wide.schedule.name} with warmup_steps={wide.schedule.warmup_steps} is for "
-            "tables.backend=native or reference: on stock the learning rate of MindSpore's FTRL operator is fixed"
-        )
-    for setting, value in (("wide_l2_coef", wide_l2_coef), ("row_clip_value", row_clip_value)):
-        if value:
-            raise ValueError(f"loss.{setting}={value} is for tables.backend=native or reference; stock has none")
-
-
 @dataclass(frozen=True)
 class StockIds(UniqueIds):
     """The ids as the graph takes them, int32 [B, F], and where each id stands first in the batch, [B * F, 1]."""
@@ -220,6 +199,7 @@ class StockTables:
     @contextmanager
     def loading(self, step: int) -> Iterator[WriteRows]:
         """See `HostTables.loading`; the parameters are written when the block is over."""
+        self.changed.check_released()
         arrays = initial_arrays(self.spec)
         self.step = 0
         self.touched[:] = False

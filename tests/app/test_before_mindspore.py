@@ -73,6 +73,8 @@ def test_a_checkpoint_folder_to_which_another_process_saves(command, tmp_path):
         (("train.init_from=nowhere",), "train.init_from=nowhere: expected a checkpoint"),
         (("--ranks", "2", "train.init_from=nowhere"), "train.init_from=nowhere: expected a checkpoint"),
         (("train.resume=require",), "train.resume=require, but"),
+        (("tables.backend=stock", "deep_optimizer.name=sgd"), "stock has lazy_adam only"),
+        (("tables.backend=stock", "loss.row_clip_value=1"), "stock has none"),
     ],
 )
 def test_a_training_that_cannot_begin_leaves_nothing(command, tmp_path, words, message):
@@ -80,6 +82,16 @@ def test_a_training_that_cannot_begin_leaves_nothing(command, tmp_path, words, m
     assert status == 2
     assert message in log
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", [(), ("--ranks", "2")])
+def test_a_source_whose_prepared_folder_is_gone(command, checkpoint_of, tmp_path, tiny_schema, words):
+    path = checkpoint_of(data={**data_identity(tiny_schema), "vocabulary_size": 7})
+    status, log = command("train", *words, f"train.init_from={path}", "train.init_dataset=moved")
+    assert status == 2
+    assert "no prepared data in moved" in log
+    assert "say where it is now with train.init_dataset=DIR" in log
+    assert not (tmp_path / "device_0").exists()
 
 
 def test_a_training_on_no_prepared_folder(command, tmp_path):
