@@ -11,6 +11,7 @@ from app.checkpoint_reading import chain_of, open_state, verify
 from app.disk import Progress, ignore
 from app.manifest import Manifest, read_manifest
 from app.metrics import merit
+from data_prep.whole_file import sync_folder
 
 
 def step_folders(folder: Path) -> list[Path]:
@@ -72,8 +73,10 @@ def remove_old(folder: Path, options: CheckpointOptions, metric: str) -> None:
     needed = {link.path for path in wanted(folder, options, metric) for link in chain_of(path)}
     for path in reversed(whole_checkpoints(folder)):  # a delta before what it needs
         if path not in needed:
-            # Renamed first: what a kill leaves of it is no checkpoint.
-            shutil.rmtree(path.rename(path.with_suffix(PARTIAL)))
+            # Renamed first: what a kill or a power cut leaves of it is no checkpoint.
+            removed = path.rename(path.with_suffix(PARTIAL))
+            sync_folder(folder)
+            shutil.rmtree(removed)
 
 
 def delta_to_compact(folder: Path, options: CheckpointOptions, metric: str) -> Path | None:
