@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import IO
 
+from data_prep.whole_file import make_folder
+
 LOCK_FILE = "run.lock"
 # To ask whether a lock is free (`is_locked`) is to hold it for a moment: who meets that tries again.
 PROBE_TRIES, PROBE_SECONDS = 3, 0.02
@@ -24,7 +26,7 @@ def lock_folder(folder: Path, mode: int = 0o777) -> IO[str]:
     """
     tries = PROBE_TRIES
     while True:
-        folder.mkdir(mode, parents=True, exist_ok=True)
+        make_folder(folder, mode)
         path = folder / LOCK_FILE
         # Neither through a link nor with what is in it lost, should somebody else have put it there.
         lock = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666), "w")

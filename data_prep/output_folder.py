@@ -196,6 +196,7 @@ def _put_in_place(partial: Path, output: Path) -> None:
         _write_state(partial, {**state, "replaced": [*state["replaced"], *_replaced_before(output), aside.name]})
         output.rename(aside)
     shutil.rmtree(partial / WORK_FOLDER, ignore_errors=True)
+    _sync(partial)  # or it may come back in the finished folder
     partial.rename(output)
     _sync(output.parent)
 
