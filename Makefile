@@ -19,7 +19,7 @@ CHECKPOINT ?=
 RANKS ?= 1
 ROWS ?= 1000000
 SEED ?= 1
-NUM_KILLS ?= 30
+NUM_KILLS ?= 100
 MINUTES ?= 10
 ARGS ?=
 
@@ -113,9 +113,10 @@ fuzz: setup  ## draw other examples for MINUTES=10; what fails is saved in build
 	$(RUN_PYTHON) -m tests.fuzz --minutes "$(MINUTES)" $(ARGS)
 
 .PHONY: test-faults
-test-faults: setup  ## kill trainings, ranks and preparations NUM_KILLS=30 times and go on; write errors, kills and flips in every checkpoint call
+test-faults: setup  ## kill trainings, ranks, servers, preparations and checkpoint commands NUM_KILLS=100 times and go on; write errors, kills and flips in every checkpoint call
 	NUM_KILLS=$(NUM_KILLS) $(RUN_PYTHON) -m pytest tests/app/test_checkpoint_faults.py tests/app/test_train.py \
-		tests/ranks/test_kills.py tests/data_prep/test_restart.py $(ARGS)
+		tests/ranks/test_kills.py tests/data_prep/test_restart.py tests/app/test_commands_beside_training.py \
+		tests/faults $(ARGS)
 
 .PHONY: lint
 lint: setup  ## ruff and mypy

@@ -1,6 +1,15 @@
 """`python -m app checkpoint` in the folder that a training saves to, at the same time."""
 
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
 import threading
+import time
+import traceback
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,15 +19,18 @@ from app.__main__ import main
 from app.checkpoint import ModelState
 from app.checkpoint_reading import verify
 from app.checkpoint_writer import CheckpointWriter
+from app.config import Config
 from app.identity import data_identity
 from app.manifest import Manifest, read_manifest
-from app.retention import is_kept, step_folders
+from app.retention import is_kept, step_folders, whole_checkpoints
 from app.run_folder import open_run
 from app.tables.interface import RowGradients, TablesSpec
 from app.tables.optimizer_options import FtrlOptions, LazyAdamOptions
 from app.tables.reference import ReferenceTables
 from data_prep import settings
 from data_prep.folder_lock import lock_folder
+from data_prep.schema import read_schema
+from tests.kills import num_kills
 
 SPEC = TablesSpec(200, 4, ("C1", "C2"), 7, 0.01, 1e-3, FtrlOptions(), LazyAdamOptions())
 LAST_STEP = 60
@@ -56,10 +68,12 @@ class Training:
                 self.errors.append(error)
 
 
+DELTAS = ("checkpoint.delta=true", "checkpoint.full_every=4", "checkpoint.keep_last=6")
+
+
 @pytest.fixture
 def training(tmp_path, tiny_config, tiny_schema):
-    words = ("checkpoint.delta=true", "checkpoint.full_every=4", "checkpoint.keep_last=6")
-    made = Training(tmp_path, tiny_config(*words), tiny_schema)
+    made = Training(tmp_path, tiny_config(*DELTAS), tiny_schema)
     with made.locks:
         made.save()
         made.save()
@@ -176,3 +190,94 @@ def test_leftovers_are_known_by_their_whole_name(tmp_path):
         (tmp_path / name).mkdir()
     checkpoint.clear_leftovers(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000003.partial.kept", "step-mine.partial"]
+
+
+def in_child(action, *words):
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            action(*words)
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    return child
+
+
+def train_and_save(base, config, schema):
+    training = Training(base, config, schema)
+    with training.locks:
+        training.save_all()
+    assert training.errors == []
+
+
+def run_commands(checkpoints, elsewhere):
+    """Merge the newest checkpoint elsewhere and try to compact it, until this process is killed or the training over."""
+    for turn in itertools.count():
+        for path in whole_checkpoints(checkpoints)[-1:]:
+            assert main(["checkpoint", "merge", str(path), str(elsewhere / str(turn))]) in (0, 2)
+            assert main(["checkpoint", "compact", str(path)]) in (0, 2)
+        if path_of_last(checkpoints).exists():
+            return
+
+
+def path_of_last(checkpoints):
+    return checkpoints / f"step-{LAST_STEP:08d}"
+
+
+def kill_at_random(folder, dataset, project, kills):
+    """In a process of its own: kill the training and the commands beside it by turns."""
+    random_ = random.Random(kills)
+    schema = read_schema(Path(dataset))
+    config = settings.resolve(Config, Path(project) / "configs" / "tiny.yaml", DELTAS)
+    killed = 0
+    for number in itertools.count():
+        base, elsewhere = Path(folder) / str(number), Path(folder) / f"elsewhere-{number}"
+        base.mkdir()
+        checkpoints = base / "device_0" / "checkpoints"
+        training = in_child(train_and_save, base, config, schema)
+        commands = in_child(run_commands, checkpoints, elsewhere)
+        victim, other = (training, commands) if number % 2 else (commands, training)
+        while not whole_checkpoints(checkpoints):
+            time.sleep(0.005)
+        time.sleep(random_.uniform(0, 0.3))
+        os.kill(victim, signal.SIGKILL)
+        killed += os.waitstatus_to_exitcode(os.waitpid(victim, 0)[1]) == -signal.SIGKILL
+        if victim == training:  # nobody saves any more: what remains is what the killed one left
+            os.kill(other, signal.SIGKILL)
+            os.waitpid(other, 0)
+        else:
+            assert os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]) == 0
+            assert path_of_last(checkpoints).exists()
+        for path in [*whole_checkpoints(checkpoints), *elsewhere.glob("*/step-????????")]:
+            verify(path)
+        newest = whole_checkpoints(checkpoints)[-1]
+        assert main(["checkpoint", "merge", str(newest), str(elsewhere / "after")]) == 0
+        assert main(["checkpoint", "compact", str(newest)]) == 0
+        run, locks = open_run(base, config, schema)
+        with locks:
+            assert (run.plan.kind, run.plan.checkpoint, run.plan.refused) == ("resume", newest, {})
+        if killed >= kills:
+            break
+    print(killed)
+
+
+@pytest.mark.kills
+def test_kills_of_commands_and_of_the_training_beside_them_lose_nothing(
+    tmp_path, tiny_dataset, project, command_environment
+):
+    program = "import sys; sys.path.insert(0, sys.argv[1]); import test_commands_beside_training as test\n"
+    program += "test.kill_at_random(*sys.argv[2:5], int(sys.argv[5]))"
+    words = [project / "tests" / "app", tmp_path, tiny_dataset, project, num_kills("commands")]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *map(str, words)],
+        env=command_environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert int(done.stdout.splitlines()[-1]) >= num_kills("commands")

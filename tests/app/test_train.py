@@ -1,7 +1,6 @@
 """Runs as processes of their own: the same bits again, and again after a kill."""
 
 import itertools
-import os
 import re
 import signal
 import subprocess
@@ -14,6 +13,7 @@ import pytest
 from app.checkpoint_reading import load
 from app.manifest import read_manifest
 from app.retention import whole_checkpoints
+from tests.kills import num_kills as num_kills_of
 
 SETTINGS = ("train.epochs=2", "train.log_every_steps=1", "checkpoint.every_steps=3", "checkpoint.keep_last=0")
 LOSS_LINE = re.compile(r"epoch: \d+ step: \d+, wide_loss is \d\.\d+(e-\d+)?, deep_loss is \d\.\d+(e-\d+)?")
@@ -121,7 +121,6 @@ for name in ("open", "pwrite", "ftruncate", "fsync", "mkdir", "rename", "unlink"
     setattr(os, name, or_die(getattr(os, name)))
 sys.exit(main())
 """
-NUM_KILLS = int(os.environ.get("NUM_KILLS", "3"))
 DROPOUT = ("model.dropout=0.3",)
 FORMS = {
     "full": (),
@@ -157,7 +156,7 @@ def test_kills_at_random_moments_lose_nothing(
     whole_run, whole_run_with_dropout, run_in, tmp_path, form, assert_same_bits
 ):
     """During steps and during calls to the disk, beside the steps and not; run after run until enough were survived."""
-    num_kills, rng = -(-NUM_KILLS // len(FORMS)), np.random.default_rng(NUM_KILLS)
+    num_kills, rng = -(-num_kills_of("training") // len(FORMS)), np.random.default_rng(num_kills_of("training"))
     kills, folders = 0, itertools.count()
     while kills < num_kills:
         folder = tmp_path / str(next(folders))

@@ -22,8 +22,8 @@ from data_prep.options import PrepareOptions, read_options
 from data_prep.output_folder import UnlikeBefore, partial_folder
 from data_prep.prepare import prepare
 from data_prep.schema import SCHEMA_FILE
+from tests.kills import num_kills
 
-NUM_KILLS = int(os.environ.get("NUM_KILLS", "3"))
 OPTIONS = {
     "counted": PrepareOptions(min_count=3, block_rows=64, shuffle_window_rows=500),
     "hash": PrepareOptions(vocabulary="hash", oov_buckets=50, block_rows=64, shuffle_window_rows=500),
@@ -101,7 +101,9 @@ def run_here(action, command_environment, project, *words):
 @pytest.mark.kills
 def test_kills_at_random_moments_leave_no_trace(tmp_path, make_log, command_environment, project):
     (tmp_path / "train.txt").write_text(make_log(1000))
-    kills = run_here("kill_at_random", command_environment, project, tmp_path, tmp_path / "train.txt", NUM_KILLS)
+    kills = run_here(
+        "kill_at_random", command_environment, project, tmp_path, tmp_path / "train.txt", num_kills("preparation")
+    )
     assert all(int(number) > 0 for number in kills)
 
 

@@ -62,8 +62,7 @@ def apply_name(folders: dict[int, dict[str, int]], operation: Operation) -> None
     if operation.kind == "make":
         names.setdefault(operation.name, operation.made)
     elif operation.kind == "remove":
-        if operation.name in names and not folders.get(names[operation.name]):
-            del names[operation.name]
+        names.pop(operation.name, None)
     elif operation.name in names:
         to, to_name = operation.to
         if not folders.get(folders[to].get(to_name, -1)):
@@ -215,9 +214,10 @@ class Recording:
     # What a power cut leaves
 
     def states(
-        self, first: int = 0, promise: Callable[[int], Hashable] = lambda _: None
+        self, first: int = 0, promise: Callable[[int], Hashable] = lambda _: None, unread: str = "(?!)"
     ) -> Iterator[tuple[int, str, Tree]]:
-        """Each state that a cut after `first` or more operations can leave, once for each value of `promise`.
+        """Each state that a cut after `first` or more operations can leave, once for each value of `promise`; paths that match
+        `unread` make no state another one.
 
         With it come the number of operations that were begun, and what of them is lost.
         """
@@ -225,13 +225,16 @@ class Recording:
         for count in range(first, len(self.operations) + 1):
             for what, lost in self._losses(count):
                 tree = self._tree(count, lost)
-                key = promise(count), frozenset((path, digest) for path, (digest, _) in tree.items())
+                key = (
+                    promise(count),
+                    frozenset((path, digest) for path, (digest, _) in tree.items() if not re.search(unread, path)),
+                )
                 if key not in seen:
                     seen.add(key)
                     yield count, what, {path: None if not digest else data for path, (digest, data) in tree.items()}
 
     def _losses(self, count: int) -> Iterator[tuple[str, dict[int, str]]]:
-        """What may become of unsynced operations, by their numbers: lost, zeros or torn; each alone after a rename."""
+        """What may become of unsynced operations, by their numbers: lost, zeros or torn; data each alone after a rename."""
         data, names = self._unsynced(count)
         yield "nothing", {}
         yield "unsynced data", dict.fromkeys(data, "lost")
@@ -241,8 +244,10 @@ class Recording:
         if data:
             yield f"half of operation {data[-1]}", {data[-1]: "torn"}
         if count == len(self.operations) or self.operations[count - 1].kind == "rename":  # what makes things count
-            for number in (*data, *names):
+            for number in data:
                 yield f"operation {number}", {number: "lost"}
+        for number in names:
+            yield f"operation {number}", {number: "lost"}
 
     def _unsynced(self, count: int) -> tuple[list[int], list[int]]:
         data: list[int] = []

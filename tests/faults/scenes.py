@@ -9,22 +9,21 @@ import logging
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
 from app import checkpoint
-from app.checkpoint_reading import load
+from app.checkpoint import CheckpointOptions
+from app.checkpoint_commands import reshard
+from app.checkpoint_reading import verify
 from app.config import Config
 from app.identity import data_identity
 from app.manifest import Manifest, read_manifest
 from app.resume import find_newest
-from app.retention import step_folders, whole_checkpoints
+from app.retention import remove_old, step_folders, whole_checkpoints
 from app.run_folder import RunIsFinishedError, open_run
 from app.run_logs import EVAL_LOG, LOSS_LOG, METRICS, forget_after
 from data_prep import settings
@@ -34,7 +33,7 @@ from data_prep.prepare import prepare
 from data_prep.schema import SCHEMA_FILE, read_schema
 from data_prep.synthetic import synthesize
 from tests.app.test_checkpoint_faults import compact_and_tidy, is_state, make_chain, make_state
-from tests.faults.power_cut import Operation, Recording, Tree, record
+from tests.faults.power_cut import Operation, Recording, record
 
 PROJECT = Path(__file__).parents[2]
 TINY_CONFIG = PROJECT / "configs" / "tiny.yaml"
@@ -44,6 +43,7 @@ class Scene:
     """`act` is what is recorded in a folder that `before` has filled; `judge` looks at what a cut left of it."""
 
     first = 0  # operations that no cut comes before
+    unread = "(?!)"  # paths, as a pattern, that nobody reads any more
 
     def __init__(self, inputs: Path) -> None:
         self.inputs = inputs  # made once, read by all
@@ -95,6 +95,7 @@ class Save(Scene):
 
     def act(self, root: Path) -> None:
         checkpoint.save(root, make_state(seed=9), manifest_of(self.step), num_shards=2)
+        remove_old(root, CheckpointOptions(keep_last=1, keep_best=0), "auc")
 
     def begin(self, recording: Recording) -> None:
         ((self.safe_after, _),) = synced_renames(recording.operations, f"step-0*{self.step}")
@@ -108,6 +109,8 @@ class Save(Scene):
             newest = find_newest(root, IDENTITY, None)
         assert newest.checkpoint is not None, newest.refused
         assert not newest.refused, newest.refused
+        for path in whole_checkpoints(root):
+            verify(path)  # or what was being removed is taken for whole
         if is_state(newest.checkpoint, make_state(seed=9)):
             assert read_manifest(newest.checkpoint).step == self.step
             return "new"
@@ -134,6 +137,8 @@ class Compact(Scene):
     def judge(self, root: Path, count: int) -> str:
         checkpoint.clear_leftovers(root)
         newest = step_folders(root)[-1]
+        for path in whole_checkpoints(root):
+            verify(path)
         assert is_state(newest, make_state(seed=3))
         return "old" if read_manifest(newest).parent else "new"
 
@@ -156,6 +161,30 @@ class Delta(Scene):
         return "old" if number == 1 else "new"
 
 
+class Merge(Scene):
+    """A checkpoint is written with other files into a new folder, two levels down."""
+
+    def before(self, root: Path) -> None:
+        checkpoint.save(root, make_state(seed=1), manifest_of(1))
+
+    def act(self, root: Path) -> None:
+        reshard(root / "step-00000001", root / "new" / "here", num_shards=2)
+
+    def begin(self, recording: Recording) -> None:
+        self.safe_after = len(recording.operations)
+
+    def promise(self, count: int) -> int:
+        return int(count >= self.safe_after)
+
+    def judge(self, root: Path, count: int) -> str:
+        assert is_state(root / "step-00000001", make_state(seed=1))
+        if not step_folders(root / "new" / "here"):
+            assert not self.promise(count), "what the command said it had written is lost"
+            return "old"
+        assert is_state(root / "new" / "here" / "step-00000001", make_state(seed=1))
+        return "new"
+
+
 def manifest_of(step: int) -> Manifest:
     return Manifest(step, 1, step, {"train": {"seed": 1}}, "/prepared", {"vocabulary_size": 12}, {})
 
@@ -173,6 +202,7 @@ class Prepare(Scene):
     """A log is prepared into a new folder."""
 
     overwrite = False
+    unread = "^out.partial/work/"
 
     def before(self, root: Path) -> None:
         if not (self.inputs / "old").exists():
@@ -181,13 +211,15 @@ class Prepare(Scene):
 
     def _prepare(self, output: Path, min_count: int, **named: bool) -> None:
         options = dataclasses.replace(OPTIONS, min_count=min_count)
-        prepare(self.inputs / "log.txt", output, options, chunk_bytes=20_000, file_rows=192, **named)
+        prepare(self.inputs / "log.txt", output, options, chunk_bytes=200_000, file_rows=320, **named)
 
     def act(self, root: Path) -> None:
         self._prepare(root / "out", min_count=3, overwrite=self.overwrite)
 
     def begin(self, recording: Recording) -> None:
         ((self.safe_after, _),) = synced_renames(recording.operations, "out")
+        made = {operation.name: number for number, operation in enumerate(recording.operations)}
+        self.first = made["statistics.json"]  # what comes before is described by checksums in pieces
         self.is_like = {name: contents(self.inputs / name) for name in ("old", "new")}
 
     def promise(self, count: int) -> int:
@@ -235,15 +267,9 @@ OLDER = ("train.seed=2",)
 class Train(Scene):
     """A run of other settings is there and put aside; the new one trains to its end."""
 
-    checkpoint_dir = ""
-
     def __init__(self, inputs: Path) -> None:
         super().__init__(inputs)
         self.dataset = inputs / "prepared"
-
-    @property
-    def _settings(self) -> tuple[str, ...]:
-        return (*SETTINGS, f"checkpoint.dir='{self.checkpoint_dir}'")
 
     def before(self, root: Path) -> None:
         schema = read_schema(self.dataset)
@@ -257,13 +283,13 @@ class Train(Scene):
     def act(self, root: Path) -> None:
         from app.__main__ import main  # MindSpore, after the environment is set
 
-        assert main(["train", "--config", str(TINY_CONFIG), "--dataset", str(self.dataset), *self._settings]) == 0
+        assert main(["train", "--config", str(TINY_CONFIG), "--dataset", str(self.dataset), *SETTINGS]) == 0
 
     def begin(self, recording: Recording) -> None:
         self.safe = [(end, int(name[-8:])) for end, name in synced_renames(recording.operations, r"step-\d+")]
         assert len(self.safe) == 5
         self.schema = read_schema(self.dataset)
-        self.config = settings.resolve(Config, TINY_CONFIG, self._settings)
+        self.config = settings.resolve(Config, TINY_CONFIG, SETTINGS)
         self.logs = {name: (recording.root / "device_0" / name).read_bytes() for name in (LOSS_LOG, EVAL_LOG, METRICS)}
 
     def promise(self, count: int) -> int:
@@ -304,16 +330,10 @@ class Train(Scene):
                 assert there == (Path(folder) / name).read_bytes(), f"{name} is not as it was: {there!r}"
 
 
-class TrainElsewhere(Train):
-    """Checkpoints lie in a folder of their own that is new, two levels down."""
-
-    checkpoint_dir = "kept/here"
-
-
 def make_inputs(folder: Path) -> Path:
     """A log, and the folder that is trained on."""
     folder.mkdir(parents=True, exist_ok=True)
-    synthesize(folder / "log.txt", 600, seed=1, workers=1)
+    synthesize(folder / "log.txt", 200, seed=1, workers=1)
     synthesize(folder / "train.txt", 3000, seed=1, workers=1)
     prepare(folder / "train.txt", folder / "prepared", read_options(TINY_CONFIG, ["prepare.workers=1"]), file_rows=700)
     return folder
@@ -324,10 +344,10 @@ SCENES: dict[str, type[Scene]] = {
     "a delta": Delta,
     "a checkpoint written anew": Replace,
     "a compaction": Compact,
+    "checkpoint reshard into a new folder": Merge,
     "a preparation": Prepare,
     "a preparation over another": PrepareAgain,
     "a training": Train,
-    "a training with checkpoint.dir": TrainElsewhere,
 }
 
 
@@ -353,7 +373,7 @@ def cut(name: str, inputs: Path, folder: Path, program: str = "") -> Found:
     scene.begin(recording)
     found = Found(len(recording.operations), Counter(), [])
     with mock.patch("os.fsync"), contextlib.chdir(folder), quiet():
-        for count, what, tree in recording.states(scene.first, scene.promise):
+        for count, what, tree in recording.states(scene.first, scene.promise, scene.unread):
             shutil.rmtree(root)
             root.mkdir()
             recording.put(tree)
@@ -372,3 +392,22 @@ def quiet():
         yield
     finally:
         logging.disable(logging.NOTSET)
+
+
+def main() -> None:
+    """Print the table."""
+    print("| what | operations | states | old | new | wrong |\n|---|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as folder:
+        inputs = make_inputs(Path(folder) / "inputs")
+        for number, name in enumerate(SCENES):
+            place = Path(folder) / str(number)
+            place.mkdir()
+            found = cut(name, inputs, place)
+            figures = found.operations, found.states.total() + len(found.wrong), found.states["old"]
+            print("|", " | ".join(map(str, (name, *figures, found.states["new"], len(found.wrong)))), "|", flush=True)
+            for line in found.wrong[:3]:
+                print(line, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

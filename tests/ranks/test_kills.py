@@ -1,7 +1,6 @@
 """Jobs that are ended, by a signal to the launcher or the death of any of their processes: nothing is lost."""
 
 import itertools
-import os
 import re
 import signal
 import time
@@ -12,11 +11,11 @@ import psutil
 import pytest
 
 from app.retention import whole_checkpoints
+from tests.kills import num_kills as num_kills_of
 from tests.ranks.jobs import ended, is_rank, kept_files, losses, same_numbers, wait_for_ranks
 
 pytestmark = pytest.mark.kills
 
-NUM_KILLS = int(os.environ.get("NUM_KILLS", "2"))
 MOST_KILLS_OF_A_RUN = 4
 OFTEN = ("checkpoint.every_steps=3", "train.log_every_steps=1")
 
@@ -105,7 +104,7 @@ def test_kills_of_random_ranks_at_random_moments_lose_nothing(
     start, start_servers, two_ranks, with_a_server, tmp_path, form
 ):
     """The job ends with the killed process, and the same command goes on, run after run, until enough were survived."""
-    num_kills, rng = -(-NUM_KILLS // 2), np.random.default_rng(NUM_KILLS)
+    num_kills, rng = num_kills_of(form), np.random.default_rng(num_kills_of(form))
     kills, folders = 0, itertools.count()
     while kills < num_kills:
         folder, kills_here = tmp_path / str(next(folders)), 0
