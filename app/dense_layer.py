@@ -55,13 +55,14 @@ class MatMul(nn.Cell):
 
 
 class Total(nn.Cell):
-    """The sum of all values of an array.
+    """The sum of all values of an array, times `factor`.
 
     A matrix is summed by a product with ones, which reads it once on all cores: ReduceSum takes ten times as long.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, factor: float = 1.0) -> None:
         super().__init__()
+        self.factor = factor
         self.product = ops.MatMul()
         self.sum = ops.ReduceSum()
 
@@ -69,7 +70,9 @@ class Total(nn.Cell):
         """Any shape -> []."""
         if values.ndim > 1:
             matrix = values.reshape(-1, values.shape[-1])
-            values = self.product(matrix, ops.ones((matrix.shape[1], 1), ms.float32))
+            values = self.product(matrix, self.factor * ops.ones((matrix.shape[1], 1), ms.float32))
+        elif self.factor != 1.0:
+            values = values * self.factor
         return self.sum(values)
 
 

@@ -9,6 +9,7 @@ Letters: B batch size, C fields, N numeric, D width.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import mindspore as ms
@@ -18,6 +19,7 @@ from app.config import LossOptions
 from app.dense_layer import Total
 from app.dense_optimizers import DenseOptimizers
 from app.losses import cross_entropy, l2_loss, smoothed
+from app.tables.checks import LARGEST_GRADIENT
 from app.wide_deep import WideDeep
 
 DEEP_LOSS, WIDE_LOSS, NUM_BAD = range(3)  # the numbers that `scalars` packs
@@ -30,11 +32,12 @@ def scalars(deep_loss: Tensor, wide_loss: Tensor, finite: Tensor) -> Tensor:
 
 
 class AllFinite(nn.Cell):
-    """Whether all values of some arrays are finite."""
+    """Whether all values of some arrays are finite, and below `limit`, a power of 2."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: float = math.inf) -> None:
         super().__init__()
-        self.total = Total()
+        # A value from the limit on overflows by this factor, which costs nothing in a product with ones.
+        self.total = Total(1.0 if limit == math.inf else 2.0**128 / limit)
 
     def construct(self, arrays: tuple[Tensor, ...], finite: Tensor) -> Tensor:
         """Float arrays of any shapes, and what is known so far -> [] bool."""
@@ -86,7 +89,7 @@ class LossGradient(nn.Cell):
         self.parameters = ParameterTuple(parameters)
         self.gradient = ms.value_and_grad(loss, positions, weights=self.parameters, has_aux=True)
         self.several = len(positions) > 1  # MindSpore gives the gradient of a single one as it is
-        self.all_finite = AllFinite()
+        self.all_finite, self.all_in_bounds = AllFinite(), AllFinite(float(LARGEST_GRADIENT))
 
     def construct(self, *inputs: Tensor) -> tuple:
         """-> (deep_loss, wide_loss), finite, gradients of inputs, of parameters; gradients are scaled."""
@@ -94,7 +97,8 @@ class LossGradient(nn.Cell):
         inputs_gradients: tuple[Tensor, ...] = of_inputs
         if not self.several:
             inputs_gradients = (of_inputs,)
-        finite = self.all_finite(inputs_gradients + of_parameters + self.parameters, ops.isfinite(scaled))
+        finite = self.all_finite(of_parameters + self.parameters, ops.isfinite(scaled))
+        finite = self.all_in_bounds(inputs_gradients, finite)
         return (deep_loss, wide_loss), finite, inputs_gradients, of_parameters
 
 

@@ -5,6 +5,7 @@ Letters: n rows of the batch, F fields, W columns a field.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -12,8 +13,10 @@ import numpy as np
 from mindspore import Parameter
 
 from app.dataset import Batch
+from app.tables.checks import LARGEST_GRADIENT
 
-OVERFLOWED = "the loss or a gradient overflowed; try a lower loss.loss_scale or learning rate"
+OVERFLOWED = "the loss or a gradient overflowed"
+ADVICE = "try a lower loss.loss_scale or learning rate"
 
 
 @dataclass(frozen=True)
@@ -24,10 +27,11 @@ class Place:
     values: np.ndarray
     fields: tuple[str, ...] = ()
     ids: np.ndarray | None = None
+    limit: float = math.inf
 
     def first_bad(self) -> str | None:
-        """The first value that is not finite in words; None where all are."""
-        bad = np.argwhere(~np.isfinite(self.values))
+        """The first value that is not finite, or not within ±limit, in words; None where all are."""
+        bad = np.argwhere(~(np.abs(self.values) < self.limit))
         if not len(bad):
             return None
         row, *column = bad[0]
@@ -45,10 +49,21 @@ def batch_places(batch: Batch, numeric_names: tuple[str, ...]) -> tuple[Place, P
     return Place("numeric input", batch.numeric, numeric_names), Place("label", batch.labels)
 
 
+def gradient_places(
+    deep: np.ndarray, wide: np.ndarray, fields: tuple[str, ...], ids: np.ndarray
+) -> tuple[Place, Place]:
+    """Return the row gradients [n, F * D] and [n], which may not come near infinity."""
+    limit = float(LARGEST_GRADIENT)
+    return (
+        Place("gradient of the deep row", deep, fields, ids, limit),
+        Place("gradient of the wide rows", wide, limit=limit),
+    )
+
+
 def describe_not_finite(inputs: Iterable[Place], parameters: dict[str, Parameter], gradients: Iterable[Place]) -> str:
     """The first bad value among inputs, then parameters, then gradients, as each may have come from those before."""
-    found = _first_in(inputs) or _first_parameter(parameters) or _first_in(gradients)
-    return (found or OVERFLOWED) + ("; no table and no parameter was changed")
+    found = _first_in(inputs) or _first_parameter(parameters)
+    return (found or f"{_first_in(gradients) or OVERFLOWED}; {ADVICE}") + "; no table and no parameter was changed"
 
 
 def _first_in(places: Iterable[Place]) -> str | None:

@@ -16,7 +16,7 @@ from app.dataset import Batch
 from app.dense_optimizers import DenseOptimizers
 from app.device_graph import ForwardBackward
 from app.losses import l2_loss
-from app.not_finite import Place, batch_places, describe_not_finite
+from app.not_finite import Place, batch_places, describe_not_finite, gradient_places
 from app.profile import GraphProfile, KernelProfile
 from app.tables.interface import UniqueIds
 from app.tables.stock import StockIds, StockTables
@@ -179,5 +179,5 @@ class StockStep:
                 *batch_places(batch, self.parts.numeric_names),
             ),
             self.parts.model.named_parameters(),
-            (Place("gradient of the deep row", gradients[0].asnumpy(), fields, unique.ids),),
+            gradient_places(gradients[0].asnumpy(), gradients[1].asnumpy(), fields, unique.ids),
         )

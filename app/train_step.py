@@ -28,7 +28,7 @@ from app.dense_optimizers import DenseOptimizers
 from app.device_graph import DeviceGraph, ForwardBackward
 from app.dropout import DropoutNoise
 from app.losses import l2_loss
-from app.not_finite import Place, batch_places, describe_not_finite
+from app.not_finite import Place, batch_places, describe_not_finite, gradient_places
 from app.profile import LOOKUP, HostProfile, KernelProfile
 from app.schedules import LearningRates
 from app.tables.interface import (
@@ -228,7 +228,7 @@ class HostTablesStep:
         return describe_not_finite(
             (deep, wide, Place("sum of wide rows", rows.wide), *batch_places(batch, self.parts.numeric_names)),
             self.parts.model.named_parameters(),
-            (Place("gradient of the deep row", gradients.deep, fields, ids),),
+            gradient_places(gradients.deep, gradients.wide, fields, ids),
         )
 
     def _wide_rows_of_bad_sum(self, ids: np.ndarray, sums: np.ndarray) -> np.ndarray:

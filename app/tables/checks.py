@@ -16,6 +16,8 @@ from app.tables.interface import DEEP, WIDE, RowArray, RowGradients, TableSnapsh
 from app.tables.optimizer_options import DeepOptimizer, FtrlOptions, LazyAdamOptions, WideOptimizer
 from app.tables.optimizers import LAST_RATE, LAST_STEP
 
+# Optimizers add up squares of sums of gradients: of 2^15 of these, the square of the sum is still below 2^126.
+LARGEST_GRADIENT = np.float32(2.0**48)
 NEVER_NEGATIVE = ("accumulator", "second_moment", LAST_RATE, LAST_STEP)
 
 
@@ -60,12 +62,13 @@ def check_ids_shape(ids: np.ndarray, spec: TablesSpec) -> None:
 
 
 def check_gradients(gradients: RowGradients, unique: UniqueIds, spec: TablesSpec) -> None:
-    """Raise ValueError or FloatingPointError unless the gradients fit the batch and are finite."""
+    """Raise ValueError or FloatingPointError unless the gradients fit the batch, are finite and below LARGEST_GRADIENT."""
     check_gradients_shape(gradients, unique, spec)
     for name in (DEEP, WIDE):
         gradient = getattr(gradients, name)
-        if not np.isfinite(gradient).all():
-            place = np.argwhere(~np.isfinite(gradient))[0]
+        bad = ~(np.abs(gradient) < LARGEST_GRADIENT)  # NaN as well
+        if bad.any():
+            place = np.argwhere(bad)[0]
             field = f", field {spec.field_names[place[1] // spec.embedding_dim]}" if name == DEEP else ""
             raise FloatingPointError(
                 f"{name} gradient of batch row {place[0]}{field} is {gradient[tuple(place)]}; no row was updated"

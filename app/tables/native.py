@@ -118,7 +118,7 @@ class NativeTables:
         return self._rows.touch(row_ids)
 
     def all_finite(self, values: np.ndarray) -> bool:
-        """Whether all of `values`, contiguous float32, are finite."""
+        """Whether all of `values`, contiguous float32, are gradients that `check_gradients` takes."""
         return bool(self._handle.call("all_finite", address(values, np.float32, *values.shape), values.size))
 
     def state(self) -> dict[str, TableState]:

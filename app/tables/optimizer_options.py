@@ -12,6 +12,9 @@ from typing import Literal
 from app.schedules import ConstantSchedule, CosineSchedule, Schedule
 
 
+LEAST_FLOAT32 = 2.0**-126  # what is smaller counts as 0 on some devices
+
+
 @dataclass(frozen=True)
 class _Optimizer:
     name: str = ""
@@ -73,7 +76,7 @@ class AdagradOptions(_Optimizer):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check("initial_accumulator", self.initial_accumulator, self.initial_accumulator >= 0, "0 or more")
-        _check("epsilon", self.epsilon, self.epsilon > 0, "above 0")
+        _check("epsilon", self.epsilon, self.epsilon >= LEAST_FLOAT32, "1.2e-38 or more, float32's least normal number")
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ class RowwiseAdagradOptions(_Optimizer):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check("initial_accumulator", self.initial_accumulator, self.initial_accumulator >= 0, "0 or more")
-        _check("epsilon", self.epsilon, self.epsilon > 0, "above 0")
+        _check("epsilon", self.epsilon, self.epsilon >= LEAST_FLOAT32, "1.2e-38 or more, float32's least normal number")
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ class _Adam(_Optimizer):
         super().__post_init__()
         _check("beta1", self.beta1, 0 <= self.beta1 < 1, "in [0, 1)")
         _check("beta2", self.beta2, 0 <= self.beta2 < 1, "in [0, 1)")
-        _check("epsilon", self.epsilon, self.epsilon > 0, "above 0")
+        _check("epsilon", self.epsilon, self.epsilon >= LEAST_FLOAT32, "1.2e-38 or more, float32's least normal number")
 
     def correction(self, step: int) -> float:
         """What Adam multiplies the learning rate of step 1, 2, … with for both biases; in float64, as 1 - beta2**1

@@ -141,8 +141,20 @@ def test_a_gradient_that_overflows_changes_nothing(step, make_parts, make_schema
     assert_refused(parts, batch, r"the gradient of the deep row of batch row \d+, field \w+ \(id \d+\)")
 
 
+@pytest.mark.parametrize("step", STEPS)
+def test_a_gradient_whose_square_would_overflow_changes_nothing(
+    step, make_parts, make_schema, random_batch, assert_refused
+):
+    """Optimizers would add up infinity, and the checkpoint could not be loaded."""
+    schema, rng = make_schema(), np.random.default_rng(1)
+    backend, *overrides = STEPS[step]
+    parts = make_parts(backend, schema, f"train.batch_size={BATCH_SIZE}", "loss.loss_scale=1e24", *overrides)
+    batch = random_batch(schema, BATCH_SIZE, rng)
+    assert_refused(parts, batch, r"the gradient of the deep row of batch row \d+, field \w+ \(id \d+\) is -?\d")
+
+
 def test_a_loss_that_overflows_says_what_to_try(make_parts, make_schema, random_batch, assert_refused):
-    """The scaled loss alone: no row, parameter or row gradient is to blame."""
+    """No row and no parameter is to blame."""
     schema, rng = make_schema(), np.random.default_rng(1)
     parts = make_parts("reference", schema, f"train.batch_size={BATCH_SIZE}", "loss.loss_scale=1e38")
     batch = random_batch(schema, BATCH_SIZE, rng)

@@ -1,4 +1,4 @@
-// Whether all of an array is finite: NaN and infinity have all exponent bits set.
+// Whether all gradients of an array are finite, and so far from infinity that the squares of their sums are.
 
 #ifndef ALL_FINITE_H_
 #define ALL_FINITE_H_

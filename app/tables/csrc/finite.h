@@ -1,4 +1,4 @@
-// Whether values are finite, by their exponents: branches at none of them, so that it vectorizes.
+// Whether values are finite, or far enough from it, by their exponents: branches at none of them, so that it vectorizes.
 
 #ifndef FINITE_H_
 #define FINITE_H_
@@ -8,15 +8,22 @@
 
 namespace host_tables {
 
-static inline bool values_are_finite(const float* values, std::int64_t count) {
-  constexpr std::int32_t kExponent = 0x7F800000;
+constexpr std::int32_t kExponent = 0x7F800000;
+constexpr std::int32_t kLargestGradient = (127 + 48) << 23;  // 2^48, as LARGEST_GRADIENT in app/tables/checks.py
+
+// `limit`: the exponent bits of a power of 2 below which all must lie.
+static inline bool values_are_below(const float* values, std::int64_t count, std::int32_t limit) {
   std::int32_t num_bad = 0;
   for (std::int64_t i = 0; i < count; ++i) {
     std::int32_t bits;
     std::memcpy(&bits, values + i, sizeof bits);
-    num_bad += (bits & kExponent) == kExponent;
+    num_bad += (bits & kExponent) >= limit;
   }
   return num_bad == 0;
+}
+
+static inline bool values_are_finite(const float* values, std::int64_t count) {
+  return values_are_below(values, count, kExponent);
 }
 
 }  // namespace host_tables
