@@ -16,8 +16,9 @@ from app.tables.interface import DEEP, WIDE, RowArray, RowGradients, TableSnapsh
 from app.tables.optimizer_options import DeepOptimizer, FtrlOptions, LazyAdamOptions, WideOptimizer
 from app.tables.optimizers import LAST_RATE, LAST_STEP
 
-# Optimizers add up squares of sums of gradients: of 2^15 of these, the square of the sum is still below 2^126.
-LARGEST_GRADIENT = np.float32(2.0**48)
+# Optimizers square the sums of an id's gradients without the loss scale, which must stay below 2^64: with a
+# loss_scale of 1024 those of 16,000 positions do.
+LARGEST_GRADIENT = np.float32(2.0**60)
 NEVER_NEGATIVE = ("accumulator", "second_moment", LAST_RATE, LAST_STEP)
 
 

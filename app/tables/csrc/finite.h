@@ -9,7 +9,7 @@
 namespace host_tables {
 
 constexpr std::int32_t kExponent = 0x7F800000;
-constexpr std::int32_t kLargestGradient = (127 + 48) << 23;  // 2^48, as LARGEST_GRADIENT in app/tables/checks.py
+constexpr std::int32_t kLargestGradient = (127 + 60) << 23;  // 2^60, as LARGEST_GRADIENT in app/tables/checks.py
 
 // `limit`: the exponent bits of a power of 2 below which all must lie.
 static inline bool values_are_below(const float* values, std::int64_t count, std::int32_t limit) {
