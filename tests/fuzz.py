@@ -17,6 +17,7 @@ from pathlib import Path
 PROJECT = Path(__file__).parents[1]
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+::\S+)", re.MULTILINE)
 SECONDS_TO_END = 60  # for a round that is interrupted
+DRAWS = re.compile(r"^from hypothesis|^import hypothesis", re.MULTILINE)
 OVER = (0, 2, 5, -signal.SIGINT)  # pytest's status: passed, interrupted, no test ran; interrupted before it began
 
 
@@ -58,7 +59,7 @@ def save_failure(folder: Path, seed: int, tests: list[str], status: int, output:
 
 def drawing_tests(folder: Path, seed: int) -> list[str]:
     """Return the test files that draw examples, in the seed's order: a short time is not always spent on the same."""
-    files = sorted(str(path) for path in folder.rglob("test_*.py") if "@given(" in path.read_text())
+    files = sorted(str(path) for path in folder.rglob("test_*.py") if DRAWS.search(path.read_text()))
     random.Random(seed).shuffle(files)
     return files
 

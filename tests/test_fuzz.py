@@ -45,3 +45,10 @@ def test_the_end_of_the_time_is_no_failure(tmp_path):
     status, output = run_round(7, tests, 3)
     assert status in OVER  # on a busy machine it may come before pytest listens
     assert save_failure(tmp_path / "found", 7, tests, status, output) is None
+
+
+def test_all_that_draws_is_found(project):
+    """State machines have no `@given`."""
+    found = {path.rsplit("/", 1)[-1] for path in drawing_tests(project / "tests", seed=7)}
+    assert {"test_state_machine.py", "test_third_voice.py", "test_snapshot.py"} <= found
+    assert "test_config.py" not in found

@@ -5,7 +5,6 @@ ranks and servers, have the same bits. The plain rows (`plain_rows.py`) say what
 """
 
 import dataclasses
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -60,11 +59,8 @@ CASES = [  # every optimizer with every schedule, deep and wide
     for schedule in SCHEDULES
 ]
 SECTIONS = ("model", "loss", "wide_optimizer", "deep_optimizer")  # of the settings: what tables depend on
-FUZZED = os.environ.get("HYPOTHESIS_PROFILE") == "fuzz"
+FUZZED = not settings.default.derandomize  # by the profiles of tests/conftest.py
 MACHINE = settings(
-    derandomize=not FUZZED,
-    deadline=None,
-    database=None,
     max_examples=100 if FUZZED else 4,
     stateful_step_count=60 if FUZZED else 30,
     phases=[Phase.generate, Phase.shrink] if FUZZED else [Phase.generate],  # the fixed ones fail at once
@@ -437,6 +433,7 @@ def assert_same_state(found, expected, where):
         assert same_bits(found.arrays[name], array), f"{where} {name}: {found.arrays[name]} for {array}"
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize(("deep", "schedule", "wide"), CASES)
 def test_any_order_of_steps_is_right(native_library, monkeypatch, deep, schedule, wide):
     for module in (whole_table_adam, native_step):
