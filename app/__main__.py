@@ -40,8 +40,8 @@ from app.sharding.strategy_file import STRATEGY_FILE, write_strategy
 from app.sharding.tower_plan import describe_plan
 from app.stopping import Stopped, StopRequest
 from app.tables import pick_backend
-from app.training_loss import USELESS, why_useless
 from app.tables.checks import check_supported
+from app.training_loss import USELESS, why_useless
 from app.warm_start_source import check_source
 from data_prep import settings
 from data_prep.console import STOPPED_BY_READER, has_no_reader, log_to_console

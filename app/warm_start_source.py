@@ -96,7 +96,7 @@ def open_source(config: Config, schema: Schema, dataset: Path) -> Source:
     if history is not None:
         state = ModelState(state.dense, {**state.tables, DEEP: CaughtUpTable(state.tables[DEEP], history)})
     steps = manifest.step + manifest.schedules.get(STEPS_BEFORE, 0)
-    unchanged_numeric = manifest.data["numeric"] == here["numeric"]
+    unchanged_numeric = manifest.data["numeric"] == data_identity(schema)["numeric"]
     return Source(str(path), state, folded, moves, unchanged_numeric, steps, manifest.metrics)
 
 

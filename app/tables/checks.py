@@ -63,7 +63,7 @@ def check_ids_shape(ids: np.ndarray, spec: TablesSpec) -> None:
 
 
 def check_gradients(gradients: RowGradients, unique: UniqueIds, spec: TablesSpec) -> None:
-    """Raise ValueError or FloatingPointError unless the gradients fit the batch, are finite and below LARGEST_GRADIENT."""
+    """Raise ValueError or FloatingPointError unless the gradients fit the batch and are within ±LARGEST_GRADIENT."""
     check_gradients_shape(gradients, unique, spec)
     for name in (DEEP, WIDE):
         gradient = getattr(gradients, name)

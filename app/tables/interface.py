@@ -200,7 +200,8 @@ class HostTables(Protocol):
         """One step of both optimizers: each unique row once, its gradients summed in order of position.
 
         Raises ValueError for a wrong dtype or shape and FloatingPointError, naming batch row and
-        field, for a gradient that is not finite, or whose square might not be; both before anything is written. `checked` says that the
+        field, for a gradient that is not finite, or whose square might not be;
+        both before anything is written. `checked` says that the
         caller knows the gradients to be finite, as a training step does whose graph has looked.
         """
         ...

@@ -11,7 +11,6 @@ from typing import Literal
 
 from app.schedules import ConstantSchedule, CosineSchedule, Schedule
 
-
 LEAST_FLOAT32 = 2.0**-126  # what is smaller counts as 0 on some devices
 
 
