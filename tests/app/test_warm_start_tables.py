@@ -266,6 +266,38 @@ def test_steps_go_on_from_the_source_s_weights(make_tables, wide, deep, schedule
     assert_same_rows(tables, own, trained, rtol=1e-3, atol=1e-5)
 
 
+@with_or_without_memory
+def test_bias_corrections_go_on_where_the_moments_do(init_optimizer):
+    spec = make_spec(FTRL, LazyAdamOptions())
+    rates = make_rates(spec)
+    rates.steps_before = 5
+    warm(ReferenceTables(spec), as_source(make_source(FTRL, LazyAdamOptions()).state()), init_optimizer, rates)
+    assert rates.steps_before == (SOURCE_STEPS if init_optimizer else 0)
+
+
+def test_the_memory_of_another_optimizer_is_refused_and_its_rows_are_taken():
+    source = as_source(make_source(FTRL, AdagradOptions()).state())
+    tables = ReferenceTables(make_spec(FTRL, LazyAdamOptions()))
+    message = r"source: deep table has rows .*accumulator .*, expected .* first_moment .*; train\.init_optimizer=false"
+    with pytest.raises(ValueError, match=message):
+        warm(tables, source, init_optimizer=True)
+    assert tables.state()[DEEP].row_ids.size == 0
+    warm(tables, source, init_optimizer=False)
+    assert tables.state()[DEEP].row_ids.size > 0
+
+
+def test_rows_of_another_width_are_refused():
+    tables = ReferenceTables(dataclasses.replace(make_spec(FTRL, SgdOptions()), embedding_dim=D - 1))
+    message = r"deep table has rows \(float32, 5 wide\), expected rows \(float32, 4 wide\)$"
+    with pytest.raises(ValueError, match=message):
+        warm(tables, as_source(make_source(FTRL, SgdOptions()).state()), init_optimizer=False)
+
+
+def test_servers_open_nothing_where_the_tower_alone_is_taken(tiny_config, tmp_path):
+    config = tiny_config("train.init_take=tower", "train.init_from=nowhere")
+    WarmTables(None, None, None, config, None).open_and_take(tmp_path, "nowhere")
+
+
 LOWER = dataclasses.replace(FTRL, learning_rate=0.02)
 FALLING = dataclasses.replace(FTRL, schedule=CosineSchedule(warmup_steps=10, decay_steps=15, final_factor=0.02))
 OTHER = dataclasses.replace(FTRL, l1=0.3, l2=0.4, initial_accumulator=2.0)
