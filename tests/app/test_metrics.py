@@ -89,6 +89,18 @@ def test_merged_streams_are_one(many_rows, exact_rows):
     assert_equals_scikit_learn(halves[0].result(), logits, labels)
 
 
+def test_merged_streams_keep_no_more_rows_than_one_does(many_rows):
+    first, second = (tuple(values[place] for values in many_rows) for place in (slice(40_000), slice(40_000, 80_000)))
+    merged, other, one = (MetricStream(exact_rows=50_000) for _ in range(3))
+    merged.add(*first)
+    other.add(*second)
+    merged.merge(other)
+    for rows in (first, second):
+        one.add(*rows)
+    for found, expected in zip(dataclasses.astuple(merged.bins()), dataclasses.astuple(one.bins()), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_asking_for_the_result_does_not_end_the_stream(many_rows):
     logits, labels = (values[:3000] for values in many_rows)
     stream = MetricStream(exact_rows=1500)
