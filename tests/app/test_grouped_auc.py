@@ -65,6 +65,23 @@ def test_no_value_with_both_classes_has_no_mean():
     assert stream.result().rows_covered == 0
 
 
+def test_no_rows_have_no_values():
+    found = GroupedAucStream().result()
+    assert [values.size for values in (found.ids, found.rows, found.clicks, found.auc)] == [0, 0, 0, 0]
+    assert math.isnan(found.weighted_mean)
+
+
+def test_few_rows_wait_to_be_counted(rows, monkeypatch):
+    """As they take more memory than cells do."""
+    monkeypatch.setattr("app.grouped_auc.PENDING_ROWS", 1_000)
+    stream, most = GroupedAucStream(), 0
+    for start in range(0, 4_000, 300):
+        stream.add(*(values[start : start + 300] for values in rows))
+        most = max(most, sum(len(labels) for _, labels in stream._pending))
+    assert most == 900
+    assert_equals_scikit_learn(stream.result(), rows)
+
+
 def test_an_id_that_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="ids below 2\\*\\*32, found 4294967296"):
         GroupedAucStream().add(np.array([2**32]), np.zeros(1, np.float32), np.zeros(1, np.float32))
