@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from data_prep.encode import Encoder, numeric_fields, transform_integers
+from data_prep.encode import REST, EncodedRows, Encoder, numeric_fields, row_bytes, transform_integers
 from data_prep.lookup_tables import LookupTablesWriter
 from data_prep.options import PrepareOptions
 from data_prep.rows import Chunk
@@ -64,6 +64,39 @@ def test_known_missing_and_unknown_values(make_line, lookup, cell, place):
     fields = np.arange(1, 27)
     assert ids.dtype == np.int32
     assert ids[0].tolist() == (100 + fields if place is None else 1000 * fields + place).tolist()
+
+
+def test_a_chunk_s_parts_say_what_its_rows_are(make_line, tmp_path):
+    """Ids as `prepare` gives them: those of numeric columns, of unknown values, then of each field's own."""
+    writer = LookupTablesWriter(tmp_path)
+    for i in range(26):
+        values, counts = np.array([0xABCDEF01, MISSING]), np.array([3, 2])
+        writer.add(FieldVocabulary(f"C{i + 1}", (26 + i, 27 + i), ((52 + 2 * i, 54 + 2 * i),), values, counts))
+    options = PrepareOptions(split="chronological", train_fraction=0.6, valid_fraction=0.2, test_fraction=0.2)
+    numeric = numeric_fields(options, [STATISTICS] * 13)
+    encoder = Encoder(numeric, writer.finish(), "int32", make_split(options, lambda: 5, None), options, counts=False)
+    lines = [make_line("1", value="abcdef01"), make_line("1", value="00000013"), make_line("0", value="")]
+    lines += [make_line("0", value="00000013"), make_line("1", value="00000013")]
+    parts = encoder.encode_parts(Chunk(0, 5, "".join(f"{line}\n" for line in lines).encode()))
+    rest = parts.pop(REST)
+    expected = {"train": [0, 1, 2], "valid": [3], "test": [4]}
+    assert {split: rows.row_numbers.tolist() for split, rows in parts.items()} == expected
+    assert {split: numbers.tolist() for split, numbers in rest.row_numbers.items()} == expected
+    assert rest.clicks == {"train": 2, "valid": 0, "test": 1}
+    assert rest.unknown.tolist() == [1] * 26
+
+
+def test_rows_are_chosen_by_mask_place_or_slice_and_take_what_they_take():
+    rng = np.random.default_rng(1)
+    rows = EncodedRows(
+        rng.integers(0, 9, (5, 3), np.int32), np.float32(rng.random((5, 2))), np.ones(5, np.float32), np.arange(5)
+    )
+    for chosen in (np.array([False, True, True, False, False]), np.array([1, 2]), slice(1, 3)):
+        found = rows.take(chosen)
+        assert found.row_numbers.tolist() == [1, 2]
+        assert np.array_equal(found.ids, rows.ids[1:3]) and np.array_equal(found.numeric, rows.numeric[1:3])
+    num_bytes = sum(column.nbytes for column in (rows.ids, rows.numeric, rows.labels, rows.row_numbers))
+    assert row_bytes(3, 2, "int32") == num_bytes / len(rows)
 
 
 def test_the_numeric_columns_and_what_they_were_fitted_to():
