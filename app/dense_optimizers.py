@@ -24,7 +24,7 @@ from app.tables.optimizer_options import (
     TowerOptimizer,
     WideOptimizer,
 )
-from app.tables.optimizers import LEAST_FTRL_RATE, ftrl_linear
+from app.tables.optimizers import LEAST_FTRL_RATE, Sign, ftrl_linear
 from app.wide_deep import WideDeep
 
 CLIP_EPSILON = 1e-6  # as torch.nn.utils.clip_grad_norm_ has it
@@ -36,7 +36,7 @@ WrapOptimizer = Callable[[State, Callable[[State], nn.Cell]], nn.Cell]
 class Ftrl(nn.Cell):
     """FTRL as `app.tables.optimizers.ftrl_step` has it for the wide table."""
 
-    sign = staticmethod(np.sign)  # what a step takes for the sign of a linear term
+    sign: Sign = np.sign  # what a step takes for the sign of a linear term
 
     def __init__(self, weights: State, options: FtrlOptions, loss_scale: float) -> None:
         super().__init__()
