@@ -281,6 +281,12 @@ def _train_to_the_end(
 def _check_stock(config: Config) -> None:
     loss = config.loss
     check_supported(config.wide_optimizer, config.deep_optimizer, loss.wide_l2_coef, loss.row_clip_value)
+    # Their step assigns to parameters, which crashes MindSpore 2.10's compiler in one graph with EmbeddingLookup.
+    if config.tower_optimizer.name in ("adagrad", "sgd"):
+        raise ValueError(
+            f"tower_optimizer.name={config.tower_optimizer.name} is for tables.backend=native or reference; stock has "
+            "adam and adamw only"
+        )
 
 
 def _print_placement(config: Config, target: str, backend: str) -> None:

@@ -75,6 +75,7 @@ def test_a_checkpoint_folder_to_which_another_process_saves(command, tmp_path):
         (("train.resume=require",), "train.resume=require, but"),
         (("tables.backend=stock", "deep_optimizer.name=sgd"), "stock has lazy_adam only"),
         (("tables.backend=stock", "loss.row_clip_value=1"), "stock has none"),
+        (("tables.backend=stock", "tower_optimizer.name=sgd"), "stock has adam and adamw only"),
     ],
 )
 def test_a_training_that_cannot_begin_leaves_nothing(command, tmp_path, words, message):
