@@ -214,7 +214,7 @@ def train_and_save(base, config, schema):
 
 
 def run_commands(checkpoints, elsewhere):
-    """Merge the newest checkpoint elsewhere and try to compact it, until this process is killed or the training over."""
+    """Merge the newest checkpoint elsewhere and try to compact it, until killed or the training is over."""
     for turn in itertools.count():
         for path in whole_checkpoints(checkpoints)[-1:]:
             assert main(["checkpoint", "merge", str(path), str(elsewhere / str(turn))]) in (0, 2)

@@ -128,7 +128,7 @@ class Recording:
         elif call in UNKNOWN_CALLS:
             shared = call != "mmap" or ("MAP_SHARED" in words and "PROT_WRITE" in words)
             places = [_text(found[2]) for found in DESCRIPTOR.finditer(words) if found[1] != "AT_FDCWD"]
-            places += [os.path.join(cwd, _text(found[1])) for found in STRING.finditer(words)]
+            places += [str(cwd / _text(found[1])) for found in STRING.finditer(words)]
             inside = [place for place in places if Path(place).is_relative_to(self.root)]
             assert not shared or not inside, f"not in the model: {call} of {inside}"
         elif call in DATA_CALLS:
@@ -161,14 +161,14 @@ class Recording:
             self._add(Operation("write", inode, offset=start if start != -1 else self._size(inode), data=data))
 
     def _open(self, place: str, flags: str, descriptor: int) -> None:
-        parent, inode = self._find(os.path.dirname(place)), self._find(place)
+        parent, inode = self._find(str(Path(place).parent)), self._find(place)
         if parent is None and inode is None:
             return
         assert "O_TMPFILE" not in flags, f"not in the model: O_TMPFILE in {place}"
         if inode is None:
             inode = self._new_inode()
             self._initial[inode] = b""
-            self._add(Operation("make", parent, os.path.basename(place), made=inode))
+            self._add(Operation("make", parent, Path(place).name, made=inode))
         elif "O_TRUNC" in flags and self._size(inode):
             self._add(Operation("truncate", inode))
         self._offsets[descriptor, inode] = -1 if "O_APPEND" in flags else 0
@@ -176,18 +176,18 @@ class Recording:
     def _take_name(self, call: str, words: str, cwd: Path) -> None:
         folders = [_text(found[2]) for found in DESCRIPTOR.finditer(words)] or [str(cwd)] * 2
         names = [_text(found[1]) for found in STRING.finditer(words)]
-        places = [os.path.normpath(os.path.join(*pair)) for pair in zip(folders, names, strict=False)]
-        parents = [self._find(os.path.dirname(place)) for place in places]
+        places = [os.path.normpath(Path(*pair)) for pair in zip(folders, names, strict=False)]
+        parents = [self._find(str(Path(place).parent)) for place in places]
         if parents == [None] * len(places):
             return
         assert None not in parents and "RENAME_EXCHANGE" not in words, f"not in the model: {call} of {places}"
-        name = os.path.basename(places[0])
+        name = Path(places[0]).name
         if call in ("mkdir", "mkdirat"):
             inode = self._new_inode()
             self._folders[inode], self._names_before[inode] = {}, {}
             self._add(Operation("make", parents[0], name, made=inode))
         elif call.startswith("rename"):
-            self._add(Operation("rename", parents[0], name, to=(parents[1], os.path.basename(places[1]))))
+            self._add(Operation("rename", parents[0], name, to=(parents[1], Path(places[1]).name)))
         else:
             self._add(Operation("remove", parents[0], name))
 
@@ -216,10 +216,10 @@ class Recording:
     def states(
         self, first: int = 0, promise: Callable[[int], Hashable] = lambda _: None, unread: str = "(?!)"
     ) -> Iterator[tuple[int, str, Tree]]:
-        """Each state that a cut after `first` or more operations can leave, once for each value of `promise`; paths that match
-        `unread` make no state another one.
+        """Each state that a cut after `first` or more operations can leave, once for each value of `promise`.
 
-        With it come the number of operations that were begun, and what of them is lost.
+        With it come the number of operations that were begun, and what of them is lost. Paths that match `unread` make
+        no state another one.
         """
         seen = set()
         for count in range(first, len(self.operations) + 1):
@@ -234,7 +234,7 @@ class Recording:
                     yield count, what, {path: None if not digest else data for path, (digest, data) in tree.items()}
 
     def _losses(self, count: int) -> Iterator[tuple[str, dict[int, str]]]:
-        """What may become of unsynced operations, by their numbers: lost, zeros or torn; data each alone after a rename."""
+        """What may become of unsynced operations, by number: lost, zeros or torn; data each alone after a rename."""
         data, names = self._unsynced(count)
         yield "nothing", {}
         yield "unsynced data", dict.fromkeys(data, "lost")

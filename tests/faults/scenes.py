@@ -195,7 +195,7 @@ OPTIONS = PrepareOptions(min_count=3, block_rows=64, shuffle_window_rows=200, wo
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
 class Prepare(Scene):
@@ -219,7 +219,7 @@ class Prepare(Scene):
     def begin(self, recording: Recording) -> None:
         ((self.safe_after, _),) = synced_renames(recording.operations, "out")
         made = {operation.name: number for number, operation in enumerate(recording.operations)}
-        self.first = made["statistics.json"]  # what comes before is described by checksums in pieces
+        self.first = made["schema.json.tmp"]  # what is lost before that is found by the checksums of pieces
         self.is_like = {name: contents(self.inputs / name) for name in ("old", "new")}
 
     def promise(self, count: int) -> int:
@@ -399,7 +399,7 @@ def main() -> None:
     print("| what | operations | states | old | new | wrong |\n|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         inputs = make_inputs(Path(folder) / "inputs")
-        for number, name in enumerate(SCENES):
+        for number, name in enumerate(sys.argv[1:] or SCENES):
             place = Path(folder) / str(number)
             place.mkdir()
             found = cut(name, inputs, place)
