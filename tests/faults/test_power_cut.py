@@ -9,7 +9,11 @@ from tests.faults import scenes
 from tests.faults.power_cut import can_record, record
 
 pytestmark = pytest.mark.slow
-NO_SYNC = "import os; os.fsync = lambda _: None\n"
+FOLDERS_ALONE = """
+import os, stat
+sync = os.fsync
+os.fsync = lambda descriptor: stat.S_ISDIR(os.fstat(descriptor).st_mode) and sync(descriptor)
+"""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -30,9 +34,9 @@ def test_what_is_found_after_a_power_cut(inputs, tmp_path, name):
     assert found.states["old"] and found.states["new"]
 
 
-@pytest.mark.parametrize("name", ["a full checkpoint", "a checkpoint written anew", "a delta"])
-def test_a_save_that_syncs_nothing_is_found(inputs, tmp_path, name):
-    assert scenes.cut(name, inputs, tmp_path, NO_SYNC).wrong
+@pytest.mark.parametrize("name", ["a full checkpoint", "a delta", "a preparation"])
+def test_what_syncs_no_file_is_found(inputs, tmp_path, name):
+    assert scenes.cut(name, inputs, tmp_path, FOLDERS_ALONE).wrong
 
 
 PROGRAM = """
