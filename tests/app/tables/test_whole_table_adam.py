@@ -161,6 +161,25 @@ def test_more_missed_steps_than_are_taken_one_by_one_stay_within_the_bound(make_
     assert (np.abs(found - exact) <= bound).all()
 
 
+@pytest.mark.parametrize("last_step", [0, 5])
+def test_the_steps_beyond_are_one_implicit_step(last_step):
+    """By the formula of the module, in float64, from where the steps that are taken one by one leave a row."""
+    rng, rest = np.random.default_rng(1), 700
+    newest = last_step + MOST_EXACT_STEPS + rest
+    rows = rng.standard_normal((2, 3), np.float32)
+    states = (rows, rows * np.float32(1e-3), np.full((2, 3), 1e-4, np.float32), np.full((2, 1), last_step, np.int32))
+    exact, far = (tuple(state.copy() for state in states) for _ in range(2))
+    StepHistory.of_steps(OPTIONS, L2, learning_rate, newest - rest).catch_up(exact)
+    StepHistory.of_steps(OPTIONS, L2, learning_rate, newest).catch_up(far)
+    row, _, second, _ = (state.astype(np.float64) for state in exact)
+    rate_sum = sum(learning_rate(step) * OPTIONS.correction(step) for step in range(newest - rest + 1, newest + 1))
+    row /= 1 + L2 * rate_sum / (np.sqrt(second) + OPTIONS.uncorrected_epsilon(newest))
+    kept = OPTIONS.beta2**rest
+    for found, expected in zip(far, (row, L2 * row, kept * second + (1 - kept) * (L2 * row) ** 2, newest), strict=True):
+        np.testing.assert_allclose(found, np.broadcast_to(expected, found.shape), rtol=1e-5)
+    assert (np.abs(row) < 0.97 * np.abs(exact[0])).all()
+
+
 def test_native_is_the_reference_far_behind(native_library, make_spec, assert_same_state):
     spec = make_spec(ROWS, 20, num_fields=1, l2_coef=1e-5, deep=OPTIONS)
     both = NativeTables(spec), ReferenceTables(spec)
