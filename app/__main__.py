@@ -18,7 +18,7 @@ from pathlib import Path
 if __name__ == "__main__":  # the threads that libraries make as they are imported leave signals to others, see stopping
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
 
-from data_prep.packages import require
+from common.packages import require
 
 require("mindspore", "numpy", "pyarrow", "safetensors", "xxhash", "yaml")
 
@@ -43,8 +43,8 @@ from app.tables import pick_backend
 from app.tables.checks import check_supported
 from app.training_loss import USELESS, why_useless
 from app.warm_start_source import check_source
-from data_prep import settings
-from data_prep.console import STOPPED_BY_READER, has_no_reader, log_to_console
+from common import settings
+from common.console import STOPPED_BY_READER, has_no_reader, log_to_console
 from data_prep.schema import Schema, read_schema
 from data_prep.suspect import check_ids
 

@@ -24,7 +24,7 @@ from app.dense_slices import WHOLE_FILE
 from app.disk import BLOCK_BYTES, Progress, ignore
 from app.manifest import Manifest, identify, write_manifest
 from app.tables.interface import Places, RowArray, TableSnapshot
-from data_prep.whole_file import sync_folder
+from common.files import sync_folder
 
 PARTIAL = ".partial"
 REPLACED = ".replaced"

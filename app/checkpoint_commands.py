@@ -18,8 +18,8 @@ from app.retention import compact, is_kept, rewrite, step_folders
 from app.run_folder import run_checkpoints
 from app.tables.interface import DEEP, STATE_ARRAYS
 from app.tables_of_run import step_history
-from data_prep.console import progress_bar
-from data_prep.folder_lock import LOCK_FILE, FolderInUse, lock_folder
+from common.console import progress_bar
+from common.files import LOCK_FILE, FolderInUse, lock_folder
 from data_prep.schema import read_schema
 
 

@@ -19,7 +19,7 @@ from mindspore import Tensor, nn, ops
 
 from app import dropout
 from app.device import records_dropped
-from data_prep import shared_library
+from common import native_library
 
 # As int32, which is what MindSpore's operators multiply.
 GOLDEN32 = int(dropout.GOLDEN32.astype(np.int32))
@@ -249,16 +249,16 @@ class NativeDropoutLayer(nn.Cell):
 
 def library_path() -> Path:
     """Where the library is, or would be; the environment variable DENSE_LAYER_LIBRARY names another."""
-    return shared_library.library_path(Path(__file__).parent / "csrc", "dense_layer", "DENSE_LAYER_LIBRARY")
+    return native_library.library_path(Path(__file__).parent / "csrc", "dense_layer", "DENSE_LAYER_LIBRARY")
 
 
 @functools.cache
 def load() -> ctypes.CDLL:
     """The library. Raises OSError saying what is missing and how to build it."""
-    signatures: shared_library.Signatures = {
+    signatures: native_library.Signatures = {
         "dense_set_threads": (None, [ctypes.c_int32]),
         "dropout_forward_float32": (ctypes.c_int, []),  # MindSpore calls it; a library from before has none
     }
-    return shared_library.load_library(
+    return native_library.load_library(
         library_path(), "dense layer is", signatures, otherwise="go on with MindSpore's operators"
     )

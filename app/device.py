@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from app.stopping import held
+from common.signals import held
 
 if TYPE_CHECKING:
     from mindspore import nn

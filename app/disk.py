@@ -19,7 +19,7 @@ from typing import TypedDict
 import numpy as np
 import xxhash
 
-from app.huge_pages import huge_pages
+from common.memory import huge_pages
 
 Progress = Callable[[int], object]  # is told of bytes read or written, as tqdm's `update` is
 Part = memoryview | bytes

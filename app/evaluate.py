@@ -23,7 +23,7 @@ from app.prefetch import Prefetcher
 from app.process_group import ProcessGroup, shows_progress
 from app.selection import check_group_field
 from app.tables.interface import UniqueIds
-from data_prep.console import progress_bar
+from common.console import progress_bar
 from data_prep.schema import Schema, read_schema, row_numbers_file
 from data_prep.suspect import check_ids
 from data_prep.truth import Best, best_possible

@@ -22,7 +22,7 @@ from app.report import leave_report
 from app.retention import is_kept
 from app.run_folder import best_of_run
 from app.stopping import Stopped, StopRequest
-from data_prep import settings
+from common import settings
 
 log = logging.getLogger("app")
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 from mpi4py import MPI
 
-from app.huge_pages import HugeBuffer
 from app.watchdog import waiting
+from common.memory import HugeBuffer
 
 ID_BYTES, FLOAT_BYTES = 8, 4
 SHORTEST_SLEEP, LONGEST_SLEEP = 2e-5, 3e-4  # seconds

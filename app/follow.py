@@ -11,7 +11,7 @@ from app.manifest import read_manifest
 from app.retention import whole_checkpoints
 from app.run_folder import CONFIG_FILE, run_checkpoints
 from app.run_plan import read_state
-from data_prep.folder_lock import is_locked
+from common.files import is_locked
 
 log = logging.getLogger(__name__)
 

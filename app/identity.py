@@ -9,7 +9,7 @@ from typing import Any
 from app.config import Config
 from app.manifest import Manifest
 from app.older_runs import upgraded
-from data_prep import settings
+from common import settings
 from data_prep.schema import VOCABULARY_FILE, Schema
 
 # What may differ between a run and its continuation: none of it changes a step that was taken.

@@ -6,7 +6,7 @@ import logging
 import os
 from pathlib import Path
 
-from data_prep.whole_file import sync_folder
+from common.files import sync_folder
 
 log = logging.getLogger(__name__)
 

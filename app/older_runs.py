@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from app.config import Config
-from data_prep import settings
+from common import settings
 
 # The form of run.json, counted up with the first release that adds or removes a setting. 1 had no number.
 FORMAT_VERSION = 2

@@ -15,7 +15,7 @@ from app.process_group import shows_progress
 from app.run_folder import RunFolder
 from app.schedules import LearningRates
 from app.train_step import Losses
-from data_prep.console import progress_bar
+from common.console import progress_bar
 
 
 @dataclasses.dataclass

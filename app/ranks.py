@@ -34,13 +34,13 @@ from app.process_group import (
     together,
 )
 from app.watchdog import Watchdog
-from data_prep import settings
+from common import settings
 from data_prep.schema import Schema
 
 log = logging.getLogger("app")
 
 PACKAGES = ("mindspore", "numpy", "mpi4py")
-PROGRAM, SOURCES = ("app", "data_prep"), (".py", ".cc", ".h")
+PROGRAM, SOURCES = ("app", "common", "data_prep"), (".py", ".cc", ".h")
 
 
 def world_rank() -> int:

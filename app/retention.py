@@ -11,7 +11,7 @@ from app.checkpoint_reading import chain_of, open_state, verify
 from app.disk import Progress, ignore
 from app.manifest import Manifest, read_manifest
 from app.metrics import merit
-from data_prep.whole_file import sync_folder
+from common.files import sync_folder
 
 
 def step_folders(folder: Path) -> list[Path]:

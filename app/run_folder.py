@@ -39,10 +39,9 @@ from app.process_group import ProcessGroup, SingleProcess, together
 from app.retention import best_or_newest, whole_checkpoints
 from app.run_logs import EVAL_LOG, LOSS_LOG, METRICS, forget_after
 from app.run_plan import ASKED, STATE_FILE, Plan, asked_otherwise, checkpoint_folder, make_plan
-from data_prep import settings
-from data_prep.folder_lock import FolderInUse, lock_folder
+from common import settings
+from common.files import FolderInUse, lock_folder, sync_folder, write_whole
 from data_prep.schema import Schema
-from data_prep.whole_file import sync_folder, write_whole
 
 log = logging.getLogger(__name__)
 

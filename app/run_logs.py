@@ -8,7 +8,7 @@ from pathlib import Path
 
 from app.evaluation_file import forget_evaluations
 from app.manifest import Manifest
-from data_prep.whole_file import write_whole
+from common.files import write_whole
 
 LOSS_LOG, EVAL_LOG, METRICS = "loss.log", "eval.log", "metrics.jsonl"
 

@@ -16,7 +16,7 @@ from app.older_runs import FORMAT_VERSION, added, split_path
 from app.resume import find_newest
 from app.retention import whole_checkpoints
 from app.selection import Selection
-from data_prep import settings
+from common import settings
 from data_prep.schema import Schema
 
 log = logging.getLogger(__name__)

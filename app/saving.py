@@ -23,7 +23,7 @@ from app.selection import Selection
 from app.stopping import StopRequest
 from app.table_statistics import merged, table_statistics
 from app.tables.interface import Snapshot
-from data_prep import settings
+from common import settings
 from data_prep.schema import Schema
 
 log = logging.getLogger(__name__)

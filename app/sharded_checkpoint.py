@@ -25,7 +25,7 @@ from app.disk import FileRecord
 from app.manifest import Manifest, identify, write_manifest
 from app.process_group import CARRIED, MpiGroup, first_error, is_together
 from app.tables.interface import DEEP, WIDE, TableSnapshot
-from data_prep.whole_file import sync_folder
+from common.files import sync_folder
 
 
 def save(folder: Path, state: ModelState, manifest: Manifest, group: MpiGroup, sliced: bool = False) -> Path:

@@ -15,20 +15,22 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from common.signals import SIGNALS
+
 log = logging.getLogger(__name__)
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _END = signal.SIGRTMIN  # ends the waiting thread
 # The ranks of a job get theirs from the launcher, through mpirun, which hands on these two. They may come again.
 HANDED_ON = {signal.SIGUSR1: signal.SIGINT, signal.SIGUSR2: signal.SIGTERM}
+
 GO_ON, TIME_IS_UP = -1, 0  # beside numbers of signals, which win where ranks differ
 # What is kept free for a save that was never timed: a tenth of the limit, five minutes at most.
 UNTIMED_SAVE_SHARE = 0.1
+
 UNTIMED_SAVE_SECONDS = 300.0
 
 
@@ -138,18 +140,3 @@ def quit_at_once(number: int) -> None:
     ctypes.CDLL(None).signal(ctypes.c_int(number), None)  # SIG_DFL; Python's own is for the main thread alone
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
     os.kill(os.getpid(), number)
-
-
-@contextmanager
-def held() -> Iterator[None]:
-    """Let signals wait until the end of the block, and block them for good in threads that are made in it."""
-    taken: list[int] = []  # by threads that were there before, and do not block it
-    handler = signal.signal(signal.SIGINT, lambda number, _: taken.append(number))
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    if taken:
-        signal.raise_signal(signal.SIGINT)

@@ -32,11 +32,11 @@ from typing import Any
 import numpy as np
 import psutil
 
-from app.huge_pages import huge_pages
 from app.tables.interface import RowGradients, TablesSpec
 from app.tables.native import NativeTables
 from app.tables.optimizer_options import FtrlOptions, LazyAdamOptions
 from benchmarks.timing import Timing, machine, side_by_side
+from common.memory import huge_pages
 
 NUM_FIELDS = 26
 FLOAT_BYTES = 4

@@ -33,7 +33,7 @@ from benchmarks.frequent_rows import seen_often, training_counts
 from benchmarks.peers import logistic_regression
 from benchmarks.prepared_rows import read_rows
 from benchmarks.timing import machine
-from data_prep import settings
+from common import settings
 from data_prep.schema import Schema, read_schema, row_numbers_file
 from data_prep.truth import read_truth
 

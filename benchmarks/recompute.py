@@ -53,7 +53,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """One process: the peak, the median step and the last loss."""
     from app.config import Config
     from app.device import prepare_environment, select_device
-    from data_prep import settings
+    from common import settings
 
     words = [
         "device.target=CPU",

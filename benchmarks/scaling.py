@@ -29,7 +29,7 @@ import numpy as np
 
 from benchmarks.prepare import first_rows
 from benchmarks.timing import machine
-from data_prep.axes import Unit, number_text
+from common.html.axes import Unit, number_text
 from data_prep.counts import ValueCounts
 from data_prep.encode import EncodedRows, Encoder, concatenate, numeric_fields
 from data_prep.log_files import find_log

@@ -24,7 +24,7 @@ from benchmarks.mindspore_contender import make_config, make_schema
 from benchmarks.ranks import found_by_ranks
 from benchmarks.timing import machine
 from benchmarks.workload import Workload, make_batches
-from data_prep import settings
+from common import settings
 
 MIB = 2**20
 STEPS = 3

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TypeAlias
 
-from data_prep.packages import explain_missing, require
+from common.packages import explain_missing, require
 
 require("isal", "numpy", "pyarrow", "tqdm", "xxhash", "yaml")  # the others only where they are needed
 
@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
             parser.error(f"{word}: a setting needs its section before it: {PREPARE_SECTION}.{word}")
     if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that is not UTF-8 gets ? for …
         sys.stdout.reconfigure(errors="replace")
-    from data_prep.console import STOPPED_BY_READER, has_no_reader, log_to_console  # what workers need not import
+    from common.console import STOPPED_BY_READER, has_no_reader, log_to_console  # what workers need not import
 
     log_to_console()
     try:

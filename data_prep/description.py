@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from common.files import checksum
 from data_prep import schema
-from data_prep.checksums import checksum
 from data_prep.log_files import LogFile
 from data_prep.log_reading import LogReading
 from data_prep.options import PrepareOptions

@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from data_prep import settings
-from data_prep.console import progress_bar
+from common import settings
+from common.console import progress_bar
 from data_prep.options import DOWNLOAD_SECTION
 
 _READ_BYTES = 1 << 20

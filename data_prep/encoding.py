@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from data_prep import settings
+from common import settings
 from data_prep.encode import EncodedRows, RowEncoder
 from data_prep.given_vocabulary import read_given_vocabulary
 from data_prep.lookup_tables import LookupTablesWriter

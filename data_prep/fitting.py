@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from data_prep.checksums import checksum
+from common.files import checksum
 from data_prep.encode import numeric_fields
 from data_prep.first_reading import check_statistics, count_log, new_statistics
 from data_prep.given_vocabulary import GivenVocabulary

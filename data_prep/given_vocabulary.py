@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from data_prep import settings
+from common import settings
 from data_prep.buckets import SMALLEST_BUCKET
 from data_prep.categorical import CategoricalColumn
 from data_prep.log_format import LogFormat

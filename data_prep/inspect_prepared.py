@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from common.files import checksum
 from data_prep.block_reader import Block, read_blocks
-from data_prep.checksums import checksum
 from data_prep.encode import INDICATOR
 from data_prep.schema import SPLITS, VOCABULARY_FILE, Schema, read_schema
 from data_prep.suspect import check_ids, wrong_bins

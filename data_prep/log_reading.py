@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import xxhash
 
-from data_prep.console import progress_bar
+from common.console import progress_bar
 from data_prep.executors import Parts, job_name, map_in_order
 from data_prep.log_files import LogFile, is_parquet
 from data_prep.log_format import LogFormat

@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep import parse, shared_library
+from common import native_library
+from common.native_library import address, room
+from data_prep import parse
 from data_prep.log_format import LogFormat
 from data_prep.log_profile import NUM_BINS
 from data_prep.lookup import FieldLookup, ids_room
 from data_prep.rows import MAX_LINE_BYTES, REASONS, Chunk, LogRows, ParsedChunk
-from data_prep.shared_library import address, room
 from data_prep.text_counts import CountedTexts, add_up
 from data_prep.text_lookup import TextLookup
 from data_prep.texts import Texts
@@ -89,7 +90,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
 
 def library_path() -> Path:
     """Where the library is, or would be; the environment variable LOG_KERNELS_LIBRARY names another."""
-    return shared_library.library_path(Path(__file__).parent / "csrc", "log_kernels", "LOG_KERNELS_LIBRARY")
+    return native_library.library_path(Path(__file__).parent / "csrc", "log_kernels", "LOG_KERNELS_LIBRARY")
 
 
 def is_available() -> bool:
@@ -106,7 +107,7 @@ def load() -> ctypes.CDLL:
     """The library. Raises OSError saying what is missing and how to build it."""
     if sys.byteorder != "little":
         raise OSError("the native log kernels are for little-endian machines; choose prepare.kernels=numpy")
-    return shared_library.load_library(
+    return native_library.load_library(
         library_path(), "log kernels are", _SIGNATURES, otherwise="choose prepare.kernels=numpy"
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from data_prep import settings
+from common import settings
 from data_prep.categorical import CategoricalColumn, categorical_columns
 from data_prep.log_format import LogFormat
 from data_prep.schema import ZOO_BLOCK_ROWS

@@ -27,10 +27,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO, Any
 
-from data_prep.folder_lock import LOCK_FILE, FolderInUse, lock_folder
+from common.files import LOCK_FILE, FolderInUse, lock_folder, write_whole
 from data_prep.pieces import Pieces
 from data_prep.schema import SCHEMA_FILE
-from data_prep.whole_file import write_whole
 
 REJECTS_FILE = "rejects.tsv"
 STATE_FILE = "run.json"

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.axes import number_text
+from common.html.axes import number_text
 from data_prep.kernels import choose_kernels
 from data_prep.log_files import find_log
 from data_prep.log_format import LogFormat

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from data_prep.axes import Axis
-from data_prep.charts import Bars, Density, Html, bar_chart, histogram
+from common.html.axes import Axis
+from common.html.charts import Bars, Density, Html, bar_chart, histogram
+from common.html.page import grid, section, share, table
 from data_prep.encode import INDICATOR, transform_integers
-from data_prep.html_page import grid, section, share, table
 from data_prep.log_profile import bin_bounds
 from data_prep.schema import NumericField, Schema
 from data_prep.statistics_file import NumericProfile, Profile

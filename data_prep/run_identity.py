@@ -11,7 +11,7 @@ from typing import Any
 
 import xxhash
 
-from data_prep.checksums import checksum
+from common.files import checksum
 from data_prep.given_vocabulary import GivenVocabulary
 from data_prep.log_files import LogFile
 from data_prep.options import PREPARE_SECTION, PrepareOptions
@@ -42,10 +42,17 @@ def run_identity(
 
 @functools.cache
 def _program() -> str:
-    """A checksum of this package: pieces of work are objects of its classes, and another version may make others."""
-    folder = Path(__file__).parent
+    return program_checksum(Path(__file__).parents[1])
+
+
+def program_checksum(project: Path) -> str:
+    """Return a checksum of the preparation's code: pieces of work are objects of its classes, another version's differ.
+
+    It covers all folders of data_prep/ and common/, the C++ included.
+    """
+    files = [path for top in ("common", "data_prep") for path in (project / top).rglob("*")]
     digest = xxhash.xxh3_64()
-    for path in sorted([*folder.glob("*.py"), *folder.glob("csrc/*.cc"), *folder.glob("csrc/*.h")]):
-        digest.update(path.name.encode())
+    for path in sorted(path for path in files if path.suffix in (".py", ".cc", ".h")):
+        digest.update(str(path.relative_to(project)).encode())
         digest.update(path.read_bytes())
     return f"xxh3:{digest.hexdigest()}"

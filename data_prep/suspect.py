@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from data_prep import settings
+from common import settings
 from data_prep.log_format import LogFormat
 from data_prep.rows import CATEGORICAL, INTEGER, LABEL, REASONS
 from data_prep.schema import SCHEMA_FILE, Schema

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from data_prep.console import progress_bar
+from common.console import progress_bar
 from data_prep.synthetic_clicks import PlantedClicks, plant, sigmoid
 from data_prep.synthetic_shape import (
     MISSING_RANK,

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from data_prep.whole_file import write_whole
+from common.files import write_whole
 
 TIMING_FILE = "timing.json"
 _KIB = 1 << 10  # ru_maxrss is in KiB on Linux

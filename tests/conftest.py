@@ -14,7 +14,7 @@ import pytest
 from app import device
 from app.config import Config
 from app.tables import native_library
-from data_prep import settings
+from common import settings
 from data_prep.options import read_options
 from data_prep.prepare import prepare
 from data_prep.schema import read_schema

@@ -21,7 +21,7 @@ def launch(project, command_environment):
 
 def test_from_the_scripts_folder_of_a_copy_with_a_rank_table(launch, project, tiny_dataset, tmp_path):
     """`cd scripts && bash run_auto_parallel_train.sh 1 1 DATASET RANK_TABLE_FILE`, in a copy of the project."""
-    for name in ("app", "data_prep", "configs", "scripts"):
+    for name in ("app", "common", "data_prep", "configs", "scripts"):
         shutil.copytree(project / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     table = tmp_path / "configs" / "rank_table_1p_0.json"
     scripts = tmp_path / "scripts"

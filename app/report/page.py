@@ -10,10 +10,10 @@ from app.report.quality import curves_section, learning_section, metrics_section
 from app.report.settings import settings_section
 from app.report.speed import ops_section, tables_section, time_section
 from app.run_record import RunRecord, read_runs
-from data_prep.axes import number_text
-from data_prep.charts import Html
-from data_prep.html_page import amount, page, section, table, tiles, warning
-from data_prep.whole_file import write_whole
+from common.files import write_whole
+from common.html.axes import number_text
+from common.html.charts import Html
+from common.html.page import amount, page, section, table, tiles, warning
 
 log = logging.getLogger("app")
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from app.run_record import Points, RunRecord
-from data_prep.axes import Axis
-from data_prep.charts import Html, Series, Size, line_chart, text
+from common.html.axes import Axis
+from common.html.charts import Html, Series, Size, line_chart, text
 
 MEANS = 200  # points of a line that stands for the losses of all steps
 FEW = 60

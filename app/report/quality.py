@@ -7,9 +7,9 @@ from typing import Any
 
 from app.report.parts import absent, chart, label, means, overlay, step_axis
 from app.run_record import RunRecord
-from data_prep.axes import Axis, number_text
-from data_prep.charts import Density, Html, Series, histogram
-from data_prep.html_page import grid, section, share, table
+from common.html.axes import Axis, number_text
+from common.html.charts import Density, Html, Series, histogram
+from common.html.page import grid, section, share, table
 
 NOT_EVALUATED = "No evaluation yet: one follows each epoch, and every eval.every_steps steps."
 METRICS = {

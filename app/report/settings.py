@@ -8,8 +8,8 @@ from typing import Any
 import yaml
 
 from app.run_record import RunRecord
-from data_prep.charts import Html
-from data_prep.html_page import code, definitions, section, table
+from common.html.charts import Html
+from common.html.page import code, definitions, section, table
 
 
 def settings_section(runs: Sequence[RunRecord]) -> Html:

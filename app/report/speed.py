@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from app.profile import PROFILED_STEPS
 from app.report.parts import absent, chart, label, overlay, step_axis
 from app.run_record import Points, RunRecord
-from data_prep.axes import Axis
-from data_prep.charts import Bars, Html, Series, bar_chart
-from data_prep.html_page import amount, grid, section, share, table
+from common.html.axes import Axis
+from common.html.charts import Bars, Html, Series, bar_chart
+from common.html.page import amount, grid, section, share, table
 
 PART = "_ms"  # how the keys of a step's parts end
 SHOWN_OPS = 15

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from data_prep.whole_file import write_whole
+from common.files import write_whole
 
 STRATEGY_FILE = "strategy.json"
 FORMAT_VERSION = 2  # 1 knew no pipeline

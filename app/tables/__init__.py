@@ -1,4 +1,8 @@
-"""Host tables: embedding rows and their sparse optimizers, in host memory. The backend is picked here, once."""
+"""Host tables: interface, checks, initial, optimizers, whole_table_adam, reference (NumPy), native/ (C++),
+statistics. The backend is picked here, once.
+Also batch_kernels, native_handle, native_library, native_rows, native_snapshot, native_step, native_unique,
+optimizer_options, sharded, snapshot, stock.
+"""
 
 from __future__ import annotations
 

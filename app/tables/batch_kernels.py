@@ -11,13 +11,13 @@ from typing import Protocol
 
 import numpy as np
 
-from app.huge_pages import HugeBuffer
 from app.tables.checks import check_ids
 from app.tables.interface import TablesSpec, UniqueIds
 from app.tables.native_handle import NativeHandle
 from app.tables.native_unique import NativeUniqueIds, find_unique, own
 from app.tables.reference import sum_by_id, sum_over_fields
-from data_prep.shared_library import address, room
+from common.memory import HugeBuffer
+from common.native_library import address, room
 
 
 class BatchKernels(Protocol):

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from app.huge_pages import HugeBuffer
 from app.tables.checks import check_bounds, check_gradients, check_gradients_shape, check_state
 from app.tables.interface import (
     DEEP,
@@ -31,7 +30,8 @@ from app.tables.native_rows import NativeRows
 from app.tables.native_snapshot import NativeSnapshot, NativeSnapshots
 from app.tables.native_step import history_struct, make_history, step_struct
 from app.tables.native_unique import NativeUniqueIds, find_unique, own
-from data_prep.shared_library import address, room
+from common.memory import HugeBuffer
+from common.native_library import address, room
 
 
 class NativeTables:

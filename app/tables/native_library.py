@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from app.tables.interface import DEEP, WIDE
-from data_prep import shared_library
+from common import native_library
 
 OK, BAD_ID, NO_MEMORY, UNKNOWN_ISA = range(4)  # HostTablesStatus
 TABLE_NUMBERS = {WIDE: 0, DEEP: 1}  # HostTablesTable
@@ -122,7 +122,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
 
 def library_path() -> Path:
     """Where the library is, or would be; the environment variable HOST_TABLES_LIBRARY names another."""
-    return shared_library.library_path(Path(__file__).parent / "csrc", "host_tables", "HOST_TABLES_LIBRARY")
+    return native_library.library_path(Path(__file__).parent / "csrc", "host_tables", "HOST_TABLES_LIBRARY")
 
 
 def is_available() -> bool:
@@ -139,7 +139,7 @@ def load() -> ctypes.CDLL:
     """The library. Raises OSError saying what is missing and how to build it."""
     signatures = {f"host_tables_{name}": signature for name, signature in _SIGNATURES.items()}
     with _patient_openmp():
-        return shared_library.load_library(
+        return native_library.load_library(
             library_path(), "host tables are", signatures, otherwise="choose another table backend"
         )
 

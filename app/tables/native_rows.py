@@ -9,10 +9,10 @@ import numpy as np
 
 from app.tables.checks import check_finite
 from app.tables.interface import TablesSpec
-from app.tables.memory_limit import require_memory
 from app.tables.native_handle import NativeHandle
 from app.tables.native_library import NO_MEMORY, TABLE_NUMBERS
-from data_prep.shared_library import address, room
+from common.memory import require_memory
+from common.native_library import address, room
 
 MAX_TOUCHED = 2**31 - 2  # slots are int32, and the map keeps slot + 1
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.tables.interface import Places, RowArray, TablesSpec
-from app.tables.memory_limit import require_memory
 from app.tables.native_handle import NativeHandle
 from app.tables.native_library import NO_MEMORY, OK, TABLE_NUMBERS
 from app.tables.native_rows import NativeRows
 from app.tables.snapshot import check_released
-from data_prep.shared_library import address, room
+from common.memory import require_memory
+from common.native_library import address, room
 
 log = logging.getLogger(__name__)
 

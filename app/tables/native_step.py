@@ -12,7 +12,7 @@ from app.tables.interface import WIDE, LearningRate, TablesSpec
 from app.tables.native_library import History, Step
 from app.tables.optimizer_options import AdamOptions, LazyAdamOptions
 from app.tables.whole_table_adam import MOST_EXACT_STEPS, StepHistory
-from data_prep.shared_library import address
+from common.native_library import address
 
 
 def step_struct(spec: TablesSpec, table: str, learning_rate: LearningRate, step: int) -> Step:

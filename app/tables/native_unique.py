@@ -14,7 +14,7 @@ from app.tables.checks import check_ids, check_ids_shape
 from app.tables.interface import TablesSpec, UniqueIds
 from app.tables.native_handle import NativeHandle
 from app.tables.native_library import BAD_ID, COUNT, NO_MEMORY, Batch
-from data_prep.shared_library import address, room
+from common.native_library import address, room
 
 MAX_POSITIONS = 2**31 - 1  # positions of a batch are int32
 

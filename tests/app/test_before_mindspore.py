@@ -12,8 +12,8 @@ from app.checkpoint import ModelState
 from app.identity import data_identity
 from app.manifest import Manifest, read_manifest, write_manifest
 from app.run_folder import open_run
-from data_prep import settings
-from data_prep.folder_lock import lock_folder
+from common import settings
+from common.files import lock_folder
 
 
 @pytest.fixture

@@ -27,8 +27,8 @@ from app.run_folder import open_run
 from app.tables.interface import RowGradients, TablesSpec
 from app.tables.optimizer_options import FtrlOptions, LazyAdamOptions
 from app.tables.reference import ReferenceTables
-from data_prep import settings
-from data_prep.folder_lock import lock_folder
+from common import settings
+from common.files import lock_folder
 from data_prep.schema import read_schema
 from tests.kills import num_kills
 

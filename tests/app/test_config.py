@@ -5,7 +5,7 @@ import pytest
 
 from app.config import Config
 from app.tables.optimizer_options import AdagradOptions, AdamOptions, AdamWOptions, FtrlOptions
-from data_prep import settings
+from common import settings
 
 
 def resolved(*overrides):

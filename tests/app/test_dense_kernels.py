@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from app.dropout import DropoutNoise, kept
-from data_prep.shared_library import library_path
+from common.native_library import library_path
 
 # One row; fewer rows than a task; several tasks with a short last one, and widths that no block divides.
 SHAPES = [(1, 1, 1, 1), (5, 7, 3, 2), (1300, 50, 33, 1), (700, 300, 130, 27)]

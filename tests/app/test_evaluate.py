@@ -14,7 +14,7 @@ from app.evaluate import evaluate_checkpoint, measure
 from app.field_values import MISSING, OUT_OF_VOCABULARY
 from app.identity import data_identity
 from app.manifest import Manifest, read_manifest
-from data_prep import settings
+from common import settings
 from data_prep.schema import write_schema
 from data_prep.truth import best_possible
 

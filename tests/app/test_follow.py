@@ -10,7 +10,7 @@ from app import checkpoint
 from app.checkpoint import ModelState
 from app.follow import POLL_SECONDS, RESUME_SECONDS, new_checkpoints
 from app.manifest import Manifest
-from data_prep.folder_lock import lock_folder
+from common.files import lock_folder
 
 MOST_WAITS = 100
 

@@ -22,7 +22,7 @@ from app.older_runs import upgraded
 from app.retention import whole_checkpoints
 from app.run_folder import RunIsFinishedError, best_of_run, check_launch, open_run, run_config
 from app.run_plan import describe_kept, make_plan, settings_of_run
-from data_prep import settings
+from common import settings
 from data_prep.options import read_options
 from data_prep.prepare import prepare
 from data_prep.schema import read_schema

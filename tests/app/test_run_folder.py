@@ -19,7 +19,7 @@ from app.retention import whole_checkpoints
 from app.run_folder import RunFolder, RunIsFinishedError, check_launch, open_run, run_checkpoints
 from app.run_plan import Plan, make_plan, settings_of_run
 from app.warm_start_source import find_source
-from data_prep import settings
+from common import settings
 
 
 @pytest.fixture

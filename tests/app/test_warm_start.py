@@ -22,7 +22,7 @@ from app.tables.sharded import OwnedRows
 from app.tables_of_run import learning_rates, table_spec
 from app.warm_start_source import check_source
 from app.warm_start_tables import WarmTables
-from data_prep import settings
+from common import settings
 from data_prep.options import read_options
 from data_prep.prepare import prepare
 from data_prep.schema import VOCABULARY_FILE, read_schema

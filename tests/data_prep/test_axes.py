@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from data_prep.axes import Axis, linear_ticks, make_scale, number_text
+from common.html.axes import Axis, linear_ticks, make_scale, number_text
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from data_prep.charts import Axis, Bars, Density, Series, bar_chart, histogram, line_chart
+from common.html.charts import Axis, Bars, Density, Series, bar_chart, histogram, line_chart
 
 
 def drawing(figure):

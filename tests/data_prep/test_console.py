@@ -9,7 +9,7 @@ import termios
 
 import pytest
 
-from data_prep import console
+from common import console
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from data_prep.folder_lock import LOCK_FILE, FolderInUse, is_locked, lock_folder
+from common.files import LOCK_FILE, FolderInUse, is_locked, lock_folder
 
 
 def test_one_holder_at_a_time(tmp_path):
@@ -15,7 +15,7 @@ def test_one_holder_at_a_time(tmp_path):
 
 
 def test_the_lock_ends_with_its_process(tmp_path, command_environment):
-    program = "import os, sys, pathlib; from data_prep.folder_lock import lock_folder\n"
+    program = "import os, sys, pathlib; from common.files import lock_folder\n"
     program += "lock = lock_folder(pathlib.Path(sys.argv[1])); os.kill(os.getpid(), 9)"
     subprocess.run([sys.executable, "-c", program, str(tmp_path)], env=command_environment, check=False)
     assert (tmp_path / LOCK_FILE).exists()

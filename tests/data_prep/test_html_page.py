@@ -1,7 +1,7 @@
 import re
 
-from data_prep.charts import Axis, Bars, Series, bar_chart, line_chart
-from data_prep.html_page import amount, code, definitions, grid, page, section, share, table, tiles, warning
+from common.html.charts import Axis, Bars, Series, bar_chart, line_chart
+from common.html.page import amount, code, definitions, grid, page, section, share, table, tiles, warning
 
 
 def whole_page():

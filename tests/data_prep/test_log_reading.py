@@ -104,7 +104,7 @@ def test_a_part_that_changes_after_it_was_read_is_an_error(tmp_path, parts, chan
 
 
 def test_bar_moves_as_chunks_are_done(capsys, monkeypatch):
-    monkeypatch.setattr("data_prep.console.SECONDS_PER_LINE", 0)
+    monkeypatch.setattr("common.console.SECONDS_PER_LINE", 0)
     with Progress("rows", 400) as progress:
         progress.chunk_is_given(10, 100)
         progress.chunk_is_given(20, 300)

@@ -3,8 +3,8 @@ import sys
 
 import pytest
 
+from common.packages import require
 from data_prep.__main__ import main
-from data_prep.packages import require
 
 
 @pytest.mark.parametrize("package", ["app", "data_prep"])
@@ -21,7 +21,7 @@ def test_a_python_without_the_packages_says_what_to_do(project, package):
 
 def test_an_older_python_is_told(monkeypatch, capsys):
     require("sys", "json")
-    monkeypatch.setattr("data_prep.packages._PYTHON", (4, 0))
+    monkeypatch.setattr("common.packages._PYTHON", (4, 0))
     with pytest.raises(SystemExit, match="2"):
         require("sys")
     assert "is older than 4.0; run make setup" in capsys.readouterr().err

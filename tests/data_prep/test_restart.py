@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.folder_lock import lock_folder
+from common.files import lock_folder
 from data_prep.options import PrepareOptions, read_options
 from data_prep.output_folder import UnlikeBefore, partial_folder
 from data_prep.prepare import prepare

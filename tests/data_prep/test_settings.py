@@ -3,7 +3,7 @@ from typing import Any, Literal
 
 import pytest
 
-from data_prep import settings
+from common import settings
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_prep.shared_library import address, room
+from common.native_library import address, room
 
 PROJECT = Path(__file__).parents[2]
 VALUES = np.arange(12, dtype=np.int64).reshape(3, 4)
@@ -53,4 +53,4 @@ def test_no_other_code_takes_an_address():
     pattern = re.compile(r"\.ctypes\b(?!\s+import)|data_as\(|__array_interface__|\.from_buffer\(")
     sources = [path for package in ("app", "data_prep") for path in (PROJECT / package).rglob("*.py")]
     found = {path.relative_to(PROJECT).as_posix() for path in sources if pattern.search(path.read_text())}
-    assert found == {"data_prep/shared_library.py"}
+    assert found == {"common/native_library.py"}

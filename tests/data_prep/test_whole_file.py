@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.whole_file import write_whole
+from common.files import write_whole
 
 
 def test_a_failed_write_leaves_what_was_there(tmp_path, monkeypatch):

@@ -26,7 +26,7 @@ from app.resume import find_newest
 from app.retention import remove_old, step_folders, whole_checkpoints
 from app.run_folder import RunIsFinishedError, open_run
 from app.run_logs import EVAL_LOG, LOSS_LOG, METRICS, forget_after
-from data_prep import settings
+from common import settings
 from data_prep.inspect_prepared import check_files
 from data_prep.options import PrepareOptions, read_options
 from data_prep.prepare import prepare

@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 from app import device
 from app.config import Config
-from data_prep import settings
+from common import settings
 from tests.mpi.train_steps import BATCH, CLOSE_STEPS, SETTINGS, batches, check_one_step, make_schema, take_steps
 
 

@@ -16,7 +16,7 @@ from mpi4py import MPI
 from app import device
 from app.config import Config
 from app.dataset import Batch
-from data_prep import settings
+from common import settings
 from data_prep.schema import FORMAT_VERSION, CategoricalField, NumericField, Schema
 
 BATCH = 96

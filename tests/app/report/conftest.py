@@ -11,7 +11,7 @@ from app.evaluation_file import Groups, Measurement, content_of, write_evaluatio
 from app.grouped_auc import GroupedAuc
 from app.metrics import MetricStream
 from app.profile import OP_TIMES, PROFILE_FOLDER
-from data_prep import settings
+from common import settings
 from data_prep.truth import Best
 
 NUM_STEPS = 40

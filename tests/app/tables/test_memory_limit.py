@@ -3,10 +3,10 @@ import resource
 import numpy as np
 import pytest
 
-from app.tables import memory_limit
 from app.tables.interface import WIDE
-from app.tables.memory_limit import MemoryLimit, memory_limits, require_memory
 from app.tables.native import NativeTables
+from common import memory as memory_limit
+from common.memory import MemoryLimit, memory_limits, require_memory
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import pytest
 
 from app.tables import native_rows
 from app.tables.interface import DEEP, RowGradients, UniqueIds
-from app.tables.memory_limit import MemoryLimit
 from app.tables.native import NativeTables
 from app.tables.reference import ReferenceTables
+from common.memory import MemoryLimit
 
 pytestmark = pytest.mark.usefixtures("native_library")
 
@@ -168,9 +168,7 @@ def test_no_room_for_the_new_rows_changes_nothing(
     tables, same = NativeTables(spec), NativeTables(spec)
     for t in (tables, same):
         run_steps(t)
-    monkeypatch.setattr(
-        "app.tables.memory_limit.memory_limits", lambda: [MemoryLimit("the test's limit", 2**30, 2**30)]
-    )
+    monkeypatch.setattr("common.memory.memory_limits", lambda: [MemoryLimit("the test's limit", 2**30, 2**30)])
     gradients = random_gradients(spec, 9_000, np.random.default_rng(0))
     with pytest.raises(
         MemoryError, match=r"new rows beside .* 12,012 bytes each, needs .* the test's limit is 1,024 MiB"

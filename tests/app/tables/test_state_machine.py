@@ -37,7 +37,7 @@ from app.tables.reference import ReferenceTables
 from app.tables_of_run import learning_rates, table_learning_rates, table_spec
 from app.warm_start_source import open_source
 from app.warm_start_tables import WarmTables
-from data_prep import settings as run_settings
+from common import settings as run_settings
 from data_prep.schema import CategoricalField, Schema, Split
 from tests.app.tables.job_in_threads import JobInThreads
 from tests.app.tables.plain_rows import PlainTable

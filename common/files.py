@@ -1,14 +1,18 @@
-"""One process at a time in a folder. The system ends a lock with the process that holds it, however that ends."""
+"""Write a file whole, take its checksum, and keep other processes out of a folder.
+
+The system ends a lock with the process that holds it, however that ends.
+"""
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import time
 from pathlib import Path
 from typing import IO
 
-from data_prep.whole_file import make_folder
+import xxhash
 
 LOCK_FILE = "run.lock"
 # To ask whether a lock is free (`is_locked`) is to hold it for a moment: who meets that tries again.
@@ -61,3 +65,42 @@ def _is_at(file: IO[str], path: Path) -> bool:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
         return False
+
+
+def checksum(path: Path) -> str:
+    """`xxh3:` and 16 hex digits of a file's bytes."""
+    with path.open("rb") as file:
+        return f"xxh3:{hashlib.file_digest(file, xxhash.xxh3_64).hexdigest()}"
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write `text` beside `path` and rename it, so that a kill or a power cut leaves the old or the new one.
+
+    The file is synced before it is renamed, and its folder after: some milliseconds. Every caller writes at most one
+    such file for an evaluation, a launch or a preparation; not for steps.
+    """
+    beside = path.with_name(f"{path.name}.tmp")
+    with beside.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())  # before the rename: some file systems order the name before the content
+    beside.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Sync the names in a folder: a file that was made or renamed there is found after a crash."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(folder: Path, mode: int = 0o777) -> None:
+    """Make a folder, and those that it lies in, where they are not there; their names are synced."""
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    folder.mkdir(mode, exist_ok=True)
+    sync_folder(folder.parent)

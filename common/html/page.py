@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from data_prep.axes import Unit, number_text
-from data_prep.charts import Html, text
+from common.html.axes import Unit, number_text
+from common.html.charts import Html, text
 
 _LIGHT = ("#0072b2", "#d55e00", "#009e73", "#b0508c", "#b07800", "#2b8fc4", "#7a4fb5", "#5c5c5c")
 _DARK = ("#56b4e9", "#ff9248", "#2fcf9f", "#e79ac6", "#f0c04a", "#9ad8ff", "#b79af0", "#b8b8b8")

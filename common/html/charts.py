@@ -1,4 +1,4 @@
-"""Charts as inline SVG, for pages that need no script, no font and no network (`html_page.py`).
+"""Charts as inline SVG, for pages that need no script, no font and no network (`html/page.py`).
 
     line_chart("Loss", [Series("train", steps, losses), Series("valid", steps, valid)], Axis("step"), Axis("log loss"))
     bar_chart("Distinct values", names, [Bars("in the log", counts)], Axis("values", log=True))
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Literal
 
-from data_prep.axes import Axis, Scale, make_scale, number_text
+from common.html.axes import Axis, Scale, make_scale, number_text
 
 __all__ = ["Axis", "Bars", "Density", "Html", "Series", "bar_chart", "histogram", "line_chart"]
 

@@ -1,18 +1,24 @@
-"""How much memory the process may still take: asked before the tables grow, as the answer to taking more
-is a kill and not an error.
+"""Memory of this process: how much it may still take, and buffers on huge pages.
 
-Linux only: /proc, cgroups (version 1 and 2) and RLIMIT_AS.
+It is asked before the tables grow, as the answer to taking more than there is would be the end of the process.
 """
 
 from __future__ import annotations
 
+import mmap
 import resource
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
+from common.native_library import address
+
 CGROUP_ROOT = Path("/sys/fs/cgroup")
+
 PROC = Path("/proc")
+
 UNLIMITED = 2**60  # cgroup 1 writes "no limit" as a number near 2**63
 
 
@@ -90,3 +96,29 @@ def _reclaimable(cgroup: Path) -> int:
 
 def _mib(num_bytes: int) -> str:
     return f"{num_bytes / 2**20:,.0f} MiB"
+
+
+HUGE_PAGE = 2 << 20
+
+
+class HugeBuffer:
+    """Memory on huge pages that is used again: fresh pages for each batch's rows would cost more than the lookup."""
+
+    def __init__(self) -> None:
+        self._bytes = np.empty(0, np.uint8)
+
+    def array(self, shape: tuple[int, int]) -> np.ndarray:
+        """A float32 array of `shape` at the buffer's start; a larger shape than ever before takes new memory."""
+        num_bytes = shape[0] * shape[1] * 4
+        if num_bytes > self._bytes.size:
+            self._bytes = huge_pages(num_bytes)
+        return self._bytes[:num_bytes].view(np.float32).reshape(shape)
+
+
+def huge_pages(num_bytes: int) -> np.ndarray:
+    """Fresh bytes that start on a huge page."""
+    mapped = mmap.mmap(-1, num_bytes + HUGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared pages stay small
+    mapped.madvise(mmap.MADV_HUGEPAGE)
+    everything = np.frombuffer(mapped, np.uint8)
+    start = -address(everything, np.uint8, everything.size) % HUGE_PAGE
+    return everything[start : start + num_bytes]

@@ -1,0 +1,1 @@
+"""Pages without a script, nothing from outside: axes, charts on them, the page around them."""
