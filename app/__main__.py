@@ -45,7 +45,7 @@ from app.training_loss import USELESS, why_useless
 from app.warm_start_source import check_source
 from common import settings
 from common.console import STOPPED_BY_READER, has_no_reader, log_to_console
-from data_prep.schema import Schema, read_schema
+from data_prep.prepared.schema import Schema, read_schema
 from data_prep.suspect import check_ids
 
 log = logging.getLogger("app")

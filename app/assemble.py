@@ -33,7 +33,7 @@ from app.tables.stock import StockTables
 from app.tables_of_run import learning_rates, table_learning_rates, table_spec
 from app.train_step import HostTablesScorer, HostTablesStep, StepParts, TrainStep
 from app.wide_deep import Tower, WideDeep
-from data_prep.schema import Schema
+from data_prep.prepared.schema import Schema
 
 if TYPE_CHECKING:
     from app.data_parallel import DataParallelScorer

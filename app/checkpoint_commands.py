@@ -20,7 +20,7 @@ from app.tables.interface import DEEP, STATE_ARRAYS
 from app.tables_of_run import step_history
 from common.console import progress_bar
 from common.files import LOCK_FILE, FolderInUse, lock_folder
-from data_prep.schema import read_schema
+from data_prep.prepared.schema import read_schema
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.block_reader import read_blocks
-from data_prep.schema import Schema
+from data_prep.prepared.reader import read_blocks
+from data_prep.prepared.schema import Schema
 
 
 @dataclass(frozen=True)

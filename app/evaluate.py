@@ -24,9 +24,9 @@ from app.process_group import ProcessGroup, shows_progress
 from app.selection import check_group_field
 from app.tables.interface import UniqueIds
 from common.console import progress_bar
-from data_prep.schema import Schema, read_schema, row_numbers_file
+from data_prep.prepared.schema import Schema, read_schema, row_numbers_file
+from data_prep.prepared.truth import Best, best_possible
 from data_prep.suspect import check_ids
-from data_prep.truth import Best, best_possible
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from app.grouped_auc import GroupedAuc
 from app.metrics import Metrics
 from app.score_bins import Bins, calibration_deciles, precision_recall_curve, roc_curve, score_histogram
 from common.files import write_whole
-from data_prep.schema import Schema
-from data_prep.truth import Best
+from data_prep.prepared.schema import Schema
+from data_prep.prepared.truth import Best
 
 FOLDER = "evaluations"
 TOP_VALUES = 20

@@ -10,7 +10,7 @@ from app.evaluate import Evaluation
 from app.evaluation_file import Groups, Measurement
 from app.metrics import Metrics
 from app.score_bins import calibration_deciles
-from data_prep.truth import Best
+from data_prep.prepared.truth import Best
 
 PRINTED_VALUES = 10
 

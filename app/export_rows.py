@@ -21,7 +21,7 @@ from app.checkpoint_reading import FileTable, chain_of
 from app.tables.interface import TableSnapshot
 from app.tables.optimizers import ROWS
 from app.tables.whole_table_adam import CaughtUpTable, StepHistory
-from data_prep.schema import VOCABULARY_FILE, Schema
+from data_prep.prepared.schema import VOCABULARY_FILE, Schema
 
 GROUP_ROWS = 1 << 16  # rows at a time, and a row group
 

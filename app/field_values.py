@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 
-from data_prep.schema import VOCABULARY_FILE, CategoricalField, Schema
+from data_prep.prepared.schema import VOCABULARY_FILE, CategoricalField, Schema
 
 MISSING = "(missing)"
 OUT_OF_VOCABULARY = "(out of vocabulary)"

@@ -10,7 +10,7 @@ from app.config import Config
 from app.manifest import Manifest
 from app.older_runs import upgraded
 from common import settings
-from data_prep.schema import VOCABULARY_FILE, Schema
+from data_prep.prepared.schema import VOCABULARY_FILE, Schema
 
 # What may differ between a run and its continuation: none of it changes a step that was taken.
 FREE_SECTIONS = ("prepare", "eval", "checkpoint", "cluster", "parallel")

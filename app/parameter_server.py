@@ -25,7 +25,7 @@ from app.tables.interface import HostTables, Snapshot
 from app.tables.sharded import make_owned_rows
 from app.tables_of_run import learning_rates, table_learning_rates, table_spec
 from app.warm_start_tables import WarmTables
-from data_prep.schema import Schema
+from data_prep.prepared.schema import Schema
 
 log = logging.getLogger(__name__)
 

@@ -35,7 +35,7 @@ from app.process_group import (
 )
 from app.watchdog import Watchdog
 from common import settings
-from data_prep.schema import Schema
+from data_prep.prepared.schema import Schema
 
 log = logging.getLogger("app")
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from data_prep.schema import VOCABULARY_FILE, Schema
+from data_prep.prepared.schema import VOCABULARY_FILE, Schema
 
 GONE = -1
 

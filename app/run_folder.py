@@ -41,7 +41,7 @@ from app.run_logs import EVAL_LOG, LOSS_LOG, METRICS, forget_after
 from app.run_plan import ASKED, STATE_FILE, Plan, asked_otherwise, checkpoint_folder, make_plan
 from common import settings
 from common.files import FolderInUse, lock_folder, sync_folder, write_whole
-from data_prep.schema import Schema
+from data_prep.prepared.schema import Schema
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from app.resume import find_newest
 from app.retention import whole_checkpoints
 from app.selection import Selection
 from common import settings
-from data_prep.schema import Schema
+from data_prep.prepared.schema import Schema
 
 log = logging.getLogger(__name__)
 

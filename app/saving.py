@@ -24,7 +24,7 @@ from app.stopping import StopRequest
 from app.table_statistics import merged, table_statistics
 from app.tables.interface import Snapshot
 from common import settings
-from data_prep.schema import Schema
+from data_prep.prepared.schema import Schema
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from app.metrics import LOWER_IS_BETTER, NEED_BOTH_CLASSES, SELECTABLE, Metrics, merit
-from data_prep.schema import Schema
+from data_prep.prepared.schema import Schema
 
 
 @dataclass(frozen=True)

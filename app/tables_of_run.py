@@ -11,7 +11,7 @@ from app.schedules import LearningRate, LearningRates
 from app.tables.interface import DEEP, WIDE, TablesSpec
 from app.tables.optimizer_options import AdamOptions, DeepOptimizer, LazyAdamOptions
 from app.tables.whole_table_adam import StepHistory
-from data_prep.schema import Schema
+from data_prep.prepared.schema import Schema
 
 
 def table_spec(config: Config, schema: Schema, field_names: tuple[str, ...]) -> TablesSpec:

@@ -30,7 +30,7 @@ from app.stopping import Stopped, StopRequest
 from app.tables.interface import UniqueIds
 from app.train_step import Losses
 from app.warm_start import warm_start
-from data_prep.schema import Schema
+from data_prep.prepared.schema import Schema
 
 log = logging.getLogger(__name__)
 

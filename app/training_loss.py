@@ -6,7 +6,7 @@ import math
 import re
 from pathlib import Path
 
-from data_prep.schema import Split
+from data_prep.prepared.schema import Split
 
 USELESS = 4  # exit status of a training for which `why_useless` has a reason
 # An epoch's mean loss is above the click rate's by some noise where there is nothing to learn; this is far more.

@@ -13,7 +13,7 @@ from app.process_group import ProcessGroup
 from app.tables.interface import WIDE
 from app.warm_start_source import Source, open_source
 from app.warm_start_tables import WarmTables
-from data_prep.schema import Schema
+from data_prep.prepared.schema import Schema
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from app.schedules import STEPS_BEFORE
 from app.tables.interface import DEEP
 from app.tables.whole_table_adam import CaughtUpTable
 from app.tables_of_run import step_history
-from data_prep.schema import Schema, read_schema
+from data_prep.prepared.schema import Schema, read_schema
 from data_prep.suspect import wrong_ids
 
 log = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from app.tables.interface import DEEP, WIDE, TableSnapshot, TablesSpec, WriteRow
 from app.tables.optimizer_options import FtrlOptions
 from app.tables.optimizers import LAST_RATE, LAST_STEP, ROWS, TableOptimizer, ftrl_arrays
 from app.warm_start_source import Source, open_source
-from data_prep.schema import Schema
+from data_prep.prepared.schema import Schema
 
 log = logging.getLogger(__name__)
 

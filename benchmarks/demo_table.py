@@ -12,7 +12,7 @@ from pathlib import Path
 
 from app.evaluate import best_on
 from benchmarks.peers.logistic_regression import fit
-from data_prep.schema import read_schema
+from data_prep.prepared.schema import read_schema
 
 
 def median_speed(metrics_path: Path) -> float:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 
-from data_prep.schema import VOCABULARY_FILE, Schema
+from data_prep.prepared.schema import VOCABULARY_FILE, Schema
 
 OFTEN = 20
 

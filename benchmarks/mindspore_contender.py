@@ -25,7 +25,7 @@ from benchmarks.workload import (
     steps_on_prefetched_batches,
     tower_widths,
 )
-from data_prep.schema import FORMAT_VERSION, CategoricalField, NumericField, Schema
+from data_prep.prepared.schema import FORMAT_VERSION, CategoricalField, NumericField, Schema
 
 if TYPE_CHECKING:
     from app import assemble  # imports MindSpore: after the environment is prepared

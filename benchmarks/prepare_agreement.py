@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from data_prep.block_reader import Block, read_blocks
-from data_prep.schema import SPLITS, read_schema
+from data_prep.prepared.reader import read_blocks
+from data_prep.prepared.rows import Block
+from data_prep.prepared.schema import SPLITS, read_schema
 
 # Both round the same float64 to float32, but the logarithm's last bit is the library's own.
 RELATIVE_TOLERANCE = 2e-7

@@ -23,7 +23,7 @@ from benchmarks.prepared_rows import read_rows
 from benchmarks.rolling_cuts import Cut
 from benchmarks.workload import Workload
 from data_prep.options import PrepareOptions
-from data_prep.schema import read_schema
+from data_prep.prepared.schema import read_schema
 
 CONFIG = PROJECT / "configs" / "few_rows.yaml"
 PREPARE = PrepareOptions(min_count=2)  # of 2, 5, 10 and 20 the regression's best as well

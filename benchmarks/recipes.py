@@ -34,8 +34,8 @@ from benchmarks.peers import logistic_regression
 from benchmarks.prepared_rows import read_rows
 from benchmarks.timing import machine
 from common import settings
-from data_prep.schema import Schema, read_schema, row_numbers_file
-from data_prep.truth import read_truth
+from data_prep.prepared.schema import Schema, read_schema, row_numbers_file
+from data_prep.prepared.truth import read_truth
 
 RECIPES = ("criteo", "bars_x4_001", "best", "few_rows")
 SYNTHETIC_ROWS = {"20k": 20_000, "500k": 500_000, "5m": 5_000_000}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from data_prep.options import PrepareOptions
 from data_prep.prepare import prepare
-from data_prep.schema import SCHEMA_FILE
+from data_prep.prepared.schema import SCHEMA_FILE
 
 TENTHS = 10
 CUTS = (5, 6, 7, 8, 9)

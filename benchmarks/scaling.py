@@ -31,13 +31,14 @@ from benchmarks.prepare import first_rows
 from benchmarks.timing import machine
 from common.html.axes import Unit, number_text
 from data_prep.counts import ValueCounts
-from data_prep.encode import EncodedRows, Encoder, concatenate, numeric_fields
+from data_prep.encode import Encoder, numeric_fields
 from data_prep.log_files import find_log
-from data_prep.mindrecord import MindRecordWriter
 from data_prep.options import PrepareOptions
 from data_prep.output_folder import WORK_FOLDER
 from data_prep.pieces import Pieces
 from data_prep.prepare import prepare
+from data_prep.prepared.rows import EncodedRows, concatenate
+from data_prep.prepared.writer import MindRecordWriter
 from data_prep.raw_log import open_log
 from data_prep.shuffle import WindowShuffle
 from data_prep.split import make_split

@@ -21,7 +21,7 @@ from app.manifest import read_manifest
 from app.metrics import Metrics
 from app.run_folder import best_of_run
 from app.tables.interface import UniqueIds
-from data_prep.schema import read_schema
+from data_prep.prepared.schema import read_schema
 
 
 def score_rows(run: Path, split: str) -> tuple[np.ndarray, Metrics]:

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common.files import checksum
-from data_prep import schema
 from data_prep.log_files import LogFile
 from data_prep.log_reading import LogReading
 from data_prep.options import PrepareOptions
 from data_prep.output_folder import OWN_NAMES
+from data_prep.prepared import schema
+from data_prep.prepared.schema import data_file
+from data_prep.prepared.truth import truth_path
 from data_prep.statistics import LogStatistics
 from data_prep.storage import is_uri
-from data_prep.truth import truth_path
 from data_prep.used_vocabulary import UsedVocabulary
 
 
@@ -66,9 +66,3 @@ def _truth(files: Sequence[LogFile]) -> str | None:
         return None
     truth = truth_path(Path(files[0].location))
     return str(truth.resolve()) if truth.is_file() else None
-
-
-def data_file(folder: Path, name: str, rows: int = 0) -> schema.DataFile:
-    """A finished file, as schema.json names it."""
-    path = folder / name
-    return schema.DataFile(name, rows, path.stat().st_size, checksum(path))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,59 +15,19 @@ from data_prep.kernels import choose_kernels
 from data_prep.lookup_tables import LookupTables
 from data_prep.options import PrepareOptions
 from data_prep.pieces import storable
+from data_prep.prepared.rows import EncodedRows, row_bytes
+from data_prep.prepared.schema import INDICATOR, SPLITS, NumericField, transform_integers
 from data_prep.rows import Chunk, LogRows, ParsedChunk
-from data_prep.schema import SPLITS, NumericField
 from data_prep.split import TRAIN, Split
 from data_prep.statistics import ChunkCounts, IntegerStatistics, count_lines, count_missing
 
-INDICATOR = "missing"
 REST = "rest"  # the part of a chunk's result that is not rows of a split
-
-
-@dataclass(frozen=True)
-class EncodedRows:
-    """Rows as they are written."""
-
-    ids: NDArray[np.signedinteger]  # [n, C] int32, or int64 where V >= 2**31
-    numeric: NDArray[np.float32]  # [n, N]
-    labels: NDArray[np.float32]  # [n]
-    row_numbers: NDArray[np.int64]  # [n] lines of the log, from 0
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def take(self, chosen: NDArray[np.generic] | slice) -> EncodedRows:
-        """The rows a mask, an index or a slice chooses."""
-        columns = (self.ids, self.numeric, self.labels, self.row_numbers)
-        return EncodedRows(*(_take(column, chosen) for column in columns))
-
-
-def _take(column: NDArray[Any], chosen: NDArray[Any] | slice) -> NDArray[Any]:
-    if isinstance(chosen, slice):
-        return column[chosen]
-    places = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
-    return np.take(column, places, axis=0)  # column[places] takes three times as long
-
-
-def row_bytes(num_categorical: int, num_numeric: int, ids_dtype: str) -> int:
-    """Bytes of one row of `EncodedRows`."""
-    return num_categorical * np.dtype(ids_dtype).itemsize + num_numeric * 4 + 4 + 8
 
 
 def usual_row_bytes(options: PrepareOptions) -> int:
     """The same by the options alone, before the vocabulary is known: ids are int32 but for 2**31 of them."""
     num_numeric = len(numeric_fields(options, [IntegerStatistics()] * len(options.data.numeric_fields)))
     return row_bytes(len(options.categorical_columns), num_numeric, "int32")
-
-
-def concatenate(parts: Sequence[EncodedRows]) -> EncodedRows:
-    """Rows of all parts, in order."""
-    return EncodedRows(
-        np.concatenate([part.ids for part in parts]),
-        np.concatenate([part.numeric for part in parts]),
-        np.concatenate([part.labels for part in parts]),
-        np.concatenate([part.row_numbers for part in parts]),
-    )
 
 
 def numeric_fields(options: PrepareOptions, statistics: Sequence[IntegerStatistics]) -> tuple[NumericField, ...]:
@@ -91,18 +50,6 @@ def _fit(transform: str, statistics: IntegerStatistics) -> dict[str, float]:
             return {"mean": 0.0, "standard_deviation": 1.0}
         return {"mean": statistics.mean, "standard_deviation": statistics.standard_deviation or 1.0}
     return {}
-
-
-def transform_integers(field: NumericField, integers: NDArray[np.number]) -> NDArray[np.float64]:
-    """The numbers of a numeric column from the integers [n] of present cells."""
-    numbers = integers.astype(np.float64)
-    if field.transform == "log1p":
-        return np.copysign(np.log1p(np.abs(numbers)), numbers)
-    if field.transform == "max":
-        return numbers / field.parameters["max"]
-    if field.transform == "standardize":
-        return (numbers - field.parameters["mean"]) / field.parameters["standard_deviation"]
-    raise ValueError(f"numeric column {field.name!r} has transform {field.transform!r}, which encode.py does not know")
 
 
 @dataclass(frozen=True)

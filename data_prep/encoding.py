@@ -6,12 +6,13 @@ import tempfile
 from pathlib import Path
 
 from common import settings
-from data_prep.encode import EncodedRows, RowEncoder
+from data_prep.encode import RowEncoder
 from data_prep.given_vocabulary import read_given_vocabulary
 from data_prep.lookup_tables import LookupTablesWriter
 from data_prep.options import PrepareOptions
+from data_prep.prepared.rows import EncodedRows
+from data_prep.prepared.schema import SCHEMA_FILE, read_schema
 from data_prep.rows import Chunk, ParsedChunk
-from data_prep.schema import SCHEMA_FILE, read_schema
 
 __all__ = ["Chunk", "EncodedRows", "ParsedChunk", "RowEncoder", "open_encoder"]
 

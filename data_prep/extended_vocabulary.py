@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from data_prep.categorical import CategoricalColumn
 from data_prep.given_vocabulary import GivenVocabulary
 from data_prep.options import PrepareOptions
-from data_prep.schema import VOCABULARY_FILE
+from data_prep.prepared.schema import VOCABULARY_FILE
 from data_prep.statistics import LogStatistics
 from data_prep.texts import Texts, concatenate_texts, group_equal
 from data_prep.vocabulary import MISSING, FieldVocabulary, OrderedValues, order_values

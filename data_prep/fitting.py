@@ -14,7 +14,7 @@ from data_prep.lookup_tables import LOOKUP_FILES
 from data_prep.options import PrepareOptions
 from data_prep.output_folder import REJECTS_FILE, Workplace
 from data_prep.pieces import storable
-from data_prep.schema import VOCABULARY_FILE, CategoricalField, NumericField
+from data_prep.prepared.schema import VOCABULARY_FILE, CategoricalField, NumericField
 from data_prep.split import Split
 from data_prep.statistics import LogStatistics
 from data_prep.used_vocabulary import UsedVocabulary, extend_vocabulary, fit_vocabulary, take_vocabulary

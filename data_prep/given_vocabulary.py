@@ -23,7 +23,7 @@ from data_prep.buckets import SMALLEST_BUCKET
 from data_prep.categorical import CategoricalColumn
 from data_prep.log_format import LogFormat
 from data_prep.options import PrepareOptions
-from data_prep.schema import SCHEMA_FILE, VOCABULARY_FILE, Schema, read_schema
+from data_prep.prepared.schema import SCHEMA_FILE, VOCABULARY_FILE, Schema, read_schema
 from data_prep.suspect import check_ids
 from data_prep.vocabulary import MISSING, FieldVocabulary, OrderedValues
 from data_prep.vocabulary_file import from_arrow

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from common.files import checksum
-from data_prep.block_reader import Block, read_blocks
-from data_prep.encode import INDICATOR
-from data_prep.schema import SPLITS, VOCABULARY_FILE, Schema, read_schema
+from data_prep.prepared.reader import read_blocks
+from data_prep.prepared.rows import Block
+from data_prep.prepared.schema import INDICATOR, SPLITS, VOCABULARY_FILE, Schema, read_schema
 from data_prep.suspect import check_ids, wrong_bins
 
 QUANTILES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)

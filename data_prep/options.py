@@ -11,7 +11,7 @@ from typing import Any, Literal
 from common import settings
 from data_prep.categorical import CategoricalColumn, categorical_columns
 from data_prep.log_format import LogFormat
-from data_prep.schema import ZOO_BLOCK_ROWS
+from data_prep.prepared.schema import ZOO_BLOCK_ROWS
 
 # Other sections of the file are not about the preparation; `app` checks them.
 PREPARE_SECTION = "prepare"

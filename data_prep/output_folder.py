@@ -29,7 +29,7 @@ from typing import IO, Any
 
 from common.files import LOCK_FILE, FolderInUse, lock_folder, write_whole
 from data_prep.pieces import Pieces
-from data_prep.schema import SCHEMA_FILE
+from data_prep.prepared.schema import SCHEMA_FILE
 
 REJECTS_FILE = "rejects.tsv"
 STATE_FILE = "run.json"

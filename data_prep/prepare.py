@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from data_prep import memory, schema
+from data_prep import memory
 from data_prep.description import describe
 from data_prep.disk_space import (
     check_room,
@@ -25,17 +25,19 @@ from data_prep.disk_space import (
     warn_of_little_room,
     whole_bytes,
 )
-from data_prep.encode import Encoder, row_bytes, usual_row_bytes
+from data_prep.encode import Encoder, usual_row_bytes
 from data_prep.first_reading import check_statistics, read_labels
 from data_prep.fitting import fit, needs_counting
 from data_prep.given_vocabulary import GivenVocabulary, read_given_vocabulary
 from data_prep.log_files import LogFile, absolute, find_log
 from data_prep.log_reading import LogReading
-from data_prep.mindrecord import FILE_ROWS, import_mindspore_early
 from data_prep.options import PrepareOptions
 from data_prep.output_folder import Workplace, new_folder, real_output, sync_files
 from data_prep.pieces import Pieces
 from data_prep.pools import ExecutorChoice, Pools
+from data_prep.prepared import schema
+from data_prep.prepared.rows import row_bytes
+from data_prep.prepared.writer import FILE_ROWS, import_mindspore_early
 from data_prep.report import REPORT_FILE, write_report
 from data_prep.run_identity import run_identity
 from data_prep.second_reading import write_splits

@@ -13,8 +13,8 @@ from common.files import write_whole
 from common.html.axes import Axis, number_text
 from common.html.charts import Bars, Html, Series, bar_chart, line_chart
 from common.html.page import amount, code, definitions, grid, page, section, share, table, tiles, unbroken, warning
+from data_prep.prepared.schema import CategoricalField, Schema, read_schema
 from data_prep.report_numeric import numeric_section
-from data_prep.schema import CategoricalField, Schema, read_schema
 from data_prep.statistics_file import CategoricalProfile, Profile, read_statistics
 from data_prep.suspect import wrong_bins, wrong_ids
 from data_prep.timing import Timing, read_timing

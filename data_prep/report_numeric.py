@@ -11,9 +11,8 @@ import numpy as np
 from common.html.axes import Axis
 from common.html.charts import Bars, Density, Html, bar_chart, histogram
 from common.html.page import grid, section, share, table
-from data_prep.encode import INDICATOR, transform_integers
 from data_prep.log_profile import bin_bounds
-from data_prep.schema import NumericField, Schema
+from data_prep.prepared.schema import INDICATOR, NumericField, Schema, transform_integers
 from data_prep.statistics_file import NumericProfile, Profile
 
 _MOST_BINS = 48  # drawn

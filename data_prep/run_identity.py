@@ -15,7 +15,7 @@ from common.files import checksum
 from data_prep.given_vocabulary import GivenVocabulary
 from data_prep.log_files import LogFile
 from data_prep.options import PREPARE_SECTION, PrepareOptions
-from data_prep.schema import SCHEMA_FILE
+from data_prep.prepared.schema import SCHEMA_FILE
 from data_prep.storage import is_uri
 
 _LIBRARIES = ("numpy", "pyarrow", "mindspore")

@@ -17,16 +17,16 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from data_prep import schema
-from data_prep.array_writer import ArrayWriter
-from data_prep.description import data_file
-from data_prep.encode import REST, EncodedRest, EncodedRows, Encoder
+from data_prep.encode import REST, EncodedRest, Encoder
 from data_prep.log_reading import LogReading
 from data_prep.memory import keep_freed_memory
-from data_prep.mindrecord import MindRecordWriter, WrittenFile, file_names
 from data_prep.options import PrepareOptions
 from data_prep.output_folder import REJECTS_FILE, Workplace
 from data_prep.pieces import Pieces, leading, numbered, storable
+from data_prep.prepared import schema
+from data_prep.prepared.rows import EncodedRows
+from data_prep.prepared.schema import data_file
+from data_prep.prepared.writer import ArrayWriter, MindRecordWriter, WrittenFile, file_names
 from data_prep.shuffle import WindowShuffle
 from data_prep.statistics import LogStatistics
 

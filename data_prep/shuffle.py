@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.encode import EncodedRows
+from data_prep.prepared.rows import EncodedRows
 
 # Rows are copied to their new places in pieces, so that a window is not held twice.
 _PIECE_ROWS = 50_000

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from common import settings
 from data_prep.log_format import LogFormat
+from data_prep.prepared.schema import SCHEMA_FILE, Schema
 from data_prep.rows import CATEGORICAL, INTEGER, LABEL, REASONS
-from data_prep.schema import SCHEMA_FILE, Schema
 
 _LAST_VERSION = 2
 _REASONS = tuple(REASONS[code] for code in (LABEL, INTEGER, CATEGORICAL))  # of lines with the right columns

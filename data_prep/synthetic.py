@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from common.console import progress_bar
+from data_prep.prepared.truth import TRUTH_SCHEMA, truth_path
 from data_prep.synthetic_clicks import PlantedClicks, plant, sigmoid
 from data_prep.synthetic_shape import (
     MISSING_RANK,
@@ -37,7 +38,6 @@ from data_prep.synthetic_shape import (
     load_shape,
     numeric_names,
 )
-from data_prep.truth import TRUTH_SCHEMA, truth_path
 
 BLOCK_ROWS = 32_768
 # The planted model is solved for on rows that no log holds: blocks past any that a log can reach.

@@ -15,7 +15,7 @@ from data_prep.given_vocabulary import GivenVocabulary
 from data_prep.lookup_tables import LookupTables, LookupTablesWriter
 from data_prep.options import PrepareOptions
 from data_prep.output_folder import WORK_FOLDER
-from data_prep.schema import VOCABULARY_FILE, CategoricalField
+from data_prep.prepared.schema import VOCABULARY_FILE, CategoricalField
 from data_prep.statistics import LogStatistics
 from data_prep.stopping import check_stop
 from data_prep.text_counts import NOTHING

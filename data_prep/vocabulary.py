@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.counts import COUNT_BITS, COUNT_MASK, check_count
-from data_prep.schema import CategoricalField
+from data_prep.prepared.schema import CategoricalField
 from data_prep.texts import Texts
 
 MISSING = -1  # among values as numbers; sorts before all of them, as "" does before all text

@@ -24,11 +24,10 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.block_reader import Block
-from data_prep.description import data_file
-from data_prep.mindrecord import as_os_error, read_files
 from data_prep.options import PrepareOptions
-from data_prep.schema import ZOO_BLOCK_ROWS, Split
+from data_prep.prepared.rows import Block
+from data_prep.prepared.schema import ZOO_BLOCK_ROWS, Split, data_file
+from data_prep.prepared.writer import as_os_error, read_files
 
 # The zoo's reader adds "00" to the name for train and "0" for test: with so many shards they have two digits or one.
 _FEWEST, _MOST = {"train": 11, "valid": 2, "test": 2}, {"train": 100, "valid": 10, "test": 10}

@@ -17,7 +17,7 @@ from app.tables import native_library
 from common import settings
 from data_prep.options import read_options
 from data_prep.prepare import prepare
-from data_prep.schema import read_schema
+from data_prep.prepared.schema import read_schema
 from data_prep.synthetic import synthesize
 
 PROJECT = Path(__file__).parents[1]

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 
 from app.__main__ import main as app
 from data_prep.__main__ import main as data_prep
-from data_prep.schema import read_schema
+from data_prep.prepared.schema import read_schema
 
 
 def test_from_an_avazu_log_to_an_evaluated_model(run_here, project, tmp_path, make_avazu):

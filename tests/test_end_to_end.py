@@ -8,7 +8,7 @@ import pytest
 
 from app.__main__ import main as app
 from data_prep.__main__ import main as data_prep
-from data_prep.schema import read_schema
+from data_prep.prepared.schema import read_schema
 
 
 def test_from_a_raw_log_to_an_evaluated_model(command, project, tmp_path):

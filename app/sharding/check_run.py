@@ -13,7 +13,7 @@ from app.sharding.pipeline_plan import PipelinePlan, plan_pipeline, record_of
 from app.sharding.recomputed_layers import recomputed_runs
 from app.sharding.strategy_file import StrategyRecord, check_same_model, read_strategy
 from app.sharding.tower_plan import Shapes, TowerPlan, plan_run, tower_shapes
-from data_prep.schema import Schema
+from data_prep.prepared.schema import Schema
 
 
 def read_strategies(config: Config, schema: Schema) -> Config:

@@ -19,7 +19,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
 
 from benchmarks.prepared_rows import read_rows
-from data_prep.schema import Schema, read_schema
+from data_prep.prepared.schema import Schema, read_schema
 
 # Inverse penalties C; many rare values want a strong penalty.
 INVERSE_PENALTIES = (0.01, 0.03, 0.1, 0.3)

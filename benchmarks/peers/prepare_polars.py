@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from data_prep.options import PrepareOptions
-from data_prep.schema import SPLITS
+from data_prep.prepared.schema import SPLITS
 from data_prep.split import TRAIN, make_split
 
 INTEGERS = [f"I{i}" for i in range(1, 14)]

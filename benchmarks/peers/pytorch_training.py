@@ -12,7 +12,7 @@ from app.dataset import Batch
 from benchmarks.peers.pytorch_wide_deep import PeerSettings, PyTorchStep
 from benchmarks.prepared_rows import READ_ROWS, read_rows
 from benchmarks.workload import Workload
-from data_prep.schema import read_schema
+from data_prep.prepared.schema import read_schema
 
 
 def cut(rows: Batch, places: np.ndarray, batch_size: int) -> Iterator[Batch]:

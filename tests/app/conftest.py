@@ -9,7 +9,7 @@ import pytest
 
 from app.dataset import Batch
 from app.process_group import MpiGroup
-from data_prep.schema import FORMAT_VERSION, CategoricalField, NumericField, Schema
+from data_prep.prepared.schema import FORMAT_VERSION, CategoricalField, NumericField, Schema
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ from app.checkpoint_reading import load
 from app.identity import data_identity
 from app.manifest import Manifest, read_manifest
 from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, TableState
-from data_prep.schema import VOCABULARY_FILE
+from data_prep.prepared.schema import VOCABULARY_FILE
 
 WIDTHS = {WIDE: 1, DEEP: 3}
 

@@ -29,7 +29,7 @@ from app.tables.optimizer_options import FtrlOptions, LazyAdamOptions
 from app.tables.reference import ReferenceTables
 from common import settings
 from common.files import lock_folder
-from data_prep.schema import read_schema
+from data_prep.prepared.schema import read_schema
 from tests.kills import num_kills
 
 SPEC = TablesSpec(200, 4, ("C1", "C2"), 7, 0.01, 1e-3, FtrlOptions(), LazyAdamOptions())

@@ -15,8 +15,8 @@ from app.field_values import MISSING, OUT_OF_VOCABULARY
 from app.identity import data_identity
 from app.manifest import Manifest, read_manifest
 from common import settings
-from data_prep.schema import write_schema
-from data_prep.truth import best_possible
+from data_prep.prepared.schema import write_schema
+from data_prep.prepared.truth import best_possible
 
 
 @pytest.fixture(scope="module", params=["reference", "stock", "stock, numeric fields looked up"])

@@ -20,7 +20,7 @@ from app.evaluation_file import (
 from app.evaluation_text import describe, one_line
 from app.grouped_auc import GroupedAuc
 from app.metrics import MetricStream
-from data_prep.truth import Best
+from data_prep.prepared.truth import Best
 
 
 def measured(labels, logits, groups=None):

@@ -25,7 +25,7 @@ from app.run_plan import describe_kept, make_plan, settings_of_run
 from common import settings
 from data_prep.options import read_options
 from data_prep.prepare import prepare
-from data_prep.schema import read_schema
+from data_prep.prepared.schema import read_schema
 
 KEPT = Path(__file__).parent / "kept_runs"
 WORDS = (

@@ -6,7 +6,7 @@ import pytest
 
 from app.metrics import Metrics
 from app.selection import EvalOptions, Selection, check_evaluation
-from data_prep.schema import Split
+from data_prep.prepared.schema import Split
 
 
 def metrics(**values):

@@ -25,7 +25,7 @@ from app.warm_start_tables import WarmTables
 from common import settings
 from data_prep.options import read_options
 from data_prep.prepare import prepare
-from data_prep.schema import VOCABULARY_FILE, read_schema
+from data_prep.prepared.schema import VOCABULARY_FILE, read_schema
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.commands import CommandServer, run_command, validations
 from data_prep.options import PrepareOptions
 from data_prep.prepare import prepare
-from data_prep.schema import read_schema
+from data_prep.prepared.schema import read_schema
 from data_prep.synthetic import synthesize
 
 SMALL = ("train.batch_size=500", "model.embedding_dim=2", "model.hidden_widths=[4]", "train.epochs=2")

@@ -4,7 +4,7 @@ import numpy as np
 
 from benchmarks.rolling_cuts import make_cuts
 from data_prep.options import PrepareOptions
-from data_prep.schema import read_schema
+from data_prep.prepared.schema import read_schema
 from data_prep.synthetic import synthesize
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from data_prep.array_writer import ArrayWriter
+from data_prep.prepared.writer import ArrayWriter
 
 
 @pytest.mark.parametrize("lengths", [[], [0], [5], [1, 0, 70_000, 3]])

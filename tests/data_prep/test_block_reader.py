@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from data_prep.block_reader import ids_of
+from data_prep.prepared.reader import ids_of
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])

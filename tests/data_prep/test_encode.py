@@ -1,11 +1,12 @@
 import numpy as np
 import pytest
 
-from data_prep.encode import REST, EncodedRows, Encoder, numeric_fields, row_bytes, transform_integers
+from data_prep.encode import REST, Encoder, numeric_fields
 from data_prep.lookup_tables import LookupTablesWriter
 from data_prep.options import PrepareOptions
+from data_prep.prepared.rows import EncodedRows, row_bytes
+from data_prep.prepared.schema import NumericField, transform_integers
 from data_prep.rows import Chunk
-from data_prep.schema import NumericField
 from data_prep.split import make_split
 from data_prep.statistics import IntegerStatistics
 from data_prep.vocabulary import MISSING, FieldVocabulary

@@ -6,11 +6,11 @@ import sys
 import numpy as np
 import pytest
 
-from data_prep.block_reader import read_blocks
 from data_prep.encoding import Chunk, open_encoder
 from data_prep.options import read_options
 from data_prep.prepare import prepare
-from data_prep.schema import SPLITS, read_schema
+from data_prep.prepared.reader import read_blocks
+from data_prep.prepared.schema import SPLITS, read_schema
 
 
 def sorted_rows(blocks):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from data_prep.inspect_prepared import categorical_frame, check_files, inspect, splits_frame, summarize
-from data_prep.schema import read_schema
+from data_prep.prepared.schema import read_schema
 
 
 @pytest.fixture

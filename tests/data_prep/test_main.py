@@ -7,7 +7,7 @@ import pytest
 
 from data_prep import prepare as prepare_module
 from data_prep.__main__ import main
-from data_prep.schema import read_schema
+from data_prep.prepared.schema import read_schema
 
 
 def test_prepare_then_inspect(tmp_path, log_path, capsys):

@@ -3,8 +3,8 @@ import shutil
 import numpy as np
 import pytest
 
-from data_prep.encode import EncodedRows
-from data_prep.mindrecord import MindRecordWriter, WrittenFile, read_files
+from data_prep.prepared.rows import EncodedRows
+from data_prep.prepared.writer import MindRecordWriter, WrittenFile, read_files
 
 
 def random_rows(num_rows, dtype=np.int32, seed=1):

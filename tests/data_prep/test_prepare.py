@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.lookup import bucket
-from data_prep.mindrecord import read_files
 from data_prep.options import PrepareOptions
 from data_prep.prepare import prepare
-from data_prep.schema import SPLITS, read_schema, row_numbers_file
+from data_prep.prepared.schema import SPLITS, read_schema, row_numbers_file
+from data_prep.prepared.writer import read_files
 from data_prep.split import make_split
 from data_prep.statistics import ChunkCounter
 from data_prep.vocabulary_file import VocabularyWriter

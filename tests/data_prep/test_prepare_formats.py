@@ -7,11 +7,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from data_prep.block_reader import read_blocks
 from data_prep.log_format import LogFormat
 from data_prep.options import PrepareOptions, read_options
 from data_prep.prepare import prepare
-from data_prep.schema import read_schema, row_numbers_file
+from data_prep.prepared.reader import read_blocks
+from data_prep.prepared.schema import read_schema, row_numbers_file
 from data_prep.split import make_split
 
 NUM_ROWS = 2_000

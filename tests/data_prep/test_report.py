@@ -15,9 +15,9 @@ from data_prep.log_format import LogFormat
 from data_prep.log_profile import NUM_BINS, count_bins
 from data_prep.options import PrepareOptions
 from data_prep.prepare import prepare
+from data_prep.prepared.schema import read_schema
 from data_prep.report import _SPLIT_RULES, write_report
 from data_prep.report_numeric import _pair, whole_bins
-from data_prep.schema import read_schema
 from data_prep.statistics import IntegerStatistics
 from data_prep.statistics_file import STATISTICS_FILE, NumericProfile, read_statistics
 from data_prep.timing import TIMING_FILE, read_timing

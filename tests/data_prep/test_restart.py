@@ -21,7 +21,7 @@ from common.files import lock_folder
 from data_prep.options import PrepareOptions, read_options
 from data_prep.output_folder import UnlikeBefore, partial_folder
 from data_prep.prepare import prepare
-from data_prep.schema import SCHEMA_FILE
+from data_prep.prepared.schema import SCHEMA_FILE
 from tests.kills import num_kills
 
 OPTIONS = {
@@ -121,7 +121,7 @@ def test_what_is_finished_is_not_done_again(tmp_path, log_path, small_options, m
         patch.setattr("data_prep.prepare.describe", interrupt)
         prepare_small(log_path, tmp_path / "out", small_options)
     monkeypatch.setattr("data_prep.encode.Encoder.encode_chunk", None)
-    monkeypatch.setattr("data_prep.mindrecord.MindRecordWriter._open_file", None)
+    monkeypatch.setattr("data_prep.prepared.writer.MindRecordWriter._open_file", None)
     prepare_small(log_path, tmp_path / "out", small_options)
     monkeypatch.undo()
     prepare_small(log_path, tmp_path / "whole", small_options)

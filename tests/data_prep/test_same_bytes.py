@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from data_prep.options import PrepareOptions
 from data_prep.pieces import Pieces
 from data_prep.prepare import prepare
-from data_prep.schema import SPLITS, row_numbers_file
+from data_prep.prepared.schema import SPLITS, row_numbers_file
 from data_prep.unpacking import MAGIC
 
 cells = st.sampled_from([b"", b"0", b"-7", b"12345", b"9999999999"])

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from data_prep.schema import (
+from data_prep.prepared.schema import (
     SCHEMA_FILE,
     CategoricalField,
     DataFile,

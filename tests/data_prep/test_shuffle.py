@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from data_prep import shuffle
-from data_prep.encode import EncodedRows, concatenate
+from data_prep.prepared.rows import EncodedRows, concatenate
 from data_prep.shuffle import WindowShuffle
 
 

@@ -17,9 +17,9 @@ from data_prep.buckets import number_columns
 from data_prep.log_format import LogFormat
 from data_prep.options import PrepareOptions
 from data_prep.prepare import prepare
+from data_prep.prepared.schema import FORMAT_VERSION, Schema, read_schema
 from data_prep.report import write_report
 from data_prep.rows import LogRows
-from data_prep.schema import FORMAT_VERSION, Schema, read_schema
 from data_prep.suspect import check_ids, wrong_bins, wrong_ids
 from tests.data_prep.generated_logs import criteo_log_between
 

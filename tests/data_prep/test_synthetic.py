@@ -9,10 +9,10 @@ import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
 from data_prep import synthetic, synthetic_clicks
+from data_prep.prepared.truth import area_under_curve, best_possible, read_truth, truth_path
 from data_prep.synthetic import BLOCK_ROWS, block_text, draw_block, synthesize, synthetic_log, value_codes
 from data_prep.synthetic_clicks import expected_auc, sigmoid, solve_scale_and_bias
 from data_prep.synthetic_shape import FACTS_FILE, categorical_names, load_shape
-from data_prep.truth import area_under_curve, best_possible, read_truth, truth_path
 
 FACTS = json.loads(FACTS_FILE.read_text(encoding="utf-8"))
 SAMPLE_ROWS = 137_139  # as many as the published sample has

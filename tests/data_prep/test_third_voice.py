@@ -18,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep import native
-from data_prep.block_reader import read_blocks
 from data_prep.options import PrepareOptions
 from data_prep.prepare import prepare
-from data_prep.schema import SPLITS, row_numbers_file
+from data_prep.prepared.reader import read_blocks
+from data_prep.prepared.schema import SPLITS, row_numbers_file
 from tests.data_prep.generated_logs import generate_log
 from tests.data_prep.slow_reader import read_log
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from app.dataset import read_batches, training_order, written_order
 from data_prep.__main__ import main
 from data_prep.inspect_prepared import inspect
-from data_prep.schema import SPLITS, read_schema
+from data_prep.prepared.schema import SPLITS, read_schema
 from data_prep.synthetic import synthesize
 from data_prep.zoo_layout import check_ids, num_shards, part_files, rest_file
 

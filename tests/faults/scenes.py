@@ -30,7 +30,7 @@ from common import settings
 from data_prep.inspect_prepared import check_files
 from data_prep.options import PrepareOptions, read_options
 from data_prep.prepare import prepare
-from data_prep.schema import SCHEMA_FILE, read_schema
+from data_prep.prepared.schema import SCHEMA_FILE, read_schema
 from data_prep.synthetic import synthesize
 from tests.app.test_checkpoint_faults import compact_and_tidy, is_state, make_chain, make_state
 from tests.faults.power_cut import Operation, Recording, record

@@ -17,7 +17,7 @@ from app import device
 from app.config import Config
 from app.dataset import Batch
 from common import settings
-from data_prep.schema import FORMAT_VERSION, CategoricalField, NumericField, Schema
+from data_prep.prepared.schema import FORMAT_VERSION, CategoricalField, NumericField, Schema
 
 BATCH = 96
 CLOSE_STEPS, STEPS = 20, 40

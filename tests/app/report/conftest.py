@@ -12,7 +12,7 @@ from app.grouped_auc import GroupedAuc
 from app.metrics import MetricStream
 from app.profile import OP_TIMES, PROFILE_FOLDER
 from common import settings
-from data_prep.truth import Best
+from data_prep.prepared.truth import Best
 
 NUM_STEPS = 40
 

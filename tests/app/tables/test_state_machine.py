@@ -38,7 +38,7 @@ from app.tables_of_run import learning_rates, table_learning_rates, table_spec
 from app.warm_start_source import open_source
 from app.warm_start_tables import WarmTables
 from common import settings as run_settings
-from data_prep.schema import CategoricalField, Schema, Split
+from data_prep.prepared.schema import CategoricalField, Schema, Split
 from tests.app.tables.job_in_threads import JobInThreads
 from tests.app.tables.plain_rows import PlainTable
 

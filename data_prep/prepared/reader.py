@@ -6,24 +6,15 @@ Letters: n rows of a block, N numeric columns, C categorical fields.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from data_prep.schema import Schema
+from data_prep.prepared.rows import Block
+from data_prep.prepared.schema import Schema
 
 _COLUMNS = {"blocks": ["ids", "numeric", "label"], "zoo": ["feat_ids", "feat_vals", "label"]}
-
-
-@dataclass(frozen=True)
-class Block:
-    """Rows as `app` reads them."""
-
-    ids: NDArray[np.signedinteger]  # [n, C]
-    numeric: NDArray[np.float32]  # [n, N]
-    labels: NDArray[np.float32]  # [n]
 
 
 def read_blocks(folder: Path, schema: Schema, split: str, numbers: Sequence[int] | None = None) -> Iterator[Block]:

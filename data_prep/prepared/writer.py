@@ -21,19 +21,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import DTypeLike
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
-from data_prep.block_reader import Block, ids_of, read_samples, rows_of
-from data_prep.encode import EncodedRows, concatenate
+from data_prep.prepared.reader import ids_of, read_samples, rows_of
+from data_prep.prepared.rows import Block, EncodedRows, concatenate
 
 FILE_ROWS = 2_000_000  # about 430 MB; until a file is finished, its rows are kept in pieces as well
 # MindRecord's own 16 MB of header and 32 MB a page would make every small file 50 MB long. A page holds whole
 # blocks and the header a line for each page, so pages are cut to fit some blocks but not made tiny.
 _HEADER_BYTES = 1 << 18
+
 _PAGE_BLOCKS = 8
+
 _MIN_PAGE_BYTES = 1 << 20
+
 _PAGE_UNIT_BYTES = 4096
+
 _BLOCK_EXTRA_BYTES = 64  # lengths that MindRecord stores with each of the three arrays of a block
+
 _SAMPLES_PER_WRITE = 32
 
 
@@ -181,3 +187,31 @@ def read_files(
     for ids, numeric, labels in read_samples([folder / name for name in files], "blocks", numbers):
         n = len(labels)
         yield Block(ids_of(ids, n, ids_dtype), rows_of(numeric, n), labels)
+
+
+class ArrayWriter:
+    """Writes int64 numbers to `path`, which appears when it is complete: the bytes that `numpy.save` gives."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._beside = path.with_suffix(".npy.tmp")
+        self._file = self._beside.open("wb")
+        self._length = 0
+        self._write_header()
+
+    def write(self, numbers: NDArray[np.int64]) -> None:
+        """Append numbers [n]."""
+        self._file.write(np.ascontiguousarray(numbers).data)
+        self._length += len(numbers)
+
+    def finish(self) -> None:
+        """Put the file in its place."""
+        self._file.seek(0)
+        self._write_header()
+        self._file.close()
+        self._beside.replace(self._path)
+
+    def _write_header(self) -> None:
+        # NumPy leaves room for an axis to grow, so the header is as long with the last length as with the first.
+        header = {"descr": "<i8", "fortran_order": False, "shape": (self._length,)}
+        np.lib.format.write_array_header_1_0(self._file, header)

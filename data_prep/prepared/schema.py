@@ -27,13 +27,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from common.files import write_whole
+import numpy as np
+from numpy.typing import NDArray
+
+from common.files import checksum, write_whole
 
 SCHEMA_FILE = "schema.json"
+
 VOCABULARY_FILE = "vocabulary.parquet"
+
 FORMAT_VERSION = 3
+
 _READ_VERSIONS = (1, 2, FORMAT_VERSION)  # in 1, ids are a column of numbers; up to 2, see suspect.py
+
 SPLITS = ("train", "valid", "test")
+
 ZOO_BLOCK_ROWS = 1000
 
 
@@ -216,3 +224,24 @@ def _from_json(content: dict[str, Any]) -> Schema:
 
 def _files(content: list[dict[str, Any]]) -> tuple[DataFile, ...]:
     return tuple(DataFile(**file) for file in content)
+
+
+def data_file(folder: Path, name: str, rows: int = 0) -> DataFile:
+    """A finished file, as schema.json names it."""
+    path = folder / name
+    return DataFile(name, rows, path.stat().st_size, checksum(path))
+
+
+INDICATOR = "missing"
+
+
+def transform_integers(field: NumericField, integers: NDArray[np.number]) -> NDArray[np.float64]:
+    """The numbers of a numeric column from the integers [n] of present cells."""
+    numbers = integers.astype(np.float64)
+    if field.transform == "log1p":
+        return np.copysign(np.log1p(np.abs(numbers)), numbers)
+    if field.transform == "max":
+        return numbers / field.parameters["max"]
+    if field.transform == "standardize":
+        return (numbers - field.parameters["mean"]) / field.parameters["standard_deviation"]
+    raise ValueError(f"numeric column {field.name!r} has transform {field.transform!r}, which encode.py does not know")
