@@ -25,14 +25,14 @@ require("mindspore", "numpy", "pyarrow", "safetensors", "xxhash", "yaml")
 from app import checkpoint_commands, device, evaluate_command, ranks
 from app.checkpoint_reading import DamagedCheckpointError
 from app.cluster import check_rank_table
-from app.config import Config
+from app.config.config import Config
+from app.config.schedules import ConstantSchedule
 from app.dataset import check_files
 from app.launch import launch
 from app.process_group import ProcessGroup, SingleProcess, started_by_mpi
 from app.report import REPORT_FILE, leave_report, write_report
 from app.run_folder import RunFolder, RunIsFinishedError, check_launch, open_run
 from app.run_plan import describe_kept, read_state, settings_of_run
-from app.schedules import ConstantSchedule
 from app.selection import check_evaluation
 from app.sharding.check_run import check_pipeline, check_run, check_target, read_strategies, run_shapes, strategy_record
 from app.sharding.pipeline_plan import describe_pipeline
@@ -290,7 +290,7 @@ def _check_stock(config: Config) -> None:
 
 
 def _print_placement(config: Config, target: str, backend: str) -> None:
-    from app.tables.optimizer_options import FtrlOptions
+    from app.config.optimizers import FtrlOptions
     from app.tables.stock import describe_placement, placed_ops
 
     print(f"tower: on {target}")

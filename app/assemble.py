@@ -14,7 +14,7 @@ from mindspore import Parameter
 from app import parameters
 from app.checkpoint import ModelState
 from app.checkpoint_reading import open_state, read_once
-from app.config import Config
+from app.config.config import Config
 from app.dense_optimizers import DenseOptimizers
 from app.device import dense_layer, deprecations_silenced, take_device
 from app.dropout import DropoutNoise

@@ -27,54 +27,14 @@ from app.tables.interface import Places, RowArray, TableSnapshot
 from common.files import sync_folder
 
 PARTIAL = ".partial"
+
 REPLACED = ".replaced"
+
 LEFTOVER = re.compile(rf"step-\d+({re.escape(PARTIAL)}|{re.escape(REPLACED)})")
+
 DENSE = WHOLE_FILE
+
 ROW_IDS = "row_ids"
-
-
-@dataclass(frozen=True)
-class CheckpointOptions:
-    """`dir` empty is `checkpoints` in the run folder.
-
-    Saved at each epoch's end, every `every_steps` steps and after `every_minutes` minutes (0 is never), and where an
-    evaluation within an epoch is the best so far. The newest `keep_last` and the `keep_best` best by `eval.metric`
-    on `valid` stay; `keep_last` 0 keeps all. `integrated` writes one file a table, else `shards` files a table.
-
-    `sliced` has each rank write its part of a tower that is spread over ranks (section parallel), a file a rank.
-
-    `background` writes beside the next steps; memory for the rows that they update meanwhile is needed then.
-
-    `delta` writes only the rows that changed since the checkpoint before; after `full_every` - 1 of them comes a full
-    one. With `compact` the training writes no full one but the first: of the checkpoints that stay the oldest is made
-    full from the files, when `full_every` older ones are there for its sake alone.
-    """
-
-    dir: str = ""
-    every_steps: int = 0
-    every_minutes: float = 0.0
-    keep_last: int = 3
-    keep_best: int = 1
-    integrated: bool = True
-    shards: int = 1
-    background: bool = True
-    delta: bool = False
-    full_every: int = 10
-    compact: bool = False
-    sliced: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("every_steps", "every_minutes", "keep_last", "keep_best"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ValueError(f"checkpoint.{name} must be 0 or more, and finite; found {getattr(self, name)}")
-        if self.shards < 1:
-            raise ValueError(f"checkpoint.shards must be 1 or more, found {self.shards}")
-        if self.full_every < 1:
-            raise ValueError(f"checkpoint.full_every must be 1 or more, found {self.full_every}")
-        if self.compact and not self.delta:
-            raise ValueError("checkpoint.compact=true needs checkpoint.delta=true, which is false")
-        if self.integrated and self.shards > 1:
-            raise ValueError(f"checkpoint.shards={self.shards} needs checkpoint.integrated=false, which is true")
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from app import checkpoint, sharded_checkpoint
-from app.checkpoint import CheckpointOptions, ModelState, step_name
+from app.checkpoint import ModelState, step_name
 from app.checkpoint_reading import chain_of
+from app.config.run import CheckpointOptions
 from app.disk import Progress, ignore
 from app.manifest import Manifest, ParentRecord, read_manifest
 from app.process_group import MpiGroup, ProcessGroup, SingleProcess

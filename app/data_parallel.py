@@ -17,7 +17,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from app.config import Config
+from app.config.config import Config
 from app.dataset import Batch, rows_of_batch
 from app.device import take_device
 from app.device_graph import (

@@ -14,8 +14,7 @@ import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from app import parameters
-from app.dense_layer import Total
-from app.tables.optimizer_options import (
+from app.config.optimizers import (
     AdagradOptions,
     AdamOptions,
     AdamWOptions,
@@ -24,6 +23,7 @@ from app.tables.optimizer_options import (
     TowerOptimizer,
     WideOptimizer,
 )
+from app.dense_layer import Total
 from app.tables.optimizers import LEAST_FTRL_RATE, Sign, ftrl_linear
 from app.wide_deep import WideDeep
 

@@ -7,10 +7,10 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
+from app.config.run import DeviceOptions
 from common.signals import held
 
 if TYPE_CHECKING:
@@ -18,36 +18,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Target = Literal["auto", "CPU", "GPU", "Ascend"]
-Precision = Literal["float32", "bfloat16"]
-
 CPU_INFO = Path("/proc/cpuinfo")
 # Cores that multiply bfloat16 (the last is Arm's), and those for which oneDNN's math mode makes use of it.
 BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
+
 MATH_MODE_FLAGS = {"amx_bf16", "bf16"}
+
 ONEDNN_MATH_MODE = "ONEDNN_DEFAULT_FPMATH_MODE"
-
-
-@dataclass(frozen=True)
-class DeviceOptions:
-    """`target` auto takes Ascend, then GPU, then CPU; `threads` 0 takes every core this process may use.
-
-    `precision` bfloat16 rounds the inputs of the tower's matrix products; sums and parameters stay float32.
-    """
-
-    target: Target = "auto"
-    threads: int = 0
-    precision: Precision = "float32"
-
-    def __post_init__(self) -> None:
-        if self.threads < 0:
-            raise ValueError(f"device.threads must be 0 (all cores) or more, found {self.threads}")
-
-    @property
-    def num_threads(self) -> int:
-        """Threads to use on the host; the ranks that share it share its cores."""
-        local_ranks = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", 1))
-        return self.threads or max(1, len(os.sched_getaffinity(0)) // local_ranks)
 
 
 def prepare_environment(options: DeviceOptions) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 import mindspore as ms
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
-from app.config import LossOptions
+from app.config.config import LossOptions
 from app.dense_layer import Total
 from app.dense_optimizers import DenseOptimizers
 from app.losses import cross_entropy, l2_loss, smoothed

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from app.bootstrap import confidence_intervals
-from app.config import Config
+from app.config.config import Config
 from app.dataset import Batch, check_files, num_batches, read_batches, written_order
 from app.evaluation_file import Groups, Measurement
 from app.field_values import find_field

@@ -10,7 +10,8 @@ from typing import Any, get_args
 
 from app import device, ranks
 from app.checkpoint_reading import DamagedCheckpointError
-from app.config import Config
+from app.config.config import Config
+from app.config.run import Target
 from app.evaluate import Evaluation, check_data, evaluate_checkpoint, saved_config
 from app.evaluation_file import content_of, write_evaluation
 from app.evaluation_text import describe, one_line
@@ -44,9 +45,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--ranks", type=int, default=1, metavar="N", help="number of processes that share the rows (1)")
     parser.add_argument("--hostfile", default="", metavar="FILE", help="hosts of the processes (all on this one)")
-    parser.add_argument(
-        "--target", choices=get_args(device.Target), help="where the tower runs (auto; with --follow the CPU)"
-    )
+    parser.add_argument("--target", choices=get_args(Target), help="where the tower runs (auto; with --follow the CPU)")
     parser.add_argument("settings", nargs="*", metavar="eval.key=value", help="such as eval.group_field=C3")
     parser.set_defaults(command=run)
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from app.config import Config
+from app.config.config import Config
 from app.manifest import Manifest
 from app.older_runs import upgraded
 from common import settings

@@ -14,8 +14,9 @@ import numpy as np
 from app.score_bins import Bins, binned, entropy, ratio, sigmoid
 
 EXACT_ROWS = 2**24
-SELECTABLE = ("auc", "pr_auc", "log_loss", "normalized_entropy", "grouped_auc")  # one value can be the better one
+
 LOWER_IS_BETTER = ("log_loss", "normalized_entropy")
+
 NEED_BOTH_CLASSES = ("auc", "pr_auc", "normalized_entropy", "grouped_auc")
 
 

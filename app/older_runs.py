@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from app.config import Config
+from app.config.config import Config
 from common import settings
 
 # The form of run.json, counted up with the first release that adds or removes a setting. 1 had no number.

@@ -15,9 +15,9 @@ import numpy as np
 from mindspore import Parameter, communication, nn
 from mindspore.parallel.auto_parallel import AutoParallel
 
+from app.config.parallel import ParallelOptions
 from app.device import take_device
 from app.device_graph import DeviceGraph
-from app.sharding.options import ParallelOptions
 from app.sharding.strategy import parse_all
 from app.sharding.tower_plan import layer_names
 from app.train_step import StepParts

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from app.checkpoint_reading import read_once
-from app.config import Config
+from app.config.config import Config
 from app.disk import FileRecord
 from app.exchange import Operation
 from app.manifest import read_manifest

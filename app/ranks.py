@@ -18,7 +18,7 @@ from typing import Any
 
 import xxhash
 
-from app.config import Config
+from app.config.config import Config
 from app.disk import in_words
 from app.identity import data_identity, first_difference
 from app.launch import die_with_parent

@@ -6,8 +6,9 @@ import re
 import shutil
 from pathlib import Path
 
-from app.checkpoint import PARTIAL, CheckpointOptions, save
+from app.checkpoint import PARTIAL, save
 from app.checkpoint_reading import chain_of, open_state, verify
+from app.config.run import CheckpointOptions
 from app.disk import Progress, ignore
 from app.manifest import Manifest, read_manifest
 from app.metrics import merit

@@ -27,7 +27,7 @@ from typing import IO, Any
 import yaml
 
 from app.checkpoint import clear_leftovers
-from app.config import Config
+from app.config.config import Config
 from app.disk import in_words
 from app.evaluation_file import write_evaluation
 from app.event_file import EventFile

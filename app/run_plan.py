@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from app.config import Config
+from app.config.config import Config
 from app.identity import difference, identity, kept_settings
 from app.manifest import Manifest, read_manifest
 from app.older_runs import FORMAT_VERSION, added, split_path

@@ -12,7 +12,7 @@ import numpy as np
 
 from app.assemble import Parts
 from app.checkpoint_writer import CheckpointWriter, Writing
-from app.config import Config
+from app.config.config import Config
 from app.identity import data_identity
 from app.manifest import Manifest, ParentRecord, read_manifest
 from app.metrics import Metrics, defined

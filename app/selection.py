@@ -2,47 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from app.metrics import LOWER_IS_BETTER, NEED_BOTH_CLASSES, SELECTABLE, Metrics, merit
+from app.config.run import EvalOptions, _nearest
+from app.metrics import LOWER_IS_BETTER, NEED_BOTH_CLASSES, Metrics, merit
 from data_prep.prepared.schema import Schema
-
-
-@dataclass(frozen=True)
-class EvalOptions:
-    """When a run is judged on `valid`, by what, and when it ends early.
-
-    Evaluated at each epoch's end and every `every_steps` steps (0: only then). `metric` decides which checkpoints are
-    the best, and with `patience` above 0 the run ends after so many evaluations in a row that did not improve
-    it by more than `min_improvement`. `group_field` names a categorical field for AUC per value of it. `batch_size` is
-    that of `evaluate`, 0 the training's (while training the training's graph is used), `bootstrap` the
-    replicates behind its confidence intervals, 0 none.
-    """
-
-    batch_size: int = 0
-    every_steps: int = 0
-    metric: str = "auc"
-    patience: int = 0
-    min_improvement: float = 0.0
-    group_field: str = ""
-    bootstrap: int = 200
-
-    def __post_init__(self) -> None:
-        for name in ("every_steps", "patience", "bootstrap", "min_improvement"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"eval.{name} must be 0 or more, and finite; found {getattr(self, name)}")
-        if self.batch_size < 0:
-            raise ValueError(f"eval.batch_size must be 0 (the training's) or more, found {self.batch_size}")
-        if self.metric not in SELECTABLE:
-            raise ValueError(
-                f"eval.metric must be one of {', '.join(SELECTABLE)}; found {self.metric!r}"
-                f"{_nearest(self.metric, SELECTABLE)}"
-            )
-        if self.metric == "grouped_auc" and not self.group_field:
-            raise ValueError("eval.metric=grouped_auc needs eval.group_field, the field whose values are the groups")
 
 
 @dataclass
@@ -165,8 +131,3 @@ def _check_both_classes(schema: Schema, split: str, consequence: str) -> None:
             f"split {split!r} has {rows:,} rows, and {which}: {consequence}, or prepare the data with both classes in "
             "every split (prepare.split=stratified)"
         )
-
-
-def _nearest(name: str, known: tuple[str, ...] | list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.3)
-    return f"; did you mean {close[0]!r}?" if close else f"; they are {', '.join(known)}"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from app.config import Config
+from app.config.config import Config
+from app.config.optimizers import AdamOptions, DeepOptimizer, LazyAdamOptions
 from app.manifest import Manifest
 from app.older_runs import read_config
 from app.schedules import LearningRate, LearningRates
 from app.tables.interface import DEEP, WIDE, TablesSpec
-from app.tables.optimizer_options import AdamOptions, DeepOptimizer, LazyAdamOptions
 from app.tables.whole_table_adam import StepHistory
 from data_prep.prepared.schema import Schema
 

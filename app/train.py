@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from app.assemble import Parts, assemble
-from app.config import Config
+from app.config.config import Config
 from app.dataset import Batch, num_batches, read_batches, training_order
 from app.evaluate import measure
 from app.evaluation_file import Measurement, content_of

@@ -22,7 +22,7 @@ from typing import Protocol
 import numpy as np
 from mindspore import Tensor
 
-from app.config import LossOptions
+from app.config.config import LossOptions
 from app.dataset import Batch
 from app.dense_optimizers import DenseOptimizers
 from app.device_graph import DeviceGraph, ForwardBackward

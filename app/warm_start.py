@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from app.assemble import Parts, fold_numeric
-from app.config import Config
+from app.config.config import Config
 from app.process_group import ProcessGroup
 from app.tables.interface import WIDE
 from app.warm_start_source import Source, open_source

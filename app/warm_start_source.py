@@ -11,7 +11,7 @@ import numpy as np
 
 from app.checkpoint import ModelState
 from app.checkpoint_reading import open_state, verify
-from app.config import Config
+from app.config.config import Config
 from app.identity import data_identity
 from app.manifest import MANIFEST, Manifest, read_manifest
 from app.row_moves import row_moves

@@ -15,11 +15,11 @@ from typing import Protocol
 import numpy as np
 
 from app.checkpoint_reading import PIECE_BYTES
-from app.config import Config
+from app.config.config import Config
+from app.config.optimizers import FtrlOptions
 from app.row_moves import GONE
 from app.schedules import LearningRates
 from app.tables.interface import DEEP, WIDE, TableSnapshot, TablesSpec, WriteRows
-from app.tables.optimizer_options import FtrlOptions
 from app.tables.optimizers import LAST_RATE, LAST_STEP, ROWS, TableOptimizer, ftrl_arrays
 from app.warm_start_source import Source, open_source
 from data_prep.prepared.schema import Schema

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,17 +19,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 GRACE_SECONDS = 1.0  # for what the others tell
-
-
-@dataclass(frozen=True)
-class ClusterOptions:
-    """After `timeout_s` seconds in which the others waited for it, a rank is named in the log; they wait on."""
-
-    timeout_s: float = 300.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.timeout_s < float("inf"):
-            raise ValueError(f"cluster.timeout_s must be above 0, and finite; found {self.timeout_s}")
 
 
 class _Wait:

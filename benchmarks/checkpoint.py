@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from app.checkpoint import CheckpointOptions
 from app.checkpoint_writer import CheckpointWriter
+from app.config.run import CheckpointOptions
 from app.manifest import Manifest
 from benchmarks.mindspore_contender import assemble_parts, prepare_device
 from benchmarks.timing import machine

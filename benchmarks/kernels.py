@@ -32,9 +32,9 @@ from typing import Any
 import numpy as np
 import psutil
 
+from app.config.optimizers import FtrlOptions, LazyAdamOptions
 from app.tables.interface import RowGradients, TablesSpec
 from app.tables.native import NativeTables
-from app.tables.optimizer_options import FtrlOptions, LazyAdamOptions
 from benchmarks.timing import Timing, machine, side_by_side
 from common.memory import huge_pages
 

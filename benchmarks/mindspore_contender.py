@@ -13,9 +13,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from app import device
-from app.config import Config, ModelOptions, TrainOptions
-from app.device import DeviceOptions
-from app.tables import Backend, TablesOptions
+from app.config.config import Config, ModelOptions, TrainOptions
+from app.config.run import Backend, DeviceOptions, TablesOptions
 from benchmarks.contender import Parts, serve
 from benchmarks.workload import (
     NUM_NUMERIC,

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from app.config.optimizers import FtrlOptions, LazyAdamOptions
 from app.process_group import MpiGroup, load_mpi
 from app.tables.batch_kernels import make_batch_kernels
 from app.tables.interface import RowGradients, TablesSpec
-from app.tables.optimizer_options import FtrlOptions, LazyAdamOptions
 from app.tables.sharded import ShardedTables, make_owned_rows
 from benchmarks.memory import memory_mib
 from benchmarks.ranks import found_by_ranks

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import log_loss, roc_auc_score
 
-from app.config import Config
+from app.config.config import Config
 from benchmarks.commands import PROJECT, CommandServer, run_command, validations
 from benchmarks.frequent_rows import seen_often, training_counts
 from benchmarks.peers import logistic_regression

@@ -51,7 +51,7 @@ def main() -> None:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """One process: the peak, the median step and the last loss."""
-    from app.config import Config
+    from app.config.config import Config
     from app.device import prepare_environment, select_device
     from common import settings
 

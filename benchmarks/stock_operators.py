@@ -6,9 +6,9 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
+from app.config.optimizers import FtrlOptions, LazyAdamOptions
 from app.tables.initial import initial_rows
 from app.tables.interface import TablesSpec
-from app.tables.optimizer_options import FtrlOptions, LazyAdamOptions
 
 
 def on_host(primitive: ops.Primitive) -> ops.Primitive:

@@ -18,9 +18,9 @@ import time
 
 import numpy as np
 
+from app.config.optimizers import AdamOptions, DeepOptimizer, FtrlOptions, LazyAdamOptions
 from app.tables.interface import RowGradients, TablesSpec
 from app.tables.native import NativeTables
-from app.tables.optimizer_options import AdamOptions, DeepOptimizer, FtrlOptions, LazyAdamOptions
 from benchmarks.kernels import NUM_FIELDS, random_gradients, seconds_of
 from benchmarks.timing import machine
 

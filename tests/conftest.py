@@ -12,7 +12,8 @@ import hypothesis
 import pytest
 
 from app import device
-from app.config import Config
+from app.config.config import Config
+from app.config.run import DeviceOptions
 from app.tables import native_library
 from common import settings
 from data_prep.options import read_options
@@ -82,7 +83,7 @@ def tiny_config():
 @pytest.fixture(scope="session")
 def cpu() -> str:
     """MindSpore on the CPU; to be chosen once a process."""
-    options = device.DeviceOptions(target="CPU", threads=2)
+    options = DeviceOptions(target="CPU", threads=2)
     device.prepare_environment(options)
     return device.select_device(options)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from app.config.parallel import ParallelOptions
 from app.process_group import largest_share, share
-from app.sharding.options import ParallelOptions
 from app.sharding.strategy_file import PipelineRecord
 from app.sharding.tower_plan import TOWER, Shapes, layer_names
 

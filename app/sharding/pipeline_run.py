@@ -14,7 +14,7 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from app import parameters
-from app.config import Config
+from app.config.config import Config
 from app.device_graph import DEEP_LOSS, NUM_BAD, WIDE_LOSS, Gradients, LossGradient, Optimizers
 from app.gradient_sum import GradientSum
 from app.process_group import MpiGroup

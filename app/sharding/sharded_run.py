@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.config import Config
+from app.config.config import Config
 from app.dense_optimizers import DenseOptimizers, WrapOptimizer
 from app.process_group import MpiGroup, largest_share
 from app.sharding.dense_blocks import DenseBlocks

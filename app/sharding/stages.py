@@ -15,7 +15,7 @@ import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from app.batch_norm import BatchNorm
-from app.config import LossOptions
+from app.config.config import LossOptions
 from app.dense_layer import MatMul, Total
 from app.losses import cross_entropy, l2_loss, smoothed
 from app.wide_deep import Tower, WideDeep

@@ -9,9 +9,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from app.config.parallel import ParallelOptions
 from app.sharding import strategy
 from app.sharding.layout import Layout
-from app.sharding.options import ParallelOptions
 from app.sharding.strategy import BATCH, DATA, OUTER, Strategy
 
 TOWER = "tower."  # before the parameters' names, in the whole model

@@ -1,27 +1,17 @@
 """Host tables: interface, checks, initial, optimizers, whole_table_adam, reference (NumPy), native/ (C++),
 statistics. The backend is picked here, once.
-Also batch_kernels, native_handle, native_library, native_rows, native_snapshot, native_step, native_unique,
-optimizer_options, sharded, snapshot, stock.
+Also batch_kernels, native_handle, native_library, native_rows, native_snapshot, native_step, native_unique, sharded,
+snapshot, stock.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from typing import Literal
 
+from app.config.run import Backend
 from app.tables.interface import HostTables, TablesSpec
 
 log = logging.getLogger(__name__)
-
-Backend = Literal["auto", "native", "stock", "reference"]
-
-
-@dataclass(frozen=True)
-class TablesOptions:
-    """`backend` auto takes `native` where its library is built, else `stock` with a warning."""
-
-    backend: Backend = "auto"
 
 
 def pick_backend(wanted: Backend, fold_numeric: bool, num_ranks: int = 1) -> str:

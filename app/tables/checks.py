@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from app.schedules import ConstantSchedule
+from app.config.optimizers import DeepOptimizer, FtrlOptions, LazyAdamOptions, WideOptimizer
+from app.config.schedules import ConstantSchedule
 from app.tables.interface import DEEP, WIDE, RowArray, RowGradients, TableSnapshot, TablesSpec, UniqueIds
-from app.tables.optimizer_options import DeepOptimizer, FtrlOptions, LazyAdamOptions, WideOptimizer
 from app.tables.optimizers import LAST_RATE, LAST_STEP
 
 # Optimizers square the sums of an id's gradients without the loss scale, which must stay below 2^64: with a

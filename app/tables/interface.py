@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from app.tables.optimizer_options import DeepOptimizer, WideOptimizer
+from app.config.optimizers import DeepOptimizer, WideOptimizer
 from app.tables.optimizers import StateArray, TableOptimizer, state_arrays
 
 Places = np.ndarray | slice  # of rows in a list of row ids

@@ -6,9 +6,9 @@ import ctypes
 import os
 from typing import Any
 
+from app.config.optimizers import FtrlOptions
 from app.tables.interface import TablesSpec
 from app.tables.native_library import HANDLE, NO_MEMORY, OPTIMIZER_NUMBERS, UNKNOWN_ISA, Spec, load
-from app.tables.optimizer_options import FtrlOptions
 from app.tables.optimizers import TableOptimizer
 
 

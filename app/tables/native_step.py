@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from app.config.optimizers import AdamOptions, LazyAdamOptions
 from app.tables.interface import WIDE, LearningRate, TablesSpec
 from app.tables.native_library import History, Step
-from app.tables.optimizer_options import AdamOptions, LazyAdamOptions
 from app.tables.whole_table_adam import MOST_EXACT_STEPS, StepHistory
 from common.native_library import address
 

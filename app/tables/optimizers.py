@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.tables.optimizer_options import (
+from app.config.optimizers import (
     AdagradOptions,
     AdamOptions,
     DeepOptimizer,

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from app.config.optimizers import AdamOptions
 from app.tables.checks import check_gradients, check_gradients_shape, check_ids, check_state, check_values
 from app.tables.initial import initial_rows
 from app.tables.interface import (
@@ -26,7 +27,6 @@ from app.tables.interface import (
     WriteRows,
     write_state,
 )
-from app.tables.optimizer_options import AdamOptions
 from app.tables.optimizers import clipped, table_step
 from app.tables.snapshot import ChangedRows, CopiedSnapshot, copied_snapshot
 from app.tables.whole_table_adam import StepHistory

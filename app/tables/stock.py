@@ -23,6 +23,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from app import parameters
+from app.config.optimizers import FtrlOptions, LazyAdamOptions
 from app.device import deprecations_silenced
 from app.tables.checks import check_ids, check_state, check_supported, check_values
 from app.tables.interface import (
@@ -35,7 +36,6 @@ from app.tables.interface import (
     WriteRows,
     write_state,
 )
-from app.tables.optimizer_options import FtrlOptions, LazyAdamOptions
 from app.tables.reference import initial_arrays
 from app.tables.snapshot import ChangedRows, CopiedSnapshot, copied_snapshot
 

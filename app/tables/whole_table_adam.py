@@ -21,8 +21,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from app.config.optimizers import AdamOptions
 from app.tables.interface import Places, TableSnapshot
-from app.tables.optimizer_options import AdamOptions
 from app.tables.optimizers import LAST_STEP, ROWS, States, adam_step
 
 MOST_EXACT_STEPS = 1000

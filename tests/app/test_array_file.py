@@ -15,10 +15,10 @@ from app import checkpoint
 from app.array_file import DTYPES, column_of, read_arrays_once, read_places, write_arrays
 from app.checkpoint import ModelState
 from app.checkpoint_reading import DamagedCheckpointError, FileTable, chain_of, load, open_state, read_once
+from app.config.optimizers import FtrlOptions, LazyAdamOptions
 from app.disk import DamagedFileError, checksum_is, write_file
 from app.manifest import MANIFEST, Manifest, read_manifest, write_manifest
 from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, TablesSpec, TableState
-from app.tables.optimizer_options import FtrlOptions, LazyAdamOptions
 
 GOOD = {
     "row_ids": {"dtype": "I64", "shape": [2], "data_offsets": [0, 16]},

@@ -7,12 +7,13 @@ import pytest
 
 from app import checkpoint
 from app.array_file import Place
-from app.checkpoint import CheckpointOptions, ModelState
+from app.checkpoint import ModelState
 from app.checkpoint_reading import load, open_state, read_once, row_layout
+from app.config.optimizers import AdamOptions, FtrlOptions
+from app.config.run import CheckpointOptions
 from app.manifest import MANIFEST, Manifest, read_manifest
 from app.retention import best_or_newest, remove_old, whole_checkpoints
 from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, TablesSpec, TableState
-from app.tables.optimizer_options import AdamOptions, FtrlOptions
 from app.tables.reference import ReferenceTables
 
 

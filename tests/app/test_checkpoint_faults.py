@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from app import checkpoint
-from app.checkpoint import CheckpointOptions, ModelState, clear_leftovers, step_name
+from app.checkpoint import ModelState, clear_leftovers, step_name
 from app.checkpoint_reading import load, verify
+from app.config.run import CheckpointOptions
 from app.manifest import Manifest, read_manifest
 from app.retention import compact, delta_to_compact, remove_old, step_folders
 from app.tables.interface import DEEP, TableState

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.checkpoint import CheckpointOptions
 from app.checkpoint_reading import load
 from app.checkpoint_writer import CheckpointWriter, Throttle
+from app.config.optimizers import FtrlOptions, LazyAdamOptions
+from app.config.run import CheckpointOptions
 from app.manifest import Manifest, read_manifest
 from app.tables.interface import RowGradients, TablesSpec
 from app.tables.native_library import is_available
-from app.tables.optimizer_options import FtrlOptions, LazyAdamOptions
 from app.tables.reference import ReferenceTables
 
 SPEC = TablesSpec(200, 4, ("C1", "C2"), 7, 0.01, 1e-3, FtrlOptions(), LazyAdamOptions())

@@ -19,13 +19,13 @@ from app.__main__ import main
 from app.checkpoint import ModelState
 from app.checkpoint_reading import verify
 from app.checkpoint_writer import CheckpointWriter
-from app.config import Config
+from app.config.config import Config
+from app.config.optimizers import FtrlOptions, LazyAdamOptions
 from app.identity import data_identity
 from app.manifest import Manifest, read_manifest
 from app.retention import is_kept, step_folders, whole_checkpoints
 from app.run_folder import open_run
 from app.tables.interface import RowGradients, TablesSpec
-from app.tables.optimizer_options import FtrlOptions, LazyAdamOptions
 from app.tables.reference import ReferenceTables
 from common import settings
 from common.files import lock_folder

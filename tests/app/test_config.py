@@ -3,8 +3,8 @@ import sys
 
 import pytest
 
-from app.config import Config
-from app.tables.optimizer_options import AdagradOptions, AdamOptions, AdamWOptions, FtrlOptions
+from app.config.config import Config
+from app.config.optimizers import AdagradOptions, AdamOptions, AdamWOptions, FtrlOptions
 from common import settings
 
 
@@ -134,5 +134,5 @@ def test_a_missing_file_names_those_that_are_there(project):
 
 def test_settings_are_read_without_mindspore():
     """Threads are an environment variable that must stand before MindSpore is imported."""
-    command = "import sys, app.config, app.__main__; sys.exit('mindspore' in sys.modules)"
+    command = "import sys, app.config.config, app.__main__; sys.exit('mindspore' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", command], check=False).returncode == 0

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.__main__ import main
-from app.checkpoint import CheckpointOptions, ModelState, save
+from app.checkpoint import ModelState, save
 from app.checkpoint_reading import load, verify
+from app.config.run import CheckpointOptions
 from app.manifest import Manifest, ParentRecord, read_manifest
 from app.retention import compact, delta_to_compact, remove_old, rewrite, whole_checkpoints
 from app.tables.interface import DEEP, WIDE, TableState

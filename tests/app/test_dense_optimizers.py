@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from app.tables.optimizer_options import FtrlOptions
+from app.config.optimizers import FtrlOptions
 from app.tables.optimizers import LEAST_FTRL_RATE, ftrl_step
 
 LOSS_SCALE = 8.0

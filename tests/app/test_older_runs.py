@@ -14,7 +14,7 @@ import pytest
 
 from app import older_runs
 from app.__main__ import main
-from app.config import Config
+from app.config.config import Config
 from app.evaluate import saved_config
 from app.identity import difference, identity, kept_settings
 from app.manifest import read_manifest, write_manifest

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import pytest
 
 from app import exchange, ranks
+from app.config.optimizers import FtrlOptions, LazyAdamOptions, SgdOptions
 from app.exchange import Operation
 from app.process_group import SingleProcess, is_together
 from app.ranks import check_alike, check_one_place, data_of
 from app.tables.interface import TablesSpec
-from app.tables.optimizer_options import FtrlOptions, LazyAdamOptions, SgdOptions
 from app.tables.sharded import make_owned_rows
 
 

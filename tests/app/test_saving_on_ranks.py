@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from app import checkpoint_writer, sharded_checkpoint
-from app.checkpoint import CheckpointOptions, ModelState
+from app.checkpoint import ModelState
 from app.checkpoint_reading import load
 from app.checkpoint_writer import CheckpointWriter
+from app.config.run import CheckpointOptions
 from app.manifest import Manifest, ParentRecord, write_manifest
 from app.process_group import first_error, is_together
 from app.progress import Position

@@ -4,14 +4,8 @@ import math
 
 import pytest
 
-from app.schedules import (
-    ConstantSchedule,
-    CosineSchedule,
-    LearningRate,
-    LearningRates,
-    PlateauSchedule,
-    StepSchedule,
-)
+from app.config.schedules import ConstantSchedule, CosineSchedule, PlateauSchedule, StepSchedule
+from app.schedules import LearningRate, LearningRates
 
 
 def rates(base, schedule, steps):

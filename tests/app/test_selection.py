@@ -4,8 +4,9 @@ import dataclasses
 
 import pytest
 
+from app.config.run import EvalOptions
 from app.metrics import Metrics
-from app.selection import EvalOptions, Selection, check_evaluation
+from app.selection import Selection, check_evaluation
 from data_prep.prepared.schema import Split
 
 

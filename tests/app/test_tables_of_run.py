@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from app.schedules import ConstantSchedule, LearningRate, LearningRates
+from app.config.optimizers import AdagradOptions, AdamOptions, FtrlOptions, LazyAdamOptions
+from app.config.schedules import ConstantSchedule
+from app.schedules import LearningRate, LearningRates
 from app.tables.interface import DEEP, WIDE, RowGradients, TablesSpec
-from app.tables.optimizer_options import AdagradOptions, AdamOptions, FtrlOptions, LazyAdamOptions
 from app.tables.optimizers import LAST_STEP
 from app.tables.reference import ReferenceTables
 from app.tables_of_run import table_learning_rates

@@ -12,17 +12,7 @@ import numpy as np
 import pytest
 
 from app.checkpoint import ModelState
-from app.schedules import (
-    ConstantSchedule,
-    CosineSchedule,
-    LearningRate,
-    LearningRates,
-    PlateauSchedule,
-    StepSchedule,
-)
-from app.tables.interface import DEEP, WIDE, RowGradients, TablesSpec, TableState
-from app.tables.native import NativeTables
-from app.tables.optimizer_options import (
+from app.config.optimizers import (
     AdagradOptions,
     AdamOptions,
     FtrlOptions,
@@ -30,6 +20,10 @@ from app.tables.optimizer_options import (
     RowwiseAdagradOptions,
     SgdOptions,
 )
+from app.config.schedules import ConstantSchedule, CosineSchedule, PlateauSchedule, StepSchedule
+from app.schedules import LearningRate, LearningRates
+from app.tables.interface import DEEP, WIDE, RowGradients, TablesSpec, TableState
+from app.tables.native import NativeTables
 from app.tables.reference import ReferenceTables
 from app.tables.sharded import OwnedRows
 from app.tables_of_run import table_learning_rates

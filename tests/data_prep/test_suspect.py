@@ -10,7 +10,7 @@ import pytest
 
 import app.__main__ as app_command
 from app import device, evaluate, evaluate_command, warm_start_source
-from app.config import Config
+from app.config.config import Config
 from app.identity import data_identity
 from data_prep.__main__ import main
 from data_prep.buckets import number_columns

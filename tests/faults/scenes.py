@@ -16,10 +16,10 @@ from pathlib import Path
 from unittest import mock
 
 from app import checkpoint
-from app.checkpoint import CheckpointOptions
 from app.checkpoint_commands import reshard
 from app.checkpoint_reading import verify
-from app.config import Config
+from app.config.config import Config
+from app.config.run import CheckpointOptions
 from app.identity import data_identity
 from app.manifest import Manifest, read_manifest
 from app.resume import find_newest

@@ -8,11 +8,7 @@ import sys
 import numpy as np
 from mpi4py import MPI
 
-from app.exchange import Exchange, Operation
-from app.tables import make_host_tables
-from app.tables.batch_kernels import make_batch_kernels
-from app.tables.interface import RowGradients, TablesSpec
-from app.tables.optimizer_options import (
+from app.config.optimizers import (
     AdagradOptions,
     AdamOptions,
     FtrlOptions,
@@ -20,6 +16,10 @@ from app.tables.optimizer_options import (
     RowwiseAdagradOptions,
     SgdOptions,
 )
+from app.exchange import Exchange, Operation
+from app.tables import make_host_tables
+from app.tables.batch_kernels import make_batch_kernels
+from app.tables.interface import RowGradients, TablesSpec
 from app.tables.sharded import OwnedRows, ShardedTables, owner_spec, rows_of_owner
 
 DIM, FIELDS, ROWS = 16, ("a", "b", "c"), 500

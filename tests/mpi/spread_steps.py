@@ -13,7 +13,8 @@ import numpy as np
 from mpi4py import MPI
 
 from app import device
-from app.config import Config
+from app.config.config import Config
+from app.config.run import DeviceOptions
 from common import settings
 from tests.mpi.train_steps import BATCH, CLOSE_STEPS, SETTINGS, batches, check_one_step, make_schema, take_steps
 
@@ -61,7 +62,7 @@ def main(config_path, cases):
 
 
 if __name__ == "__main__":
-    options = device.DeviceOptions(target="CPU", threads=1)
+    options = DeviceOptions(target="CPU", threads=1)
     device.prepare_environment(options)
     device.select_device(options)
     try:

@@ -14,7 +14,8 @@ import numpy as np
 from mpi4py import MPI
 
 from app import device
-from app.config import Config
+from app.config.config import Config
+from app.config.run import DeviceOptions
 from app.dataset import Batch
 from common import settings
 from data_prep.prepared.schema import FORMAT_VERSION, CategoricalField, NumericField, Schema
@@ -127,7 +128,7 @@ def main(config_path):
 
 
 if __name__ == "__main__":
-    options = device.DeviceOptions(target="CPU", threads=1)
+    options = DeviceOptions(target="CPU", threads=1)
     device.prepare_environment(options)
     device.select_device(options)
     try:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import yaml
 
-from app.config import Config
+from app.config.config import Config
 from app.evaluation_file import Groups, Measurement, content_of, write_evaluation
 from app.grouped_auc import GroupedAuc
 from app.metrics import MetricStream

@@ -1,6 +1,6 @@
 import pytest
 
-from app.sharding.options import ParallelOptions, check_ranks
+from app.config.parallel import ParallelOptions, check_ranks
 
 
 @pytest.mark.parametrize(

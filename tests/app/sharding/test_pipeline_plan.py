@@ -1,6 +1,6 @@
 import pytest
 
-from app.sharding.options import ParallelOptions
+from app.config.parallel import ParallelOptions
 from app.sharding.pipeline_plan import FIRST, LAST, PipelinePlan, balanced, describe_pipeline, plan_pipeline, record_of
 from app.sharding.tower_plan import tower_shapes
 

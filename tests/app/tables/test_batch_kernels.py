@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
+from app.config.optimizers import FtrlOptions, LazyAdamOptions
 from app.tables.batch_kernels import make_batch_kernels
 from app.tables.interface import TablesSpec
-from app.tables.optimizer_options import FtrlOptions, LazyAdamOptions
 
 ROWS = 300
 

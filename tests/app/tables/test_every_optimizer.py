@@ -3,10 +3,7 @@
 import numpy as np
 import pytest
 
-from app.schedules import ConstantSchedule, StepSchedule
-from app.tables.interface import DEEP, WIDE, RowGradients
-from app.tables.native import NativeTables
-from app.tables.optimizer_options import (
+from app.config.optimizers import (
     AdagradOptions,
     AdamOptions,
     FtrlOptions,
@@ -14,6 +11,9 @@ from app.tables.optimizer_options import (
     RowwiseAdagradOptions,
     SgdOptions,
 )
+from app.config.schedules import ConstantSchedule, StepSchedule
+from app.tables.interface import DEEP, WIDE, RowGradients
+from app.tables.native import NativeTables
 from app.tables.reference import ReferenceTables
 
 DEEP_OPTIMIZERS = [

@@ -183,7 +183,7 @@ def test_an_address_space_limit_is_an_error_not_a_kill():
 import resource, numpy as np
 from app.tables.interface import TablesSpec
 from app.tables.native import NativeTables
-from app.tables.optimizer_options import AdamOptions, FtrlOptions, LazyAdamOptions
+from app.config.optimizers import AdamOptions, FtrlOptions, LazyAdamOptions
 spec = TablesSpec(10**7, 1000, ("C1",), 0, 0.01, 0.0, FtrlOptions(), LazyAdamOptions())
 tables = NativeTables(spec, num_threads=1)
 tables.touch(np.arange(10))

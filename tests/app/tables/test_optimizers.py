@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from app.schedules import StepSchedule
-from app.tables.optimizer_options import (
+from app.config.optimizers import (
     AdagradOptions,
     AdamOptions,
     AdamWOptions,
@@ -11,6 +10,7 @@ from app.tables.optimizer_options import (
     RowwiseAdagradOptions,
     SgdOptions,
 )
+from app.config.schedules import StepSchedule
 from app.tables.optimizers import (
     adagrad_step,
     clipped,

@@ -17,15 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from app import checkpoint
 from app.checkpoint_reading import load, read_once
-from app.config import Config
-from app.identity import data_identity
-from app.manifest import Manifest, ParentRecord, read_manifest
-from app.retention import compact, rewrite
-from app.schedules import ConstantSchedule, CosineSchedule, PlateauSchedule, StepSchedule
-from app.tables import native_step, whole_table_adam
-from app.tables.interface import DEEP, WIDE, RowGradients
-from app.tables.native import NativeTables
-from app.tables.optimizer_options import (
+from app.config.config import Config
+from app.config.optimizers import (
     AdagradOptions,
     AdamOptions,
     FtrlOptions,
@@ -33,6 +26,13 @@ from app.tables.optimizer_options import (
     RowwiseAdagradOptions,
     SgdOptions,
 )
+from app.config.schedules import ConstantSchedule, CosineSchedule, PlateauSchedule, StepSchedule
+from app.identity import data_identity
+from app.manifest import Manifest, ParentRecord, read_manifest
+from app.retention import compact, rewrite
+from app.tables import native_step, whole_table_adam
+from app.tables.interface import DEEP, WIDE, RowGradients
+from app.tables.native import NativeTables
 from app.tables.reference import ReferenceTables
 from app.tables_of_run import learning_rates, table_learning_rates, table_spec
 from app.warm_start_source import open_source

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app import parameters
-from app.schedules import ConstantSchedule, StepSchedule
+from app.config.optimizers import AdamOptions, FtrlOptions, SgdOptions
+from app.config.schedules import ConstantSchedule, StepSchedule
 from app.tables.interface import DEEP, WIDE, RowGradients
-from app.tables.optimizer_options import AdamOptions, FtrlOptions, SgdOptions
 from app.tables.reference import ReferenceTables
 from app.tables.stock import MAX_VOCABULARY, StockTables, describe_placement, placed_ops
 

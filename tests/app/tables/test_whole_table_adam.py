@@ -5,10 +5,10 @@ import os
 import numpy as np
 import pytest
 
+from app.config.optimizers import AdamOptions
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, RowGradients
 from app.tables.native import NativeTables
-from app.tables.optimizer_options import AdamOptions
 from app.tables.reference import ReferenceTables
 from app.tables.whole_table_adam import MOST_EXACT_STEPS, CaughtUpTable, StepHistory
 

@@ -9,12 +9,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from app.checkpoint import CheckpointOptions
-from app.device import DeviceOptions
-from app.selection import EvalOptions
-from app.sharding.options import ParallelOptions
-from app.tables import TablesOptions
-from app.tables.optimizer_options import (
+from app.config.optimizers import (
     AdamOptions,
     DeepOptimizer,
     FtrlOptions,
@@ -22,7 +17,8 @@ from app.tables.optimizer_options import (
     TowerOptimizer,
     WideOptimizer,
 )
-from app.watchdog import ClusterOptions
+from app.config.parallel import ParallelOptions
+from app.config.run import CheckpointOptions, ClusterOptions, DeviceOptions, EvalOptions, TablesOptions
 from data_prep.options import PrepareOptions
 
 LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from app.schedules import ConstantSchedule, CosineSchedule, Schedule
+from app.config.schedules import ConstantSchedule, CosineSchedule, Schedule
 
 LEAST_FLOAT32 = 2.0**-126  # what is smaller counts as 0 on some devices
 
