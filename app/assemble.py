@@ -11,14 +11,16 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter
 
-from app import parameters
 from app.checkpoint import ModelState
 from app.checkpoint_reading import open_state, read_once
 from app.config.config import Config
-from app.dense_optimizers import DenseOptimizers
-from app.device import dense_layer, deprecations_silenced, take_device
-from app.dropout import DropoutNoise
+from app.device import deprecations_silenced, take_device
 from app.manifest import Manifest, read_manifest
+from app.model import dense_layer as parameters
+from app.model.dropout import DropoutNoise
+from app.model.native_layer import dense_layer
+from app.model.optimizers import DenseOptimizers
+from app.model.wide_deep import Tower, WideDeep
 from app.parallel import AcceleratorRun, recompute_layers
 from app.process_group import MpiGroup, ProcessGroup, largest_share
 from app.schedules import LearningRates
@@ -32,7 +34,6 @@ from app.tables.interface import DEEP, WIDE, HostTables, Snapshot, TablesSpec
 from app.tables.stock import StockTables
 from app.tables_of_run import learning_rates, table_learning_rates, table_spec
 from app.train_step import HostTablesScorer, HostTablesStep, StepParts, TrainStep
-from app.wide_deep import Tower, WideDeep
 from data_prep.prepared.schema import Schema
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class Parts:
         """Set dense arrays, given whole."""
         dense = self._dense()
         for name, value in (self.blocks.parts(values) if self.blocks else values).items():
-            parameters.write(dense[name], value)
+            parameters.write_parameter(dense[name], value)
         take_weights(self.optimizers)
 
     def _dense(self) -> dict[str, Parameter]:
@@ -200,7 +201,7 @@ def load_for_scoring(
     dense = {name: array for name, array in found.items() if name in expected}
     check_dense(dense, {name: parameter.shape for name, parameter in expected.items()})
     for name, parameter in expected.items():
-        parameters.write(parameter, dense[name])
+        parameters.write_parameter(parameter, dense[name])
     if isinstance(group, MpiGroup):
         scorer = HostTablesScorer(tables, model, largest_share(batch_size, group.size))
         return DataParallelScorer(scorer, group)

@@ -20,17 +20,8 @@ from mindspore import Tensor, nn, ops
 from app.config.config import Config
 from app.dataset import Batch, rows_of_batch
 from app.device import take_device
-from app.device_graph import (
-    DEEP_LOSS,
-    NUM_BAD,
-    WIDE_LOSS,
-    AllFinite,
-    DeviceGraph,
-    Gradients,
-    Optimizers,
-    scalars,
-)
 from app.gradient_sum import GradientSum
+from app.model.graph import DEEP_LOSS, NUM_BAD, WIDE_LOSS, AllFinite, DeviceGraph, Gradients, Optimizers, scalars
 from app.not_finite import OVERFLOWED
 from app.parallel import AcceleratorRun
 from app.process_group import MpiGroup, ProcessGroup, largest_share, share, together

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from app.config.run import DeviceOptions
 from common.signals import held
 
-if TYPE_CHECKING:
-    from mindspore import nn
-
 log = logging.getLogger(__name__)
 
 CPU_INFO = Path("/proc/cpuinfo")
-# Cores that multiply bfloat16 (the last is Arm's), and those for which oneDNN's math mode makes use of it.
-BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 
 MATH_MODE_FLAGS = {"amx_bf16", "bf16"}
 
@@ -44,31 +37,6 @@ def cpu_flags() -> set[str]:
         return set(CPU_INFO.read_text(encoding="utf-8").split())
     except OSError:
         return set()
-
-
-def dense_layer(options: DeviceOptions, activation: str = "relu", plain: bool = True) -> Callable[[], nn.Cell]:
-    """What makes a hidden layer of the tower for the selected device: the native one on a CPU where it is built and
-    has that activation; where the layer is not `plain`, as its sums are normalized, from operators."""
-    import mindspore as ms
-
-    from app import dense_layer as layers
-
-    bfloat16 = options.precision == "bfloat16"
-    if ms.get_current_device().device_target != "CPU":
-        return functools.partial(layers.DenseLayer, ms.bfloat16 if bfloat16 else None, activation)
-    flags = cpu_flags()
-    make: Callable[[], nn.Cell]
-    make, usable = functools.partial(layers.DenseLayer, activation=activation), MATH_MODE_FLAGS
-    if plain and activation == layers.NATIVE_ACTIVATION:
-        try:
-            layers.load()
-            make = functools.partial(layers.NativeLayer, options.num_threads, bfloat16 and bool(flags & BFLOAT16_FLAGS))
-            usable = BFLOAT16_FLAGS
-        except OSError as error:
-            log.warning("warning: %s; going on with MindSpore's operators", error)
-    if bfloat16 and not flags & usable:
-        log.warning("warning: device.precision=bfloat16 needs one of %s: float32 is used", ", ".join(sorted(usable)))
-    return make
 
 
 def select_device(options: DeviceOptions) -> str:

@@ -17,11 +17,11 @@ from mindspore.parallel.auto_parallel import AutoParallel
 
 from app.config.parallel import ParallelOptions
 from app.device import take_device
-from app.device_graph import DeviceGraph
+from app.model.graph import DeviceGraph
+from app.model.wide_deep import Tower, WideDeep
 from app.sharding.strategy import parse_all
 from app.sharding.tower_plan import layer_names
 from app.train_step import StepParts
-from app.wide_deep import Tower, WideDeep
 
 Arrays = dict[str, np.ndarray]
 

@@ -13,15 +13,14 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 
 from app.dataset import Batch
-from app.dense_optimizers import DenseOptimizers
-from app.device_graph import ForwardBackward
-from app.losses import l2_loss
+from app.model.graph import ForwardBackward, l2_loss
+from app.model.optimizers import DenseOptimizers
+from app.model.wide_deep import WideDeep
 from app.not_finite import Place, batch_places, describe_not_finite, gradient_places
 from app.profile import GraphProfile, KernelProfile
 from app.tables.interface import UniqueIds
 from app.tables.stock import StockIds, StockTables
 from app.train_step import Losses, StepParts, example_weights, pad_rows
-from app.wide_deep import WideDeep
 
 
 class StockLookup(nn.Cell):

@@ -1,7 +1,7 @@
 """One training step: rows go down, row gradients come back, nothing else crosses between host and device.
 
     rows = tables.lookup(unique)
-    loss, row_gradients = forward_backward(rows, numeric, labels)     device_graph.py; dense optimizers inside
+    loss, row_gradients = forward_backward(rows, numeric, labels)     model/graph.py; dense optimizers inside
     tables.update(unique, row_gradients)
 
 Finite or nothing: the graph makes one flag of loss, row gradients, dense gradients and dense parameters.
@@ -24,10 +24,10 @@ from mindspore import Tensor
 
 from app.config.config import LossOptions
 from app.dataset import Batch
-from app.dense_optimizers import DenseOptimizers
-from app.device_graph import DeviceGraph, ForwardBackward
-from app.dropout import DropoutNoise
-from app.losses import l2_loss
+from app.model.dropout import DropoutNoise
+from app.model.graph import DeviceGraph, ForwardBackward, l2_loss
+from app.model.optimizers import DenseOptimizers
+from app.model.wide_deep import WideDeep
 from app.not_finite import Place, batch_places, describe_not_finite, gradient_places
 from app.profile import LOOKUP, HostProfile, KernelProfile
 from app.schedules import LearningRates
@@ -43,7 +43,6 @@ from app.tables.interface import (
     UniqueIds,
     WriteRows,
 )
-from app.wide_deep import WideDeep
 
 
 @dataclass(frozen=True)

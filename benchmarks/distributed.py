@@ -23,8 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from app.device import BFLOAT16_FLAGS, cpu_flags
+from app.device import cpu_flags
 from app.launch import find_mpirun, mpirun_options
+from app.model.native_layer import BFLOAT16_FLAGS
 from benchmarks.contender import KEEP_PAGES, Contender, Parts
 from benchmarks.timing import machine, side_by_side
 from benchmarks.workload import Workload

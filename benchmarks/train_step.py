@@ -32,7 +32,8 @@ from typing import Any
 import numpy as np
 
 from app.config.run import Precision
-from app.device import BFLOAT16_FLAGS, MATH_MODE_FLAGS, cpu_flags
+from app.device import MATH_MODE_FLAGS, cpu_flags
+from app.model.native_layer import BFLOAT16_FLAGS
 from benchmarks.contender import KEEP_PAGES, Contender
 from benchmarks.timing import Timing, machine, side_by_side
 from benchmarks.workload import Workload

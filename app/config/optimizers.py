@@ -1,6 +1,6 @@
 """The optimizers by name, each with its own settings: `deep_optimizer: {name: adam, learning_rate: 1.0e-3}`.
 
-Another `name` starts from that optimizer's defaults. Formulas: `optimizers.py` (tables), `app/dense_optimizers.py`.
+Another `name` starts from that optimizer's defaults. Formulas: `optimizers.py` (tables), `app/model/optimizers.py`.
 """
 
 from __future__ import annotations

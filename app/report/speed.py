@@ -128,7 +128,7 @@ def ops_section(runs: Sequence[RunRecord]) -> Html:
         )
     note = (
         f"The sum over up to {PROFILED_STEPS} steps from the second on; operators may run side by side, and the "
-        "profiler itself slows these steps. Custom is the dense layer of app/csrc."
+        "profiler itself slows these steps. Custom is the dense layer of app/model/csrc."
     )
     return section("Slowest operators", *tables, note=note)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
-from app import parameters
+from app.model import dense_layer
 from app.sharding.collectives import Communicator, host_operator
 
 
@@ -52,7 +52,7 @@ class OptimizerShards(nn.Cell):
     def take_weights(self) -> None:
         """The shares from the weights as they are now, which something else has written."""
         for share, whole, group in zip(self.shares, self.whole, self._groups, strict=True):
-            parameters.write(share, share_of(whole.asnumpy(), group))
+            dense_layer.write_parameter(share, share_of(whole.asnumpy(), group))
 
     def scattered(self, gradients: tuple[Tensor, ...], after: Tensor) -> tuple[Tensor, ...]:
         """Each rank's parts of the gradients -> this rank's shares of their sums; begins when `after` is there."""

@@ -13,17 +13,17 @@ from typing import Any, cast
 import numpy as np
 from mindspore import Tensor, nn
 
-from app import parameters
 from app.config.config import Config
-from app.device_graph import DEEP_LOSS, NUM_BAD, WIDE_LOSS, Gradients, LossGradient, Optimizers
 from app.gradient_sum import GradientSum
+from app.model import dense_layer
+from app.model.graph import DEEP_LOSS, NUM_BAD, WIDE_LOSS, Gradients, LossGradient, Optimizers
+from app.model.wide_deep import WideDeep
 from app.process_group import MpiGroup
 from app.sharding.pipeline_plan import FIRST, PipelinePlan, plan_pipeline
 from app.sharding.stages import NUM_DATA, FirstLoss, FirstStage, GivenSquaredNorm, LastLoss, LastStage, StageModel
 from app.sharding.tower_plan import TOWER
 from app.train_step import StepParts
 from app.watchdog import waiting
-from app.wide_deep import WideDeep
 
 Arrays = dict[str, np.ndarray]
 
@@ -156,7 +156,7 @@ class PipelineGraph:
         """Σ gradient² of the tower's gradients, of which each rank has its stage's."""
         squares = sum(float(np.sum(np.square(values / self._loss_scale))) for values in gradients)
         total = sum(self._group.gather(squares)) / self._run.plan.num_pairs
-        parameters.write(self._run.squared_norm.value, np.array([total], np.float32))
+        dense_layer.write_parameter(self._run.squared_norm.value, np.array([total], np.float32))
 
     def _first(self, inputs: tuple[Tensor, ...]) -> tuple[list[np.ndarray], tuple[np.ndarray, np.ndarray]]:
         micro_batches = [self._micro_batch(inputs, number) for number in range(self._run.plan.micro_batches)]

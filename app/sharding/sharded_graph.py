@@ -1,6 +1,6 @@
 """The step's graph where the tower is split over ranks: forward, backward, the sums over ranks, the optimizers.
 
-What `app.device_graph.DeviceGraph` does, in one graph too: the collectives are operators in it.
+What `app.model.graph.DeviceGraph` does, in one graph too: the collectives are operators in it.
 
 Letters: B rows of a rank's slice, C fields, N numeric, D width.
 """
@@ -12,15 +12,15 @@ from collections.abc import Mapping, Sequence
 import mindspore as ms
 from mindspore import Tensor, nn, ops
 
-from app.dense_layer import Total
-from app.dense_optimizers import DenseOptimizers
-from app.device_graph import DEEP_LOSS, NUM_BAD, WIDE_LOSS, AllFinite, ForwardBackward, scalars
+from app.model.dense_layer import Total
+from app.model.graph import DEEP_LOSS, NUM_BAD, WIDE_LOSS, AllFinite, ForwardBackward, scalars
+from app.model.optimizers import DenseOptimizers
 from app.sharding.collectives import Communicator, SumInTurn, SumOver
 from app.sharding.optimizer_shards import OptimizerShards
 
 
 class ShardedSquaredNorm(nn.Cell):
-    """`app.dense_optimizers.SquaredNorm` over all ranks' pieces of the gradients; each copy counts by its share."""
+    """`app.model.optimizers.SquaredNorm` over all ranks' pieces of the gradients; each copy counts by its share."""
 
     def __init__(self, copies: Sequence[int], world: Communicator) -> None:
         """`copies`: how many ranks hold the same piece, of each gradient."""

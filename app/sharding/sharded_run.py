@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from app.config.config import Config
-from app.dense_optimizers import DenseOptimizers, WrapOptimizer
+from app.model.optimizers import DenseOptimizers, WrapOptimizer
+from app.model.wide_deep import Tower, WideDeep
 from app.process_group import MpiGroup, largest_share
 from app.sharding.dense_blocks import DenseBlocks
 from app.sharding.optimizer_shards import OptimizerShards
@@ -11,7 +12,6 @@ from app.sharding.sharded_graph import ShardedGraph, ShardedSquaredNorm
 from app.sharding.sharded_tower import ShardedTower, gradient_groups
 from app.sharding.tower_plan import TOWER, TowerPlan, plan_run
 from app.train_step import StepParts
-from app.wide_deep import Tower, WideDeep
 
 
 class ShardedRun:

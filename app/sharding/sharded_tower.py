@@ -1,4 +1,5 @@
-"""The tower with each layer's product split over ranks: the same function as `app.wide_deep.Tower`, a part a rank.
+"""The tower with each layer's product split over ranks: the same function as `app.model.wide_deep.Tower`, a part a
+rank.
 
     rows ─ redistribute ─► x W ─ sum over inner ─► + numeric, bias ─► relu ─ redistribute ─► … ─► logits
 
@@ -16,14 +17,14 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
-from app.batch_norm import BatchNorm
-from app.dense_layer import ACTIVATIONS, dropout_multiplier
+from app.model.batch_norm import BatchNorm
+from app.model.dense_layer import ACTIVATIONS, dropout_multiplier
+from app.model.wide_deep import NumericFields
 from app.sharding import strategy
 from app.sharding.collectives import Communicator, Redistribute, split
 from app.sharding.layout import Layout
 from app.sharding.sharded_matmul import ShardedMatMul
 from app.sharding.tower_plan import TowerPlan
-from app.wide_deep import NumericFields
 
 
 class ShardedTower(nn.Cell):

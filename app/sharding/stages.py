@@ -14,11 +14,11 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
-from app.batch_norm import BatchNorm
 from app.config.config import LossOptions
-from app.dense_layer import MatMul, Total
-from app.losses import cross_entropy, l2_loss, smoothed
-from app.wide_deep import Tower, WideDeep
+from app.model.batch_norm import BatchNorm
+from app.model.dense_layer import MatMul, Total
+from app.model.graph import cross_entropy, l2_loss, smoothed
+from app.model.wide_deep import Tower, WideDeep
 
 NUM_DATA = 2  # columns at the message's end that are data: label and weight
 
@@ -141,7 +141,7 @@ class LastLoss(nn.Cell):
 
 
 class GivenSquaredNorm(nn.Cell):
-    """`app.dense_optimizers.SquaredNorm` over both stages: a number that is written before each step."""
+    """`app.model.optimizers.SquaredNorm` over both stages: a number that is written before each step."""
 
     def __init__(self) -> None:
         super().__init__()

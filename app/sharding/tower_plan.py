@@ -95,7 +95,7 @@ def plan_run(
 
 
 def tower_shapes(num_fields: int, num_numeric: int, embedding_dim: int, hidden_widths: Sequence[int]) -> Shapes:
-    """The shapes of the whole tower's parameters, by their names in `app.wide_deep.Tower`."""
+    """The shapes of the whole tower's parameters, by their names in `app.model.wide_deep.Tower`."""
     widths = (num_fields * embedding_dim, *hidden_widths, 1)
     shapes: Shapes = {name: (widths[i], widths[i + 1]) for i, name in enumerate(layer_names(hidden_widths))}
     shapes |= {f"bias_{i}": (width,) for i, width in enumerate(hidden_widths)}

@@ -22,9 +22,9 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from app import parameters
 from app.config.optimizers import FtrlOptions, LazyAdamOptions
 from app.device import deprecations_silenced
+from app.model import dense_layer
 from app.tables.checks import check_ids, check_state, check_supported, check_values
 from app.tables.interface import (
     DEEP,
@@ -220,7 +220,7 @@ class StockTables:
         finally:
             for table, by_name in arrays.items():
                 for name, parameter in self._parameters(table).items():
-                    parameters.write(parameter, by_name[name])
+                    dense_layer.write_parameter(parameter, by_name[name])
 
     def _parameters(self, table: str) -> dict[str, Parameter]:
         return {name: getattr(self.parameters, f"{table}_{name}") for name in STATE_ARRAYS[table]}

@@ -40,7 +40,7 @@ from benchmarks.workload import NUM_NUMERIC, Workload, contender_arguments, step
 
 
 class Tower(nn.Module):
-    """`app.wide_deep.Tower`; with `num_numeric` the numeric fields are folded into its first layer."""
+    """`app.model.wide_deep.Tower`; with `num_numeric` the numeric fields are folded into its first layer."""
 
     def __init__(self, num_fields: int, num_numeric: int, embedding_dim: int, hidden_widths: tuple[int, ...]) -> None:
         super().__init__()

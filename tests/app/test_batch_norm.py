@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from app.batch_norm import EPSILON
+from app.model.batch_norm import EPSILON
 
 SIZES = ("train.batch_size=16", "model.hidden_widths=[6, 5]", "model.batch_norm=true", "model.initial_scale=0.5")
 

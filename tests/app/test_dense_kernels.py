@@ -11,7 +11,7 @@ import os
 import numpy as np
 import pytest
 
-from app.dropout import DropoutNoise, kept
+from app.model.dropout import DropoutNoise, kept
 from common.native_library import library_path
 
 # One row; fewer rows than a task; several tasks with a short last one, and widths that no block divides.

@@ -5,10 +5,10 @@ import os
 import numpy as np
 import pytest
 
-from app import dense_layer
+from app.model.native_layer import load
 
 try:
-    dense_layer.load()
+    load()
 except OSError as error:
     if os.environ.get("CI"):
         raise
@@ -17,8 +17,9 @@ except OSError as error:
 import mindspore as ms
 from mindspore import Tensor, nn
 
-from app.dense_layer import ACTIVATIONS, DenseLayer, NativeLayer
-from app.dropout import DropoutNoise, kept
+from app.model.dense_layer import ACTIVATIONS, DenseLayer
+from app.model.dropout import DropoutNoise, kept
+from app.model.native_layer import NativeLayer
 
 # One row; fewer rows than a task; several tasks with a short last one, and widths that no block divides.
 SHAPES = [(1, 1, 1, 1), (5, 7, 3, 2), (1300, 50, 33, 1), (700, 300, 130, 27)]
@@ -150,10 +151,10 @@ def test_nan_reaches_a_weight_gradient(place):
 def test_missing_library_says_how_to_build_it(monkeypatch, tmp_path):
     monkeypatch.setenv("DENSE_LAYER_LIBRARY", str(tmp_path / "none.so"))
     with pytest.raises(FileNotFoundError, match=r"none\.so is missing; run `make native`"):
-        dense_layer.load.__wrapped__()
+        load.__wrapped__()
 
 
 def test_a_library_of_another_version_says_how_to_build_it(monkeypatch):
     monkeypatch.setenv("DENSE_LAYER_LIBRARY", _ctypes.__file__)
     with pytest.raises(OSError, match=r"cannot be loaded: .*undefined symbol: dense_set_threads; run `make native`"):
-        dense_layer.load.__wrapped__()
+        load.__wrapped__()

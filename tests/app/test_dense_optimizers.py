@@ -15,7 +15,7 @@ def optimize(cpu, tiny_config, make_schema):
     from mindspore import Tensor
 
     from app.assemble import make_model
-    from app.dense_optimizers import DenseOptimizers
+    from app.model.optimizers import DenseOptimizers
 
     def run(*overrides, gradients=(2.0, -2.0), rates=None):
         config = tiny_config("model.hidden_widths=[3]", *overrides)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from app.dropout import DropoutNoise, kept
+from app.model.dropout import DropoutNoise, kept
 
 RATE = 0.25
 
@@ -39,7 +39,7 @@ def test_operators_drop_the_same_units():
     import mindspore as ms
     from mindspore import Tensor, nn, ops
 
-    from app.dense_layer import dropout_multiplier
+    from app.model.dense_layer import dropout_multiplier
 
     class Multiplier(nn.Cell):
         def construct(self, noise: ms.Tensor) -> ms.Tensor:

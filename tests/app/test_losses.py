@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from app.losses import cross_entropy, l2_loss
+from app.model.graph import cross_entropy, l2_loss
 
 
 def test_cross_entropy_is_the_weighted_sum_of_its_formula(cpu):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app import parameters
+from app.model import dense_layer
 from app.tables.interface import DEEP, WIDE
 
 BATCH_SIZE = 16
@@ -48,7 +48,7 @@ def set_table_value(tables, table, row_id, value):
         parameter = getattr(tables.parameters, f"{table}_rows")
         array = parameter.asnumpy().copy()
         array[row_id, -1] = value
-        parameters.write(parameter, array)
+        dense_layer.write_parameter(parameter, array)
     else:
         tables._arrays[table]["rows"][row_id, -1] = value
 
@@ -56,7 +56,7 @@ def set_table_value(tables, table, row_id, value):
 def set_parameter_value(parameter, value):
     array = parameter.asnumpy().copy()
     array.reshape(-1)[-1] = value
-    parameters.write(parameter, array)
+    dense_layer.write_parameter(parameter, array)
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_a_gradient_that_overflows_changes_nothing(step, make_parts, make_schema
     backend, *overrides = STEPS[step]
     parts = make_parts(backend, schema, f"train.batch_size={BATCH_SIZE}", "loss.loss_scale=3e38", *overrides)
     last = parts.model.named_parameters()["tower.matrix_2"]
-    parameters.write(last, np.full(last.shape, 1e3, np.float32))
+    dense_layer.write_parameter(last, np.full(last.shape, 1e3, np.float32))
     batch = random_batch(schema, BATCH_SIZE, rng)
     assert_refused(parts, batch, r"the gradient of the deep row of batch row \d+, field \w+ \(id \d+\)")
 
@@ -160,7 +160,7 @@ def test_a_loss_that_overflows_says_what_to_try(make_parts, make_schema, random_
     batch = random_batch(schema, BATCH_SIZE, rng)
     batch = dataclasses.replace(batch, labels=np.zeros_like(batch.labels))
     bias = parts.model.named_parameters()["wide.bias"]
-    parameters.write(bias, np.array([30], np.float32))
+    dense_layer.write_parameter(bias, np.array([30], np.float32))
     assert_refused(parts, batch, "try a lower loss.loss_scale or learning rate")
 
 

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from app.parameters import write
+from app.model.dense_layer import write_parameter
 from app.tables import native_library
 
 STEPS = 200
@@ -33,7 +33,7 @@ def losses(make_parts, make_schema, random_batch):
 
 def nudge(parameter):
     """Move every value to the next float32."""
-    write(parameter, np.nextafter(parameter.asnumpy(), np.float32(np.inf)))
+    write_parameter(parameter, np.nextafter(parameter.asnumpy(), np.float32(np.inf)))
 
 
 def test_every_step_is_stock_s(losses):

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from app import parameters
 from app.assemble import fold_numeric, make_model
+from app.model import dense_layer
 from app.tables.interface import DEEP, WIDE
 
 
 def logits_in_numpy(named_parameters, deep_rows, wide_rows, numeric):
-    """The formula of app/wide_deep.py, in float64, with each x_f · E_f written out."""
+    """The formula of app/model/wide_deep.py, in float64, with each x_f · E_f written out."""
     p = {name: parameter.asnumpy().astype(np.float64) for name, parameter in named_parameters.items()}
     rows, matrix = p["tower.numeric_rows"], p["tower.numeric_matrix"]
     inputs = np.concatenate([(numeric[:, :, None] * rows).reshape(len(numeric), -1), deep_rows], axis=1)
@@ -24,7 +24,7 @@ def test_the_model_is_its_formula(cpu, tiny_config, make_schema):
     schema, config, rng = make_schema(), tiny_config(), np.random.default_rng(0)
     model = make_model(config, schema)
     for parameter in model.named_parameters().values():
-        parameters.write(parameter, rng.standard_normal(parameter.shape).astype(np.float32))
+        dense_layer.write_parameter(parameter, rng.standard_normal(parameter.shape).astype(np.float32))
     shapes = ((9, 4 * config.model.embedding_dim), (9,), (9, 3))
     inputs = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
     expected = logits_in_numpy(model.named_parameters(), *inputs)
@@ -97,7 +97,7 @@ def test_folding_a_looked_up_state_keeps_the_function(both_ways, make_schema, ra
     arrays = fold_numeric(state, unfolded.step.tables.spec, schema.num_numeric)
     named = folded.model.named_parameters()
     for name, parameter in named.items():
-        parameters.write(parameter, arrays[name])
+        dense_layer.write_parameter(parameter, arrays[name])
     folded.step.tables.load_state(state.tables, step=1)
     scores = [parts.step.score(batch, parts.step.prepare(batch)) for parts in both_ways]
     np.testing.assert_allclose(scores[0], scores[1], atol=1e-6)

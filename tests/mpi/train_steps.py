@@ -91,12 +91,12 @@ def check_one_step(found, expected, owner, num_owners):
 
 
 def nudge(parts):
-    from app.parameters import write
+    from app.model.dense_layer import write_parameter
 
     parameter = parts.model.named_parameters()["tower.matrix_0"]
     values = parameter.asnumpy().copy()
     values[0, 0] = np.nextafter(values[0, 0], np.float32(np.inf))
-    write(parameter, values)
+    write_parameter(parameter, values)
 
 
 def main(config_path):

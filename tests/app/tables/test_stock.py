@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app import parameters
 from app.config.optimizers import AdamOptions, FtrlOptions, SgdOptions
 from app.config.schedules import ConstantSchedule, StepSchedule
+from app.model import dense_layer
 from app.tables.interface import DEEP, WIDE, RowGradients
 from app.tables.reference import ReferenceTables
 from app.tables.stock import MAX_VOCABULARY, StockTables, describe_placement, placed_ops
@@ -174,7 +174,7 @@ def test_every_table_op_is_on_the_host_whatever_the_target(target, monkeypatch):
 def test_a_written_parameter_keeps_its_memory(make_spec):
     stock = StockTables(make_spec())
     values = np.ones((50, 5), np.float32)
-    parameters.write(stock.parameters.deep_rows, values)
+    dense_layer.write_parameter(stock.parameters.deep_rows, values)
     update(stock, np.array([[1, 2, 3]], np.int32), RowGradients(np.ones((1, 15), np.float32), np.ones(1, np.float32)))
     assert (values == 1).all()
     assert (stock.parameters.deep_rows.asnumpy()[1:4] != 1).all()

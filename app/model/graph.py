@@ -2,7 +2,7 @@
 
 The inputs of each graph are those of `LossCell.construct`.
 
-`noise` is that of `app.dropout.DropoutNoise.of_step`; it is read where the model drops units.
+`noise` is that of `app.model.dropout.DropoutNoise.of_step`; it is read where the model drops units.
 
 Letters: B batch size, C fields, N numeric, D width.
 """
@@ -16,11 +16,10 @@ import mindspore as ms
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from app.config.config import LossOptions
-from app.dense_layer import Total
-from app.dense_optimizers import DenseOptimizers
-from app.losses import cross_entropy, l2_loss, smoothed
+from app.model.dense_layer import Total
+from app.model.optimizers import DenseOptimizers
+from app.model.wide_deep import WideDeep
 from app.tables.checks import LARGEST_GRADIENT
-from app.wide_deep import WideDeep
 
 DEEP_LOSS, WIDE_LOSS, NUM_BAD = range(3)  # the numbers that `scalars` packs
 
@@ -148,3 +147,19 @@ class Optimizers(nn.Cell):
     def construct(self, *gradients: Tensor) -> Tensor:
         """Those of all dense parameters -> something to wait for."""
         return ops.depend(gradients[0].reshape(-1)[:1], self.optimizers(gradients))
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, example_weights: Tensor) -> Tensor:
+    """Σ weight · binary cross-entropy, all three [B]; an example's weight is 1 / rows of the global batch, or 0
+    where it only fills up a short batch."""
+    return ops.binary_cross_entropy_with_logits(logits, labels, example_weights, ops.ones_like(logits), reduction="sum")
+
+
+def l2_loss(squared_norm: Tensor | float, l2_coef: float) -> Tensor | float:
+    """l2_coef · ½ Σ‖row‖², from Σ‖row‖²."""
+    return 0.5 * l2_coef * squared_norm
+
+
+def smoothed(labels: Tensor, label_smoothing: float) -> Tensor:
+    """Labels drawn toward ½: (1 - s) · label + s / 2 (Szegedy et al., 2016, with two classes)."""
+    return labels * (1 - label_smoothing) + 0.5 * label_smoothing

@@ -39,7 +39,7 @@ DENSE_LAYER_OPERATOR(dense_forward_bfloat16);  // x and W are rounded for the pr
 DENSE_LAYER_OPERATOR(dense_backward_float32);
 DENSE_LAYER_OPERATOR(dense_backward_bfloat16);  // x, W, n and dy (where y > 0) are rounded for the products
 
-// The same with dropout, `noise` int32 [3] being a layer's of app/dropout.py: the units of y that stay are multiplied with
+// The same with dropout, `noise` int32 [3] being a layer's of app/model/dropout.py: the units of y that stay are multiplied with
 // 1 / (1 - share dropped), the others are 0.
 // x [B, K], W [K, H], n [B, N], F [N, H], noise -> y [B, H]
 DENSE_LAYER_OPERATOR(dropout_forward_float32);

@@ -1,10 +1,4 @@
-"""A hidden layer of the tower, y = f(x W + n F): from MindSpore's own operators, or as one kernel on a CPU.
-
-`n` [B, N + 1] are inputs of few columns, the last of which is 1, and F their rows, the last of which is the bias: the
-bias's gradient is then a row of a matrix product. Both cells are the same function; the kernel's f is ReLU.
-
-Letters: B batch, K width in, H width out.
-"""
+"""A hidden layer as one kernel forward and one backward (`csrc/`), on a CPU; and the choice of a layer."""
 
 from __future__ import annotations
 
@@ -13,124 +7,11 @@ import functools
 from collections.abc import Callable
 from pathlib import Path
 
-import mindspore as ms
-import numpy as np
 from mindspore import Tensor, nn, ops
 
-from app import dropout
-from app.device import records_dropped
+from app.config.run import DeviceOptions
+from app.device import MATH_MODE_FLAGS, cpu_flags, log, records_dropped
 from common import native_library
-
-# As int32, which is what MindSpore's operators multiply.
-GOLDEN32 = int(dropout.GOLDEN32.astype(np.int32))
-FACTORS = tuple(int(factor.astype(np.int32)) for factor in dropout.FACTORS)
-
-NATIVE_ACTIVATION = "relu"
-ACTIVATIONS: dict[str, Callable[[], nn.Cell]] = {
-    "relu": nn.ReLU,
-    "gelu": nn.GELU,
-    "silu": nn.SiLU,
-    "leaky_relu": functools.partial(nn.LeakyReLU, 0.01),
-    "tanh": nn.Tanh,
-    "sigmoid": nn.Sigmoid,
-}
-
-
-class MatMul(nn.Cell):
-    """Matrix product, float32 in and out; with `input_dtype` its inputs are cast to that, the sums stay float32.
-
-    The primitive, not `ops.matmul`: the gradient of that one copies its matrices to transpose them.
-    """
-
-    def __init__(self, input_dtype: ms.Type | None = None) -> None:
-        super().__init__()
-        self.product = ops.MatMul()
-        self.input_dtype = input_dtype
-
-    def construct(self, left: Tensor, right: Tensor) -> Tensor:
-        """[M, K] x [K, N] -> [M, N]."""
-        if self.input_dtype is None:
-            return self.product(left, right)
-        return self.product(left.astype(self.input_dtype), right.astype(self.input_dtype)).astype(ms.float32)
-
-
-class Total(nn.Cell):
-    """The sum of all values of an array, times `factor`.
-
-    A matrix is summed by a product with ones, which reads it once on all cores: ReduceSum takes ten times as long.
-    """
-
-    def __init__(self, factor: float = 1.0) -> None:
-        super().__init__()
-        self.factor = factor
-        self.product = ops.MatMul()
-        self.sum = ops.ReduceSum()
-
-    def construct(self, values: Tensor) -> Tensor:
-        """Any shape -> []."""
-        if values.ndim > 1:
-            matrix = values.reshape(-1, values.shape[-1])
-            values = self.product(matrix, self.factor * ops.ones((matrix.shape[1], 1), ms.float32))
-        elif self.factor != 1.0:
-            values = values * self.factor
-        return self.sum(values)
-
-
-class DenseLayer(nn.Cell):
-    """The layer from MindSpore's operators, on any device and with any of `ACTIVATIONS`."""
-
-    def __init__(self, input_dtype: ms.Type | None = None, activation: str = "relu") -> None:
-        super().__init__()
-        self.matmul = MatMul(input_dtype)
-        self.activation = ACTIVATIONS[activation]()
-
-    def construct(
-        self,
-        inputs: Tensor,
-        weights: Tensor,
-        numeric: Tensor,
-        numeric_weights: Tensor,
-        noise: Tensor | None = None,
-    ) -> Tensor:
-        """`inputs` [B, K], `weights` [K, H], `numeric` [B, N + 1], `numeric_weights` [N + 1, H] -> [B, H].
-
-        With `noise`, int32 [3] as `app.dropout` makes it, units are dropped.
-        """
-        return self.activated(self.sums(inputs, weights, numeric, numeric_weights), noise)
-
-    def sums(self, inputs: Tensor, weights: Tensor, numeric: Tensor, numeric_weights: Tensor) -> Tensor:
-        """The units' sums [B, H]."""
-        return self.matmul(inputs, weights) + self.matmul(numeric, numeric_weights)
-
-    def activated(self, sums: Tensor, noise: Tensor | None) -> Tensor:
-        """The layer's outputs from its sums."""
-        outputs = self.activation(sums)
-        if noise is None:
-            return outputs
-        rows = noise[1] + ops.arange(0, outputs.shape[0], 1, dtype=ms.int32)
-        units = ops.arange(0, outputs.shape[1], 1, dtype=ms.int32)
-        return outputs * dropout_multiplier(noise, rows, units)
-
-
-def dropout_multiplier(noise: Tensor, rows: Tensor, units: Tensor) -> Tensor:
-    """float32 [B, H]: 0 for dropped units, 1 / (1 - share dropped) for the others; `app.dropout.kept` from operators.
-
-    `rows` int32 [B] are the rows' numbers in the global batch, `units` int32 [H] the units' in the layer, from 0. int32
-    wraps as uint32 does, and its shifts are made logical by a mask.
-    """
-    rows = mix32(noise[0] + rows * GOLDEN32)
-    units = mix32((units + 1) * GOLDEN32)
-    numbers = mix32(ops.bitwise_xor(rows.expand_dims(1), units.expand_dims(0)))
-    numbers = ops.bitwise_and(ops.bitwise_right_shift(numbers, 8), 0xFFFFFF)
-    scale = 1.0 / (1.0 - noise[2].astype(ms.float32) * 2.0**-24)
-    return (numbers >= noise[2]).astype(ms.float32) * scale
-
-
-def mix32(values: Tensor) -> Tensor:
-    """`app.dropout.mix32` of int32."""
-    mixed = ops.bitwise_xor(values, ops.bitwise_and(ops.bitwise_right_shift(values, 16), 0xFFFF)) * FACTORS[0]
-    mixed = ops.bitwise_xor(mixed, ops.bitwise_and(ops.bitwise_right_shift(mixed, 15), 0x1FFFF)) * FACTORS[1]
-    return ops.bitwise_xor(mixed, ops.bitwise_and(ops.bitwise_right_shift(mixed, 16), 0xFFFF))
 
 
 class NativeLayer(nn.Cell):
@@ -262,3 +143,32 @@ def load() -> ctypes.CDLL:
     return native_library.load_library(
         library_path(), "dense layer is", signatures, otherwise="go on with MindSpore's operators"
     )
+
+
+# Cores that multiply bfloat16 (the last is Arm's), and those for which oneDNN's math mode makes use of it.
+BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
+
+
+def dense_layer(options: DeviceOptions, activation: str = "relu", plain: bool = True) -> Callable[[], nn.Cell]:
+    """What makes a hidden layer of the tower for the selected device: the native one on a CPU where it is built and
+    has that activation; where the layer is not `plain`, as its sums are normalized, from operators."""
+    import mindspore as ms
+
+    from app.model import dense_layer as layers
+
+    bfloat16 = options.precision == "bfloat16"
+    if ms.get_current_device().device_target != "CPU":
+        return functools.partial(layers.DenseLayer, ms.bfloat16 if bfloat16 else None, activation)
+    flags = cpu_flags()
+    make: Callable[[], nn.Cell]
+    make, usable = functools.partial(layers.DenseLayer, activation=activation), MATH_MODE_FLAGS
+    if plain and activation == layers.NATIVE_ACTIVATION:
+        try:
+            load()
+            make = functools.partial(NativeLayer, options.num_threads, bfloat16 and bool(flags & BFLOAT16_FLAGS))
+            usable = BFLOAT16_FLAGS
+        except OSError as error:
+            log.warning("warning: %s; going on with MindSpore's operators", error)
+    if bfloat16 and not flags & usable:
+        log.warning("warning: device.precision=bfloat16 needs one of %s: float32 is used", ", ".join(sorted(usable)))
+    return make

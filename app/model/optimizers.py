@@ -13,7 +13,6 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
-from app import parameters
 from app.config.optimizers import (
     AdagradOptions,
     AdamOptions,
@@ -23,9 +22,10 @@ from app.config.optimizers import (
     TowerOptimizer,
     WideOptimizer,
 )
-from app.dense_layer import Total
+from app.model import dense_layer
+from app.model.dense_layer import Total
+from app.model.wide_deep import WideDeep
 from app.tables.optimizers import LEAST_FTRL_RATE, Sign, ftrl_linear
-from app.wide_deep import WideDeep
 
 CLIP_EPSILON = 1e-6  # as torch.nn.utils.clip_grad_norm_ has it
 
@@ -76,7 +76,7 @@ class Ftrl(nn.Cell):
         for weight, squares, linear in zip(self.weights, self.accumulators, self.linear, strict=True):
             rows, accumulator, before = (array.asnumpy() for array in (weight, squares, linear))
             fitted = ftrl_linear(rows, accumulator, before, np.float32(rate), self.options, self.sign)
-            parameters.write(linear, fitted)
+            dense_layer.write_parameter(linear, fitted)
 
     def change_rate(self, old: float, new: float) -> None:
         """The linear terms for a new learning rate: the weights stay as they are (see `app.tables.optimizers`).
@@ -86,7 +86,7 @@ class Ftrl(nn.Cell):
         old, new = max(old, float(LEAST_FTRL_RATE)), max(new, float(LEAST_FTRL_RATE))
         for weight, squares, linear in zip(self.weights, self.accumulators, self.linear, strict=True):
             change = np.sqrt(squares.asnumpy()) * np.float32(1 / new - 1 / old) * weight.asnumpy()
-            parameters.write(linear, linear.asnumpy() - change)
+            dense_layer.write_parameter(linear, linear.asnumpy() - change)
 
     def named_state(self) -> State:
         """What it remembers, by array and the model's own parameter names."""
@@ -277,7 +277,7 @@ class DenseOptimizers(nn.Cell):
         """Those with which the state was left that has been loaded."""
         for group, optimizer, rate in (("wide", self.wide, wide), ("tower", self.tower, tower)):
             if rate != self.rates[group]:
-                parameters.write(optimizer.learning_rate, np.array(rate, np.float32))
+                dense_layer.write_parameter(optimizer.learning_rate, np.array(rate, np.float32))
                 self.rates[group] = rate
 
     def construct(self, gradients: tuple[Tensor, ...]) -> tuple:

@@ -17,9 +17,9 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
-from app.batch_norm import BatchNorm, NormalizedLayer
-from app.dense_layer import DenseLayer, MatMul
-from app.recompute import Recomputed
+from app.model.batch_norm import BatchNorm, NormalizedLayer
+from app.model.dense_layer import DenseLayer, MatMul
+from app.model.recompute import Recomputed
 from app.tables.initial import initial_rows
 
 

@@ -18,7 +18,7 @@ void round_values(const float* from, std::int64_t size, BFloat16* to);
 void relu_gradient(const float* dy, const float* y, std::int64_t size, float scale, BFloat16* to);
 void relu_gradient(const float* dy, const float* y, std::int64_t size, float scale, float* to);
 
-// One layer's dropout: `kept` of app/dropout.py.
+// One layer's dropout: `kept` of app/model/dropout.py.
 struct Dropout {
   std::uint32_t key, first_row, threshold;
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from app.dense_layer import MatMul
+from app.model.dense_layer import MatMul
 
 EPSILON = 1e-5
 MOMENTUM = 0.1  # the new batch's share of the running statistics; both as torch.nn.BatchNorm1d has them

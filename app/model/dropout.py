@@ -1,7 +1,8 @@
 """Dropout masks as a pure function of (seed, step, global row, layer, unit): no state, the same bits on every device.
 
-A mask is made where it is used, from three int32 a layer: `app/csrc/elementwise.cc` and `app/dense_layer.py` do what
-`kept` does. The mixing function is lowbias32 (Wellons, "Prospecting for Hash Functions", 2018).
+A mask is made where it is used, from three int32 a layer: `app/model/csrc/elementwise.cc` and
+`app/model/dense_layer.py` do what `kept` does. The mixing function is lowbias32 (Wellons, "Prospecting for Hash
+Functions", 2018).
 
 Letters: B rows, H units of a layer, L hidden layers.
 """

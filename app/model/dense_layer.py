@@ -1,0 +1,141 @@
+"""A hidden layer of the tower, y = f(x W + n F): from MindSpore's own operators, or as one kernel on a CPU.
+
+`n` [B, N + 1] are inputs of few columns, the last of which is 1, and F their rows, the last of which is the bias: the
+bias's gradient is then a row of a matrix product. Both cells are the same function; the kernel's f is ReLU.
+
+Letters: B batch, K width in, H width out.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
+from app.model import dropout
+
+# As int32, which is what MindSpore's operators multiply.
+GOLDEN32 = int(dropout.GOLDEN32.astype(np.int32))
+
+FACTORS = tuple(int(factor.astype(np.int32)) for factor in dropout.FACTORS)
+
+NATIVE_ACTIVATION = "relu"
+
+ACTIVATIONS: dict[str, Callable[[], nn.Cell]] = {
+    "relu": nn.ReLU,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+    "leaky_relu": functools.partial(nn.LeakyReLU, 0.01),
+    "tanh": nn.Tanh,
+    "sigmoid": nn.Sigmoid,
+}
+
+
+class MatMul(nn.Cell):
+    """Matrix product, float32 in and out; with `input_dtype` its inputs are cast to that, the sums stay float32.
+
+    The primitive, not `ops.matmul`: the gradient of that one copies its matrices to transpose them.
+    """
+
+    def __init__(self, input_dtype: ms.Type | None = None) -> None:
+        super().__init__()
+        self.product = ops.MatMul()
+        self.input_dtype = input_dtype
+
+    def construct(self, left: Tensor, right: Tensor) -> Tensor:
+        """[M, K] x [K, N] -> [M, N]."""
+        if self.input_dtype is None:
+            return self.product(left, right)
+        return self.product(left.astype(self.input_dtype), right.astype(self.input_dtype)).astype(ms.float32)
+
+
+class Total(nn.Cell):
+    """The sum of all values of an array, times `factor`.
+
+    A matrix is summed by a product with ones, which reads it once on all cores: ReduceSum takes ten times as long.
+    """
+
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__()
+        self.factor = factor
+        self.product = ops.MatMul()
+        self.sum = ops.ReduceSum()
+
+    def construct(self, values: Tensor) -> Tensor:
+        """Any shape -> []."""
+        if values.ndim > 1:
+            matrix = values.reshape(-1, values.shape[-1])
+            values = self.product(matrix, self.factor * ops.ones((matrix.shape[1], 1), ms.float32))
+        elif self.factor != 1.0:
+            values = values * self.factor
+        return self.sum(values)
+
+
+class DenseLayer(nn.Cell):
+    """The layer from MindSpore's operators, on any device and with any of `ACTIVATIONS`."""
+
+    def __init__(self, input_dtype: ms.Type | None = None, activation: str = "relu") -> None:
+        super().__init__()
+        self.matmul = MatMul(input_dtype)
+        self.activation = ACTIVATIONS[activation]()
+
+    def construct(
+        self,
+        inputs: Tensor,
+        weights: Tensor,
+        numeric: Tensor,
+        numeric_weights: Tensor,
+        noise: Tensor | None = None,
+    ) -> Tensor:
+        """`inputs` [B, K], `weights` [K, H], `numeric` [B, N + 1], `numeric_weights` [N + 1, H] -> [B, H].
+
+        With `noise`, int32 [3] as `app.model.dropout` makes it, units are dropped.
+        """
+        return self.activated(self.sums(inputs, weights, numeric, numeric_weights), noise)
+
+    def sums(self, inputs: Tensor, weights: Tensor, numeric: Tensor, numeric_weights: Tensor) -> Tensor:
+        """The units' sums [B, H]."""
+        return self.matmul(inputs, weights) + self.matmul(numeric, numeric_weights)
+
+    def activated(self, sums: Tensor, noise: Tensor | None) -> Tensor:
+        """The layer's outputs from its sums."""
+        outputs = self.activation(sums)
+        if noise is None:
+            return outputs
+        rows = noise[1] + ops.arange(0, outputs.shape[0], 1, dtype=ms.int32)
+        units = ops.arange(0, outputs.shape[1], 1, dtype=ms.int32)
+        return outputs * dropout_multiplier(noise, rows, units)
+
+
+def dropout_multiplier(noise: Tensor, rows: Tensor, units: Tensor) -> Tensor:
+    """float32 [B, H]: 0 for dropped units, 1 / (1 - share dropped) for the others; `app.model.dropout.kept` from
+    operators.
+
+    `rows` int32 [B] are the rows' numbers in the global batch, `units` int32 [H] the units' in the layer, from 0. int32
+    wraps as uint32 does, and its shifts are made logical by a mask.
+    """
+    rows = mix32(noise[0] + rows * GOLDEN32)
+    units = mix32((units + 1) * GOLDEN32)
+    numbers = mix32(ops.bitwise_xor(rows.expand_dims(1), units.expand_dims(0)))
+    numbers = ops.bitwise_and(ops.bitwise_right_shift(numbers, 8), 0xFFFFFF)
+    scale = 1.0 / (1.0 - noise[2].astype(ms.float32) * 2.0**-24)
+    return (numbers >= noise[2]).astype(ms.float32) * scale
+
+
+def mix32(values: Tensor) -> Tensor:
+    """`app.model.dropout.mix32` of int32."""
+    mixed = ops.bitwise_xor(values, ops.bitwise_and(ops.bitwise_right_shift(values, 16), 0xFFFF)) * FACTORS[0]
+    mixed = ops.bitwise_xor(mixed, ops.bitwise_and(ops.bitwise_right_shift(mixed, 15), 0x1FFFF)) * FACTORS[1]
+    return ops.bitwise_xor(mixed, ops.bitwise_and(ops.bitwise_right_shift(mixed, 16), 0xFFFF))
+
+
+def write_parameter(parameter: Parameter, values: np.ndarray) -> None:
+    """Set all values of a parameter, in the memory it has.
+
+    Not `set_data`: where a compiled graph updates the parameter in a branch, as `if finite` is, it goes on writing to
+    the memory from before, and every later update is lost (MindSpore 2.10 on CPU).
+    """
+    ops.assign(parameter, Tensor(values))
