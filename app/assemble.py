@@ -11,11 +11,11 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter
 
-from app.checkpoint import ModelState
-from app.checkpoint_reading import open_state, read_once
+from app.checkpoint.manifest import Manifest, read_manifest
+from app.checkpoint.read import open_state, read_once
+from app.checkpoint.write import ModelState
 from app.config.config import Config
 from app.device import deprecations_silenced, take_device
-from app.manifest import Manifest, read_manifest
 from app.model import dense_layer as parameters
 from app.model.dropout import DropoutNoise
 from app.model.native_layer import dense_layer

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from app.array_file import read_places
-from app.checkpoint import ROW_IDS, step_name
-from app.checkpoint_reading import Link, chain_bytes, chain_files, chain_of, row_layout, verify
-from app.identity import check_same_inputs
-from app.manifest import Manifest, read_manifest
-from app.retention import compact, is_kept, rewrite, step_folders
-from app.run_folder import run_checkpoints
+from app.checkpoint.array_file import read_places
+from app.checkpoint.manifest import Manifest, read_manifest
+from app.checkpoint.read import Link, chain_bytes, chain_files, chain_of, row_layout, verify
+from app.checkpoint.retention import compact, is_kept, rewrite, step_folders
+from app.checkpoint.write import ROW_IDS, step_name
+from app.run.folder import run_checkpoints
+from app.run.identity import check_same_inputs
 from app.tables.interface import DEEP, STATE_ARRAYS
 from app.tables_of_run import step_history
 from common.console import progress_bar

@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any, get_args
 
 from app import device, ranks
-from app.checkpoint_reading import DamagedCheckpointError
+from app.checkpoint.manifest import read_manifest
+from app.checkpoint.read import DamagedCheckpointError
+from app.checkpoint.retention import is_kept
 from app.config.config import Config
 from app.config.run import Target
-from app.evaluate import Evaluation, check_data, evaluate_checkpoint, saved_config
-from app.evaluation_file import content_of, write_evaluation
-from app.evaluation_text import describe, one_line
+from app.evaluation.evaluate import Evaluation, check_data, evaluate_checkpoint, saved_config
+from app.evaluation.results import content_of, write_evaluation
+from app.evaluation.text import describe, one_line
 from app.follow import new_checkpoints
 from app.launch import launch
-from app.manifest import read_manifest
 from app.process_group import ProcessGroup, SingleProcess, started_by_mpi
-from app.report import leave_report
-from app.retention import is_kept
-from app.run_folder import best_of_run
+from app.run.folder import best_of_run
+from app.run.report import leave_report
 from app.stopping import Stopped, StopRequest
 from common import settings
 

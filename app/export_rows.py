@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from app.checkpoint_reading import FileTable, chain_of
+from app.checkpoint.read import FileTable, chain_of
 from app.tables.interface import TableSnapshot
 from app.tables.optimizers import ROWS
 from app.tables.whole_table_adam import CaughtUpTable, StepHistory

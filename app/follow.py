@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from app.manifest import read_manifest
-from app.retention import whole_checkpoints
-from app.run_folder import CONFIG_FILE, run_checkpoints
-from app.run_plan import read_state
+from app.checkpoint.manifest import read_manifest
+from app.checkpoint.retention import whole_checkpoints
+from app.run.folder import CONFIG_FILE, run_checkpoints
+from app.run.plan import read_state
 from common.files import is_locked
 
 log = logging.getLogger(__name__)

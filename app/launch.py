@@ -22,7 +22,7 @@ from types import FrameType
 from typing import IO
 
 from app.process_group import load_mpi
-from app.training_loss import USELESS
+from app.run.training_loss import USELESS
 
 FORWARDED = {signal.SIGINT: signal.SIGUSR1, signal.SIGTERM: signal.SIGUSR2}
 EXPORTED = ("PATH", "LD_LIBRARY_PATH", "OMP_WAIT_POLICY")  # to other hosts

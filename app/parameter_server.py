@@ -12,13 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from app.checkpoint_reading import read_once
+from app.checkpoint.disk import FileRecord
+from app.checkpoint.manifest import read_manifest
+from app.checkpoint.read import read_once
+from app.checkpoint.write import write_shards
 from app.config.config import Config
-from app.disk import FileRecord
 from app.exchange import Operation
-from app.manifest import read_manifest
 from app.process_group import MpiGroup
-from app.sharded_checkpoint import write_shards
 from app.stopping import HANDED_ON
 from app.table_statistics import table_statistics
 from app.tables.interface import HostTables, Snapshot

@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from app.device import records_dropped
+from app.run.logs import OP_TIMES, PROFILED_STEPS
 from app.tables.interface import FTRL, LAZY_ADAM
 
 log = logging.getLogger(__name__)
 
-PROFILED_STEPS = 5
 LOOKUP = "EmbeddingLookup"
-PROFILE_FOLDER = "profile"  # of a run folder
-OP_TIMES = "op_times.json"
+
 TIMES_FILE = "cpu_op_execute_timestamp_*.txt"
 
 

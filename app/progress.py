@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from app.process_group import shows_progress
-from app.run_folder import RunFolder
+from app.run.folder import RunFolder
 from app.schedules import LearningRates
 from app.train_step import Losses
 from common.console import progress_bar

@@ -18,9 +18,8 @@ from typing import Any
 
 import xxhash
 
+from app.checkpoint.disk import in_words
 from app.config.config import Config
-from app.disk import in_words
-from app.identity import data_identity, first_difference
 from app.launch import die_with_parent
 from app.process_group import (
     QUIET,
@@ -33,6 +32,7 @@ from app.process_group import (
     started_by_mpi,
     together,
 )
+from app.run.identity import data_identity, first_difference
 from app.watchdog import Watchdog
 from common import settings
 from data_prep.prepared.schema import Schema

@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 
 from app.assemble import Parts
-from app.checkpoint_writer import CheckpointWriter, Writing
+from app.checkpoint.background import CheckpointWriter, Writing
+from app.checkpoint.manifest import Manifest, ParentRecord, read_manifest
 from app.config.config import Config
-from app.identity import data_identity
-from app.manifest import Manifest, ParentRecord, read_manifest
-from app.metrics import Metrics, defined
+from app.evaluation.metrics import Metrics, defined
+from app.evaluation.selection import Selection
 from app.process_group import ProcessGroup, first_error, is_together
 from app.progress import Position
-from app.run_folder import RunFolder
-from app.selection import Selection
+from app.run.folder import RunFolder
+from app.run.identity import data_identity
 from app.stopping import StopRequest
 from app.table_statistics import merged, table_statistics
 from app.tables.interface import Snapshot

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from app.checkpoint.manifest import Manifest
 from app.config.config import Config
 from app.config.optimizers import AdamOptions, DeepOptimizer, LazyAdamOptions
-from app.manifest import Manifest
-from app.older_runs import read_config
+from app.run.older import read_config
 from app.schedules import LearningRate, LearningRates
 from app.tables.interface import DEEP, WIDE, TablesSpec
 from app.tables.whole_table_adam import StepHistory

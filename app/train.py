@@ -15,17 +15,17 @@ import numpy as np
 from app.assemble import Parts, assemble
 from app.config.config import Config
 from app.dataset import Batch, num_batches, read_batches, training_order
-from app.evaluate import measure
-from app.evaluation_file import Measurement, content_of
-from app.evaluation_text import one_line
-from app.metrics import Metrics, merit
+from app.evaluation.evaluate import measure
+from app.evaluation.metrics import Metrics, merit
+from app.evaluation.results import Measurement, content_of
+from app.evaluation.selection import Selection
+from app.evaluation.text import one_line
 from app.prefetch import Prefetcher
 from app.process_group import ProcessGroup, SingleProcess
-from app.profile import PROFILE_FOLDER
 from app.progress import Position, Progress
-from app.run_folder import RunFolder
+from app.run.folder import RunFolder
+from app.run.logs import PROFILE_FOLDER
 from app.saving import Saver
-from app.selection import Selection
 from app.stopping import Stopped, StopRequest
 from app.tables.interface import UniqueIds
 from app.train_step import Losses

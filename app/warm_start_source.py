@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from app.checkpoint import ModelState
-from app.checkpoint_reading import open_state, verify
+from app.checkpoint.manifest import MANIFEST, Manifest, read_manifest
+from app.checkpoint.read import open_state, verify
+from app.checkpoint.write import ModelState
 from app.config.config import Config
-from app.identity import data_identity
-from app.manifest import MANIFEST, Manifest, read_manifest
 from app.row_moves import row_moves
-from app.run_folder import CONFIG_FILE, best_of_run
+from app.run.folder import CONFIG_FILE, best_of_run
+from app.run.identity import data_identity
 from app.schedules import STEPS_BEFORE
 from app.tables.interface import DEEP
 from app.tables.whole_table_adam import CaughtUpTable
@@ -134,7 +134,7 @@ def _open_dataset(manifest: Manifest, config: Config) -> tuple[Path, Schema]:
 
 
 def _zoo_source(path: Path, config: Config, schema: Schema) -> Source:
-    from app.zoo_checkpoint import read_zoo_checkpoint
+    from app.checkpoint.zoo import read_zoo_checkpoint
 
     state = read_zoo_checkpoint(path)
     dim, deep = config.model.embedding_dim, state.tables[DEEP]

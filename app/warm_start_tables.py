@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from app.checkpoint_reading import PIECE_BYTES
+from app.checkpoint.read import PIECE_BYTES
 from app.config.config import Config
 from app.config.optimizers import FtrlOptions
 from app.row_moves import GONE

@@ -25,9 +25,9 @@ from typing import Any
 
 import numpy as np
 
-from app.checkpoint_writer import CheckpointWriter
+from app.checkpoint.background import CheckpointWriter
+from app.checkpoint.manifest import Manifest
 from app.config.run import CheckpointOptions
-from app.manifest import Manifest
 from benchmarks.mindspore_contender import assemble_parts, prepare_device
 from benchmarks.timing import machine
 from benchmarks.workload import Workload, steps_on_prefetched_batches

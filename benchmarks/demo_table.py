@@ -10,7 +10,7 @@ import json
 import statistics
 from pathlib import Path
 
-from app.evaluate import best_on
+from app.evaluation.evaluate import best_on
 from benchmarks.peers.logistic_regression import fit
 from data_prep.prepared.schema import read_schema
 

@@ -2,9 +2,9 @@
 
 Rows come in groups (test periods) that a model was trained for one by one, with one or more seeds. A contender's AUC
 in a group is the mean over its seeds, the difference that of two contenders on the same rows, the figure the mean
-over groups. The interval lies between quantiles of Poisson bootstrap replicates (see app/bootstrap.py) that draw rows
-within their group, the same rows for all models; with `clusters` they draw whole groups before that, which also
-counts what differs between periods.
+over groups. The interval lies between quantiles of Poisson bootstrap replicates (see app/evaluation/metrics.py) that
+draw rows within their group, the same rows for all models; with `clusters` they draw whole groups before that, which
+also counts what differs between periods.
 
 Letters: n rows of a group, S seeds, R replicates, G groups.
 """

@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 
 from app import device
+from app.checkpoint.manifest import read_manifest
 from app.dataset import Batch
-from app.evaluate import measure, saved_config
-from app.manifest import read_manifest
-from app.metrics import Metrics
-from app.run_folder import best_of_run
+from app.evaluation.evaluate import measure, saved_config
+from app.evaluation.metrics import Metrics
+from app.run.folder import best_of_run
 from app.tables.interface import UniqueIds
 from data_prep.prepared.schema import read_schema
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from app.checkpoint.read import open_state
+from app.checkpoint.retention import whole_checkpoints
 from app.checkpoint_commands import reshard
-from app.checkpoint_reading import open_state
-from app.retention import whole_checkpoints
 from app.sharding.strategy_file import StrategyRecord, read_strategy, write_strategy
 from tests.ranks.jobs import SETTINGS, losses, same_numbers
 

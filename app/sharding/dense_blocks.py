@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from app.dense_slices import slice_name
+from app.checkpoint.slices import slice_name
 from app.sharding.collectives import Communicator
 from app.sharding.layout import Layout
 from app.sharding.optimizer_shards import all_gather, share_of

@@ -5,9 +5,8 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from app.bootstrap import MEASURED, confidence_intervals
-from app.metrics import MetricStream
-from app.score_bins import Bins
+from app.evaluation.metrics import MEASURED, MetricStream, confidence_intervals
+from app.evaluation.score_bins import Bins
 
 
 @pytest.fixture(scope="module")

@@ -5,14 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app import checkpoint
-from app.array_file import Place
-from app.checkpoint import ModelState
-from app.checkpoint_reading import load, open_state, read_once, row_layout
+from app.checkpoint import write as checkpoint
+from app.checkpoint.array_file import Place
+from app.checkpoint.manifest import MANIFEST, Manifest, read_manifest
+from app.checkpoint.read import load, open_state, read_once, row_layout
+from app.checkpoint.retention import best_or_newest, remove_old, whole_checkpoints
+from app.checkpoint.write import ModelState
 from app.config.optimizers import AdamOptions, FtrlOptions
 from app.config.run import CheckpointOptions
-from app.manifest import MANIFEST, Manifest, read_manifest
-from app.retention import best_or_newest, remove_old, whole_checkpoints
 from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, TablesSpec, TableState
 from app.tables.reference import ReferenceTables
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.checkpoint_reading import load
-from app.checkpoint_writer import CheckpointWriter, Throttle
+from app.checkpoint.background import CheckpointWriter, Throttle
+from app.checkpoint.manifest import Manifest, read_manifest
+from app.checkpoint.read import load
 from app.config.optimizers import FtrlOptions, LazyAdamOptions
 from app.config.run import CheckpointOptions
-from app.manifest import Manifest, read_manifest
 from app.tables.interface import RowGradients, TablesSpec
 from app.tables.native_library import is_available
 from app.tables.reference import ReferenceTables
@@ -171,7 +171,7 @@ class Hurried:
 
 def test_the_throttle_sleeps_three_times_what_was_worked(monkeypatch):
     times = iter([10.0, 10.2, 10.3, 10.3, 10.4, 10.5])
-    monkeypatch.setattr("app.checkpoint_writer.time.thread_time", lambda: next(times))
+    monkeypatch.setattr("app.checkpoint.background.time.thread_time", lambda: next(times))
     hurried = Hurried()
     throttle = Throttle(0.25, hurried)
     throttle(1)  # nothing is known yet

@@ -14,17 +14,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app import checkpoint
 from app.__main__ import main
-from app.checkpoint import ModelState
-from app.checkpoint_reading import verify
-from app.checkpoint_writer import CheckpointWriter
+from app.checkpoint import write
+from app.checkpoint.background import CheckpointWriter
+from app.checkpoint.manifest import Manifest, read_manifest
+from app.checkpoint.read import verify
+from app.checkpoint.retention import is_kept, step_folders, whole_checkpoints
+from app.checkpoint.write import ModelState
 from app.config.config import Config
 from app.config.optimizers import FtrlOptions, LazyAdamOptions
-from app.identity import data_identity
-from app.manifest import Manifest, read_manifest
-from app.retention import is_kept, step_folders, whole_checkpoints
-from app.run_folder import open_run
+from app.run.folder import open_run
+from app.run.identity import data_identity
 from app.tables.interface import RowGradients, TablesSpec
 from app.tables.reference import ReferenceTables
 from common import settings
@@ -84,7 +84,7 @@ def training(tmp_path, tiny_config, tiny_schema):
 @pytest.fixture
 def foreign(tmp_path):
     """A checkpoint of a step that the training never has, to be written into its folder."""
-    return checkpoint.save(tmp_path / "foreign", ModelState({}, {}), Manifest(999, 1, 9, {}, "", {}, {}))
+    return write.save(tmp_path / "foreign", ModelState({}, {}), Manifest(999, 1, 9, {}, "", {}, {}))
 
 
 def commands(training, foreign, elsewhere):
@@ -188,7 +188,7 @@ def test_what_a_training_removes_while_a_command_reads_it(training, tmp_path, mo
 def test_leftovers_are_known_by_their_whole_name(tmp_path):
     for name in ("step-00000003.partial", "step-mine.partial", "step-00000003.partial.kept"):
         (tmp_path / name).mkdir()
-    checkpoint.clear_leftovers(tmp_path)
+    write.clear_leftovers(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000003.partial.kept", "step-mine.partial"]
 
 

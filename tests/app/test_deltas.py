@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.__main__ import main
-from app.checkpoint import ModelState, save
-from app.checkpoint_reading import load, verify
+from app.checkpoint.manifest import Manifest, ParentRecord, read_manifest
+from app.checkpoint.read import load, verify
+from app.checkpoint.retention import compact, delta_to_compact, remove_old, rewrite, whole_checkpoints
+from app.checkpoint.write import ModelState, save
 from app.config.run import CheckpointOptions
-from app.manifest import Manifest, ParentRecord, read_manifest
-from app.retention import compact, delta_to_compact, remove_old, rewrite, whole_checkpoints
 from app.tables.interface import DEEP, WIDE, TableState
 
 ARRAYS = {WIDE: {"rows": 1, "any": 1}, DEEP: {"rows": 3, "other": 3, "one": 1}}  # of whatever optimizer

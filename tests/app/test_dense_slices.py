@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from app.dense_slices import dense_files, join, slice_file, slice_name
+from app.checkpoint.slices import dense_files, join, slice_file, slice_name
 
 
 def test_slices_join_to_the_whole_in_any_order():

@@ -6,7 +6,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app import disk
+from app.checkpoint import disk
 
 SMALL_BUFFER = 8192
 

@@ -8,12 +8,12 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
-from app import checkpoint
+from app.checkpoint import write
+from app.checkpoint.manifest import Manifest, read_manifest
 from app.dataset import read_batches, written_order
-from app.evaluate import evaluate_checkpoint, measure
-from app.field_values import MISSING, OUT_OF_VOCABULARY
-from app.identity import data_identity
-from app.manifest import Manifest, read_manifest
+from app.evaluation.evaluate import evaluate_checkpoint, measure
+from app.evaluation.results import MISSING, OUT_OF_VOCABULARY
+from app.run.identity import data_identity
 from common import settings
 from data_prep.prepared.schema import write_schema
 from data_prep.prepared.truth import best_possible
@@ -30,7 +30,7 @@ def saved(request, make_parts, tiny_config, tiny_dataset, tiny_schema, tmp_path_
     for batch in batches:
         parts.step(batch, parts.step.prepare(batch))
     manifest = Manifest(2, 1, 2, settings.as_dict(config), str(tiny_dataset), data_identity(tiny_schema), {})
-    path = checkpoint.save(tmp_path_factory.mktemp("saved"), parts.state(), manifest)
+    path = write.save(tmp_path_factory.mktemp("saved"), parts.state(), manifest)
     logits = np.concatenate([parts.step.score(batch, parts.step.prepare(batch)) for batch in batches])
     return path, logits, np.concatenate([batch.labels for batch in batches])
 
@@ -52,7 +52,7 @@ def one_saved(make_parts, tiny_config, tiny_dataset, tiny_schema, tmp_path_facto
     config = tiny_config("tables.backend=reference")
     manifest = Manifest(0, 1, 0, settings.as_dict(config), str(tiny_dataset), data_identity(tiny_schema), {})
     state = make_parts("reference", tiny_schema).state()
-    return checkpoint.save(tmp_path_factory.mktemp("one"), state, manifest)
+    return write.save(tmp_path_factory.mktemp("one"), state, manifest)
 
 
 def test_the_best_possible_stands_beside(one_saved, tiny_dataset, tiny_log):

@@ -6,15 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from app import checkpoint, evaluate_command
-from app.checkpoint import ModelState
-from app.checkpoint_reading import DamagedCheckpointError
-from app.manifest import Manifest
+from app import evaluate_command
+from app.checkpoint import write
+from app.checkpoint.manifest import Manifest
+from app.checkpoint.read import DamagedCheckpointError
+from app.checkpoint.write import ModelState
 
 
 @pytest.fixture
 def paths(tmp_path):
-    return [checkpoint.save(tmp_path, ModelState({}, {}), Manifest(step, 1, step, {}, "", {}, {})) for step in (1, 2)]
+    return [write.save(tmp_path, ModelState({}, {}), Manifest(step, 1, step, {}, "", {}, {})) for step in (1, 2)]
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def test_a_checkpoint_that_is_compacted_while_it_is_evaluated_is_read_again(foll
 
     def evaluate(path):
         if next(turns):
-            checkpoint.save(path.parent, ModelState({}, {}), replace(Manifest(1, 1, 1, {}, "", {}, {}), id="anew"))
+            write.save(path.parent, ModelState({}, {}), replace(Manifest(1, 1, 1, {}, "", {}, {}), id="anew"))
             raise DamagedCheckpointError("a file is missing")
         return 0
 

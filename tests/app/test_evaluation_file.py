@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from app.evaluate import Evaluation
-from app.evaluation_file import (
+from app.evaluation.evaluate import Evaluation
+from app.evaluation.grouped_auc import GroupedAuc
+from app.evaluation.metrics import MetricStream
+from app.evaluation.results import (
     Groups,
     Measurement,
     content_of,
@@ -17,9 +19,7 @@ from app.evaluation_file import (
     read_evaluations,
     write_evaluation,
 )
-from app.evaluation_text import describe, one_line
-from app.grouped_auc import GroupedAuc
-from app.metrics import MetricStream
+from app.evaluation.text import describe, one_line
 from data_prep.prepared.truth import Best
 
 

@@ -6,7 +6,7 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.record_writer import masked_crc32c
 
-from app.event_file import EventFile, first_events, scalars
+from app.run.event_file import EventFile, first_events, scalars
 
 
 def read_events(data):

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from app.field_values import names_of_ids
+from app.evaluation.results import names_of_ids
 from data_prep.prepared.schema import VOCABULARY_FILE, CategoricalField
 
 FIELD = CategoricalField("C1", (10, 12), ((20, 23),))

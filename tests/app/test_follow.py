@@ -6,10 +6,10 @@ import shutil
 
 import pytest
 
-from app import checkpoint
-from app.checkpoint import ModelState
+from app.checkpoint import write
+from app.checkpoint.manifest import Manifest
+from app.checkpoint.write import ModelState
 from app.follow import POLL_SECONDS, RESUME_SECONDS, new_checkpoints
-from app.manifest import Manifest
 from common.files import lock_folder
 
 MOST_WAITS = 100
@@ -38,7 +38,7 @@ class Run:
     def save(self, *steps):
         for step in steps:
             manifest = Manifest(step, 1, step, {}, "", {}, {})
-            checkpoint.save(self.path / "checkpoints", ModelState({}, {}), manifest)
+            write.save(self.path / "checkpoints", ModelState({}, {}), manifest)
 
     def remove(self, step):
         shutil.rmtree(self.path / "checkpoints" / f"step-{step:08d}")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from app.grouped_auc import GroupedAucStream
+from app.evaluation.grouped_auc import GroupedAucStream
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def test_no_rows_have_no_values():
 
 def test_few_rows_wait_to_be_counted(rows, monkeypatch):
     """As they take more memory than cells do."""
-    monkeypatch.setattr("app.grouped_auc.PENDING_ROWS", 1_000)
+    monkeypatch.setattr("app.evaluation.grouped_auc.PENDING_ROWS", 1_000)
     stream, most = GroupedAucStream(), 0
     for start in range(0, 4_000, 300):
         stream.add(*(values[start : start + 300] for values in rows))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.log_file import LogFile
+from app.run.logs import LogFile
 
 
 class FullDisk:

@@ -6,10 +6,10 @@ import logging
 
 import pytest
 
-from app import checkpoint
 from app.__main__ import main
-from app.manifest import read_manifest
-from app.retention import whole_checkpoints
+from app.checkpoint import write
+from app.checkpoint.manifest import read_manifest
+from app.checkpoint.retention import whole_checkpoints
 
 
 @pytest.fixture
@@ -130,14 +130,14 @@ def test_minutes_between_checkpoints(command, tmp_path):
 
 def fail_saves(monkeypatch, steps):
     """Saves of `steps` find the disk full."""
-    save = checkpoint.save
+    save = write.save
 
     def save_or_fail(folder, state, manifest, *rest):
         if manifest.step in steps:
             raise OSError(errno.ENOSPC, "No space left on device")
         return save(folder, state, manifest, *rest)
 
-    monkeypatch.setattr(checkpoint, "save", save_or_fail)
+    monkeypatch.setattr(write, "save", save_or_fail)
 
 
 def test_a_save_that_fails_is_loud_and_the_training_goes_on(command, tmp_path, monkeypatch):

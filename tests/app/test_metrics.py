@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 
-from app.metrics import MetricStream
+from app.evaluation.metrics import MetricStream
 
 TOLERANCE = 1e-6
 

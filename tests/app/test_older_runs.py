@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from app import older_runs
 from app.__main__ import main
+from app.checkpoint.manifest import read_manifest, write_manifest
+from app.checkpoint.retention import whole_checkpoints
 from app.config.config import Config
-from app.evaluate import saved_config
-from app.identity import difference, identity, kept_settings
-from app.manifest import read_manifest, write_manifest
-from app.older_runs import upgraded
-from app.retention import whole_checkpoints
-from app.run_folder import RunIsFinishedError, best_of_run, check_launch, open_run, run_config
-from app.run_plan import describe_kept, make_plan, settings_of_run
+from app.evaluation.evaluate import saved_config
+from app.run import older as older_runs
+from app.run.folder import RunIsFinishedError, best_of_run, check_launch, open_run, run_config
+from app.run.identity import difference, identity, kept_settings
+from app.run.older import upgraded
+from app.run.plan import describe_kept, make_plan, settings_of_run
 from common import settings
 from data_prep.options import read_options
 from data_prep.prepare import prepare
@@ -83,7 +83,7 @@ def test_an_older_run_is_read_with_all_its_settings(kept_run, tiny_config):
 
 
 def test_each_setting_that_decides_a_result_is_known_of_older_runs(tiny_config, schema):
-    """Where this fails a setting was added or removed: say in app/older_runs.py what runs did before."""
+    """Where this fails a setting was added or removed: say in app/run/older.py what runs did before."""
     state = json.loads((KEPT / "finished" / "run.json").read_text())
     here = identity(tiny_config(*WORDS), schema)
     kept = kept_settings(state["identity"]["config"])

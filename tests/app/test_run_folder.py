@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from app import checkpoint
-from app.checkpoint import ModelState
-from app.identity import data_identity, first_difference, identity
-from app.manifest import Manifest, read_manifest, write_manifest
-from app.retention import whole_checkpoints
-from app.run_folder import RunFolder, RunIsFinishedError, check_launch, open_run, run_checkpoints
-from app.run_plan import Plan, make_plan, settings_of_run
+from app.checkpoint import write
+from app.checkpoint.manifest import Manifest, read_manifest, write_manifest
+from app.checkpoint.retention import whole_checkpoints
+from app.checkpoint.write import ModelState
+from app.run.folder import RunFolder, RunIsFinishedError, check_launch, open_run, run_checkpoints
+from app.run.identity import data_identity, first_difference, identity
+from app.run.plan import Plan, make_plan, settings_of_run
 from app.warm_start_source import find_source
 from common import settings
 
@@ -52,7 +52,7 @@ def save_checkpoint(folder, step, config, schema, epochs_done=0):
         {},
         evaluated,
     )
-    return checkpoint.save(folder, ModelState({}, {}), manifest)
+    return write.save(folder, ModelState({}, {}), manifest)
 
 
 def state_of(run):

@@ -6,12 +6,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from app import checkpoint_writer, sharded_checkpoint
-from app.checkpoint import ModelState
-from app.checkpoint_reading import load
-from app.checkpoint_writer import CheckpointWriter
+from app.checkpoint import background
+from app.checkpoint import write as sharded_checkpoint
+from app.checkpoint.background import CheckpointWriter
+from app.checkpoint.manifest import Manifest, ParentRecord, write_manifest
+from app.checkpoint.read import load
+from app.checkpoint.write import ModelState
 from app.config.run import CheckpointOptions
-from app.manifest import Manifest, ParentRecord, write_manifest
 from app.process_group import first_error, is_together
 from app.progress import Position
 from app.saving import Saver
@@ -73,7 +74,7 @@ class Run:
 
 @pytest.fixture
 def make_saver(tmp_path, monkeypatch, tiny_config, tiny_schema):
-    monkeypatch.setattr(checkpoint_writer, "MpiGroup", object)  # any group saves as ranks do
+    monkeypatch.setattr(background, "MpiGroup", object)  # any group saves as ranks do
     selection = SimpleNamespace(state=dict)
     stop = SimpleNamespace(note_save=lambda seconds: None)
 
@@ -132,8 +133,8 @@ def test_an_error_of_one_rank_while_it_writes_is_all_ranks_error(
     failing = {
         "begin": (sharded_checkpoint, "clear_leftovers", OSError(5, "Input/output error")),
         "dense": (sharded_checkpoint, "write_dense", MemoryError("no buffer")),
-        "manifest": (checkpoint_writer, "read_manifest", FileNotFoundError(2, "not seen yet")),
-        "tidy": (checkpoint_writer, "remove_old", OSError(5, "Input/output error")),
+        "manifest": (background, "read_manifest", FileNotFoundError(2, "not seen yet")),
+        "tidy": (background, "remove_old", OSError(5, "Input/output error")),
     }
     if where in failing:
         module, name, error = failing[where]
@@ -163,7 +164,7 @@ def test_an_error_of_another_kind_ends_its_rank_without_waiting(thread_ranks, tm
 
     def work(group):
         try:
-            sharded_checkpoint.save(tmp_path, ModelState({}, rows_of(group.rank, 2)), MANIFEST, group)
+            sharded_checkpoint.save_together(tmp_path, ModelState({}, rows_of(group.rank, 2)), MANIFEST, group)
         except KeyError:
             group._ranks.meeting.abort()
             raise

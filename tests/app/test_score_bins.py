@@ -11,7 +11,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from sklearn.metrics import precision_recall_curve as their_precision_recall_curve
 from sklearn.metrics import roc_curve as their_roc_curve
 
-from app.score_bins import (
+from app.evaluation.score_bins import (
     Bins,
     binned,
     calibration_deciles,

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from app.config.run import EvalOptions
-from app.metrics import Metrics
-from app.selection import Selection, check_evaluation
+from app.evaluation.metrics import Metrics
+from app.evaluation.selection import Selection, check_evaluation
 from data_prep.prepared.schema import Split
 
 

@@ -10,9 +10,9 @@ import time
 import numpy as np
 import pytest
 
-from app.checkpoint_reading import load
-from app.manifest import read_manifest
-from app.retention import whole_checkpoints
+from app.checkpoint.manifest import read_manifest
+from app.checkpoint.read import load
+from app.checkpoint.retention import whole_checkpoints
 from tests.kills import num_kills as num_kills_of
 
 SETTINGS = ("train.epochs=2", "train.log_every_steps=1", "checkpoint.every_steps=3", "checkpoint.keep_last=0")

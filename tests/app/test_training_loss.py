@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from app.training_loss import click_rate_loss, why_useless
+from app.run.training_loss import click_rate_loss, why_useless
 from data_prep.prepared.schema import Split
 
 TRAIN = Split(1000, 100, ())  # the loss of predicting a tenth for every row is 0.325

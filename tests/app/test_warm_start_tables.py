@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from app.checkpoint import ModelState
+from app.checkpoint.write import ModelState
 from app.config.optimizers import (
     AdagradOptions,
     AdamOptions,

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mindspore.train.checkpoint_pb2 import Checkpoint
 
+from app.checkpoint.zoo import _parameters, read_zoo_checkpoint
 from app.tables.interface import DEEP, WIDE
-from app.zoo_checkpoint import _parameters, read_zoo_checkpoint
 
 GOOD = {
     "Wide_w": np.zeros((6, 1), np.float32),

@@ -6,7 +6,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from app.checkpoint import ModelState
+from app.checkpoint.write import ModelState
 from app.tables.interface import DEEP, WIDE, TableState
 from app.tables.reference import initial_arrays
 from benchmarks.workload import NUM_NUMERIC, make_batches

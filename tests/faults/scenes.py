@@ -15,17 +15,17 @@ from collections import Counter
 from pathlib import Path
 from unittest import mock
 
-from app import checkpoint
+from app.checkpoint import write
+from app.checkpoint.manifest import Manifest, read_manifest
+from app.checkpoint.read import verify
+from app.checkpoint.retention import remove_old, step_folders, whole_checkpoints
 from app.checkpoint_commands import reshard
-from app.checkpoint_reading import verify
 from app.config.config import Config
 from app.config.run import CheckpointOptions
-from app.identity import data_identity
-from app.manifest import Manifest, read_manifest
-from app.resume import find_newest
-from app.retention import remove_old, step_folders, whole_checkpoints
-from app.run_folder import RunIsFinishedError, open_run
-from app.run_logs import EVAL_LOG, LOSS_LOG, METRICS, forget_after
+from app.run.folder import RunIsFinishedError, open_run
+from app.run.identity import data_identity
+from app.run.logs import EVAL_LOG, LOSS_LOG, METRICS, forget_after
+from app.run.plan import find_newest
 from common import settings
 from data_prep.inspect_prepared import check_files
 from data_prep.options import PrepareOptions, read_options
@@ -91,10 +91,10 @@ class Save(Scene):
 
     def before(self, root: Path) -> None:
         for step in (1, 2):
-            checkpoint.save(root, make_state(seed=step), manifest_of(step))
+            write.save(root, make_state(seed=step), manifest_of(step))
 
     def act(self, root: Path) -> None:
-        checkpoint.save(root, make_state(seed=9), manifest_of(self.step), num_shards=2)
+        write.save(root, make_state(seed=9), manifest_of(self.step), num_shards=2)
         remove_old(root, CheckpointOptions(keep_last=1, keep_best=0), "auc")
 
     def begin(self, recording: Recording) -> None:
@@ -104,8 +104,8 @@ class Save(Scene):
         return int(count >= self.safe_after)
 
     def judge(self, root: Path, count: int) -> str:
-        checkpoint.clear_leftovers(root)
-        with mock.patch("app.resume.difference", return_value=None):
+        write.clear_leftovers(root)
+        with mock.patch("app.run.plan.difference", return_value=None):
             newest = find_newest(root, IDENTITY, None)
         assert newest.checkpoint is not None, newest.refused
         assert not newest.refused, newest.refused
@@ -135,7 +135,7 @@ class Compact(Scene):
         compact_and_tidy(root)
 
     def judge(self, root: Path, count: int) -> str:
-        checkpoint.clear_leftovers(root)
+        write.clear_leftovers(root)
         newest = step_folders(root)[-1]
         for path in whole_checkpoints(root):
             verify(path)
@@ -147,14 +147,14 @@ class Delta(Scene):
     """A delta follows a full checkpoint."""
 
     def before(self, root: Path) -> None:
-        checkpoint.save(root, make_state(seed=1), manifest_of(1))
+        write.save(root, make_state(seed=1), manifest_of(1))
 
     def act(self, root: Path) -> None:
         parent = {"step": 1, "id": read_manifest(root / "step-00000001").id}
-        checkpoint.save(root, make_state(seed=2), dataclasses.replace(manifest_of(2), parent=parent))
+        write.save(root, make_state(seed=2), dataclasses.replace(manifest_of(2), parent=parent))
 
     def judge(self, root: Path, count: int) -> str:
-        checkpoint.clear_leftovers(root)
+        write.clear_leftovers(root)
         newest = whole_checkpoints(root)[-1]
         number = read_manifest(newest).step
         assert is_state(newest, make_state(seed=number))
@@ -165,7 +165,7 @@ class Merge(Scene):
     """A checkpoint is written with other files into a new folder, two levels down."""
 
     def before(self, root: Path) -> None:
-        checkpoint.save(root, make_state(seed=1), manifest_of(1))
+        write.save(root, make_state(seed=1), manifest_of(1))
 
     def act(self, root: Path) -> None:
         reshard(root / "step-00000001", root / "new" / "here", num_shards=2)
@@ -277,7 +277,7 @@ class Train(Scene):
         run, locks = open_run(root, config, schema)
         with locks:
             manifest = Manifest(4, 1, 4, settings.as_dict(config), "", data_identity(schema), {}, {"last_step": -1})
-            checkpoint.save(run.checkpoints, make_state(seed=4), manifest)
+            write.save(run.checkpoints, make_state(seed=4), manifest)
             run.append_losses([f"epoch: 1 step: {step}" for step in range(1, 5)])
 
     def act(self, root: Path) -> None:
@@ -299,7 +299,7 @@ class Train(Scene):
     def judge(self, root: Path, count: int) -> str:
         promised = self.promise(count)
         try:
-            with mock.patch("app.run_folder.RunFolder.describe"):
+            with mock.patch("app.run.folder.RunFolder.describe"):
                 run, locks = open_run(root, self.config, self.schema)
         except RunIsFinishedError as finished:
             assert promised == self.safe[-1][1]

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-from app import sharded_checkpoint
-from app.checkpoint import ModelState
-from app.manifest import Manifest
+from app.checkpoint import write
+from app.checkpoint.manifest import Manifest
+from app.checkpoint.write import ModelState
 from app.process_group import MpiGroup
 from app.ranks import run_as_rank
 
@@ -28,9 +28,9 @@ def write_nothing(*_):
 
 
 def save():
-    sharded_checkpoint.write_shards = write_nothing
+    write.write_shards = write_nothing
     try:
-        sharded_checkpoint.save(folder, ModelState({}, {}), Manifest(1, 1, 1, {}, "", {}, {}), group)
+        write.save_together(folder, ModelState({}, {}), Manifest(1, 1, 1, {}, "", {}, {}), group)
     except MemoryError as raised:
         print(f"on rank {group.rank}: {raised}", flush=True)
     return 0

@@ -7,8 +7,8 @@ import numpy as np
 import psutil
 import pytest
 
-from app.checkpoint_reading import open_state
-from app.retention import whole_checkpoints
+from app.checkpoint.read import open_state
+from app.checkpoint.retention import whole_checkpoints
 
 SETTINGS = (
     "device.threads=1",

@@ -10,7 +10,7 @@ import numpy as np
 import psutil
 import pytest
 
-from app.retention import whole_checkpoints
+from app.checkpoint.retention import whole_checkpoints
 from tests.kills import num_kills as num_kills_of
 from tests.ranks.jobs import ended, is_rank, kept_files, losses, same_numbers, wait_for_ranks
 

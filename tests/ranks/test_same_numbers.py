@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from app.checkpoint import shard_name
-from app.manifest import read_manifest
-from app.retention import whole_checkpoints
+from app.checkpoint.manifest import read_manifest
+from app.checkpoint.retention import whole_checkpoints
+from app.checkpoint.write import shard_name
 from tests.ranks.jobs import aucs, kept_files, losses, same_numbers
 
 

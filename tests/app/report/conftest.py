@@ -7,10 +7,10 @@ import pytest
 import yaml
 
 from app.config.config import Config
-from app.evaluation_file import Groups, Measurement, content_of, write_evaluation
-from app.grouped_auc import GroupedAuc
-from app.metrics import MetricStream
-from app.profile import OP_TIMES, PROFILE_FOLDER
+from app.evaluation.grouped_auc import GroupedAuc
+from app.evaluation.metrics import MetricStream
+from app.evaluation.results import Groups, Measurement, content_of, write_evaluation
+from app.run.logs import OP_TIMES, PROFILE_FOLDER
 from common import settings
 from data_prep.prepared.truth import Best
 

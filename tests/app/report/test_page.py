@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from app.report import report_page, write_report
-from app.run_record import read_runs
+from app.run.record import read_runs
+from app.run.report import report_page, write_report
 
 
 def page_of(*paths):

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from app.report.parts import MEANS, means
-from app.report.speed import mean_parts
-from app.run_record import RunRecord, read_runs
+from app.run.record import RunRecord, read_runs
+from app.run.report.parts import MEANS, means
+from app.run.report.speed import mean_parts
 
 
 def record(lines=(), **content):

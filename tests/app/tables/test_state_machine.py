@@ -15,8 +15,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from app import checkpoint
-from app.checkpoint_reading import load, read_once
+from app.checkpoint import write as checkpoint
+from app.checkpoint.manifest import Manifest, ParentRecord, read_manifest
+from app.checkpoint.read import load, read_once
+from app.checkpoint.retention import compact, rewrite
 from app.config.config import Config
 from app.config.optimizers import (
     AdagradOptions,
@@ -27,9 +29,7 @@ from app.config.optimizers import (
     SgdOptions,
 )
 from app.config.schedules import ConstantSchedule, CosineSchedule, PlateauSchedule, StepSchedule
-from app.identity import data_identity
-from app.manifest import Manifest, ParentRecord, read_manifest
-from app.retention import compact, rewrite
+from app.run.identity import data_identity
 from app.tables import native_step, whole_table_adam
 from app.tables.interface import DEEP, WIDE, RowGradients
 from app.tables.native import NativeTables

@@ -1,0 +1,223 @@
+"""Arrays in a file of the safetensors form: 8 bytes with the header's length, a JSON header, the arrays' bytes.
+
+The form is https://github.com/huggingface/safetensors#format. The library is not used: it takes no checksum on the way,
+does not sync, says no OSError where the disk is full, and holds all of a file in memory.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import reprlib
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from app.checkpoint.disk import (
+    DamagedFileError,
+    FileReader,
+    FileRecord,
+    Part,
+    Progress,
+    check_size,
+    ignore,
+    read_file,
+    write_file,
+)
+
+DTYPE_NAMES = {"float32": "F32", "float64": "F64", "int32": "I32", "int64": "I64"}
+DTYPES = {short: name for name, short in DTYPE_NAMES.items()}
+ALIGNMENT = 8  # of the arrays' first byte
+LENGTH_BYTES = 8
+MOST_HEADER_BYTES = 1 << 20  # some 10,000 arrays; what JSON is read to takes many times its length
+MOST_DIMENSIONS = 8
+
+
+@dataclass(frozen=True)
+class Column:
+    """An array to be written: its values come in pieces, C-contiguous and in order."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    pieces: Callable[[], Iterable[np.ndarray]]
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all values."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an array lies in a file: `start` counts from the file's begin."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    num_bytes: int
+
+
+def column_of(array: np.ndarray) -> Column:
+    """An array that is in memory."""
+    return Column(array.dtype.name, array.shape, lambda: [np.ascontiguousarray(array)])
+
+
+def write_arrays(path: Path, columns: dict[str, Column], progress: Progress = ignore) -> FileRecord:
+    """Write and sync a file of `columns`, each of a dtype of `DTYPE_NAMES`."""
+    return write_file(path, _parts(columns), progress)
+
+
+def _parts(columns: dict[str, Column]) -> Iterator[Part]:
+    header: dict[str, object] = {}
+    end = 0
+    for name, column in columns.items():
+        start, end = end, end + column.num_bytes
+        header[name] = {
+            "dtype": DTYPE_NAMES[column.dtype],
+            "shape": list(column.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % ALIGNMENT)
+    yield len(text).to_bytes(LENGTH_BYTES, "little") + text
+    for column in columns.values():
+        for piece in column.pieces():
+            yield piece.reshape(-1).view(np.uint8).data
+
+
+def read_places(path: Path) -> dict[str, Place]:
+    """Return where each array of a file lies, in the order of the file.
+
+    Raises ValueError, naming file and array, where the header is not one that `write_arrays` writes to a file of this
+    size: what it says is not believed, or memory would be taken and bytes be read by it.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = _header_bytes(path, file.read(LENGTH_BYTES), size)
+        return _places(path, file.read(length), size)
+
+
+def _header_bytes(path: Path, first: bytes, size: int) -> int:
+    """How long the header is, of a file of `size` bytes that begins with `first`."""
+    length = int.from_bytes(first, "little")
+    if len(first) < LENGTH_BYTES or length > min(MOST_HEADER_BYTES, size - LENGTH_BYTES):
+        raise ValueError(
+            f"{path} is not a safetensors file: of its {size:,} bytes, {length:,} are said to be the header's"
+        )
+    return length
+
+
+def _places(path: Path, header: bytes, size: int) -> dict[str, Place]:
+    try:
+        entries = json.loads(header.decode(), object_pairs_hook=_without_repeats)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not a safetensors file: its header is wrong: {error}") from error
+    if not isinstance(entries, dict):
+        raise ValueError(f"{path} is not a safetensors file: its header holds no arrays")
+    begin, end = LENGTH_BYTES + len(header), 0
+    places = {}
+    for name, entry in entries.items():
+        try:
+            places[name] = _place(entry, begin, end, size)
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged or no safetensors file: array {name!r} {error}") from error
+        end += places[name].num_bytes
+    if begin + end != size:
+        raise ValueError(f"{path} has {size:,} bytes, but by its header the last array ends at {begin + end:,}")
+    return places
+
+
+def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"it has {next(name for name in names if names.count(name) > 1)!r} twice")
+    return entries
+
+
+def _place(entry: object, begin: int, start: int, size: int) -> Place:
+    """The place of one array, which is to start `start` bytes after `begin`, in a file of `size` bytes."""
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+        raise ValueError("has not dtype, shape and data_offsets")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise ValueError(f"has dtype {dtype!r}, expected one of {', '.join(DTYPES)}")
+    if not _are_counts(shape) or len(shape) > MOST_DIMENSIONS:
+        raise ValueError(f"has shape {_short(shape)}, expected up to {MOST_DIMENSIONS} whole numbers")
+    item_bytes = np.dtype(DTYPES[dtype]).itemsize
+    if math.prod(max(length, 1) for length in shape) > sys.maxsize // item_bytes:
+        raise ValueError(f"has shape {_short(shape)}, which is too large")
+    num_bytes = math.prod(shape) * item_bytes
+    if not _are_counts(offsets) or offsets != [start, start + num_bytes]:
+        raise ValueError(f"lies at {_short(offsets)}; expected [{start}, {start + num_bytes}] by its dtype and shape")
+    if begin + start + num_bytes > size:
+        raise ValueError(f"ends at {begin + start + num_bytes:,}, and the file has {size:,} bytes")
+    return Place(DTYPES[dtype], tuple(shape), begin + start, num_bytes)
+
+
+def _are_counts(values: object) -> bool:
+    return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
+
+
+def _short(value: object) -> str:
+    return reprlib.repr(value)
+
+
+class ArrayReader:
+    """Reads a file's arrays once, in the order of the file; made by `read_arrays_once`."""
+
+    def __init__(self, path: Path, reader: FileReader, places: dict[str, Place], progress: Progress) -> None:
+        self.path = path
+        self.places = places
+        self._reader = reader
+        self._progress = progress
+
+    def next_array(self, place: Place) -> np.ndarray:
+        """The whole array that comes next, a copy."""
+        array = np.empty(place.shape, place.dtype)
+        self._got(self._reader.take_into(array.reshape(-1).view(np.uint8)), place.num_bytes)
+        return array
+
+    def next_rows(self, place: Place, most_bytes: int) -> Iterator[np.ndarray]:
+        """The array that comes next, in pieces of some rows each (as many as lie side by side in memory); a piece is
+        valid until the next."""
+        start, end = 0, place.shape[0]
+        row_bytes = place.num_bytes // max(end, 1)
+        while start < end:
+            ready = min(self._reader.available(), most_bytes) // row_bytes
+            count = min(max(ready, 1), end - start)
+            taken = self._reader.take(count * row_bytes)
+            self._got(len(taken), count * row_bytes)
+            yield np.frombuffer(taken, place.dtype).reshape(count, *place.shape[1:])
+            start += count
+
+    def _got(self, num_bytes: int, expected: int) -> None:
+        if num_bytes < expected:
+            raise DamagedFileError(f"{self.path} ends early")
+        self._progress(num_bytes)
+
+
+def read_arrays_once(
+    path: Path, expected: FileRecord, use: Callable[[ArrayReader], None], progress: Progress = ignore
+) -> None:
+    """Let `use` read the arrays, each byte of the file being read once, and compare the checksum then.
+
+    Raises DamagedFileError where size or checksum is not the expected one: what `use` has read is to be thrown away.
+    """
+    check_size(path, expected)
+    with read_file(path) as reader:
+        failed: Exception | None = None
+        try:
+            size = expected["size_bytes"]
+            length = _header_bytes(path, bytes(reader.take(LENGTH_BYTES)), size)
+            use(ArrayReader(path, reader, _places(path, bytes(reader.take(length)), size), progress))
+        except (ValueError, LookupError) as error:  # damaged bytes may mean anything
+            failed = error
+        found = reader.checksum_of_all(progress)
+    if found != expected["checksum"]:
+        raise DamagedFileError(f"is damaged: checksum {found}, expected {expected['checksum']}")
+    if failed is not None:
+        raise failed

@@ -1,0 +1,114 @@
+"""manifest.json: what a checkpoint says of itself. Written last, with a checksum of its own content."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypedDict
+
+import xxhash
+
+from app.checkpoint.disk import FileRecord, write_file
+
+FORMAT_VERSION = 3
+READABLE_VERSIONS = (2, 3)  # 2 knew no deltas: its checkpoints are full ones
+MANIFEST = "manifest.json"
+
+
+class ParentRecord(TypedDict):
+    """The checkpoint that a delta goes on from."""
+
+    step: int
+    id: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a checkpoint says of itself.
+
+    `step` counts from the start of the run, `epoch_step` from the start of `epoch` (1, 2, …): the next batch
+    is number `epoch_step` (0, 1, …) of that epoch. `metrics` are those of `valid`, where it was evaluated then;
+    `selection` is what the evaluations before decide (`app.evaluation.selection.SelectionState`), `schedules` that of
+    learning rates (`app.schedules.LearningRates.state`).
+    `data` identifies the prepared folder, `dataset` says where it was. `parent` is None in a full checkpoint. `shards`
+    by table, and `files` by name with size and checksum, are filled in by `save`; so is `id`, which stands for the
+    state: it stays when the same state is written with other shards, or full where it was a delta.
+    """
+
+    step: int
+    epoch: int
+    epoch_step: int
+    config: dict[str, Any]
+    dataset: str
+    data: dict[str, Any]
+    metrics: dict[str, float]
+    selection: dict[str, Any] = field(default_factory=dict)
+    schedules: dict[str, Any] = field(default_factory=dict)
+    shards: dict[str, int] = field(default_factory=dict)
+    files: dict[str, FileRecord] = field(default_factory=dict)
+    parent: ParentRecord | None = None
+    id: str = ""
+    format_version: int = FORMAT_VERSION
+
+    def as_full(self) -> Manifest:
+        """The manifest of the same state as a full checkpoint, before its files are known."""
+        return replace(self, parent=None, shards={}, files={})
+
+    @property
+    def last_epoch(self) -> int:
+        """The epoch of the last step taken: at an epoch's end `epoch` is the next one already."""
+        return self.epoch if self.epoch_step else self.epoch - 1
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files but the manifest."""
+        return sum(record["size_bytes"] for record in self.files.values())
+
+
+def identify(manifest: Manifest) -> Manifest:
+    """The manifest with an id, if it has none yet: it depends on all bytes of the state."""
+    if manifest.id:
+        return manifest
+    content = {"step": manifest.step, "files": manifest.files, "parent": manifest.parent}
+    return replace(manifest, id=_checksum(content))
+
+
+def write_manifest(checkpoint: Path, manifest: Manifest) -> None:
+    """Write and sync the manifest of the checkpoint in the folder `checkpoint`."""
+    content = asdict(manifest)
+    text = json.dumps({**content, "checksum": _checksum(content)}, indent=1) + "\n"
+    write_file(checkpoint / MANIFEST, [text.encode()])
+
+
+def read_manifest(checkpoint: Path) -> Manifest:
+    """The manifest of one checkpoint.
+
+    Raises FileNotFoundError where there is none, ValueError where it is damaged or of another version.
+    """
+    path = checkpoint / MANIFEST
+    if not path.is_file():
+        raise FileNotFoundError(f"{checkpoint} is no whole checkpoint: it has no {MANIFEST}")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        version = content["format_version"]
+        if version in READABLE_VERSIONS:
+            said, found = content.pop("checksum"), _checksum(content)
+            if said == found:
+                return identify(Manifest(**{**content, "format_version": FORMAT_VERSION}))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged ({error!r}); {use_an_older(checkpoint)}") from error
+    if version in READABLE_VERSIONS:
+        raise ValueError(f"{path} is damaged: checksum {found}, expected {said}; {use_an_older(checkpoint)}")
+    readable = " and ".join(map(str, READABLE_VERSIONS))
+    raise ValueError(f"{path} has format version {version}, this program reads {readable}")
+
+
+def use_an_older(checkpoint: Path) -> str:
+    """What is advised where a checkpoint is damaged."""
+    return f"remove {checkpoint}, and the one before it is used"
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    """xxh3 of the content, however the JSON is laid out."""
+    return f"xxh3:{xxhash.xxh3_64(json.dumps(content, sort_keys=True).encode()).hexdigest()}"

@@ -1,0 +1,205 @@
+"""Checkpoints that are whole or not there.
+
+    <folder>/step-00001000/   dense.safetensors                     model and dense optimizers
+                              <table>-<shard>-of-<shards>.safetensors   row_ids, rows, optimizer state
+                              manifest.json                         step, epoch, config, files with checksums
+
+Files are written into `step-00001000.partial`, synced, and renamed; what has no manifest is ignored. A shard holds
+touched rows only: all others are their initial value, a function of the seed in the manifest. Row r is in shard
+r mod shards. A delta holds the rows that changed since its parent (`app/checkpoint/read.py` puts them together).
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from app.checkpoint.array_file import Column, column_of, write_arrays
+from app.checkpoint.disk import BLOCK_BYTES, FileRecord, Progress, ignore
+from app.checkpoint.manifest import Manifest, identify, write_manifest
+from app.checkpoint.slices import WHOLE_FILE, slice_file
+from app.process_group import CARRIED, MpiGroup, first_error, is_together
+from app.tables.interface import DEEP, WIDE, Places, RowArray, TableSnapshot
+from common.files import sync_folder
+
+PARTIAL = ".partial"
+
+REPLACED = ".replaced"
+
+LEFTOVER = re.compile(rf"step-\d+({re.escape(PARTIAL)}|{re.escape(REPLACED)})")
+
+DENSE = WHOLE_FILE
+
+ROW_IDS = "row_ids"
+
+
+@dataclass(frozen=True)
+class ModelState:
+    """All that a run has to keep: `dense` arrays by name, and the touched rows of each table."""
+
+    dense: dict[str, np.ndarray]
+    tables: Mapping[str, TableSnapshot]
+
+
+def step_name(step: int) -> str:
+    """The folder of the checkpoint after `step` steps."""
+    return f"step-{step:08d}"
+
+
+def shard_name(table: str, shard: int, shards: int) -> str:
+    """The file of one shard of one table."""
+    return f"{table}-{shard}-of-{shards}.safetensors"
+
+
+def save(folder: Path, state: ModelState, manifest: Manifest, num_shards: int = 1, progress: Progress = ignore) -> Path:
+    """Write one checkpoint below `folder` and return its path; whole, or (on any error) not there at all.
+
+    The caller holds the lock of `folder`.
+    """
+    final = folder / step_name(manifest.step)
+    partial = folder / f"{final.name}{PARTIAL}"
+    clear_leftovers(folder)
+    partial.mkdir(parents=True)
+    try:
+        _write_files(partial, state, manifest, num_shards, progress)
+        put_in_place(partial, final)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return final
+
+
+def _write_files(partial: Path, state: ModelState, manifest: Manifest, num_shards: int, progress: Progress) -> None:
+    """Write and sync all files of a checkpoint into the empty folder `partial`, the manifest last."""
+    dense = {name: column_of(array) for name, array in state.dense.items()}
+    files = {DENSE: write_arrays(partial / DENSE, dense, progress)}
+    for table, rows in state.tables.items():
+        for shard in range(num_shards):
+            name = shard_name(table, shard, num_shards)
+            files[name] = write_arrays(partial / name, shard_columns(rows, shard, num_shards), progress)
+    shards = dict.fromkeys(state.tables, num_shards)
+    write_manifest(partial, identify(replace(manifest, shards=shards, files=files)))
+    sync_folder(partial)
+
+
+def shard_columns(rows: TableSnapshot, shard: int, num_shards: int) -> dict[str, Column]:
+    """What the file of one of `num_shards` shards holds of `rows`."""
+    places: Places = slice(None) if num_shards == 1 else np.flatnonzero(rows.row_ids % num_shards == shard)
+    row_ids = rows.row_ids[places]
+    columns = {ROW_IDS: column_of(row_ids)}
+    for name, array in rows.layout.items():
+        columns[name] = _column_of_rows(rows, name, array, places, row_ids.size)
+    return columns
+
+
+def _column_of_rows(rows: TableSnapshot, name: str, array: RowArray, places: Places, num_rows: int) -> Column:
+    rows_at_once = max(1, BLOCK_BYTES // (array.width * np.dtype(array.dtype).itemsize))
+
+    def pieces() -> Iterator[np.ndarray]:
+        for start in range(0, num_rows, rows_at_once):
+            piece = slice(start, min(start + rows_at_once, num_rows))
+            yield np.ascontiguousarray(rows.read(name, piece if isinstance(places, slice) else places[piece]))
+
+    return Column(array.dtype, (num_rows, array.width), pieces)
+
+
+def clear_leftovers(folder: Path) -> None:
+    """Remove what a killed save left; a checkpoint that was being replaced gets its name back.
+
+    Only for the process that holds the lock of `folder`: another one's save looks the same while it is on its way.
+    """
+    left = [path for path in folder.glob("step-*") if LEFTOVER.fullmatch(path.name)]
+    for path in left:
+        if path.suffix == REPLACED and not path.with_suffix("").exists():
+            path.rename(path.with_suffix(""))
+        else:
+            shutil.rmtree(path)
+
+
+def put_in_place(partial: Path, final: Path) -> None:
+    """Give a checkpoint that is whole and synced its name, in place of one of the same step."""
+    replaced = final.with_suffix(REPLACED)
+    if final.exists():
+        final.rename(replaced)
+    try:
+        partial.rename(final)
+    except OSError:
+        if replaced.exists():
+            replaced.rename(final)
+        raise
+    sync_folder(final.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def save_together(folder: Path, state: ModelState, manifest: Manifest, group: MpiGroup, sliced: bool = False) -> Path:
+    """Write one checkpoint below `folder` and return its path; whole, or (on an error of any rank) not there at all.
+
+    `state.tables` are the rows that this rank owns; those of servers are written by them. `sliced`: so is
+    `state.dense` what this rank writes of the dense arrays. Raises OSError, ValueError or MemoryError on all ranks. Any
+    other error is one rank's alone, and is to end the job: the others wait for it.
+    """
+    final = folder / step_name(manifest.step)
+    partial = final.with_suffix(PARTIAL)
+
+    def begin() -> None:
+        clear_leftovers(folder)
+        partial.mkdir(parents=True)
+
+    def finish() -> None:
+        files = {name: record for records in written for name, record in records.items()}
+        if not sliced:
+            files[DENSE] = write_dense(partial / DENSE, state.dense)
+        shards = dict.fromkeys((WIDE, DEEP), group.num_owners)
+        write_manifest(partial, identify(replace(manifest, shards=shards, files=files)))
+        sync_folder(partial)
+        put_in_place(partial, final)
+
+    try:
+        group.first(begin)
+        written = _write_all_shards(partial, state, manifest.parent is not None, group, sliced)
+        group.first(finish)
+    except BaseException as error:
+        if group.rank == 0:
+            shutil.rmtree(partial, ignore_errors=True)
+        if is_together(error):
+            group.call_servers("release", False)
+        raise
+    group.call_servers("release", True)
+    return final
+
+
+def _write_all_shards(
+    partial: Path, state: ModelState, changed_only: bool, group: MpiGroup, sliced: bool
+) -> list[dict[str, FileRecord]]:
+    """The files of all owners; raises the first one's error on all ranks."""
+    records: dict[str, FileRecord] = {}
+    error: Exception | None = None
+    try:
+        records = write_shards(partial, state.tables, group.rank, group.num_owners)
+        if sliced:
+            name = slice_file(group.rank, group.size)
+            records[name] = write_dense(partial / name, state.dense)
+    except CARRIED as raised:
+        error = raised
+    error = first_error(group, error)
+    if error is not None:
+        raise error
+    return [*group.call_servers("write_shards", partial, changed_only), *group.gather(records)]
+
+
+def write_dense(path: Path, arrays: Mapping[str, np.ndarray]) -> FileRecord:
+    """Write and sync a file of dense arrays."""
+    return write_arrays(path, {name: column_of(array) for name, array in arrays.items()})
+
+
+def write_shards(
+    partial: Path, tables: Mapping[str, TableSnapshot], owner: int, num_owners: int
+) -> dict[str, FileRecord]:
+    """Write and sync one owner's files, which hold `tables`: none, where it owns nothing."""
+    names = {table: shard_name(table, owner, num_owners) for table in tables}
+    return {name: write_arrays(partial / name, shard_columns(tables[table], 0, 1)) for table, name in names.items()}

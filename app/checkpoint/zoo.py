@@ -1,0 +1,125 @@
+"""A MindSpore `.ckpt` of the model zoo's Wide&Deep, under this project's names.
+
+The zoo (mindspore-ai/models, official/recommend/Wide_and_Deep/src/wide_and_deep.py) looks all fields up, the numeric
+ones first. Its parameters, with "network." before them as its training saves them:
+
+    wide_embeddinglookup.embedding_table [V, 1]   (older: Wide_w)
+    deep_embeddinglookup.embedding_table [V, D]   (older: V_l2)
+    Wide_b [1]    dense_layer_1.weight [fields · D, H], .bias [H]    …    the last dense layer has one output
+
+Here the last layer has no bias: it is added to b, as the wide part's is. Optimizer states are passed over.
+
+Letters: V vocabulary size, D embedding width, H width of a layer.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.checkpoint.write import ModelState
+from app.tables.interface import DEEP, WIDE, TableState
+
+PREFIX = "network."
+TABLES = {
+    WIDE: ("wide_embeddinglookup.embedding_table", "Wide_w"),
+    DEEP: ("deep_embeddinglookup.embedding_table", "V_l2"),
+}
+BIAS = "Wide_b"
+LAYER = "dense_layer_"
+DTYPES = {"Float16": np.float16, "Float32": np.float32, "Float64": np.float64, "Int32": np.int32, "Int64": np.int64}
+CRC_MARK, CRC_BYTES = b"crc_num", 17  # what MindSpore may write after the message: the mark and ten bytes
+
+
+def read_zoo_checkpoint(path: Path) -> ModelState:
+    """The zoo's model, its numeric fields looked up; tables have `rows` alone.
+
+    Raises ValueError where the file is no `.ckpt`, or of another network.
+    """
+    found = {_plain(name): values for name, values in _parameters(path).items()}
+    tables = {table: _rows(path, found, names) for table, names in TABLES.items()}
+    return ModelState(_dense(path, found), tables)
+
+
+def _parameters(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a `.ckpt`, by name; what has another dtype than `DTYPES` is passed over.
+
+    MindSpore's own reader (mindspore/train/serialization.py, 2.10) makes a Parameter of each, and does not name what
+    is wrong. A large array comes in several pieces under one name, one after the other, each with the whole's shape.
+    """
+    import mindspore  # noqa: F401 (its package must be loaded first)
+    from google.protobuf.message import DecodeError
+    from mindspore.train.checkpoint_pb2 import Checkpoint
+
+    content = path.read_bytes()
+    if content[-CRC_BYTES:].startswith(CRC_MARK):
+        content = content[:-CRC_BYTES]
+    try:
+        saved = Checkpoint.FromString(content)
+    except (DecodeError, ValueError) as error:
+        raise ValueError(f"{path} is no MindSpore checkpoint that can be read: {error}") from error
+    found: dict[str, np.ndarray] = {}
+    for name, pieces in groupby(saved.value, key=lambda value: value.tag):
+        tensors = [piece.tensor for piece in pieces if piece.HasField("tensor")]
+        if name in found:
+            raise ValueError(f"{path}: parameter {name!r} is there twice")
+        if tensors and tensors[0].tensor_type in DTYPES:
+            found[name] = _array(path, name, tensors)
+    return found
+
+
+def _array(path: Path, name: str, tensors: list[Any]) -> np.ndarray:
+    """One parameter of its pieces; ValueError where its shape does not fit its bytes."""
+    kind, shape = tensors[0].tensor_type, tuple(tensors[0].dims)
+    if any(tensor.tensor_type != kind or tuple(tensor.dims) != shape for tensor in tensors):
+        raise ValueError(f"{path}: parameter {name!r} has pieces of several shapes or dtypes")
+    content = b"".join(tensor.tensor_content for tensor in tensors)
+    item_bytes = np.dtype(DTYPES[kind]).itemsize
+    if shape == (0,) and len(content) == item_bytes:
+        shape = ()  # how MindSpore writes a scalar
+    if min(shape, default=1) < 1 or math.prod(shape) * item_bytes != len(content):
+        raise ValueError(
+            f"{path}: parameter {name!r} has shape {list(shape)} of {item_bytes} bytes a value, "
+            f"and {len(content):,} bytes"
+        )
+    return np.frombuffer(content, DTYPES[kind]).reshape(shape)
+
+
+def _plain(name: str) -> str:
+    while name.startswith(PREFIX):
+        name = name.removeprefix(PREFIX)
+    return name
+
+
+def _rows(path: Path, found: dict[str, np.ndarray], names: tuple[str, ...]) -> TableState:
+    for name in names:
+        if name in found:
+            rows = found[name].astype(np.float32, copy=False)
+            if rows.ndim != 2:
+                raise ValueError(f"{path}: parameter {name!r} has shape {list(rows.shape)}, expected [rows, width]")
+            return TableState(np.arange(len(rows), dtype=np.int64), {"rows": rows})
+    raise _not_of_the_zoo(path, found, " or ".join(names))
+
+
+def _dense(path: Path, found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    num_layers = sum(name.startswith(LAYER) and name.endswith(".weight") for name in found)
+    wanted = [BIAS, *(f"{LAYER}{i + 1}.{part}" for i in range(max(num_layers, 2)) for part in ("weight", "bias"))]
+    for name in wanted:
+        if name not in found:
+            raise _not_of_the_zoo(path, found, name)
+    for name in (BIAS, f"{LAYER}{num_layers}.bias"):
+        if found[name].size != 1:
+            raise ValueError(f"{path}: parameter {name!r} has shape {list(found[name].shape)}, expected one value")
+    layers = range(num_layers)
+    matrices = {f"tower.matrix_{i}": found[f"{LAYER}{i + 1}.weight"] for i in layers}
+    biases = {f"tower.bias_{i}": found[f"{LAYER}{i + 1}.bias"] for i in layers[:-1]}
+    return {"wide.bias": found[BIAS] + found[f"{LAYER}{num_layers}.bias"], **matrices, **biases}
+
+
+def _not_of_the_zoo(path: Path, found: dict[str, np.ndarray], missing: str) -> ValueError:
+    shown = ", ".join(sorted(found)[:8])
+    return ValueError(f"{path} is not of the model zoo's Wide&Deep: it has no {missing}; found {shown} …")

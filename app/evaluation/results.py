@@ -1,0 +1,161 @@
+"""`evaluations/<split>-step-<number>.json` of a run folder: what a report draws of one evaluation, some tens of kB.
+
+Keys: split, step, epoch, `metrics` (by name; null where undefined), `intervals` (95 %, of `make eval`), `roc`,
+`precision_recall`, `calibration` (tenths of the rows by rising prediction), `histogram` (rows by label in equal parts
+of the probabilities), `groups` (AUC per value of `eval.group_field`), `best_possible` (synthetic logs).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from app.evaluation.grouped_auc import GroupedAuc
+from app.evaluation.metrics import Metrics
+from app.evaluation.score_bins import Bins, calibration_deciles, precision_recall_curve, roc_curve, score_histogram
+from common.files import write_whole
+from data_prep.prepared.schema import VOCABULARY_FILE, CategoricalField, Schema
+from data_prep.prepared.truth import Best
+
+FOLDER = "evaluations"
+
+TOP_VALUES = 20
+
+DIGITS = 7
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The AUC of each value of a field."""
+
+    field: str
+    auc: GroupedAuc
+    names: list[str]  # of the most frequent values
+
+    @staticmethod
+    def of(auc: GroupedAuc, name: str, dataset: Path, schema: Schema) -> Groups:
+        """Name the values with the most rows."""
+        field = schema.categorical[find_field(schema, name)]
+        return Groups(name, auc, names_of_ids(dataset, field, auc.ids[:TOP_VALUES]))
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One pass over a split: its metrics, its rows counted by logit and, of a chosen field, the AUC per value."""
+
+    metrics: Metrics
+    bins: Bins
+    groups: Groups | None = None
+
+
+def content_of(
+    split: str,
+    step: int,
+    epoch: int,
+    measured: Measurement,
+    intervals: dict[str, tuple[float, float]] | None = None,
+    best: Best | None = None,
+) -> dict[str, Any]:
+    """What the file of one evaluation holds."""
+    bins = measured.bins
+    content: dict[str, Any] = {"split": split, "step": step, "epoch": epoch, "metrics": asdict(measured.metrics)}
+    content["intervals"] = intervals or {}
+    if not math.isnan(measured.metrics.auc):
+        content["roc"] = dict(zip(("false_positive_rate", "true_positive_rate"), roc_curve(bins), strict=True))
+        content["precision_recall"] = dict(zip(("recall", "precision"), precision_recall_curve(bins), strict=True))
+    content["calibration"] = [asdict(part) for part in calibration_deciles(bins)]
+    content["histogram"] = dict(zip(("negatives", "positives"), score_histogram(bins), strict=True))
+    content["groups"] = _groups_content(measured.groups) if measured.groups else None
+    content["best_possible"] = asdict(best) if best else None
+    return _plain(content)
+
+
+def _groups_content(groups: Groups) -> dict[str, Any]:
+    auc = groups.auc
+    columns = zip(groups.names, auc.rows, auc.clicks, auc.auc, strict=False)
+    return {
+        "field": groups.field,
+        "weighted_mean": auc.weighted_mean,
+        "rows_covered": auc.rows_covered,
+        "num_values": len(auc.ids),
+        "values": [
+            {"value": name, "rows": rows, "click_rate": clicks / rows, "auc": value}
+            for name, rows, clicks, value in columns
+        ],
+    }
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it: lists for arrays, null for NaN, few digits."""
+    if isinstance(value, dict):
+        return {name: _plain(content) for name, content in value.items()}
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [_plain(content) for content in value]
+    if isinstance(value, float):
+        return None if math.isnan(value) else round(value, DIGITS)
+    return value
+
+
+def write_evaluation(run_path: Path, content: dict[str, Any]) -> Path:
+    """Write the file of one evaluation, whole or not at all; one of the same split and step is replaced."""
+    folder = run_path / FOLDER
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{content['split']}-step-{content['step']:08d}.json"
+    write_whole(path, json.dumps(content) + "\n")
+    return path
+
+
+def read_evaluations(run_path: Path) -> list[dict[str, Any]]:
+    """All evaluations of a run, by rising step; what is damaged is passed over."""
+    found = []
+    for path in (run_path / FOLDER).glob("*-step-*.json"):
+        try:
+            found.append(json.loads(path.read_text(encoding="utf-8")))
+        except ValueError:
+            continue
+    return sorted(found, key=lambda content: (content["step"], content["split"]))
+
+
+def forget_evaluations(run_path: Path, last_step: int) -> None:
+    """Remove the evaluations after `last_step`: those steps are taken again."""
+    for content in read_evaluations(run_path):
+        if content["step"] > last_step:
+            (run_path / FOLDER / f"{content['split']}-step-{content['step']:08d}.json").unlink(missing_ok=True)
+
+
+MISSING = "(missing)"
+
+OUT_OF_VOCABULARY = "(out of vocabulary)"
+
+UNKNOWN = "(id {})"  # where the vocabulary file is not there any more
+
+
+def find_field(schema: Schema, name: str) -> int:
+    """The place of a categorical field among the columns of a batch's ids."""
+    return [field.name for field in schema.categorical].index(name)
+
+
+def names_of_ids(dataset: Path, field: CategoricalField, ids: np.ndarray) -> list[str]:
+    """The values behind some ids of a field, in their order; the vocabulary is read only where it has them."""
+    path = dataset / VOCABULARY_FILE
+    wanted = [int(i) for i in ids if not field.oov_ids[0] <= i < field.oov_ids[1]]
+    values: dict[int, str] = {}
+    if wanted and path.is_file():
+        found = pq.read_table(path, columns=["id", "value"], filters=[("id", "in", wanted)])
+        values = dict(zip(found["id"].to_pylist(), found["value"].to_pylist(), strict=True))
+    return [_name(field, int(i), values) for i in ids]
+
+
+def _name(field: CategoricalField, number: int, values: dict[int, str]) -> str:
+    first, end = field.oov_ids
+    if first <= number < end:
+        return OUT_OF_VOCABULARY if end - first == 1 else f"{OUT_OF_VOCABULARY} {number - first}"
+    return values.get(number, UNKNOWN.format(number)) or MISSING

@@ -1,0 +1,78 @@
+"""An evaluation in words: what `make eval` prints, and a line of eval.log."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from app.evaluation.evaluate import Evaluation
+from app.evaluation.metrics import Metrics
+from app.evaluation.results import Groups, Measurement
+from app.evaluation.score_bins import calibration_deciles
+from data_prep.prepared.truth import Best
+
+PRINTED_VALUES = 10
+
+
+def describe(evaluation: Evaluation) -> str:
+    """The evaluation as the lines a user reads."""
+    metrics = evaluation.metrics
+    lines = [
+        f"{evaluation.split}: {metrics.rows:,} rows, click rate {metrics.click_rate:.4f}, "
+        f"checkpoint {evaluation.checkpoint} (step {evaluation.step})",
+        f"  AUC                 {_value(evaluation, 'auc')}{_beside(evaluation.best, 'auc')}",
+        f"  log loss            {_value(evaluation, 'log_loss')}{_beside(evaluation.best, 'log_loss')}",
+        f"  normalized entropy  {_value(evaluation, 'normalized_entropy')}",
+        f"  calibration         {_value(evaluation, 'calibration')}   (mean prediction / mean label)",
+        f"  PR-AUC              {_value(evaluation, 'pr_auc')}",
+    ]
+    if np.isnan(metrics.auc):
+        lines.append("  (the rows have one class only, so there is nothing to rank)")
+    lines += _decile_lines(evaluation.measured)
+    if evaluation.measured.groups:
+        lines += _group_lines(evaluation.measured.groups)
+    return "\n".join(lines)
+
+
+def _value(evaluation: Evaluation, name: str) -> str:
+    value = getattr(evaluation.metrics, name)
+    if np.isnan(value):
+        return "undefined"
+    interval = evaluation.intervals.get(name)
+    return f"{value:.6f}" + (f"   95 % within {interval[0]:.6f} … {interval[1]:.6f}" if interval else "")
+
+
+def _decile_lines(measured: Measurement) -> list[str]:
+    deciles = calibration_deciles(measured.bins)
+    return [
+        "  by decile of the prediction",
+        "    predicted  " + " ".join(f"{part.mean_prediction:.4f}" for part in deciles),
+        "    clicked    " + " ".join(f"{part.click_rate:.4f}" for part in deciles),
+    ]
+
+
+def _group_lines(groups: Groups) -> list[str]:
+    auc = groups.auc
+    lines = [
+        f"  AUC per value of {groups.field}: mean {auc.weighted_mean:.6f}, weighted by rows, over "
+        f"{auc.rows_covered:.1%} of the rows (those of values with both classes); of {len(auc.ids):,} values:"
+    ]
+    for name, rows, clicks, value in zip(groups.names[:PRINTED_VALUES], auc.rows, auc.clicks, auc.auc, strict=False):
+        shown = "one class" if np.isnan(value) else f"AUC {value:.6f}"
+        lines.append(f"    {name:20} {rows:12,} rows, click rate {clicks / rows:.4f}, {shown}")
+    return lines
+
+
+def one_line(split: str, epoch: int, step: int, metrics: Metrics) -> str:
+    """The evaluation as a line of eval.log."""
+    values = dataclasses.asdict(metrics)
+    names = ["auc", "log_loss", "normalized_entropy", "calibration", "pr_auc"]
+    names += [] if np.isnan(metrics.grouped_auc) else ["grouped_auc"]
+    return f"epoch: {epoch} step: {step} split: {split} rows: {metrics.rows}, " + ", ".join(
+        f"{name} is {values[name]:.6f}" for name in names
+    )
+
+
+def _beside(best: Best | None, name: str) -> str:
+    return "" if best is None else f"   (best possible {getattr(best, name):.6f})"

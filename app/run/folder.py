@@ -1,0 +1,384 @@
+"""The run folder `device_<rank>/` where the launcher is started: always the newest run.
+
+At launch: no run there -> new; an unfinished one with the same settings and data -> resume; finished, but more
+epochs are asked for -> continue; finished -> nothing is done; anything else -> it is renamed `device_<rank>.<n>` and a
+new one starts. A run goes on from its newest checkpoint that is whole; newer ones that are damaged are renamed, with a
+warning.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+
+from app.checkpoint.disk import in_words
+from app.checkpoint.manifest import read_manifest
+from app.checkpoint.retention import best_or_newest, whole_checkpoints
+from app.checkpoint.write import clear_leftovers
+from app.config.config import Config
+from app.evaluation.results import write_evaluation
+from app.process_group import ProcessGroup, SingleProcess, together
+from app.run.event_file import EventFile
+from app.run.identity import identity
+from app.run.logs import EVAL_LOG, LOSS_LOG, METRICS, LogFile, forget_after
+from app.run.older import FORMAT_VERSION, read_config
+from app.run.plan import ASKED, STATE_FILE, Plan, asked_otherwise, checkpoint_folder, make_plan
+from common import settings
+from common.files import FolderInUse, lock_folder, sync_folder, write_whole
+from data_prep.prepared.schema import Schema
+
+log = logging.getLogger(__name__)
+
+CONFIG_FILE = "config.yaml"
+TENSORBOARD = "tensorboard"
+REFUSED = ".refused"
+SAVES_TO = "(a training, or a checkpoint command) saves to"
+
+
+class RunIsFinishedError(Exception):
+    """The run that is asked for is there, and done; `reason` says how it ended."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(
+            f"the run in {path} is finished: {reason}; judge it with: make eval. More train.epochs train on, "
+            "train.resume=never trains anew"
+        )
+        self.path = path
+
+
+class RunFolder:
+    """The files of one run, whose settings are `config`."""
+
+    def __init__(self, path: Path, rank: int, plan: Plan, config: Config, checkpoints: Path | None = None) -> None:
+        self.path = path
+        self.config = config
+        self.checkpoints = checkpoints or path / "checkpoints"
+        self.plan = plan
+        self._state: dict[str, Any] = {}  # what run.json says
+        self.log_path = path / f"test_deep{rank}.log"
+        self.loss_path, self.eval_path, self.metrics_path = path / LOSS_LOG, path / EVAL_LOG, path / METRICS
+        self._losses, self._evals, self._metrics = map(LogFile, (self.loss_path, self.eval_path, self.metrics_path))
+        first_step = read_manifest(plan.checkpoint).step + 1 if plan.checkpoint else 0
+        self._events = EventFile(path / TENSORBOARD, first_step)
+        self._failed_saves = self._failed_evaluations = 0
+        self._status_is_written = True
+        self._started = time.time()
+
+    def append_losses(self, lines: list[str]) -> None:
+        """Add lines to loss.log."""
+        self._losses.append("".join(f"{line}\n" for line in lines))
+
+    def append_metrics(self, **values: Any) -> None:
+        """Add one line to metrics.jsonl, with the seconds since the launch, and its numbers to TensorBoard's file."""
+        numbers = {name: value for name, value in values.items() if name not in ("step", "epoch")}
+        self._events.add(values["step"], numbers, values.get("split", "train"))
+        values = {"seconds": round(time.time() - self._started, 3), **values}
+        # A metric that is undefined (NaN) is null: JSON knows no NaN.
+        plain = {name: None if value != value else value for name, value in values.items()}
+        self._metrics.append(json.dumps(plain) + "\n")
+
+    def append_eval(self, line: str) -> None:
+        """Add a line to eval.log."""
+        self._evals.append(line + "\n")
+
+    def write_evaluation(self, content: dict[str, Any]) -> None:
+        """Write what the report draws of an evaluation; where that fails it is said, and the run goes on."""
+        try:
+            write_evaluation(self.path, content)
+        except OSError as error:
+            self._failed_evaluations += 1
+            log.error("error: no curves of step %d: %s; the run goes on", content["step"], error)
+
+    def sync_logs(self) -> None:
+        """Let a power cut take none of the lines so far: a checkpoint that stands counts on those of its steps."""
+        for file in (self._losses, self._evals, self._metrics, self._events):
+            file.sync()
+
+    def note_failed_save(self, step: int, error: Exception) -> None:
+        """Say in the log and in metrics.jsonl that a checkpoint could not be written."""
+        self._failed_saves += 1
+        log.error("error: no checkpoint of step %d: %s; the run goes on, the checkpoints before stand", step, error)
+        self.append_metrics(step=step, save_error=str(error))
+
+    def write_errors(self) -> list[str]:
+        """What could not be written in this launch, in words."""
+        unwritten = [file.path.name for file in (self._losses, self._evals, self._metrics) if not file.is_written]
+        unwritten += [] if self._events.is_written else [TENSORBOARD]
+        lost = [f"the last lines of {name}" for name in unwritten]
+        if self._failed_saves:
+            lost.append(f"{self._failed_saves} checkpoint(s)")
+        if self._failed_evaluations:
+            lost.append(f"the curves of {self._failed_evaluations} evaluation(s)")
+        return lost if self._status_is_written else [*lost, STATE_FILE]
+
+    def describe(self, schema: Schema, asked: Config) -> None:
+        """Write config.yaml and run.json; `asked` are the settings that were asked for."""
+        text = yaml.safe_dump(settings.as_dict(self.config), sort_keys=False)
+        write_whole(self.path / CONFIG_FILE, text)
+        self._state = {
+            "format_version": FORMAT_VERSION,
+            "status": "running",
+            "epochs": self.config.train.epochs,
+            "command": shlex.join([Path(sys.executable).name, *sys.orig_argv[1:]]),
+            "commit": _commit(),
+            "versions": {name: version(name) for name in ("mindspore", "numpy", "pyarrow")},
+            "python": platform.python_version(),
+            "machine": f"{_processor()}, {os.cpu_count()} cores",
+            "rows": {name: split.rows for name, split in schema.splits.items()},
+            "identity": identity(self.config, schema),
+            ASKED: asked_otherwise(asked, self.config),
+        }
+        self._write_state()
+
+    def set_status(self, status: str, **more: Any) -> None:
+        """`running`, `finished`, `stopped` or `failed`; all but `finished` are resumed. `more` is said beside it."""
+        self._state = {**self._state, **more, "status": status}
+        try:
+            self._write_state()
+        except OSError as error:
+            self._status_is_written = False
+            log.error("error: %s cannot be written: %s; it does not say that the run %s", STATE_FILE, error, status)
+
+    def _write_state(self) -> None:
+        write_whole(self.path / STATE_FILE, json.dumps(self._state, indent=1) + "\n")
+
+
+FindSource = Callable[[], Path | None]  # gives what a new run begins with, if anything; raises where it cannot
+
+
+def check_launch(base: Path, config: Config, schema: Schema, find_source: FindSource) -> None:
+    """Raise what `open_run` would; before the slow start, and without changing which run is where."""
+    path = base / "device_0"
+    _check_is_folder(path)
+    with ExitStack() as locks:
+        if path.exists():
+            locks.enter_context(_lock(path))
+        plan, _ = _look(base, config, schema, locks, locks, find_source, damaged={}, make_folders=False)
+    if plan.kind == "finished":
+        raise RunIsFinishedError(path, plan.reason)
+
+
+def open_run(
+    base: Path,
+    config: Config,
+    schema: Schema,
+    group: ProcessGroup | None = None,
+    find_source: FindSource = lambda: None,
+    damaged: Mapping[Path, str] | None = None,
+    asked: Config | None = None,
+) -> tuple[RunFolder, ExitStack]:
+    """The run folder to use, and its locks, to be closed; renames what was there, where the plan says so.
+
+    `find_source` is called before anything is renamed for a new run; what it gives is followed to its new name.
+    `damaged` as `find_newest` has it. `asked` are the settings before `settings_of_run` changed them.
+
+    Where several ranks train, rank 0 decides for all of them, by its own folder.
+
+    Raises RunIsFinishedError; ValueError where another process trains in the folder or saves to the same checkpoints,
+    `train.resume=require` finds nothing to resume, or the checkpoints of a new run would mix with another's; OSError
+    where nothing can be written.
+    """
+    group = group or SingleProcess()
+    asked = asked or config
+    path = base / f"device_{group.rank}"
+    _check_is_folder(path)
+    with ExitStack() as locks, ExitStack() as locks_of_old:
+        existed = path.exists()
+        if existed:
+            locks_of_old.enter_context(_lock(path))
+        plan, number, source = group.first(
+            lambda: _decide(base, config, schema, group.size, locks, locks_of_old, find_source, damaged)
+        )
+        if plan.kind == "finished":
+            raise together(RunIsFinishedError(base / "device_0", plan.reason))
+        if plan.kind == "new" and path.exists():
+            path.rename(path.with_name(f"{path.name}.{number}"))
+        if plan.kind == "new" or not existed:
+            locks_of_old.close()  # an older run that was put aside is free
+            locks.enter_context(_lock(path))
+            if group.rank == 0 and _is_within(checkpoint_folder(path, config), path):
+                locks.enter_context(_lock(checkpoint_folder(path, config), SAVES_TO))
+            sync_folder(base)
+        locks.push(locks_of_old.pop_all())
+        if source:
+            config = replace(config, train=replace(config.train, init_from=source))
+        run = RunFolder(path, group.rank, plan, config, checkpoint_folder(base / "device_0", config))
+        if plan.checkpoint is not None:
+            forget_after(run.path, read_manifest(plan.checkpoint))
+        run.describe(schema, asked)
+        return run, locks.pop_all()
+
+
+def _check_is_folder(path: Path) -> None:
+    if path.exists() and not path.is_dir():
+        raise FileExistsError(f"{path} is a file, expected a run's folder; move it away, or start from another folder")
+
+
+def _look(
+    base: Path,
+    config: Config,
+    schema: Schema,
+    locks: ExitStack,
+    locks_of_old: ExitStack,
+    find_source: FindSource,
+    damaged: Mapping[Path, str] | None,
+    make_folders: bool = True,
+) -> tuple[Plan, Path | None]:
+    """The plan of all ranks, and what a new run begins with; the locked run's folder is made ready for it.
+
+    Raises as `open_run`.
+    """
+    path = base / "device_0"
+    checkpoints = checkpoint_folder(path, config)
+    is_within = _is_within(checkpoints, path)
+    if checkpoints.is_dir() or (make_folders and (path.exists() or not is_within)):
+        (locks_of_old if is_within else locks).enter_context(_lock(checkpoints, SAVES_TO))
+    if path.exists():
+        clear_leftovers(checkpoints)
+    plan = make_plan(path, config, schema, damaged)
+    if plan.kind != "new":
+        return plan, None
+    source = find_source()
+    if config.checkpoint.dir:
+        _check_no_foreign_checkpoints(checkpoints, plan.reason)
+    return plan, source
+
+
+def _decide(
+    base: Path,
+    config: Config,
+    schema: Schema,
+    num_ranks: int,
+    locks: ExitStack,
+    locks_of_old: ExitStack,
+    find_source: FindSource,
+    damaged: Mapping[Path, str] | None,
+) -> tuple[Plan, int, str]:
+    """The plan of all ranks, the number of the names that folders of an older run get, and `train.init_from` if that
+    is in one of them, by its new name."""
+    plan, source = _look(base, config, schema, locks, locks_of_old, find_source, damaged)
+    path = base / "device_0"
+    if plan.checkpoint is not None:
+        for refused in plan.refused:  # out of the way of the steps that are taken again
+            refused.rename(_free_name(refused.with_suffix(REFUSED)))
+    folders = [folder for folder in base.glob("device_*") if re.fullmatch(r"device_\d+", folder.name)]
+    number = _free_number([*folders, path])
+    new_source = ""
+    if plan.kind == "new":
+        if source is not None:
+            new_source = _displaced(Path(config.train.init_from), source, folders, number)
+        for folder in folders:
+            if int(folder.name.removeprefix("device_")) >= num_ranks:  # the older run had more ranks
+                folder.rename(folder.with_name(f"{folder.name}.{number}"))
+    return plan, number, new_source
+
+
+def _displaced(given: Path, source: Path, folders: list[Path], number: int) -> str:
+    """Where `source`, which `given` stands for, will be when `folders` have their new names; "" where `given` stays."""
+    for folder in folders:
+        if given.resolve().is_relative_to(folder.resolve()):
+            found = source.resolve()
+            if found.is_relative_to(folder.resolve()):  # and not in a folder of the user's own
+                found = folder.resolve().with_name(f"{folder.name}.{number}") / found.relative_to(folder.resolve())
+            return str(found) if given.is_absolute() else os.path.relpath(found)
+    return ""
+
+
+def _is_within(folder: Path, run_path: Path) -> bool:
+    """Return whether `folder` is renamed with the run's folder."""
+    # By their names: a link that lies in the run's folder is renamed with it.
+    return Path(os.path.normpath(folder)).is_relative_to(os.path.normpath(run_path))
+
+
+def _check_no_foreign_checkpoints(folder: Path, reason: str) -> None:
+    """A folder of the user's own stays where it is when a run is renamed; two runs in it could not be told apart."""
+    whole = whole_checkpoints(folder)
+    if whole:
+        raise ValueError(
+            f"a new run starts ({reason}), but checkpoint.dir={folder} holds checkpoints of another one, up to "
+            f"{whole[-1].name}; give another folder, or move them away"
+        )
+
+
+def run_config(run_path: Path) -> Config:
+    """The settings that the run in `run_path` was started with.
+
+    Raises FileNotFoundError where there is no run.
+    """
+    path = run_path / CONFIG_FILE
+    if not path.is_file():
+        raise FileNotFoundError(f"no run in {run_path}: it has no {CONFIG_FILE}; train first (make train) or give RUN=")
+    return read_config(settings.read_yaml(path), where=str(path))
+
+
+def run_checkpoints(run_path: Path) -> Path:
+    """The folder with the checkpoints of the run in `run_path`; raises FileNotFoundError where there is no run."""
+    return checkpoint_folder(run_path, run_config(run_path))
+
+
+def best_of_run(run_path: Path) -> Path:
+    """The run's best checkpoint by `eval.metric`, its newest where none was evaluated.
+
+    Raises FileNotFoundError where there is no run, or no whole checkpoint of it.
+    """
+    return best_or_newest(run_checkpoints(run_path), run_config(run_path).eval.metric)
+
+
+def _processor() -> str:
+    """The processor's name, where the system tells it (Linux on x86), else its kind."""
+    with suppress(OSError):
+        found = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+        if found:
+            return found[1]
+    return platform.machine()
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 (fixed words)
+        return done.stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"  # an unpacked copy
+
+
+def _free_name(path: Path) -> Path:
+    return path.with_name(f"{path.name}.{_free_number([path])}")
+
+
+def _free_number(paths: list[Path]) -> int:
+    """The first number that no path's name with that number after it has."""
+    number = 1
+    while any(path.with_name(f"{path.name}.{number}").exists() for path in paths):
+        number += 1
+    return number
+
+
+def _lock(folder: Path, what: str = "trains in") -> IO[str]:
+    try:
+        return lock_folder(folder)
+    except FolderInUse:
+        raise ValueError(
+            f"another process {what} {folder}; wait for it, or start from another folder (and with another "
+            "checkpoint.dir, where that is set)"
+        ) from None
+    except OSError as error:
+        raise OSError(
+            f"nothing can be written to {folder}: {in_words(error)}; start from another folder, or give another "
+            "checkpoint.dir"
+        ) from error

@@ -1,0 +1,86 @@
+"""What makes a run what it is: the settings that change a step, and the data it is trained on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from app.checkpoint.manifest import Manifest
+from app.config.config import Config
+from app.run.older import upgraded
+from common import settings
+from data_prep.prepared.schema import VOCABULARY_FILE, Schema
+
+# What may differ between a run and its continuation: none of it changes a step that was taken.
+FREE_SECTIONS = ("prepare", "eval", "checkpoint", "cluster", "parallel")
+FREE_DEVICE_KEYS = ("target", "threads")
+FREE_TRAIN_KEYS = ("epochs", "log_every_steps", "resume", "profile", "time_limit", "init_dataset")
+# Where a learning rate waits for evaluations, when and by what they are made does change the steps after them.
+PLATEAU_EVAL_KEYS = ("every_steps", "metric", "group_field")
+
+
+def identity(config: Config, schema: Schema) -> dict[str, Any]:
+    """The settings and data that make a run what it is."""
+    return {"config": kept_settings(settings.as_dict(config)), "data": data_identity(schema)}
+
+
+def kept_settings(sections: dict[str, Any]) -> dict[str, Any]:
+    """The settings, by section, that a run and its continuation must share; `sections` may be of an older release."""
+    sections = upgraded(sections)
+    kept = {name: section for name, section in sections.items() if name not in FREE_SECTIONS}
+    for section, free in (("train", FREE_TRAIN_KEYS), ("device", FREE_DEVICE_KEYS)):
+        kept[section] = {key: value for key, value in kept[section].items() if key not in free}
+    if any(section.get("schedule", {}).get("name") == "plateau" for section in kept.values()):
+        kept["eval"] = {key: sections["eval"].get(key) for key in PLATEAU_EVAL_KEYS}
+    return kept
+
+
+def difference(old: dict[str, Any], new: dict[str, Any]) -> str | None:
+    """Return the first difference between the identity of a run of any release and that of this launch, if any."""
+    kept = {"config": kept_settings(old["config"]), "data": known_data(old["data"], new["data"])}
+    return first_difference(kept, new)
+
+
+def known_data(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Return `old`, filled up from `new` where an older release did not write a key.
+
+    What it wrote decides: the checksums of the files stand for all that is in them.
+    """
+    fields = {name: {**new["numeric"].get(name, {}), **field} for name, field in old["numeric"].items()}
+    return {**new, **old, "numeric": fields}
+
+
+def data_identity(schema: Schema) -> dict[str, Any]:
+    """What tells one prepared folder from another."""
+    return {
+        "vocabulary_size": schema.vocabulary_size,
+        "numeric": {field.name: asdict(field) for field in schema.numeric},
+        "categorical": [field.name for field in schema.categorical],
+        "vocabulary": [file.checksum for file in schema.other_files if file.name == VOCABULARY_FILE],
+        "train_files": [file.checksum for file in schema.splits["train"].files],
+    }
+
+
+def check_same_inputs(manifest: Manifest, schema: Schema, folder: Path) -> None:
+    """Raise ValueError unless ids and numeric columns of the prepared `folder` mean what they meant in training."""
+    keys = ("vocabulary_size", "vocabulary", "numeric", "categorical")
+    here = data_identity(schema)
+    trained = known_data(manifest.data, here)
+    found = first_difference({key: trained[key] for key in keys}, {key: here[key] for key in keys})
+    if found:
+        raise ValueError(
+            f"{folder} does not fit the checkpoint, whose inputs mean something else: {found}; "
+            "give the folder that the run was trained on (--dataset DIR)"
+        )
+
+
+def first_difference(old: Any, new: Any, where: str = "") -> str | None:
+    """The first key whose value differs between two nested mappings, with both values; None where they are equal."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted({*old, *new}):
+            difference = first_difference(old.get(key), new.get(key), f"{where}.{key}" if where else str(key))
+            if difference:
+                return difference
+        return None
+    return None if old == new else f"{where.removeprefix('config.')} was {old!r}, is {new!r}"

@@ -1,0 +1,102 @@
+"""The logs of a run: files that grow by lines, also where the disk is full, cut back when a checkpoint is resumed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+from pathlib import Path
+
+from app.checkpoint.manifest import Manifest
+from app.evaluation.results import forget_evaluations
+from common.files import sync_folder, write_whole
+
+LOSS_LOG, EVAL_LOG, METRICS = "loss.log", "eval.log", "metrics.jsonl"
+
+
+def forget_after(run_path: Path, manifest: Manifest) -> None:
+    """Drop what was logged after the checkpoint: those steps are taken, and evaluated, again."""
+    # That before a warm start's first step (0) is made again by a run that goes on from there, and by no other.
+    last_evaluated = max(manifest.selection.get("last_step", -1), 0 if manifest.step else -1)
+    for name, evaluated_at, logged_at in (
+        (METRICS, _metrics_evaluation, _metrics_step),
+        (EVAL_LOG, _eval_step, _eval_step),
+    ):
+        lines = _lines(run_path / name)
+        kept = [line for line in lines if logged_at(line) <= manifest.step and evaluated_at(line) <= last_evaluated]
+        _keep(run_path / name, lines, kept)
+    forget_evaluations(run_path, last_evaluated)
+    losses = _lines(run_path / LOSS_LOG)
+    _keep(run_path / LOSS_LOG, losses, losses[: manifest.step])
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines(keepends=True) if path.is_file() else []
+
+
+def _keep(path: Path, lines: list[str], kept: list[str]) -> None:
+    if len(kept) < len(lines):
+        write_whole(path, "".join(kept))
+
+
+def _metrics_step(line: str) -> float:
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError):
+        return float("inf")  # a line cut by the kill
+
+
+def _metrics_evaluation(line: str) -> float:
+    return _metrics_step(line) if '"split"' in line else -1.0
+
+
+def _eval_step(line: str) -> float:
+    found = re.match(r"epoch: \d+ step: (\d+) .*\n", line)
+    return float(found[1]) if found else float("inf")  # a line cut by the kill
+
+
+log = logging.getLogger(__name__)
+
+
+class LogFile:
+    """Appends to a file. What cannot be written (the disk is full) is kept and comes before the next lines."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._unwritten = b""
+
+    @property
+    def is_written(self) -> bool:
+        """Whether all lines so far are in the file."""
+        return not self._unwritten
+
+    def append(self, text: str | bytes) -> None:
+        """Add lines or records; a write error is logged once, when it begins."""
+        was_written = self.is_written
+        self._unwritten += text.encode() if isinstance(text, str) else text
+        try:
+            with self.path.open("ab", buffering=0) as file:
+                while self._unwritten:
+                    self._unwritten = self._unwritten[file.write(self._unwritten) :]
+        except OSError as error:
+            if was_written:
+                log.error("error: %s cannot be written: %s; its lines are kept until it can", self.path, error)
+
+    def sync(self) -> None:
+        """Let a power cut take none of the lines so far; an error is logged."""
+        try:
+            with self.path.open("rb") as file:
+                os.fsync(file.fileno())
+            sync_folder(self.path.parent)
+        except FileNotFoundError:  # nothing has been written yet
+            pass
+        except OSError as error:
+            log.error("error: %s cannot be synced: %s; a power cut may take its last lines", self.path, error)
+
+
+PROFILED_STEPS = 5
+
+PROFILE_FOLDER = "profile"  # of a run folder
+
+OP_TIMES = "op_times.json"

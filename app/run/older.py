@@ -1,0 +1,78 @@
+"""Settings of runs and checkpoints that an older release wrote, in the form of today: the one place that knows of them.
+
+Whoever adds a setting that decides a run's result (`app.run.identity` says which do) adds it to `ADDED`, with what the
+program did before there was the setting, which need not be today's default. A resumed run keeps to that: its arithmetic
+never changes halfway. Whoever removes one adds it to `REMOVED`, with the value that is what the program does now.
+A test compares both tables with run folders of older releases.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from app.config.config import Config
+from common import settings
+
+# The form of run.json, counted up with the first release that adds or removes a setting. 1 had no number.
+FORMAT_VERSION = 2
+
+# By the form that brought it: setting -> what a run without it did. Of a section that is one of several, told apart by
+# `name`, the name stands in brackets: "wide_optimizer[ftrl].power", "deep_optimizer.schedule[cosine].floor".
+ADDED: dict[int, dict[str, Any]] = {
+    2: {"wide_optimizer[ftrl].exact_l1": False, "deep_optimizer[ftrl].exact_l1": True},
+}
+
+# By the form in which it went: setting -> the value under which a run goes on as before. One with another value cannot.
+REMOVED: dict[int, dict[str, Any]] = {
+    2: {},
+}
+
+
+def upgraded(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that a run of any release wrote, by section, with today's keys."""
+    result = copy.deepcopy(dict(sections))
+    for path, value in added():
+        names, key = split_path(path)
+        section = _section(result, names)
+        if section is not None:
+            section.setdefault(key, copy.deepcopy(value))
+    for of_form in REMOVED.values():
+        for path, value in of_form.items():
+            names, key = split_path(path)
+            section = _section(result, names)
+            if section is not None and key in section and section[key] == value:
+                del section[key]
+    return result
+
+
+def added() -> Iterator[tuple[str, Any]]:
+    """Yield each setting of `ADDED` with its value."""
+    for of_form in ADDED.values():
+        yield from of_form.items()
+
+
+def split_path(path: str) -> tuple[list[tuple[str, str]], str]:
+    """Split "deep_optimizer.schedule[cosine].floor" into sections, each with the wanted `name` or "", and the key."""
+    *sections, key = path.split(".")
+    found = [re.fullmatch(r"(\w+)(?:\[(\w+)\])?", section) for section in sections]
+    return [(match[1], match[2] or "") for match in found if match], key
+
+
+def _section(sections: dict[str, Any], names: list[tuple[str, str]]) -> dict[str, Any] | None:
+    """Return the section, made where there is none; None where it is another one than the named."""
+    for name, variant in names:
+        sections = sections.setdefault(name, {})
+        if variant and sections.get("name") != variant:
+            return None
+    return sections
+
+
+def read_config(sections: Mapping[str, Any], where: str) -> Config:
+    """Return the settings that a run or checkpoint of any release wrote; `where` names the file in errors.
+
+    Raises ValueError for a setting that is not known (any more), or that has a value that is not taken (any more).
+    """
+    return settings.merge(Config(), upgraded(sections), where=where)

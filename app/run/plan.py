@@ -1,0 +1,240 @@
+"""What a launch does with the run that is there: start anew, resume it, or continue it; nothing is changed for that."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from app.checkpoint.manifest import Manifest, read_manifest
+from app.checkpoint.read import check_sizes, verify
+from app.checkpoint.retention import step_folders, whole_checkpoints
+from app.config.config import Config
+from app.evaluation.selection import Selection
+from app.run.identity import difference, identity, kept_settings
+from app.run.older import FORMAT_VERSION, added, split_path
+from common import settings
+from data_prep.prepared.schema import Schema
+
+log = logging.getLogger(__name__)
+
+STATE_FILE = "run.json"
+
+ASKED = "asked"  # of run.json: settings that the run has otherwise than they were asked for (`asked_otherwise`)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is done at launch, why, and the checkpoint to go on from (None: from the start)."""
+
+    kind: str  # new, resume, continue or finished
+    reason: str
+    checkpoint: Path | None
+    refused: dict[Path, str] = field(default_factory=dict)  # newer checkpoints that cannot be used, and why
+
+
+def make_plan(path: Path, config: Config, schema: Schema, damaged: Mapping[Path, str] | None = None) -> Plan:
+    """Decide between new, resume, continue and finished, and say why; `damaged` as `find_newest` has it.
+
+    Raises ValueError where `train.resume=require` finds nothing to resume, or the run is one of a newer release.
+    """
+    wanted = config.train.resume
+    if wanted == "never" and path.exists():
+        return Plan("new", "train.resume=never", None)
+    plan = _plan_from_state(path, config, schema, damaged)
+    if wanted == "require" and plan.kind == "new":
+        reasons = "; ".join([plan.reason, *plan.refused.values()])
+        raise ValueError(f"train.resume=require, but {path} cannot be resumed: {reasons}")
+    if wanted == "require" and plan.refused:
+        raise ValueError(
+            f"train.resume=require, but the newest checkpoint cannot be used: {next(iter(plan.refused.values()))}; "
+            f"train.resume=auto goes on from {plan.checkpoint}"
+        )
+    return plan
+
+
+def _plan_from_state(path: Path, config: Config, schema: Schema, damaged: Mapping[Path, str] | None) -> Plan:
+    if not path.exists():
+        return Plan("new", "there is no run yet", None)
+    folder = checkpoint_folder(path, config)
+    state, note = _known_state(path, folder)
+    if not state:
+        return Plan("new", note, None)
+    here = identity(config, schema)
+    if found := difference(state["identity"], here):
+        return Plan("new", f"the run there differs: {found}{note}", None)
+    newest = find_newest(folder, here, damaged)
+    if newest.checkpoint is None:
+        return Plan("new", f"the run there has no whole checkpoint{note}", None, newest.refused)
+    kind, reason = _what_is_left(state, config, read_manifest(newest.checkpoint))
+    return Plan(kind, reason + note, None if kind == "new" else newest.checkpoint, newest.refused)
+
+
+def _what_is_left(state: Mapping[str, Any], config: Config, manifest: Manifest) -> tuple[str, str]:
+    """Whether a run of the same settings and data is resumed, continued, finished or put aside, and why."""
+    wanted, done = config.train.epochs, manifest.epoch - 1  # whole epochs
+    if state["status"] != "finished":
+        return "resume", "the run there is unfinished and has the same settings and data"
+    if wanted < done:
+        return "new", f"the run there finished {done} epochs, {wanted} are wanted"
+    selection = Selection(config.eval)
+    selection.load_state(manifest.selection)
+    if selection.is_over:
+        return "finished", f"it stopped early: {selection.reason}"
+    if wanted > done:
+        return "continue", f"the run there finished {done} epochs of {wanted}"
+    return "finished", f"all {wanted} epochs are done"
+
+
+def _known_state(path: Path, checkpoints: Path) -> tuple[dict[str, Any], str]:
+    """Return what run.json says, else what the newest whole checkpoint says of its run; and a note where it does not.
+
+    Raises ValueError for the run of a newer release.
+    """
+    state = read_state(path)
+    version = state.get("format_version", 1)
+    if isinstance(version, int) and version > FORMAT_VERSION:
+        raise ValueError(
+            f"{path / STATE_FILE} has format version {version}, this program reads up to {FORMAT_VERSION}: a newer "
+            "release began this run; go on with that one, or start from another folder"
+        )
+    parts = state.get("identity")
+    if isinstance(parts, dict) and {"config", "data"} <= parts.keys() and {"status", "epochs"} <= state.keys():
+        return state, ""
+    what = f"{path.name} has no {STATE_FILE}"
+    if (path / STATE_FILE).exists():
+        what = f"{path.name}/{STATE_FILE} is damaged"
+    whole = whole_checkpoints(checkpoints)
+    if not whole:
+        return {}, f"{what}, and it has no whole checkpoint"
+    manifest = read_manifest(whole[-1])
+    epochs = manifest.config["train"]["epochs"]
+    status = "finished" if manifest.epoch > epochs else "stopped"
+    known = {"config": kept_settings(manifest.config), "data": manifest.data}
+    note = f" ({what}: taken from {whole[-1].name})"
+    return {"status": status, "epochs": epochs, "identity": known}, note
+
+
+def settings_of_run(path: Path, config: Config, schema: Schema) -> Config:
+    """Return the settings to go on with where the run in `path` is the one that `config` asks for, else `config`.
+
+    A run that was begun by an older release keeps to what that one did where a setting has been added since, unless
+    another value than the default is asked for. One that began with the model of the run that was put aside for it
+    keeps to that one, under its new name.
+    """
+    if config.train.resume == "never" or not path.exists():
+        return config
+    state, _ = _known_state(path, checkpoint_folder(path, config))
+    if not state:
+        return config
+    began, here = state["identity"]["config"], identity(config, schema)["config"]
+    asked: dict[str, Any] = state.get(ASKED, {})
+    changes: dict[str, Any] = {}
+    for setting, value in added():
+        names, key = split_path(setting)
+        is_older = _get(began, names, key) is None or ".".join([*(name for name, _ in names), key]) in asked
+        if is_older and _get(here, names, key) is not None and _is_default(config, names, key):
+            _put(changes, names, key, value)
+    for setting, value in asked.items():
+        names, key = split_path(setting)
+        if _get(here, names, key) == value:
+            _put(changes, names, key, _get(began, names, key))
+    kept = settings.merge(config, changes, where=str(path / STATE_FILE))
+    return config if difference(state["identity"], identity(kept, schema)) else kept
+
+
+def asked_otherwise(asked: Config, config: Config) -> dict[str, Any]:
+    """Return the settings that a run does not have as they were asked for, by their path: what was asked for."""
+    has = dict(_leaves(settings.as_dict(config)))
+    return {path: value for path, value in _leaves(settings.as_dict(asked)) if has.get(path) != value}
+
+
+def describe_kept(asked: Config, config: Config) -> list[str]:
+    """Return a line for each setting that a run does not have as it was asked for."""
+    has = dict(_leaves(settings.as_dict(config)))
+    why = {"train.init_from": "the run there was put aside under a new name"}
+    return [
+        f"{path} is {has[path]!r} in this run, not {value!r}: {why.get(path, 'an older release began it so')}"
+        for path, value in asked_otherwise(asked, config).items()
+    ]
+
+
+def _leaves(sections: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in sections.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", value
+
+
+def _get(sections: Mapping[str, Any], names: list[tuple[str, str]], key: str) -> Any:
+    """The value of a setting; None where it is not there. `names` as `split_path` gives them."""
+    for name, variant in names:
+        sections = sections.get(name, {})
+        if variant and sections.get("name") != variant:
+            return None
+    return sections.get(key)
+
+
+def _is_default(config: Any, names: list[tuple[str, str]], key: str) -> bool:
+    for name, _ in names:
+        config = getattr(config, name)
+    return bool(getattr(config, key) == getattr(type(config)(), key))
+
+
+def _put(changes: dict[str, Any], names: list[tuple[str, str]], key: str, value: Any) -> None:
+    for name, _ in names:
+        changes = changes.setdefault(name, {})
+    changes[key] = value
+
+
+def checkpoint_folder(run_path: Path, config: Config) -> Path:
+    """Where a run's checkpoints lie; a relative `checkpoint.dir` is taken from where the run was started."""
+    return run_path.parent / config.checkpoint.dir if config.checkpoint.dir else run_path / "checkpoints"
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """What run.json says; nothing where it cannot be read."""
+    try:
+        state = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return state if isinstance(state, dict) else {}
+
+
+@dataclass(frozen=True)
+class Found:
+    """The newest checkpoint that can be used, if any, and the newer ones that cannot, with the reason of each."""
+
+    checkpoint: Path | None
+    refused: dict[Path, str]
+
+
+def find_newest(folder: Path, identity: dict[str, Any], damaged: Mapping[Path, str] | None) -> Found:
+    """Look below `folder` for the newest checkpoint of the run with this `identity`.
+
+    `damaged` are those that loading found so, with the reason: what is found is then to be loaded next, and only its
+    manifest and sizes are looked at. None reads every byte.
+    """
+    refused: dict[Path, str] = {}
+    for path in reversed(step_folders(folder)):
+        try:
+            if damaged and path in damaged:
+                raise ValueError(damaged[path])
+            check_usable(path, identity, read_all=damaged is None)
+        except (ValueError, OSError) as error:
+            refused[path] = str(error)
+        else:
+            return Found(path, refused)
+    return Found(None, refused)
+
+
+def check_usable(path: Path, identity: dict[str, Any], read_all: bool) -> None:
+    """Raise as `verify`, and ValueError where the checkpoint is of a run with other settings or data."""
+    manifest = verify(path) if read_all else check_sizes(path)
+    found = difference({"config": manifest.config, "data": manifest.data}, identity)
+    if found:
+        raise ValueError(f"{path} is of another run: {found}")
