@@ -23,18 +23,17 @@ from common.packages import require
 require("mindspore", "numpy", "pyarrow", "safetensors", "xxhash", "yaml")
 
 from app import checkpoint_commands, device, evaluate_command, ranks
+from app.batches import check_files
 from app.checkpoint.read import DamagedCheckpointError
-from app.cluster import check_rank_table
 from app.config.config import Config
 from app.config.schedules import ConstantSchedule
-from app.dataset import check_files
+from app.distributed.launch import USELESS, check_rank_table, launch
+from app.distributed.process_group import ProcessGroup, SingleProcess, started_by_mpi
 from app.evaluation.selection import check_evaluation
-from app.launch import launch
-from app.process_group import ProcessGroup, SingleProcess, started_by_mpi
 from app.run.folder import RunFolder, RunIsFinishedError, check_launch, open_run
 from app.run.plan import describe_kept, read_state, settings_of_run
 from app.run.report import REPORT_FILE, leave_report, write_report
-from app.run.training_loss import USELESS, why_useless
+from app.run.training_loss import why_useless
 from app.sharding.check_run import check_pipeline, check_run, check_target, read_strategies, run_shapes, strategy_record
 from app.sharding.pipeline_plan import describe_pipeline
 from app.sharding.strategy_file import STRATEGY_FILE, write_strategy

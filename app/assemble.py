@@ -16,13 +16,13 @@ from app.checkpoint.read import open_state, read_once
 from app.checkpoint.write import ModelState
 from app.config.config import Config
 from app.device import deprecations_silenced, take_device
+from app.distributed.process_group import MpiGroup, ProcessGroup, largest_share
 from app.model import dense_layer as parameters
 from app.model.dropout import DropoutNoise
 from app.model.native_layer import dense_layer
 from app.model.optimizers import DenseOptimizers
 from app.model.wide_deep import Tower, WideDeep
 from app.parallel import AcceleratorRun, recompute_layers
-from app.process_group import MpiGroup, ProcessGroup, largest_share
 from app.schedules import LearningRates
 from app.sharding.dense_blocks import DenseBlocks
 from app.sharding.recomputed_layers import recomputed_runs

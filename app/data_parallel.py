@@ -1,8 +1,8 @@
 """The tower on several ranks: each computes its slice of the batch, the gradients are summed over the ranks.
 
 On a CPU the step's graph is cut in two, forward and backward before, the dense optimizers after the sum
-(`app/gradient_sum.py`), which stays outside. On Ascend and GPU the sum is MindSpore's AllReduce (HCCL, NCCL) inside the
-one graph; no such device was at hand, so that part was never run.
+(`app/distributed/gradient_sum.py`), which stays outside. On Ascend and GPU the sum is MindSpore's AllReduce (HCCL,
+NCCL) inside the one graph; no such device was at hand, so that part was never run.
 
 Letters: B rows of a rank at most.
 """
@@ -17,20 +17,20 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
+from app.batches import Batch, rows_of_batch
 from app.config.config import Config
-from app.dataset import Batch, rows_of_batch
 from app.device import take_device
-from app.gradient_sum import GradientSum
+from app.distributed.batch_kernels import make_batch_kernels
+from app.distributed.gradient_sum import GradientSum
+from app.distributed.process_group import MpiGroup, ProcessGroup, largest_share, share, together
+from app.distributed.sharded_tables import ShardedTables, make_owned_rows
 from app.model.graph import DEEP_LOSS, NUM_BAD, WIDE_LOSS, AllFinite, DeviceGraph, Gradients, Optimizers, scalars
 from app.not_finite import OVERFLOWED
 from app.parallel import AcceleratorRun
-from app.process_group import MpiGroup, ProcessGroup, largest_share, share, together
 from app.profile import KernelProfile
 from app.sharding.pipeline_run import PipelineRun
 from app.sharding.sharded_run import ShardedRun
-from app.tables.batch_kernels import make_batch_kernels
 from app.tables.interface import TablesSpec, UniqueIds
-from app.tables.sharded import ShardedTables, make_owned_rows
 from app.train_step import Graph, HostTablesScorer, HostTablesStep, Losses, StepParts, StepTables
 
 RowsOf = Callable[[int, int, int], slice]

@@ -14,12 +14,12 @@ from app.checkpoint.read import DamagedCheckpointError
 from app.checkpoint.retention import is_kept
 from app.config.config import Config
 from app.config.run import Target
+from app.distributed.launch import launch
+from app.distributed.process_group import ProcessGroup, SingleProcess, started_by_mpi
 from app.evaluation.evaluate import Evaluation, check_data, evaluate_checkpoint, saved_config
 from app.evaluation.results import content_of, write_evaluation
 from app.evaluation.text import describe, one_line
 from app.follow import new_checkpoints
-from app.launch import launch
-from app.process_group import ProcessGroup, SingleProcess, started_by_mpi
 from app.run.folder import best_of_run
 from app.run.report import leave_report
 from app.stopping import Stopped, StopRequest

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from mindspore import Parameter
 
-from app.dataset import Batch
+from app.batches import Batch
 from app.tables.checks import LARGEST_GRADIENT
 
 OVERFLOWED = "the loss or a gradient overflowed"

@@ -17,12 +17,12 @@ from app.checkpoint.manifest import read_manifest
 from app.checkpoint.read import read_once
 from app.checkpoint.write import write_shards
 from app.config.config import Config
-from app.exchange import Operation
-from app.process_group import MpiGroup
+from app.distributed.exchange import Operation
+from app.distributed.process_group import MpiGroup
+from app.distributed.sharded_tables import make_owned_rows
 from app.stopping import HANDED_ON
-from app.table_statistics import table_statistics
 from app.tables.interface import HostTables, Snapshot
-from app.tables.sharded import make_owned_rows
+from app.tables.statistics import table_statistics
 from app.tables_of_run import learning_rates, table_learning_rates, table_spec
 from app.warm_start_tables import WarmTables
 from data_prep.prepared.schema import Schema

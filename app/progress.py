@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from app.process_group import shows_progress
+from app.distributed.process_group import shows_progress
 from app.run.folder import RunFolder
 from app.schedules import LearningRates
 from app.train_step import Losses

@@ -20,8 +20,8 @@ import xxhash
 
 from app.checkpoint.disk import in_words
 from app.config.config import Config
-from app.launch import die_with_parent
-from app.process_group import (
+from app.distributed.launch import die_with_parent
+from app.distributed.process_group import (
     QUIET,
     MpiGroup,
     ProcessGroup,
@@ -32,8 +32,8 @@ from app.process_group import (
     started_by_mpi,
     together,
 )
+from app.distributed.watchdog import Watchdog
 from app.run.identity import data_identity, first_difference
-from app.watchdog import Watchdog
 from common import settings
 from data_prep.prepared.schema import Schema
 

@@ -14,15 +14,15 @@ from app.assemble import Parts
 from app.checkpoint.background import CheckpointWriter, Writing
 from app.checkpoint.manifest import Manifest, ParentRecord, read_manifest
 from app.config.config import Config
+from app.distributed.process_group import ProcessGroup, first_error, is_together
 from app.evaluation.metrics import Metrics, defined
 from app.evaluation.selection import Selection
-from app.process_group import ProcessGroup, first_error, is_together
 from app.progress import Position
 from app.run.folder import RunFolder
 from app.run.identity import data_identity
 from app.stopping import StopRequest
-from app.table_statistics import merged, table_statistics
 from app.tables.interface import Snapshot
+from app.tables.statistics import merged, table_statistics
 from common import settings
 from data_prep.prepared.schema import Schema
 

@@ -12,7 +12,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from app.dataset import Batch
+from app.batches import Batch
 from app.model.graph import ForwardBackward, l2_loss
 from app.model.optimizers import DenseOptimizers
 from app.model.wide_deep import WideDeep

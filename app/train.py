@@ -13,15 +13,14 @@ from pathlib import Path
 import numpy as np
 
 from app.assemble import Parts, assemble
+from app.batches import Batch, Prefetcher, num_batches, read_batches, training_order
 from app.config.config import Config
-from app.dataset import Batch, num_batches, read_batches, training_order
+from app.distributed.process_group import ProcessGroup, SingleProcess
 from app.evaluation.evaluate import measure
 from app.evaluation.metrics import Metrics, merit
 from app.evaluation.results import Measurement, content_of
 from app.evaluation.selection import Selection
 from app.evaluation.text import one_line
-from app.prefetch import Prefetcher
-from app.process_group import ProcessGroup, SingleProcess
 from app.progress import Position, Progress
 from app.run.folder import RunFolder
 from app.run.logs import PROFILE_FOLDER

@@ -22,8 +22,8 @@ from typing import Protocol
 import numpy as np
 from mindspore import Tensor
 
+from app.batches import Batch
 from app.config.config import LossOptions
-from app.dataset import Batch
 from app.model.dropout import DropoutNoise
 from app.model.graph import DeviceGraph, ForwardBackward, l2_loss
 from app.model.optimizers import DenseOptimizers

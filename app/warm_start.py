@@ -9,7 +9,7 @@ import numpy as np
 
 from app.assemble import Parts, fold_numeric
 from app.config.config import Config
-from app.process_group import ProcessGroup
+from app.distributed.process_group import ProcessGroup
 from app.tables.interface import WIDE
 from app.warm_start_source import Source, open_source
 from app.warm_start_tables import WarmTables

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from app.device import cpu_flags
-from app.launch import find_mpirun, mpirun_options
+from app.distributed.launch import find_mpirun, mpirun_options
 from app.model.native_layer import BFLOAT16_FLAGS
 from benchmarks.contender import KEEP_PAGES, Contender, Parts
 from benchmarks.timing import machine, side_by_side
@@ -32,7 +32,12 @@ from benchmarks.workload import Workload
 
 WARM_UP_TURNS = 2
 TABLE_BYTES = ("table_bytes", "least_table_bytes")
-EXCHANGES = ("exchange_start", "exchange_ids", "exchange_rows", "exchange_gradients")  # app.exchange.Exchange.seconds
+EXCHANGES = (
+    "exchange_start",
+    "exchange_ids",
+    "exchange_rows",
+    "exchange_gradients",
+)  # app.distributed.exchange.Exchange.seconds
 BETWEEN_RANKS = (*TABLE_BYTES, *EXCHANGES, "tower_shared_bytes", "tower_sent_bytes", "tower_sum", "tower_wait")
 
 

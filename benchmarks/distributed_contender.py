@@ -15,10 +15,10 @@ from collections.abc import Callable
 import numpy as np
 
 from app import device
-from app.gradient_sum import GradientSum
+from app.distributed.gradient_sum import GradientSum
+from app.distributed.process_group import MpiGroup, load_mpi, started_by_mpi
+from app.distributed.sharded_tables import ShardedTables
 from app.parameter_server import ParameterServer
-from app.process_group import MpiGroup, load_mpi, started_by_mpi
-from app.tables.sharded import ShardedTables
 from benchmarks.contender import Parts, serve
 from benchmarks.mindspore_contender import make_config, make_schema
 from benchmarks.workload import Step, Workload, make_batches, steps_on_prefetched_batches

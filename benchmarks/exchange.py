@@ -24,11 +24,11 @@ from collections.abc import Callable
 import numpy as np
 
 from app.config.optimizers import FtrlOptions, LazyAdamOptions
-from app.exchange import Operation
-from app.process_group import MpiGroup, load_mpi
-from app.tables.batch_kernels import make_batch_kernels
+from app.distributed.batch_kernels import make_batch_kernels
+from app.distributed.exchange import Operation
+from app.distributed.process_group import MpiGroup, load_mpi
+from app.distributed.sharded_tables import ShardedIds, ShardedTables, make_owned_rows
 from app.tables.interface import RowGradients, TablesSpec
-from app.tables.sharded import ShardedIds, ShardedTables, make_owned_rows
 from benchmarks.kernels import NUM_FIELDS, power_law_ids
 from benchmarks.ranks import run_ranks
 from benchmarks.timing import machine

@@ -34,7 +34,7 @@ import psutil
 
 from app.config.optimizers import FtrlOptions, LazyAdamOptions
 from app.tables.interface import RowGradients, TablesSpec
-from app.tables.native import NativeTables
+from app.tables.native.tables import NativeTables
 from benchmarks.timing import Timing, machine, side_by_side
 from common.memory import huge_pages
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from app.dataset import Batch, read_batches, written_order
+from app.batches import Batch, read_batches, written_order
 from data_prep.prepared.schema import Schema
 
 READ_ROWS = 100_000

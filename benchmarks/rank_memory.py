@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from app.config.optimizers import FtrlOptions, LazyAdamOptions
-from app.process_group import MpiGroup, load_mpi
-from app.tables.batch_kernels import make_batch_kernels
+from app.distributed.batch_kernels import make_batch_kernels
+from app.distributed.process_group import MpiGroup, load_mpi
+from app.distributed.sharded_tables import ShardedTables, make_owned_rows
 from app.tables.interface import RowGradients, TablesSpec
-from app.tables.sharded import ShardedTables, make_owned_rows
 from benchmarks.memory import memory_mib
 from benchmarks.ranks import found_by_ranks
 from benchmarks.timing import machine

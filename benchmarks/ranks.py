@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import Any
 
-from app.launch import find_mpirun, mpirun_options
+from app.distributed.launch import find_mpirun, mpirun_options
 
 
 def run_ranks(num_ranks: int, module: str, *words: str) -> str:

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from app import device
+from app.batches import Batch
 from app.checkpoint.manifest import read_manifest
-from app.dataset import Batch
 from app.evaluation.evaluate import measure, saved_config
 from app.evaluation.metrics import Metrics
 from app.run.folder import best_of_run

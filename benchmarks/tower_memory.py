@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from app import device
-from app.process_group import MpiGroup, load_mpi
+from app.distributed.process_group import MpiGroup, load_mpi
 from benchmarks.memory import memory_mib
 from benchmarks.mindspore_contender import make_config, make_schema
 from benchmarks.ranks import found_by_ranks

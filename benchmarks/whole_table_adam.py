@@ -20,7 +20,7 @@ import numpy as np
 
 from app.config.optimizers import AdamOptions, DeepOptimizer, FtrlOptions, LazyAdamOptions
 from app.tables.interface import RowGradients, TablesSpec
-from app.tables.native import NativeTables
+from app.tables.native.tables import NativeTables
 from benchmarks.kernels import NUM_FIELDS, random_gradients, seconds_of
 from benchmarks.timing import machine
 

@@ -15,9 +15,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from app.batches import Batch, Prefetcher
 from app.config.run import Precision
-from app.dataset import Batch
-from app.prefetch import Prefetcher
 from benchmarks.contender import Parts
 from benchmarks.kernels import NUM_FIELDS, power_law_ids
 

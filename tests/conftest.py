@@ -14,7 +14,7 @@ import pytest
 from app import device
 from app.config.config import Config
 from app.config.run import DeviceOptions
-from app.tables import native_library
+from app.tables.native import library
 from common import settings
 from data_prep.options import read_options
 from data_prep.prepare import prepare
@@ -125,7 +125,7 @@ def needs_native():
     """Skips a test, but not in CI, where the native host tables are not built."""
 
     def check() -> None:
-        if not native_library.is_available() and not os.environ.get("CI"):
+        if not library.is_available() and not os.environ.get("CI"):
             pytest.skip("the native host tables are not built; run `make native`")
 
     return check

@@ -18,7 +18,7 @@ from app.checkpoint.read import chain_of
 from app.checkpoint.retention import compact, delta_to_compact, remove_old, why_not_whole
 from app.checkpoint.write import ModelState, step_name
 from app.config.run import CheckpointOptions
-from app.process_group import MpiGroup, ProcessGroup, SingleProcess
+from app.distributed.process_group import MpiGroup, ProcessGroup, SingleProcess
 from app.tables.interface import Snapshot
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from app.checkpoint.array_file import Column, column_of, write_arrays
 from app.checkpoint.disk import BLOCK_BYTES, FileRecord, Progress, ignore
 from app.checkpoint.manifest import Manifest, identify, write_manifest
 from app.checkpoint.slices import WHOLE_FILE, slice_file
-from app.process_group import CARRIED, MpiGroup, first_error, is_together
+from app.distributed.process_group import CARRIED, MpiGroup, first_error, is_together
 from app.tables.interface import DEEP, WIDE, Places, RowArray, TableSnapshot
 from common.files import sync_folder
 

@@ -9,15 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
+from app.batches import Batch, Prefetcher, check_files, num_batches, read_batches, written_order
 from app.checkpoint.manifest import MANIFEST, read_manifest
 from app.config.config import Config
-from app.dataset import Batch, check_files, num_batches, read_batches, written_order
+from app.distributed.process_group import ProcessGroup, shows_progress
 from app.evaluation.grouped_auc import GroupedAucStream
 from app.evaluation.metrics import Metrics, MetricStream, confidence_intervals
 from app.evaluation.results import Groups, Measurement, find_field
 from app.evaluation.selection import check_group_field
-from app.prefetch import Prefetcher
-from app.process_group import ProcessGroup, shows_progress
 from app.run.identity import check_same_inputs
 from app.run.older import read_config
 from app.tables.interface import UniqueIds

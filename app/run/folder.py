@@ -31,8 +31,8 @@ from app.checkpoint.manifest import read_manifest
 from app.checkpoint.retention import best_or_newest, whole_checkpoints
 from app.checkpoint.write import clear_leftovers
 from app.config.config import Config
+from app.distributed.process_group import ProcessGroup, SingleProcess, together
 from app.evaluation.results import write_evaluation
-from app.process_group import ProcessGroup, SingleProcess, together
 from app.run.event_file import EventFile
 from app.run.identity import identity
 from app.run.logs import EVAL_LOG, LOSS_LOG, METRICS, LogFile, forget_after

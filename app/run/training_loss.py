@@ -8,7 +8,6 @@ from pathlib import Path
 
 from data_prep.prepared.schema import Split
 
-USELESS = 4  # exit status of a training for which `why_useless` has a reason
 # An epoch's mean loss is above the click rate's by some noise where there is nothing to learn; this is far more.
 MARGIN = 1.05
 # A model begins with a half for every row, a loss of ln 2, and takes some steps to come down to the click rate.

@@ -8,7 +8,7 @@ from typing import Any
 
 from app.config.config import Config
 from app.config.parallel import ParallelOptions, check_ranks
-from app.process_group import largest_share
+from app.distributed.process_group import largest_share
 from app.sharding.pipeline_plan import PipelinePlan, plan_pipeline, record_of
 from app.sharding.recomputed_layers import recomputed_runs
 from app.sharding.strategy_file import StrategyRecord, check_same_model, read_strategy

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from app.config.parallel import ParallelOptions
-from app.process_group import largest_share, share
+from app.distributed.process_group import largest_share, share
 from app.sharding.strategy_file import PipelineRecord
 from app.sharding.tower_plan import TOWER, Shapes, layer_names
 

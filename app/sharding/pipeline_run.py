@@ -14,16 +14,16 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from app.config.config import Config
-from app.gradient_sum import GradientSum
+from app.distributed.gradient_sum import GradientSum
+from app.distributed.process_group import MpiGroup
+from app.distributed.watchdog import waiting
 from app.model import dense_layer
 from app.model.graph import DEEP_LOSS, NUM_BAD, WIDE_LOSS, Gradients, LossGradient, Optimizers
 from app.model.wide_deep import WideDeep
-from app.process_group import MpiGroup
 from app.sharding.pipeline_plan import FIRST, PipelinePlan, plan_pipeline
 from app.sharding.stages import NUM_DATA, FirstLoss, FirstStage, GivenSquaredNorm, LastLoss, LastStage, StageModel
 from app.sharding.tower_plan import TOWER
 from app.train_step import StepParts
-from app.watchdog import waiting
 
 Arrays = dict[str, np.ndarray]
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from app.config.config import Config
+from app.distributed.process_group import MpiGroup, largest_share
 from app.model.optimizers import DenseOptimizers, WrapOptimizer
 from app.model.wide_deep import Tower, WideDeep
-from app.process_group import MpiGroup, largest_share
 from app.sharding.dense_blocks import DenseBlocks
 from app.sharding.optimizer_shards import OptimizerShards
 from app.sharding.sharded_graph import ShardedGraph, ShardedSquaredNorm

@@ -1,7 +1,6 @@
 """Host tables: interface, checks, initial, optimizers, whole_table_adam, reference (NumPy), native/ (C++),
 statistics. The backend is picked here, once.
-Also batch_kernels, native_handle, native_library, native_rows, native_snapshot, native_step, native_unique, sharded,
-snapshot, stock.
+Also stock.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ def pick_backend(wanted: Backend, fold_numeric: bool, num_ranks: int = 1) -> str
             "numeric fields to the tower, which is the same function"
         )
     if wanted == "native":
-        from app.tables import native_library
+        from app.tables.native import library
 
-        native_library.load()
+        library.load()
     return backend
 
 
@@ -50,7 +49,7 @@ def make_host_tables(backend: str, spec: TablesSpec, num_threads: int) -> HostTa
     Raises OSError where the native library is missing.
     """
     if backend == "native":
-        from app.tables.native import NativeTables
+        from app.tables.native.tables import NativeTables
 
         return NativeTables(spec, num_threads)
     from app.tables.reference import ReferenceTables
@@ -59,10 +58,10 @@ def make_host_tables(backend: str, spec: TablesSpec, num_threads: int) -> HostTa
 
 
 def _native_works(otherwise: str) -> bool:
-    from app.tables import native_library
+    from app.tables.native import library
 
     try:
-        native_library.load()
+        library.load()
     except OSError as error:
         log.warning("warning: %s; going on with the slower backend %s", error, otherwise)
         return False

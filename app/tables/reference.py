@@ -5,9 +5,11 @@ Flat arrays of V rows, so it is for vocabularies that fit comfortably.
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -28,7 +30,6 @@ from app.tables.interface import (
     write_state,
 )
 from app.tables.optimizers import clipped, table_step
-from app.tables.snapshot import ChangedRows, CopiedSnapshot, copied_snapshot
 from app.tables.whole_table_adam import StepHistory
 
 
@@ -184,6 +185,72 @@ def sum_by_id(per_position: np.ndarray, unique: UniqueIds) -> np.ndarray:
 def sum_over_fields(wide: np.ndarray) -> np.ndarray:
     """The sum of `wide` [B, C] over its fields, field by field: [B] float32. (`sum(axis=1)` adds pairwise.)"""
     total = np.zeros(wide.shape[0], np.float32)
-    for field in range(wide.shape[1]):
-        total += wide[:, field]
+    for column in range(wide.shape[1]):
+        total += wide[:, column]
     return total
+
+
+class ChangedRows:
+    """Which of V rows were updated since they were last taken: a bit each."""
+
+    def __init__(self, num_rows: int) -> None:
+        self._changed = np.zeros(num_rows, bool)
+        self._given_back: list[np.ndarray] = []
+        self.open: CopiedSnapshot | None = None
+
+    def check_released(self) -> None:
+        """Raise RuntimeError while a snapshot is not released."""
+        if self.open is not None:
+            check_released(self.open.released.is_set())
+
+    def mark(self, row_ids: np.ndarray) -> None:
+        """Note that these rows were updated."""
+        self._changed[row_ids] = True
+
+    def take(self) -> np.ndarray:
+        """The ids of the changed rows, int64, ascending; from now on none is."""
+        while self._given_back:
+            self.mark(self._given_back.pop())
+        row_ids = np.flatnonzero(self._changed).astype(np.int64)
+        self._changed[row_ids] = False
+        return row_ids
+
+    def give_back(self, row_ids: np.ndarray) -> None:
+        """What was taken in vain; from any thread."""
+        self._given_back.append(row_ids)
+
+
+@dataclass
+class CopiedSnapshot:
+    """A `Snapshot` of copies."""
+
+    tables: dict[str, TableState]
+    give_back: Callable[[], None]
+    awaited: threading.Event = field(default_factory=threading.Event)
+    released: threading.Event = field(default_factory=threading.Event)
+
+    def release(self, saved: bool) -> None:
+        """See `Snapshot.release`."""
+        self.released.set()
+        if not saved:
+            self.give_back()
+
+
+def copied_snapshot(
+    changed: ChangedRows,
+    touched: np.ndarray,
+    changed_only: bool,
+    state_of: Callable[[np.ndarray], dict[str, TableState]],
+) -> CopiedSnapshot:
+    """A snapshot of the changed rows or of all that are `touched` [V]; `state_of` copies rows by their ids."""
+    changed.check_released()
+    taken = changed.take()
+    row_ids = taken if changed_only else np.flatnonzero(touched).astype(np.int64)
+    changed.open = CopiedSnapshot(state_of(row_ids), lambda: changed.give_back(taken))
+    return changed.open
+
+
+def check_released(released: bool) -> None:
+    """Raise RuntimeError where the last snapshot is still open: there is one at a time."""
+    if not released:
+        raise RuntimeError("a snapshot of the tables is open: release it before the next one, and before a load")

@@ -36,8 +36,7 @@ from app.tables.interface import (
     WriteRows,
     write_state,
 )
-from app.tables.reference import initial_arrays
-from app.tables.snapshot import ChangedRows, CopiedSnapshot, copied_snapshot
+from app.tables.reference import ChangedRows, CopiedSnapshot, copied_snapshot, initial_arrays
 
 HOST = "CPU"
 MAX_VOCABULARY = 2**31

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from app.tables.native import NativeTables
+from app.tables.native.tables import NativeTables
 from benchmarks.contender import KEEP_PAGES
 from benchmarks.kernels import NUM_FIELDS, make_spec, random_gradients
 from benchmarks.timing import Timing, machine, side_by_side

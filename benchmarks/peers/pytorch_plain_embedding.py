@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from app.dataset import Batch
+from app.batches import Batch
 from benchmarks.contender import serve
 from benchmarks.peers.pytorch_wide_deep import Prepared, PyTorchStep
 from benchmarks.workload import contender_arguments, steps_on_prefetched_batches

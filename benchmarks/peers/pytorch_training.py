@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from app.dataset import Batch
+from app.batches import Batch
 from benchmarks.peers.pytorch_wide_deep import PeerSettings, PyTorchStep
 from benchmarks.prepared_rows import READ_ROWS, read_rows
 from benchmarks.workload import Workload

@@ -31,9 +31,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from app.batches import Batch
 from app.config.config import LossOptions, ModelOptions
 from app.config.optimizers import AdamOptions, FtrlOptions
-from app.dataset import Batch
 from benchmarks.contender import serve
 from benchmarks.kernels import NUM_FIELDS
 from benchmarks.workload import NUM_NUMERIC, Workload, contender_arguments, steps_on_prefetched_batches

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from app.dataset import Batch
-from app.process_group import MpiGroup
+from app.batches import Batch
+from app.distributed.process_group import MpiGroup
 from data_prep.prepared.schema import FORMAT_VERSION, CategoricalField, NumericField, Schema
 
 

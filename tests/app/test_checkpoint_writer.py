@@ -17,14 +17,14 @@ from app.checkpoint.read import load
 from app.config.optimizers import FtrlOptions, LazyAdamOptions
 from app.config.run import CheckpointOptions
 from app.tables.interface import RowGradients, TablesSpec
-from app.tables.native_library import is_available
+from app.tables.native.library import is_available
 from app.tables.reference import ReferenceTables
 
 SPEC = TablesSpec(200, 4, ("C1", "C2"), 7, 0.01, 1e-3, FtrlOptions(), LazyAdamOptions())
 
 
 def make_native():
-    from app.tables.native import NativeTables
+    from app.tables.native.tables import NativeTables
 
     if not is_available() and "CI" not in os.environ:
         pytest.skip("the native tables are not built")

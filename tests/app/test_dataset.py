@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.dataset import check_files, num_batches, read_batches, training_order, written_order
+from app.batches import check_files, num_batches, read_batches, training_order, written_order
 from data_prep.prepared.writer import read_files
 
 POOL_BLOCKS = 4

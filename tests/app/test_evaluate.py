@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
+from app.batches import read_batches, written_order
 from app.checkpoint import write
 from app.checkpoint.manifest import Manifest, read_manifest
-from app.dataset import read_batches, written_order
 from app.evaluation.evaluate import evaluate_checkpoint, measure
 from app.evaluation.results import MISSING, OUT_OF_VOCABULARY
 from app.run.identity import data_identity

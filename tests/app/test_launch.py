@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from app.launch import Notices, check_hosts, explain, find_mpirun, mpirun_options
+from app.distributed.launch import Notices, check_hosts, explain, find_mpirun, mpirun_options
 
 RULE = b"-" * 74 + b"\n"
 CHATTER = b"[vm:10549] PMIX ERROR: PMIX_ERR_UNREACH in file ptl_base_connection_hdlr.c at line 103\n"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from mindspore import ops
 
-from app.process_group import MpiGroup
+from app.distributed.process_group import MpiGroup
 
 SPLIT = ("parallel.tensor_parallel=2", 'parallel.strategies={matrix_0: "((1, 2), (2, 1))"}')
 

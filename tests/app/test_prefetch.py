@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from app.prefetch import Prefetcher
+from app.batches import Prefetcher
 
 
 def running_prefetchers():

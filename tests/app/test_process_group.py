@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from app.process_group import SingleProcess, is_together, join_world, largest_share, share, together
+from app.distributed.process_group import SingleProcess, is_together, join_world, largest_share, share, together
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])

@@ -5,13 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from app import exchange, ranks
+from app import ranks
 from app.config.optimizers import FtrlOptions, LazyAdamOptions, SgdOptions
-from app.exchange import Operation
-from app.process_group import SingleProcess, is_together
+from app.distributed import exchange
+from app.distributed.exchange import Operation
+from app.distributed.process_group import SingleProcess, is_together
+from app.distributed.sharded_tables import make_owned_rows
 from app.ranks import check_alike, check_one_place, data_of
 from app.tables.interface import TablesSpec
-from app.tables.sharded import make_owned_rows
 
 
 class Ranks(SingleProcess):

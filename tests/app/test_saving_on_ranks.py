@@ -13,7 +13,7 @@ from app.checkpoint.manifest import Manifest, ParentRecord, write_manifest
 from app.checkpoint.read import load
 from app.checkpoint.write import ModelState
 from app.config.run import CheckpointOptions
-from app.process_group import first_error, is_together
+from app.distributed.process_group import first_error, is_together
 from app.progress import Position
 from app.saving import Saver
 from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, TableState

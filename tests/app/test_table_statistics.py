@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from app.table_statistics import SAMPLED_ROWS, merged, table_statistics
 from app.tables.interface import TableState
+from app.tables.statistics import SAMPLED_ROWS, merged, table_statistics
 
 
 def test_norms_and_share_of_small_tables():

@@ -12,13 +12,13 @@ import pytest
 
 from app.checkpoint import write
 from app.checkpoint.manifest import Manifest, read_manifest, write_manifest
-from app.process_group import SingleProcess
+from app.distributed.process_group import SingleProcess
+from app.distributed.sharded_tables import OwnedRows
 from app.row_moves import GONE, row_moves
 from app.run.folder import open_run
 from app.run.identity import data_identity
 from app.tables.interface import DEEP, WIDE
 from app.tables.reference import ReferenceTables
-from app.tables.sharded import OwnedRows
 from app.tables_of_run import learning_rates, table_spec
 from app.warm_start_source import check_source
 from app.warm_start_tables import WarmTables

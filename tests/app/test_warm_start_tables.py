@@ -21,11 +21,11 @@ from app.config.optimizers import (
     SgdOptions,
 )
 from app.config.schedules import ConstantSchedule, CosineSchedule, PlateauSchedule, StepSchedule
+from app.distributed.sharded_tables import OwnedRows
 from app.schedules import LearningRate, LearningRates
 from app.tables.interface import DEEP, WIDE, RowGradients, TablesSpec, TableState
-from app.tables.native import NativeTables
+from app.tables.native.tables import NativeTables
 from app.tables.reference import ReferenceTables
-from app.tables.sharded import OwnedRows
 from app.tables_of_run import table_learning_rates
 from app.warm_start_source import Source
 from app.warm_start_tables import WarmTables

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.dataset import read_batches, training_order, written_order
+from app.batches import read_batches, training_order, written_order
 from data_prep.__main__ import main
 from data_prep.inspect_prepared import inspect
 from data_prep.prepared.schema import SPLITS, read_schema

@@ -13,7 +13,7 @@ from mpi4py import MPI
 from app.checkpoint import write
 from app.checkpoint.manifest import Manifest
 from app.checkpoint.write import ModelState
-from app.process_group import MpiGroup
+from app.distributed.process_group import MpiGroup
 from app.ranks import run_as_rank
 
 logging.basicConfig(format="%(message)s")

@@ -7,8 +7,8 @@ import sys
 import numpy as np
 from mpi4py import MPI
 
-from app import gradient_sum
-from app.gradient_sum import GradientSum
+from app.distributed import gradient_sum
+from app.distributed.gradient_sum import GradientSum
 
 SHAPES = ((3,), (301, 40), (), (1000,))
 

@@ -16,11 +16,11 @@ from app.config.optimizers import (
     RowwiseAdagradOptions,
     SgdOptions,
 )
-from app.exchange import Exchange, Operation
+from app.distributed.batch_kernels import make_batch_kernels
+from app.distributed.exchange import Exchange, Operation
+from app.distributed.sharded_tables import OwnedRows, ShardedTables, owner_spec, rows_of_owner
 from app.tables import make_host_tables
-from app.tables.batch_kernels import make_batch_kernels
 from app.tables.interface import RowGradients, TablesSpec
-from app.tables.sharded import OwnedRows, ShardedTables, owner_spec, rows_of_owner
 
 DIM, FIELDS, ROWS = 16, ("a", "b", "c"), 500
 OPTIMIZERS = (

@@ -5,8 +5,8 @@ import time
 
 from mpi4py import MPI
 
-from app.process_group import MpiGroup
-from app.watchdog import Watchdog
+from app.distributed.process_group import MpiGroup
+from app.distributed.watchdog import Watchdog
 
 logging.basicConfig(format="%(message)s")
 world = MPI.COMM_WORLD

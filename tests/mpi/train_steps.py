@@ -14,9 +14,9 @@ import numpy as np
 from mpi4py import MPI
 
 from app import device
+from app.batches import Batch
 from app.config.config import Config
 from app.config.run import DeviceOptions
-from app.dataset import Batch
 from common import settings
 from data_prep.prepared.schema import FORMAT_VERSION, CategoricalField, NumericField, Schema
 
@@ -101,8 +101,8 @@ def nudge(parts):
 
 def main(config_path):
     from app.assemble import assemble
+    from app.distributed.process_group import MpiGroup
     from app.parameter_server import ParameterServer
-    from app.process_group import MpiGroup
 
     world, schema = MPI.COMM_WORLD, make_schema()
     config = settings.resolve(Config, config_path, SETTINGS)

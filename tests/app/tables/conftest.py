@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from app.config.optimizers import FtrlOptions, LazyAdamOptions
-from app.tables import native_library as library
 from app.tables.interface import HostTables, RowGradients, TablesSpec
-from app.tables.native import NativeTables
+from app.tables.native import library
+from app.tables.native.tables import NativeTables
 from app.tables.reference import ReferenceTables
 
 BACKENDS = {"reference": ReferenceTables, "native": NativeTables}

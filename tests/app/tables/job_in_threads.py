@@ -1,6 +1,6 @@
 """A job of ranks that train and servers of rows, each a thread of this process: `HostTables` to who uses it.
 
-What passes between ranks passes through `app/exchange.py`; only MPI itself is replaced.
+What passes between ranks passes through `app/distributed/exchange.py`; only MPI itself is replaced.
 """
 
 import threading
@@ -10,12 +10,12 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from app.exchange import Exchange, Operation
-from app.process_group import share
+from app.distributed.batch_kernels import make_batch_kernels
+from app.distributed.exchange import Exchange, Operation
+from app.distributed.process_group import share
+from app.distributed.sharded_tables import OwnedRows, ShardedTables, owner_spec
 from app.tables import make_host_tables
-from app.tables.batch_kernels import make_batch_kernels
 from app.tables.interface import RowGradients, Rows, TableState
-from app.tables.sharded import OwnedRows, ShardedTables, owner_spec
 
 
 class World:

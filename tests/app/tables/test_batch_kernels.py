@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from app.config.optimizers import FtrlOptions, LazyAdamOptions
-from app.tables.batch_kernels import make_batch_kernels
+from app.distributed.batch_kernels import make_batch_kernels
 from app.tables.interface import TablesSpec
 
 ROWS = 300

@@ -13,7 +13,7 @@ from app.config.optimizers import (
 )
 from app.config.schedules import ConstantSchedule, StepSchedule
 from app.tables.interface import DEEP, WIDE, RowGradients
-from app.tables.native import NativeTables
+from app.tables.native.tables import NativeTables
 from app.tables.reference import ReferenceTables
 
 DEEP_OPTIMIZERS = [

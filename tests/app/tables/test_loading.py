@@ -13,7 +13,7 @@ from app.config.optimizers import (
 )
 from app.config.schedules import StepSchedule
 from app.tables.interface import DEEP, WIDE
-from app.tables.native import NativeTables
+from app.tables.native.tables import NativeTables
 from app.tables.reference import ReferenceTables
 
 DEEP_OPTIMIZERS = [

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from app.tables.interface import WIDE
-from app.tables.native import NativeTables
+from app.tables.native.tables import NativeTables
 from common import memory as memory_limit
 from common.memory import MemoryLimit, memory_limits, require_memory
 

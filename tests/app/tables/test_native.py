@@ -9,9 +9,9 @@ import numpy as np
 import psutil
 import pytest
 
-from app.tables import native_rows
 from app.tables.interface import DEEP, RowGradients, UniqueIds
-from app.tables.native import NativeTables
+from app.tables.native import rows as native_rows
+from app.tables.native.tables import NativeTables
 from app.tables.reference import ReferenceTables
 from common.memory import MemoryLimit
 
@@ -182,7 +182,7 @@ def test_an_address_space_limit_is_an_error_not_a_kill():
     program = """
 import resource, numpy as np
 from app.tables.interface import TablesSpec
-from app.tables.native import NativeTables
+from app.tables.native.tables import NativeTables
 from app.config.optimizers import AdamOptions, FtrlOptions, LazyAdamOptions
 spec = TablesSpec(10**7, 1000, ("C1",), 0, 0.01, 0.0, FtrlOptions(), LazyAdamOptions())
 tables = NativeTables(spec, num_threads=1)

@@ -5,46 +5,46 @@ import os
 
 import pytest
 
-from app.tables import native_library
+from app.tables.native import library
 
 pytestmark = pytest.mark.usefixtures("native_library")
 
 
 def test_a_missing_library_says_how_to_build_it(monkeypatch, tmp_path):
     monkeypatch.setenv("HOST_TABLES_LIBRARY", str(tmp_path / "libhost_tables.so"))
-    native_library.load.cache_clear()
-    assert not native_library.is_available()
+    library.load.cache_clear()
+    assert not library.is_available()
     with pytest.raises(FileNotFoundError, match=r"libhost_tables.so is missing; run `make native`"):
-        native_library.load()
+        library.load()
 
 
 def test_a_broken_library_says_how_to_build_it(monkeypatch, tmp_path):
     (tmp_path / "libhost_tables.so").write_text("not a library")
     monkeypatch.setenv("HOST_TABLES_LIBRARY", str(tmp_path / "libhost_tables.so"))
-    native_library.load.cache_clear()
+    library.load.cache_clear()
     with pytest.raises(OSError, match=r"cannot be loaded: .*; run `make native`"):
-        native_library.load()
+        library.load()
 
 
 def test_a_library_of_another_version_says_how_to_build_it(monkeypatch):
     monkeypatch.setenv("HOST_TABLES_LIBRARY", _ctypes.__file__)
-    native_library.load.cache_clear()
+    library.load.cache_clear()
     with pytest.raises(OSError, match=r"cannot be loaded: .*undefined symbol: host_tables_.*; run `make native`"):
-        native_library.load()
+        library.load()
 
 
 def test_loading_the_library_leaves_the_environment_as_it_was(monkeypatch):
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    native_library.load.cache_clear()
-    native_library.load()
+    library.load.cache_clear()
+    library.load()
     assert "OMP_WAIT_POLICY" not in os.environ
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
-    native_library.load.cache_clear()
-    native_library.load()
+    library.load.cache_clear()
+    library.load()
     assert os.environ["OMP_WAIT_POLICY"] == "active"
 
 
 @pytest.fixture(autouse=True)
 def _load_afresh():
     yield
-    native_library.load.cache_clear()
+    library.load.cache_clear()

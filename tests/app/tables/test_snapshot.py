@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.tables import native_snapshot
 from app.tables.interface import DEEP, TableState
-from app.tables.native import NativeTables
+from app.tables.native import snapshot as native_snapshot
+from app.tables.native.tables import NativeTables
 from app.tables.reference import ReferenceTables
 
 IDS = np.array([[4, 9, 4], [9, 9, 0], [49, 4, 30]], np.int32)

@@ -30,9 +30,10 @@ from app.config.optimizers import (
 )
 from app.config.schedules import ConstantSchedule, CosineSchedule, PlateauSchedule, StepSchedule
 from app.run.identity import data_identity
-from app.tables import native_step, whole_table_adam
+from app.tables import whole_table_adam
 from app.tables.interface import DEEP, WIDE, RowGradients
-from app.tables.native import NativeTables
+from app.tables.native import tables as native_step
+from app.tables.native.tables import NativeTables
 from app.tables.reference import ReferenceTables
 from app.tables_of_run import learning_rates, table_learning_rates, table_spec
 from app.warm_start_source import open_source

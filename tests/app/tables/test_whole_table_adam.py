@@ -8,7 +8,7 @@ import pytest
 from app.config.optimizers import AdamOptions
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, RowGradients
-from app.tables.native import NativeTables
+from app.tables.native.tables import NativeTables
 from app.tables.reference import ReferenceTables
 from app.tables.whole_table_adam import MOST_EXACT_STEPS, CaughtUpTable, StepHistory
 

@@ -1,0 +1,241 @@
+"""Both tables, their rows spread over the ranks of a job: row r is owned by rank `r % owners`.
+
+A lookup: unique ids -> all-to-all ids -> owners gather -> all-to-all rows -> spread over positions. An update is the
+same road back: a rank sums its gradients for each of its unique ids, their owner sums over ranks, in the order of
+ranks, and does the step. Owners keep their rows in tables of any backend, which look up "batches" of one field: the
+ids asked of them. So the optimizers are the backends' own, and a row that several ranks ask for is one unique row.
+
+Letters: B rows of this rank's batch, C looked-up fields, D embedding width, U its unique ids, R ids asked of an owner.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from app.distributed.batch_kernels import BatchKernels
+from app.distributed.exchange import Exchange, Header, Operation
+from app.tables import make_host_tables
+from app.tables.checks import check_gradients, check_gradients_shape, check_state
+from app.tables.interface import (
+    HostTables,
+    LearningRate,
+    RowGradients,
+    Rows,
+    Snapshot,
+    TableSnapshot,
+    TablesSpec,
+    TableState,
+    UniqueIds,
+    WriteRows,
+    write_state,
+)
+
+
+def owner_spec(spec: TablesSpec) -> TablesSpec:
+    """The spec of an owner's tables: a batch is [R, 1], the ids asked of it."""
+    return replace(spec, field_names=("row",))
+
+
+@dataclass(frozen=True)
+class ShardedIds(UniqueIds):
+    """A batch's distinct ids, those of the first owner first: `counts` [owners] of them belong to each.
+
+    `kernel_ids` are the same ids as the batch kernels want them.
+    """
+
+    kernel_ids: UniqueIds
+    counts: np.ndarray
+
+
+class NothingOwned:
+    """The `Snapshot` of a rank without rows."""
+
+    tables: Mapping[str, TableSnapshot] = {}
+
+    def __init__(self) -> None:
+        self.awaited = threading.Event()
+
+    def release(self, saved: bool) -> None:
+        """See `Snapshot.release`."""
+
+
+class OwnedRows:
+    """A rank's part in every operation on rows; `tables` is None where it owns none."""
+
+    def __init__(self, exchange: Exchange, tables: HostTables | None) -> None:
+        self.exchange = exchange
+        self.tables = tables
+        self._asked = UniqueIds((0, 1), np.zeros(0, np.int64), np.zeros(0, np.int32))
+        self._embedding_dim = exchange.embedding_dim
+
+    def ask(self, header: Header, ids: np.ndarray, counts: np.ndarray) -> None:
+        """Tell the owners which rows are meant from now on."""
+        asked = self.exchange.ask(ids, counts, header)
+        if self.tables is not None:
+            self._asked = self.tables.unique(asked[:, None])
+
+    def lookup(self) -> tuple[np.ndarray, np.ndarray, float]:
+        """The rows asked for, [U, D] and [U], and Σ‖row‖² over the unique deep rows of all ranks."""
+        if self.tables is None:
+            rows = Rows(np.zeros((0, self._embedding_dim), np.float32), np.zeros(0, np.float32), 0.0)
+        else:
+            rows = self.tables.lookup(self._asked)
+        deep, wide = self.exchange.answer(rows.deep, rows.wide)
+        return deep, wide, self.exchange.sum(rows.squared_norm)
+
+    def update(self, header: Header, deep_sums: np.ndarray, wide_sums: np.ndarray) -> None:
+        """One step of the optimizers on all rows asked for; gradients [U, D] and [U]."""
+        deep, wide = self.exchange.send_back(deep_sums, wide_sums)
+        if self.tables is not None:
+            self.tables.update(self._asked, RowGradients(deep, wide, header.scale), checked=True)
+
+    @contextmanager
+    def loading(self, step: int) -> Iterator[WriteRows]:
+        """See `HostTables.loading`; rows of other owners are passed over."""
+        if self.tables is None:
+            yield lambda table, name, row_ids, values: None
+            return
+        owner, num_owners = self.exchange.rank, self.exchange.num_owners
+        with self.tables.loading(step) as write:
+
+            def write_own(table: str, name: str, row_ids: np.ndarray, values: np.ndarray) -> None:
+                own = row_ids % num_owners == owner
+                write(table, name, row_ids[own], values[own])
+
+            yield write_own
+
+    def serve(self, header: Header) -> None:
+        """This rank's part in an operation in which it asks for nothing itself."""
+        nothing = np.zeros((0, self._embedding_dim), np.float32)
+        if header.operation in (Operation.LOOKUP, Operation.ASK):
+            self.ask(header, np.zeros(0, np.int64), np.zeros(self.exchange.num_owners, np.int64))
+        if header.operation == Operation.LOOKUP:
+            self.lookup()
+        if header.operation == Operation.UPDATE:
+            self.update(header, nothing, nothing[:, 0])
+
+
+class ShardedTables:
+    """`HostTables` of which this rank owns a part, or none; all ranks that train call each method together."""
+
+    def __init__(self, spec: TablesSpec, kernels: BatchKernels, owned: OwnedRows) -> None:
+        self.spec = spec
+        self.step = 0
+        self.update_seconds: dict[str, float] = {}  # of this rank's own rows
+        self.owned = owned
+        self._kernels = kernels
+        self._asked: ShardedIds | None = None
+        self.learning_rates = spec.constant_learning_rates()
+
+    @property
+    def learning_rates(self) -> dict[str, LearningRate]:
+        """See `HostTables.learning_rates`; every owner must have the same."""
+        return self._learning_rates
+
+    @learning_rates.setter
+    def learning_rates(self, learning_rates: dict[str, LearningRate]) -> None:
+        self._learning_rates = learning_rates
+        if self.owned.tables is not None:
+            self.owned.tables.learning_rates = learning_rates
+
+    def unique(self, ids: np.ndarray) -> ShardedIds:
+        """See `HostTables.unique`; this rank's alone."""
+        unique = self._kernels.unique(ids)
+        num_owners = self.owned.exchange.num_owners
+        owners = unique.values % num_owners
+        counts = np.bincount(owners, minlength=num_owners)
+        if num_owners > 1:
+            unique = self._kernels.reorder(unique, np.argsort(owners, kind="stable"))
+        return ShardedIds(unique.shape, unique.values, unique.inverse, unique, counts)
+
+    def lookup(self, unique: UniqueIds) -> Rows:
+        """See `HostTables.lookup`; `squared_norm` is that of the unique rows of all ranks' batches together."""
+        unique = _own(unique)
+        self._ask(Operation.LOOKUP, unique)
+        deep_rows, wide_rows, squared_norm = self.owned.lookup()
+        deep, wide = self._kernels.expand(unique.kernel_ids, deep_rows, wide_rows)
+        return Rows(deep, wide, squared_norm)
+
+    def update(self, unique: UniqueIds, gradients: RowGradients, checked: bool = False) -> None:
+        """See `HostTables.update`; the gradients of each unique row are summed over all ranks' batches."""
+        unique = _own(unique)
+        check = check_gradients_shape if checked else check_gradients
+        check(gradients, unique, self.spec)
+        if self._asked is not unique:
+            self._ask(Operation.ASK, unique)
+        deep_sums, wide_sums = self._kernels.sum_by_id(unique.kernel_ids, gradients.deep, gradients.wide)
+        header = self.owned.exchange.start(Operation.UPDATE, scale=gradients.scale)
+        self.owned.update(header, deep_sums, wide_sums)
+        self.step += 1
+        if self.owned.tables is not None:
+            self.update_seconds = self.owned.tables.update_seconds
+
+    def state(self) -> dict[str, TableState]:
+        """The touched rows that this rank owns, by table name."""
+        return self.owned.tables.state() if self.owned.tables is not None else {}
+
+    def snapshot(self, changed_only: bool) -> Snapshot:
+        """See `HostTables.snapshot`; of the rows that this rank owns."""
+        return self.owned.tables.snapshot(changed_only) if self.owned.tables is not None else NothingOwned()
+
+    @contextmanager
+    def loading(self, step: int) -> Iterator[WriteRows]:
+        """See `HostTables.loading`; rows of other owners are passed over."""
+        self.step = step
+        with self.owned.loading(step) as write:
+            yield write
+
+    def load_state(self, state: Mapping[str, TableSnapshot], step: int) -> None:
+        """See `HostTables.load_state`; rows of other owners are passed over."""
+        check_state(state, self.spec, step)
+        with self.loading(step) as write:
+            write_state(write, state)
+
+    def _ask(self, operation: Operation, unique: ShardedIds) -> None:
+        header = self.owned.exchange.start(operation, unique.counts)
+        self.owned.ask(header, unique.values, unique.counts)
+        self._asked = unique
+
+
+def make_owned_rows(backend: str, spec: TablesSpec, world: MPI.Comm, num_owners: int, num_threads: int) -> OwnedRows:
+    """This rank's share of the rows, in tables of a backend; the first `num_owners` ranks of `world` own rows.
+
+    Raises ValueError, naming the first difference, where ranks do not mean the same tables.
+    """
+    shapes = {**asdict(owner_spec(spec)), "backend": backend, "owners": num_owners}
+    check_same_tables(world.allgather(shapes))
+    own = make_host_tables(backend, owner_spec(spec), num_threads) if world.rank < num_owners else None
+    return OwnedRows(Exchange(world, num_owners, spec.embedding_dim), own)
+
+
+def check_same_tables(of_ranks: list[dict[str, Any]]) -> None:
+    """Raise ValueError, naming the first difference, unless the tables of all ranks are the same."""
+    for rank, other in enumerate(of_ranks):
+        for name, expected in of_ranks[0].items():
+            if other[name] != expected:
+                raise ValueError(
+                    f"the tables of rank {rank} differ from those of rank 0: {name} was {expected!r}, is "
+                    f"{other[name]!r}; all ranks need the same settings, data and release"
+                )
+
+
+def rows_of_owner(state: Mapping[str, TableState], owner: int, num_owners: int) -> dict[str, TableState]:
+    """Those rows of `state` that `owner` owns."""
+    kept = {}
+    for table, saved in state.items():
+        chosen = saved.row_ids % num_owners == owner
+        kept[table] = TableState(saved.row_ids[chosen], {name: array[chosen] for name, array in saved.arrays.items()})
+    return kept
+
+
+def _own(unique: UniqueIds) -> ShardedIds:
+    if not isinstance(unique, ShardedIds):
+        raise TypeError(f"sharded tables need the result of their own unique(), found {type(unique).__name__}")
+    return unique

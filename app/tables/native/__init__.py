@@ -1,0 +1,1 @@
+"""The tables in C++: library (ctypes), rows, snapshot, tables (the backend), csrc/."""

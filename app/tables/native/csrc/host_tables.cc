@@ -1,0 +1,313 @@
+#include "host_tables.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <numeric>
+#include <vector>
+
+#include "storage/changed_slots.h"
+#include "kernels/initial_rows.h"
+#include "kernels/kernels.h"
+#include "storage/row_map.h"
+#include "storage/row_slabs.h"
+#include "storage/snapshot.h"
+#include "storage/unique_ids.h"
+
+namespace {
+
+// Arrays as wide as the row, the row among them.
+std::int64_t num_states(std::int32_t optimizer) {
+  switch (optimizer) {
+    case HOST_TABLES_ROWWISE_ADAGRAD:
+    case HOST_TABLES_SGD:
+      return 1;
+    case HOST_TABLES_ADAGRAD:
+      return 2;
+    case HOST_TABLES_SCHEDULED_FTRL:
+      return 4;
+    default:
+      return 3;
+  }
+}
+
+host_tables::RowLayout layout_of(const HostTablesSpec& spec) {
+  const bool scalar = spec.deep_optimizer == HOST_TABLES_ADAM || spec.deep_optimizer == HOST_TABLES_ROWWISE_ADAGRAD;
+  return {spec.embedding_dim, num_states(spec.deep_optimizer), scalar ? 1 : 0, num_states(spec.wide_optimizer)};
+}
+
+}  // namespace
+
+struct HostTables {
+  HostTables(const HostTablesSpec& given, const host_tables::Kernels& chosen)
+      : spec(given),
+        kernels(chosen),
+        layout(layout_of(given)),
+        initial(host_tables::initial_values(given.seed, given.initial_scale, given.wide_initial_accumulator,
+                                            given.deep_initial_accumulator)),
+        map(given.vocabulary_size),
+        slabs(given.vocabulary_size, layout),
+        snapshot(given.vocabulary_size, layout) {}
+
+  HostTablesSpec spec;
+  const host_tables::Kernels& kernels;
+  host_tables::RowLayout layout;
+  host_tables::InitialValues initial;
+  host_tables::RowMap map;
+  host_tables::RowSlabs slabs;
+  host_tables::ChangedSlots changed;
+  std::vector<host_tables::WrittenArrays> written;  // of each slot while rows are loaded; empty at other times
+  host_tables::Snapshot snapshot;
+  host_tables::UniqueScratchPool unique_scratch;
+};
+
+namespace {
+
+using host_tables::UniqueScratch;
+using host_tables::UniqueStatus;
+
+HostTablesStatus status_of(UniqueStatus status) {
+  switch (status) {
+    case UniqueStatus::kBadId:
+      return HOST_TABLES_BAD_ID;
+    case UniqueStatus::kNoMemory:
+      return HOST_TABLES_NO_MEMORY;
+    default:
+      return HOST_TABLES_OK;
+  }
+}
+
+// Gives each of `row_ids` whose slot is -1 one, without values; false, and nothing changed, where there is no memory.
+bool place_rows(HostTables* tables, const int64_t* row_ids, int64_t count, int32_t* slots) {
+  const int64_t num_new = std::count_if(slots, slots + count, [](int32_t slot) { return slot < 0; });
+  if (!tables->slabs.reserve(tables->map.size() + num_new) || !tables->map.reserve(num_new)) return false;
+  for (int64_t i = 0; i < count; ++i) {
+    if (slots[i] >= 0) continue;
+    slots[i] = static_cast<int32_t>(tables->map.size());
+    tables->map.insert(row_ids[i], slots[i]);
+  }
+  return true;
+}
+
+}  // namespace
+
+HostTablesStatus host_tables_create(const HostTablesSpec* spec, HostTables** tables) {
+  const host_tables::Kernels* const kernels = host_tables::choose_kernels();
+  if (kernels == nullptr) return HOST_TABLES_UNKNOWN_ISA;
+  *tables = new (std::nothrow) HostTables(*spec, *kernels);
+  return *tables == nullptr ? HOST_TABLES_NO_MEMORY : HOST_TABLES_OK;
+}
+
+void host_tables_destroy(HostTables* tables) { delete tables; }
+
+const char* host_tables_isa(const HostTables* tables) { return tables->kernels.isa; }
+
+HostTablesStatus host_tables_unique(HostTables* tables, const void* ids, int32_t id_bytes, int64_t count,
+                                    int64_t* values, int32_t* inverse, int32_t* offsets, int32_t* positions,
+                                    int64_t* num_unique) {
+  const auto run = [&](const auto* typed_ids, UniqueScratch& scratch) {
+    return host_tables::unique_ids(typed_ids, count, tables->spec.vocabulary_size, scratch, values, inverse, offsets,
+                                   positions, num_unique);
+  };
+  try {
+    std::unique_ptr<UniqueScratch> scratch = tables->unique_scratch.take();
+    const UniqueStatus status = id_bytes == 4 ? run(static_cast<const int32_t*>(ids), *scratch)
+                                              : run(static_cast<const int64_t*>(ids), *scratch);
+    tables->unique_scratch.give_back(std::move(scratch));
+    return status_of(status);
+  } catch (const std::bad_alloc&) {
+    return HOST_TABLES_NO_MEMORY;
+  }
+}
+
+int64_t host_tables_find(const HostTables* tables, const int64_t* row_ids, int64_t count, int32_t* slots) {
+  constexpr int64_t kPrefetchAhead = 16;
+  int64_t num_untouched = 0;
+#pragma omp parallel for num_threads(tables->spec.num_threads) schedule(static) reduction(+ : num_untouched)
+  for (int64_t i = 0; i < count; ++i) {
+    if (i + kPrefetchAhead < count) tables->map.prefetch(row_ids[i + kPrefetchAhead]);
+    slots[i] = tables->map.find(row_ids[i]);
+    num_untouched += slots[i] < 0;
+  }
+  return num_untouched;
+}
+
+int64_t host_tables_growth_bytes(const HostTables* tables, int64_t num_new) {
+  const std::size_t bytes =
+      tables->map.growth_bytes(num_new) + tables->slabs.growth_bytes(tables->map.size() + num_new);
+  return static_cast<int64_t>(bytes);
+}
+
+int64_t host_tables_uncommitted_bytes(const HostTables* tables) {
+  const std::size_t bytes = tables->map.uncommitted_bytes() + tables->slabs.uncommitted_bytes() +
+                            tables->snapshot.uncommitted_bytes();
+  return static_cast<int64_t>(bytes);
+}
+
+HostTablesStatus host_tables_touch(HostTables* tables, const int64_t* row_ids, int64_t count, int32_t* slots) {
+  try {
+    std::vector<int64_t> new_rows;
+    for (int64_t i = 0; i < count; ++i) {
+      if (slots[i] < 0) new_rows.push_back(row_ids[i]);
+    }
+    std::vector<int32_t> new_slots(new_rows.size());
+    std::iota(new_slots.begin(), new_slots.end(), static_cast<int32_t>(tables->map.size()));
+    if (!place_rows(tables, row_ids, count, slots)) return HOST_TABLES_NO_MEMORY;
+    tables->kernels.initialize(tables->slabs.view(), tables->initial, new_rows.data(), new_slots.data(),
+                               static_cast<int64_t>(new_rows.size()), nullptr, tables->spec.num_threads);
+    return HOST_TABLES_OK;
+  } catch (const std::bad_alloc&) {
+    return HOST_TABLES_NO_MEMORY;
+  }
+}
+
+void host_tables_lookup(const HostTables* tables, const HostTablesBatch* batch, const int32_t* slots,
+                        const HostTablesHistory* history, float* deep, float* wide, float* wide_rows,
+                        double* squared_norms) {
+  tables->kernels.lookup(tables->slabs.view(), tables->initial, *batch, slots, history, deep, wide, wide_rows,
+                         squared_norms, tables->spec.num_threads);
+}
+
+int32_t host_tables_all_finite(const HostTables* tables, const float* values, int64_t count) {
+  return tables->kernels.all_finite(values, count, tables->spec.num_threads);
+}
+
+void host_tables_update_wide(HostTables* tables, const HostTablesBatch* batch, const int32_t* slots,
+                             const float* gradient, float scale, const HostTablesStep* step) {
+  const auto optimizer = static_cast<HostTablesOptimizer>(tables->spec.wide_optimizer);
+  tables->kernels.update_wide(tables->slabs.view(), optimizer, *batch, slots, gradient, scale, *step,
+                              tables->spec.num_threads);
+}
+
+void host_tables_update_deep(HostTables* tables, const HostTablesBatch* batch, const int32_t* slots,
+                             const float* gradient, float scale, const HostTablesStep* step,
+                             const HostTablesHistory* history) {
+  const auto optimizer = static_cast<HostTablesOptimizer>(tables->spec.deep_optimizer);
+  tables->kernels.update_deep(tables->slabs.view(), optimizer, *batch, slots, gradient, scale, *step, history,
+                              tables->spec.num_threads);
+}
+
+void host_tables_expand(const HostTables* tables, const HostTablesBatch* batch, const float* deep_rows,
+                        const float* wide_rows, float* deep, float* wide) {
+  tables->kernels.expand(*batch, tables->spec.embedding_dim, deep_rows, wide_rows, deep, wide,
+                         tables->spec.num_threads);
+}
+
+void host_tables_sum_by_id(const HostTables* tables, const HostTablesBatch* batch, const float* deep,
+                           const float* wide, float* deep_sums, float* wide_sums) {
+  tables->kernels.sum_by_id(*batch, tables->spec.embedding_dim, deep, wide, deep_sums, wide_sums,
+                            tables->spec.num_threads);
+}
+
+int64_t host_tables_num_touched(const HostTables* tables) { return tables->map.size(); }
+
+HostTablesStatus host_tables_touched(const HostTables* tables, int64_t* row_ids, int32_t* slots) {
+  try {
+    tables->map.entries(row_ids, slots);
+    return HOST_TABLES_OK;
+  } catch (const std::bad_alloc&) {
+    return HOST_TABLES_NO_MEMORY;
+  }
+}
+
+HostTablesStatus host_tables_mark_changed(HostTables* tables, const int32_t* slots, int64_t count) {
+  try {
+    tables->changed.mark(slots, count, tables->map.size());
+    return HOST_TABLES_OK;
+  } catch (const std::bad_alloc&) {
+    return HOST_TABLES_NO_MEMORY;
+  }
+}
+
+void host_tables_take_changed(HostTables* tables, uint8_t* changed) {
+  tables->changed.take(changed, tables->map.size());
+}
+
+HostTablesStatus host_tables_open_snapshot(HostTables* tables, const int32_t* slots, int64_t count) {
+  try {
+    const bool opened = tables->snapshot.open(tables->slabs.view(), tables->map.size(), slots, count);
+    return opened ? HOST_TABLES_OK : HOST_TABLES_NO_MEMORY;
+  } catch (const std::bad_alloc&) {
+    return HOST_TABLES_NO_MEMORY;
+  }
+}
+
+int64_t host_tables_preserve_bytes(const HostTables* tables, int64_t count) {
+  return tables->snapshot.is_open() ? static_cast<int64_t>(tables->snapshot.growth_bytes(count)) : 0;
+}
+
+HostTablesStatus host_tables_preserve(HostTables* tables, const int32_t* slots, int64_t count) {
+  if (!tables->snapshot.is_open()) return HOST_TABLES_OK;
+  try {
+    return tables->snapshot.preserve(slots, count, tables->spec.num_threads) ? HOST_TABLES_OK : HOST_TABLES_NO_MEMORY;
+  } catch (const std::bad_alloc&) {
+    return HOST_TABLES_NO_MEMORY;
+  }
+}
+
+void host_tables_read_snapshot(const HostTables* tables, HostTablesTable table, int32_t array, const int32_t* slots,
+                               int64_t count, void* values, int32_t num_threads) {
+  tables->snapshot.read(table, array, slots, count, values, num_threads);
+}
+
+void host_tables_close_snapshot(HostTables* tables) { tables->snapshot.close(); }
+
+void host_tables_read(const HostTables* tables, HostTablesTable table, int32_t array, const int32_t* slots,
+                      int64_t count, void* values) {
+  char* const out = static_cast<char*>(values);
+  const host_tables::Slots view = tables->slabs.view();
+  const std::size_t bytes = static_cast<std::size_t>(host_tables::array_width(view, table, array)) * sizeof(float);
+#pragma omp parallel for num_threads(tables->spec.num_threads) schedule(static)
+  for (int64_t i = 0; i < count; ++i) {
+    const float* const state = host_tables::array_values(view, table, array, slots[i]);
+    std::memcpy(out + static_cast<std::size_t>(i) * bytes, state, bytes);
+  }
+}
+
+HostTablesStatus host_tables_place(HostTables* tables, const int64_t* row_ids, int64_t count, int32_t* slots) {
+  try {
+    // The bytes first: where there is no memory for them, no row is placed.
+    tables->written.resize(static_cast<std::size_t>(tables->map.size() + count));
+    return place_rows(tables, row_ids, count, slots) ? HOST_TABLES_OK : HOST_TABLES_NO_MEMORY;
+  } catch (const std::bad_alloc&) {
+    return HOST_TABLES_NO_MEMORY;
+  }
+}
+
+int32_t host_tables_write(HostTables* tables, HostTablesTable table, int32_t array, const int32_t* slots,
+                          int64_t count, const void* values) {
+  const bool is_float = table == HOST_TABLES_WIDE || array < tables->layout.deep_states ||
+                        tables->spec.deep_optimizer != HOST_TABLES_ADAM;
+  return tables->kernels.write_rows(tables->slabs.view(), table, array, is_float, slots, count,
+                                    static_cast<const float*>(values), tables->written.data(),
+                                    tables->spec.num_threads);
+}
+
+HostTablesStatus host_tables_end_writing(HostTables* tables) {
+  const unsigned all = host_tables::initial_arrays(tables->layout, tables->initial);
+  const std::size_t num_rows = static_cast<std::size_t>(tables->map.size());
+  const auto end = tables->written.begin() + static_cast<std::ptrdiff_t>(tables->map.size());
+  try {
+    if (std::any_of(tables->written.begin(), end, [all](unsigned written) { return all & ~written; })) {
+      std::vector<int64_t> row_ids(num_rows);
+      std::vector<int32_t> slots(num_rows);
+      tables->map.entries(row_ids.data(), slots.data());
+      tables->kernels.initialize(tables->slabs.view(), tables->initial, row_ids.data(), slots.data(),
+                                 tables->map.size(), tables->written.data(), tables->spec.num_threads);
+    }
+  } catch (const std::bad_alloc&) {
+    return HOST_TABLES_NO_MEMORY;
+  }
+  tables->written = {};
+  return HOST_TABLES_OK;
+}
+
+void host_tables_clear(HostTables* tables) {
+  tables->map = host_tables::RowMap(tables->spec.vocabulary_size);
+  tables->slabs = host_tables::RowSlabs(tables->spec.vocabulary_size, tables->layout);
+  tables->changed = host_tables::ChangedSlots();
+  tables->written = {};
+  tables->snapshot = host_tables::Snapshot(tables->spec.vocabulary_size, tables->layout);
+}

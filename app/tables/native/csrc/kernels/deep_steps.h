@@ -1,0 +1,189 @@
+// One step of each deep optimizer on some columns of a row: app/tables/optimizers.py in C++, bit for bit.
+
+#ifndef DEEP_STEPS_H_
+#define DEEP_STEPS_H_
+
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/missed_steps.h"
+#include "storage/slots.h"
+
+namespace host_tables {
+
+// What a step reads and writes. The arrays of a row do not overlap.
+struct Columns {
+  float* row;            // the first of the columns; the next state's are `stride` floats further
+  std::int64_t stride;   // D
+  const float* sum;      // of the gradients of the row's positions
+  std::int64_t width;    // how many columns
+  std::int32_t slot;
+};
+
+struct StepInput {
+  const Slots& slots;
+  float scale;
+  const HostTablesStep& options;
+  const HostTablesHistory* history;
+};
+
+#define STEP_FUNCTION static inline __attribute__((always_inline)) void
+
+static inline __attribute__((always_inline)) float gradient_of(float sum, float row, float scale,
+                                                               const HostTablesStep& options) {
+  const float scaled = sum * scale;
+  const float above = scaled < -options.clip_value ? -options.clip_value : scaled;
+  const float clipped = above > options.clip_value ? options.clip_value : above;
+  return clipped + options.l2_coef * row;
+}
+
+STEP_FUNCTION adam_columns(float* __restrict row, float* __restrict first_moment, float* __restrict second_moment,
+                           const float* __restrict sum, std::int64_t width, float scale,
+                           const HostTablesStep& options) {
+  const float rest1 = 1.0f - options.beta1, rest2 = 1.0f - options.beta2;
+  for (std::int64_t i = 0; i < width; ++i) {
+    const float gradient = gradient_of(sum[i], row[i], scale, options);
+    first_moment[i] = options.beta1 * first_moment[i] + rest1 * gradient;
+    second_moment[i] = options.beta2 * second_moment[i] + rest2 * (gradient * gradient);
+    row[i] -= options.learning_rate * first_moment[i] / (std::sqrt(second_moment[i]) + options.epsilon);
+  }
+}
+
+STEP_FUNCTION adagrad_columns(float* __restrict row, float* __restrict accumulator, const float* __restrict sum,
+                              std::int64_t width, float scale, const HostTablesStep& options) {
+  for (std::int64_t i = 0; i < width; ++i) {
+    const float gradient = gradient_of(sum[i], row[i], scale, options);
+    accumulator[i] += gradient * gradient;
+    row[i] -= options.learning_rate * gradient / (std::sqrt(accumulator[i]) + options.epsilon);
+  }
+}
+
+STEP_FUNCTION sgd_columns(float* __restrict row, const float* __restrict sum, std::int64_t width, float scale,
+                          const HostTablesStep& options) {
+  for (std::int64_t i = 0; i < width; ++i) {
+    row[i] -= options.learning_rate * gradient_of(sum[i], row[i], scale, options);
+  }
+}
+
+// FTRL divides by its learning rate. Below this one no weight would move by as much: the row stays as it is.
+constexpr float kLeastFtrlRate = 0x1p-40f;
+
+STEP_FUNCTION ftrl_columns(float* __restrict row, float* __restrict accumulator, float* __restrict linear,
+                           const float* __restrict sum, std::int64_t width, float scale,
+                           const HostTablesStep& options) {
+  if (options.learning_rate < kLeastFtrlRate) return;
+  const float twice_l2 = 2.0f * options.l2;
+  for (std::int64_t i = 0; i < width; ++i) {
+    const float gradient = gradient_of(sum[i], row[i], scale, options);
+    const float new_accumulator = accumulator[i] + gradient * gradient;
+    const float new_root = std::sqrt(new_accumulator);
+    const float rate_change = (new_root - std::sqrt(accumulator[i])) / options.learning_rate;
+    const float new_linear = linear[i] + (gradient - rate_change * row[i]);
+    const float sign = static_cast<float>(new_linear > 0.0f) - static_cast<float>(new_linear < 0.0f);
+    const float shrunk = (sign * options.l1 - new_linear) / (new_root / options.learning_rate + twice_l2);
+    linear[i] = new_linear;
+    accumulator[i] = new_accumulator;
+    row[i] = std::fabs(new_linear) > options.l1 ? shrunk : 0.0f;
+  }
+}
+
+STEP_FUNCTION scheduled_ftrl_columns(float* __restrict row, float* __restrict accumulator, float* __restrict linear,
+                                     float* __restrict last_rate, const float* __restrict sum, std::int64_t width,
+                                     float scale, const HostTablesStep& options) {
+  if (options.learning_rate < kLeastFtrlRate) return;
+  const float rate = options.learning_rate, twice_l2 = 2.0f * options.l2;
+  for (std::int64_t i = 0; i < width; ++i) {
+    const float gradient = gradient_of(sum[i], row[i], scale, options);
+    const float new_accumulator = accumulator[i] + gradient * gradient;
+    const float new_root = std::sqrt(new_accumulator);
+    const float last = last_rate[i] > 0.0f ? last_rate[i] : rate;
+    const float change = new_root / rate - std::sqrt(accumulator[i]) / last;
+    const float new_linear = linear[i] + (gradient - change * row[i]);
+    const float sign = static_cast<float>(new_linear > 0.0f) - static_cast<float>(new_linear < 0.0f);
+    const float shrunk = (sign * options.l1 - new_linear) / (new_root / rate + twice_l2);
+    linear[i] = new_linear;
+    accumulator[i] = new_accumulator;
+    last_rate[i] = rate;
+    row[i] = std::fabs(new_linear) > options.l1 ? shrunk : 0.0f;
+  }
+}
+
+// Each optimizer: how it takes a step on some columns, and what it does when all columns of a row have taken theirs.
+struct LazyAdam {
+  static constexpr bool kEndsRow = false;
+  STEP_FUNCTION take(const StepInput& input, const Columns& c) {
+    adam_columns(c.row, c.row + c.stride, c.row + 2 * c.stride, c.sum, c.width, input.scale, input.options);
+  }
+  STEP_FUNCTION end_row(const StepInput&, std::int32_t) {}
+};
+
+struct WholeTableAdam {
+  static constexpr bool kEndsRow = true;
+  STEP_FUNCTION take(const StepInput& input, const Columns& c) {
+    catch_up(c.row, c.row + c.stride, c.row + 2 * c.stride, c.width, last_step(input.slots, c.slot), *input.history);
+    LazyAdam::take(input, c);
+  }
+  STEP_FUNCTION end_row(const StepInput& input, std::int32_t slot) {
+    set_last_step(input.slots, slot, static_cast<std::int32_t>(input.history->step + 1));
+  }
+};
+
+struct Adagrad {
+  static constexpr bool kEndsRow = false;
+  STEP_FUNCTION take(const StepInput& input, const Columns& c) {
+    adagrad_columns(c.row, c.row + c.stride, c.sum, c.width, input.scale, input.options);
+  }
+  STEP_FUNCTION end_row(const StepInput&, std::int32_t) {}
+};
+
+struct Sgd {
+  static constexpr bool kEndsRow = false;
+  STEP_FUNCTION take(const StepInput& input, const Columns& c) {
+    sgd_columns(c.row, c.sum, c.width, input.scale, input.options);
+  }
+  STEP_FUNCTION end_row(const StepInput&, std::int32_t) {}
+};
+
+struct Ftrl {
+  static constexpr bool kEndsRow = false;
+  STEP_FUNCTION take(const StepInput& input, const Columns& c) {
+    ftrl_columns(c.row, c.row + c.stride, c.row + 2 * c.stride, c.sum, c.width, input.scale, input.options);
+  }
+  STEP_FUNCTION end_row(const StepInput&, std::int32_t) {}
+};
+
+struct ScheduledFtrl {
+  static constexpr bool kEndsRow = false;
+  STEP_FUNCTION take(const StepInput& input, const Columns& c) {
+    scheduled_ftrl_columns(c.row, c.row + c.stride, c.row + 2 * c.stride, c.row + 3 * c.stride, c.sum, c.width,
+                           input.scale, input.options);
+  }
+  STEP_FUNCTION end_row(const StepInput&, std::int32_t) {}
+};
+
+// Row-wise Adagrad goes over a row twice: the squares of its gradient first.
+constexpr std::int64_t kSquareLanes = 16;
+
+static inline void add_squares(const float* sum, const float* row, std::int64_t width, float scale,
+                               const HostTablesStep& options, float* lanes) {
+  for (std::int64_t begin = 0; begin < width; begin += kSquareLanes) {
+    const std::int64_t columns = width - begin < kSquareLanes ? width - begin : kSquareLanes;
+    for (std::int64_t lane = 0; lane < columns; ++lane) {
+      const float gradient = gradient_of(sum[begin + lane], row[begin + lane], scale, options);
+      lanes[lane] += gradient * gradient;
+    }
+  }
+}
+
+// Adds the squares in `lanes` to the row's accumulator; the rate of the row's step.
+static inline float rowwise_rate(const StepInput& input, std::int32_t slot, const float* lanes) {
+  float total = 0.0f;
+  for (std::int64_t lane = 0; lane < kSquareLanes; ++lane) total += lanes[lane];
+  float* const accumulator = deep_scalar(input.slots, slot);
+  *accumulator += total / static_cast<float>(input.slots.layout.embedding_dim);
+  return input.options.learning_rate / (std::sqrt(*accumulator) + input.options.epsilon);
+}
+
+}  // namespace host_tables
+
+#endif  // DEEP_STEPS_H_

@@ -1,0 +1,36 @@
+#include "kernels/initial_rows.h"
+
+namespace host_tables::ISA {
+namespace {
+
+// Gives `arrays` of a slot their initial values.
+void initialize_slot(const Slots& slots, const InitialValues& initial, std::int64_t row_id, std::int32_t slot,
+                     WrittenArrays arrays) {
+  if (arrays & written_bit(HOST_TABLES_DEEP, kRowArray)) {
+    initial_row(initial, row_id, slots.layout.embedding_dim, deep_state(slots, slot));
+  }
+  if (arrays & written_bit(HOST_TABLES_WIDE, kAccumulatorArray)) {
+    wide_state(slots, slot)[kAccumulatorArray] = initial.wide_accumulator;
+  }
+  const int array = deep_accumulator_array(slots.layout);
+  if (arrays & written_bit(HOST_TABLES_DEEP, array)) {
+    float* const accumulator = array_values(slots, HOST_TABLES_DEEP, array, slot);
+    const std::int64_t width = array_width(slots, HOST_TABLES_DEEP, array);
+    for (std::int64_t column = 0; column < width; ++column) accumulator[column] = initial.deep_accumulator;
+  }
+}
+
+}  // namespace
+
+void initialize(const Slots& slots, const InitialValues& initial, const std::int64_t* row_ids,
+                const std::int32_t* row_slots, std::int64_t count, const WrittenArrays* written, int num_threads) {
+  const WrittenArrays all = initial_arrays(slots.layout, initial);
+#pragma omp parallel for num_threads(num_threads) schedule(static)
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int32_t slot = row_slots[i];
+    const unsigned present = written == nullptr ? 0u : written[slot];
+    initialize_slot(slots, initial, row_ids[i], slot, static_cast<WrittenArrays>(all & ~present));
+  }
+}
+
+}  // namespace host_tables::ISA

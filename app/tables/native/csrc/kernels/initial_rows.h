@@ -1,0 +1,59 @@
+// Initial rows: app/tables/initial.py in C++, bit for bit.
+
+#ifndef INITIAL_ROWS_H_
+#define INITIAL_ROWS_H_
+
+#include "kernels/kernels.h"
+
+namespace host_tables {
+
+constexpr std::uint64_t kGolden64 = 0x9E3779B97F4A7C15;  // SplitMix64's increment
+constexpr std::uint64_t kDeepTable = 1;                  // DEEP_TABLE of initial.py
+
+// SplitMix64's finalizer (Steele, Lea & Flood, OOPSLA 2014).
+static inline std::uint64_t mix64(std::uint64_t value) {
+  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9;
+  value = (value ^ (value >> 27)) * 0x94D049BB133111EB;
+  return value ^ (value >> 31);
+}
+
+static inline InitialValues initial_values(std::uint64_t seed, float scale, float wide_accumulator,
+                                           float deep_accumulator) {
+  return {mix64(seed + kGolden64 * kDeepTable), scale, wide_accumulator, deep_accumulator};
+}
+
+// The initial deep values of `row_id`: row [width].
+static inline void initial_row(const InitialValues& initial, std::int64_t row_id, std::int64_t width, float* row) {
+  const std::uint64_t row_key = mix64(initial.table_key + kGolden64 * (static_cast<std::uint64_t>(row_id) + 1));
+  for (std::int64_t column = 0; column < width; ++column) {
+    const std::uint64_t hash = mix64(row_key + kGolden64 * static_cast<std::uint64_t>(column + 1));
+    const float top_bits = static_cast<float>(static_cast<std::int32_t>(hash >> 40));
+    row[column] = (top_bits * 0x1p-23f - 1.0f) * initial.scale;
+  }
+}
+
+constexpr int kRowArray = 0, kAccumulatorArray = 1;  // places among a table's arrays
+
+static inline int deep_accumulator_array(const RowLayout& layout) {
+  return layout.deep_scalars > 0 ? static_cast<int>(layout.deep_states) : kAccumulatorArray;
+}
+
+// The arrays of a slot that are not 0 at first.
+static inline WrittenArrays initial_arrays(const RowLayout& layout, const InitialValues& initial) {
+  WrittenArrays arrays = written_bit(HOST_TABLES_DEEP, kRowArray);
+  if (layout.wide_states > 1) arrays |= written_bit(HOST_TABLES_WIDE, kAccumulatorArray);
+  if (initial.deep_accumulator != 0.0f) arrays |= written_bit(HOST_TABLES_DEEP, deep_accumulator_array(layout));
+  return arrays;
+}
+
+namespace ISA {
+
+// Gives `row_slots` [count], zeroed before, the initial state of `row_ids` [count]; what was `written` stays. `written`
+// has a place for each slot, or is null where nothing was.
+void initialize(const Slots& slots, const InitialValues& initial, const std::int64_t* row_ids,
+                const std::int32_t* row_slots, std::int64_t count, const WrittenArrays* written, int num_threads);
+
+}  // namespace ISA
+}  // namespace host_tables
+
+#endif  // INITIAL_ROWS_H_

@@ -1,0 +1,15 @@
+// Compiled once for each instruction set: the table of that set's kernels.
+
+#include "kernels/kernels.h"
+#include "kernels/initial_rows.h"
+
+#define AS_TEXT(name) #name
+#define NAME_OF(macro) AS_TEXT(macro)
+
+namespace host_tables::ISA {
+
+extern const Kernels kernels;
+const Kernels kernels = {NAME_OF(ISA), initialize,  write_rows, lookup,   all_finite,
+                         update_wide,  update_deep, expand,     sum_by_id};
+
+}  // namespace host_tables::ISA

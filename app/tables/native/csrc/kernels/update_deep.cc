@@ -1,0 +1,201 @@
+#include "kernels/kernels.h"
+
+#include <cstring>
+
+#include "kernels/deep_steps.h"
+#include "kernels/stream.h"
+
+namespace host_tables::ISA {
+namespace {
+
+constexpr std::int64_t kMostColumns = 256;    // summed at once; wider rows go over their positions again
+constexpr std::int64_t kPrefetchAhead = 8;    // positions
+constexpr std::int64_t kRowsAhead = 3;        // unique ids
+constexpr std::int64_t kRowCost = 6;          // reading and writing a row's state, in gradient rows read
+constexpr std::int64_t kCostPerTask = 1024;   // in gradient rows read: some tens of microseconds
+
+// Everything a task reads and writes.
+struct Update {
+  const Slots& slots;
+  const HostTablesBatch& batch;
+  const std::int32_t* row_slots;
+  const float* gradient;
+  StepInput input;
+};
+
+// The pointers do not overlap: told so, the compiler vectorizes.
+void add(const float* __restrict gradient, std::int64_t width, float* __restrict sum) {
+  for (std::int64_t i = 0; i < width; ++i) sum[i] += gradient[i];
+}
+
+// The gradients of columns begin … begin + width - 1 of unique id u, in order of position.
+void sum_columns(const Update& update, std::int64_t u, std::int64_t begin, std::int64_t width, float* sum) {
+  const std::int64_t embedding_dim = update.slots.layout.embedding_dim;
+  const std::int32_t* const positions = update.batch.positions;
+  const std::int64_t last = update.batch.num_rows * update.batch.num_fields - 1;
+  std::memset(sum, 0, static_cast<std::size_t>(width) * sizeof(float));
+  for (std::int64_t i = update.batch.offsets[u]; i < update.batch.offsets[u + 1]; ++i) {
+    const std::int64_t ahead = i + kPrefetchAhead < last ? i + kPrefetchAhead : last;
+    prefetch_row(update.gradient + positions[ahead] * embedding_dim + begin, width);
+    add(update.gradient + positions[i] * embedding_dim + begin, width, sum);
+  }
+}
+
+// Columns begin … begin + width - 1 of the row of unique id u.
+template <typename Step>
+void update_columns(const Update& update, std::int64_t u, std::int64_t begin, std::int64_t width) {
+  alignas(64) float sum[kMostColumns];
+  sum_columns(update, u, begin, width, sum);
+  const std::int32_t slot = update.row_slots[u];
+  Step::take(update.input, {deep_state(update.slots, slot) + begin, update.slots.layout.embedding_dim, sum, width, slot});
+}
+
+std::int64_t columns_from(std::int64_t begin, std::int64_t embedding_dim, std::int64_t most) {
+  return embedding_dim - begin < most ? embedding_dim - begin : most;
+}
+
+template <typename Step>
+void update_row(const Update& update, std::int64_t u) {
+  const std::int64_t embedding_dim = update.slots.layout.embedding_dim;
+  for (std::int64_t begin = 0; begin < embedding_dim; begin += kMostColumns) {
+    update_columns<Step>(update, u, begin, columns_from(begin, embedding_dim, kMostColumns));
+  }
+  Step::end_row(update.input, update.row_slots[u]);
+}
+
+// An id with more positions than this is split by columns: alone it would keep one thread busy for long
+// after the others are done. The order of summation, hence every bit, stays.
+std::int64_t most_positions_of_one_thread(const HostTablesBatch& batch, int num_threads) {
+  return batch.num_rows * batch.num_fields / (4 * num_threads);
+}
+
+std::int64_t num_positions(const HostTablesBatch& batch, std::int64_t u) {
+  return batch.offsets[u + 1] - batch.offsets[u];
+}
+
+// All threads come here together; each takes some of the columns of each frequent id.
+template <typename Step>
+void update_frequent_rows(const Update& update, std::int64_t most_positions) {
+  for (std::int64_t u = 0; u < update.batch.num_unique; ++u) {
+    if (num_positions(update.batch, u) <= most_positions) continue;
+    const std::int64_t embedding_dim = update.slots.layout.embedding_dim;
+#pragma omp for schedule(dynamic) nowait
+    for (std::int64_t begin = 0; begin < embedding_dim; begin += kLineFloats) {
+      update_columns<Step>(update, u, begin, columns_from(begin, embedding_dim, kLineFloats));
+    }
+  }
+}
+
+template <typename Step>
+void end_frequent_rows(const Update& update, std::int64_t most_positions) {
+  for (std::int64_t u = 0; u < update.batch.num_unique; ++u) {
+    if (num_positions(update.batch, u) > most_positions) Step::end_row(update.input, update.row_slots[u]);
+  }
+}
+
+std::int64_t cost_before(const HostTablesBatch& batch, std::int64_t u) { return batch.offsets[u] + kRowCost * u; }
+
+// The first id at or after whose start `cost` has been spent.
+std::int64_t id_at_cost(const HostTablesBatch& batch, std::int64_t cost) {
+  std::int64_t low = 0, high = batch.num_unique;
+  while (low < high) {
+    const std::int64_t middle = (low + high) / 2;
+    if (cost_before(batch, middle) < cost) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+// Calls update_row(u) for a task's ids that have no more than `most_positions`.
+template <typename UpdateRow>
+void update_rows(const Update& update, std::int64_t begin, std::int64_t end, std::int64_t most_positions,
+                 const UpdateRow& update_row) {
+  const RowLayout& layout = update.slots.layout;
+  for (std::int64_t u = begin; u < end; ++u) {
+    if (u + kRowsAhead < end) {
+      const std::int32_t slot = update.row_slots[u + kRowsAhead];
+      prefetch_row(deep_state(update.slots, slot), layout.deep_states * layout.embedding_dim);
+      if (layout.deep_scalars > 0) __builtin_prefetch(deep_scalar(update.slots, slot));
+    }
+    if (num_positions(update.batch, u) <= most_positions) update_row(u);
+  }
+}
+
+// All threads come here together and share the ids, by their number of positions.
+template <typename UpdateRow>
+void update_all_rows(const Update& update, std::int64_t most_positions, const UpdateRow& update_row) {
+  const std::int64_t num_tasks = cost_before(update.batch, update.batch.num_unique) / kCostPerTask + 1;
+#pragma omp for schedule(dynamic)
+  for (std::int64_t task = 0; task < num_tasks; ++task) {
+    const std::int64_t begin = id_at_cost(update.batch, task * kCostPerTask);
+    const std::int64_t end = id_at_cost(update.batch, (task + 1) * kCostPerTask);
+    update_rows(update, begin, end, most_positions, update_row);
+  }
+}
+
+template <typename Step>
+void run(const Update& update, int num_threads) {
+  const std::int64_t most_positions = most_positions_of_one_thread(update.batch, num_threads);
+#pragma omp parallel num_threads(num_threads)
+  {
+    update_frequent_rows<Step>(update, most_positions);
+    update_all_rows(update, most_positions, [&](std::int64_t u) { update_row<Step>(update, u); });
+  }
+  if constexpr (Step::kEndsRow) end_frequent_rows<Step>(update, most_positions);
+}
+
+// The whole row at once, as its step needs all of its squares: wide rows sum their positions twice.
+void update_row_by_rowwise_adagrad(const Update& update, std::int64_t u) {
+  const std::int64_t embedding_dim = update.slots.layout.embedding_dim;
+  float* const row = deep_state(update.slots, update.row_slots[u]);
+  const StepInput& input = update.input;
+  alignas(64) float sum[kMostColumns];
+  float lanes[kSquareLanes] = {};
+  for (std::int64_t begin = 0; begin < embedding_dim; begin += kMostColumns) {
+    const std::int64_t width = columns_from(begin, embedding_dim, kMostColumns);
+    sum_columns(update, u, begin, width, sum);
+    add_squares(sum, row + begin, width, input.scale, input.options, lanes);
+  }
+  HostTablesStep options = input.options;
+  options.learning_rate = rowwise_rate(input, update.row_slots[u], lanes);
+  for (std::int64_t begin = 0; begin < embedding_dim; begin += kMostColumns) {
+    const std::int64_t width = columns_from(begin, embedding_dim, kMostColumns);
+    if (embedding_dim > kMostColumns) sum_columns(update, u, begin, width, sum);
+    sgd_columns(row + begin, sum, width, input.scale, options);
+  }
+}
+
+void run_rowwise_adagrad(const Update& update, int num_threads) {
+  const std::int64_t any = update.batch.num_rows * update.batch.num_fields;
+#pragma omp parallel num_threads(num_threads)
+  update_all_rows(update, any, [&](std::int64_t u) { update_row_by_rowwise_adagrad(update, u); });
+}
+
+}  // namespace
+
+void update_deep(const Slots& slots, HostTablesOptimizer optimizer, const HostTablesBatch& batch,
+                 const std::int32_t* row_slots, const float* gradient, float scale, const HostTablesStep& step,
+                 const HostTablesHistory* history, int num_threads) {
+  const Update update = {slots, batch, row_slots, gradient, {slots, scale, step, history}};
+  switch (optimizer) {
+    case HOST_TABLES_LAZY_ADAM:
+      return run<LazyAdam>(update, num_threads);
+    case HOST_TABLES_ADAM:
+      return run<WholeTableAdam>(update, num_threads);
+    case HOST_TABLES_ADAGRAD:
+      return run<Adagrad>(update, num_threads);
+    case HOST_TABLES_ROWWISE_ADAGRAD:
+      return run_rowwise_adagrad(update, num_threads);
+    case HOST_TABLES_SGD:
+      return run<Sgd>(update, num_threads);
+    case HOST_TABLES_FTRL:
+      return run<Ftrl>(update, num_threads);
+    case HOST_TABLES_SCHEDULED_FTRL:
+      return run<ScheduledFtrl>(update, num_threads);
+  }
+}
+
+}  // namespace host_tables::ISA

@@ -1,0 +1,116 @@
+#include "storage/row_map.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+namespace host_tables {
+namespace {
+
+constexpr int kSmallestBits = 10;
+constexpr std::uint64_t kGolden = 0x9E3779B97F4A7C15;  // 2^64 / golden ratio: Fibonacci hashing (Knuth, 6.4)
+
+// Linear probing slows down steeply above this.
+std::int64_t most_entries(int capacity_bits) { return (std::int64_t{1} << capacity_bits) * 7 / 10; }
+
+std::uint64_t home_of(std::int64_t row, int capacity_bits) {
+  return static_cast<std::uint64_t>(row) * kGolden >> (64 - capacity_bits);
+}
+
+}  // namespace
+
+RowMap::Layout RowMap::layout_for(std::int64_t num_rows) const {
+  Layout layout{Form::kHash, std::max(layout_.capacity_bits, kSmallestBits)};
+  while (most_entries(layout.capacity_bits) < num_rows) ++layout.capacity_bits;
+  const Layout flat{Form::kFlat, 0};
+  return layout_bytes(layout) < layout_bytes(flat) ? layout : flat;
+}
+
+std::size_t RowMap::layout_bytes(const Layout& layout) const {
+  switch (layout.form) {
+    case Form::kHash:
+      return sizeof(Entry) << layout.capacity_bits;
+    case Form::kFlat:
+      return sizeof(std::int32_t) * static_cast<std::size_t>(num_rows_);
+    default:
+      return 0;
+  }
+}
+
+RowMap::Entry* RowMap::entry_of(std::int64_t row) const {
+  const std::uint64_t mask = (std::uint64_t{1} << layout_.capacity_bits) - 1;
+  std::uint64_t place = home_of(row, layout_.capacity_bits);
+  while (hash()[place].slot_plus_one != 0 && hash()[place].row() != row) place = (place + 1) & mask;
+  return hash() + place;
+}
+
+std::int32_t RowMap::find(std::int64_t row) const {
+  switch (layout_.form) {
+    case Form::kFlat:
+      return flat()[row] - 1;
+    case Form::kHash:
+      return entry_of(row)->slot_plus_one - 1;
+    default:
+      return -1;
+  }
+}
+
+void RowMap::prefetch(std::int64_t row) const {
+  if (layout_.form == Form::kFlat) __builtin_prefetch(flat() + row);
+  if (layout_.form == Form::kHash) __builtin_prefetch(hash() + home_of(row, layout_.capacity_bits));
+}
+
+std::size_t RowMap::growth_bytes(std::int64_t num_new) const {
+  const Layout wanted = layout_for(size_ + num_new);
+  if (layout_.form == Form::kFlat || layout_bytes(wanted) == layout_bytes(layout_)) return 0;
+  return HugeMemory::mapped_bytes(layout_bytes(wanted));
+}
+
+bool RowMap::reserve(std::int64_t num_new) {
+  if (growth_bytes(num_new) == 0) return true;
+  RowMap grown(num_rows_);
+  grown.layout_ = layout_for(size_ + num_new);
+  grown.memory_ = HugeMemory(layout_bytes(grown.layout_));
+  if (grown.memory_.data() == nullptr) return false;
+  for_each([&grown](std::int64_t row, std::int32_t slot) { grown.insert(row, slot); });
+  std::swap(layout_, grown.layout_);
+  std::swap(memory_, grown.memory_);
+  return true;
+}
+
+void RowMap::insert(std::int64_t row, std::int32_t slot) {
+  if (layout_.form == Form::kFlat) {
+    flat()[row] = slot + 1;
+  } else {
+    const std::uint64_t bits = static_cast<std::uint64_t>(row);
+    *entry_of(row) = {static_cast<std::uint32_t>(bits), static_cast<std::uint32_t>(bits >> 32), slot + 1};
+  }
+  ++size_;
+}
+
+template <typename Visit>
+void RowMap::for_each(Visit visit) const {
+  if (layout_.form == Form::kFlat) {
+    for (std::int64_t row = 0; row < num_rows_; ++row) {
+      if (flat()[row] != 0) visit(row, flat()[row] - 1);
+    }
+  } else if (layout_.form == Form::kHash) {
+    for (std::int64_t place = 0; place < std::int64_t{1} << layout_.capacity_bits; ++place) {
+      const Entry& entry = hash()[place];
+      if (entry.slot_plus_one != 0) visit(entry.row(), entry.slot_plus_one - 1);
+    }
+  }
+}
+
+void RowMap::entries(std::int64_t* rows, std::int32_t* slots) const {
+  std::vector<std::pair<std::int64_t, std::int32_t>> pairs;
+  pairs.reserve(static_cast<std::size_t>(size_));
+  for_each([&pairs](std::int64_t row, std::int32_t slot) { pairs.emplace_back(row, slot); });
+  if (layout_.form == Form::kHash) std::sort(pairs.begin(), pairs.end());
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    rows[i] = pairs[i].first;
+    slots[i] = pairs[i].second;
+  }
+}
+
+}  // namespace host_tables

@@ -1,0 +1,51 @@
+#include "storage/row_slabs.h"
+
+namespace host_tables {
+namespace {
+
+// Large enough that the unused part of a last huge page is little of it; committed only as it fills.
+constexpr std::size_t kLargestSlab = std::size_t{64} << 20;
+
+std::size_t slab_bytes(int slab_bits, const RowLayout& layout) {
+  const std::int64_t floats = layout.deep_states * layout.embedding_dim + layout.wide_states + layout.deep_scalars;
+  return static_cast<std::size_t>(floats) * sizeof(float) << slab_bits;
+}
+
+}  // namespace
+
+RowSlabs::RowSlabs(std::int64_t num_rows, const RowLayout& layout) : layout_(layout), slab_bits_(0) {
+  while (std::int64_t{1} << slab_bits_ < num_rows && slab_bytes(slab_bits_ + 1, layout) <= kLargestSlab) {
+    ++slab_bits_;
+  }
+}
+
+Slots RowSlabs::view() const { return {slabs_.data(), slab_bits_, layout_}; }
+
+std::int64_t RowSlabs::slabs_for(std::int64_t num_slots) const {
+  return (num_slots + (std::int64_t{1} << slab_bits_) - 1) >> slab_bits_;
+}
+
+std::size_t RowSlabs::growth_bytes(std::int64_t num_slots) const {
+  const std::int64_t missing = slabs_for(num_slots) - static_cast<std::int64_t>(slabs_.size());
+  if (missing <= 0) return 0;
+  return static_cast<std::size_t>(missing) * HugeMemory::mapped_bytes(slab_bytes(slab_bits_, layout_));
+}
+
+std::size_t RowSlabs::uncommitted_bytes() const {
+  std::size_t bytes = 0;
+  for (const HugeMemory& slab : memory_) bytes += slab.uncommitted_bytes();
+  return bytes;
+}
+
+bool RowSlabs::reserve(std::int64_t num_slots) {
+  while (static_cast<std::int64_t>(slabs_.size()) < slabs_for(num_slots)) {
+    HugeMemory slab(slab_bytes(slab_bits_, layout_));
+    if (slab.data() == nullptr) return false;
+    memory_.reserve(memory_.size() + 1);
+    slabs_.push_back(static_cast<float*>(slab.data()));
+    memory_.push_back(std::move(slab));
+  }
+  return true;
+}
+
+}  // namespace host_tables

@@ -1,0 +1,45 @@
+// Slots for the touched rows, filled in order of first touch, in slabs of a fixed number of slots.
+//
+// A slab holds, one after the other, the deep part of its slots (a row and its optimizer's arrays, such as two
+// moments: 3 D floats together, so that an update touches one place) and their narrow part (the wide row, its
+// optimizer's values, and what the deep row has but one of). The narrow part lies apart so that deep rows of 16 n
+// floats start on cache lines.
+
+#ifndef ROW_SLABS_H_
+#define ROW_SLABS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "storage/huge_memory.h"
+#include "storage/slots.h"
+
+namespace host_tables {
+
+class RowSlabs {
+ public:
+  RowSlabs(std::int64_t num_rows, const RowLayout& layout);
+
+  Slots view() const;
+  // Bytes that reserve(num_slots) would ask the system for.
+  std::size_t growth_bytes(std::int64_t num_slots) const;
+  // Bytes of the slabs that hold nothing yet and are not committed.
+  std::size_t uncommitted_bytes() const;
+  // Slabs for `num_slots` slots in all; false where there is no memory: what was there stays as it was.
+  bool reserve(std::int64_t num_slots);
+  // Keeps view() as it is while reserve() goes on to `num_slots` slots in all. May throw std::bad_alloc.
+  void reserve_list(std::int64_t num_slots) { slabs_.reserve(static_cast<std::size_t>(slabs_for(num_slots))); }
+
+ private:
+  std::int64_t slabs_for(std::int64_t num_slots) const;
+
+  RowLayout layout_;
+  int slab_bits_;  // a slab has 2^slab_bits_ slots
+  std::vector<HugeMemory> memory_;
+  std::vector<float*> slabs_;
+};
+
+}  // namespace host_tables
+
+#endif  // ROW_SLABS_H_

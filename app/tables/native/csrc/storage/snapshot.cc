@@ -1,0 +1,88 @@
+#include "storage/snapshot.h"
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+
+namespace host_tables {
+namespace {
+
+constexpr std::int64_t kPrefetchAhead = 8;
+
+void copy_slot(const Slots& from, std::int32_t source, const Slots& to, std::int32_t target) {
+  const RowLayout& layout = from.layout;
+  const auto bytes = [](std::int64_t floats) { return static_cast<std::size_t>(floats) * sizeof(float); };
+  std::memcpy(deep_state(to, target), deep_state(from, source), bytes(layout.deep_states * layout.embedding_dim));
+  std::memcpy(wide_state(to, target), wide_state(from, source), bytes(layout.wide_states + layout.deep_scalars));
+}
+
+}  // namespace
+
+bool Snapshot::open(const Slots& live, std::int64_t num_touched, const std::int32_t* slots, std::int64_t count) {
+  const std::size_t bytes = static_cast<std::size_t>(num_touched) * sizeof(std::int32_t);
+  if (bytes > places_bytes_) {
+    const std::size_t with_room = bytes + bytes / 4;
+    places_ = HugeMemory(with_room);
+    places_bytes_ = places_.data() == nullptr ? 0 : with_room;
+  }
+  if (num_touched > 0 && places_.data() == nullptr) return false;
+  std::fill_n(places(), num_touched, kNotIncluded);
+  for (std::int64_t i = 0; i < count; ++i) places()[slots[i]] = kLive;
+  const std::int64_t num_slabs = (num_touched + (std::int64_t{1} << live.slab_bits) - 1) >> live.slab_bits;
+  live_slabs_.assign(live.slabs, live.slabs + num_slabs);
+  live_ = {live_slabs_.data(), live.slab_bits, live.layout};
+  preserved_.reserve_list(count);
+  preserved_view_ = preserved_.view();
+  num_places_ = num_touched;
+  num_preserved_ = 0;
+  is_open_ = true;
+  return true;
+}
+
+void Snapshot::close() {
+  is_open_ = false;
+  num_places_ = 0;
+}
+
+bool Snapshot::preserve(const std::int32_t* slots, std::int64_t count, int num_threads) {
+  fresh_.clear();
+  std::copy_if(slots, slots + count, std::back_inserter(fresh_),
+               [this](std::int32_t slot) { return slot < num_places_ && places()[slot] == kLive; });
+  const std::int64_t num_fresh = static_cast<std::int64_t>(fresh_.size());
+  if (!preserved_.reserve(num_preserved_ + num_fresh)) return false;
+  const std::int32_t first = static_cast<std::int32_t>(num_preserved_);
+#pragma omp parallel for num_threads(num_threads) schedule(static)
+  for (std::int64_t i = 0; i < num_fresh; ++i) {
+    const std::int32_t slot = fresh_[static_cast<std::size_t>(i)], place = first + static_cast<std::int32_t>(i);
+    copy_slot(live_, slot, preserved_view_, place);
+    __atomic_store_n(places() + slot, place + 1, __ATOMIC_RELEASE);
+  }
+  num_preserved_ += num_fresh;
+  return true;
+}
+
+void Snapshot::read(HostTablesTable table, int array, const std::int32_t* slots, std::int64_t count, void* values,
+                    int num_threads) const {
+  char* const out = static_cast<char*>(values);
+  const std::int64_t width = array_width(live_, table, array);
+  const std::size_t bytes = static_cast<std::size_t>(width) * sizeof(float);
+#pragma omp parallel for num_threads(num_threads) schedule(static)
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (i + kPrefetchAhead < count) {
+      const float* const ahead = array_values(live_, table, array, slots[i + kPrefetchAhead]);
+      for (std::int64_t column = 0; column < width; column += 16) __builtin_prefetch(ahead + column);
+    }
+    std::int32_t place = __atomic_load_n(places() + slots[i], __ATOMIC_ACQUIRE);
+    if (place == kLive) {
+      std::memcpy(out + static_cast<std::size_t>(i) * bytes, array_values(live_, table, array, slots[i]), bytes);
+      // An update may have begun meanwhile. It preserved the slot before it wrote: then the copy is taken anew.
+      __atomic_thread_fence(__ATOMIC_ACQUIRE);
+      place = __atomic_load_n(places() + slots[i], __ATOMIC_RELAXED);
+    }
+    if (place > kLive) {
+      std::memcpy(out + static_cast<std::size_t>(i) * bytes, array_values(preserved_view_, table, array, place - 1), bytes);
+    }
+  }
+}
+
+}  // namespace host_tables

@@ -1,0 +1,130 @@
+#include "storage/unique_ids.h"
+
+#include <cstring>
+#include <utility>
+
+namespace host_tables {
+namespace {
+
+// 4 MiB of places. Above, a hash of the batch's size takes less memory and, from 4 M rows on, less time. Measured with
+// 416,000 power-law ids, direct against hash: 2.6 and 3.6 ms at 200,000 rows, 3.6 and 4.5 at 1 M, 5.9 and 5.1 at 4 M.
+constexpr std::int64_t kLargestDirect = std::int64_t{1} << 20;
+constexpr std::uint64_t kGolden = 0x9E3779B97F4A7C15;  // Fibonacci hashing (Knuth, 6.4)
+
+std::int32_t* places(UniqueScratch& scratch, std::int64_t count) {
+  const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(std::int32_t);
+  if (bytes > scratch.bytes) {
+    scratch.memory = HugeMemory(bytes);
+    scratch.bytes = scratch.memory.data() == nullptr ? 0 : bytes;
+  }
+  return static_cast<std::int32_t*>(scratch.memory.data());
+}
+
+// The place in `values` [num_unique] of an id, by an array addressed by id.
+struct Direct {
+  std::int32_t* place_of_id;
+
+  std::int32_t* find(std::int64_t id, const std::int64_t* values, std::int64_t num_unique, bool* known) const {
+    std::int32_t* const place = place_of_id + id;
+    *known = *place < num_unique && values[*place] == id;
+    return place;
+  }
+};
+
+// The same by open addressing; an entry is -1 where it is free.
+struct Hash {
+  std::int32_t* entries;
+  int bits;
+
+  std::int32_t* find(std::int64_t id, const std::int64_t* values, std::int64_t, bool* known) const {
+    const std::uint64_t mask = (std::uint64_t{1} << bits) - 1;
+    std::uint64_t home = static_cast<std::uint64_t>(id) * kGolden >> (64 - bits);
+    while (entries[home] >= 0 && values[entries[home]] != id) home = (home + 1) & mask;
+    *known = entries[home] >= 0;
+    return entries + home;
+  }
+};
+
+// Numbers the ids: fills values and inverse, and counts each id's positions into offsets[u + 1].
+template <typename Id, typename Places>
+UniqueStatus number_ids(const Id* ids, std::int64_t count, std::int64_t vocabulary_size, const Places& places_of,
+                        std::int64_t* values, std::int32_t* inverse, std::int32_t* offsets,
+                        std::int64_t* num_unique) {
+  std::int32_t known_ids = 0;
+  offsets[0] = 0;
+  for (std::int64_t position = 0; position < count; ++position) {
+    const std::int64_t id = ids[position];
+    if (id < 0 || id >= vocabulary_size) return UniqueStatus::kBadId;
+    bool known;
+    std::int32_t* const place = places_of.find(id, values, known_ids, &known);
+    if (!known) {
+      *place = known_ids;
+      values[known_ids] = id;
+      offsets[known_ids + 1] = 0;
+      ++known_ids;
+    }
+    inverse[position] = *place;
+    ++offsets[*place + 1];
+  }
+  *num_unique = known_ids;
+  return UniqueStatus::kOk;
+}
+
+// A counting sort: positions grouped by id; offsets turn from counts into ends.
+void group_positions(std::int64_t count, std::int64_t num_unique, const std::int32_t* inverse, std::int32_t* offsets,
+                     std::int32_t* positions) {
+  // offsets[u + 1] runs from the start of group u to its end, the start of group u + 1.
+  std::int32_t start = 0;
+  for (std::int64_t u = 0; u < num_unique; ++u) start += std::exchange(offsets[u + 1], start);
+  for (std::int64_t position = 0; position < count; ++position) {
+    positions[offsets[inverse[position] + 1]++] = static_cast<std::int32_t>(position);
+  }
+}
+
+int hash_bits(std::int64_t count) {
+  int bits = 10;
+  while (std::int64_t{1} << bits < 2 * count) ++bits;
+  return bits;
+}
+
+}  // namespace
+
+std::unique_ptr<UniqueScratch> UniqueScratchPool::take() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (free_.empty()) return std::make_unique<UniqueScratch>();
+  std::unique_ptr<UniqueScratch> scratch = std::move(free_.back());
+  free_.pop_back();
+  return scratch;
+}
+
+void UniqueScratchPool::give_back(std::unique_ptr<UniqueScratch> scratch) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  free_.push_back(std::move(scratch));
+}
+
+template <typename Id>
+UniqueStatus unique_ids(const Id* ids, std::int64_t count, std::int64_t vocabulary_size, UniqueScratch& scratch,
+                        std::int64_t* values, std::int32_t* inverse, std::int32_t* offsets, std::int32_t* positions,
+                        std::int64_t* num_unique) {
+  const bool direct = vocabulary_size <= kLargestDirect;
+  const int bits = hash_bits(count);
+  const std::int64_t num_places = direct ? vocabulary_size : std::int64_t{1} << bits;
+  std::int32_t* const memory = places(scratch, num_places);
+  if (memory == nullptr) return UniqueStatus::kNoMemory;
+  UniqueStatus status;
+  if (direct) {
+    status = number_ids(ids, count, vocabulary_size, Direct{memory}, values, inverse, offsets, num_unique);
+  } else {
+    std::memset(memory, 0xFF, static_cast<std::size_t>(num_places) * sizeof(std::int32_t));  // all -1: free
+    status = number_ids(ids, count, vocabulary_size, Hash{memory, bits}, values, inverse, offsets, num_unique);
+  }
+  if (status == UniqueStatus::kOk) group_positions(count, *num_unique, inverse, offsets, positions);
+  return status;
+}
+
+template UniqueStatus unique_ids(const std::int32_t*, std::int64_t, std::int64_t, UniqueScratch&, std::int64_t*,
+                                 std::int32_t*, std::int32_t*, std::int32_t*, std::int64_t*);
+template UniqueStatus unique_ids(const std::int64_t*, std::int64_t, std::int64_t, UniqueScratch&, std::int64_t*,
+                                 std::int32_t*, std::int32_t*, std::int32_t*, std::int64_t*);
+
+}  // namespace host_tables

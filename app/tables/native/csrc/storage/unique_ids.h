@@ -1,0 +1,45 @@
+// The distinct ids of a batch: direct addressing (or a hash, for a large vocabulary), then a counting sort of
+// the positions.
+
+#ifndef UNIQUE_IDS_H_
+#define UNIQUE_IDS_H_
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "storage/huge_memory.h"
+
+namespace host_tables {
+
+// Where unique_ids remembers the place of each id it has seen. Nothing has to be cleared between batches
+// when addressed by id: a place counts only if `values` holds the id there (Briggs & Torczon, "An efficient
+// representation for sparse sets", 1993).
+struct UniqueScratch {
+  HugeMemory memory;
+  std::size_t bytes = 0;
+};
+
+// Scratch for calls that may run side by side; kept for the next ones.
+class UniqueScratchPool {
+ public:
+  std::unique_ptr<UniqueScratch> take();
+  void give_back(std::unique_ptr<UniqueScratch> scratch);
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<UniqueScratch>> free_;
+};
+
+enum class UniqueStatus { kOk, kBadId, kNoMemory };
+
+// See host_tables_unique.
+template <typename Id>
+UniqueStatus unique_ids(const Id* ids, std::int64_t count, std::int64_t vocabulary_size, UniqueScratch& scratch,
+                        std::int64_t* values, std::int32_t* inverse, std::int32_t* offsets, std::int32_t* positions,
+                        std::int64_t* num_unique);
+
+}  // namespace host_tables
+
+#endif  // UNIQUE_IDS_H_

@@ -1,0 +1,215 @@
+"""The library of the native tables (`csrc/`): its functions and structures as ctypes has them, and how it is loaded.
+
+All calls release the GIL. `csrc/host_tables.h` says what each function promises.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from app.config.optimizers import FtrlOptions
+from app.tables.interface import DEEP, WIDE, TablesSpec
+from app.tables.optimizers import TableOptimizer
+from common import native_library
+
+OK, BAD_ID, NO_MEMORY, UNKNOWN_ISA = range(4)  # HostTablesStatus
+
+TABLE_NUMBERS = {WIDE: 0, DEEP: 1}  # HostTablesTable
+
+OPTIMIZER_NUMBERS = {  # HostTablesOptimizer
+    name: number
+    for number, name in enumerate(("lazy_adam", "adam", "adagrad", "rowwise_adagrad", "sgd", "ftrl", "scheduled_ftrl"))
+}
+
+
+class Spec(ctypes.Structure):
+    """HostTablesSpec."""
+
+    _fields_ = [
+        ("vocabulary_size", ctypes.c_int64),
+        ("embedding_dim", ctypes.c_int64),
+        ("seed", ctypes.c_uint64),
+        ("initial_scale", ctypes.c_float),
+        ("num_threads", ctypes.c_int32),
+        ("wide_optimizer", ctypes.c_int32),
+        ("deep_optimizer", ctypes.c_int32),
+        ("wide_initial_accumulator", ctypes.c_float),
+        ("deep_initial_accumulator", ctypes.c_float),
+    ]
+
+
+class Batch(ctypes.Structure):
+    """HostTablesBatch."""
+
+    _fields_ = [
+        ("num_rows", ctypes.c_int64),
+        ("num_fields", ctypes.c_int64),
+        ("num_unique", ctypes.c_int64),
+        ("values", ctypes.c_void_p),
+        ("inverse", ctypes.c_void_p),
+        ("offsets", ctypes.c_void_p),
+        ("positions", ctypes.c_void_p),
+    ]
+
+
+class Step(ctypes.Structure):
+    """HostTablesStep."""
+
+    _fields_ = [
+        (name, ctypes.c_float)
+        for name in ("learning_rate", "beta1", "beta2", "epsilon", "l1", "l2", "l2_coef", "clip_value")
+    ]
+
+
+class History(ctypes.Structure):
+    """HostTablesHistory."""
+
+    _fields_ = [
+        ("step", ctypes.c_int64),
+        ("rates", ctypes.c_void_p),
+        ("epsilons", ctypes.c_void_p),
+        ("rate_sums", ctypes.c_void_p),
+        ("beta2_powers", ctypes.c_void_p),
+        ("beta1", ctypes.c_float),
+        ("beta2", ctypes.c_float),
+        ("l2_coef", ctypes.c_float),
+        ("most_exact_steps", ctypes.c_int32),
+    ]
+
+
+HANDLE, ARRAY, COUNT = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64
+
+_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
+    "create": (ctypes.c_int, [ctypes.POINTER(Spec), ctypes.POINTER(HANDLE)]),
+    "destroy": (None, [HANDLE]),
+    "isa": (ctypes.c_char_p, [HANDLE]),
+    "unique": (ctypes.c_int, [HANDLE, ARRAY, ctypes.c_int32, COUNT, *[ARRAY] * 4, ctypes.POINTER(COUNT)]),
+    "find": (COUNT, [HANDLE, ARRAY, COUNT, ARRAY]),
+    "growth_bytes": (COUNT, [HANDLE, COUNT]),
+    "uncommitted_bytes": (COUNT, [HANDLE]),
+    "touch": (ctypes.c_int, [HANDLE, ARRAY, COUNT, ARRAY]),
+    "lookup": (None, [HANDLE, ctypes.POINTER(Batch), ARRAY, ctypes.POINTER(History), *[ARRAY] * 4]),
+    "all_finite": (ctypes.c_int32, [HANDLE, ARRAY, COUNT]),
+    "update_wide": (
+        None,
+        [HANDLE, ctypes.POINTER(Batch), ARRAY, ARRAY, ctypes.c_float, ctypes.POINTER(Step)],
+    ),
+    "update_deep": (
+        None,
+        [
+            *(HANDLE, ctypes.POINTER(Batch), ARRAY, ARRAY, ctypes.c_float),
+            *(ctypes.POINTER(Step), ctypes.POINTER(History)),
+        ],
+    ),
+    "expand": (None, [HANDLE, ctypes.POINTER(Batch), *[ARRAY] * 4]),
+    "sum_by_id": (None, [HANDLE, ctypes.POINTER(Batch), *[ARRAY] * 4]),
+    "num_touched": (COUNT, [HANDLE]),
+    "touched": (ctypes.c_int, [HANDLE, ARRAY, ARRAY]),
+    "read": (None, [HANDLE, ctypes.c_int, ctypes.c_int32, ARRAY, COUNT, ARRAY]),
+    "place": (ctypes.c_int, [HANDLE, ARRAY, COUNT, ARRAY]),
+    "write": (ctypes.c_int32, [HANDLE, ctypes.c_int, ctypes.c_int32, ARRAY, COUNT, ARRAY]),
+    "end_writing": (ctypes.c_int, [HANDLE]),
+    "mark_changed": (ctypes.c_int, [HANDLE, ARRAY, COUNT]),
+    "take_changed": (None, [HANDLE, ARRAY]),
+    "open_snapshot": (ctypes.c_int, [HANDLE, ARRAY, COUNT]),
+    "preserve_bytes": (COUNT, [HANDLE, COUNT]),
+    "preserve": (ctypes.c_int, [HANDLE, ARRAY, COUNT]),
+    "read_snapshot": (None, [HANDLE, ctypes.c_int, ctypes.c_int32, ARRAY, COUNT, ARRAY, ctypes.c_int32]),
+    "close_snapshot": (None, [HANDLE]),
+    "clear": (None, [HANDLE]),
+}
+
+
+def library_path() -> Path:
+    """Where the library is, or would be; the environment variable HOST_TABLES_LIBRARY names another."""
+    return native_library.library_path(Path(__file__).parent / "csrc", "host_tables", "HOST_TABLES_LIBRARY")
+
+
+def is_available() -> bool:
+    """Whether the library is built and can be loaded here."""
+    try:
+        load()
+    except OSError:
+        return False
+    return True
+
+
+@functools.cache
+def load() -> ctypes.CDLL:
+    """The library. Raises OSError saying what is missing and how to build it."""
+    signatures = {f"host_tables_{name}": signature for name, signature in _SIGNATURES.items()}
+    with _patient_openmp():
+        return native_library.load_library(
+            library_path(), "host tables are", signatures, otherwise="choose another table backend"
+        )
+
+
+@contextlib.contextmanager
+def _patient_openmp() -> Iterator[None]:
+    """OpenMP's threads sleep between kernels, unless the environment says otherwise.
+
+    By default they spin, on the cores that MindSpore's threads need; with one other busy thread on two cores a
+    lookup took 32 ms so, and 14 ms with sleeping threads. OpenMP reads the variable as it is loaded.
+    """
+    inherited = os.environ.get("OMP_WAIT_POLICY")
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    try:
+        yield
+    finally:
+        if inherited is None:
+            del os.environ["OMP_WAIT_POLICY"]
+
+
+class NativeHandle:
+    """Tables of the library in which no row is touched yet; destroyed with this object."""
+
+    def __init__(self, spec: TablesSpec, num_threads: int) -> None:
+        self._library = load()
+        self._handle = self._create(spec, num_threads)
+
+    def _create(self, spec: TablesSpec, num_threads: int) -> ctypes.c_void_p:
+        handle = HANDLE()
+        options = Spec(
+            spec.vocabulary_size,
+            spec.embedding_dim,
+            spec.seed % 2**64,
+            spec.initial_scale,
+            num_threads,
+            _optimizer_number(spec.wide_optimizer),
+            _optimizer_number(spec.deep_optimizer),
+            getattr(spec.wide_optimizer, "initial_accumulator", 0.0),
+            getattr(spec.deep_optimizer, "initial_accumulator", 0.0),
+        )
+        status = self._library.host_tables_create(ctypes.byref(options), ctypes.byref(handle))
+        if status == UNKNOWN_ISA:
+            raise ValueError(
+                f"HOST_TABLES_ISA={os.environ.get('HOST_TABLES_ISA')} is none of the instruction sets "
+                "avx512, avx2, plain that this library and this machine have"
+            )
+        if status == NO_MEMORY:
+            raise MemoryError("no memory for an empty table")
+        return handle
+
+    def __del__(self) -> None:
+        if handle := getattr(self, "_handle", None):
+            self._library.host_tables_destroy(handle)
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """What `host_tables_<name>` returns for this handle; arrays go by their `address`, or as `room`."""
+        return getattr(self._library, f"host_tables_{name}")(self._handle, *arguments)
+
+    @property
+    def instruction_set(self) -> str:
+        """What the kernels use: avx512, avx2 or plain."""
+        return str(self.call("isa").decode())
+
+
+def _optimizer_number(options: TableOptimizer) -> int:
+    scheduled = isinstance(options, FtrlOptions) and options.is_scheduled
+    return OPTIMIZER_NUMBERS["scheduled_ftrl" if scheduled else options.name]
