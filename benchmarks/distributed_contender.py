@@ -15,10 +15,10 @@ from collections.abc import Callable
 import numpy as np
 
 from app import device
+from app.cli.server import ParameterServer
 from app.distributed.gradient_sum import GradientSum
 from app.distributed.process_group import MpiGroup, load_mpi, started_by_mpi
 from app.distributed.sharded_tables import ShardedTables
-from app.parameter_server import ParameterServer
 from benchmarks.contender import Parts, serve
 from benchmarks.mindspore_contender import make_config, make_schema
 from benchmarks.workload import Step, Workload, make_batches, steps_on_prefetched_batches
@@ -34,7 +34,7 @@ def main() -> None:
         ParameterServer(config, schema, "native", group).run()
         return
     device.select_device(config.device)
-    from app.assemble import assemble
+    from app.training.assemble import assemble
 
     step = assemble(config, schema, "native", group).step
     take_steps = timed(steps_on_prefetched_batches(step, step, workload))
@@ -64,7 +64,10 @@ class Turn:
     """Some steps of all ranks together, as many as the first one says; gives its parts, and what all ranks sent."""
 
     def __init__(self, take_steps: Callable[[int], Parts], step: Step, group: MpiGroup, workload: Workload) -> None:
-        from app.data_parallel import DataParallelStep, SummedGraph  # MindSpore, after the environment is prepared
+        from app.training.parallel.data_parallel import (  # MindSpore, after the environment is prepared
+            DataParallelStep,
+            SummedGraph,
+        )
 
         assert isinstance(step, DataParallelStep)
         assert isinstance(step.tables, ShardedTables)

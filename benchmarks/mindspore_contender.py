@@ -27,7 +27,7 @@ from benchmarks.workload import (
 from data_prep.prepared.schema import FORMAT_VERSION, CategoricalField, NumericField, Schema
 
 if TYPE_CHECKING:
-    from app import assemble  # imports MindSpore: after the environment is prepared
+    from app.training import assemble  # imports MindSpore: after the environment is prepared
 
 BACKENDS: dict[str, Backend] = {"native": "native", "stock": "stock"}
 
@@ -69,7 +69,7 @@ def prepare_device(workload: Workload) -> None:
 
 def assemble_parts(workload: Workload, backend: Backend) -> assemble.Parts:
     """All parts of the run that the workload stands for."""
-    from app import assemble
+    from app.training import assemble
 
     return assemble.assemble(make_config(workload, backend), make_schema(workload), backend)
 

@@ -91,7 +91,7 @@ def _step(config: Any) -> Any:
     from app.model.native_layer import dense_layer
     from app.model.optimizers import DenseOptimizers
     from app.model.wide_deep import Tower, WideDeep
-    from app.sharding.recomputed_layers import recomputed_runs
+    from app.training.parallel.check import recomputed_runs
 
     model, rng, rows = config.model, np.random.default_rng(1), config.train.batch_size
     runs = recomputed_runs(config.parallel.recompute, len(model.hidden_widths))

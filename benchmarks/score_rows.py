@@ -17,7 +17,8 @@ import numpy as np
 from app import device
 from app.batches import Batch
 from app.checkpoint.manifest import read_manifest
-from app.evaluation.evaluate import measure, saved_config
+from app.cli.evaluate import saved_config
+from app.evaluation.evaluate import measure
 from app.evaluation.metrics import Metrics
 from app.run.folder import best_of_run
 from app.tables.interface import UniqueIds
@@ -30,7 +31,7 @@ def score_rows(run: Path, split: str) -> tuple[np.ndarray, Metrics]:
     config, manifest = saved_config(path), read_manifest(path)
     device.prepare_environment(config.device)
     device.select_device(config.device)
-    from app.assemble import load_for_scoring
+    from app.training.assemble import load_for_scoring
 
     folder = Path(manifest.dataset)
     schema = read_schema(folder)

@@ -49,7 +49,7 @@ def measure(mode: str, workload: Workload) -> dict[str, float]:
     config = settings.override(make_config(workload, "native"), words)
     device.prepare_environment(config.device)
     device.select_device(config.device)
-    from app.assemble import assemble
+    from app.training.assemble import assemble
 
     batches = make_batches(workload)
     before = memory_mib("VmRSS")

@@ -73,8 +73,8 @@ class Step(Protocol):
 def steps_on_prefetched_batches(
     step: Step, take: Callable[[Batch, Any], object], workload: Workload
 ) -> Callable[[int], Parts]:
-    """A function that takes `count` steps, for `contender.serve`. As in `app.train`, a thread prepares the batches
-    ahead, beside the steps; it ends with the process."""
+    """A function that takes `count` steps, for `contender.serve`. As in `app.training.loop`, a thread prepares the
+    batches ahead, beside the steps; it ends with the process."""
 
     def prepared() -> Iterator[tuple[Batch, Any]]:
         for batch in itertools.cycle(make_batches(workload)):

@@ -8,8 +8,8 @@ from safetensors.numpy import load_file
 
 from app.checkpoint.read import open_state
 from app.checkpoint.retention import whole_checkpoints
-from app.checkpoint_commands import reshard
-from app.sharding.strategy_file import StrategyRecord, read_strategy, write_strategy
+from app.cli.checkpoint import reshard
+from app.training.parallel.strategy_file import StrategyRecord, read_strategy, write_strategy
 from tests.ranks.jobs import SETTINGS, losses, same_numbers
 
 pytestmark = pytest.mark.parallel

@@ -30,7 +30,7 @@ class Manifest:
     `step` counts from the start of the run, `epoch_step` from the start of `epoch` (1, 2, …): the next batch
     is number `epoch_step` (0, 1, …) of that epoch. `metrics` are those of `valid`, where it was evaluated then;
     `selection` is what the evaluations before decide (`app.evaluation.selection.SelectionState`), `schedules` that of
-    learning rates (`app.schedules.LearningRates.state`).
+    learning rates (`app.training.learning_rates.LearningRates.state`).
     `data` identifies the prepared folder, `dataset` says where it was. `parent` is None in a full checkpoint. `shards`
     by table, and `files` by name with size and checksum, are filled in by `save`; so is `id`, which stands for the
     state: it stays when the same state is written with other shards, or full where it was a delta.

@@ -9,25 +9,20 @@ from pathlib import Path
 
 import numpy as np
 
-from app.batches import Batch, Prefetcher, check_files, num_batches, read_batches, written_order
-from app.checkpoint.manifest import MANIFEST, read_manifest
+from app.batches import Batch, Prefetcher, num_batches, read_batches, written_order
 from app.config.config import Config
-from app.distributed.process_group import ProcessGroup, shows_progress
 from app.evaluation.grouped_auc import GroupedAucStream
 from app.evaluation.metrics import Metrics, MetricStream, confidence_intervals
 from app.evaluation.results import Groups, Measurement, find_field
-from app.evaluation.selection import check_group_field
-from app.run.identity import check_same_inputs
-from app.run.older import read_config
 from app.tables.interface import UniqueIds
 from common.console import progress_bar
-from data_prep.prepared.schema import Schema, read_schema, row_numbers_file
+from data_prep.prepared.schema import Schema, row_numbers_file
 from data_prep.prepared.truth import Best, best_possible
-from data_prep.suspect import check_ids
 
 log = logging.getLogger(__name__)
 
 Prepare = Callable[[Batch], UniqueIds]
+
 Score = Callable[[Batch, UniqueIds], np.ndarray]
 
 
@@ -50,7 +45,14 @@ class Evaluation:
 
 
 def measure(
-    folder: Path, schema: Schema, split: str, batch_size: int, prepare: Prepare, score: Score, group_field: str = ""
+    folder: Path,
+    schema: Schema,
+    split: str,
+    batch_size: int,
+    prepare: Prepare,
+    score: Score,
+    group_field: str = "",
+    show_progress: bool = False,
 ) -> Measurement:
     """All rows of a split judged; with `group_field`, also those of each value of that field.
 
@@ -68,7 +70,7 @@ def measure(
     with (
         Prefetcher(prepared()) as batches,
         progress_bar(
-            total=total, desc=f"evaluate {split}", unit="batch", leave=False, disable=not shows_progress()
+            total=total, desc=f"evaluate {split}", unit="batch", leave=False, disable=not show_progress
         ) as bar,
     ):
         for batch, ids in batches:
@@ -84,54 +86,6 @@ def measure(
     return Measurement(replace(metrics, grouped_auc=found.auc.weighted_mean), bins, found)
 
 
-def evaluate_checkpoint(
-    path: Path,
-    split: str,
-    dataset: Path | None,
-    config: Config | None = None,
-    group: ProcessGroup | None = None,
-    check: Callable[[], None] = lambda: None,
-) -> Evaluation:
-    """Judge one checkpoint by what lies in its folder; `dataset` where the prepared folder has moved.
-
-    The ranks of `group` share rows and tables, and each gets the whole result. `check` is called before each batch, and
-    may raise. Raises as `check_data`.
-    """
-    from app.assemble import load_for_scoring
-
-    config = config or saved_config(path)
-    folder, schema = check_data(path, split, dataset, config)
-    manifest = read_manifest(path)
-    batch_size = config.eval.batch_size or config.train.batch_size
-    scorer = load_for_scoring(path, config, schema, batch_size, group)
-
-    def score(batch: Batch, ids: UniqueIds) -> np.ndarray:
-        check()
-        return scorer(batch, ids)
-
-    measured = measure(folder, schema, split, batch_size, scorer.prepare, score, config.eval.group_field)
-    best = best_on(folder, schema, split)
-    intervals = intervals_of(measured, config)
-    return Evaluation(path, manifest.step, manifest.last_epoch, split, measured, intervals, best)
-
-
-def check_data(path: Path, split: str, dataset: Path | None, config: Config) -> tuple[Path, Schema]:
-    """The prepared folder that a checkpoint is judged on, and its schema.
-
-    Raises ValueError where they do not belong together, for a split without rows, and where an earlier release may have
-    written wrong ids.
-    """
-    manifest = read_manifest(path)
-    folder = dataset or Path(manifest.dataset)
-    schema = read_schema(folder)
-    check_ids(schema, folder)
-    check_files(folder, schema)
-    check_same_inputs(manifest, schema, folder)
-    check_group_field(config.eval, schema)
-    check_split(folder, schema, split)
-    return folder, schema
-
-
 def check_split(folder: Path, schema: Schema, split: str) -> None:
     """Raise ValueError for a split without rows."""
     if split not in schema.splits or not schema.splits[split].rows:
@@ -144,11 +98,6 @@ def intervals_of(measured: Measurement, config: Config) -> dict[str, tuple[float
     if not config.eval.bootstrap or np.isnan(measured.metrics.auc):
         return {}
     return confidence_intervals(measured.bins, config.eval.bootstrap, config.train.seed)
-
-
-def saved_config(path: Path) -> Config:
-    """The settings of the run that wrote a checkpoint."""
-    return read_config(read_manifest(path).config, where=str(path / MANIFEST))
 
 
 def best_on(folder: Path, schema: Schema, split: str) -> Best | None:

@@ -1,6 +1,5 @@
 """Host tables: interface, checks, initial, optimizers, whole_table_adam, reference (NumPy), native/ (C++),
 statistics. The backend is picked here, once.
-Also stock.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     x [16, 32] ─ MatMul ((2, 4), (4, 1)) ─► relu ─ MatMul ─► softmax cross entropy with 16 classes
 
-On a CPU the ranks are processes of MPI and the split is `app.sharding`'s; on GPU and Ascend it is MindSpore's own
-(`--target`, never run on such a device). Run it by `bash run_with_mpi.sh`.
+On a CPU the ranks are processes of MPI and the split is `app.training.parallel`'s; on GPU and Ascend it is MindSpore's
+own (`--target`, never run on such a device). Run it by `bash run_with_mpi.sh`.
 """
 
 from __future__ import annotations
@@ -87,10 +87,10 @@ def train_on_cpu() -> None:
     """All ranks of an `mpirun`, or one process alone."""
     from mpi4py import MPI
 
-    from app.sharding.collectives import SumInTurn, SumOver, split
-    from app.sharding.sharded_matmul import ShardedMatMul
-    from app.sharding.strategy import BATCH as BATCH_AXIS
-    from app.sharding.strategy import batch_slices, check, parse, shard
+    from app.training.parallel.tensor.collectives import SumInTurn, SumOver, split
+    from app.training.parallel.tensor.strategy import BATCH as BATCH_AXIS
+    from app.training.parallel.tensor.strategy import batch_slices, check, parse, shard
+    from app.training.parallel.tensor.tower import ShardedMatMul
 
     world = MPI.COMM_WORLD
     rank, num_ranks = world.Get_rank(), world.Get_size()
@@ -155,7 +155,7 @@ class MatMul(nn.Cell):
 
 
 def _sharded_by_mindspore(text: str) -> MatMul:
-    from app.sharding.strategy import parse
+    from app.training.parallel.tensor.strategy import parse
 
     strategy = parse(text, "net")
     return MatMul(((strategy.batch, strategy.inner), (strategy.inner, strategy.outer)))

@@ -39,7 +39,7 @@ def make_parts(cpu, tiny_config):
     """A model with its tables, optimizers and step; `backend` is stock or reference."""
 
     def make(backend, schema, *overrides):
-        from app.assemble import assemble
+        from app.training.assemble import assemble
 
         return assemble(tiny_config(f"tables.backend={backend}", *overrides), schema, backend)
 

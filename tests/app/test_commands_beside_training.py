@@ -178,7 +178,7 @@ def test_what_a_training_removes_while_a_command_reads_it(training, tmp_path, mo
         path.rename(path.with_suffix(".partial"))
         raise FileNotFoundError(2, "No such file or directory", str(path / "deep-0-of-1.safetensors"))
 
-    monkeypatch.setattr("app.checkpoint_commands.verify", remove_and_fail)
+    monkeypatch.setattr("app.cli.checkpoint.verify", remove_and_fail)
     assert is_kept(path, manifest)
     assert main(["checkpoint", "merge", str(path), str(tmp_path / "elsewhere")]) == 2
     assert f"{path} was removed or written anew while it was read" in caplog.messages[-1]

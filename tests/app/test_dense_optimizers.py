@@ -14,8 +14,8 @@ def optimize(cpu, tiny_config, make_schema):
     """Two steps on the parameters of a small model, each gradient being ±2 everywhere, under a loss scale of 8."""
     from mindspore import Tensor
 
-    from app.assemble import make_model
     from app.model.optimizers import DenseOptimizers
+    from app.training.assemble import make_model
 
     def run(*overrides, gradients=(2.0, -2.0), rates=None):
         config = tiny_config("model.hidden_widths=[3]", *overrides)

@@ -11,7 +11,8 @@ from sklearn.metrics import log_loss, roc_auc_score
 from app.batches import read_batches, written_order
 from app.checkpoint import write
 from app.checkpoint.manifest import Manifest, read_manifest
-from app.evaluation.evaluate import evaluate_checkpoint, measure
+from app.cli.evaluate import evaluate_checkpoint
+from app.evaluation.evaluate import measure
 from app.evaluation.results import MISSING, OUT_OF_VOCABULARY
 from app.run.identity import data_identity
 from common import settings

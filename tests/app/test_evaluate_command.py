@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from app import evaluate_command
 from app.checkpoint import write
 from app.checkpoint.manifest import Manifest
 from app.checkpoint.read import DamagedCheckpointError
 from app.checkpoint.write import ModelState
+from app.cli import evaluate as evaluate_command
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from app.checkpoint import write
 from app.checkpoint.manifest import Manifest
 from app.checkpoint.write import ModelState
-from app.follow import POLL_SECONDS, RESUME_SECONDS, new_checkpoints
+from app.cli.evaluate import POLL_SECONDS, RESUME_SECONDS, new_checkpoints
 from common.files import lock_folder
 
 MOST_WAITS = 100

@@ -288,8 +288,8 @@ TINY_RATES += ("wide_optimizer={name: ftrl, learning_rate: 1.0e-9, schedule: {na
 def test_a_warm_start_is_evaluated_before_its_first_step(command, tmp_path, monkeypatch):
     """As its source was, and nothing is decided by it; at tiny rates it stays so. A stop during it, or later, leaves
     every log as that of a run without one."""
-    from app.stopping import Stopped
-    from app.train import Trainer
+    from app.training.loop import Trainer
+    from app.training.stopping import Stopped
 
     assert command("train", "tables.backend=reference")[0] == 0
     (tmp_path / "device_0").rename(tmp_path / "model")
@@ -332,8 +332,8 @@ def test_a_warm_start_is_evaluated_before_its_first_step(command, tmp_path, monk
 
 def test_patience_goes_on_over_a_stop_in_the_middle_of_an_evaluation(command, tmp_path, monkeypatch):
     """The second launch does the evaluation of step 4 that the first left undone, and ends at the same step."""
-    from app.stopping import Stopped
-    from app.train import Trainer
+    from app.training.loop import Trainer
+    from app.training.stopping import Stopped
 
     assert command(*EARLY)[0] == 0
     score = Trainer._score

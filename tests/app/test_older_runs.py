@@ -15,8 +15,8 @@ import pytest
 from app.__main__ import main
 from app.checkpoint.manifest import read_manifest, write_manifest
 from app.checkpoint.retention import whole_checkpoints
+from app.cli.evaluate import saved_config
 from app.config.config import Config
-from app.evaluation.evaluate import saved_config
 from app.run import older as older_runs
 from app.run.folder import RunIsFinishedError, best_of_run, check_launch, open_run, run_config
 from app.run.identity import difference, identity, kept_settings

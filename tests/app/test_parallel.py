@@ -16,7 +16,7 @@ SPLIT = ("parallel.tensor_parallel=2", 'parallel.strategies={matrix_0: "((1, 2),
 @pytest.fixture
 def accelerator(cpu, monkeypatch):
     """The module with MindSpore's calls replaced by such as only check how they are called, for 4 ranks."""
-    from app import parallel
+    from app.training.parallel import accelerator as parallel
 
     auto_parallel = create_autospec(parallel.AutoParallel)
     communication = create_autospec(parallel.communication)
@@ -33,7 +33,7 @@ def accelerator(cpu, monkeypatch):
 @pytest.fixture
 def spread_run(accelerator, tiny_config, make_schema, make_parts):
     """The run of a tower of operators, as `assemble` asks for it, and the parts of its step."""
-    from app.assemble import spread_tower
+    from app.training.assemble import spread_tower
 
     def make(*settings):
         parts = make_parts("reference", make_schema(), "train.batch_size=8")
@@ -71,7 +71,7 @@ def test_strategies_and_optimizer_shards_become_calls_of_mindspore(spread_run, a
 
 
 def test_a_pipeline_takes_a_device_a_rank_and_runs_nothing_that_is_for_a_cpu_alone(spread_run, accelerator):
-    from app.sharding.pipeline_run import PipelineRun
+    from app.training.parallel.pipeline.run import PipelineRun
 
     run, _ = spread_run("parallel.pipeline_stages=2")
     assert isinstance(run, PipelineRun)
@@ -95,7 +95,7 @@ def test_a_search_leaves_the_other_layers_to_mindspore(spread_run, accelerator):
 def test_chosen_layers_are_recomputed_by_mindspores_own_call(spread_run, monkeypatch):
     from mindspore import nn
 
-    from app.parallel import recompute_layers
+    from app.training.parallel.accelerator import recompute_layers
 
     recompute = create_autospec(nn.Cell.recompute)
     monkeypatch.setattr(nn.Cell, "recompute", recompute)

@@ -5,13 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from app import ranks
+from app.cli import rank
+from app.cli.rank import check_alike, check_one_place, data_of
 from app.config.optimizers import FtrlOptions, LazyAdamOptions, SgdOptions
 from app.distributed import exchange
 from app.distributed.exchange import Operation
 from app.distributed.process_group import SingleProcess, is_together
 from app.distributed.sharded_tables import make_owned_rows
-from app.ranks import check_alike, check_one_place, data_of
 from app.tables.interface import TablesSpec
 
 
@@ -65,13 +65,13 @@ def test_the_program_is_known_by_its_sources(tmp_path, monkeypatch):
     """A release that does the same steps otherwise has the same settings, data and library versions."""
     file = tmp_path / "app" / "csrc" / "kernel.cc"
     file.parent.mkdir(parents=True)
-    monkeypatch.setattr(ranks, "__file__", str(tmp_path / "app" / "ranks.py"))
+    monkeypatch.setattr(rank, "__file__", str(tmp_path / "app" / "ranks.py"))
     found = set()
     for text in ("a + b", "b + a"):
         file.write_text(text)
-        found.add(ranks.program_checksum())
+        found.add(rank.program_checksum())
     (tmp_path / "app" / "notes.txt").write_text("no source")
-    found.add(ranks.program_checksum())
+    found.add(rank.program_checksum())
     assert len(found) == 2
 
 

@@ -18,7 +18,7 @@ from app.checkpoint.write import ModelState
 from app.run.folder import RunFolder, RunIsFinishedError, check_launch, open_run, run_checkpoints
 from app.run.identity import data_identity, first_difference, identity
 from app.run.plan import Plan, make_plan, settings_of_run
-from app.warm_start_source import find_source
+from app.training.warm_start.source import find_source
 from common import settings
 
 

@@ -14,9 +14,9 @@ from app.checkpoint.read import load
 from app.checkpoint.write import ModelState
 from app.config.run import CheckpointOptions
 from app.distributed.process_group import first_error, is_together
-from app.progress import Position
-from app.saving import Saver
 from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, TableState
+from app.training.progress import Position
+from app.training.saving import Saver
 
 MANIFEST = Manifest(3, 1, 3, {}, "", {}, {})
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from app.config.schedules import ConstantSchedule, CosineSchedule, PlateauSchedule, StepSchedule
-from app.schedules import LearningRate, LearningRates
+from app.training.learning_rates import LearningRate, LearningRates
 
 
 def rates(base, schedule, steps):

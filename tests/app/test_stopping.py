@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from app.stopping import Stopped, StopRequest
+from app.training.stopping import Stopped, StopRequest
 
 
 class Clock:
@@ -61,7 +61,7 @@ def run_program(program, environment):
 
 FOREIGN_HANDLER = """
 import os, signal, time
-from app.stopping import Stopped, StopRequest
+from app.training.stopping import Stopped, StopRequest
 
 def handler(*_):
     os.kill(os.getpid(), signal.SIGTERM)
@@ -101,7 +101,7 @@ def test_a_signal_that_is_held_comes_at_the_end_of_the_block(command_environment
 
 TWO_SIGNALS = """
 import os, signal, time
-from app.stopping import StopRequest
+from app.training.stopping import StopRequest
 with StopRequest(0):
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(0.5)

@@ -5,11 +5,10 @@ import pytest
 
 from app.config.optimizers import AdagradOptions, AdamOptions, FtrlOptions, LazyAdamOptions
 from app.config.schedules import ConstantSchedule
-from app.schedules import LearningRate, LearningRates
 from app.tables.interface import DEEP, WIDE, RowGradients, TablesSpec
 from app.tables.optimizers import LAST_STEP
 from app.tables.reference import ReferenceTables
-from app.tables_of_run import table_learning_rates
+from app.training.learning_rates import LearningRate, LearningRates, table_learning_rates
 
 
 @pytest.fixture

@@ -20,17 +20,17 @@ LOSS_LINE = re.compile(r"epoch: \d+ step: \d+, wide_loss is \d\.\d+(e-\d+)?, dee
 SIGNALLED_BEFORE_STEP_5 = """
 import os, signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))  # first of all, as python -m app does
-import app.train
+import app.training.loop
 from app.__main__ import main
 
-take_step = app.train.Trainer._take_step
+take_step = app.training.loop.Trainer._take_step
 
 def take_step_or_die(self, *arguments):
     if self.position.step == 4:
         os.kill(os.getpid(), signal.SIGNAL)
     return take_step(self, *arguments)
 
-app.train.Trainer._take_step = take_step_or_die
+app.training.loop.Trainer._take_step = take_step_or_die
 sys.exit(main())
 """
 
@@ -104,7 +104,7 @@ def test_a_killed_run_that_is_resumed_ends_as_one_that_was_not_killed(whole_run,
 
 KILLED_AT_EVENT = """
 import itertools, os, signal, sys
-import app.train
+import app.training.loop
 from app.__main__ import main
 
 events = itertools.count()
@@ -116,7 +116,7 @@ def or_die(call):
         return call(*words, **named)
     return called
 
-app.train.Trainer._take_step = or_die(app.train.Trainer._take_step)
+app.training.loop.Trainer._take_step = or_die(app.training.loop.Trainer._take_step)
 for name in ("open", "pwrite", "ftruncate", "fsync", "mkdir", "rename", "unlink"):
     setattr(os, name, or_die(getattr(os, name)))
 sys.exit(main())

@@ -14,14 +14,13 @@ from app.checkpoint import write
 from app.checkpoint.manifest import Manifest, read_manifest, write_manifest
 from app.distributed.process_group import SingleProcess
 from app.distributed.sharded_tables import OwnedRows
-from app.row_moves import GONE, row_moves
 from app.run.folder import open_run
 from app.run.identity import data_identity
 from app.tables.interface import DEEP, WIDE
 from app.tables.reference import ReferenceTables
-from app.tables_of_run import learning_rates, table_spec
-from app.warm_start_source import check_source
-from app.warm_start_tables import WarmTables
+from app.training.learning_rates import learning_rates, table_spec
+from app.training.warm_start.source import GONE, check_source, row_moves
+from app.training.warm_start.tables import WarmTables
 from common import settings
 from data_prep.options import read_options
 from data_prep.prepare import prepare
@@ -74,7 +73,7 @@ def trained(tmp_path_factory, make_parts, random_batch, tiny_config, tiny_schema
 @pytest.fixture
 def start(make_parts, tiny_config):
     def start_warm(schema, dataset, path, *words):
-        from app.warm_start import warm_start
+        from app.training.warm_start.dense import warm_start
 
         words = (f"train.init_from={path}", *words)
         parts = make_parts("reference", schema, *words)
@@ -313,7 +312,7 @@ def test_rows_of_stock_stay_without_a_gradient(
     """MindSpore's own operators, after a run whose learning rate was another."""
     from mindspore import Tensor
 
-    from app.warm_start import warm_start
+    from app.training.warm_start.dense import warm_start
 
     path, state = falling
     words = (f"train.init_from={path}", FLAT, f"train.init_optimizer={init_optimizer}", "train.init_take=tables")

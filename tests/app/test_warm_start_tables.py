@@ -22,13 +22,12 @@ from app.config.optimizers import (
 )
 from app.config.schedules import ConstantSchedule, CosineSchedule, PlateauSchedule, StepSchedule
 from app.distributed.sharded_tables import OwnedRows
-from app.schedules import LearningRate, LearningRates
 from app.tables.interface import DEEP, WIDE, RowGradients, TablesSpec, TableState
 from app.tables.native.tables import NativeTables
 from app.tables.reference import ReferenceTables
-from app.tables_of_run import table_learning_rates
-from app.warm_start_source import Source
-from app.warm_start_tables import WarmTables
+from app.training.learning_rates import LearningRate, LearningRates, table_learning_rates
+from app.training.warm_start.source import Source
+from app.training.warm_start.tables import WarmTables
 
 V, D = 17, 5
 SOURCE_STEPS = 30

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from app.assemble import fold_numeric, make_model
 from app.model import dense_layer
 from app.tables.interface import DEEP, WIDE
+from app.training.assemble import fold_numeric, make_model
 
 
 def logits_in_numpy(named_parameters, deep_rows, wide_rows, numeric):

@@ -26,7 +26,7 @@ def workload():
 
 @pytest.fixture(scope="module")
 def parts(cpu, workload):
-    from app.assemble import assemble
+    from app.training.assemble import assemble
     from benchmarks.mindspore_contender import make_config, make_schema
 
     return assemble(make_config(workload, "reference"), make_schema(workload), "reference")

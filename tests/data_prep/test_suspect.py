@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 import app.__main__ as app_command
-from app import device, evaluate_command, warm_start_source
+from app import device
+from app.cli import evaluate as evaluate_command
 from app.config.config import Config
 from app.evaluation import evaluate
 from app.run.identity import data_identity
+from app.training.warm_start import source as warm_start_source
 from data_prep.__main__ import main
 from data_prep.buckets import number_columns
 from data_prep.log_format import LogFormat

@@ -19,7 +19,7 @@ from app.checkpoint import write
 from app.checkpoint.manifest import Manifest, read_manifest
 from app.checkpoint.read import verify
 from app.checkpoint.retention import remove_old, step_folders, whole_checkpoints
-from app.checkpoint_commands import reshard
+from app.cli.checkpoint import reshard
 from app.config.config import Config
 from app.config.run import CheckpointOptions
 from app.run.folder import RunIsFinishedError, open_run

@@ -39,8 +39,8 @@ def check_bad_row(parts, num_readers):
 
 
 def main(config_path, cases):
-    from app.assemble import assemble
     from app.distributed.process_group import MpiGroup
+    from app.training.assemble import assemble
 
     world, schema = MPI.COMM_WORLD, make_schema()
     for case in cases:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from app.sharding.check_run import check_target, read_strategies, strategy_record
-from app.sharding.strategy_file import STRATEGY_FILE, write_strategy
+from app.training.parallel.check import check_target, read_strategies, strategy_record
+from app.training.parallel.strategy_file import STRATEGY_FILE, write_strategy
 
 STAGES = ("parallel.pipeline_stages=2", "parallel.second_stage=matrix_2", "parallel.micro_batches=3")
 

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.sharding.layout import Layout, Mesh, redistribution
+from app.training.parallel.tensor.layout import Layout, Mesh, redistribution
 
 MESH = Mesh((("batch", 2), ("inner", 4), ("outer", 1)))
 

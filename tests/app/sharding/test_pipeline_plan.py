@@ -1,8 +1,16 @@
 import pytest
 
 from app.config.parallel import ParallelOptions
-from app.sharding.pipeline_plan import FIRST, LAST, PipelinePlan, balanced, describe_pipeline, plan_pipeline, record_of
-from app.sharding.tower_plan import tower_shapes
+from app.training.parallel.pipeline.plan import (
+    FIRST,
+    LAST,
+    PipelinePlan,
+    balanced,
+    describe_pipeline,
+    plan_pipeline,
+    record_of,
+)
+from app.training.parallel.tensor.plan import tower_shapes
 
 SHAPES = tower_shapes(num_fields=4, num_numeric=2, embedding_dim=8, hidden_widths=(16, 8))
 

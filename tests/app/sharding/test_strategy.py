@@ -1,6 +1,6 @@
 import pytest
 
-from app.sharding.strategy import Strategy, check, parse, parse_all, shard
+from app.training.parallel.tensor.strategy import Strategy, check, parse, parse_all, shard
 
 
 def test_a_strategy_is_read_in_mindspores_notation():

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from app.sharding.strategy_file import (
+from app.training.parallel.strategy_file import (
     STRATEGY_FILE,
     PipelineRecord,
     StrategyRecord,

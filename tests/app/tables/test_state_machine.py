@@ -35,9 +35,9 @@ from app.tables.interface import DEEP, WIDE, RowGradients
 from app.tables.native import tables as native_step
 from app.tables.native.tables import NativeTables
 from app.tables.reference import ReferenceTables
-from app.tables_of_run import learning_rates, table_learning_rates, table_spec
-from app.warm_start_source import open_source
-from app.warm_start_tables import WarmTables
+from app.training.learning_rates import learning_rates, table_learning_rates, table_spec
+from app.training.warm_start.source import open_source
+from app.training.warm_start.tables import WarmTables
 from common import settings as run_settings
 from data_prep.prepared.schema import CategoricalField, Schema, Split
 from tests.app.tables.job_in_threads import JobInThreads

@@ -10,7 +10,7 @@ from app.config.schedules import ConstantSchedule, StepSchedule
 from app.model import dense_layer
 from app.tables.interface import DEEP, WIDE, RowGradients
 from app.tables.reference import ReferenceTables
-from app.tables.stock import MAX_VOCABULARY, StockTables, describe_placement, placed_ops
+from app.training.step.stock_tables import MAX_VOCABULARY, StockTables, describe_placement, placed_ops
 
 pytestmark = pytest.mark.usefixtures("cpu")
 

@@ -1,0 +1,1 @@
+"""The commands: train, rank and server (its processes), evaluate, checkpoint, export_rows."""

@@ -1,0 +1,221 @@
+"""`python -m app checkpoint`: what lies in a folder of checkpoints, whether it is whole, and other layouts of it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+
+from tqdm import tqdm
+
+from app.checkpoint.array_file import read_places
+from app.checkpoint.manifest import Manifest, read_manifest
+from app.checkpoint.read import Link, chain_bytes, chain_files, chain_of, row_layout, verify
+from app.checkpoint.retention import compact, is_kept, rewrite, step_folders
+from app.checkpoint.write import ROW_IDS, step_name
+from app.run.folder import run_checkpoints
+from app.run.identity import check_same_inputs
+from app.tables.interface import DEEP, STATE_ARRAYS
+from app.training.learning_rates import step_history
+from common.console import progress_bar
+from common.files import LOCK_FILE, FolderInUse, lock_folder
+from data_prep.prepared.schema import read_schema
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `checkpoint` and its own commands."""
+    parser = commands.add_parser("checkpoint", help="list, check and convert checkpoints")
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+
+    action = actions.add_parser("list", help="a line for each checkpoint")
+    action.add_argument("--run", type=Path, default=Path("device_0"), metavar="DIR", help="run folder (device_0)")
+    action.add_argument("--folder", type=Path, metavar="DIR", help="folder of checkpoints (the run's)")
+    action.set_defaults(command=_list)
+
+    action = _with_checkpoint(actions, "show", "what a checkpoint says of itself")
+    action.set_defaults(command=_show)
+    action = _with_checkpoint(actions, "verify", "read every byte and compare with the checksums")
+    action.set_defaults(command=_verify)
+
+    action = _with_checkpoint(actions, "merge", "write it with one file a table")
+    action.add_argument("folder", type=Path, metavar="FOLDER", help="where step-<number>/ is made")
+    action.set_defaults(command=_reshard, shards=1)
+    action = _with_checkpoint(actions, "reshard", "write it with another number of files a table")
+    action.add_argument("folder", type=Path, metavar="FOLDER", help="where step-<number>/ is made")
+    action.add_argument("--shards", type=int, required=True, metavar="N", help="files a table")
+    action.set_defaults(command=_reshard)
+
+    action = _with_checkpoint(actions, "compact", "make one that holds changes only a full one, in its place")
+    action.set_defaults(command=_compact)
+
+    action = _with_checkpoint(actions, "export-rows", "write (field, value, row, vector) to Parquet")
+    action.add_argument("output", type=Path, metavar="FILE", help="the Parquet file")
+    action.add_argument("--table", choices=tuple(STATE_ARRAYS), default=DEEP, help="which table (deep)")
+    action.add_argument("--dataset", type=Path, metavar="DIR", help="prepared folder (the one it was trained on)")
+    action.set_defaults(command=_export_rows)
+
+
+def _with_checkpoint(
+    actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, summary: str
+) -> argparse.ArgumentParser:
+    action = actions.add_parser(name, help=summary)
+    action.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="folder step-<number>")
+    return action
+
+
+def _list(arguments: argparse.Namespace) -> None:
+    folder = arguments.folder or run_checkpoints(arguments.run)
+    paths = step_folders(folder)
+    if not paths:
+        raise FileNotFoundError(f"no checkpoint in {folder}")
+    for path in paths:
+        print(f"{path.name}  {_one_line(path)}")
+
+
+def _one_line(path: Path) -> str:
+    try:
+        manifest = chain_of(path)[-1].manifest
+    except (FileNotFoundError, ValueError) as error:
+        return f"not whole: {error}"
+    auc = f"{manifest.metrics['auc']:.6f}" if "auc" in manifest.metrics else "-"
+    shards = max(manifest.shards.values(), default=0)
+    kind = f"changes since step {manifest.parent['step']}" if manifest.parent else "full"
+    return (
+        f"epoch {manifest.last_epoch:>3}  {manifest.size_bytes / 2**20:>10,.1f} MiB  {shards:>3} files a table  "
+        f"AUC {auc}  {kind}"
+    )
+
+
+def _show(arguments: argparse.Namespace) -> None:
+    path: Path = arguments.checkpoint
+    manifest = read_manifest(path)
+    print(f"{path}: {manifest.size_bytes:,} bytes in {len(manifest.files)} files")
+    print(
+        f"  the next batch is number {manifest.epoch_step + 1} of epoch {manifest.epoch}, after {manifest.step} steps"
+    )
+    print(f"  seed {manifest.config['train']['seed']}, trained on {manifest.dataset}")
+    for link in chain_of(path)[:-1]:
+        print(f"  goes on from {link.path.name}, {link.manifest.size_bytes:,} bytes")
+    rows = "rows that changed" if manifest.parent else "touched rows"
+    for table, shards in manifest.shards.items():
+        count = _num_rows(Link(path, manifest), table)
+        print(f"  {table} table: {count:,} {rows} of {manifest.data['vocabulary_size']:,}, in {shards} files")
+    for name, value in manifest.metrics.items():
+        print(f"  {name} on valid: {value:.6g}")
+    for name, record in manifest.files.items():
+        print(f"  {record['checksum']}  {record['size_bytes']:>14,}  {name}")
+
+
+def _num_rows(link: Link, table: str) -> int:
+    places = {path: read_places(path) for path in (link.path / name for name in link.table_files(table))}
+    for path, arrays in places.items():
+        row_layout(path, arrays)
+    return sum(arrays[ROW_IDS].shape[0] for arrays in places.values())
+
+
+def _verify(arguments: argparse.Namespace) -> None:
+    verify_with_bar(arguments.checkpoint)
+    chain = chain_of(arguments.checkpoint)
+    count = f"{len(chain)} checkpoints, " if len(chain) > 1 else ""
+    count += f"{len(list(chain_files(chain)))} files, {chain_bytes(chain):,} bytes"
+    print(f"{arguments.checkpoint}: whole, {count} with the checksums that the manifests say")
+
+
+def verify_with_bar(path: Path) -> Manifest:
+    """`checkpoint_reading.verify` with a progress bar."""
+    with byte_bar("verify", chain_bytes(chain_of(path))) as bar:
+        return verify(path, bar.update)
+
+
+def byte_bar(title: str, total: int) -> AbstractContextManager[tqdm]:
+    """A progress bar over `total` bytes."""
+    return progress_bar(total=total, desc=title, unit="B", unit_scale=True, unit_divisor=1024)
+
+
+def _reshard(arguments: argparse.Namespace) -> None:
+    print(f"written: {reshard(arguments.checkpoint, arguments.folder, arguments.shards)}")
+
+
+def reshard(path: Path, folder: Path, num_shards: int) -> Path:
+    """Write the checkpoint `path` below `folder` with `num_shards` files a table; the same rows, bit for bit.
+
+    Raises ValueError for a number below 1, a damaged checkpoint, or a folder in which another process works,
+    FileExistsError where the step is there already.
+    """
+    if num_shards < 1:
+        raise ValueError(f"a table has 1 file or more, found --shards {num_shards}")
+    manifest = read_manifest(path)
+    target = folder / step_name(manifest.step)
+    with _own(folder, "give another FOLDER, or wait for its end"), _kept(path, manifest):
+        if target.exists():
+            raise FileExistsError(f"{target} is there already; give another folder, or remove it")
+        verify_with_bar(path)
+        with byte_bar("write", chain_bytes(chain_of(path))) as bar:
+            return rewrite(path, folder, num_shards, bar.update)
+
+
+def _compact(arguments: argparse.Namespace) -> None:
+    path: Path = arguments.checkpoint
+    if read_manifest(path).parent is not None:
+        with _own(path.parent, f"wait for its end, or write a full one elsewhere: checkpoint merge {path} FOLDER"):
+            _compact_locked(path)
+        print(f"{path} is a full checkpoint now")
+    else:
+        print(f"{path} is a full checkpoint already")
+
+
+def _compact_locked(path: Path) -> None:
+    manifest = read_manifest(path)  # again: it may have been compacted before the folder was locked
+    with byte_bar("compact", 2 * chain_bytes(chain_of(path))) as bar:
+        compact(path, max(manifest.shards.values(), default=1), bar.update)
+
+
+@contextmanager
+def _own(folder: Path, advice: str) -> Iterator[None]:
+    """Hold the lock of a folder that is written to, as a training does; one that was made for it goes with an error."""
+    is_new = not folder.exists()
+    try:
+        lock = lock_folder(folder)
+    except FolderInUse:
+        raise ValueError(
+            f"another process (a training, or a command such as this one) saves checkpoints in {folder}; {advice}"
+        ) from None
+    with lock:
+        try:
+            yield
+        except BaseException:
+            if is_new:
+                (folder / LOCK_FILE).unlink()
+                with suppress(OSError):  # a folder with something in it stays
+                    folder.rmdir()
+            raise
+
+
+@contextmanager
+def _kept(path: Path, manifest: Manifest) -> Iterator[None]:
+    """Raise ValueError in place of what is raised because a training removed or compacted what is being read."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        if is_kept(path, manifest):
+            raise
+        raise ValueError(
+            f"{path} was removed or written anew while it was read: a training keeps those that checkpoint.keep_last "
+            "and checkpoint.keep_best name; take a newer one, or the same one again"
+        ) from error
+
+
+def _export_rows(arguments: argparse.Namespace) -> None:
+    from app.cli.export_rows import export_rows  # imports pyarrow, which the other commands do without
+
+    path: Path = arguments.checkpoint
+    manifest = read_manifest(path)
+    dataset = arguments.dataset or Path(manifest.dataset)
+    schema = read_schema(dataset)
+    check_same_inputs(manifest, schema, dataset)
+    history = step_history(manifest) if arguments.table == DEEP else None
+    with _kept(path, manifest):
+        verify_with_bar(path)
+        num_rows = export_rows(path, arguments.table, dataset, schema, arguments.output, history)
+    print(f"written: {arguments.output}, {num_rows:,} touched rows of {schema.vocabulary_size:,}")

@@ -1,0 +1,263 @@
+"""`python -m app evaluate`: a checkpoint judged, or each one of a run as it comes, by one process or several ranks."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+
+from app import device
+from app.batches import Batch, check_files
+from app.checkpoint.manifest import MANIFEST, read_manifest
+from app.checkpoint.read import DamagedCheckpointError
+from app.checkpoint.retention import is_kept, whole_checkpoints
+from app.cli import rank
+from app.config.config import Config
+from app.config.run import Target
+from app.distributed.launch import launch
+from app.distributed.process_group import ProcessGroup, SingleProcess, shows_progress, started_by_mpi
+from app.evaluation.evaluate import Evaluation, best_on, check_split, intervals_of, measure
+from app.evaluation.results import content_of, write_evaluation
+from app.evaluation.selection import check_group_field
+from app.evaluation.text import describe, one_line
+from app.run.folder import CONFIG_FILE, best_of_run, run_checkpoints
+from app.run.identity import check_same_inputs
+from app.run.older import read_config
+from app.run.plan import read_state
+from app.run.report import leave_report
+from app.tables.interface import UniqueIds
+from app.training.stopping import Stopped, StopRequest
+from common import settings
+from common.files import is_locked
+from data_prep.prepared.schema import Schema, read_schema
+from data_prep.suspect import check_ids
+
+log = logging.getLogger("app")
+
+WRONG_INPUT = 2  # exit status
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to those of `python -m app`."""
+    parser = commands.add_parser("evaluate", help="judge a checkpoint")
+    parser.add_argument("--run", type=Path, default=Path("device_0"), metavar="DIR", help="run folder (device_0)")
+    parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="one checkpoint (the run's best, else newest)")
+    parser.add_argument("--dataset", type=Path, metavar="DIR", help="prepared folder (the one it was trained on)")
+    parser.add_argument("--split", default="test", help="train, valid or test (test)")
+    parser.add_argument(
+        "--follow",
+        type=Path,
+        metavar="RUN",
+        help="judge each checkpoint of RUN as it comes, also of a run that is yet to begin",
+    )
+    parser.add_argument("--ranks", type=int, default=1, metavar="N", help="number of processes that share the rows (1)")
+    parser.add_argument("--hostfile", default="", metavar="FILE", help="hosts of the processes (all on this one)")
+    parser.add_argument("--target", choices=get_args(Target), help="where the tower runs (auto; with --follow the CPU)")
+    parser.add_argument("settings", nargs="*", metavar="eval.key=value", help="such as eval.group_field=C3")
+    parser.set_defaults(command=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Judge what is asked for, and return the exit status."""
+    if arguments.ranks < 1:
+        raise ValueError(f"--ranks must be 1 or more, found {arguments.ranks}")
+    if arguments.follow is None:
+        return _evaluate(arguments, arguments.checkpoint or best_of_run(arguments.run))
+    arguments.run, arguments.target = arguments.follow, arguments.target or "CPU"
+    worst = 0
+    for path in new_checkpoints(arguments.run):
+        try:
+            status = _evaluate_while_kept(arguments, path)
+        except DamagedCheckpointError as error:
+            log.error("error: %s", error)
+            worst = WRONG_INPUT
+            continue
+        if status:
+            return status
+    return worst
+
+
+def _evaluate_while_kept(arguments: argparse.Namespace, path: Path) -> int:
+    """Evaluate a checkpoint that a training may remove or compact meanwhile; returns the exit status.
+
+    One that was removed is passed over, one that was compacted is read again.
+    """
+    while True:
+        try:
+            manifest = read_manifest(path)
+        except (FileNotFoundError, ValueError):
+            log.warning("warning: %s was removed before it was evaluated", path)
+            return 0
+        try:
+            status = _evaluate(arguments, path)
+        except (OSError, ValueError):
+            if is_kept(path, manifest):
+                raise
+        else:
+            if status != WRONG_INPUT or is_kept(path, manifest):
+                return status
+
+
+def _evaluate(arguments: argparse.Namespace, path: Path) -> int:
+    foreign = [word for word in arguments.settings if not word.startswith("eval.")]
+    if foreign:
+        raise ValueError(f"argument {foreign[0]!r}: only eval.* can be changed here; the rest is the checkpoint's")
+    config = settings.override(saved_config(path), arguments.settings)
+    group: ProcessGroup = SingleProcess()
+    _, schema = check_data(path, arguments.split, arguments.dataset, config)  # before the slow start
+    if started_by_mpi():
+        group = rank.join(config, schema, arguments.ranks, 0, {"checkpoint": read_manifest(path).id})
+    elif arguments.ranks > 1:
+        return launch(arguments.ranks, arguments.hostfile, _words(arguments, path))
+    try:
+        judged = _judge(arguments, path, config, group)
+    except Stopped as stopped:
+        log.info("stopped: %s", stopped)
+        return stopped.exit_status
+    if group.rank == 0:
+        _leave(arguments.run, path, judged)
+    return 0
+
+
+def _words(arguments: argparse.Namespace, path: Path) -> list[str]:
+    """The command line of a rank that judges this one checkpoint."""
+    words = ["evaluate", "--run", str(arguments.run), "--checkpoint", str(path), "--split", arguments.split]
+    words += ["--ranks", str(arguments.ranks)]
+    for name, value in (("--dataset", arguments.dataset), ("--target", arguments.target)):
+        words += [name, str(value)] if value else []
+    return [*words, *arguments.settings]
+
+
+def _judge(arguments: argparse.Namespace, path: Path, config: Config, group: ProcessGroup) -> Evaluation:
+    options = replace(config.device, target=arguments.target or "auto")  # threads and precision as in training
+    device.prepare_environment(options)
+    device.select_device(options)
+    with StopRequest(0, agree=group.agree, ending="finishing the batch") as stop:
+        return evaluate_checkpoint(path, arguments.split, arguments.dataset, config, group, stop.check)
+
+
+def _leave(folder: Path, path: Path, judged: Evaluation) -> None:
+    """Print the evaluation, and keep it in the folder of the run that the checkpoint belongs to."""
+    print(describe(judged))
+    if folder.resolve() in path.resolve().parents:
+        content = content_of(judged.split, judged.step, judged.epoch, judged.measured, judged.intervals, judged.best)
+        write_evaluation(folder, content)
+        with (folder / "eval.log").open("a", encoding="utf-8") as eval_log:
+            eval_log.write(one_line(judged.split, judged.epoch, judged.step, judged.metrics) + "\n")
+        leave_report(folder)
+
+
+POLL_SECONDS = 2.0
+
+RESUME_SECONDS = 60.0  # for what starts a run again that was stopped or killed: a scheduler, a loop in a shell
+# How a run ended of which no process holds the lock, by the status that its run.json was left with.
+ENDS = {"finished": "has finished", "stopped": "was stopped", "failed": "failed", "running": "was killed"}
+
+
+def new_checkpoints(run_path: Path, wait: Callable[[float], object] = time.sleep) -> Iterator[Path]:
+    """Give each whole checkpoint of a run, those that are there and those that come, in the order of steps.
+
+    Waits for a run that has not begun. A run goes on as long as a process holds the lock of its folder. Ends when the
+    run has finished and all checkpoints were given, and RESUME_SECONDS after it was stopped or killed, where nothing
+    resumes it meanwhile. A checkpoint that is removed before its turn is passed over.
+    """
+    given: set[str] = set()
+    idle_seconds, waits_for = 0.0, ""
+    while True:
+        runs = is_locked(run_path)  # asked first: what was saved before the end is seen below
+        has_begun = (run_path / CONFIG_FILE).is_file()
+        status = read_state(run_path).get("status", "running")
+        num_given = len(given)
+        for path, identity in _whole(run_path) if has_begun else ():
+            if identity not in given:
+                given.add(identity)
+                yield path
+        if runs or len(given) > num_given:  # it may have been resumed while its last checkpoints were evaluated
+            idle_seconds = 0.0
+            if len(given) > num_given:
+                continue
+        elif has_begun:
+            end = ENDS.get(status, f"ended with status {status!r}")
+            if status == "finished" or idle_seconds >= RESUME_SECONDS:
+                log.info(
+                    "the run in %s %s, and its %d checkpoint(s) that were seen are done", run_path, end, len(given)
+                )
+                return
+            if idle_seconds == 0:
+                log.info("the run in %s %s; waiting %.0f s for it to be resumed", run_path, end, RESUME_SECONDS)
+            idle_seconds += POLL_SECONDS
+        missing = "" if given else "its first checkpoint" if has_begun else "it to begin"
+        if missing and missing != waits_for:
+            waits_for = missing
+            log.info("the run in %s: waiting for %s", run_path, missing)
+        wait(POLL_SECONDS)
+
+
+def _whole(run_path: Path) -> Iterator[tuple[Path, str]]:
+    """The whole checkpoints of a run with their ids."""
+    for path in whole_checkpoints(run_checkpoints(run_path)):
+        try:
+            yield path, read_manifest(path).id
+        except (FileNotFoundError, ValueError):  # removed meanwhile
+            continue
+
+
+def evaluate_checkpoint(
+    path: Path,
+    split: str,
+    dataset: Path | None,
+    config: Config | None = None,
+    group: ProcessGroup | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> Evaluation:
+    """Judge one checkpoint by what lies in its folder; `dataset` where the prepared folder has moved.
+
+    The ranks of `group` share rows and tables, and each gets the whole result. `check` is called before each batch, and
+    may raise. Raises as `check_data`.
+    """
+    from app.training.assemble import load_for_scoring
+
+    config = config or saved_config(path)
+    folder, schema = check_data(path, split, dataset, config)
+    manifest = read_manifest(path)
+    batch_size = config.eval.batch_size or config.train.batch_size
+    scorer = load_for_scoring(path, config, schema, batch_size, group)
+
+    def score(batch: Batch, ids: UniqueIds) -> np.ndarray:
+        check()
+        return scorer(batch, ids)
+
+    measured = measure(
+        folder, schema, split, batch_size, scorer.prepare, score, config.eval.group_field, shows_progress()
+    )
+    best = best_on(folder, schema, split)
+    intervals = intervals_of(measured, config)
+    return Evaluation(path, manifest.step, manifest.last_epoch, split, measured, intervals, best)
+
+
+def check_data(path: Path, split: str, dataset: Path | None, config: Config) -> tuple[Path, Schema]:
+    """The prepared folder that a checkpoint is judged on, and its schema.
+
+    Raises ValueError where they do not belong together, for a split without rows, and where an earlier release may have
+    written wrong ids.
+    """
+    manifest = read_manifest(path)
+    folder = dataset or Path(manifest.dataset)
+    schema = read_schema(folder)
+    check_ids(schema, folder)
+    check_files(folder, schema)
+    check_same_inputs(manifest, schema, folder)
+    check_group_field(config.eval, schema)
+    check_split(folder, schema, split)
+    return folder, schema
+
+
+def saved_config(path: Path) -> Config:
+    """The settings of the run that wrote a checkpoint."""
+    return read_config(read_manifest(path).config, where=str(path / MANIFEST))

@@ -1,0 +1,168 @@
+"""One rank of a job, from its start to its end: what it says, what is the same for all, and how it fails.
+
+A rank that fails alone says why and ends the whole job (MPI_Abort), as the others wait for it. What all ranks find
+together is said by one of them, and all of them end as a process of its own would.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from app.checkpoint.disk import in_words
+from app.config.config import Config
+from app.distributed.launch import die_with_parent
+from app.distributed.process_group import (
+    QUIET,
+    MpiGroup,
+    ProcessGroup,
+    is_together,
+    join_world,
+    load_mpi,
+    shows_progress,
+    started_by_mpi,
+    together,
+)
+from app.distributed.watchdog import Watchdog
+from app.run.identity import data_identity, first_difference
+from common import settings
+from data_prep.prepared.schema import Schema
+
+log = logging.getLogger("app")
+
+PACKAGES = ("mindspore", "numpy", "mpi4py")
+PROGRAM, SOURCES = ("app", "common", "data_prep"), (".py", ".cc", ".h")
+
+
+def world_rank() -> int:
+    """This process's rank, as mpirun has told it."""
+    return int(os.environ["OMPI_COMM_WORLD_RANK"])
+
+
+def run_as_rank(command: Callable[[], int], speaker: int) -> int:
+    """Run one rank's command and return its exit status; does not return where this rank fails alone.
+
+    Rank `speaker` logs to the console, the others only what is wrong with them.
+    """
+    die_with_parent(signal.SIGKILL)()
+    if world_rank() != speaker:
+        os.environ[QUIET] = "1"
+        for handler in logging.getLogger().handlers:
+            handler.setLevel(logging.ERROR)
+            handler.setFormatter(logging.Formatter(f"rank {world_rank()}: %(message)s"))
+    try:
+        status = command()
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 2
+    except BaseException:
+        traceback.print_exc()
+        _end_the_job(1)
+        raise
+    return status
+
+
+def _end_the_job(status: int) -> None:
+    logging.shutdown()
+    sys.stderr.flush()
+    if "mpi4py.MPI" in sys.modules:
+        load_mpi().COMM_WORLD.Abort(status)
+    os._exit(status)  # mpirun then ends the others
+
+
+def fail(error: BaseException, status: int) -> int:
+    """Say why the process cannot go on, and give its exit status; a rank that fails alone ends the whole job here."""
+    alone = started_by_mpi() and not is_together(error)
+    if alone or shows_progress():
+        log.error("%s%s", "" if isinstance(error, KeyboardInterrupt) else "error: ", in_words(error))
+    if alone:
+        _end_the_job(status)
+    return status
+
+
+def join(
+    config: Config,
+    schema: Schema,
+    num_ranks: int,
+    num_servers: int,
+    what: dict[str, Any],
+    folder: Path | None = None,
+) -> MpiGroup:
+    """The ranks of the job, which must have the same settings, data, libraries and `what`, and see one `folder`.
+
+    Raises ValueError or OSError, with the difference, where they do not.
+    """
+    world = join_world(num_ranks + num_servers)
+    everyone = MpiGroup(world)
+    check_alike(everyone, {"config": settings.as_dict(config), "data": data_of(schema), **what})
+    if folder is not None:
+        check_one_place(everyone, folder)
+    Watchdog(world, config.cluster.timeout_s, first=num_servers).__enter__()  # ends with the process
+    return MpiGroup(world, num_servers)
+
+
+def data_of(schema: Schema) -> dict[str, Any]:
+    """What all ranks must have of the data: also rows that are only judged, as all ranks judge them together."""
+    files = {split: [file.checksum for file in description.files] for split, description in schema.splits.items()}
+    return {**data_identity(schema), "files": files}
+
+
+def check_alike(group: ProcessGroup, what: dict[str, Any]) -> None:
+    """Raise ValueError, on all ranks, unless settings, data, program and versions are the same on each of them."""
+    mine = {
+        **what,
+        "program": program_checksum(),
+        "versions": {name: _version(name) for name in PACKAGES},
+        "python": sys.version.split()[0],
+    }
+    all_of_them = group.gather(mine)
+    for rank, other in enumerate(all_of_them):
+        difference = first_difference(all_of_them[0], other)
+        if difference:
+            raise together(ValueError(f"rank {rank} differs from rank 0: {difference}; all ranks need the same"))
+
+
+def program_checksum() -> str:
+    """Return the checksum of this program's sources: another release may do the same steps to other numbers."""
+    project = Path(__file__).parents[2]
+    digest = xxhash.xxh3_64()
+    for path in sorted(path for folder in PROGRAM for path in (project / folder).rglob("*") if path.suffix in SOURCES):
+        digest.update(f"{path.relative_to(project)}\n".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"
+
+
+def check_one_place(group: ProcessGroup, folder: Path) -> None:
+    """Raise OSError, on all ranks, unless `folder` is one and the same on every rank."""
+    probe = folder / f".seen-by-all-ranks-{os.environ.get('PMIX_NAMESPACE', '')}".replace(":", "-")
+
+    def write() -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.write_text("")
+
+    group.first(write)
+    seen = group.gather(probe.exists())
+    group.first(lambda: probe.unlink(missing_ok=True))
+    blind = [str(rank) for rank, sees in enumerate(seen) if not sees]
+    if blind:
+        raise together(
+            OSError(
+                f"the folder of the checkpoints must be one place for all ranks, but what rank 0 writes to {folder} is "
+                f"not seen by rank {', '.join(blind)}; give checkpoint.dir= on a file system that all hosts share"
+            )
+        )

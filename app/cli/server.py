@@ -1,0 +1,104 @@
+"""A rank that owns rows and does not train: it serves both tables and their optimizers, and never imports MindSpore.
+
+It takes part in every exchange of those that train, and does what they tell it besides: load and save its rows, take
+over learning rates that an evaluation has lowered, end.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from app.checkpoint.disk import FileRecord
+from app.checkpoint.manifest import read_manifest
+from app.checkpoint.read import read_once
+from app.checkpoint.write import write_shards
+from app.config.config import Config
+from app.distributed.exchange import Operation
+from app.distributed.process_group import MpiGroup
+from app.distributed.sharded_tables import make_owned_rows
+from app.tables.interface import HostTables, Snapshot
+from app.tables.statistics import table_statistics
+from app.training.learning_rates import learning_rates, table_learning_rates, table_spec
+from app.training.stopping import HANDED_ON
+from app.training.warm_start.tables import WarmTables
+from data_prep.prepared.schema import Schema
+
+log = logging.getLogger(__name__)
+
+FOLDER = "server_{0}"
+LOG = "server{0}.log"
+
+
+def serve(config: Config, schema: Schema, backend: str, group: MpiGroup, base: Path) -> int:
+    """Serve until the ranks that train have ended; returns the exit status. The log goes below `base`."""
+    server = group.world.rank
+    folder = base / FOLDER.format(server)
+    folder.mkdir(exist_ok=True)
+    log_file = logging.FileHandler(folder / LOG.format(server), encoding="utf-8")
+    log_file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logging.getLogger().addHandler(log_file)
+    for number in (signal.SIGINT, *HANDED_ON):
+        signal.signal(number, signal.SIG_IGN)  # those that train take their step to its end, and need the rows for it
+    log.info("server %d of %d: the tables are %s", server, group.num_servers, backend)
+    ParameterServer(config, schema, backend, group).run()
+    log.info("the ranks that train have ended")
+    return 0
+
+
+class ParameterServer:
+    """This server's rows, and what can be asked of it."""
+
+    def __init__(self, config: Config, schema: Schema, backend: str, group: MpiGroup) -> None:
+        self._group = group
+        spec = table_spec(config, schema, tuple(field.name for field in schema.categorical))
+        self._owned = make_owned_rows(backend, spec, group.world, group.num_owners, config.device.num_threads)
+        self._rates = learning_rates(config)
+        self._tables.learning_rates = table_learning_rates(self._rates, config.deep_optimizer)
+        self._vocabulary_size = schema.vocabulary_size
+        self._snapshot: Snapshot | None = None
+        self._calls: dict[str, Callable[..., Any]] = {
+            "load": self._load,
+            "write_shards": self._write_shards,
+            "release": self._release,
+            "statistics": self._statistics,
+            "learning_rates": self._rates.load_state,
+            "warm_start": WarmTables(self._owned, spec, self._rates, config, schema).open_and_take,
+        }
+
+    @property
+    def _tables(self) -> HostTables:
+        assert self._owned.tables is not None
+        return self._owned.tables
+
+    def run(self) -> None:
+        """Serve until told to end."""
+        while True:
+            header = self._owned.exchange.start(Operation.NONE)
+            if header.operation != Operation.CALL:
+                self._owned.serve(header)
+            elif not self._group.answer_call(self._calls):
+                return
+
+    def _load(self, path: Path) -> None:
+        with self._owned.loading(read_manifest(path).step) as write:
+            read_once(path, self._tables.spec, write)
+
+    def _write_shards(self, partial: Path, changed_only: bool) -> dict[str, FileRecord]:
+        self._snapshot = self._tables.snapshot(changed_only)
+        return write_shards(partial, self._snapshot.tables, self._group.world.rank, self._group.num_owners)
+
+    def _release(self, saved: bool) -> None:
+        if self._snapshot is not None:
+            self._snapshot.release(saved)
+        self._snapshot = None
+
+    def _statistics(self) -> dict[str, float]:
+        snapshot = self._tables.snapshot(changed_only=False)
+        try:
+            return table_statistics(snapshot.tables, self._vocabulary_size)
+        finally:
+            snapshot.release(saved=False)

@@ -1,0 +1,245 @@
+"""`python -m app train`: check everything, open the run, train to its end; an exit status for each way to end."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from app import device
+from app.batches import check_files
+from app.checkpoint.read import DamagedCheckpointError
+from app.cli import rank
+from app.config.config import Config
+from app.config.schedules import ConstantSchedule
+from app.distributed.launch import USELESS, check_rank_table, launch
+from app.distributed.process_group import ProcessGroup, SingleProcess, started_by_mpi
+from app.evaluation.selection import check_evaluation
+from app.run.folder import RunFolder, RunIsFinishedError, check_launch, open_run
+from app.run.plan import describe_kept, read_state, settings_of_run
+from app.run.report import leave_report
+from app.run.training_loss import why_useless
+from app.tables import pick_backend
+from app.tables.checks import check_supported
+from app.training.parallel.check import (
+    check_pipeline,
+    check_run,
+    check_target,
+    read_strategies,
+    run_shapes,
+    strategy_record,
+)
+from app.training.parallel.pipeline.plan import describe_pipeline
+from app.training.parallel.strategy_file import STRATEGY_FILE, write_strategy
+from app.training.parallel.tensor.plan import describe_plan
+from app.training.stopping import Stopped, StopRequest
+from app.training.warm_start.source import check_source
+from common import settings
+from data_prep.prepared.schema import Schema, read_schema
+from data_prep.suspect import check_ids
+
+log = logging.getLogger("app")
+
+NOT_WRITTEN = 3  # exit status
+
+USELESS_BECAUSE = "useless_because"  # of run.json
+
+
+def _train(arguments: argparse.Namespace) -> int:
+    config = settings.resolve(Config, arguments.config, arguments.settings)
+    if arguments.ranks < 1:
+        raise ValueError(f"RANK_SIZE must be 1 or more, found {arguments.ranks}")
+    if arguments.servers < 0:
+        raise ValueError(f"SERVERS must be 0 or more, found {arguments.servers}")
+    if arguments.rank_table != "-":
+        check_rank_table(Path(arguments.rank_table), arguments.ranks)
+    schema = read_schema(arguments.dataset)
+    check_ids(schema, arguments.dataset)
+    check_files(arguments.dataset, schema)
+    optimizers = (config.wide_optimizer, config.deep_optimizer, config.tower_optimizer)
+    check_evaluation(config.eval, schema, plateau=any(o.schedule.name == "plateau" for o in optimizers))
+    if arguments.ranks > 1 and config.model.batch_norm:
+        raise ValueError("model.batch_norm=true is for one rank: each would see the statistics of its own rows alone")
+    if arguments.servers and any(
+        o.schedule != ConstantSchedule() for o in (config.wide_optimizer, config.deep_optimizer)
+    ):
+        raise ValueError(
+            "wide_optimizer.schedule and deep_optimizer.schedule must be constant, without a warm-up, where servers "
+            "own the rows: they are told of gradients alone"
+        )
+    asked = read_strategies(config, schema)
+    config = settings_of_run(Path.cwd() / "device_0", asked, schema)
+    plan = check_run(config, schema, arguments.ranks)
+    # All that can fail for a wrong setting comes before the run folder: an older run is not put aside for nothing.
+    device.prepare_environment(config.device)
+    num_processes = arguments.ranks + arguments.servers
+    if not started_by_mpi() and not arguments.dry_run:
+        try:  # before the slow start; what is found here is looked at again when the run is opened
+            check_launch(Path.cwd(), config, schema, lambda: check_source(config, schema))
+        except RunIsFinishedError as finished:
+            return _say_finished(finished)
+    backend = pick_backend(config.tables.backend, config.model.fold_numeric, num_processes)
+    if backend == "stock":
+        _check_stock(config)
+    if num_processes > 1 and not started_by_mpi() and not arguments.dry_run:
+        return launch(num_processes, arguments.hostfile, arguments.words)
+    group: ProcessGroup = SingleProcess()
+    if started_by_mpi():
+        what, folder = {"tables": backend}, Path.cwd() / config.checkpoint.dir
+        group = rank.join(config, schema, arguments.ranks, arguments.servers, what, folder)
+        if group.world.rank < arguments.servers:
+            from app.cli.server import serve  # loads MPI, which one process does not need
+
+            return serve(config, schema, backend, group, Path.cwd())
+    target = device.select_device(config.device)
+    check_target(config, target)
+    if target == "CPU" and (unused := config.parallel.unused_on_cpu()):
+        log.warning("warning: %s: for Ascend and GPU alone; it does nothing on a CPU", ", ".join(unused))
+    if arguments.dry_run:
+        _print_placement(config, target, backend)
+        stages = check_pipeline(config, schema, arguments.ranks)
+        pipeline = describe_pipeline(stages, run_shapes(config, schema)) if stages else []
+        for line in describe_plan(plan) if plan else pipeline:
+            print(line)
+        return 0
+    # Loading finds out what is damaged, so that each byte is read once; several ranks must know it before.
+    damaged: dict[Path, str] | None = {} if isinstance(group, SingleProcess) else None
+    while True:
+        try:
+            return _run_in_folder(config, asked, backend, target, arguments.dataset, schema, group, damaged)
+        except RunIsFinishedError as finished:
+            with group:  # servers end
+                return _say_finished(finished)
+        except DamagedCheckpointError as error:
+            if damaged is None or error.checkpoint is None or error.checkpoint in damaged:
+                raise
+            damaged[error.checkpoint] = str(error)
+
+
+def _say_finished(finished: RunIsFinishedError) -> int:
+    log.info("%s", finished)
+    useless_because = read_state(finished.path).get(USELESS_BECAUSE, "")
+    return _warn_of_useless(useless_because) if useless_because else 0
+
+
+def _warn_of_useless(reason: str) -> int:
+    log.warning("warning: the training did not learn: %s; its checkpoints are kept; try smaller learning rates", reason)
+    return USELESS
+
+
+def _run_in_folder(
+    config: Config,
+    asked: Config,
+    backend: str,
+    target: str,
+    dataset: Path,
+    schema: Schema,
+    group: ProcessGroup,
+    damaged: dict[Path, str] | None,
+) -> int:
+    """Open the run's folder and train; DamagedCheckpointError where what it goes on from turns out to be damaged."""
+    run, lock = open_run(Path.cwd(), config, schema, group, lambda: check_source(config, schema), damaged, asked)
+    config = run.config
+    with lock, StopRequest(config.train.time_limit, agree=group.agree) as stop, _log_to(run.log_path):
+        log.info("%s run in %s: %s", run.plan.kind, run.path, run.plan.reason)
+        for refused in run.plan.refused.values():
+            log.warning("warning: a newer checkpoint is not used: %s", refused)
+        for line in describe_kept(asked, config):
+            log.info("%s", line)
+        log.info("the tower runs on %s, the tables are %s, %d host threads", target, backend, config.device.num_threads)
+        if group.size > 1:
+            log.info("rank %d of %d: a batch of %d rows is dealt out", group.rank, group.size, config.train.batch_size)
+        if config.parallel.is_spread:
+            write_strategy(run.path / STRATEGY_FILE, strategy_record(config, schema, group.size))
+        else:
+            (run.path / STRATEGY_FILE).unlink(missing_ok=True)  # that of an earlier launch, which the run goes on with
+        try:
+            with group:
+                return _train_to_the_end(config, backend, dataset, schema, run, stop, group)
+        except DamagedCheckpointError as error:
+            error.checkpoint = run.plan.checkpoint
+            raise
+
+
+@contextmanager
+def _log_to(path: Path) -> Iterator[None]:
+    """Write to a file, too, what is said."""
+    log_file = logging.FileHandler(path, encoding="utf-8")
+    log_file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logging.getLogger().addHandler(log_file)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(log_file)
+        log_file.close()
+
+
+def _train_to_the_end(
+    config: Config,
+    backend: str,
+    dataset: Path,
+    schema: Schema,
+    run: RunFolder,
+    stop: StopRequest,
+    group: ProcessGroup,
+) -> int:
+    """Train, leave the run's status in its folder, and return the exit status."""
+    from app.training.loop import Trainer
+    from app.training.saving import NotSavedError
+
+    exit_status = 0
+    try:
+        Trainer(config, backend, dataset, schema, run, stop, group).train()
+    except Stopped as stopped:
+        exit_status = stopped.exit_status
+        run.set_status("stopped")
+        log.info("stopped after saving: %s; the same command goes on from here", stopped)
+    except DamagedCheckpointError:
+        if run.plan.checkpoint is None:  # that of a warm start
+            run.set_status("failed")
+        raise
+    except NotSavedError as error:
+        run.set_status("failed")
+        log.error("error: %s", error)
+    except BaseException as error:
+        run.set_status("failed")
+        log.info("the run stopped: %s: %s", type(error).__name__, error)
+        leave_report(run.path)
+        raise
+    else:
+        reason = why_useless(run.loss_path, schema.splits["train"], config.loss.label_smoothing)
+        run.set_status("finished", **({USELESS_BECAUSE: reason} if reason else {}))
+        log.info("finished; judge it on the test rows with: make eval")
+        if reason:
+            exit_status = _warn_of_useless(reason)
+    unwritten = [*run.write_errors(), *leave_report(run.path)]
+    if unwritten:
+        log.error("error: not all could be written: %s", ", ".join(unwritten))
+        return NOT_WRITTEN
+    return exit_status
+
+
+def _check_stock(config: Config) -> None:
+    loss = config.loss
+    check_supported(config.wide_optimizer, config.deep_optimizer, loss.wide_l2_coef, loss.row_clip_value)
+    # Their step assigns to parameters, which crashes MindSpore 2.10's compiler in one graph with EmbeddingLookup.
+    if config.tower_optimizer.name in ("adagrad", "sgd"):
+        raise ValueError(
+            f"tower_optimizer.name={config.tower_optimizer.name} is for tables.backend=native or reference; stock has "
+            "adam and adamw only"
+        )
+
+
+def _print_placement(config: Config, target: str, backend: str) -> None:
+    from app.config.optimizers import FtrlOptions
+    from app.training.step.stock_tables import describe_placement, placed_ops
+
+    print(f"tower: on {target}")
+    if backend == "stock":
+        assert isinstance(config.wide_optimizer, FtrlOptions)
+        for line in describe_placement(placed_ops(config.wide_optimizer)):
+            print(line)
+    else:
+        print(f"tables: {backend}, on the host, outside the graph")

@@ -1,0 +1,3 @@
+"""A training: assemble (its parts), loop, step/, learning_rates, progress, saving, stopping, parallel/,
+warm_start/.
+"""

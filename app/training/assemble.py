@@ -1,0 +1,261 @@
+"""From settings and schema to the parts of a run: tables, model, optimizers, step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter
+
+from app.checkpoint.manifest import Manifest, read_manifest
+from app.checkpoint.read import open_state, read_once
+from app.checkpoint.write import ModelState
+from app.config.config import Config
+from app.device import deprecations_silenced, take_device
+from app.distributed.process_group import MpiGroup, ProcessGroup, largest_share
+from app.model import dense_layer as parameters
+from app.model.dropout import DropoutNoise
+from app.model.native_layer import dense_layer
+from app.model.optimizers import DenseOptimizers
+from app.model.wide_deep import Tower, WideDeep
+from app.tables import make_host_tables, pick_host_backend
+from app.tables.initial import initial_rows
+from app.tables.interface import DEEP, WIDE, HostTables, Snapshot, TablesSpec
+from app.training.learning_rates import LearningRates, learning_rates, table_learning_rates, table_spec
+from app.training.parallel.accelerator import AcceleratorRun, recompute_layers
+from app.training.parallel.check import recomputed_runs
+from app.training.parallel.tensor.blocks import DenseBlocks
+from app.training.parallel.tensor.run import ShardedRun, take_weights
+from app.training.step.step import HostTablesScorer, HostTablesStep, StepParts, TrainStep
+from app.training.step.stock_step import StockStep
+from app.training.step.stock_tables import StockTables
+from data_prep.prepared.schema import Schema
+
+if TYPE_CHECKING:
+    from app.training.parallel.data_parallel import DataParallelScorer
+    from app.training.parallel.pipeline.run import PipelineRun
+
+    Spread = ShardedRun | PipelineRun | AcceleratorRun
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Everything that a run trains, and the step that does it."""
+
+    step: TrainStep
+    model: WideDeep
+    optimizers: DenseOptimizers
+    learning_rates: LearningRates
+    blocks: DenseBlocks | PipelineRun | AcceleratorRun | None = None  # where the tower is split over ranks
+    sliced: bool = False  # each rank saves its part of the dense arrays
+
+    def state(self) -> ModelState:
+        """Copies of all that a checkpoint keeps."""
+        return ModelState(self._dense_values(), self.step.tables.state())
+
+    def snapshot_rows(self, changed_only: bool) -> Snapshot:
+        """The rows (or the changed ones only) as they are now; of several ranks, those that this one owns."""
+        return self.step.tables.snapshot(changed_only)
+
+    def dense_to_save(self) -> dict[str, np.ndarray]:
+        """Copies of the dense arrays that a checkpoint keeps; where the tower is spread, all ranks call it together."""
+        return self._dense_values(self.sliced)
+
+    def load_state(self, state: ModelState, step: int) -> None:
+        """Take over a state that is in memory; that of the learning rates comes before, as tables ask for past ones.
+
+        Raises ValueError naming what does not fit.
+        """
+        self.check_dense(state.dense, self._dense())
+        self.step.tables.load_state(state.tables, step)
+        self._take_dense(state.dense, step)
+
+    def restore(self, path: Path) -> Manifest:
+        """Take over the state of a checkpoint, reading each byte of it once.
+
+        Raises as `read_once`, and ValueError for what does not fit: then the tables are empty, all else is as before.
+        """
+        tables, saved = self.step.tables, read_manifest(path)
+        self.learning_rates.load_state(saved.schedules)
+        with tables.loading(saved.step) as write:
+            manifest, dense = read_once(path, tables.spec, write)
+            self.check_dense(dense, self._dense())
+        self._take_dense(dense, saved.step)
+        return manifest
+
+    def _dense_values(self, sliced: bool = False) -> dict[str, np.ndarray]:
+        values = {name: parameter.asnumpy().copy() for name, parameter in self._dense().items()}
+        if self.blocks is None:
+            return values
+        return self.blocks.slices(values) if sliced else self.blocks.whole(values)
+
+    def _take_dense(self, values: dict[str, np.ndarray], step: int) -> None:
+        self.write_dense(values)
+        rates = self.learning_rates.at(max(step, 1))
+        self.optimizers.resume_learning_rates(rates["wide"], rates["tower"])
+
+    def check_dense(self, found: dict[str, np.ndarray], names: Iterable[str]) -> None:
+        """Raise ValueError unless `found` are the dense arrays `names`, whole."""
+        shapes = {name: self._dense()[name].shape for name in names}
+        if self.blocks:
+            found = self.blocks.held(found)
+            shapes = {name: self.blocks.whole_shape(name, shape) for name, shape in shapes.items()}
+        check_dense(found, shapes)
+
+    def write_dense(self, values: dict[str, np.ndarray]) -> None:
+        """Set dense arrays, given whole."""
+        dense = self._dense()
+        for name, value in (self.blocks.parts(values) if self.blocks else values).items():
+            parameters.write_parameter(dense[name], value)
+        take_weights(self.optimizers)
+
+    def _dense(self) -> dict[str, Parameter]:
+        return self.model.named_parameters() | self.model.named_statistics() | self.optimizers.named_state()
+
+
+def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup | None = None) -> Parts:
+    """All parts of a training run, at their initial values; `backend` as `pick_backend` chose it.
+
+    `group` is given where several ranks train together, or rows lie in others.
+    """
+    folded = config.model.fold_numeric
+    categorical = tuple(field.name for field in schema.categorical)
+    numeric = tuple(field.name for field in schema.numeric)
+    looked_up = () if folded else numeric
+    spec = table_spec(config, schema, looked_up + categorical)
+    model = make_model(config, schema, folded)
+    spread = spread_tower(config, model, group) if isinstance(group, MpiGroup) else None
+    if spread:
+        model = spread.model
+    with deprecations_silenced():
+        optimizers = DenseOptimizers(
+            model,
+            config.wide_optimizer,
+            config.tower_optimizer,
+            config.loss.loss_scale,
+            config.loss.tower_clip_norm,
+            spread.wrap_tower if spread else None,
+            spread.squared_norm if spread else None,
+        )
+    rates = learning_rates(config)
+    noise = DropoutNoise(config.train.seed, config.model.dropout, len(config.model.hidden_widths))
+    parts = StepParts(model, optimizers, rates, noise, config.loss, config.train.batch_size, numeric)
+    step: TrainStep
+    if backend == "stock":
+        step = StockStep(StockTables(spec, len(looked_up)), parts)
+    elif isinstance(group, MpiGroup):
+        from app.training.parallel.data_parallel import data_parallel_step  # loads MPI, which one process does not need
+
+        step = data_parallel_step(config, spec, backend, parts, group, spread)
+    else:
+        step = HostTablesStep(make_host_tables(backend, spec, config.device.num_threads), parts)
+    step.tables.learning_rates = table_learning_rates(rates, config.deep_optimizer)
+    return Parts(step, model, optimizers, rates, spread.blocks() if spread else None, config.checkpoint.sliced)
+
+
+def spread_tower(config: Config, model: WideDeep, group: MpiGroup) -> Spread | None:
+    """How the tower is spread over ranks, where each does not have the whole; `model` has it at its initial values."""
+    options, on_cpu = config.parallel, ms.get_current_device().device_target == "CPU"
+    if options.pipeline_stages > 1:
+        from app.training.parallel.pipeline.run import PipelineRun  # loads MPI, which one process does not need
+
+        if not on_cpu:
+            take_device()
+        return PipelineRun(config, model, group)
+    if on_cpu:
+        return ShardedRun(config, model.tower, group) if options.is_sharded else None
+    searched = options.search_mode != "none"
+    return AcceleratorRun(options, model) if options.is_sharded or searched else None
+
+
+def load_for_scoring(
+    path: Path, config: Config, schema: Schema, batch_size: int, group: ProcessGroup | None = None
+) -> HostTablesScorer | DataParallelScorer:
+    """A checkpoint's model over host tables, without optimizers, whatever backend trained it.
+
+    The ranks of `group` own the rows together and share each batch. Raises ValueError naming what does not fit.
+    """
+    spec = table_spec(config, schema, tuple(field.name for field in schema.categorical))
+    tables: HostTables
+    if isinstance(group, MpiGroup):
+        from app.training.parallel.data_parallel import DataParallelScorer, sharded_tables
+
+        tables = sharded_tables(config, spec, pick_host_backend(), group)
+    else:
+        tables = make_host_tables(pick_host_backend(), spec, config.device.num_threads)
+    manifest = read_manifest(path)
+    rates = learning_rates(config)
+    rates.load_state(manifest.schedules)
+    tables.learning_rates = table_learning_rates(rates, config.deep_optimizer)
+    with tables.loading(manifest.step) as write:
+        _, found = read_once(path, spec, write)
+    if not config.model.fold_numeric:
+        found = fold_numeric(open_state(path), spec, schema.num_numeric)
+    model = make_model(config, schema)
+    expected = model.named_parameters() | model.named_statistics()
+    dense = {name: array for name, array in found.items() if name in expected}
+    check_dense(dense, {name: parameter.shape for name, parameter in expected.items()})
+    for name, parameter in expected.items():
+        parameters.write_parameter(parameter, dense[name])
+    if isinstance(group, MpiGroup):
+        scorer = HostTablesScorer(tables, model, largest_share(batch_size, group.size))
+        return DataParallelScorer(scorer, group)
+    return HostTablesScorer(tables, model, batch_size)
+
+
+def fold_numeric(state: ModelState, spec: TablesSpec, num_numeric: int) -> dict[str, np.ndarray]:
+    """The dense arrays that fold a state in which the N numeric fields were looked up: the same function."""
+    rows = initial_rows(spec.seed, np.arange(num_numeric), spec.embedding_dim, spec.initial_scale)
+    weights = np.zeros((num_numeric, 1), np.float32)
+    for saved, values in ((state.tables[DEEP], rows), (state.tables[WIDE], weights)):
+        touched = np.flatnonzero(saved.row_ids < num_numeric)
+        values[saved.row_ids[touched]] = saved.read("rows", touched)
+    first = state.dense["tower.matrix_0"]
+    numeric_part, categorical_part = np.split(first, [num_numeric * spec.embedding_dim])
+    return {
+        **state.dense,
+        "wide.numeric_weight": weights,
+        "tower.numeric_rows": rows,
+        "tower.numeric_matrix": numeric_part.reshape(num_numeric, spec.embedding_dim, -1),
+        "tower.matrix_0": categorical_part,
+    }
+
+
+def make_model(config: Config, schema: Schema, folded: bool = True) -> WideDeep:
+    """The dense model at its initial values; unfolded numeric fields are looked-up fields to it."""
+    runs = recomputed_runs(config.parallel.recompute, len(config.model.hidden_widths))
+    on_cpu = ms.get_current_device().device_target == "CPU"
+    tower = Tower(
+        num_fields=schema.num_categorical + (0 if folded else schema.num_numeric),
+        num_numeric=schema.num_numeric if folded else 0,
+        embedding_dim=config.model.embedding_dim,
+        hidden_widths=config.model.hidden_widths,
+        seed=config.train.seed,
+        initial_scale=config.model.initial_scale,
+        make_layer=dense_layer(config.device, config.model.activation, plain=not config.model.batch_norm),
+        batch_norm=config.model.batch_norm,
+        recompute=runs if on_cpu else (),
+    )
+    if not on_cpu:
+        recompute_layers(tower, runs)
+    return WideDeep(tower)
+
+
+def check_dense(found: dict[str, np.ndarray], expected: dict[str, tuple[int, ...]]) -> None:
+    """Raise ValueError unless the arrays have the names and shapes `expected`."""
+    missing, foreign = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
+    if missing or foreign:
+        raise ValueError(
+            f"the checkpoint is of another model: it lacks {', '.join(missing) or 'nothing'}, "
+            f"and has besides {', '.join(foreign) or 'nothing'}"
+        )
+    for name, shape in expected.items():
+        if found[name].shape != shape:
+            raise ValueError(
+                f"the checkpoint is of another model: {name} has shape {list(found[name].shape)}, "
+                f"expected {list(shape)}"
+            )

@@ -1,0 +1,161 @@
+"""Learning rates by step: pure functions of the step, and of the evaluations before it where a schedule waits for them.
+
+Every optimizer has its own: `deep_optimizer: {schedule: {name: cosine, decay_steps: 10000}}`. Step s is 1, 2, …
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from app.checkpoint.manifest import Manifest
+from app.config.config import Config
+from app.config.optimizers import AdamOptions, DeepOptimizer, LazyAdamOptions
+from app.config.schedules import PlateauSchedule, Schedule
+from app.run.older import read_config
+from app.tables.interface import DEEP, WIDE, TablesSpec
+from app.tables.whole_table_adam import StepHistory
+from data_prep.prepared.schema import Schema
+
+STEPS_BEFORE = "steps_before"
+
+
+@dataclass
+class PlateauState:
+    """What a plateau remembers: the best merit of the metric so far, evaluations since, and the steps after which the
+    learning rate fell."""
+
+    best: float | None = None
+    bad_evaluations: int = 0
+    drops: list[int] = field(default_factory=list)
+
+
+class LearningRate:
+    """The learning rate of one optimizer: call it with a step."""
+
+    def __init__(self, base: float, schedule: Schedule) -> None:
+        self.base = base
+        self.schedule = schedule
+        self.plateau = PlateauState()
+
+    def __call__(self, step: int) -> float:
+        """That of step 1, 2, …; for a past step, what it was."""
+        rate = self.base * self.schedule.factor(step)
+        if isinstance(self.schedule, PlateauSchedule):
+            num_drops = bisect.bisect_left(self.plateau.drops, step)
+            least = min(self.base, self.schedule.min_learning_rate)
+            return max(rate * self.schedule.drop_factor**num_drops, least) if num_drops else rate
+        return rate
+
+    def after_evaluation(self, merit: float, step: int) -> bool:
+        """Take in an evaluation after `step` steps, a larger merit being better; whether the rate falls."""
+        if not isinstance(self.schedule, PlateauSchedule):
+            return False
+        state = self.plateau
+        if state.best is None or merit > state.best + self.schedule.min_improvement:
+            state.best, state.bad_evaluations = merit, 0
+            return False
+        state.bad_evaluations += 1
+        if state.bad_evaluations < self.schedule.patience:
+            return False
+        state.bad_evaluations = 0
+        state.drops.append(step)
+        return not math.isclose(self(step + 1), self(step))
+
+
+class LearningRates:
+    """Those of the three groups, and what a checkpoint keeps of them.
+
+    `steps_before` were taken before step 1 by the run that the tables' optimizer state was taken from.
+    """
+
+    def __init__(self, groups: dict[str, LearningRate]) -> None:
+        self.groups = groups
+        self.steps_before = 0
+
+    def at(self, step: int) -> dict[str, float]:
+        """Each group's learning rate of a step."""
+        return {group: rate(step) for group, rate in self.groups.items()}
+
+    def after_evaluation(self, metric: str, merit: float, step: int) -> list[str]:
+        """Take in an evaluation; the groups whose rate falls, in words. `merit` is the metric's, larger is better."""
+        return [
+            f"{group} learning rate {rate(step):g} -> {rate(step + 1):g} ({metric} has not improved)"
+            for group, rate in self.groups.items()
+            if rate.after_evaluation(merit, step)
+        ]
+
+    @property
+    def waits_for_evaluations(self) -> bool:
+        """Whether any of them depends on the evaluations of the run."""
+        return any(isinstance(rate.schedule, PlateauSchedule) for rate in self.groups.values())
+
+    def state(self) -> dict[str, Any]:
+        """What the evaluations so far have decided, by group (nothing of schedules that do not wait for them), and
+        `steps_before`."""
+        plateaus = {
+            group: asdict(rate.plateau)
+            for group, rate in self.groups.items()
+            if isinstance(rate.schedule, PlateauSchedule)
+        }
+        return plateaus | ({STEPS_BEFORE: self.steps_before} if self.steps_before else {})
+
+    def load_state(self, saved: dict[str, Any]) -> None:
+        """Go on from a checkpoint's state; a group that it has not starts afresh."""
+        self.steps_before = saved.get(STEPS_BEFORE, 0)
+        for group, rate in self.groups.items():
+            rate.plateau = PlateauState(**saved.get(group, {}))
+
+
+def table_spec(config: Config, schema: Schema, field_names: tuple[str, ...]) -> TablesSpec:
+    """The tables' spec for the looked-up fields `field_names`."""
+    return TablesSpec(
+        vocabulary_size=schema.vocabulary_size,
+        embedding_dim=config.model.embedding_dim,
+        field_names=field_names,
+        seed=config.train.seed,
+        initial_scale=config.model.initial_scale,
+        l2_coef=config.loss.l2_coef,
+        wide_optimizer=config.wide_optimizer,
+        deep_optimizer=config.deep_optimizer,
+        wide_l2_coef=config.loss.wide_l2_coef,
+        clip_value=config.loss.row_clip_value,
+    )
+
+
+def learning_rates(config: Config) -> LearningRates:
+    """The three groups' learning rates as the settings have them."""
+    options = {"wide": config.wide_optimizer, "deep": config.deep_optimizer, "tower": config.tower_optimizer}
+    return LearningRates({group: LearningRate(o.learning_rate, o.schedule) for group, o in options.items()})
+
+
+def table_learning_rates(rates: LearningRates, deep_optimizer: DeepOptimizer) -> dict[str, Callable[[int], float]]:
+    """What the tables need of them; `rates` may change later.
+
+    Tables correct the bias of moments that were 0 before step 1. Where moments were taken over, the deep table's rate
+    is such that the product is what Adam has after the steps before and these. (`adam`'s epsilon stays that of these
+    steps alone: smaller at first, which shows in rows whose gradients are about as small.)
+    """
+
+    def deep_rate(step: int) -> float:
+        rate, before = rates.groups[DEEP](step), rates.steps_before
+        if before and isinstance(deep_optimizer, LazyAdamOptions | AdamOptions):
+            rate *= deep_optimizer.correction(before + step) / deep_optimizer.correction(step)
+        return rate
+
+    return {WIDE: rates.groups[WIDE], DEEP: deep_rate}
+
+
+def step_history(manifest: Manifest) -> StepHistory | None:
+    """The steps that deep rows of a checkpoint may have missed; None where its optimizer lets rows miss none."""
+    config = read_config(manifest.config, where="the checkpoint")
+    optimizer = config.deep_optimizer
+    if not isinstance(optimizer, AdamOptions):
+        return None
+    rates = learning_rates(config)
+    rates.load_state(manifest.schedules)
+    rate = table_learning_rates(rates, optimizer)[DEEP]
+    return StepHistory.of_steps(optimizer, config.loss.l2_coef, rate, manifest.step)

@@ -1,0 +1,102 @@
+"""The tower's parallel modes on Ascend and GPU: the section `parallel` of a run as calls of MindSpore's own.
+
+Never run: no such device was at hand, and on a CPU MindSpore 2.10 compiles no sharded graph. What is known is that the
+installed MindSpore takes each call as it is written here (tests/app/test_parallel.py). On a CPU `app.training.parallel`
+does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, communication, nn
+from mindspore.parallel.auto_parallel import AutoParallel
+
+from app.config.parallel import ParallelOptions
+from app.device import take_device
+from app.model.graph import DeviceGraph
+from app.model.wide_deep import Tower, WideDeep
+from app.training.parallel.tensor.plan import layer_names
+from app.training.parallel.tensor.strategy import parse_all
+from app.training.step.step import StepParts
+
+Arrays = dict[str, np.ndarray]
+
+
+class AcceleratorRun:
+    """What `app.training.parallel.tensor.run.ShardedRun` is on a CPU; `model` is whole, each rank's inputs are its
+    slice.
+    """
+
+    wrap_tower = squared_norm = None  # MindSpore shares out the optimizer's state, and sums over ranks, itself
+
+    def __init__(self, options: ParallelOptions, model: WideDeep) -> None:
+        take_device()
+        self.model = model
+        self._options = options
+        self._graph: AutoParallel | None = None
+        self._named: dict[str, Parameter] = {}
+        shard_products(model.tower, options, communication.get_group_size())
+
+    def graph(self, parts: StepParts) -> AutoParallel:
+        """The step's graph; sums over the batch in it are sums over all ranks."""
+        self._named = parts.model.named_parameters() | parts.optimizers.named_state()
+        self._graph = self._spread(DeviceGraph(parts.forward_backward(), parts.optimizers))
+        if self._options.optimizer_shards:
+            self._graph.hsdp(threshold=self._options.shard_threshold_kib, optimizer_level=self._options.optimizer_level)
+        self._graph.save_param_strategy_file(f"device_{communication.get_rank()}/strategy.ckpt")
+        return self._graph
+
+    def scorer(self) -> AutoParallel:
+        """What makes logits."""
+        return self._spread(self.model)
+
+    def blocks(self) -> AcceleratorRun:
+        """See `ShardedRun.blocks`."""
+        return self
+
+    def whole(self, arrays: Arrays) -> Arrays:
+        """All ranks' parts of the dense arrays joined, by MindSpore's integrated checkpoint."""
+        with TemporaryDirectory() as folder:
+            path = str(Path(folder) / "whole.ckpt")
+            ms.save_checkpoint(self._graph, path, integrated_save=True)
+            saved = ms.load_checkpoint(path)
+        return {name: saved[self._named[name].name].asnumpy() for name in arrays}
+
+    def parts(self, arrays: Arrays) -> Arrays:
+        """Parameters are whole until the first step, and nothing is loaded after it."""
+        return arrays
+
+    held, slices = parts, whole
+
+    def whole_shape(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """See `parts`."""
+        return shape
+
+    def _spread(self, cell: nn.Cell) -> AutoParallel:
+        mode = self._options.search_mode
+        spread = AutoParallel(cell, parallel_mode="semi_auto" if mode == "none" else mode)
+        spread.dataset_strategy("data_parallel")
+        return spread
+
+
+def shard_products(tower: Tower, options: ParallelOptions, num_ranks: int) -> None:
+    """Give each layer's MatMul its strategy; where MindSpore searches, those alone that the settings name."""
+    names = layer_names([0] * len(tower.layers))
+    strategies = parse_all(options.strategies, names, options.tensor_parallel)
+    products = [*(layer.matmul.product for layer in tower.layers), tower.matmul.product]
+    for name, product in zip(names, products, strict=True):
+        if options.search_mode == "none" or name in options.strategies:
+            parts, groups = strategies[name], num_ranks // options.tensor_parallel
+            product.shard(in_strategy=((groups * parts.batch, parts.inner), (parts.inner, parts.outer)))
+
+
+def recompute_layers(tower: Tower, runs: Sequence[tuple[int, int]]) -> None:
+    """Have MindSpore make the values of these layers again in the backward pass."""
+    for first, stop in runs:
+        for layer in tower.layers[first:stop]:
+            layer.recompute()

@@ -1,0 +1,191 @@
+"""The tower on several ranks: each computes its slice of the batch, the gradients are summed over the ranks.
+
+On a CPU the step's graph is cut in two, forward and backward before, the dense optimizers after the sum
+(`app/distributed/gradient_sum.py`), which stays outside. On Ascend and GPU the sum is MindSpore's AllReduce (HCCL,
+NCCL) inside the one graph; no such device was at hand, so that part was never run.
+
+Letters: B rows of a rank at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn, ops
+
+from app.batches import Batch, rows_of_batch
+from app.config.config import Config
+from app.device import take_device
+from app.distributed.batch_kernels import make_batch_kernels
+from app.distributed.gradient_sum import GradientSum
+from app.distributed.process_group import MpiGroup, ProcessGroup, largest_share, share, together
+from app.distributed.sharded_tables import ShardedTables, make_owned_rows
+from app.model.graph import DEEP_LOSS, NUM_BAD, WIDE_LOSS, AllFinite, DeviceGraph, Gradients, Optimizers, scalars
+from app.tables.interface import TablesSpec, UniqueIds
+from app.training.parallel.accelerator import AcceleratorRun
+from app.training.parallel.pipeline.run import PipelineRun
+from app.training.parallel.tensor.run import ShardedRun
+from app.training.step.not_finite import OVERFLOWED
+from app.training.step.profile import KernelProfile
+from app.training.step.step import Graph, HostTablesScorer, HostTablesStep, Losses, StepParts, StepTables
+
+RowsOf = Callable[[int, int, int], slice]
+
+
+class SummedGraph:
+    """What `DeviceGraph` does, on a CPU, with losses, flag and dense gradients summed over the ranks.
+
+    The numeric fields' rows are rows of every rank's batch, so each rank adds its share of their L2 term.
+    """
+
+    def __init__(self, parts: StepParts, group: MpiGroup) -> None:
+        self.forward_backward = parts.shared_by(group.size).forward_backward()
+        self.sum = GradientSum(group.communicator)
+        self._gradients = Gradients(self.forward_backward)
+        self._optimizers = Optimizers(parts.optimizers)
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """See `DeviceGraph.construct`."""
+        deep_gradients, wide_gradients, *own = self._gradients(*inputs)
+        # Each rank's values may be finite and their sum not.
+        (sums, *gradients), finite = self.sum([values.asnumpy() for values in own])
+        finite = finite and sums[NUM_BAD] == 0
+        if finite:
+            self._optimizers(*map(Tensor.from_numpy, gradients)).asnumpy()
+        losses = (Tensor(float(sums[DEEP_LOSS])), Tensor(float(sums[WIDE_LOSS])))
+        return (*losses, Tensor(bool(finite)), deep_gradients, wide_gradients)
+
+
+class DataParallelStep:
+    """`TrainStep` on whole batches, of which each rank takes its slice."""
+
+    def __init__(self, step: HostTablesStep, group: ProcessGroup, rows_of: RowsOf = share) -> None:
+        """`rows_of` a batch's size, a rank and the number of ranks are the rows that the rank looks up."""
+        self._rows_of = rows_of
+        self.seconds = step.seconds
+        self._step = step
+        self._group = group
+
+    @property
+    def graph(self) -> Graph:
+        """What runs on the device, and the sums over ranks in it."""
+        return self._step.graph
+
+    @property
+    def tables(self) -> StepTables:
+        """See `TrainStep.tables`."""
+        return self._step.tables
+
+    def prepare(self, batch: Batch) -> UniqueIds:
+        """See `TrainStep.prepare`."""
+        return self._step.prepare(self._slice(batch))
+
+    def __call__(self, batch: Batch, unique: UniqueIds) -> Losses:
+        """See `TrainStep.__call__`."""
+        try:
+            return self._step(self._slice(batch), unique)
+        except FloatingPointError as error:  # all ranks have one here, the reason is known to some
+            raise together(FloatingPointError(self._reason(str(error), batch))) from error
+
+    def _reason(self, own: str, batch: Batch) -> str:
+        first_row = self._slice(batch).first_row
+        told = self._group.gather(f"rank {self._group.rank}, whose rows begin at the batch's row {first_row}: {own}")
+        return next((reason for reason in told if OVERFLOWED not in reason), own)
+
+    def score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
+        """See `TrainStep.score`: the logits of the whole batch, on every rank."""
+        logits = self._step.score(self._slice(batch), unique)
+        return gather_logits(logits, batch, self._group, self._rows_of)
+
+    def profile(self, folder: Path) -> KernelProfile:
+        """See `TrainStep.profile`."""
+        return self._step.profile(folder)
+
+    def _slice(self, batch: Batch) -> Batch:
+        return rows_of_batch(batch, self._rows_of(batch.num_rows, self._group.rank, self._group.size))
+
+
+class DataParallelScorer:
+    """`HostTablesScorer` on whole batches, of which each rank scores its slice; every rank gets all logits."""
+
+    def __init__(self, scorer: HostTablesScorer, group: ProcessGroup) -> None:
+        self._scorer = scorer
+        self._group = group
+
+    def prepare(self, batch: Batch) -> UniqueIds:
+        """See `HostTablesScorer.prepare`."""
+        return self._scorer.prepare(rows_of_batch(batch, self._group.rows_of(batch.num_rows)))
+
+    def __call__(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
+        """The logits [n] of a batch."""
+        logits = self._scorer(rows_of_batch(batch, self._group.rows_of(batch.num_rows)), unique)
+        return gather_logits(logits, batch, self._group)
+
+
+def gather_logits(logits: np.ndarray, batch: Batch, group: ProcessGroup, rows_of: RowsOf = share) -> np.ndarray:
+    """Those of the whole batch, on every rank, from each rank's slice."""
+    slices = [rows_of(batch.num_rows, rank, group.size) for rank in range(group.size)]
+    return group.gather_rows(logits, [part.stop - part.start for part in slices])
+
+
+class AllReducedGraph(nn.Cell):
+    """What `DeviceGraph` does, on Ascend or GPU, with MindSpore's AllReduce inside the graph. Never run."""
+
+    def __init__(self, parts: StepParts, group: ProcessGroup) -> None:
+        super().__init__()
+        self.forward_backward = parts.shared_by(group.size).forward_backward()
+        self.optimizers = parts.optimizers
+        self.all_reduce, self.all_finite = ops.AllReduce(), AllFinite()
+
+    def construct(self, *inputs: Tensor) -> tuple:
+        """See `DeviceGraph.construct`."""
+        (deep_loss, wide_loss), finite, row_gradients, dense_gradients = self.forward_backward(*inputs)
+        sums = self.all_reduce(scalars(deep_loss, wide_loss, finite))
+        summed: tuple[Tensor, ...] = ()
+        for gradient in dense_gradients:
+            summed = (*summed, self.all_reduce(gradient))
+        finite = self.all_finite(summed, sums[NUM_BAD] == 0)
+        deep_loss = sums[DEEP_LOSS]
+        if finite:
+            deep_loss = ops.depend(deep_loss, self.optimizers(summed))
+        return deep_loss, sums[WIDE_LOSS], finite, row_gradients[0], row_gradients[1]
+
+
+def data_parallel_step(
+    config: Config,
+    spec: TablesSpec,
+    backend: str,
+    parts: StepParts,
+    group: MpiGroup,
+    spread: ShardedRun | PipelineRun | AcceleratorRun | None,
+) -> DataParallelStep:
+    """The step of one of several ranks: rows in all owners' tables, its slice of each batch, gradients summed."""
+    tables = sharded_tables(config, spec, backend, group)
+    graph = spread.graph(parts) if spread else make_graph(parts, group)
+    scorer, rows = spread.scorer() if spread else None, largest_share(parts.batch_size, group.size)
+    rows_of: RowsOf = share
+    if isinstance(spread, PipelineRun):
+        rows, rows_of = spread.batch_size(), spread.plan.rows_of
+    step = HostTablesStep(tables, replace(parts, batch_size=rows), graph, scorer)
+    return DataParallelStep(step, group, rows_of)
+
+
+def sharded_tables(config: Config, spec: TablesSpec, backend: str, group: MpiGroup) -> ShardedTables:
+    """Tables whose rows lie in all owners, for a rank that trains or scores."""
+    threads = config.device.num_threads
+    owned = make_owned_rows(backend, spec, group.world, group.num_owners, threads)
+    return ShardedTables(spec, make_batch_kernels(backend, spec, threads), owned)
+
+
+def make_graph(parts: StepParts, group: MpiGroup) -> DeviceGraph | SummedGraph | AllReducedGraph:
+    """The step's graph of one of the ranks that train, each of which has the whole tower, for the selected device."""
+    if group.size == 1:
+        return DeviceGraph(parts.forward_backward(), parts.optimizers)
+    if ms.get_current_device().device_target == "CPU":
+        return SummedGraph(parts, group)
+    take_device()
+    return AllReducedGraph(parts, group)

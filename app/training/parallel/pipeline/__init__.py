@@ -1,0 +1,1 @@
+"""Two stages of the tower: plan, stages, run."""

@@ -1,0 +1,249 @@
+"""A step over two stages of the tower: micro-batches go through a pair of ranks, one forward, one backward in turn.
+
+    first stage   F0 F1    B0 F2 B1 F3 B2    B3      F forward, B backward (the values made again)
+    last stage       FB0   FB1   FB2   FB3           forward and backward at once
+
+Gradients of micro-batches are added up, then summed over the ranks of the same stage.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+from mindspore import Tensor, nn
+
+from app.config.config import Config
+from app.distributed.gradient_sum import GradientSum
+from app.distributed.process_group import MpiGroup
+from app.distributed.watchdog import waiting
+from app.model import dense_layer
+from app.model.graph import DEEP_LOSS, NUM_BAD, WIDE_LOSS, Gradients, LossGradient, Optimizers
+from app.model.wide_deep import WideDeep
+from app.training.parallel.pipeline.plan import FIRST, PipelinePlan, plan_pipeline
+from app.training.parallel.pipeline.stages import (
+    NUM_DATA,
+    FirstLoss,
+    FirstStage,
+    GivenSquaredNorm,
+    LastLoss,
+    LastStage,
+    StageModel,
+)
+from app.training.parallel.tensor.plan import TOWER
+from app.training.step.step import StepParts
+
+Arrays = dict[str, np.ndarray]
+
+
+class PipelineRun:
+    """What is special about such a run; `whole` is the model at its initial values, as one rank has it."""
+
+    wrap_tower = None
+
+    def __init__(self, config: Config, whole: WideDeep, group: MpiGroup) -> None:
+        named = whole.named_parameters()
+        shapes = {name.removeprefix(TOWER): p.shape for name, p in named.items() if name.startswith(TOWER)}
+        self.plan: PipelinePlan = plan_pipeline(config.parallel, shapes, group.size)
+        self.stage = self.plan.stage(group.rank)
+        self.cell = (FirstStage if self.stage == FIRST else LastStage)(whole, self.plan.second_stage)
+        own = {name: parameter for name, parameter in named.items() if self.plan.holds(self.stage, name)}
+        self.model = cast(WideDeep, StageModel(self.cell, own, whole.wide.num_numeric))  # this rank's share of it
+        self.rows = self.plan.micro_rows(config.train.batch_size) * self.plan.micro_batches
+        widths = (0, *config.model.hidden_widths)
+        self.squared_norm = GivenSquaredNorm()
+        self.link = Link(group, self.plan, self.rows, widths[self.plan.second_stage])
+        self._group = group
+
+    def batch_size(self) -> int:
+        """The rows that this rank brings to a step: one on the last stage, which has none of its own."""
+        return self.rows if self.stage == FIRST else 1
+
+    def graph(self, parts: StepParts) -> PipelineGraph:
+        """The step; the model and the optimizers are of this run."""
+        return PipelineGraph(self, parts.shared_by(self.plan.num_pairs * self.plan.micro_batches), self._group)
+
+    def scorer(self) -> PipelineScorer:
+        """What makes logits."""
+        return PipelineScorer(self)
+
+    def blocks(self) -> PipelineRun:
+        """Between this rank's dense arrays and whole ones."""
+        return self
+
+    def whole(self, arrays: Arrays) -> Arrays:
+        """Both stages' arrays, on every rank."""
+        mine = arrays if self._group.rank % self.plan.num_pairs == 0 else {}
+        return {name: array for held in self._group.gather(mine) for name, array in held.items()}
+
+    def slices(self, arrays: Arrays) -> Arrays:
+        """What this rank writes of the arrays: those that no rank before it has."""
+        if self._group.rank % self.plan.num_pairs:
+            return {}
+        return {n: array for n, array in arrays.items() if self.stage == FIRST or not self.plan.holds(FIRST, n)}
+
+    def held(self, arrays: Arrays) -> Arrays:
+        """Those of a whole model's arrays that this rank holds."""
+        return {name: array for name, array in arrays.items() if self.plan.holds(self.stage, name)}
+
+    parts = held
+
+    def whole_shape(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """An array is on one stage, whole."""
+        return shape
+
+
+class Link:
+    """Messages [n, H + 3] from the first rank of a pair to the last, gradients [n, H + 1] back."""
+
+    def __init__(self, group: MpiGroup, plan: PipelinePlan, batch_rows: int, width: int) -> None:
+        self.world, self.partner = group.communicator, plan.partner(group.rank)
+        self.width = width
+        self._on_its_way: list[tuple[Any, np.ndarray]] = []
+
+    def send(self, values: np.ndarray) -> None:
+        """Begin to send an array; a copy is kept until it is there."""
+        array = np.array(values, order="C")
+        self._on_its_way.append((self.world.Isend(array, dest=self.partner), array))
+
+    def receive(self, *shape: int) -> Tensor:
+        """The partner's next array."""
+        array = np.empty(shape, np.float32)
+        with waiting():
+            self.world.Recv(array, source=self.partner)
+        return Tensor.from_numpy(array)
+
+    def finish(self) -> None:
+        """Wait for what was sent."""
+        with waiting():
+            for request, _ in self._on_its_way:
+                request.Wait()
+        self._on_its_way.clear()
+
+
+class PipelineGraph:
+    """What `DeviceGraph` does, over a pair of ranks, with losses, flag and dense gradients summed over all."""
+
+    def __init__(self, run: PipelineRun, parts: StepParts, group: MpiGroup) -> None:
+        self._run, self._group, self._link = run, group, run.link
+        self._micro_rows = run.rows // run.plan.micro_batches
+        drops = parts.noise.rate > 0
+        own = run.model.named_parameters().values()
+        if isinstance(run.cell, FirstStage):
+            self._forward = Forward(run.cell, drops)
+            gradient = LossGradient(FirstLoss(run.cell, parts.loss, drops), (0, 1), own)
+        else:
+            gradient = LossGradient(LastLoss(run.cell, parts.loss, drops), (0,), own)
+        self._gradients = Gradients(gradient)
+        self._sum = GradientSum(group.communicator.Split(color=run.stage, key=group.rank))
+        self._optimizers = Optimizers(parts.optimizers)
+        self._clips, self._num_wide = parts.loss.tower_clip_norm > 0, parts.optimizers.num_wide
+        self._loss_scale = parts.loss.loss_scale
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """See `DeviceGraph.construct`; on the last stage there are no rows, and their gradients are zeros."""
+        deep_rows, wide_rows, *_, noise = inputs
+        if self._run.stage == FIRST:
+            sums, (deep, wide) = self._first(inputs)
+        else:
+            sums, deep, wide = self._last(noise), np.zeros(deep_rows.shape), np.zeros(wide_rows.shape)
+        self._link.finish()
+        scalars, *gradients = sums
+        gradients, finite = self._sum(gradients)
+        scalars[NUM_BAD] += not finite
+        scalars = np.sum(self._group.gather(scalars), axis=0)
+        finite = bool(scalars[NUM_BAD] == 0)
+        if finite and self._clips:
+            self._write_norm(gradients[self._num_wide :])
+        if finite:
+            self._optimizers(*map(Tensor.from_numpy, gradients)).asnumpy()
+        losses = Tensor(float(scalars[DEEP_LOSS])), Tensor(float(scalars[WIDE_LOSS]))
+        return (*losses, Tensor(finite), Tensor(deep.astype(np.float32)), Tensor(wide.astype(np.float32)))
+
+    def _write_norm(self, gradients: list[np.ndarray]) -> None:
+        """Σ gradient² of the tower's gradients, of which each rank has its stage's."""
+        squares = sum(float(np.sum(np.square(values / self._loss_scale))) for values in gradients)
+        total = sum(self._group.gather(squares)) / self._run.plan.num_pairs
+        dense_layer.write_parameter(self._run.squared_norm.value, np.array([total], np.float32))
+
+    def _first(self, inputs: tuple[Tensor, ...]) -> tuple[list[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+        micro_batches = [self._micro_batch(inputs, number) for number in range(self._run.plan.micro_batches)]
+        sums: list[np.ndarray] = []
+        rows: list[tuple[np.ndarray, np.ndarray]] = []
+        for number, micro_batch in enumerate(micro_batches):
+            self._link.send(self._forward(*micro_batch).asnumpy())
+            if number > 0:
+                rows.append(self._backward(micro_batches[number - 1], sums))
+        rows.append(self._backward(micro_batches[-1], sums))
+        deep, wide = zip(*rows, strict=True)
+        return sums, (np.concatenate(deep), np.concatenate(wide))
+
+    def _backward(self, micro_batch: list[Tensor], sums: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Add a micro-batch's gradients to `sums`; returns those of its rows."""
+        gradient = self._link.receive(self._micro_rows, self._link.width + 1)
+        deep, wide, *own = (values.asnumpy() for values in self._gradients(*micro_batch, gradient))
+        add(sums, own)
+        return np.array(deep), np.array(wide)
+
+    def _last(self, noise: Tensor) -> list[np.ndarray]:
+        sums: list[np.ndarray] = []
+        for number in range(self._run.plan.micro_batches):
+            message = self._link.receive(self._micro_rows, self._link.width + 1 + NUM_DATA)
+            gradient, *own = (values.asnumpy() for values in self._gradients(message, self._noise(noise, number)))
+            self._link.send(gradient[:, : self._link.width + 1])
+            add(sums, own)
+        return sums
+
+    def _micro_batch(self, inputs: tuple[Tensor, ...], number: int) -> list[Tensor]:
+        *arrays, noise = inputs
+        rows = slice(number * self._micro_rows, (number + 1) * self._micro_rows)
+        return [*(Tensor.from_numpy(a.asnumpy()[rows]) for a in arrays), self._noise(noise, number)]
+
+    def _noise(self, noise: Tensor, number: int) -> Tensor:
+        """That of a micro-batch, whose rows begin further on in the batch."""
+        values = noise.asnumpy().copy()
+        values[:, 1] += number * self._micro_rows
+        return Tensor(values)
+
+
+class Forward(nn.Cell):
+    """The first stage's message."""
+
+    def __init__(self, stage: FirstStage, drops: bool) -> None:
+        super().__init__()
+        self.stage, self.drops = stage, drops
+
+    def construct(self, *inputs: Tensor) -> Tensor:
+        """See `FirstStage.construct`."""
+        masks = None
+        if self.drops:
+            masks = inputs[-1]
+        return self.stage(*inputs[:-1], masks)
+
+
+class PipelineScorer:
+    """Logits of a pair's rows: forward through both stages, and back to the first."""
+
+    def __init__(self, run: PipelineRun) -> None:
+        self._run, self._link = run, run.link
+
+    def __call__(self, deep_rows: Tensor, wide_rows: Tensor, numeric: Tensor) -> Tensor:
+        """[B, C * D], [B], [B, N] -> [B]; every rank calls it at once."""
+        if self._run.stage == FIRST:
+            self._link.send(self._run.cell(deep_rows, wide_rows, numeric, wide_rows, wide_rows, None).asnumpy())
+            logits = self._link.receive(self._run.rows)
+        else:
+            message = self._link.receive(self._run.rows, self._link.width + 1 + NUM_DATA)
+            self._link.send(self._run.cell(message, None).asnumpy())
+            logits = wide_rows
+        self._link.finish()
+        return logits
+
+
+def add(sums: list[np.ndarray], terms: list[np.ndarray]) -> None:
+    """Add each of `terms` to what it belongs to; the first ones begin the sums."""
+    if not sums:
+        sums.extend(np.array(term) for term in terms)
+        return
+    for total, term in zip(sums, terms, strict=True):
+        total += term

@@ -1,0 +1,161 @@
+"""Collective operations inside a MindSpore graph on a CPU, carried by MPI: cells, each with its gradient.
+
+MindSpore 2.10 has no sharded graphs on a CPU ("only support Ascend/GPU backend"). Each operation here is a host
+function in the graph (`ops.Custom`, pyfunc), blocking, so every rank must come to the same ones in the same order. The
+executor keeps to an order only where data forces it: callers chain what does not depend on each other (`ops.depend`).
+
+The rule for gradients: where ranks hold copies of an array they hold copies of its gradient too, the whole one.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from mindspore import Tensor, nn, ops
+
+from app.training.parallel.tensor.layout import Layout, Piece, redistribution
+
+# mpi4py has no types that mypy could follow without it.
+Communicator = Any
+Shape = tuple[int, ...]
+
+
+def host_operator(function: Callable[[np.ndarray], np.ndarray], shape: Callable[[Shape], Shape]) -> ops.Custom:
+    """`function` as an operator of one float32 input; `shape` gives the output's shape from the input's."""
+
+    def call(values: np.ndarray) -> np.ndarray:  # ops.Custom asks for a plain function
+        return function(values)
+
+    return ops.Custom(call, out_shape=shape, out_dtype=lambda dtype: dtype, func_type="pyfunc")
+
+
+def split(world: Communicator, group: Sequence[int]) -> Communicator:
+    """The communicator of the ranks in `group`, of which this rank is one; every rank of `world` calls it at once."""
+    return world.Split(color=min(group), key=world.Get_rank())
+
+
+class SumOver(nn.Cell):
+    """The sum over the ranks of a group; its gradient is each rank's own."""
+
+    def __init__(self, group: Communicator) -> None:
+        super().__init__()
+        self.single = group.Get_size() == 1
+        self.all_reduce = host_operator(functools.partial(all_reduce, group), lambda shape: shape)
+
+    def construct(self, values: Tensor) -> Tensor:
+        """Partial sums of any shape -> the sum, the same bits on every rank."""
+        if self.single:
+            return values
+        return self.all_reduce(values)
+
+    def bprop(self, values: Tensor, total: Tensor, gradient: Tensor) -> tuple[Tensor]:
+        """The sum's gradient is that of every term."""
+        return (gradient,)
+
+
+class SumGradientOver(nn.Cell):
+    """The value itself; its gradient is summed over the ranks of a group, each of which used it for a part."""
+
+    def __init__(self, group: Communicator) -> None:
+        super().__init__()
+        self.single = group.Get_size() == 1
+        self.all_reduce = host_operator(functools.partial(all_reduce, group), lambda shape: shape)
+
+    def construct(self, values: Tensor) -> Tensor:
+        """Any shape, unchanged."""
+        return values
+
+    def bprop(self, values: Tensor, same: Tensor, gradient: Tensor) -> tuple[Tensor]:
+        """The sum of the ranks' gradients."""
+        if self.single:
+            return (gradient,)
+        return (self.all_reduce(gradient),)
+
+
+class SumInTurn(nn.Cell):
+    """Each of several arrays summed over a group of its own, one after the other, so that all ranks keep one order.
+
+    For parameters' gradients, which are best summed outside the automatic gradient: within it nothing orders them.
+    """
+
+    def __init__(self, sums: Sequence[SumOver]) -> None:
+        super().__init__()
+        self.sums = nn.CellList(sums)
+
+    def construct(self, parts: tuple[Tensor, ...], after: Tensor) -> tuple[Tensor, ...]:
+        """The sums of `parts`, which may have any shapes; the first begins when `after` is there."""
+        totals: tuple[Tensor, ...] = ()
+        for i in range(len(parts)):
+            after = self.sums[i](ops.depend(parts[i], after))
+            totals = (*totals, after)
+        return totals
+
+
+class Redistribute(nn.Cell):
+    """A block of an array of `shape` that lies as `source` -> the block of the same array lying as `target`."""
+
+    def __init__(self, world: Communicator, source: Layout, target: Layout, shape: Shape) -> None:
+        super().__init__()
+        forward, backward = Exchange(world, source, target, shape), Exchange(world, target, source, shape)
+        self.nothing_moves = forward.nothing_moves and backward.nothing_moves
+        self.forward = host_operator(forward, lambda _: forward.block_shape)
+        self.backward = host_operator(backward, lambda _: backward.block_shape)
+
+    def construct(self, block: Tensor) -> Tensor:
+        """This rank's block under `source` -> under `target`."""
+        if self.nothing_moves:
+            return block
+        return self.forward(block)
+
+    def bprop(self, block: Tensor, moved: Tensor, gradient: Tensor) -> tuple[Tensor]:
+        """The gradient goes the same way back."""
+        if self.nothing_moves:
+            return (gradient,)
+        return (self.backward(gradient),)
+
+
+class Exchange:
+    """One redistribution, its pieces worked out once."""
+
+    def __init__(self, world: Communicator, source: Layout, target: Layout, shape: Shape) -> None:
+        pieces = redistribution(source, target, shape)
+        rank = world.Get_rank()
+        self.block_shape = target.block_shape(shape)
+        self.nothing_moves = self.block_shape == source.block_shape(shape) and all(
+            piece.sender == piece.receiver for piece in pieces
+        )
+        self._world = world
+        self._sent = [piece for piece in pieces if piece.sender == rank]
+        self._received = [piece for piece in pieces if piece.receiver == rank]
+        self._send_counts = _counts(self._sent, world.Get_size(), lambda piece: piece.receiver)
+        self._receive_counts = _counts(self._received, world.Get_size(), lambda piece: piece.sender)
+
+    def __call__(self, block: np.ndarray) -> np.ndarray:
+        """This rank's block under the target layout; every rank calls it at once."""
+        sent = np.concatenate([np.zeros(0, block.dtype), *(block[piece.in_sender].ravel() for piece in self._sent)])
+        received = np.empty(sum(self._receive_counts), block.dtype)
+        self._world.Alltoallv((sent, self._send_counts), (received, self._receive_counts))
+        moved, start = np.empty(self.block_shape, block.dtype), 0
+        for piece in self._received:
+            place = moved[piece.in_receiver]
+            place[...] = received[start : start + place.size].reshape(place.shape)
+            start += place.size
+        return moved
+
+
+def all_reduce(group: Communicator, values: np.ndarray) -> np.ndarray:
+    """The sum over the ranks of the group, float32."""
+    total = np.empty_like(values, order="C")
+    group.Allreduce(np.ascontiguousarray(values), total)
+    return total
+
+
+def _counts(pieces: Sequence[Piece], num_ranks: int, peer: Callable[[Piece], int]) -> list[int]:
+    """How many elements are exchanged with each rank."""
+    counts = [0] * num_ranks
+    for piece in pieces:
+        counts[peer(piece)] += int(np.prod([part.stop - part.start for part in piece.in_sender]))
+    return counts

@@ -1,0 +1,122 @@
+"""Where a run stands in its data, and what is said of each epoch's steps while they are taken."""
+
+from __future__ import annotations
+
+import dataclasses
+import resource
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from app.distributed.process_group import shows_progress
+from app.run.folder import RunFolder
+from app.training.learning_rates import LearningRates
+from app.training.step.step import Losses
+from common.console import progress_bar
+
+
+@dataclasses.dataclass
+class Position:
+    """Where a run stands: `step` steps in all, the next batch is number `epoch_step` (0, 1, …) of `epoch` (1, 2, …)."""
+
+    step: int = 0
+    epoch: int = 1
+    epoch_step: int = 0
+
+    @property
+    def last_epoch(self) -> int:
+        """The epoch of the last step taken: at an epoch's end `epoch` is the next one already."""
+        return self.epoch if self.epoch_step else self.epoch - 1
+
+
+class Progress:
+    """One epoch's progress bar, loss.log lines and metrics.jsonl lines."""
+
+    def __init__(
+        self,
+        run: RunFolder,
+        epoch: int,
+        total: int,
+        done: int,
+        log_every_steps: int,
+        seconds: dict[str, float],
+        learning_rates: LearningRates,
+    ) -> None:
+        self._run = run
+        self._log_every_steps = log_every_steps
+        disable = not shows_progress()
+        self._bar = progress_bar(total=total, initial=done, desc=f"epoch {epoch}", unit="step", disable=disable)
+        self._seconds = seconds  # of the step's parts, still counting
+        self._seconds_before = dict(seconds)
+        self._learning_rates = learning_rates
+        self._lines: list[str] = []
+        self._rows = 0
+        self._waited = 0.0
+        self._since = time.perf_counter()
+        self._last: tuple[Position, Losses, float] | None = None
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.flush()
+        self._bar.close()
+
+    def add(self, position: Position, losses: Losses, rows: int, waited_seconds: float) -> None:
+        """Note one step; `waited_seconds` is the epoch's sum of waiting for data."""
+        self._lines.append(loss_line(position.epoch, position.epoch_step, losses))
+        self._rows += rows
+        self._last = (dataclasses.replace(position), losses, waited_seconds)
+        self._bar.update()
+        if position.epoch_step % self._log_every_steps == 0:
+            self.flush()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Something else than steps is done: what was noted is written before, and its time does not count."""
+        self.flush()
+        yield
+        self._since = time.perf_counter()
+
+    def flush(self) -> None:
+        """Write what was noted since the last flush."""
+        if self._last is None:
+            return
+        position, losses, waited = self._last
+        seconds = time.perf_counter() - self._since
+        speed, wait_share = self._rows / seconds, (waited - self._waited) / seconds
+        self._run.append_losses(self._lines)
+        self._run.append_metrics(
+            step=position.step,
+            epoch=position.epoch,
+            **dataclasses.asdict(losses),
+            samples_per_second=round(speed, 1),
+            wait_share=round(wait_share, 4),
+            **{f"{group}_learning_rate": rate for group, rate in self._learning_rates.at(position.step).items()},
+            **self._millis_per_step(),
+            memory_bytes=resident_bytes(),
+        )
+        said = f"{speed:,.0f} samples/s, loss {losses.wide_loss:.4f}, waiting {wait_share:.0%}"
+        self._bar.set_postfix_str(said, refresh=False)
+        self._lines, self._rows, self._last = [], 0, None
+        self._since, self._waited = time.perf_counter(), waited
+
+    def _millis_per_step(self) -> dict[str, float]:
+        before, self._seconds_before = self._seconds_before, dict(self._seconds)
+        return {
+            f"{part}_ms": round(1000 * (self._seconds[part] - before[part]) / len(self._lines), 2) for part in before
+        }
+
+
+def resident_bytes() -> int:
+    """Memory that this process holds, of its own and shared (Linux)."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+
+
+def loss_line(epoch: int, step: int, losses: Losses) -> str:
+    """A line of loss.log, in the form of MindSpore's tutorial."""
+    wide_loss, deep_loss = np.float32(losses.wide_loss), np.float32(losses.deep_loss)
+    return f"epoch: {epoch} step: {step}, wide_loss is {wide_loss!s}, deep_loss is {deep_loss!s}"

@@ -1,0 +1,182 @@
+"""The training step of the `stock` backend: lookup, tower and all optimizers are one graph.
+
+Letters: B batch size, F looked-up fields, N numeric fields, D embedding width.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn, ops
+
+from app.batches import Batch
+from app.model.graph import ForwardBackward, l2_loss
+from app.model.optimizers import DenseOptimizers
+from app.model.wide_deep import WideDeep
+from app.tables.interface import UniqueIds
+from app.training.step.not_finite import Place, batch_places, describe_not_finite, gradient_places
+from app.training.step.profile import GraphProfile, KernelProfile
+from app.training.step.step import Losses, StepParts, example_weights, pad_rows
+from app.training.step.stock_tables import StockIds, StockTables
+
+
+class StockLookup(nn.Cell):
+    """ids -> what the model takes; unfolded numeric fields weigh their rows with their values."""
+
+    def __init__(self, tables: StockTables) -> None:
+        super().__init__()
+        self.parameters_of_tables = tables.parameters
+        self.unfolded = tables.num_looked_up_numeric > 0
+        self.num_categorical = len(tables.spec.field_names) - tables.num_looked_up_numeric
+        self.sum = ops.ReduceSum()
+
+    def field_weights(self, numeric: Tensor) -> Tensor:
+        """[B, F, 1]: x_f for a numeric field, 1 for a categorical one."""
+        return ops.concat((numeric, ops.ones((numeric.shape[0], self.num_categorical), ms.float32)), 1).expand_dims(-1)
+
+    def construct(self, ids: Tensor, numeric: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """`ids` [B, F] -> table rows [B, F, D], deep rows [B, F * D], wide rows [B]."""
+        table_rows, wide = self.parameters_of_tables(ids)
+        deep = table_rows
+        if self.unfolded:
+            weights = self.field_weights(numeric)
+            deep, wide = deep * weights, wide * weights
+        return table_rows, deep.reshape(ids.shape[0], -1), self.sum(wide, (1, 2))
+
+
+class StockGraph(nn.Cell):
+    """Lookup, forward, backward and all optimizers in one graph."""
+
+    def __init__(
+        self, tables: StockTables, forward_backward: ForwardBackward, optimizers: DenseOptimizers, loss_scale: float
+    ) -> None:
+        super().__init__()
+        self.lookup = StockLookup(tables)
+        self.forward_backward = forward_backward
+        self.optimizers = optimizers
+        self.num_fields, self.width = len(tables.spec.field_names), tables.spec.embedding_dim
+        self.l2_coef = tables.spec.l2_coef
+        self.gradient_scale = 1 / loss_scale
+        self.sum = ops.ReduceSum()
+
+    def construct(
+        self,
+        ids: Tensor,
+        first_seen: Tensor,
+        numeric: Tensor,
+        labels: Tensor,
+        example_weights: Tensor,
+        deep_rate: Tensor,
+        noise: Tensor,
+    ) -> tuple:
+        """`ids` [B, F]; `first_seen` [B * F, 1]: 1 where an id stands for the first time in the batch, else 0.
+
+        -> deep_loss without the tables' L2 term, wide_loss, Σ‖unique deep row‖², finite
+        """
+        table_rows, deep_rows, wide_rows = self.lookup(ids, numeric)
+        losses, finite, row_gradients, dense_gradients = self.forward_backward(
+            deep_rows, wide_rows, numeric, labels, example_weights, noise
+        )
+        unique_rows = table_rows.reshape(-1, self.width) * first_seen
+        squared_norm = self.sum(ops.square(unique_rows))
+        deep_loss, wide_loss = losses
+        if finite:
+            deep, wide = self.gradients_by_position(row_gradients, numeric)
+            tables = self.lookup.parameters_of_tables.update(
+                ids.reshape(-1), deep + self.l2_coef * unique_rows, wide, deep_rate
+            )
+            deep_loss = ops.depend(deep_loss, (tables, self.optimizers(dense_gradients)))
+        return deep_loss, wide_loss, squared_norm, finite
+
+    def gradients_by_position(self, row_gradients: tuple[Tensor, Tensor], numeric: Tensor) -> tuple[Tensor, Tensor]:
+        """Scaled gradients [B, F * D] and [B] -> those of the table rows, [B * F, D] and [B * F, 1]."""
+        deep = row_gradients[0].reshape(-1, self.num_fields, self.width) * self.gradient_scale
+        wide = row_gradients[1].reshape(-1, 1, 1) * self.gradient_scale
+        wide = ops.tile(wide, (1, self.num_fields, 1))
+        if self.lookup.unfolded:
+            weights = self.lookup.field_weights(numeric)
+            deep, wide = deep * weights, wide * weights
+        return deep.reshape(-1, self.width), wide.reshape(-1, 1)
+
+
+class StockScoring(nn.Cell):
+    """Lookup and forward pass alone."""
+
+    def __init__(self, lookup: StockLookup, model: WideDeep) -> None:
+        super().__init__()
+        self.lookup = lookup
+        self.model = model
+
+    def construct(self, ids: Tensor, numeric: Tensor) -> Tensor:
+        """`ids` [B, F], `numeric` [B, N] -> logits [B]."""
+        _, deep_rows, wide_rows = self.lookup(ids, numeric)
+        return self.model(deep_rows, wide_rows, numeric)
+
+
+class StockStep:
+    """`TrainStep` over MindSpore's own host ops."""
+
+    def __init__(self, tables: StockTables, parts: StepParts) -> None:
+        self.tables = tables
+        self.parts = parts
+        self.graph = StockGraph(tables, parts.forward_backward(), parts.optimizers, parts.loss.loss_scale)
+        self.seconds = {"graph": 0.0}
+        self._scoring = StockScoring(self.graph.lookup, parts.model)
+
+    def prepare(self, batch: Batch) -> UniqueIds:
+        """See `TrainStep.prepare`."""
+        return self.tables.unique(batch.ids)
+
+    def __call__(self, batch: Batch, unique: UniqueIds) -> Losses:
+        """See `TrainStep.__call__`."""
+        assert isinstance(unique, StockIds)
+        start = time.perf_counter()
+        first_seen = np.zeros((self.parts.batch_size * unique.shape[1], 1), np.float32)
+        first_seen[: len(unique.first_seen)] = unique.first_seen
+        # Filling rows have gradient 0, but LazyAdam moves every row it is given: so they repeat ids of the batch.
+        padding = ((0, self.parts.batch_size - batch.num_rows), (0, 0))
+        inputs = [np.pad(unique.ids, padding, mode="edge"), first_seen] + [
+            pad_rows(values, self.parts.batch_size) for values in (batch.numeric, batch.labels, example_weights(batch))
+        ]
+        self.parts.set_learning_rates(self.tables.step + 1)
+        rate = self.tables.deep_rate(self.tables.step + 1)
+        noise = Tensor(self.parts.noise.of_step(self.tables.step + 1))
+        outputs = self.graph(*(Tensor.from_numpy(values) for values in inputs), Tensor(rate, ms.float32), noise)
+        deep_loss, wide_loss, squared_norm, finite = (output.asnumpy() for output in outputs)
+        if not finite:
+            raise FloatingPointError(self._find_bad(batch, unique))
+        self.tables.note_update(unique)
+        self.seconds["graph"] += time.perf_counter() - start
+        return Losses(float(wide_loss), float(deep_loss) + float(l2_loss(float(squared_norm), self.parts.loss.l2_coef)))
+
+    def score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
+        """See `TrainStep.score`."""
+        assert isinstance(unique, StockIds)
+        inputs = (pad_rows(values, self.parts.batch_size) for values in (unique.ids, batch.numeric))
+        return self._scoring(*(Tensor.from_numpy(values) for values in inputs)).asnumpy()[: batch.num_rows]
+
+    def profile(self, folder: Path) -> KernelProfile:
+        """See `TrainStep.profile`."""
+        return GraphProfile(folder)
+
+    def _find_bad(self, batch: Batch, unique: StockIds) -> str:
+        noise = self.parts.noise.of_step(self.tables.step + 1)
+        ids, numeric, labels, weights, noise = (
+            Tensor(values) for values in (unique.ids, batch.numeric, batch.labels, example_weights(batch), noise)
+        )
+        deep, wide = (rows.asnumpy().reshape(batch.num_rows, -1) for rows in self.tables.parameters(ids))
+        _, deep_inputs, wide_inputs = self.graph.lookup(ids, numeric)
+        gradients = self.graph.forward_backward(deep_inputs, wide_inputs, numeric, labels, weights, noise)[2]
+        fields = self.tables.spec.field_names
+        return describe_not_finite(
+            (
+                Place("deep row", deep, fields, unique.ids),
+                Place("wide row", wide, fields, unique.ids),
+                *batch_places(batch, self.parts.numeric_names),
+            ),
+            self.parts.model.named_parameters(),
+            gradient_places(gradients[0].asnumpy(), gradients[1].asnumpy(), fields, unique.ids),
+        )

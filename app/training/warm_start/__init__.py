@@ -1,0 +1,1 @@
+"""A run that begins with another's model: source, tables, dense."""

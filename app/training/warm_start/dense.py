@@ -1,0 +1,60 @@
+"""A new run that begins with the rows, the tower, or both, of a model that was trained before."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+
+from app.config.config import Config
+from app.distributed.process_group import ProcessGroup
+from app.tables.interface import WIDE
+from app.training.assemble import Parts, fold_numeric
+from app.training.warm_start.source import Source, open_source
+from app.training.warm_start.tables import WarmTables
+from data_prep.prepared.schema import Schema
+
+log = logging.getLogger(__name__)
+
+
+def warm_start(parts: Parts, config: Config, schema: Schema, dataset: Path, group: ProcessGroup) -> None:
+    """Take what `train.init_take` says from `train.init_from`; with `init_optimizer` what the optimizers remember too.
+
+    Steps, and with them learning-rate schedules, count from 0; the bias corrections of Adam's moments that are taken go
+    on. Every rank calls it. Raises ValueError, saying what was found and expected, for a model of another shape.
+    """
+    source = open_source(config, schema, dataset)
+    if source.metrics:
+        known = ", ".join(
+            f"{name} {source.metrics[name]:.6f}" for name in ("auc", "log_loss") if name in source.metrics
+        )
+        log.info("%s: its run evaluated it as %s", source.where, known)
+    take, with_optimizer = config.train.init_take, config.train.init_optimizer
+    if take in ("all", "tower"):
+        _take_dense(parts, source, schema, with_optimizer)
+    if take in ("all", "tables"):
+        group.call_servers("warm_start", dataset, config.train.init_from)
+        tables = parts.step.tables
+        WarmTables(tables, tables.spec, parts.learning_rates, config, schema).take(source)
+
+
+def _take_dense(parts: Parts, source: Source, schema: Schema, with_optimizer: bool) -> None:
+    if not source.unchanged_numeric:
+        log.warning("warning: %s saw numeric fields scaled otherwise than they are here", source.where)
+    expected = [*parts.model.named_parameters(), *parts.model.named_statistics()]
+    memory = parts.optimizers.named_state() if with_optimizer else {}
+    dense = source.state.dense
+    if not source.folded and parts.model.wide.num_numeric:
+        dense = fold_numeric(source.state, parts.step.tables.spec, schema.num_numeric)
+    taken = {name: array for name, array in dense.items() if name in memory or _is_of_model(name)}
+    parts.check_dense(taken, [*expected, *memory])
+    parts.write_dense({name: np.asarray(values, np.float32, order="C") for name, values in taken.items()})
+    rates = parts.learning_rates.at(1)
+    parts.optimizers.start_from_weights(rates[WIDE], rates["tower"])
+    log.info("%s: took %d dense arrays", source.where, len(taken))
+
+
+def _is_of_model(name: str) -> bool:
+    """Whether it is a parameter, and not what an optimizer remembers of one (`adam.first_moment.tower.bias_0`)."""
+    return name.startswith(("wide.", "tower."))

@@ -1,0 +1,198 @@
+"""What a warm start takes from: a checkpoint, the best one of a run, or a `.ckpt` of the model zoo."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from app.checkpoint.manifest import MANIFEST, Manifest, read_manifest
+from app.checkpoint.read import open_state, verify
+from app.checkpoint.write import ModelState
+from app.config.config import Config
+from app.run.folder import CONFIG_FILE, best_of_run
+from app.run.identity import data_identity
+from app.tables.interface import DEEP
+from app.tables.whole_table_adam import CaughtUpTable
+from app.training.learning_rates import STEPS_BEFORE, step_history
+from data_prep.prepared.schema import VOCABULARY_FILE, Schema, read_schema
+from data_prep.suspect import wrong_ids
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model to take from; `moves` is where its rows are here, None where all are where they were.
+
+    `folded` says whether its numeric fields belong to the tower, `unchanged_numeric` whether they are scaled as here;
+    `steps` are those that its optimizers have taken, `metrics` what its run found on its rows of `valid`.
+    """
+
+    where: str
+    state: ModelState
+    folded: bool
+    moves: np.ndarray | None
+    unchanged_numeric: bool
+    steps: int = 0
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+def check_source(config: Config, schema: Schema) -> Path | None:
+    """Return what a new run begins with, None for nothing.
+
+    Raises ValueError or FileNotFoundError where there is nothing to take, a model of another shape, or no vocabulary
+    by which its rows can be brought here.
+    """
+    if not config.train.init_from:
+        return None
+    path = find_source(Path(config.train.init_from))
+    if path.is_file():
+        return path  # the zoo's file is checked as it is read
+    manifest = read_manifest(path)
+    model = manifest.config["model"]
+    here = {"embedding_dim": config.model.embedding_dim, "fold_numeric": config.model.fold_numeric}
+    if config.train.init_take != "tables":
+        here["hidden_widths"] = list(config.model.hidden_widths)  # type: ignore[assignment]
+    for key, expected in here.items():
+        found = list(model[key]) if isinstance(expected, list) else model[key]
+        if found != expected:
+            advice = "; train.init_take=tables leaves the tower out" if key == "hidden_widths" else ""
+            raise ValueError(f"train.init_from={path} has model.{key}={found}, expected {expected}{advice}")
+    if not _has_same_ids(manifest, schema):
+        _open_dataset(manifest, config)
+    return path
+
+
+def find_source(path: Path) -> Path:
+    """The checkpoint folder, or the `.ckpt` file, that a path given as `train.init_from` means."""
+    if path.is_file() or (path / MANIFEST).is_file():
+        return path
+    if (path / CONFIG_FILE).is_file():
+        return best_of_run(path)
+    raise FileNotFoundError(
+        f"train.init_from={path}: expected a checkpoint (a folder with {MANIFEST}), a run (a folder with "
+        f"{CONFIG_FILE}) or a .ckpt file; {'it is none of them' if path.exists() else 'there is no such path'}"
+    )
+
+
+def open_source(config: Config, schema: Schema, dataset: Path) -> Source:
+    """The model to take from, every byte of it verified.
+
+    Raises ValueError where it is damaged, or its rows cannot be brought to the prepared folder `dataset`.
+    """
+    path = find_source(Path(config.train.init_from))
+    if path.is_file():
+        return _zoo_source(path, config, schema)
+    manifest = verify(path)
+    folded = bool(manifest.config["model"]["fold_numeric"])
+    moves = None if _has_same_ids(manifest, schema) else _moves(manifest, config, schema, dataset)
+    state, history = open_state(path), step_history(manifest)
+    if history is not None:
+        state = ModelState(state.dense, {**state.tables, DEEP: CaughtUpTable(state.tables[DEEP], history)})
+    steps = manifest.step + manifest.schedules.get(STEPS_BEFORE, 0)
+    unchanged_numeric = manifest.data["numeric"] == data_identity(schema)["numeric"]
+    return Source(str(path), state, folded, moves, unchanged_numeric, steps, manifest.metrics)
+
+
+def _has_same_ids(manifest: Manifest, schema: Schema) -> bool:
+    """Return whether ids and numeric fields mean here what they meant to the source."""
+    here = data_identity(schema)
+    same = all(manifest.data[key] == here[key] for key in ("vocabulary", "vocabulary_size", "categorical"))
+    return same and list(manifest.data["numeric"]) == list(here["numeric"])
+
+
+def _moves(manifest: Manifest, config: Config, schema: Schema, dataset: Path) -> np.ndarray:
+    old_folder, old = _open_dataset(manifest, config)
+    if wrong := wrong_ids(old, old_folder):
+        log.warning("warning: the model that this run starts from was trained on wrong ids: %s", wrong)
+    return row_moves(old_folder, old, dataset, schema)
+
+
+def _open_dataset(manifest: Manifest, config: Config) -> tuple[Path, Schema]:
+    """Return the prepared folder that the source was trained on; raises what is wrong with it."""
+    old_folder = Path(config.train.init_dataset or manifest.dataset)
+    try:
+        old = read_schema(old_folder)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"{error}: rows follow their field and value from that folder's vocabulary; say where it is now "
+            "with train.init_dataset=DIR"
+        ) from error
+    found, expected = data_identity(old)["vocabulary"], manifest.data["vocabulary"]
+    if found != expected:
+        raise ValueError(
+            f"{old_folder} has vocabulary {found}, the checkpoint was trained with {expected}; say where that "
+            "folder is with train.init_dataset=DIR"
+        )
+    return old_folder, old
+
+
+def _zoo_source(path: Path, config: Config, schema: Schema) -> Source:
+    from app.checkpoint.zoo import read_zoo_checkpoint
+
+    state = read_zoo_checkpoint(path)
+    dim, deep = config.model.embedding_dim, state.tables[DEEP]
+    num_inputs = (schema.num_numeric + schema.num_categorical) * dim
+    for what, found, expected in (
+        ("its vocabulary", deep.row_ids.size, schema.vocabulary_size),
+        ("its embedding width", deep.layout["rows"].width, dim),
+        ("the inputs of its first layer", len(state.dense["tower.matrix_0"]), num_inputs),
+    ):
+        if found != expected:
+            raise ValueError(
+                f"train.init_from={path}: {what} is {found}, expected {expected}; its fields and ids must be those of "
+                "the prepared folder, as `prepare --layout zoo` writes them for the zoo"
+            )
+    return Source(str(path), state, False, None, True)
+
+
+GONE = -1
+
+
+def row_moves(old_folder: Path, old: Schema, new_folder: Path, new: Schema) -> np.ndarray:
+    """The new id of each old one, int64 [V of `old`]; GONE where `new` has no such field and value.
+
+    A field's ids for values out of its vocabulary follow the field, in their order; a numeric field follows its name.
+    """
+    moves = np.full(old.vocabulary_size, GONE, np.int64)
+    names = {field.name: place for place, field in enumerate(new.numeric)}
+    for place, column in enumerate(old.numeric):
+        moves[place] = names.get(column.name, GONE)
+    spare = {field.name: range(*field.oov_ids) for field in new.categorical}
+    for categorical in old.categorical:
+        name = categorical.name
+        for old_id, new_id in zip(range(*categorical.oov_ids), spare.get(name, ()), strict=False):
+            moves[old_id] = new_id
+        if name in spare:
+            _follow_values(moves, _values(old_folder, name), _values(new_folder, name))
+    return moves
+
+
+def _follow_values(moves: np.ndarray, old: pa.Table, new: pa.Table) -> None:
+    both = old.join(new, "value", join_type="inner", right_suffix="_new")
+    moves[both["id"].to_numpy()] = both["id_new"].to_numpy()
+
+
+def _values(folder: Path, field: str) -> pa.Table:
+    """`value` and `id` of one field; a row group of the file has one field's values."""
+    parts = list(_row_groups(folder / VOCABULARY_FILE, field))
+    empty = pa.table({"value": pa.array([], pa.string()), "id": pa.array([], pa.int64())})
+    return pa.concat_tables([empty, *parts])
+
+
+def _row_groups(path: Path, field: str) -> Iterator[pa.Table]:
+    with pq.ParquetFile(path) as file:
+        for number in range(file.num_row_groups):
+            statistics = file.metadata.row_group(number).column(0).statistics
+            if statistics is not None and not statistics.min <= field <= statistics.max:
+                continue
+            group = file.read_row_group(number, columns=["field", "value", "id"])
+            chosen = group.filter(pc.equal(group["field"].cast(pa.string()), field))
+            yield chosen.select(["value", "id"]).cast(pa.schema([("value", pa.string()), ("id", pa.int64())]))
