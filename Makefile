@@ -44,13 +44,13 @@ setup: $(VENV)/.installed  ## make .venv with the pinned packages, and the nativ
 
 .PHONY: native
 native: $(VENV)/.installed  ## build the native parts: log kernels, host tables, dense layer
-	@$(MAKE) --no-print-directory -s -C data_prep/csrc all
+	@$(MAKE) --no-print-directory -s -C data_prep/kernels/csrc all
 	@$(MAKE) --no-print-directory -s -C app/tables/native/csrc all
 	@$(MAKE) --no-print-directory -s -C app/model/csrc PYTHON=$(RUN_PYTHON) all
 
 .PHONY: native-sanitize
 native-sanitize: setup  ## run the tests of all native parts under AddressSanitizer and UBSan
-	$(MAKE) -C data_prep/csrc PYTHON=$(RUN_PYTHON) sanitize
+	$(MAKE) -C data_prep/kernels/csrc PYTHON=$(RUN_PYTHON) sanitize
 	$(MAKE) -C app/tables/native/csrc PYTHON=$(RUN_PYTHON) sanitize
 	$(MAKE) -C app/model/csrc PYTHON=$(RUN_PYTHON) sanitize
 

@@ -18,7 +18,7 @@ import numpy as np
 from scipy.optimize import least_squares
 from scipy.special import gammainc
 
-from data_prep.synthetic_shape import FACTS_FILE, SHAPE_FILE, ValueShape, categorical_names
+from data_prep.sources.shape import FACTS_FILE, SHAPE_FILE, ValueShape, categorical_names
 
 SAMPLE_ROWS = 137_139
 VOCABULARY_ROWS = 36_672_493

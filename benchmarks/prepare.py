@@ -42,8 +42,8 @@ import psutil
 
 from benchmarks.prepare_agreement import check_agreement
 from benchmarks.timing import machine
-from data_prep.options import parse_bytes
-from data_prep.synthetic import synthesize
+from data_prep.options.prepare_options import parse_bytes
+from data_prep.sources.synthetic import synthesize
 
 PROJECT = Path(__file__).parents[1]
 SAMPLE_SECONDS = 0.2

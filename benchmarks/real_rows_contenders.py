@@ -22,7 +22,7 @@ from benchmarks.peers.pytorch_wide_deep import PeerSettings
 from benchmarks.prepared_rows import read_rows
 from benchmarks.rolling_cuts import Cut
 from benchmarks.workload import Workload
-from data_prep.options import PrepareOptions
+from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import read_schema
 
 CONFIG = PROJECT / "configs" / "few_rows.yaml"

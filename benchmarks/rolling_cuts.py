@@ -10,8 +10,8 @@ import itertools
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from data_prep.options import PrepareOptions
-from data_prep.prepare import prepare
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import SCHEMA_FILE
 
 TENTHS = 10

@@ -30,22 +30,24 @@ import numpy as np
 from benchmarks.prepare import first_rows
 from benchmarks.timing import machine
 from common.html.axes import Unit, number_text
-from data_prep.counts import ValueCounts
-from data_prep.encode import Encoder, numeric_fields
-from data_prep.log_files import find_log
-from data_prep.options import PrepareOptions
-from data_prep.output_folder import WORK_FOLDER
-from data_prep.pieces import Pieces
-from data_prep.prepare import prepare
+from data_prep.encoding.fit import fit_vocabulary
+from data_prep.execution.folder import WORK_FOLDER
+from data_prep.execution.pieces import Pieces
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.chunk_counter import ChunkCounter
+from data_prep.pipeline.encode import Encoder
+from data_prep.pipeline.fit import numeric_fields
+from data_prep.pipeline.prepare import prepare
+from data_prep.pipeline.shuffle import WindowShuffle
+from data_prep.pipeline.split import make_split
 from data_prep.prepared.rows import EncodedRows, concatenate
 from data_prep.prepared.writer import MindRecordWriter
-from data_prep.raw_log import open_log
-from data_prep.shuffle import WindowShuffle
-from data_prep.split import make_split
-from data_prep.statistics import ChunkCounter, LogStatistics
-from data_prep.synthetic import synthesize
-from data_prep.timing import read_timing
-from data_prep.used_vocabulary import fit_vocabulary
+from data_prep.raw_log.chunks import open_log
+from data_prep.raw_log.files import find_log
+from data_prep.report.timing import read_timing
+from data_prep.sources.synthetic import synthesize
+from data_prep.statistics.statistics import LogStatistics
+from data_prep.statistics.value_counts import ValueCounts
 
 # Criteo's 1 TB log. Rows: days 0 to 23; distinct values: "over 800 million", both by Criteo's announcement (2015).
 CRITEO_1TB_ROWS, CRITEO_1TB_DISTINCT = 4_373_472_329, 800_000_000

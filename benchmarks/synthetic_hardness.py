@@ -31,8 +31,8 @@ from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
 
-from data_prep.synthetic import BLOCK_ROWS, SyntheticLog, draw_block, synthetic_log
-from data_prep.synthetic_clicks import sigmoid
+from data_prep.sources.clicks import sigmoid
+from data_prep.sources.synthetic import BLOCK_ROWS, SyntheticLog, draw_block, synthetic_log
 
 SMALL_TRAIN_ROWS, SMALL_TEST_ROWS = 94_000, 11_755
 COUNTED_ROWS, RARE_COUNT = 1_000_000, 100

@@ -14,9 +14,9 @@ from common.packages import explain_missing, require
 
 require("isal", "numpy", "pyarrow", "tqdm", "xxhash", "yaml")  # the others only where they are needed
 
-from data_prep.options import PREPARE_SECTION, PrepareOptions, read_options
-from data_prep.pools import KINDS, ExecutorChoice
-from data_prep.stopping import Stopped, stop_by_signals
+from data_prep.execution.pools import KINDS, ExecutorChoice
+from data_prep.execution.stopping import Stopped, stop_by_signals
+from data_prep.options.prepare_options import PREPARE_SECTION, PrepareOptions, read_options
 
 CRITEO_DATA = Path(__file__).parents[1] / "configs" / "data" / "criteo.yaml"
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -24,7 +24,7 @@ _SETTING = re.compile(r"\w+(\.\w+)+=")  # section.key=value
 _SETTING_NAMES = [field.name for field in dataclasses.fields(PrepareOptions)]
 _SETTINGS_HELP = (
     "Any number of prepare.key=value changes a setting, such as prepare.min_count=101 prepare.split=chronological; "
-    "data_prep/options.py lists them all."
+    "data_prep/options/prepare_options.py lists them all."
 )
 # What a layout for others needs of the options; a setting that is given beside it counts.
 _LAYOUTS = {
@@ -171,7 +171,7 @@ def _add_synthesize(commands: Commands) -> None:
 
 
 def _pre_check(command: argparse.Namespace, _: list[str]) -> None:
-    from data_prep.pre_check import pre_check, print_findings
+    from data_prep.checks.pre_check import pre_check, print_findings
 
     findings = pre_check(command.input, command.rows, read_options(data_path=command.data).data)
     print_findings(findings)
@@ -182,7 +182,7 @@ def _pre_check(command: argparse.Namespace, _: list[str]) -> None:
 
 
 def _download(command: argparse.Namespace, _: list[str]) -> None:
-    from data_prep.download import accept_terms, download, read_download_options
+    from data_prep.sources.download import accept_terms, download, read_download_options
 
     options = read_download_options(command.data)
     accept_terms(options.terms, command.accept_terms)
@@ -190,7 +190,7 @@ def _download(command: argparse.Namespace, _: list[str]) -> None:
 
 
 def _prepare(command: argparse.Namespace, settings: list[str]) -> None:
-    from data_prep.prepare import prepare
+    from data_prep.pipeline.prepare import prepare
 
     options = read_options(command.config, [*_LAYOUTS[command.layout], *settings], command.data)
     prepare(
@@ -207,19 +207,19 @@ def _prepare(command: argparse.Namespace, settings: list[str]) -> None:
 
 
 def _inspect(command: argparse.Namespace, _: list[str]) -> None:
-    from data_prep.inspect_prepared import inspect
+    from data_prep.checks.inspect import inspect
 
     inspect(command.folder)
 
 
 def _report(command: argparse.Namespace, _: list[str]) -> None:
-    from data_prep.report import write_report
+    from data_prep.report.page import write_report
 
     print(write_report(command.folder))
 
 
 def _synthesize(command: argparse.Namespace, _: list[str]) -> None:
-    from data_prep.synthetic import synthesize
+    from data_prep.sources.synthetic import synthesize
 
     made = synthesize(command.output, command.rows, command.seed, command.workers, show_progress=True)
     print(f"{made.log_path}: {made.rows:,} rows, {made.clicks / made.rows:.2%} clicks")

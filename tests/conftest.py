@@ -16,10 +16,10 @@ from app.config.config import Config
 from app.config.run import DeviceOptions
 from app.tables.native import library
 from common import settings
-from data_prep.options import read_options
-from data_prep.prepare import prepare
+from data_prep.options.prepare_options import read_options
+from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import read_schema
-from data_prep.synthetic import synthesize
+from data_prep.sources.synthetic import synthesize
 
 PROJECT = Path(__file__).parents[1]
 TINY_CONFIG = PROJECT / "configs" / "tiny.yaml"

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from app.__main__ import main
-from data_prep.options import PrepareOptions
-from data_prep.prepare import prepare
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.prepare import prepare
 
 # Logistic regression reaches 0.754 on the last tenth of 117,547 rows; a broken path falls to 0.5.
 LEAST_AUC = 0.72

@@ -35,8 +35,8 @@ from app.tables.interface import UniqueIds
 from app.training.stopping import Stopped, StopRequest
 from common import settings
 from common.files import is_locked
+from data_prep.options.suspect import check_ids
 from data_prep.prepared.schema import Schema, read_schema
-from data_prep.suspect import check_ids
 
 log = logging.getLogger("app")
 

@@ -37,8 +37,8 @@ from app.training.parallel.tensor.plan import describe_plan
 from app.training.stopping import Stopped, StopRequest
 from app.training.warm_start.source import check_source
 from common import settings
+from data_prep.options.suspect import check_ids
 from data_prep.prepared.schema import Schema, read_schema
-from data_prep.suspect import check_ids
 
 log = logging.getLogger("app")
 

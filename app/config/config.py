@@ -19,7 +19,7 @@ from app.config.optimizers import (
 )
 from app.config.parallel import ParallelOptions
 from app.config.run import CheckpointOptions, ClusterOptions, DeviceOptions, EvalOptions, TablesOptions
-from data_prep.options import PrepareOptions
+from data_prep.options.prepare_options import PrepareOptions
 
 LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
 

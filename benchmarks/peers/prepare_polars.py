@@ -16,9 +16,9 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from data_prep.options import PrepareOptions
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.split import TRAIN, make_split
 from data_prep.prepared.schema import SPLITS
-from data_prep.split import TRAIN, make_split
 
 INTEGERS = [f"I{i}" for i in range(1, 14)]
 CATEGORIES = [f"C{i}" for i in range(1, 27)]

@@ -23,8 +23,8 @@ from app.run.identity import difference, identity, kept_settings
 from app.run.older import upgraded
 from app.run.plan import describe_kept, make_plan, settings_of_run
 from common import settings
-from data_prep.options import read_options
-from data_prep.prepare import prepare
+from data_prep.options.prepare_options import read_options
+from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import read_schema
 
 KEPT = Path(__file__).parent / "kept_runs"

@@ -22,8 +22,8 @@ from app.training.learning_rates import learning_rates, table_spec
 from app.training.warm_start.source import GONE, check_source, row_moves
 from app.training.warm_start.tables import WarmTables
 from common import settings
-from data_prep.options import read_options
-from data_prep.prepare import prepare
+from data_prep.options.prepare_options import read_options
+from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import VOCABULARY_FILE, read_schema
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from benchmarks.commands import CommandServer, run_command, validations
-from data_prep.options import PrepareOptions
-from data_prep.prepare import prepare
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import read_schema
-from data_prep.synthetic import synthesize
+from data_prep.sources.synthetic import synthesize
 
 SMALL = ("train.batch_size=500", "model.embedding_dim=2", "model.hidden_widths=[4]", "train.epochs=2")
 

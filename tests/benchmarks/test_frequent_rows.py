@@ -4,9 +4,9 @@ import numpy as np
 
 from benchmarks.frequent_rows import seen_often, training_counts
 from benchmarks.prepared_rows import read_rows
-from data_prep.options import PrepareOptions
-from data_prep.prepare import prepare
-from data_prep.synthetic import synthesize
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.prepare import prepare
+from data_prep.sources.synthetic import synthesize
 
 
 def test_counts_are_those_of_the_training_rows(tmp_path):

@@ -10,9 +10,9 @@ import pytest
 from benchmarks.prepare import Contender, Run, run, summarize
 from benchmarks.prepare_agreement import check_agreement
 from benchmarks.results import prepare_rate, prepare_ratio
-from data_prep.options import PrepareOptions
-from data_prep.prepare import prepare
-from data_prep.synthetic import synthesize
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.prepare import prepare
+from data_prep.sources.synthetic import synthesize
 
 
 @pytest.fixture(scope="module")

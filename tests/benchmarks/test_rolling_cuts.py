@@ -3,9 +3,9 @@
 import numpy as np
 
 from benchmarks.rolling_cuts import make_cuts
-from data_prep.options import PrepareOptions
+from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import read_schema
-from data_prep.synthetic import synthesize
+from data_prep.sources.synthetic import synthesize
 
 
 def test_a_cut_tests_its_tenth_and_chooses_on_the_one_before(tmp_path):

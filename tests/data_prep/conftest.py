@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from data_prep.options import PrepareOptions
-from data_prep.prepare import prepare
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.prepare import prepare
 
 
 def make_line(label="1", integer="5", value="0123abcd"):

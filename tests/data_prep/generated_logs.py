@@ -4,8 +4,8 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 
-from data_prep.log_format import LogFormat
-from data_prep.rows import MAX_LINE_BYTES, Chunk
+from data_prep.kernels.rows import MAX_LINE_BYTES, Chunk
+from data_prep.options.log_format import LogFormat
 
 _KINDS = ("integer", "hex32", "string", "ignored")
 _LABELS = ((("1",), ("0",)), (("yes", "true"), ("no",)), (("click",), ("", "0")))

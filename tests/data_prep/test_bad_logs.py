@@ -5,7 +5,7 @@ import gzip
 
 import pytest
 
-from data_prep.prepare import prepare
+from data_prep.pipeline.prepare import prepare
 
 NUM_ROWS = 300
 

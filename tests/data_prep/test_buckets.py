@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.buckets import bucket_of, number_columns
-from data_prep.log_format import LogFormat
-from data_prep.options import PrepareOptions
-from data_prep.parse import parse_chunk
-from data_prep.rows import Chunk
+from data_prep.kernels.buckets import bucket_of, number_columns
+from data_prep.kernels.parse import parse_chunk
+from data_prep.kernels.rows import Chunk
+from data_prep.options.log_format import LogFormat
+from data_prep.options.prepare_options import PrepareOptions
 
 
 @given(st.integers(3, 2**63 - 1) | st.integers(3, 10_000))

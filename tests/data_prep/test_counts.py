@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep import counts
-from data_prep.counts import ValueCounts, count_values
-from data_prep.vocabulary import order_values
+from data_prep.encoding.vocabulary import order_values
+from data_prep.kernels.counts import count_values
+from data_prep.statistics import value_counts
+from data_prep.statistics.value_counts import ValueCounts
 
 values = st.integers(0, 5) | st.integers(0, 2**32 - 1) | st.just(2**32 - 1)
 
@@ -32,8 +33,8 @@ def as_counter(words):
 def test_counts_add_up_over_chunks_in_memory_and_on_disk(tmp_path_factory, chunks, block_words, limit, min_count):
     folder = tmp_path_factory.mktemp("counts")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(counts, "_BLOCK_WORDS", block_words)
-        patch.setattr(counts, "_WAITING_WORDS", block_words)
+        patch.setattr(value_counts, "_BLOCK_WORDS", block_words)
+        patch.setattr(value_counts, "_WAITING_WORDS", block_words)
         log = ValueCounts(2, folder, limit)
         for chunk in chunks:
             log.add([count(field) for field in chunk])

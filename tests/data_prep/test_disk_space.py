@@ -12,8 +12,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from data_prep import disk_space
-from data_prep.disk_space import (
+from data_prep.encoding.lookup_file import write_text_lookup
+from data_prep.encoding.vocabulary import FieldVocabulary
+from data_prep.execution.pieces import Pieces
+from data_prep.kernels.counts import CountedTexts
+from data_prep.kernels.texts import Texts
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline import disk_space
+from data_prep.pipeline.disk_space import (
     check_room,
     explain_full_disk,
     guess_rows,
@@ -21,17 +27,12 @@ from data_prep.disk_space import (
     warn_of_little_room,
     whole_bytes,
 )
-from data_prep.encode import usual_row_bytes
-from data_prep.log_files import LogFile
-from data_prep.options import PrepareOptions
-from data_prep.pieces import Pieces
-from data_prep.prepare import prepare
-from data_prep.storage import FileState
-from data_prep.text_counts import CountedTexts, _Run
-from data_prep.text_lookup import write_text_lookup
-from data_prep.texts import Texts
-from data_prep.vocabulary import FieldVocabulary
-from data_prep.zoo_layout import zoo_row_bytes
+from data_prep.pipeline.fit import usual_row_bytes
+from data_prep.pipeline.prepare import prepare
+from data_prep.pipeline.zoo_layout import zoo_row_bytes
+from data_prep.raw_log.files import LogFile
+from data_prep.raw_log.storage import FileState
+from data_prep.statistics.text_counts import _Run
 
 MIB = 1 << 20
 
@@ -81,7 +82,7 @@ def test_the_layout_of_the_zoo_takes_room_beside_ours(tmp_path, make_log, small_
     (tmp_path / "train.txt").write_text(make_log(2_000))
     small_options = dataclasses.replace(small_options, missing_indicator=False, block_rows=1000)
     with_free(monkeypatch, whole_bytes(2_000, usual_row_bytes(small_options)))
-    monkeypatch.setattr("data_prep.prepare._make", interrupt)
+    monkeypatch.setattr("data_prep.pipeline.prepare._make", interrupt)
     for layout, is_told in (("blocks", False), ("zoo", True)):
         caplog.clear()
         with pytest.raises(KeyboardInterrupt):
@@ -152,8 +153,8 @@ def test_a_run_that_can_write_the_result_of_one_chunk_more_keeps_it(tmp_path, ma
 ON_SMALL_DISK = """
 import subprocess, sys
 from pathlib import Path
-from data_prep.options import PrepareOptions
-from data_prep.prepare import prepare
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.prepare import prepare
 
 folder, log_path = Path(sys.argv[1]), Path(sys.argv[2])
 options = PrepareOptions(min_count=3, block_rows=64, shuffle_window_rows=500, workers=2)

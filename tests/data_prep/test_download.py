@@ -12,9 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from data_prep import download as download_module
 from data_prep.__main__ import main
-from data_prep.download import DownloadOptions, download
+from data_prep.sources import download as download_module
+from data_prep.sources.download import DownloadOptions, download
 
 CONTENT = gzip.compress(bytes(range(256)) * 2000, compresslevel=0, mtime=0)
 SIZE = len(CONTENT)

@@ -1,15 +1,16 @@
 import numpy as np
 import pytest
 
-from data_prep.encode import REST, Encoder, numeric_fields
-from data_prep.lookup_tables import LookupTablesWriter
-from data_prep.options import PrepareOptions
+from data_prep.encoding.lookup_file import LookupTablesWriter
+from data_prep.encoding.vocabulary import FieldVocabulary
+from data_prep.kernels.rows import MISSING, Chunk
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.encode import REST, Encoder
+from data_prep.pipeline.fit import numeric_fields
+from data_prep.pipeline.split import make_split
 from data_prep.prepared.rows import EncodedRows, row_bytes
 from data_prep.prepared.schema import NumericField, transform_integers
-from data_prep.rows import Chunk
-from data_prep.split import make_split
-from data_prep.statistics import IntegerStatistics
-from data_prep.vocabulary import MISSING, FieldVocabulary
+from data_prep.statistics.statistics import IntegerStatistics
 
 STATISTICS = IntegerStatistics.of(np.array([-1, 0, 4, 9]))  # mean 3, variance (16 + 9 + 1 + 36) / 4
 

@@ -6,9 +6,9 @@ import sys
 import numpy as np
 import pytest
 
-from data_prep.encoding import Chunk, open_encoder
-from data_prep.options import read_options
-from data_prep.prepare import prepare
+from data_prep.encoding.encoder import Chunk, open_encoder
+from data_prep.options.prepare_options import read_options
+from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import SPLITS, read_schema
 
@@ -60,5 +60,5 @@ def test_a_folder_that_is_not_prepared_is_refused(tmp_path):
 
 
 def test_mindspore_is_not_imported():
-    program = "import sys, data_prep.encoding; sys.exit('mindspore' in sys.modules)"
+    program = "import sys, data_prep.encoding.encoder; sys.exit('mindspore' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0

@@ -9,14 +9,14 @@ import numpy as np
 import psutil
 import pytest
 
-import data_prep.encode
-import data_prep.statistics
-from data_prep.executors import job_name, map_in_order, numbered, tasks_ahead
-from data_prep.pieces import Pieces
-from data_prep.pools import ExecutorChoice, Pool, Pools
+import data_prep.pipeline.encode
+import data_prep.statistics.statistics
+from data_prep.execution.pieces import Pieces
+from data_prep.execution.pools import ExecutorChoice, Pool, Pools
+from data_prep.execution.tasks import job_name, map_in_order, numbered, tasks_ahead
 
 # The functions of this file are imported by worker processes, which run what the preparation's workers run.
-WORKERS_RUN = (data_prep.statistics.ChunkCounter.count, data_prep.encode.Encoder.encode_chunk)
+WORKERS_RUN = (data_prep.pipeline.chunk_counter.ChunkCounter.count, data_prep.pipeline.encode.Encoder.encode_chunk)
 
 
 TITLE = "numbers"

@@ -6,10 +6,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_prep.__main__ import main
-from data_prep.given_vocabulary import read_given_vocabulary
-from data_prep.log_format import LogFormat
-from data_prep.options import PrepareOptions
-from data_prep.prepare import prepare
+from data_prep.encoding.given import read_given_vocabulary
+from data_prep.options.log_format import LogFormat
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import read_schema
 from data_prep.prepared.writer import read_files
 

@@ -3,7 +3,7 @@ import shutil
 import numpy as np
 import pytest
 
-from data_prep.inspect_prepared import categorical_frame, check_files, inspect, splits_frame, summarize
+from data_prep.checks.inspect import categorical_frame, check_files, inspect, splits_frame, summarize
 from data_prep.prepared.schema import read_schema
 
 

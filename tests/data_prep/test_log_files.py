@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from data_prep.log_files import find_log, natural_order
+from data_prep.raw_log.files import find_log, natural_order
 
 
 def names(inputs):

@@ -2,8 +2,8 @@ import dataclasses
 
 import pytest
 
-from data_prep.log_format import LogFormat
-from data_prep.options import PrepareOptions, read_options
+from data_prep.options.log_format import LogFormat
+from data_prep.options.prepare_options import PrepareOptions, read_options
 
 
 def test_criteos_file_holds_the_defaults(pytestconfig):

@@ -6,17 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep import log_profile
-from data_prep.log_profile import (
-    MIN_COUNTS,
-    MOST_SPANS,
-    ZERO_BIN,
-    ChunkSpans,
-    Coverage,
-    Timeline,
-    bin_bounds,
-    count_bins,
-)
+from data_prep.kernels.counts import ZERO_BIN, bin_bounds, count_bins
+from data_prep.statistics import profile
+from data_prep.statistics.profile import MIN_COUNTS, MOST_SPANS, ChunkSpans, Coverage, Timeline
 
 int64s = st.integers(-(2**63), 2**63 - 1) | st.integers(-40, 300)
 
@@ -53,8 +45,8 @@ def test_a_timeline_does_not_depend_on_chunks(data, num_lines):
     numbers = np.flatnonzero(random.random(num_lines * 7) < 0.6)  # the others were rejected
     labels = random.random(len(numbers)) < 0.3
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(log_profile, "SHORTEST_SPAN", 16)
-        patch.setattr(log_profile, "MOST_SPANS", 32)
+        patch.setattr(profile, "SHORTEST_SPAN", 16)
+        patch.setattr(profile, "MOST_SPANS", 32)
         timelines = []
         for num_cuts in (0, 5):
             cuts = np.sort(random.integers(0, len(numbers) + 1, num_cuts))
@@ -93,7 +85,7 @@ def test_coverage_is_what_a_vocabulary_would_hold(counts, cut):
 
 def test_coverage_is_of_merged_counts(tmp_path):
     """However they were merged and spilled to disk."""
-    from data_prep.counts import ValueCounts
+    from data_prep.statistics.value_counts import ValueCounts
 
     random = np.random.default_rng(1)
     seen = random.zipf(1.5, 20_000) % 5_000

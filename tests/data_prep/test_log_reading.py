@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from data_prep.log_files import find_log
-from data_prep.log_format import LogFormat
-from data_prep.log_reading import LogReading, Progress
-from data_prep.pieces import Pieces
-from data_prep.pools import ExecutorChoice, Pools
+from data_prep.execution.pieces import Pieces
+from data_prep.execution.pools import ExecutorChoice, Pools
+from data_prep.options.log_format import LogFormat
+from data_prep.raw_log.files import find_log
+from data_prep.raw_log.reading import LogReading, Progress
 
 
 def reading_of(paths, folder):

@@ -2,8 +2,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.lookup import LookupWriter, bucket, encode_values, make_lookup
-from data_prep.vocabulary import MISSING, FieldVocabulary
+from data_prep.encoding.lookup_file import LookupWriter, make_lookup
+from data_prep.encoding.vocabulary import FieldVocabulary
+from data_prep.kernels.lookup import bucket, encode_values
+from data_prep.kernels.rows import MISSING
 
 
 def encode(field, values, present, dtype="int32"):

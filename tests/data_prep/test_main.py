@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from data_prep import prepare as prepare_module
 from data_prep.__main__ import main
+from data_prep.pipeline import prepare as prepare_module
 from data_prep.prepared.schema import read_schema
 
 

@@ -1,8 +1,8 @@
 import pytest
 
-from data_prep import memory
-from data_prep.options import PrepareOptions
-from data_prep.prepare import prepare
+from data_prep.execution import memory
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.prepare import prepare
 
 MIB = 1 << 20
 

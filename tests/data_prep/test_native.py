@@ -9,12 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep import counts, log_profile, lookup, native, parse, text_counts, text_lookup
-from data_prep.kernels import choose_kernels
-from data_prep.log_format import LogFormat
-from data_prep.rows import MAX_LINE_BYTES, Chunk
-from data_prep.texts import Texts
-from data_prep.vocabulary import MISSING, FieldVocabulary
+from data_prep.encoding import lookup_file
+from data_prep.encoding.vocabulary import FieldVocabulary
+from data_prep.kernels import native, parse
+from data_prep.kernels.choose import choose_kernels
+from data_prep.kernels.counts import count_bins, count_texts, count_values
+from data_prep.kernels.lookup import encode_values, find_texts
+from data_prep.kernels.rows import MAX_LINE_BYTES, MISSING, Chunk
+from data_prep.kernels.texts import Texts
+from data_prep.options.log_format import LogFormat
 
 # CI has a compiler, so there a missing library is a failure.
 if not native.is_available() and "CI" not in os.environ:
@@ -114,7 +117,7 @@ values = st.integers(0, 9) | st.integers(0, 2**32 - 1)
 @given(st.lists(st.tuples(values, st.booleans(), st.booleans()), max_size=80))
 def test_values_are_counted_alike(rows):
     column, present, chosen = (np.array([row[i] for row in rows], t) for i, t in enumerate((np.uint32, bool, bool)))
-    ours, theirs = native.count_values(column, present, chosen), counts.count_values(column, present, chosen)
+    ours, theirs = native.count_values(column, present, chosen), count_values(column, present, chosen)
     assert np.array_equal(ours[0], theirs[0])
     assert ours[0].dtype == theirs[0].dtype
     assert ours[1] == theirs[1]
@@ -134,13 +137,15 @@ def test_values_are_encoded_alike(known, rows, dtype, num_oov):
         half = len(of_field) // 2
         ids = ((base, base + half), (base + 40, base + 40 + len(of_field) - half))  # as after --extend
         fields.append(
-            lookup.make_lookup(FieldVocabulary("C", (3, 3 + num_oov), ids, of_field, np.ones(len(of_field), np.int64)))
+            lookup_file.make_lookup(
+                FieldVocabulary("C", (3, 3 + num_oov), ids, of_field, np.ones(len(of_field), np.int64))
+            )
         )
     column = np.array([value for value, _ in rows] + [value for of_field in known for value in of_field], np.uint32)
     present = np.array([is_present for _, is_present in rows] + [True] * (len(column) - len(rows)))
     columns, presents = np.tile(column, (len(fields), 1)), np.tile(present, (len(fields), 1))
     arguments = (fields, columns, presents, dtype)
-    ours, theirs = native.encode_values(*arguments), lookup.encode_values(*arguments)
+    ours, theirs = native.encode_values(*arguments), encode_values(*arguments)
     assert ours.dtype == theirs.dtype == dtype
     assert np.array_equal(ours, theirs)
 
@@ -167,7 +172,7 @@ def test_no_kernel_reads_an_array_of_another_layout(layout):
     columns = np.arange(12, dtype=np.uint32).reshape(3, 4)
     present = np.ones((3, 4), np.bool_)
     known = FieldVocabulary("C", (3, 4), ((4, 6),), np.array([MISSING, 1]), np.array([1, 1]))
-    fields = [lookup.make_lookup(known)] * 3
+    fields = [lookup_file.make_lookup(known)] * 3
     changed = layout(columns)
     assert not (changed.flags.c_contiguous and changed.dtype == columns.dtype)
     with pytest.raises(TypeError, match=r"needs uint32 \[3, \d\] in C order, found .*uint32|found >u4"):
@@ -210,7 +215,7 @@ def test_a_missing_library_says_how_to_build_it(monkeypatch, tmp_path):
 def test_integers_are_binned_alike(rows):
     integers, present, chosen = (np.array(column) for column in zip(*rows, (0, False, False), strict=True))
     columns = integers.astype(np.int64), present, chosen
-    assert np.array_equal(native.count_bins(*columns), log_profile.count_bins(*columns))
+    assert np.array_equal(native.count_bins(*columns), count_bins(*columns))
 
 
 strings = st.sampled_from([b"", b"a", b"b", b"12345678", b"123456789"]) | st.binary(max_size=40)
@@ -220,7 +225,7 @@ strings = st.sampled_from([b"", b"a", b"b", b"12345678", b"123456789"]) | st.bin
 @given(st.lists(strings, max_size=60), st.sampled_from([2**64 - 1, 0, 3 << 40]))
 def test_strings_are_counted_alike(some, key_mask):
     texts = Texts.of([*some, b"left out"]).take(slice(len(some)))
-    ours, theirs = native.count_texts(texts, key_mask), text_counts.count_texts(texts)
+    ours, theirs = native.count_texts(texts, key_mask), count_texts(texts)
     found, expected = (dict(zip(part.texts.tolist(), part.counts.tolist(), strict=True)) for part in (ours, theirs))
     assert found == expected
     assert len(ours) == len(found)
@@ -243,9 +248,9 @@ def test_strings_are_found_alike(known, asked, num_oov):
     ids = ((2**33, 2**33 + len(texts)),)
     field = FieldVocabulary("C", (3, 3 + num_oov), ids, numbers, np.ones_like(numbers), texts)
     with tempfile.TemporaryDirectory() as folder:
-        looked_up = text_lookup.write_text_lookup(Path(folder) / "lookup.bin", field).open()
+        looked_up = lookup_file.write_text_lookup(Path(folder) / "lookup.bin", field).open()
         cells = Texts.of([*(cell for cell, _ in asked), *known])
         present = np.array([is_present for _, is_present in asked] + [True] * len(known))
-        ours, theirs = (find(looked_up, cells, present) for find in (native.find_texts, text_lookup.find_texts))
+        ours, theirs = (find(looked_up, cells, present) for find in (native.find_texts, find_texts))
     assert ours.dtype == theirs.dtype
     assert np.array_equal(ours, theirs)

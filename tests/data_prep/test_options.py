@@ -1,6 +1,6 @@
 import pytest
 
-from data_prep.options import PrepareOptions, read_options
+from data_prep.options.prepare_options import PrepareOptions, read_options
 
 
 def test_defaults_then_yaml_then_arguments(tmp_path):

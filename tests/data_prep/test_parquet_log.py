@@ -4,11 +4,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_prep.log_files import find_log
-from data_prep.log_format import LogFormat
-from data_prep.options import read_options
-from data_prep.parquet_log import open_table
-from data_prep.prepare import prepare
+from data_prep.options.log_format import LogFormat
+from data_prep.options.prepare_options import read_options
+from data_prep.pipeline.prepare import prepare
+from data_prep.raw_log.files import find_log
+from data_prep.raw_log.parquet import open_table
 
 FORMAT = LogFormat(
     columns={"click": "label", "x": "ignored", "count": "integer", "hash": "hex32", "site": "string"}, separator=","

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.log_format import LogFormat
-from data_prep.parse import parse_chunk
-from data_prep.rows import MAX_LINE_BYTES, Chunk
+from data_prep.kernels.parse import parse_chunk
+from data_prep.kernels.rows import MAX_LINE_BYTES, Chunk
+from data_prep.options.log_format import LogFormat
 
 INTEGER = re.compile(rb"-?[0-9]{1,19}")
 HEX = re.compile(rb"[0-9a-f]{8}")

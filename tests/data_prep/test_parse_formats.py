@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.kernels import choose_kernels
-from data_prep.log_format import LogFormat
-from data_prep.rows import MAX_LINE_BYTES, Chunk
+from data_prep.kernels.choose import choose_kernels
+from data_prep.kernels.rows import MAX_LINE_BYTES, Chunk
+from data_prep.options.log_format import LogFormat
 
 COLUMNS = {"id": "ignored", "count": "integer", "site": "string", "click": "label", "hash": "hex32", "city": "string"}
 FORMAT = LogFormat(

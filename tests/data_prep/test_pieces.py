@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import xxhash
 
-from data_prep.pieces import Pieces, leading, numbered, storable
+from data_prep.execution.pieces import Pieces, leading, numbered, storable
 
 VALUE = {"name": "é", "arrays": [np.arange(7), np.ones((3, 2), np.float32), np.empty(0, np.int64)], "number": 2**80}
 

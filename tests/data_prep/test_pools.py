@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from data_prep import pools
-from data_prep.pools import ExecutorChoice, Pools
-from data_prep.prepare import prepare
+from data_prep.execution import pools
+from data_prep.execution.pools import ExecutorChoice, Pools
+from data_prep.pipeline.prepare import prepare
 
 
 def contents(folder):

@@ -11,14 +11,14 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.lookup import bucket
-from data_prep.options import PrepareOptions
-from data_prep.prepare import prepare
+from data_prep.encoding.file import VocabularyWriter
+from data_prep.kernels.lookup import bucket
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.chunk_counter import ChunkCounter
+from data_prep.pipeline.prepare import prepare
+from data_prep.pipeline.split import make_split
 from data_prep.prepared.schema import SPLITS, read_schema, row_numbers_file
 from data_prep.prepared.writer import read_files
-from data_prep.split import make_split
-from data_prep.statistics import ChunkCounter
-from data_prep.vocabulary_file import VocabularyWriter
 
 
 def contents(folder):

@@ -7,12 +7,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from data_prep.log_format import LogFormat
-from data_prep.options import PrepareOptions, read_options
-from data_prep.prepare import prepare
+from data_prep.options.log_format import LogFormat
+from data_prep.options.prepare_options import PrepareOptions, read_options
+from data_prep.pipeline.prepare import prepare
+from data_prep.pipeline.split import make_split
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import read_schema, row_numbers_file
-from data_prep.split import make_split
 
 NUM_ROWS = 2_000
 FIELDS = 22
@@ -108,12 +108,12 @@ def test_the_folder_has_the_same_bytes_for_any_chunk_size_workers_memory_and_ker
     log_path, _ = some_log
     folder = tmp_path / "whole"
     prepare(log_path, folder, options)
-    monkeypatch.setattr("data_prep.text_counts._WAITING_STRINGS", 100)
+    monkeypatch.setattr("data_prep.statistics.text_counts._WAITING_STRINGS", 100)
     ways = {"chunks": {}, "workers": {"workers": 2}, "numpy": {"kernels": "numpy"}}
     for name, way in ways.items():
         prepare(log_path, tmp_path / name, dataclasses.replace(options, **way), chunk_bytes=30_000)
         assert contents(tmp_path / name) == contents(folder)
-    monkeypatch.setattr("data_prep.memory.counts_bytes", lambda *_: 1000)  # all counts go to disk
+    monkeypatch.setattr("data_prep.execution.memory.counts_bytes", lambda *_: 1000)  # all counts go to disk
     prepare(log_path, tmp_path / "little", options, chunk_bytes=30_000)
     assert contents(tmp_path / "little") == contents(folder)
 

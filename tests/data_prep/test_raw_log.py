@@ -11,12 +11,12 @@ import xxhash
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from data_prep.log_files import find_log
-from data_prep.log_format import LogFormat
-from data_prep.parse import parse_chunk
-from data_prep.raw_log import open_log as open_file
-from data_prep.rows import MAX_LINE_BYTES
-from data_prep.unpacking import MAGIC
+from data_prep.kernels.parse import parse_chunk
+from data_prep.kernels.rows import MAX_LINE_BYTES
+from data_prep.options.log_format import LogFormat
+from data_prep.raw_log.chunks import open_log as open_file
+from data_prep.raw_log.compression import MAGIC
+from data_prep.raw_log.files import find_log
 
 TEXT = b"".join(b"line %d\n" % i for i in range(1000))
 
@@ -238,7 +238,7 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("place", ["before", "behind"])
 def test_a_hostile_tar_is_refused_in_bounded_memory(tmp_path, name, place, monkeypatch):
-    monkeypatch.setattr("data_prep.unpacking._MOST_MEMBERS", 100)
+    monkeypatch.setattr("data_prep.raw_log.compression._MOST_MEMBERS", 100)
     content, message = HOSTILE[name]
     end = bytes(1024)
     content = content + end if place == "before" else LOG + content + end

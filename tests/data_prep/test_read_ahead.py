@@ -4,7 +4,7 @@ from contextlib import closing
 
 import pytest
 
-from data_prep.read_ahead import read_ahead
+from data_prep.execution.tasks import read_ahead
 
 
 def numbers(count, taken, closed=None):
@@ -75,7 +75,7 @@ def test_a_signal_stops_the_waiting(monkeypatch):
         wanted.wait(60)
         yield 1
 
-    monkeypatch.setattr("data_prep.read_ahead.check_stop", stop)
+    monkeypatch.setattr("data_prep.execution.tasks.check_stop", stop)
     threading.Timer(1.0, wanted.set).start()  # the thread is waited for
     with pytest.raises(Stop):
         next(read_ahead(slow(), 1))

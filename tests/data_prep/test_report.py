@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 from data_prep.__main__ import main
-from data_prep.encode import numeric_fields
-from data_prep.log_format import LogFormat
-from data_prep.log_profile import NUM_BINS, count_bins
-from data_prep.options import PrepareOptions
-from data_prep.prepare import prepare
+from data_prep.kernels.counts import NUM_BINS, count_bins
+from data_prep.options.log_format import LogFormat
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.fit import numeric_fields
+from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import read_schema
-from data_prep.report import _SPLIT_RULES, write_report
-from data_prep.report_numeric import _pair, whole_bins
-from data_prep.statistics import IntegerStatistics
-from data_prep.statistics_file import STATISTICS_FILE, NumericProfile, read_statistics
-from data_prep.timing import TIMING_FILE, read_timing
+from data_prep.report.numeric import _pair, whole_bins
+from data_prep.report.page import _SPLIT_RULES, write_report
+from data_prep.report.timing import TIMING_FILE, read_timing
+from data_prep.statistics.file import STATISTICS_FILE, NumericProfile, read_statistics
+from data_prep.statistics.statistics import IntegerStatistics
 
 BAD_LINES = ("", "2\t<b>bold</b>", "0\t1.5" + "\t" * 38)
 

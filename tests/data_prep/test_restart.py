@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from common.files import lock_folder
-from data_prep.options import PrepareOptions, read_options
-from data_prep.output_folder import UnlikeBefore, partial_folder
-from data_prep.prepare import prepare
+from data_prep.execution.folder import UnlikeBefore, partial_folder
+from data_prep.options.prepare_options import PrepareOptions, read_options
+from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import SCHEMA_FILE
 from tests.kills import num_kills
 
@@ -113,14 +113,14 @@ def interrupt(*_):
 
 def test_what_is_finished_is_not_done_again(tmp_path, log_path, small_options, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("data_prep.prepare.write_splits", interrupt)
+        patch.setattr("data_prep.pipeline.prepare.write_splits", interrupt)
         prepare_small(log_path, tmp_path / "out", small_options)
-    monkeypatch.setattr("data_prep.statistics.ChunkCounter.count", None)
-    monkeypatch.setattr("data_prep.fitting.fit_vocabulary", None)
+    monkeypatch.setattr("data_prep.pipeline.chunk_counter.ChunkCounter.count", None)
+    monkeypatch.setattr("data_prep.pipeline.fit.fit_vocabulary", None)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("data_prep.prepare.describe", interrupt)
+        patch.setattr("data_prep.pipeline.prepare.describe", interrupt)
         prepare_small(log_path, tmp_path / "out", small_options)
-    monkeypatch.setattr("data_prep.encode.Encoder.encode_chunk", None)
+    monkeypatch.setattr("data_prep.pipeline.encode.Encoder.encode_chunk", None)
     monkeypatch.setattr("data_prep.prepared.writer.MindRecordWriter._open_file", None)
     prepare_small(log_path, tmp_path / "out", small_options)
     monkeypatch.undo()
@@ -131,7 +131,7 @@ def test_what_is_finished_is_not_done_again(tmp_path, log_path, small_options, m
 @pytest.mark.parametrize("damaged", ["work/fitted", "work/lookup.bin", "vocabulary.parquet", "train-00001.mindrecord"])
 def test_what_is_damaged_meanwhile_is_made_again(tmp_path, log_path, small_options, monkeypatch, damaged):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("data_prep.prepare.describe", interrupt)
+        patch.setattr("data_prep.pipeline.prepare.describe", interrupt)
         prepare_small(log_path, tmp_path / "out", small_options)
     path = partial_folder(tmp_path / "out") / damaged
     content = bytearray(path.read_bytes())
@@ -147,7 +147,7 @@ def test_lost_rejects_are_found_again(tmp_path, make_log, small_options, monkeyp
     log_path = tmp_path / "train.txt"
     log_path.write_text(make_log(300) + "bad\n")
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("data_prep.prepare.write_splits", interrupt)
+        patch.setattr("data_prep.pipeline.prepare.write_splits", interrupt)
         prepare_small(log_path, tmp_path / "out", small_options)
     rejects = partial_folder(tmp_path / "out") / "rejects.tsv"
     assert rejects.read_bytes() == b"301\tcolumns\tbad\n"
@@ -166,11 +166,11 @@ def test_a_log_of_texts_goes_on_with_what_is_finished(tmp_path, make_avazu, proj
         output = tmp_path / options.vocabulary
         for function in ("write_splits", "describe"):
             with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-                patch.setattr(f"data_prep.prepare.{function}", interrupt)
+                patch.setattr(f"data_prep.pipeline.prepare.{function}", interrupt)
                 prepare_small(log_path, output, options)
         with monkeypatch.context() as patch:
-            patch.setattr("data_prep.statistics.ChunkCounter.count", None)
-            patch.setattr("data_prep.encode.Encoder.encode_chunk", None)
+            patch.setattr("data_prep.pipeline.chunk_counter.ChunkCounter.count", None)
+            patch.setattr("data_prep.pipeline.encode.Encoder.encode_chunk", None)
             prepare_small(log_path, output, options)
         prepare_small(log_path, tmp_path / "whole", options, overwrite=True)
         assert contents(output) == contents(tmp_path / "whole")
@@ -182,7 +182,7 @@ def ended(tmp_path, make_log, small_options, monkeypatch):
     log_path = tmp_path / "train.txt"
     log_path.write_text(make_log(300))
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("data_prep.prepare.write_splits", interrupt)
+        patch.setattr("data_prep.pipeline.prepare.write_splits", interrupt)
         prepare_small(log_path, tmp_path / "out", small_options)
     return log_path, tmp_path / "out"
 
@@ -201,7 +201,7 @@ def test_another_log_is_refused(ended, make_log, small_options):
 
 
 def test_work_of_another_version_is_refused(ended, small_options, monkeypatch):
-    monkeypatch.setattr("data_prep.run_identity._program", lambda: "another")
+    monkeypatch.setattr("data_prep.pipeline.describe._program", lambda: "another")
     with pytest.raises(UnlikeBefore, match=r": program was 'xxh3:.*', is 'another'\."):
         prepare_small(*ended, small_options)
 
@@ -258,7 +258,7 @@ def test_a_users_folder_of_a_name_of_ours_stays(tmp_path, make_log, small_option
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(Path, "rename", lambda path, to: interrupt() if path.suffix == ended_at else rename(path, to))
             if ended_at == "_tidy_up":
-                patch.setattr("data_prep.output_folder._tidy_up", interrupt)
+                patch.setattr("data_prep.execution.folder._tidy_up", interrupt)
             prepare_small(log_path, tmp_path / "out", small_options, overwrite=True)
     prepare_small(log_path, tmp_path / "out", small_options, overwrite=True, restart=restart)
     assert tree(tmp_path / "out.replaced") == mine
@@ -278,10 +278,10 @@ def test_a_folder_with_files_of_the_users_is_not_replaced(tmp_path, log_path, sm
 def test_what_a_user_put_there_meanwhile_is_not_replaced(tmp_path, log_path, small_options, monkeypatch):
     prepare_small(log_path, tmp_path / "out", dataclasses.replace(small_options, seed=2))
     with monkeypatch.context() as patch, pytest.raises(FileExistsError, match=r"no preparation made: notes.txt"):
-        patch.setattr("data_prep.prepare.sync_files", lambda _: (tmp_path / "out" / "notes.txt").touch())
+        patch.setattr("data_prep.pipeline.prepare.sync_files", lambda _: (tmp_path / "out" / "notes.txt").touch())
         prepare_small(log_path, tmp_path / "out", small_options, overwrite=True)
     (tmp_path / "out" / "notes.txt").unlink()
-    monkeypatch.setattr("data_prep.prepare._make", None)
+    monkeypatch.setattr("data_prep.pipeline.prepare._make", None)
     prepare_small(log_path, tmp_path / "out", small_options, overwrite=True)
 
 
@@ -311,7 +311,7 @@ def test_a_partial_folder_of_another_user_is_not_trusted(ended, small_options, m
     partial = partial_folder(ended[1])
     os.chown(partial, 12345, -1)
     before = tree(partial)
-    monkeypatch.setattr("data_prep.output_folder.Pieces.read", None)
+    monkeypatch.setattr("data_prep.execution.folder.Pieces.read", None)
     with pytest.raises(FileExistsError, match=r"belongs to another user \(number 12345, not 0\)"):
         prepare_small(*ended, small_options, restart=restart)
     assert tree(partial) == before
@@ -323,7 +323,9 @@ def test_nobody_else_looks_into_a_folder_that_is_made(ended, small_options):
     partial.chmod(0o777)
     seen = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("data_prep.prepare.write_splits", lambda *_: seen.append(partial.stat().st_mode & 0o777) or 1 / 0)
+        patch.setattr(
+            "data_prep.pipeline.prepare.write_splits", lambda *_: seen.append(partial.stat().st_mode & 0o777) or 1 / 0
+        )
         with pytest.raises(ZeroDivisionError):
             prepare_small(*ended, small_options)
     assert seen == [0o700]
@@ -376,13 +378,13 @@ def test_a_run_that_ended_before_it_tidied_up_is_done_with_the_next(
     if overwrite:
         prepare_small(log_path, tmp_path / "out", dataclasses.replace(small_options, seed=2))
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("data_prep.output_folder._tidy_up", interrupt)
+        patch.setattr("data_prep.execution.folder._tidy_up", interrupt)
         prepare_small(log_path, tmp_path / "out", small_options, overwrite=overwrite)
     made = contents(tmp_path / "out")
     with pytest.raises(FileExistsError, match="holds prepared data"):  # another command
         prepare_small(log_path, tmp_path / "out", dataclasses.replace(small_options, seed=3))
     with monkeypatch.context() as patch, caplog.at_level("INFO"):
-        patch.setattr("data_prep.prepare._make", None)
+        patch.setattr("data_prep.pipeline.prepare._make", None)
         assert prepare_small(log_path, tmp_path / "out", small_options, overwrite=overwrite).options["seed"] == 1
     assert "had done all but tidying up" in caplog.text
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
@@ -407,11 +409,11 @@ def test_a_run_that_ended_before_its_report_draws_it_with_the_next(
     tmp_path, log_path, small_options, monkeypatch, ended_in
 ):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(f"data_prep.prepare.{ended_in}", interrupt)
+        patch.setattr(f"data_prep.pipeline.prepare.{ended_in}", interrupt)
         prepare_small(log_path, tmp_path / "out", small_options, report=True)
     assert not (tmp_path / "out").exists()
     with monkeypatch.context() as patch:
-        patch.setattr("data_prep.prepare._make", None)
+        patch.setattr("data_prep.pipeline.prepare._make", None)
         prepare_small(log_path, tmp_path / "out", small_options, report=True)
     assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
     assert (tmp_path / "out" / "timing.json").exists() == (ended_in == "write_report")
@@ -423,9 +425,9 @@ def test_what_is_finished_stays_where_no_report_can_be_drawn(tmp_path, log_path,
         raise error
 
     with monkeypatch.context() as patch, pytest.raises(type(error), match=str(error)):
-        patch.setattr("data_prep.prepare.write_report", fail)
+        patch.setattr("data_prep.pipeline.prepare.write_report", fail)
         prepare_small(log_path, tmp_path / "out", small_options, report=True)
-    monkeypatch.setattr("data_prep.prepare._make", None)
+    monkeypatch.setattr("data_prep.pipeline.prepare._make", None)
     prepare_small(log_path, tmp_path / "out", small_options, report=True)
 
 

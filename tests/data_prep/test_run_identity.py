@@ -2,8 +2,8 @@
 
 import pytest
 
-from data_prep import run_identity
-from data_prep.run_identity import program_checksum
+from data_prep.pipeline import describe
+from data_prep.pipeline.describe import program_checksum
 
 FILES = ("common/settings.py", "data_prep/__main__.py", "data_prep/kernels/parse.py", "data_prep/kernels/csrc/parse.cc")
 
@@ -22,7 +22,7 @@ def test_a_change_anywhere_makes_another_program(tmp_path, changed):
 
 
 def test_it_is_the_checksum_of_this_project(project):
-    assert run_identity._program() == program_checksum(project)
+    assert describe._program() == program_checksum(project)
 
 
 def test_what_is_built_or_cached_does_not_count(tmp_path):

@@ -7,11 +7,11 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from data_prep.options import PrepareOptions
-from data_prep.pieces import Pieces
-from data_prep.prepare import prepare
+from data_prep.execution.pieces import Pieces
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import SPLITS, row_numbers_file
-from data_prep.unpacking import MAGIC
+from data_prep.raw_log.compression import MAGIC
 
 cells = st.sampled_from([b"", b"0", b"-7", b"12345", b"9999999999"])
 values = st.sampled_from([b"", b"0000000a", b"ffffffff", b"12ab34cd"]) | st.integers(0, 40).map(lambda i: b"%08x" % i)

@@ -7,17 +7,19 @@ import pickle
 import numpy as np
 import pytest
 
-from data_prep import native
-from data_prep.encode import Encoder, numeric_fields
-from data_prep.kernels import choose_kernels
-from data_prep.log_format import LogFormat
-from data_prep.options import PrepareOptions
-from data_prep.output_folder import WORK_FOLDER
-from data_prep.prepare import prepare
-from data_prep.rows import Chunk
-from data_prep.split import make_split
-from data_prep.statistics import ChunkCounter, LogStatistics
-from data_prep.used_vocabulary import fit_vocabulary
+from data_prep.encoding.fit import fit_vocabulary
+from data_prep.execution.folder import WORK_FOLDER
+from data_prep.kernels import native
+from data_prep.kernels.choose import choose_kernels
+from data_prep.kernels.rows import Chunk
+from data_prep.options.log_format import LogFormat
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.chunk_counter import ChunkCounter
+from data_prep.pipeline.encode import Encoder
+from data_prep.pipeline.fit import numeric_fields
+from data_prep.pipeline.prepare import prepare
+from data_prep.pipeline.split import make_split
+from data_prep.statistics.statistics import LogStatistics
 from tests.data_prep.generated_logs import criteo_log_between, generate_log
 
 # CI has a compiler, so there a missing library is a failure.

@@ -6,9 +6,11 @@ import time
 import numpy as np
 import pytest
 
-from data_prep import native, text_counts, text_lookup
-from data_prep.texts import Texts
-from data_prep.vocabulary import MISSING, FieldVocabulary
+from data_prep.encoding import lookup_file
+from data_prep.encoding.vocabulary import FieldVocabulary
+from data_prep.kernels import counts, lookup, native
+from data_prep.kernels.rows import MISSING
+from data_prep.kernels.texts import Texts
 
 BITS_64 = 2**64 - 1
 LENGTH_FACTOR, WORD_FACTOR = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93  # of texts.Texts.keys
@@ -20,7 +22,7 @@ if not native.is_available() and "CI" not in os.environ:
 
 kernels = pytest.mark.parametrize(
     ("count_texts", "find_texts"),
-    [(native.count_texts, native.find_texts), (text_counts.count_texts, text_lookup.find_texts)],
+    [(native.count_texts, native.find_texts), (counts.count_texts, lookup.find_texts)],
     ids=["native", "numpy"],
 )
 
@@ -50,7 +52,7 @@ def lookup_of(folder, known):
     field = FieldVocabulary(
         "C", (3, 4), ((4, 5 + len(known)),), numbers, np.ones_like(numbers), Texts.of([b"", *known])
     )
-    return text_lookup.write_text_lookup(folder / "lookup.bin", field).open()
+    return lookup_file.write_text_lookup(folder / "lookup.bin", field).open()
 
 
 def seconds(function, *arguments):

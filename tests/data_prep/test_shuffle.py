@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from data_prep import shuffle
+from data_prep.pipeline import shuffle
+from data_prep.pipeline.shuffle import WindowShuffle
 from data_prep.prepared.rows import EncodedRows, concatenate
-from data_prep.shuffle import WindowShuffle
 
 
 def rows_of(numbers):

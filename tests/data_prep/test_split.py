@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from data_prep.options import PrepareOptions
-from data_prep.split import TEST, TRAIN, VALID, make_split, splitmix64
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.split import TEST, TRAIN, VALID, make_split, splitmix64
 
 
 def unused():

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.options import PrepareOptions
-from data_prep.rows import Chunk
-from data_prep.split import make_split
-from data_prep.statistics import ChunkCounter, IntegerStatistics, LogStatistics
+from data_prep.kernels.rows import Chunk
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.chunk_counter import ChunkCounter
+from data_prep.pipeline.split import make_split
+from data_prep.statistics.statistics import IntegerStatistics, LogStatistics
 
 int64s = st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 1000)
 

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from data_prep.output_folder import partial_folder
-from data_prep.stopping import Stopped, check_stop, children_without_interrupt, stop_by_signals
+from data_prep.execution.folder import partial_folder
+from data_prep.execution.stopping import Stopped, check_stop, children_without_interrupt, stop_by_signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

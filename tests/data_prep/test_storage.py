@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_prep.log_files import find_log
-from data_prep.prepare import prepare
-from data_prep.storage import file_state, files_in, open_stream, read_range
+from data_prep.pipeline.prepare import prepare
+from data_prep.raw_log.files import find_log
+from data_prep.raw_log.storage import file_state, files_in, open_stream, read_range
 
 DATE = "Sat, 01 Nov 2025 00:00:00 GMT"
 
@@ -141,8 +141,8 @@ def test_an_object_that_changes_is_an_error(tmp_path, bucket, log_path, small_op
     def change(*_):
         bucket.objects["train.txt"] += b"more\n"
 
-    monkeypatch.setattr("data_prep.first_reading.check_statistics", change)
-    monkeypatch.setattr("data_prep.fitting.check_statistics", lambda *_, **__: change())
+    monkeypatch.setattr("data_prep.pipeline.count.check_statistics", change)
+    monkeypatch.setattr("data_prep.pipeline.fit.check_statistics", lambda *_, **__: change())
     with pytest.raises(ValueError, match=r"s3://logs/train.txt\S* changed or vanished while it was read"):
         prepare(bucket.uri("train.txt"), tmp_path / "out", small_options)
 

@@ -16,14 +16,14 @@ from app.evaluation import evaluate
 from app.run.identity import data_identity
 from app.training.warm_start import source as warm_start_source
 from data_prep.__main__ import main
-from data_prep.buckets import number_columns
-from data_prep.log_format import LogFormat
-from data_prep.options import PrepareOptions
-from data_prep.prepare import prepare
+from data_prep.kernels.buckets import number_columns
+from data_prep.kernels.rows import LogRows
+from data_prep.options.log_format import LogFormat
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.options.suspect import check_ids, wrong_bins, wrong_ids
+from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import FORMAT_VERSION, Schema, read_schema
-from data_prep.report import write_report
-from data_prep.rows import LogRows
-from data_prep.suspect import check_ids, wrong_bins, wrong_ids
+from data_prep.report.page import write_report
 from tests.data_prep.generated_logs import criteo_log_between
 
 

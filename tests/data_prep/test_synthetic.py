@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
-from data_prep import synthetic, synthetic_clicks
 from data_prep.prepared.truth import area_under_curve, best_possible, read_truth, truth_path
-from data_prep.synthetic import BLOCK_ROWS, block_text, draw_block, synthesize, synthetic_log, value_codes
-from data_prep.synthetic_clicks import expected_auc, sigmoid, solve_scale_and_bias
-from data_prep.synthetic_shape import FACTS_FILE, categorical_names, load_shape
+from data_prep.sources import clicks, synthetic
+from data_prep.sources.clicks import expected_auc, sigmoid, solve_scale_and_bias
+from data_prep.sources.shape import FACTS_FILE, categorical_names, load_shape
+from data_prep.sources.synthetic import BLOCK_ROWS, block_text, draw_block, synthesize, synthetic_log, value_codes
 
 FACTS = json.loads(FACTS_FILE.read_text(encoding="utf-8"))
 SAMPLE_ROWS = 137_139  # as many as the published sample has
@@ -219,7 +219,7 @@ def test_extremes_are_met_once_in_the_whole_log():
 def test_parts_have_their_shares_of_the_variance(log):
     parts = draw_block(log, 5).logit_parts
     share = parts.var(axis=1) / parts.sum(axis=0).var()
-    assert share == pytest.approx(np.array(list(synthetic_clicks.PART_SHARES.values())), abs=0.03)
+    assert share == pytest.approx(np.array(list(clicks.PART_SHARES.values())), abs=0.03)
 
 
 def test_effects_belong_to_values_not_to_rows(log):

@@ -3,10 +3,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.text_counts import TextCounts, count_texts
-from data_prep.text_lookup import find_texts, write_text_lookup
-from data_prep.texts import Texts, concatenate_texts, group_equal
-from data_prep.vocabulary import MISSING, FieldVocabulary
+from data_prep.encoding.lookup_file import write_text_lookup
+from data_prep.encoding.vocabulary import FieldVocabulary
+from data_prep.kernels.counts import count_texts
+from data_prep.kernels.lookup import find_texts
+from data_prep.kernels.rows import MISSING
+from data_prep.kernels.texts import Texts, concatenate_texts, group_equal
+from data_prep.statistics.text_counts import TextCounts
 
 # Many that are equal, and some of every length around the eight bytes that are worked on at once.
 strings = st.sampled_from([b"", b"a", b"b", b"12345678", b"123456789"]) | st.binary(max_size=40)
@@ -94,7 +97,7 @@ def test_strings_are_counted_alike_in_any_memory(tmp_path_factory, chunks, limit
 
 @pytest.mark.parametrize("block", [3, 1 << 19])
 def test_runs_on_disk_are_merged_block_by_block(tmp_path, monkeypatch, block, few_keys):
-    monkeypatch.setattr("data_prep.text_counts._BLOCK_STRINGS", block)
+    monkeypatch.setattr("data_prep.statistics.text_counts._BLOCK_STRINGS", block)
     counts = TextCounts(2, tmp_path, limit_bytes=1)
     words = [f"value-{number % 17}".encode() for number in range(100)]
     for first in range(0, 100, 10):

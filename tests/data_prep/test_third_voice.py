@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep import native
-from data_prep.options import PrepareOptions
-from data_prep.prepare import prepare
+from data_prep.kernels import native
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import SPLITS, row_numbers_file
 from tests.data_prep.generated_logs import generate_log
@@ -151,7 +151,7 @@ def test_workers_and_memory_make_no_difference_to_a_bad_log(tmp_path, seed, monk
     (tmp_path / "log.csv").write_bytes(log.text)
     prepare(tmp_path / "log.csv", tmp_path / "one", options)
     prepare(tmp_path / "log.csv", tmp_path / "two", dataclasses.replace(options, workers=2), chunk_bytes=5_000)
-    monkeypatch.setattr("data_prep.memory.counts_bytes", lambda *_: 1000)  # all counts go to disk
+    monkeypatch.setattr("data_prep.execution.memory.counts_bytes", lambda *_: 1000)  # all counts go to disk
     prepare(tmp_path / "log.csv", tmp_path / "little", options, chunk_bytes=5_000)
     assert contents(tmp_path / "one") == contents(tmp_path / "two") == contents(tmp_path / "little")
 

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep import vocabulary_file
-from data_prep.categorical import CategoricalColumn
-from data_prep.vocabulary import MISSING, FieldVocabulary, ids_dtype, make_vocabulary, order_values
-from data_prep.vocabulary_file import VocabularyWriter
+from data_prep.encoding import file
+from data_prep.encoding.file import VocabularyWriter
+from data_prep.encoding.vocabulary import FieldVocabulary, ids_dtype, make_vocabulary, order_values
+from data_prep.kernels.rows import MISSING
+from data_prep.options.columns import CategoricalColumn
 
 
 def oracle(columns, num_numeric, min_count):
@@ -86,7 +87,7 @@ def test_fields_have_as_many_ids_out_of_vocabulary_as_asked_for():
 
 
 def test_a_large_field_has_several_row_groups(tmp_path, monkeypatch):
-    monkeypatch.setattr(vocabulary_file, "_GROUP_ROWS", 2)
+    monkeypatch.setattr(file, "_GROUP_ROWS", 2)
     vocabulary = list(make_vocabulary(["C1"], [order_values(words({1: 9, 2: 8, 3: 7}), 10)], 0, 1))
     write(tmp_path / "v.parquet", vocabulary)
     assert pq.ParquetFile(tmp_path / "v.parquet").num_row_groups == 2

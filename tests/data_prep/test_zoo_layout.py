@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from app.batches import read_batches, training_order, written_order
 from data_prep.__main__ import main
-from data_prep.inspect_prepared import inspect
+from data_prep.checks.inspect import inspect
+from data_prep.pipeline.zoo_layout import check_ids, num_shards, part_files, rest_file
 from data_prep.prepared.schema import SPLITS, read_schema
-from data_prep.synthetic import synthesize
-from data_prep.zoo_layout import check_ids, num_shards, part_files, rest_file
+from data_prep.sources.synthetic import synthesize
 
 NUM_ROWS = 54_321  # some samples a shard, and rest in every split
 SETTINGS = ("prepare.workers=1", "prepare.shuffle_window_rows=20000")

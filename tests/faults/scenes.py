@@ -27,11 +27,11 @@ from app.run.identity import data_identity
 from app.run.logs import EVAL_LOG, LOSS_LOG, METRICS, forget_after
 from app.run.plan import find_newest
 from common import settings
-from data_prep.inspect_prepared import check_files
-from data_prep.options import PrepareOptions, read_options
-from data_prep.prepare import prepare
+from data_prep.checks.inspect import check_files
+from data_prep.options.prepare_options import PrepareOptions, read_options
+from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import SCHEMA_FILE, read_schema
-from data_prep.synthetic import synthesize
+from data_prep.sources.synthetic import synthesize
 from tests.app.test_checkpoint_faults import compact_and_tidy, is_state, make_chain, make_state
 from tests.faults.power_cut import Operation, Recording, record
 

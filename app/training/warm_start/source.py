@@ -21,8 +21,8 @@ from app.run.identity import data_identity
 from app.tables.interface import DEEP
 from app.tables.whole_table_adam import CaughtUpTable
 from app.training.learning_rates import STEPS_BEFORE, step_history
+from data_prep.options.suspect import wrong_ids
 from data_prep.prepared.schema import VOCABULARY_FILE, Schema, read_schema
-from data_prep.suspect import wrong_ids
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,85 @@
+"""The vocabulary: which value of which field has which id.
+
+Ids: the numeric fields, then the out-of-vocabulary ids of each categorical field, then field by field the values
+seen at least `min_count` times in the training rows, by falling count, then by value. A missing cell is a
+value of its own (written ""), which has an id however seldom it is seen: missing is never out of vocabulary.
+
+Letters: N numeric fields, C categorical fields, K values of a field, V ids in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.kernels.counts import COUNT_BITS, COUNT_MASK
+from data_prep.kernels.rows import MISSING
+from data_prep.kernels.texts import Texts
+from data_prep.prepared.schema import CategoricalField
+from data_prep.statistics.value_counts import check_count
+
+
+@dataclass(frozen=True)
+class FieldVocabulary:
+    """The values of a categorical field in the order of their ids."""
+
+    name: str
+    oov_ids: tuple[int, int]  # half-open
+    id_ranges: tuple[tuple[int, int], ...]  # half-open, rising; more than one where values were added later
+    values: NDArray[np.int64]  # [K] the number a value's hex digits write, or MISSING (of buckets, see buckets.py)
+    counts: NDArray[np.int64]  # [K]
+    texts: Texts | None = None  # [K] of a field of text: the values, whose numbers are then their places
+
+    @property
+    def value_ids(self) -> NDArray[np.int64]:
+        """The id of each value [K]."""
+        return np.concatenate([np.arange(first, end) for first, end in self.id_ranges])
+
+    @property
+    def ids(self) -> CategoricalField:
+        """The field's ids as the schema names them."""
+        return CategoricalField(self.name, self.oov_ids, self.id_ranges)
+
+
+# Values and counts by falling count, then by value, MISSING among them; and the texts of a field that has them.
+OrderedValues = tuple[NDArray[np.int64], NDArray[np.int64], Texts | None]
+
+
+def order_values(words: NDArray[np.uint64], num_missing: int, max_size: int | None = None) -> OrderedValues:
+    """Values and their counts, by falling count, then by value, from words of (value, count).
+
+    The first `max_size` of them, and MISSING among them.
+    """
+    check_count(num_missing)
+    # Sorted as one number: the count's complement above, the value below.
+    order = (COUNT_MASK - (words & COUNT_MASK)) << COUNT_BITS | words >> COUNT_BITS
+    order.sort()
+    order = order[:max_size]
+    missing_place = np.searchsorted(order, (COUNT_MASK - np.uint64(num_missing)) << COUNT_BITS)
+    values = (order & COUNT_MASK).astype(np.int64)
+    counts = (COUNT_MASK - (order >> COUNT_BITS)).astype(np.int64)
+    return np.insert(values, missing_place, MISSING), np.insert(counts, missing_place, num_missing), None
+
+
+def make_vocabulary(
+    names: Iterable[str],
+    ordered: Iterable[OrderedValues],
+    num_numeric: int,
+    oov_buckets: int,
+) -> Iterator[FieldVocabulary]:
+    """Give ids to the ordered values of every field, a field at a time: all of them may be large."""
+    names = list(names)
+    next_id = num_numeric + len(names) * oov_buckets
+    for place, (name, of_field) in enumerate(zip(names, ordered, strict=True)):
+        first_oov_id = num_numeric + place * oov_buckets
+        end_id = next_id + len(of_field[0])
+        yield FieldVocabulary(name, (first_oov_id, first_oov_id + oov_buckets), ((next_id, end_id),), *of_field)
+        next_id = end_id
+
+
+def ids_dtype(vocabulary_size: int) -> str:
+    """The smallest of int32 and int64 that holds all ids."""
+    return "int32" if vocabulary_size < 2**31 else "int64"

@@ -1,0 +1,115 @@
+// The C interface of the data preparation's native kernels. Python's side is data_prep/kernels/native.py; each kernel
+// gives the same as the NumPy function that its comment names, which is its definition.
+//
+// Letters: n rows, L lines of a chunk, N numeric fields, C categorical fields, K values of a field.
+// Arrays are dense and row-major. Outputs must not overlap inputs or each other. Little-endian machines only.
+//
+// Threads: no kernel keeps state, so any may run beside any other.
+
+#ifndef LOG_KERNELS_H_
+#define LOG_KERNELS_H_
+
+#include <stdint.h>
+
+#if defined(__cplusplus)
+extern "C" {
+#endif
+
+#define LOG_KERNELS_API __attribute__((visibility("default")))
+
+// Why a line is rejected: the places in rows.REASONS.
+typedef enum {
+  LOG_KERNELS_KEPT = 0,
+  LOG_KERNELS_TOO_LONG = 1,
+  LOG_KERNELS_COLUMNS = 2,
+  LOG_KERNELS_LABEL = 3,
+  LOG_KERNELS_INTEGER = 4,
+  LOG_KERNELS_CATEGORICAL = 5
+} LogKernelsReason;
+
+// Cells as columns of `capacity` >= L rows each, of which the first n are filled.
+typedef struct {
+  int64_t capacity;
+  int64_t num_numeric;      // N
+  int64_t num_categorical;  // C >= 1
+  int64_t* line_numbers;      // [capacity] within the chunk, from 0
+  uint8_t* labels;            // [capacity] 0 or 1
+  int64_t* integers;          // [N, capacity] 0 where missing
+  uint8_t* integers_present;  // [N, capacity] 0 or 1
+  uint32_t* values;           // [C, capacity] 0 where missing
+  uint8_t* values_present;    // [C, capacity] 0 or 1
+} LogKernelsRows;
+
+// Rejected lines; each array has room for L.
+typedef struct {
+  int64_t* line_numbers;  // within the chunk, from 0
+  int64_t* starts;        // offset of the line's first byte
+  int64_t* ends;          // and one past its last byte, the '\n' not counted
+  int8_t* reasons;
+} LogKernelsRejects;
+
+// One categorical field's vocabulary. `words` are value << 32 | (id - base_id), ascending. Those whose value's
+// upper bits are b, value >> shift, are words[starts[b]] ... words[starts[b + 1] - 1].
+typedef struct {
+  const uint64_t* words;   // [K]
+  const uint32_t* starts;  // [(2^32 >> shift) + 1]
+  int32_t shift;           // 1 ... 32
+  int64_t base_id;
+  int64_t missing_id;
+  int64_t first_oov_id;
+  int64_t num_oov_ids;  // 1 ... 2^32 - 1; a value that is not in `words` has one of them by its hash
+} LogKernelsVocabulary;
+
+// parse.parse_chunk for lines of a label, N integers and C values of eight hex digits between tabs: the good lines of
+// `text` [num_bytes], which ends in '\n', as rows, the others as rejects.
+// Returns n; *num_rejects is L - n. -1 and 0 where L is more than the capacity: the outputs mean nothing then.
+// A line of more than `max_line_bytes` is too long.
+LOG_KERNELS_API int64_t log_kernels_parse(const uint8_t* text, int64_t num_bytes, int64_t max_line_bytes,
+                                          const LogKernelsRows* rows, const LogKernelsRejects* rejects,
+                                          int64_t* num_rejects);
+
+// counts.count_values: the distinct ones among the values [num_rows] that are `chosen` and `present`, ascending,
+// as words value << 32 | count. `scratch` has room for 2 * num_rows, `words` for num_rows. Returns how many;
+// *num_missing is the number of rows that are chosen and not present.
+LOG_KERNELS_API int64_t log_kernels_count(const uint32_t* values, const uint8_t* present, const uint8_t* chosen,
+                                          int64_t num_rows, uint32_t* scratch, uint64_t* words, int64_t* num_missing);
+
+// log_profile.count_bins: in `counts` [1011] how many of the integers [num_rows] that are `present` and `chosen` are in each
+// bin.
+LOG_KERNELS_API void log_kernels_bins(const int64_t* integers, const uint8_t* present, const uint8_t* chosen,
+                                      int64_t num_rows, int64_t* counts);
+
+// lookup.encode_values: ids [num_rows, num_fields], int32 or int64 by `id_bytes`, of values and present
+// [num_fields, num_rows].
+LOG_KERNELS_API void log_kernels_encode(const LogKernelsVocabulary* fields, int64_t num_fields,
+                                        const uint32_t* values, const uint8_t* present, int64_t num_rows,
+                                        int32_t id_bytes, void* ids);
+
+// Strings as places in `data`, which has at least seven more bytes after the last of them.
+typedef struct {
+  const uint8_t* data;
+  const int64_t* starts;   // [count]
+  const int64_t* lengths;  // [count]
+  int64_t count;
+} LogKernelsTexts;
+
+// texts.Texts.keys and what text_counts.count_texts counts, not yet in order: keys, counts and first rows of the distinct
+// ones among strings [n]. `table` has room for table_size, a power of two above n; n is at most 2^30. Keys are
+// those bits of texts.Texts.keys that `key_mask` has (all; fewer in tests, where keys shall collide). Returns how many.
+// `secret` [2] are random numbers that nobody who writes a log knows; no output depends on them.
+LOG_KERNELS_API int64_t log_kernels_count_texts(const LogKernelsTexts* texts, const uint64_t* secret,
+                                                uint64_t key_mask, int32_t* table, int64_t table_size,
+                                                uint64_t* keys, int64_t* counts, int64_t* firsts);
+
+// text_lookup.find_texts: ids [n] of strings [n], where `present`, among those of a vocabulary by rising key, those that
+// share a key by their bytes.
+LOG_KERNELS_API void log_kernels_find_texts(const LogKernelsTexts* texts, const uint8_t* present,
+                                            const LogKernelsTexts* vocabulary, const uint64_t* keys,
+                                            const int64_t* known_ids, int64_t missing_id, int64_t first_oov_id,
+                                            int64_t num_oov_ids, int64_t* ids);
+
+#if defined(__cplusplus)
+}
+#endif
+
+#endif  // LOG_KERNELS_H_

@@ -1,0 +1,272 @@
+"""The native kernels (csrc/): the same functions as the NumPy ones that they name, several times as fast.
+
+Letters: n rows, N numeric fields, C categorical fields.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common import native_library
+from common.native_library import address, room
+from data_prep.kernels import parse
+from data_prep.kernels.counts import NUM_BINS, CountedTexts, add_up
+from data_prep.kernels.lookup import FieldLookup, TextLookup, ids_room
+from data_prep.kernels.rows import MAX_LINE_BYTES, Chunk, LogRows, ParsedChunk
+from data_prep.kernels.texts import Texts
+from data_prep.options.log_format import REASONS, LogFormat
+
+_ARRAY, _COUNT = ctypes.c_void_p, ctypes.c_int64
+_ALL_BITS = 2**64 - 1
+
+
+class _Rows(ctypes.Structure):
+    _fields_ = [
+        ("capacity", _COUNT),
+        ("num_numeric", _COUNT),
+        ("num_categorical", _COUNT),
+        ("line_numbers", _ARRAY),
+        ("labels", _ARRAY),
+        ("integers", _ARRAY),
+        ("integers_present", _ARRAY),
+        ("values", _ARRAY),
+        ("values_present", _ARRAY),
+    ]
+
+
+class _Rejects(ctypes.Structure):
+    _fields_ = [(name, _ARRAY) for name in ("line_numbers", "starts", "ends", "reasons")]
+
+
+class _Vocabulary(ctypes.Structure):
+    _fields_ = [
+        ("words", _ARRAY),
+        ("starts", _ARRAY),
+        ("shift", ctypes.c_int32),
+        ("base_id", _COUNT),
+        ("missing_id", _COUNT),
+        ("first_oov_id", _COUNT),
+        ("num_oov_ids", _COUNT),
+    ]
+
+
+class _Texts(ctypes.Structure):
+    _fields_ = [("data", _ARRAY), ("starts", _ARRAY), ("lengths", _ARRAY), ("count", _COUNT)]
+
+
+_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
+    "log_kernels_parse": (
+        _COUNT,
+        [_ARRAY, _COUNT, _COUNT, ctypes.POINTER(_Rows), ctypes.POINTER(_Rejects), ctypes.POINTER(_COUNT)],
+    ),
+    "log_kernels_count": (_COUNT, [*[_ARRAY] * 3, _COUNT, *[_ARRAY] * 2, ctypes.POINTER(_COUNT)]),
+    "log_kernels_bins": (None, [*[_ARRAY] * 3, _COUNT, _ARRAY]),
+    "log_kernels_count_texts": (
+        _COUNT,
+        [ctypes.POINTER(_Texts), _ARRAY, ctypes.c_uint64, _ARRAY, _COUNT, *[_ARRAY] * 3],
+    ),
+    "log_kernels_find_texts": (
+        None,
+        [ctypes.POINTER(_Texts), _ARRAY, ctypes.POINTER(_Texts), *[_ARRAY] * 2, *[_COUNT] * 3, _ARRAY],
+    ),
+    "log_kernels_encode": (
+        None,
+        [ctypes.POINTER(_Vocabulary), _COUNT, *[_ARRAY] * 2, _COUNT, ctypes.c_int32, _ARRAY],
+    ),
+}
+
+
+def library_path() -> Path:
+    """Where the library is, or would be; the environment variable LOG_KERNELS_LIBRARY names another."""
+    return native_library.library_path(Path(__file__).parent / "csrc", "log_kernels", "LOG_KERNELS_LIBRARY")
+
+
+def is_available() -> bool:
+    """Whether the library is built and can be loaded here."""
+    try:
+        load()
+    except OSError:
+        return False
+    return True
+
+
+@functools.cache
+def load() -> ctypes.CDLL:
+    """The library. Raises OSError saying what is missing and how to build it."""
+    if sys.byteorder != "little":
+        raise OSError("the native log kernels are for little-endian machines; choose prepare.kernels=numpy")
+    return native_library.load_library(
+        library_path(), "log kernels are", _SIGNATURES, otherwise="choose prepare.kernels=numpy"
+    )
+
+
+def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
+    """See `parse.parse_chunk`, which other lines than a label, integers and hex values between tabs go to."""
+    if not log_format.is_criteo_like:
+        return parse.parse_chunk(chunk, log_format)
+    text = np.frombuffer(chunk.lines, np.uint8)
+    capacity = chunk.num_lines
+    num_numeric, num_categorical = len(log_format.numeric_fields), len(log_format.hex_fields)
+    row_numbers, labels = np.empty(capacity, np.int64), np.empty(capacity, np.bool_)
+    integers, integers_present = (np.empty((num_numeric, capacity), dtype) for dtype in (np.int64, np.bool_))
+    values, values_present = (np.empty((num_categorical, capacity), dtype) for dtype in (np.uint32, np.bool_))
+    lines, starts, ends = (np.empty(capacity, np.int64) for _ in range(3))
+    reasons = np.empty(capacity, np.int8)
+    num_rejects = _COUNT()
+    num_rows = load().log_kernels_parse(
+        address(text, np.uint8, len(chunk.lines)),
+        len(text),
+        MAX_LINE_BYTES,
+        _Rows(
+            capacity,
+            num_numeric,
+            num_categorical,
+            room(row_numbers),
+            room(labels),
+            room(integers),
+            room(integers_present),
+            room(values),
+            room(values_present),
+        ),
+        _Rejects(room(lines), room(starts), room(ends), room(reasons)),
+        num_rejects,
+    )
+    chunk.check_num_lines(num_rows + num_rejects.value)
+    bad = range(num_rejects.value)
+    return ParsedChunk(
+        rows=LogRows(
+            row_numbers=row_numbers[:num_rows] + chunk.first_line,
+            labels=labels[:num_rows],
+            integers=_filled(integers, num_rows),
+            integers_present=_filled(integers_present, num_rows),
+            values=_filled(values, num_rows),
+            values_present=_filled(values_present, num_rows),
+        ),
+        rejects_by_reason=Counter(REASONS[reasons[i]] for i in bad),
+        rejects_tsv=b"".join(chunk.reject(int(lines[i]), reasons[i], text[starts[i] : ends[i]]) for i in bad),
+    )
+
+
+def _filled(columns: NDArray[Any], num_rows: int) -> NDArray[Any]:
+    """Columns [M, capacity] of which `num_rows` are filled as [M, num_rows]: moved together in the same memory."""
+    num_columns, capacity = columns.shape
+    if num_rows == capacity:
+        return columns
+    together = columns.reshape(-1)[: num_columns * num_rows].reshape(num_columns, num_rows)
+    for place, column in enumerate(columns):
+        together[place] = column[:num_rows]
+    return together
+
+
+def count_values(
+    values: NDArray[np.uint32], present: NDArray[np.bool_], chosen: NDArray[np.bool_]
+) -> tuple[NDArray[np.uint64], int]:
+    """See `counts.count_values`."""
+    words, scratch = np.empty(len(values), np.uint64), np.empty(2 * len(values), np.uint32)
+    num_missing = _COUNT()
+    num_words = load().log_kernels_count(
+        address(values, np.uint32, len(values)),
+        address(present, np.bool_, len(values)),
+        address(chosen, np.bool_, len(values)),
+        len(values),
+        room(scratch),
+        room(words),
+        num_missing,
+    )
+    return words[:num_words].copy(), num_missing.value
+
+
+def count_bins(integers: NDArray[np.int64], present: NDArray[np.bool_], chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """See `log_profile.count_bins`."""
+    counts = np.empty(NUM_BINS, np.int64)
+    load().log_kernels_bins(
+        address(integers, np.int64, len(integers)),
+        address(present, np.bool_, len(integers)),
+        address(chosen, np.bool_, len(integers)),
+        len(integers),
+        room(counts),
+    )
+    return counts
+
+
+def count_texts(texts: Texts, key_mask: int = _ALL_BITS) -> CountedTexts:
+    """See `text_counts.count_texts`. With fewer bits in `key_mask`, more strings share a key."""
+    num_rows = len(texts)
+    table = np.empty(1 << (2 * num_rows).bit_length(), np.int32)  # at most half of it is filled
+    keys, counts, firsts = np.empty(num_rows, np.uint64), np.empty(num_rows, np.int64), np.empty(num_rows, np.int64)
+    num_distinct = load().log_kernels_count_texts(
+        _texts(texts),
+        address(_secret(), np.uint64, 2),
+        key_mask,
+        room(table),
+        len(table),
+        room(keys),
+        room(counts),
+        room(firsts),
+    )
+    distinct = slice(num_distinct)
+    return add_up(keys[distinct], counts[distinct], texts.take(firsts[distinct]))
+
+
+@functools.cache
+def _secret() -> NDArray[np.uint64]:
+    """Random numbers of this process, so that no log can be written to make one slot of a table of all its strings."""
+    return np.frombuffer(os.urandom(16), np.uint64)
+
+
+def find_texts(field: TextLookup, texts: Texts, present: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """See `text_lookup.find_texts`."""
+    ids = np.empty(len(texts), np.int64)
+    load().log_kernels_find_texts(
+        _texts(texts),
+        address(present, np.bool_, len(texts)),
+        _texts(field.texts),
+        address(field.keys, np.uint64, len(field.texts)),
+        address(field.ids, np.int64, len(field.texts)),
+        field.missing_id,
+        field.first_oov_id,
+        field.num_oov_ids,
+        room(ids),
+    )
+    return ids
+
+
+def _texts(texts: Texts) -> _Texts:
+    places = (address(array, np.int64, len(texts)) for array in (texts.starts, texts.lengths))
+    return _Texts(address(texts.data, np.uint8, len(texts.data)), *places, len(texts))
+
+
+def encode_values(
+    fields: Sequence[FieldLookup], values: NDArray[np.uint32], present: NDArray[np.bool_], dtype: str
+) -> NDArray[np.signedinteger]:
+    """See `lookup.encode_values`."""
+    num_rows = values.shape[1]
+    ids = ids_room(num_rows, len(fields), dtype)
+    vocabularies = (_Vocabulary * len(fields))(*map(_vocabulary, fields))
+    load().log_kernels_encode(
+        vocabularies,
+        len(fields),
+        address(values, np.uint32, len(fields), num_rows),
+        address(present, np.bool_, len(fields), num_rows),
+        num_rows,
+        ids.itemsize,
+        room(ids),
+    )
+    return ids
+
+
+def _vocabulary(field: FieldLookup) -> _Vocabulary:
+    words = address(field.words, np.uint64, len(field.words))
+    starts = address(field.starts, np.uint32, (2**32 >> field.shift) + 1)
+    ids = (field.base_id, field.missing_id, field.first_oov_id, field.num_oov_ids)
+    return _Vocabulary(words, starts, field.shift, *ids)

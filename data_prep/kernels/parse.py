@@ -1,0 +1,251 @@
+"""Lines of the raw log to arrays.
+
+All lines of a chunk are parsed at once, column by column, with NumPy on the raw bytes. One definition of a
+good line holds for every line, where a general CSV reader takes blanks, `0x1f` or a lone carriage return for
+something else (and is slower).
+
+Letters: n rows, N numeric fields, H fields of hex values.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.kernels.quotes import BARE_SEPARATOR, take_quotes_off
+from data_prep.kernels.rows import MAX_LINE_BYTES, Chunk, LogRows, ParsedChunk
+from data_prep.kernels.texts import Texts
+from data_prep.options.log_format import CATEGORICAL, COLUMNS, INTEGER, LABEL, QUOTES, REASONS, TOO_LONG, LogFormat
+
+_NEWLINE, _CARRIAGE_RETURN, _MINUS = b"\n\r-"
+_HEX_DIGITS = 8
+_INTEGER_DIGITS = 19  # of the largest int64
+_WORD_BYTES = 8
+# Words are read backwards from a cell's end (three of them, for 19 digits) or forwards from its start.
+_PAD_BEFORE = b"0" * (3 * _WORD_BYTES)
+_PAD_AFTER = b"0" * _WORD_BYTES
+
+
+class _Text:
+    """The bytes of a chunk: singly, or as little-endian words of eight that start at any byte."""
+
+    def __init__(self, lines: bytes) -> None:
+        padded = _PAD_BEFORE + lines + _PAD_AFTER
+        self.first = len(_PAD_BEFORE)
+        self.end = self.first + len(lines)
+        self.bytes: NDArray[np.uint8] = np.frombuffer(padded, np.uint8)
+        self.words: NDArray[np.uint64] = np.ndarray((len(padded) - _WORD_BYTES + 1,), "<u8", padded, strides=(1,))
+
+    @functools.cached_property
+    def is_utf8(self) -> bool:
+        """Whether all of it is; if so, all cells are, as separators are ASCII."""
+        return _decodes(self.bytes.tobytes())
+
+    def cells(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Texts:
+        """Cells [n] as strings."""
+        return Texts(self.bytes, starts, ends - starts)
+
+
+def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
+    """Arrays from lines: every line is a row or a reject."""
+    if chunk.is_bare:
+        return _parse_lines(chunk, chunk.lines, BARE_SEPARATOR, (), log_format)
+    if not log_format.quotes:
+        return _parse_lines(chunk, chunk.lines, ord(log_format.separator), (), log_format)
+    lines, badly_quoted = take_quotes_off(chunk.lines, log_format.separator)
+    return _parse_lines(chunk, lines, BARE_SEPARATOR, badly_quoted, log_format)
+
+
+def _parse_lines(
+    chunk: Chunk, lines: bytes, separator: int, badly_quoted: Sequence[int], log_format: LogFormat
+) -> ParsedChunk:
+    """`lines` are the chunk's without their quotes."""
+    text = _Text(lines)
+    separators = np.flatnonzero((text.bytes[: text.end] == separator) | (text.bytes[: text.end] == _NEWLINE))
+    line_lasts = np.flatnonzero(text.bytes[separators] == _NEWLINE)  # places in `separators`
+    line_ends = separators[line_lasts]
+    chunk.check_num_lines(len(line_ends))
+    line_starts = np.concatenate([[text.first], line_ends[:-1] + 1])
+
+    reasons = np.zeros(len(line_ends), np.int8)
+    reasons[np.diff(line_lasts, prepend=-1) != len(log_format.columns)] = COLUMNS
+    reasons[list(badly_quoted)] = QUOTES
+    reasons[line_ends - line_starts > MAX_LINE_BYTES] = TOO_LONG
+    shaped = np.flatnonzero(reasons == 0)
+
+    starts, ends = _cells(text, separators, line_lasts[shaped], line_starts[shaped], len(log_format.columns))
+    rows, reasons[shaped] = _parse_cells(text, starts, ends, chunk.first_line + shaped, log_format)
+    bad = np.flatnonzero(reasons)
+    return ParsedChunk(
+        rows=rows.take(reasons[shaped] == 0),
+        rejects_by_reason=Counter({REASONS[code]: int(np.sum(reasons == code)) for code in np.unique(reasons[bad])}),
+        rejects_tsv=b"".join(
+            chunk.reject(int(line), reasons[line], raw) for line, raw in zip(bad, _raw_lines(chunk, bad), strict=True)
+        ),
+    )
+
+
+def _raw_lines(chunk: Chunk, numbers: NDArray[np.int64]) -> Iterator[NDArray[np.uint8]]:
+    """Some of the chunk's lines as they stand in the log."""
+    if len(numbers):
+        raw = np.frombuffer(chunk.lines, np.uint8)
+        ends = np.flatnonzero(raw == _NEWLINE)
+        for number in numbers:
+            yield raw[ends[number - 1] + 1 if number else 0 : ends[number]]
+
+
+def _cells(
+    text: _Text,
+    separators: NDArray[np.int64],
+    line_lasts: NDArray[np.int64],
+    line_starts: NDArray[np.int64],
+    num_columns: int,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """First and end offsets [columns, n] of every cell of lines that have the right number of columns."""
+    if len(line_lasts) * num_columns == len(separators):
+        by_line = separators.reshape(-1, num_columns)
+    else:
+        by_line = separators[line_lasts[:, None] + np.arange(1 - num_columns, 1)]
+    ends = np.ascontiguousarray(by_line.T)
+    starts = np.empty_like(ends)
+    starts[0] = line_starts
+    starts[1:] = ends[:-1] + 1
+    ends[-1] -= text.bytes[ends[-1] - 1] == _CARRIAGE_RETURN  # a line may end in \r\n
+    return starts, ends
+
+
+def _parse_cells(
+    text: _Text,
+    starts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    row_numbers: NDArray[np.int64],
+    log_format: LogFormat,
+) -> tuple[LogRows, NDArray[np.int8]]:
+    """Rows of all the lines, and per line the code of the reason to reject it or 0."""
+    if log_format.missing:
+        missing = [text.cells(*cells).one_of(log_format.missing) for cells in zip(starts, ends, strict=True)]
+        ends = np.where(missing, starts, ends)
+    columns = {name: (starts[place], ends[place]) for place, name in enumerate(log_format.columns)}
+    num_rows, numeric, hexadecimal = len(row_numbers), log_format.numeric_fields, log_format.hex_fields
+    labels = text.cells(*columns[log_format.label])
+    texts = tuple(text.cells(*columns[name]) for name in log_format.text_fields)
+    rows = LogRows(
+        row_numbers=row_numbers,
+        labels=labels.one_of(log_format.clicked),
+        integers=np.empty((len(numeric), num_rows), np.int64),
+        integers_present=np.empty((len(numeric), num_rows), np.bool_),
+        values=np.empty((len(hexadecimal), num_rows), np.uint32),
+        values_present=np.empty((len(hexadecimal), num_rows), np.bool_),
+        texts=texts,
+        texts_present=tuple(cells.lengths > 0 for cells in texts),
+    )
+    reasons = np.zeros(num_rows, np.int8)
+    # From the last reason to the first, so that the first one stays.
+    for cells in texts:
+        reasons[~_are_utf8(text, cells)] = CATEGORICAL
+    for place, name in enumerate(hexadecimal):
+        rows.values[place], rows.values_present[place], good = _parse_hex(text, *columns[name])
+        reasons[~good] = CATEGORICAL
+    for place, name in enumerate(numeric):
+        rows.integers[place], rows.integers_present[place], good = _parse_integers(text, *columns[name])
+        reasons[~good] = INTEGER
+    reasons[~(rows.labels | labels.one_of(log_format.not_clicked))] = LABEL
+    return rows, reasons
+
+
+def _are_utf8(text: _Text, cells: Texts) -> NDArray[np.bool_]:
+    """Where cells [n] are UTF-8: a vocabulary is for people to read."""
+    good = np.ones(len(cells), np.bool_)
+    if not text.is_utf8:
+        for place in np.flatnonzero(~cells.are_ascii()):
+            good[place] = _decodes(cells.take(slice(place, place + 1)).tolist()[0])
+    return good
+
+
+def _decodes(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _parse_hex(
+    text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64]
+) -> tuple[NDArray[np.uint32], NDArray[np.bool_], NDArray[np.bool_]]:
+    """Values, where present, and where good, of cells [n] that hold eight lower-case hex digits or nothing.
+
+    The eight characters of a cell are worked on side by side in one 64-bit word.
+    """
+    present = ends > starts
+    words = text.words[starts]
+    is_letter = words >> 6 & _bytes(0x01)  # bit 6 is set in 'a'-'f' (0x61-0x66), not in '0'-'9' (0x30-0x39)
+    low = words ^ (_bytes(0x30) + is_letter * 0x30)  # of a good byte: 0-9, or 1-6 of a letter
+    digits = low + is_letter * 9
+    is_zero_letter = is_letter & ~(low | low >> 1 | low >> 2)  # '`', the character before 'a'
+    bad = _above_9(low) | digits & _bytes(0xF0) | is_zero_letter
+    good = (bad == 0) & (ends - starts == _HEX_DIGITS)
+
+    # Neighbours join: 8 digits of 4 bits to 4 of 8, to 2 of 16, to 1 of 32. The first character is the lowest byte.
+    pairs = (digits << 4 | digits >> 8) & 0x00FF00FF00FF00FF
+    quads = (pairs << 8 | pairs >> 16) & 0x0000FFFF0000FFFF
+    values = (quads << 16 | quads >> 32).astype(np.uint32)  # keeps the low 32 bits
+    values[~present] = 0
+    return values, present, good | ~present
+
+
+def _parse_integers(
+    text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
+    """Integers, where present, and where good, of cells [n] that hold -?[0-9]{1,19} within int64 or nothing."""
+    present = ends > starts
+    negative = present & (text.bytes[starts] == _MINUS)
+    num_digits = ends - starts - negative
+    good = (num_digits >= 1) & (num_digits <= _INTEGER_DIGITS)
+    longest = int(num_digits.max(initial=0, where=good))
+
+    magnitudes = np.zeros(len(starts), np.uint64)
+    for skipped in range(0, longest, _WORD_BYTES):  # from the last eight digits to the first ones
+        words = text.words[ends - skipped - _WORD_BYTES]
+        # The last characters are the highest bytes; what stands before the cell becomes digit 0.
+        num_foreign = (_WORD_BYTES - np.clip(num_digits - skipped, 0, _WORD_BYTES)).astype(np.uint64)
+        digits = (words ^ _bytes(0x30)) & _FOREIGN_MASKS[num_foreign]
+        good &= _above_9(digits) == 0
+        magnitudes += _join_decimal(digits) * 10**skipped
+    good &= magnitudes <= np.uint64(2**63 - 1) + negative
+    integers = magnitudes.astype(np.int64)
+    np.negative(integers, out=integers, where=negative)
+    integers[~present] = 0
+    return integers, present, good | ~present
+
+
+def _bytes(byte: int) -> np.uint64:
+    """A word of eight times the same byte."""
+    return np.uint64(byte * 0x0101010101010101)
+
+
+# By the number of low bytes to clear, 0-8.
+_FOREIGN_MASKS = np.array([2**64 - 2 ** (8 * n) for n in range(_WORD_BYTES + 1)], np.uint64)
+
+
+def _above_9(words: NDArray[np.integer]) -> NDArray[np.integer]:
+    """Words that are not 0 where a byte is above 9: adding 0x76 sets the byte's bit 7 from 10 on.
+
+    A byte that carries into the next one has bit 7 set itself, so no bad word is missed.
+    """
+    return (words + _bytes(0x76) | words) & _bytes(0x80)
+
+
+def _join_decimal(digits: NDArray[np.integer]) -> NDArray[np.integer]:
+    """Numbers from words of eight decimal digits, the first digit in the lowest byte.
+
+    Neighbours join to pairs, fours, eight: one multiplication adds 10, 100 or 10,000 times a digit group to
+    the one above it. (D. Lemire, "Quickly parsing eight digits", 2018.)
+    """
+    pairs = digits * (1 + (10 << 8)) >> 8 & 0x00FF00FF00FF00FF
+    quads = pairs * (1 + (100 << 16)) >> 16 & 0x0000FFFF0000FFFF
+    return quads * (1 + (10_000 << 32)) >> 32

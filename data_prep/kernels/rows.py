@@ -1,0 +1,105 @@
+"""What passes from the raw log to the arrays: chunks of lines, and the rows and rejects that they become.
+
+Letters: n rows, N numeric fields, H fields of hex values, T fields of text.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.kernels.texts import Texts
+from data_prep.options.log_format import REASONS
+
+# A good line has less than 1 KiB. A longer one than this is rejected and only its start is kept, so that a
+# file without line ends cannot fill the memory.
+MAX_LINE_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class FileOfLog:
+    """Which of the log's files some lines are of."""
+
+    place: int = 0  # among the files, from 0
+    name: str = ""  # "" where the log is one file
+    first_line: int = 0  # the number of its first line in the log
+    num_header_lines: int = 0  # which come before that and have no number
+
+
+ONLY_FILE = FileOfLog()
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Whole lines of a file of the log, each with its line end; `first_line` is the first one's number in the log."""
+
+    first_line: int
+    num_lines: int
+    lines: bytes
+    file: FileOfLog = ONLY_FILE
+    is_bare: bool = False  # cells stand between BARE_SEPARATOR and have no quotes, whatever the format says
+
+    def load(self) -> Chunk:
+        """Itself; a `raw_log.StoredChunk` reads its lines."""
+        return self
+
+    def reject(self, line: int, code: int, text: NDArray[np.uint8]) -> bytes:
+        """The line of rejects.tsv for the chunk's line-th one, from 0."""
+        where = self.first_line - self.file.first_line + self.file.num_header_lines + line + 1
+        name = self.file.name.encode() + b":" if self.file.name else b""
+        return b"%s%d\t%s\t%s\n" % (name, where, REASONS[code].encode(), text[:MAX_LINE_BYTES].tobytes())
+
+    def check_num_lines(self, num_lines: int) -> None:
+        """Raise ValueError where it has other lines than were counted, as a worker may have read it later."""
+        if num_lines != self.num_lines:
+            raise ValueError(
+                f"the log changed while it was read: {self.num_lines:,} lines were counted from line "
+                f"{self.first_line + 1:,} on, now there are {'more' if num_lines < 0 else f'{num_lines:,}'}; prepare "
+                "it again when it is at rest"
+            )
+
+
+@dataclass(frozen=True)
+class LogRows:
+    """Rows of the log as columns, each field's cells side by side; a missing cell holds 0 or no text, not `present`."""
+
+    row_numbers: NDArray[np.int64]  # [n] number of the line in the log, from 0; rejected lines count too
+    labels: NDArray[np.bool_]  # [n]
+    integers: NDArray[np.int64]  # [N, n]
+    integers_present: NDArray[np.bool_]  # [N, n]
+    values: NDArray[np.uint32]  # [H, n]
+    values_present: NDArray[np.bool_]  # [H, n]
+    texts: tuple[Texts, ...] = ()  # T of them, [n] each
+    texts_present: tuple[NDArray[np.bool_], ...] = ()  # T of them, [n] each
+
+    def take(self, chosen: NDArray[np.bool_]) -> LogRows:
+        """The rows where `chosen` [n] is true."""
+        if chosen.all():
+            return self
+        places = np.flatnonzero(chosen)
+        # Not integers[:, chosen]: NumPy gives that row by row, and the native kernels read column by column.
+        return LogRows(
+            row_numbers=self.row_numbers[chosen],
+            labels=self.labels[chosen],
+            integers=self.integers.take(places, axis=1),
+            integers_present=self.integers_present.take(places, axis=1),
+            values=self.values.take(places, axis=1),
+            values_present=self.values_present.take(places, axis=1),
+            texts=tuple(texts.take(chosen) for texts in self.texts),
+            texts_present=tuple(present[chosen] for present in self.texts_present),
+        )
+
+
+@dataclass(frozen=True)
+class ParsedChunk:
+    """The good lines of a chunk as rows, its bad ones as lines of rejects.tsv."""
+
+    rows: LogRows
+    rejects_by_reason: Counter[str]
+    rejects_tsv: bytes  # line number in its file (from 1), reason, raw line
+
+
+MISSING = -1  # among values as numbers; sorts before all of them, as "" does before all text

@@ -1,0 +1,124 @@
+"""How a raw log is written: its columns in the file's order, and what its cells mean. The default is Criteo's.
+
+`configs/data/*.yaml` describe data sets by these keys; a run's settings have them as `prepare.data`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+Kind = Literal["label", "integer", "hex32", "string", "ignored"]
+
+_CRITEO_COLUMNS: dict[str, Kind] = {
+    "label": "label",
+    **{f"I{number}": "integer" for number in range(1, 14)},
+    **{f"C{number}": "hex32" for number in range(1, 27)},
+}
+
+_NO_SEPARATORS = ("\n", "\r", '"', "\x1f", "-")
+
+
+def _criteo_columns() -> dict[str, Kind]:
+    return dict(_CRITEO_COLUMNS)
+
+
+@dataclass(frozen=True)
+class LogFormat:
+    """A log of lines, or of Parquet files with the same columns by name.
+
+    Kinds: `label`, one of them; `integer`, a numeric field of whole numbers; `hex32`, a categorical field of eight
+    lower-case hex digits, worked on as a number; `string`, a categorical field of any UTF-8 text; `ignored`.
+    """
+
+    columns: dict[str, Kind] = field(default_factory=_criteo_columns)
+    separator: str = "\t"
+    header: bool = False  # every file's first line names its columns
+    quotes: bool = False  # cells may stand in double quotes, as in RFC 4180, but not go over a line's end
+    missing: tuple[str, ...] = ()  # what a missing cell holds besides nothing
+    clicked: tuple[str, ...] = ("1",)  # the label's cell of a click
+    not_clicked: tuple[str, ...] = ("0",)
+    archive_member: str = "train.txt"  # which file of a .tar.gz is the log
+
+    def __post_init__(self) -> None:
+        if len(self.separator.encode()) != 1 or self.separator in _NO_SEPARATORS:
+            raise ValueError(f"separator must be one ASCII character such as ',' or '\\t'; found {self.separator!r}")
+        labels = self.of_kind("label")
+        if len(labels) != 1:
+            raise ValueError(f"columns must have one of kind label; found {', '.join(labels) or 'none'}")
+        if not self.categorical_fields:
+            raise ValueError("columns must have at least one categorical field (kind hex32 or string); found none")
+        for name in self.columns:
+            if not name or set(name) & set("\t\n\r"):
+                raise ValueError(f"columns: {name!r} cannot be a column's name")
+        if not self.clicked or not self.not_clicked or set(self.clicked) & set(self.not_clicked):
+            raise ValueError(
+                f"clicked and not_clicked must be cells that differ; found {list(self.clicked)} and "
+                f"{list(self.not_clicked)}"
+            )
+
+    def of_kind(self, *kinds: Kind) -> tuple[str, ...]:
+        """The columns of these kinds, in the file's order."""
+        return tuple(name for name, kind in self.columns.items() if kind in kinds)
+
+    @property
+    def label(self) -> str:
+        """The label's column."""
+        return self.of_kind("label")[0]
+
+    @property
+    def numeric_fields(self) -> tuple[str, ...]:
+        """Fields of whole numbers."""
+        return self.of_kind("integer")
+
+    @property
+    def hex_fields(self) -> tuple[str, ...]:
+        """Categorical fields worked on as numbers."""
+        return self.of_kind("hex32")
+
+    @property
+    def text_fields(self) -> tuple[str, ...]:
+        """Categorical fields of text."""
+        return self.of_kind("string")
+
+    @property
+    def categorical_fields(self) -> tuple[str, ...]:
+        """All categorical fields."""
+        return self.of_kind("hex32", "string")
+
+    def places(self, names: Iterable[str]) -> list[int]:
+        """Where columns stand in a line."""
+        order = {name: place for place, name in enumerate(self.columns)}
+        return [order[name] for name in names]
+
+    @property
+    def fields(self) -> list[tuple[str, str]]:
+        """The fields that rows are made of, with their kinds: what a vocabulary is for, however a log is written."""
+        return [(name, kind) for name, kind in self.columns.items() if kind not in ("label", "ignored")]
+
+    @property
+    def is_criteo_like(self) -> bool:
+        """Whether lines are a label, integers and hex values between tabs, which the native parser reads."""
+        in_order = [self.label, *self.numeric_fields, *self.hex_fields]
+        return (
+            list(self.columns) == in_order
+            and bool(self.hex_fields)
+            and (self.separator, self.quotes, self.missing) == ("\t", False, ())
+            and (self.clicked, self.not_clicked) == (("1",), ("0",))
+        )
+
+    def describe(self) -> str:
+        """A line of the log in words."""
+        between = {"\t": "tabs", ",": "commas", ";": "semicolons", " ": "blanks"}.get(
+            self.separator, repr(self.separator)
+        )
+        names = list(self.columns)
+        shown = ", ".join(names) if len(names) <= 4 else f"{names[0]}, {names[1]}, … {names[-1]}"
+        return f"{len(names)} columns ({shown}) between {between}"
+
+
+# Why a line is rejected. The code of a reason is its place; 0 is a kept line.
+REASONS = ("", "too long", "columns", "label", "integer", "categorical", "quotes")
+
+TOO_LONG, COLUMNS, LABEL, INTEGER, CATEGORICAL, QUOTES = range(1, 7)

@@ -1,0 +1,158 @@
+"""Options of `prepare`: the section `prepare:` of a run's YAML file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from common import settings
+from data_prep.options.columns import CategoricalColumn, categorical_columns
+from data_prep.options.log_format import LogFormat
+from data_prep.prepared.schema import ZOO_BLOCK_ROWS
+
+# Other sections of the file are not about the preparation; `app` checks them.
+PREPARE_SECTION = "prepare"
+DOWNLOAD_SECTION = "download"
+INDECISIVE = ("workers", "memory_limit", "kernels")  # options that no byte of the result depends on
+MAX_BLOCK_ROWS = 100_000  # eight blocks of 300 bytes a row still fit MindRecord's largest page, 256 MB
+
+
+@dataclass(frozen=True)
+class PrepareOptions:
+    """What decides the bytes of the prepared folder, and at the end what does not (`INDECISIVE`)."""
+
+    data: LogFormat = field(default_factory=LogFormat)  # how the log is written; configs/data/*.yaml
+    vocabulary: Literal["counted", "hash"] = "counted"  # hash: every value has one of oov_buckets ids, none its own
+    min_count: int = 10  # a value seen less often in the training rows has no id of its own
+    field_min_count: dict[str, int] = field(default_factory=dict)  # by field, in place of min_count
+    field_max_size: dict[str, int] = field(default_factory=dict)  # by field: so many values at most, the most frequent
+    oov_buckets: int = 1  # ids of a field for the values without one of their own, by a hash of the value
+    split: Literal["hash", "chronological", "stratified", "files"] = "hash"
+    train_fraction: float = 0.8
+    valid_fraction: float = 0.1
+    test_fraction: float = 0.1
+    valid_files: tuple[str, ...] = ()  # of split: files, by name or glob; what is in neither is to train on
+    test_files: tuple[str, ...] = ()
+    seed: int = 1  # of the split and of the order of the training rows
+    numeric_transform: Literal["log1p", "max", "standardize"] = "log1p"
+    integer_buckets: bool = False  # each integer field is a categorical one too, see buckets.py
+    missing_indicator: bool = True  # one more numeric column a field: 1 where the cell is missing
+    shuffle_window_rows: int = 1_000_000
+    block_rows: int = 1_000
+    layout: Literal["blocks", "zoo"] = "blocks"  # zoo: MindRecord as the MindSpore model zoo's Wide&Deep reads it
+    max_reject_fraction: float = 0.01
+    workers: int | None = None  # processes; None: one a core, as far as memory_limit allows
+    memory_limit: str = "4 GiB"  # of all processes together (the sum of their Pss)
+    kernels: Literal["auto", "native", "numpy"] = "auto"  # auto: native where it is built
+
+    def __post_init__(self) -> None:
+        fractions = (self.train_fraction, self.valid_fraction, self.test_fraction)
+        if not (min(fractions) >= 0 and abs(sum(fractions) - 1) <= 1e-9):  # so that NaN is refused
+            raise ValueError(
+                f"train_fraction, valid_fraction, test_fraction must be >= 0 and sum to 1; found {fractions}"
+            )
+        if (self.split == "files") != bool(self.valid_files or self.test_files):
+            raise ValueError(
+                "split: files and valid_files or test_files belong together; found split "
+                f"{self.split!r}, valid_files {list(self.valid_files)}, test_files {list(self.test_files)}"
+            )
+        if not 0 <= self.max_reject_fraction <= 1:
+            raise ValueError(f"max_reject_fraction must be between 0 and 1; found {self.max_reject_fraction}")
+        for name in ("min_count", "oov_buckets", "shuffle_window_rows", "block_rows", "workers"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1; found {value}")
+        if self.block_rows > MAX_BLOCK_ROWS:
+            raise ValueError(f"block_rows must be at most {MAX_BLOCK_ROWS:,}; found {self.block_rows:,}")
+        if self.layout == "zoo":
+            self._check_zoo_layout()
+        parse_bytes(self.memory_limit)
+        for name in ("field_min_count", "field_max_size"):
+            self._check_fields(name, getattr(self, name))
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed must be between 0 and 2**63 - 1; found {self.seed}")
+
+    def _check_zoo_layout(self) -> None:
+        needed = {"missing_indicator": False, "integer_buckets": False, "block_rows": ZOO_BLOCK_ROWS}
+        wrong = [f"{name} {getattr(self, name)}" for name, value in needed.items() if getattr(self, name) != value]
+        if wrong:
+            raise ValueError(
+                f"layout zoo has samples of {ZOO_BLOCK_ROWS} rows and one id a field of the log; found "
+                f"{', '.join(wrong)}. Set {' '.join(f'prepare.{k}={str(v).lower()}' for k, v in needed.items())}, as "
+                "the flag --layout zoo does"
+            )
+
+    def _check_fields(self, name: str, numbers: dict[str, int]) -> None:
+        known = [column.name for column in self.categorical_columns]
+        for field_name, number in numbers.items():
+            if field_name not in known:
+                raise ValueError(f"{name}: unknown field {field_name!r}; known here: {known[0]} … {known[-1]}")
+            if number < 1:
+                raise ValueError(f"{name} of {field_name} must be at least 1; found {number}")
+
+    @property
+    def needs_counting(self) -> bool:
+        """Whether anything is fitted to the training rows: else the log is read once."""
+        return self.vocabulary == "counted" or self.numeric_transform != "log1p"
+
+    @property
+    def categorical_columns(self) -> tuple[CategoricalColumn, ...]:
+        """Columns of `ids`, in their order."""
+        return categorical_columns(self.data, self.integer_buckets)
+
+    def decisive(self) -> dict[str, Any]:
+        """The options that decide the result, as plain values."""
+        return {name: value for name, value in settings.as_dict(self).items() if name not in INDECISIVE}
+
+    @property
+    def memory_limit_bytes(self) -> int:
+        """`memory_limit` as a number."""
+        return parse_bytes(self.memory_limit)
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes of "4 GiB", "512MiB" or plain "1000000". Raises ValueError."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB|TiB)?\s*", text)
+    if match is None:
+        raise ValueError(f"memory_limit must be a size such as '4 GiB' or '512 MiB'; found {text!r}")
+    return int(float(match[1]) * 1024 ** ("B", "KiB", "MiB", "GiB", "TiB").index(match[2] or "B"))
+
+
+def read_data(path: Path) -> dict[str, Any]:
+    """What a data set's YAML file says of its logs; where they are to be had (`download`) is another matter.
+
+    Raises ValueError where it says nothing: all defaults together are Criteo's log.
+    """
+    data = {key: value for key, value in settings.read_yaml(path).items() if key != DOWNLOAD_SECTION}
+    if not data:
+        raise ValueError(
+            f"{path} says nothing of how a log is written; expected columns: and what else differs from Criteo's, as "
+            "in configs/data/avazu.yaml. For a log as Criteo's leave --data out"
+        )
+    return data
+
+
+@dataclass(frozen=True)
+class _Run:
+    prepare: PrepareOptions = field(default_factory=PrepareOptions)
+
+
+def read_options(
+    yaml_path: Path | None = None, overrides: Iterable[str] = (), data_path: Path | None = None
+) -> PrepareOptions:
+    """Options from a run's YAML file (its section `prepare`; the rest is app's), then `prepare.key=value`.
+
+    `data_path` is a YAML file of the data set, whose keys are those of `prepare.data`.
+
+    Raises ValueError and FileNotFoundError as `settings.resolve`.
+    """
+    run = _Run()
+    if yaml_path is not None:
+        section: Any = settings.read_yaml(yaml_path).get(PREPARE_SECTION, {})
+        run = settings.merge(run, {PREPARE_SECTION: section}, where=str(yaml_path))
+    if data_path is not None:
+        run = settings.merge(run, {PREPARE_SECTION: {"data": read_data(data_path)}}, where=str(data_path))
+    return settings.override(run, overrides).prepare

@@ -1,0 +1,115 @@
+"""What schema.json says of the folder that was made."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import platform
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from common.files import checksum
+from data_prep.encoding.fit import UsedVocabulary
+from data_prep.encoding.given import GivenVocabulary
+from data_prep.execution.folder import OWN_NAMES
+from data_prep.options.prepare_options import PREPARE_SECTION, PrepareOptions
+from data_prep.prepared import schema
+from data_prep.prepared.schema import SCHEMA_FILE, data_file
+from data_prep.prepared.truth import truth_path
+from data_prep.raw_log.files import LogFile
+from data_prep.raw_log.reading import LogReading
+from data_prep.raw_log.storage import is_uri
+from data_prep.statistics.statistics import LogStatistics
+
+
+def describe(
+    reading: LogReading,
+    statistics: LogStatistics,
+    vocabulary: UsedVocabulary,
+    numeric: tuple[schema.NumericField, ...],
+    splits: dict[str, schema.Split],
+    options: PrepareOptions,
+    folder: Path,
+) -> schema.Schema:
+    """schema.json's content."""
+    in_splits = {file.name for split in splits.values() for file in split.files}
+    return schema.Schema(
+        format_version=schema.FORMAT_VERSION,
+        numeric=numeric,
+        categorical=vocabulary.categorical,
+        vocabulary_size=vocabulary.size,
+        ids_dtype=vocabulary.ids_dtype,
+        block_rows=options.block_rows,
+        splits=splits,
+        rejected_rows=statistics.num_rejects,
+        options=options.decisive(),
+        source=_describe_source(reading, statistics),
+        other_files=tuple(
+            data_file(folder, path.name)
+            for path in sorted(folder.iterdir())
+            if path.name not in {*in_splits, *OWN_NAMES}
+        ),
+    )
+
+
+def _describe_source(reading: LogReading, statistics: LogStatistics) -> dict[str, Any]:
+    return {
+        "name": reading.files[0].name if len(reading.files) == 1 else reading.name,
+        **dataclasses.asdict(reading.fingerprint),
+        "files": [dataclasses.asdict(file) for file in reading.files_read],
+        "lines": statistics.num_lines,
+        "rejected_by_reason": dict(sorted(statistics.rejects_by_reason.items())),
+        "truth": _truth(reading.files),
+    }
+
+
+def _truth(files: Sequence[LogFile]) -> str | None:
+    """Where the true probabilities of a synthetic log are; a log of several files has none."""
+    if len(files) > 1 or is_uri(files[0].location):
+        return None
+    truth = truth_path(Path(files[0].location))
+    return str(truth.resolve()) if truth.is_file() else None
+
+
+_LIBRARIES = ("numpy", "pyarrow", "mindspore")
+
+
+def run_identity(
+    files: Sequence[LogFile], options: PrepareOptions, given: GivenVocabulary | None, file_rows: int
+) -> dict[str, Any]:
+    """All that decides a byte of the result, by names to show; plain values."""
+    return {
+        **{f"{PREPARE_SECTION}.{name}": value for name, value in options.decisive().items()},
+        "input": [file.location if is_uri(file.location) else str(Path(file.location).resolve()) for file in files],
+        **{f"size of {file.name}": file.state.size for file in files},
+        **{f"time of {file.name} in ns": file.state.modified_ns for file in files},
+        "--vocabulary": str(given.folder.resolve()) if given else None,
+        "--extend": given.extends if given else False,
+        "--vocabulary's checksum": checksum(given.folder / SCHEMA_FILE) if given else None,
+        "rows of a file": file_rows,
+        "program": _program(),
+        "python": platform.python_version(),
+        **{name: version(name) for name in _LIBRARIES},
+    }
+
+
+@functools.cache
+def _program() -> str:
+    return program_checksum(Path(__file__).parents[2])
+
+
+def program_checksum(project: Path) -> str:
+    """Return a checksum of the preparation's code: pieces of work are objects of its classes, another version's differ.
+
+    It covers all folders of data_prep/ and common/, the C++ included.
+    """
+    files = [path for top in ("common", "data_prep") for path in (project / top).rglob("*")]
+    digest = xxhash.xxh3_64()
+    for path in sorted(path for path in files if path.suffix in (".py", ".cc", ".h")):
+        digest.update(str(path.relative_to(project)).encode())
+        digest.update(path.read_bytes())
+    return f"xxh3:{digest.hexdigest()}"

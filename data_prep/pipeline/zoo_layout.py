@@ -1,0 +1,142 @@
+"""`layout: zoo`: MindRecord files as the MindSpore model zoo's Wide&Deep reads them, from finished files of our own.
+
+    train_input_part.mindrecord00 …     whole samples of 1,000 rows; the zoo opens the first file and finds the others
+    test_input_part.mindrecord0 …       and so valid_input_part
+    <split>_input_rest.mindrecord       what is left: the last, shorter sample, which the zoo's own preparation drops
+
+What a sample holds is in schema.py. A reader of all files, in the order of schema.json, meets the blocks in our order.
+
+MindSpore gives each shard the same number of a write's samples, the first ones to the first shard; those that are left
+over it gives to shards by chance. So that nothing depends on chance, the number of shards is one that divides the
+number of samples; where none does, a few samples more go to the rest.
+
+Letters: n rows of a block, N numeric columns, C categorical fields.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.prepared.rows import Block
+from data_prep.prepared.schema import ZOO_BLOCK_ROWS, Split, data_file
+from data_prep.prepared.writer import as_os_error, read_files
+
+# The zoo's reader adds "00" to the name for train and "0" for test: with so many shards they have two digits or one.
+_FEWEST, _MOST = {"train": 11, "valid": 2, "test": 2}, {"train": 100, "valid": 10, "test": 10}
+_USUAL = {"train": 21, "valid": 3, "test": 3}  # the zoo's own
+_HEADER_BYTES = 1 << 20  # a line for each page; a shard is not cut at FILE_ROWS
+_PAGE_BYTES = 4 << 20  # a dozen samples
+_COLUMNS = {
+    "feat_ids": {"type": "int32", "shape": [-1]},
+    "feat_vals": {"type": "float32", "shape": [-1]},
+    "label": {"type": "float32", "shape": [-1]},
+}
+
+log = logging.getLogger(__name__)
+
+
+def num_shards(split: str, num_samples: int) -> int:
+    """How many files share the whole samples: such that fewest are left over, then as near the zoo's as can be."""
+    possible = range(_FEWEST[split], _MOST[split] + 1)
+    return min(possible, key=lambda number: (num_samples % number, abs(number - _USUAL[split])))
+
+
+def part_files(split: str, shards: int) -> list[str]:
+    """Names of the files with whole samples, as MindSpore numbers them."""
+    digits = len(str(shards - 1))
+    return [f"{split}_input_part.mindrecord{shard:0{digits}d}" for shard in range(shards)]
+
+
+def rest_file(split: str) -> str:
+    """Name of the file with what is left."""
+    return f"{split}_input_rest.mindrecord"
+
+
+def zoo_row_bytes(options: PrepareOptions) -> int:
+    """Bytes of one row in this layout; 0 where the options name another."""
+    num_columns = len(options.data.numeric_fields) + len(options.categorical_columns)
+    return 8 * num_columns + 4 if options.layout == "zoo" else 0
+
+
+def check_ids(vocabulary_size: int) -> None:
+    """Raise ValueError where the zoo's int32 cannot hold all ids."""
+    if vocabulary_size >= 2**31:
+        raise ValueError(
+            f"layout zoo has int32 ids, and the vocabulary has {vocabulary_size:,}; raise prepare.min_count, or set "
+            "prepare.field_max_size for the largest fields"
+        )
+
+
+def lay_out_for_zoo(splits: dict[str, Split], blocks_folder: Path, folder: Path) -> dict[str, Split]:
+    """Write zoo files to `folder` from those of `blocks_folder`, which hold the splits; the splits with the new files.
+
+    Raises OSError where they cannot be written.
+    """
+    for path in folder.glob("*_input_*.mindrecord*"):  # of a run that was ended
+        path.unlink()
+    return {name: _write_split(name, split, blocks_folder, folder) for name, split in splits.items()}
+
+
+def _write_split(name: str, split: Split, blocks_folder: Path, folder: Path) -> Split:
+    sources = [file.name for file in split.files]
+    num_samples = split.rows // ZOO_BLOCK_ROWS
+    shards = num_shards(name, num_samples)
+    each = num_samples // shards
+    rows: dict[str, int] = {}
+    if each:
+        # A write gives each shard one sample; so that a shard has blocks that follow one another, they are read so.
+        numbers = [shard * each + place for place in range(each) for shard in range(shards)]
+        blocks = read_files(blocks_folder, sources, numbers)
+        _write_samples(folder / f"{name}_input_part.mindrecord", shards, blocks)
+        rows |= dict.fromkeys(part_files(name, shards), each * ZOO_BLOCK_ROWS)
+    elif name == "train":
+        log.warning(
+            "%s rows to train on do not fill %s files of %s: all are in %s, which the zoo does not read",
+            f"{split.rows:,}",
+            _FEWEST[name],
+            f"{ZOO_BLOCK_ROWS:,}",
+            rest_file(name),
+        )
+    rest = split.rows - shards * each * ZOO_BLOCK_ROWS
+    if rest:
+        blocks = read_files(blocks_folder, sources, range(shards * each, -(-split.rows // ZOO_BLOCK_ROWS)))
+        _write_samples(folder / rest_file(name), 1, blocks)
+        rows[rest_file(name)] = rest
+        log.info("%s: the last %s of %s rows are in %s", name, f"{rest:,}", f"{split.rows:,}", rest_file(name))
+    files = tuple(data_file(folder, file, num_rows) for file, num_rows in rows.items())
+    return dataclasses.replace(split, files=files)
+
+
+def _write_samples(path: Path, shards: int, blocks: Iterable[Block]) -> None:
+    from mindspore.mindrecord import FileWriter
+
+    writer = FileWriter(str(path), shards)
+    writer.set_header_size(_HEADER_BYTES)
+    writer.set_page_size(_PAGE_BYTES)
+    writer.add_schema(_COLUMNS, "rows for the model zoo's Wide&Deep")
+    with as_os_error(path.parent):
+        for samples in _batched(map(_sample, blocks), shards):
+            writer.write_raw_data(samples)
+        writer.commit()
+
+
+def _sample(block: Block) -> dict[str, Any]:
+    """A block as the zoo has it: N + C ids a row, and a value each; a categorical field's is 1."""
+    n, num_numeric = block.numeric.shape
+    numeric_ids = np.broadcast_to(np.arange(num_numeric, dtype=np.int32), (n, num_numeric))
+    values = np.concatenate([block.numeric, np.ones(block.ids.shape, np.float32)], axis=1)
+    ids = np.concatenate([numeric_ids, block.ids], axis=1)
+    return {"feat_ids": ids.ravel(), "feat_vals": values.ravel(), "label": block.labels}
+
+
+def _batched(samples: Iterator[dict[str, Any]], size: int) -> Iterator[list[dict[str, Any]]]:
+    while batch := list(itertools.islice(samples, size)):
+        yield batch

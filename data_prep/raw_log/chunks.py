@@ -1,0 +1,238 @@
+"""A file of the raw log as it is stored: open it as a stream of bytes, cut it into chunks of whole lines.
+
+It is text, or text packed by gzip or zstd, or in a `.tar.gz`; it is never unpacked to disk.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import xxhash
+
+from data_prep.kernels.rows import MAX_LINE_BYTES, ONLY_FILE, Chunk, FileOfLog
+from data_prep.options.log_format import LogFormat
+from data_prep.raw_log import storage
+from data_prep.raw_log.compression import DAMAGED, unpacked
+from data_prep.raw_log.files import LogFile
+
+Result = TypeVar("Result")
+
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """What tells a stored file from another."""
+
+    size_bytes: int
+    checksum: str
+
+
+class StoredFile(io.RawIOBase):
+    """A file that is read once from start to end, with a checksum of what has been read."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._hash = xxhash.xxh3_64()
+        self.bytes_read = 0
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read into `buffer`; the number of bytes, 0 at the end."""
+        size: int = self._file.readinto(buffer)
+        self._hash.update(memoryview(buffer)[:size])
+        self.bytes_read += size
+        return size
+
+    def fingerprint(self) -> Fingerprint:
+        """Of the whole file: what no decompressor asked for is read now."""
+        while self.read(_READ_BYTES):
+            pass
+        return Fingerprint(self.bytes_read, f"xxh3:{self._hash.hexdigest()}")
+
+
+@dataclass(frozen=True)
+class StoredChunk:
+    """Where a chunk lies in the log's file: a worker reads it there, so its bytes need not be sent."""
+
+    location: str
+    offset: int
+    num_bytes: int
+    first_line: int
+    num_lines: int
+    file: FileOfLog = ONLY_FILE
+
+    def load(self) -> Chunk:
+        """The chunk. Raises ValueError where other lines are there now, or none."""
+        try:
+            lines = storage.read_range(self.location, self.offset, self.num_bytes)
+        except FileNotFoundError as error:
+            raise ValueError(changed_while_read(self.location)) from error
+        if len(lines) != self.num_bytes or not lines.endswith(b"\n"):
+            raise ValueError(changed_while_read(self.location))
+        return Chunk(self.first_line, self.num_lines, lines, self.file)
+
+
+class Task(Protocol):
+    """A chunk, or how to get it."""
+
+    @property
+    def first_line(self) -> int:
+        """Its first line's number in the log."""
+
+    @property
+    def num_lines(self) -> int:
+        """Lines of it."""
+
+    def load(self) -> Chunk:
+        """The chunk."""
+
+
+@dataclass(frozen=True)
+class OnStored(Generic[Result]):
+    """A function of chunks as one of chunks that may have to be read first."""
+
+    function: Callable[[Chunk], Result]
+
+    def __call__(self, task: Task) -> Result:
+        """The function's result for the chunk, read now if need be."""
+        return self.function(task.load())
+
+
+def changed_while_read(location: str) -> str:
+    """The message of the error."""
+    return f"{location} changed or vanished while it was read; prepare it again when it is at rest"
+
+
+class LogReader:
+    """One reading of a file of the log, from its first line to its last."""
+
+    def __init__(
+        self,
+        stored: StoredFile,
+        stream: io.BufferedIOBase,
+        plain_location: str | None,
+        header_bytes: int,
+        first_bytes: bytes = b"",
+    ) -> None:
+        self._stored = stored
+        self._stream = stream
+        self._plain_location = plain_location  # of the file where it is not packed
+        self._header_bytes = header_bytes  # that stand before the first line of a row
+        self._first_bytes = first_bytes  # of that line, which were read already
+        self.fingerprint: Fingerprint | None = None  # known when the reading is over
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the file holds the log as it is."""
+        return self._plain_location is not None
+
+    @property
+    def stored_bytes_read(self) -> int:
+        """How far the reading is, in bytes of the file as stored."""
+        return self._stored.bytes_read
+
+    def chunks(self, chunk_bytes: int, file: FileOfLog = ONLY_FILE) -> Iterator[tuple[Task, StoredChunk | None]]:
+        """The log cut at line ends into chunks of about `chunk_bytes`, each with where it lies if it can be read there.
+
+        A last line without line end gets one. Raises ValueError where the file is damaged.
+        """
+        # One buffer for all chunks, as fresh memory costs more than the reading. What follows the last line end
+        # moves to the front; only where a line is longer than a chunk does the buffer grow.
+        buffer, filled, num_dropped = bytearray(chunk_bytes), 0, 0
+        offset, first_line = self._header_bytes, file.first_line
+        while num_read := self._read_into(memoryview(buffer)[filled:]):
+            filled += num_read
+            end = buffer.rfind(b"\n", 0, filled) + 1
+            if end:
+                num_lines = buffer.count(b"\n", 0, end)
+                place = None
+                if self._plain_location is not None and not num_dropped:
+                    place = StoredChunk(self._plain_location, offset, end, first_line, num_lines, file)
+                # What came over a network is sent on from here; a file of this machine is quicker read again.
+                is_near = place is not None and not storage.is_uri(place.location)
+                if place and is_near:
+                    yield place, place
+                else:
+                    yield Chunk(first_line, num_lines, bytes(memoryview(buffer)[:end]), file), place
+                first_line += num_lines
+                offset += end + num_dropped
+                buffer[: filled - end] = buffer[end:filled]
+                filled, num_dropped = filled - end, 0
+            elif filled == len(buffer) > MAX_LINE_BYTES + 1:  # else nothing would be dropped, nor room be made
+                # The parser rejects a longer line whatever follows, so that may be forgotten.
+                num_dropped += filled - MAX_LINE_BYTES - 1
+                filled = MAX_LINE_BYTES + 1
+            elif filled == len(buffer):
+                buffer.extend(bytes(filled))
+        if filled:
+            yield Chunk(first_line, 1, bytes(buffer[: min(filled, MAX_LINE_BYTES + 1)]) + b"\n", file), None
+
+    def _read_into(self, room: memoryview) -> int:
+        """Read the next bytes of the log into `room`, which has some; their number, 0 at the end."""
+        if not self._first_bytes:
+            return self._stream.readinto(room)
+        now, self._first_bytes = self._first_bytes[: len(room)], self._first_bytes[len(room) :]
+        room[: len(now)] = now
+        return len(now)
+
+
+@contextmanager
+def open_log(file: LogFile, log_format: LogFormat) -> Iterator[LogReader]:
+    """Open a file of the log for one reading.
+
+    Raises ValueError, inside the `with` block too, where the file is damaged, vanished or is an archive without a log.
+    """
+    with ExitStack() as opened:
+        try:
+            stored = StoredFile(opened.enter_context(storage.open_stream(file.location)))
+        except FileNotFoundError as error:
+            raise ValueError(changed_while_read(file.location)) from error
+        buffered = io.BufferedReader(stored, _READ_BYTES)
+        try:
+            with unpacked(file.location, buffered, log_format.archive_member) as stream:
+                plain_location = file.location if stream is buffered else None
+                header_bytes, first_bytes = _skip_header(file.location, stream, log_format)
+                reader = LogReader(stored, stream, plain_location, header_bytes, first_bytes)
+                yield reader
+            reader.fingerprint = stored.fingerprint()
+        except DAMAGED as error:
+            raise ValueError(
+                f"{file.location} is damaged or was not downloaded to its end ({error}, after {stored.bytes_read:,} "
+                "bytes); fetch it again and compare its size with the server's"
+            ) from error
+
+
+def _skip_header(location: str, stream: io.BufferedIOBase, log_format: LogFormat) -> tuple[int, bytes]:
+    """Read a byte order mark and the line that names the columns, where they are there.
+
+    Returns how many bytes of the file they are, and what else had to be read.
+    """
+    if not log_format.header:
+        start = stream.read(len(codecs.BOM_UTF8))
+        return (len(start), b"") if start == codecs.BOM_UTF8 else (0, start)
+    line = stream.readline(MAX_LINE_BYTES)
+    expected = list(log_format.columns)
+    names = line.decode("utf-8-sig", errors="replace").rstrip("\r\n").split(log_format.separator)
+    found = [name.strip('"') for name in names] if log_format.quotes else names
+    if line and found != expected:
+        missing = [name for name in expected if name not in found]
+        unknown = [name for name in found if name not in expected]
+        raise ValueError(
+            f"{location}: its first line names other columns than prepare.data.columns (--data FILE): "
+            f"{_shown('not found', missing)}{_shown('not expected', unknown)}found {', '.join(found)[:500]}; expected "
+            f"{', '.join(expected)}, between {log_format.separator!r}"
+        )
+    return len(line), b""
+
+
+def _shown(what: str, names: list[str]) -> str:
+    return f"{what}: {', '.join(names)[:500]}; " if names else ""

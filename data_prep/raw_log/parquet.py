@@ -1,0 +1,162 @@
+"""A Parquet file of the log: its rows as lines of text, so that one parser says what a good row is.
+
+Columns are found by name; others than the format's are left alone. Null and NaN are missing, whole floats are whole
+numbers, an integer in a `hex32` column is written as eight hex digits, true and false are 1 and 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from data_prep.kernels.arrow import hex_text
+from data_prep.kernels.quotes import BARE_SEPARATOR
+from data_prep.kernels.rows import MISSING, ONLY_FILE, Chunk, FileOfLog
+from data_prep.options.log_format import Kind, LogFormat
+from data_prep.raw_log import storage
+from data_prep.raw_log.chunks import Fingerprint, StoredFile
+from data_prep.raw_log.files import LogFile
+
+_CELL_BYTES = 6  # of text, about: how many rows make a chunk
+_READABLE = "strings, whole numbers, floats or booleans"
+
+
+@dataclass(frozen=True)
+class TableChunk:
+    """Rows of a Parquet file; a worker makes lines of them."""
+
+    first_line: int
+    num_lines: int
+    rows: pa.RecordBatch
+    log_format: LogFormat
+    file: FileOfLog
+
+    def load(self) -> Chunk:
+        """The rows as lines."""
+        is_bare = self.log_format.quotes
+        separator = bytes([BARE_SEPARATOR]) if is_bare else self.log_format.separator.encode()
+        kinds = {name: kind for name, kind in self.log_format.columns.items() if kind != "ignored"}
+        cells = {name: cells_as_text(self.rows.column(name), kind, separator) for name, kind in kinds.items()}
+        empty = pa.repeat(pa.scalar(b"", pa.large_binary()), self.num_lines)
+        columns = [cells.get(name, empty) for name in self.log_format.columns]
+        # The line end is a cell after the last one, before which the separator must not stand.
+        lines = pc.binary_join_element_wise(*columns, pa.scalar(separator, pa.large_binary()))
+        ended = pc.binary_join_element_wise(lines, empty, pa.scalar(b"\n", pa.large_binary()))
+        text = b"".join(ended.to_pylist())
+        return Chunk(self.first_line, self.num_lines, text, self.file, is_bare)
+
+
+class TableReader:
+    """One reading of a Parquet file, from its first row to its last; the same as raw_log.LogReader for text."""
+
+    is_plain = False  # workers get the rows, as they cannot begin anywhere
+
+    def __init__(self, file: LogFile, table: pq.ParquetFile, log_format: LogFormat) -> None:
+        self._file = file
+        self._table = table
+        self._format = log_format
+        self._num_rows_read = 0
+
+    @property
+    def stored_bytes_read(self) -> int:
+        """How far the reading is, in bytes of the file as stored, about."""
+        return self._file.state.size * self._num_rows_read // max(self._table.metadata.num_rows, 1)
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """Of the whole file, which is read for it."""
+        with storage.open_stream(self._file.location) as raw, StoredFile(raw) as stored:
+            return stored.fingerprint()
+
+    def chunks(self, chunk_bytes: int, file: FileOfLog = ONLY_FILE) -> Iterator[tuple[TableChunk, None]]:
+        """The rows in chunks that give about `chunk_bytes` of text each."""
+        names = [name for name, kind in self._format.columns.items() if kind != "ignored"]
+        num_rows = max(chunk_bytes // (_CELL_BYTES * len(names)), 1)
+        for rows in self._table.iter_batches(num_rows, columns=names):
+            first_line = file.first_line + self._num_rows_read
+            self._num_rows_read += len(rows)
+            yield TableChunk(first_line, len(rows), rows, self._format, file), None
+
+
+@contextmanager
+def open_table(file: LogFile, log_format: LogFormat) -> Iterator[TableReader]:
+    """Open a Parquet file of the log for one reading.
+
+    Raises ValueError, inside the `with` block too, where it is damaged, or has not the format's columns.
+    """
+    try:
+        with storage.open_random(file.location) as stored, pq.ParquetFile(stored) as table:
+            _check_columns(file.location, table.schema_arrow, log_format)
+            yield TableReader(file, table, log_format)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{file.location} is damaged or no Parquet file ({str(error).splitlines()[0]})") from error
+
+
+def _check_columns(location: str, schema: pa.Schema, log_format: LogFormat) -> None:
+    expected = {name: kind for name, kind in log_format.columns.items() if kind != "ignored"}
+    missing = [name for name in expected if schema.names.count(name) != 1]
+    if missing:
+        raise ValueError(
+            f"{location} has not the columns of prepare.data.columns (--data FILE): not found, or not once: "
+            f"{', '.join(missing)}; found {', '.join(schema.names)}"
+        )
+    for name, kind in expected.items():
+        if not _is_readable(schema.field(name).type, kind):
+            raise ValueError(
+                f"{location}: column {name!r} is of type {schema.field(name).type}; one of kind {kind} has {_READABLE}"
+            )
+
+
+def _is_readable(of_type: pa.DataType, kind: Kind) -> bool:
+    if pa.types.is_dictionary(of_type):
+        of_type = of_type.value_type
+    is_text = pa.types.is_string(of_type) or pa.types.is_large_string(of_type)
+    is_text |= pa.types.is_binary(of_type) or pa.types.is_large_binary(of_type)
+    is_number = pa.types.is_integer(of_type) or pa.types.is_floating(of_type) or pa.types.is_boolean(of_type)
+    is_date = kind == "string" and pa.types.is_temporal(of_type)
+    return is_text or is_number or is_date or pa.types.is_null(of_type)
+
+
+def cells_as_text(cells: pa.Array, kind: Kind, separator: bytes) -> pa.LargeBinaryArray:
+    """Cells as they would stand in a line; one with a line end in it gets a separator, which spoils its line."""
+    if pa.types.is_dictionary(cells.type):
+        cells = cells.dictionary_decode()
+    if pa.types.is_boolean(cells.type):
+        cells = cells.cast(pa.int8())
+    if pa.types.is_floating(cells.type):
+        text = _float_text(cells)
+    elif kind == "hex32" and pa.types.is_integer(cells.type):
+        text = _integer_hex(cells)
+    elif pa.types.is_binary(cells.type) or pa.types.is_large_binary(cells.type):
+        text = cells
+    else:
+        text = cells.cast(pa.large_string())
+    text = pc.fill_null(text.cast(pa.large_binary()), b"")
+    return pc.replace_substring(text, b"\n", separator)
+
+
+def _float_text(cells: pa.Array) -> pa.Array:
+    numbers: Any = cells.cast(pa.float64())
+    numbers = pc.if_else(pc.is_nan(numbers), None, numbers)
+    is_whole = pc.and_(pc.equal(numbers, pc.round(numbers)), pc.less(pc.abs(numbers), 2.0**63))
+    whole = pc.if_else(is_whole, numbers, 0.0).cast(pa.int64()).cast(pa.large_string())
+    return pc.if_else(is_whole, whole, numbers.cast(pa.large_string()))
+
+
+def _integer_hex(cells: pa.Array) -> pa.Array:
+    """Of 32 bits, signed or not; a larger number stays as it is, and is rejected."""
+    if pa.types.is_uint64(cells.type):
+        return cells.cast(pa.large_string())
+    numbers = cells.cast(pa.int64())
+    fits = pc.and_(pc.greater_equal(numbers, -(2**31)), pc.less(numbers, 2**32))
+    known = pc.fill_null(pc.if_else(fits, numbers, 0), MISSING).to_numpy()
+    is_null = numbers.is_null().to_numpy(zero_copy_only=False)
+    digits = hex_text(np.where(is_null, MISSING, known & 0xFFFFFFFF)).cast(pa.large_string())
+    return pc.if_else(pc.fill_null(fits, True), digits, numbers.cast(pa.large_string()))

@@ -1,0 +1,253 @@
+"""Readings of the whole log, by workers chunk by chunk; the log must stay the same from the first to the last."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import xxhash
+
+from common.console import progress_bar
+from data_prep.execution.pieces import Pieces, storable
+from data_prep.execution.pools import Pools
+from data_prep.execution.stopping import check_stop
+from data_prep.execution.tasks import Parts, job_name, map_in_order
+from data_prep.kernels.rows import Chunk, FileOfLog
+from data_prep.options.log_format import LogFormat
+from data_prep.raw_log.chunks import Fingerprint, LogReader, OnStored, StoredChunk, Task, changed_while_read, open_log
+from data_prep.raw_log.files import LogFile, is_parquet
+from data_prep.raw_log.storage import file_state
+
+if TYPE_CHECKING:  # workers that read no Parquet need no pyarrow
+    from data_prep.raw_log.parquet import TableReader
+
+Result = TypeVar("Result")
+
+_ONE = "all"  # the part of a result that is one piece
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class FileRead:
+    """What a reading found of a file of the log."""
+
+    name: str
+    size_bytes: int
+    checksum: str
+    lines: int
+
+
+storable(FileRead, StoredChunk, Chunk, FileOfLog)
+
+
+def num_header_lines(file: LogFile, log_format: LogFormat) -> int:
+    """Lines of a file before its first row."""
+    return int(log_format.header and not is_parquet(file.location))
+
+
+def open_reader(file: LogFile, log_format: LogFormat) -> AbstractContextManager[LogReader | TableReader]:
+    """Open a file of the log, lines or a table, for one reading. Raises as `open_log` and `open_table`."""
+    if not is_parquet(file.location):
+        return open_log(file, log_format)
+    from data_prep.raw_log.parquet import open_table
+
+    return open_table(file, log_format)
+
+
+class LogReading:
+    """Reads a log several times and makes sure that it stays the same."""
+
+    def __init__(
+        self,
+        files: Sequence[LogFile],
+        log_format: LogFormat,
+        pools: Pools,
+        num_workers: int,
+        chunk_bytes: int,
+        pieces: Pieces,
+    ) -> None:
+        self.files = files
+        self._format = log_format
+        self.num_workers = num_workers
+        self._pools = pools
+        self._chunk_bytes = chunk_bytes
+        self._pieces = pieces
+        self.seconds: dict[str, float] = {}  # of each reading, by title
+        self._size = sum(file.state.size for file in files)
+        self._read_files: dict[int, FileRead] = {}  # by place in `files`
+        self._places: dict[int, list[Task]] = {}  # by place in `files`, of those that workers can read themselves
+        for place in range(len(files)):
+            self._remember(place)
+
+    def _remember(self, place: int) -> None:
+        """Take what a run that was ended found of a file."""
+        kept = self._pieces.read(_file_piece(place))
+        if kept is not None:
+            self._read_files[place], tasks = kept
+            location = self.files[place].location  # as it is written now
+            self._places[place] = [
+                dataclasses.replace(task, location=location) if isinstance(task, StoredChunk) else task
+                for task in tasks
+            ]
+
+    @property
+    def name(self) -> str:
+        """Of the log in messages."""
+        first = self.files[0].location
+        return first if len(self.files) == 1 else f"{first} … {self.files[-1].name} ({len(self.files)} files)"
+
+    @property
+    def files_read(self) -> tuple[FileRead, ...]:
+        """All files, after a reading."""
+        return tuple(self._read_files[place] for place in range(len(self.files)))
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """Of the log, after a reading: of its file, or of the list of its files' sizes and checksums."""
+        files = self.files_read
+        if len(files) == 1:
+            return Fingerprint(files[0].size_bytes, files[0].checksum)
+        listed = "".join(f"{file.size_bytes} {file.checksum}\n" for file in files)
+        return Fingerprint(sum(file.size_bytes for file in files), f"xxh3:{xxhash.xxh3_64_hexdigest(listed.encode())}")
+
+    def count_lines(self) -> int:
+        """Lines of the log."""
+        num_lines = 0
+        with Progress("count lines", self._size) as progress:
+            for chunk in self._chunks(progress):
+                num_lines += chunk.num_lines
+                progress.chunk_is_done()
+        self._check_all_unchanged()
+        return num_lines
+
+    def run(self, function: Callable[[Chunk], Result], consume: Callable[[Result], None], title: str) -> None:
+        """One reading: `function` of each chunk on the workers, their results to `consume` in the chunks' order.
+
+        The results stay among the pieces, by `title`: readings that are not the same need titles of their own.
+        """
+        self.run_in_parts(_InOnePart(function), lambda parts: consume(parts[_ONE]), title, lambda _: (_ONE,))
+
+    def run_in_parts(
+        self,
+        function: Callable[[Chunk], Parts],
+        consume: Callable[[Parts], None],
+        title: str,
+        needed: Callable[[int], Collection[str]],
+    ) -> None:
+        """The same of results in parts that are pieces of their own; `consume` gets those `needed` of each chunk."""
+        check_stop()  # before there is a bar or a worker
+        started = time.monotonic()
+        on_stored = OnStored(function)
+        # Closed at once on an error too: workers and progress bar are gone before anything is said or removed.
+        with (
+            self._pools.open(self.num_workers) as pool,
+            Progress(title, self._size) as progress,
+            closing(self._chunks(progress)) as chunks,
+        ):
+            if pool is not None:
+                self._pieces.write(job_name(title), pool.job_id)
+            in_order = map_in_order(on_stored, chunks, pool, self._pieces, title, needed, self._chunk_bytes)
+            with closing(in_order) as results:
+                for parts in results:
+                    consume(parts)
+                    progress.chunk_is_done()
+        self._check_all_unchanged()  # workers have read the log up to now
+        self.seconds[title] = self.seconds.get(title, 0.0) + time.monotonic() - started
+
+    def _chunks(self, progress: Progress) -> Generator[Task, None, None]:
+        first_line = size_before = 0
+        for place, file in enumerate(self.files):
+            name = file.name if len(self.files) > 1 else ""
+            of_log = FileOfLog(place, name, first_line, num_header_lines(file, self._format))
+            for task, stored_bytes_read in self._tasks(file, of_log):
+                first_line = task.first_line + task.num_lines
+                progress.chunk_is_given(first_line, size_before + stored_bytes_read)
+                yield task
+            size_before += file.state.size
+
+    def _check_all_unchanged(self) -> None:
+        for file in self.files:
+            _check_unchanged(file)
+
+    def _tasks(self, file: LogFile, of_log: FileOfLog) -> Iterator[tuple[Task, int]]:
+        """A file's chunks, each with how far that is in its bytes as stored."""
+        _check_unchanged(file)
+        if not self._places.get(of_log.place):
+            yield from self._read(file, of_log)
+            return
+        for task in self._places[of_log.place]:  # it need not be read here again: the workers read it
+            yield task, task.offset + task.num_bytes if isinstance(task, StoredChunk) else file.state.size
+
+    def _read(self, file: LogFile, of_log: FileOfLog) -> Iterator[tuple[Task, int]]:
+        places: list[Task] = []
+        num_lines = 0
+        try:
+            with open_reader(file, self._format) as reader:
+                for task, place in reader.chunks(self._chunk_bytes, of_log):
+                    if reader.is_plain:
+                        places.append(place or task)
+                    num_lines += task.num_lines
+                    yield task, reader.stored_bytes_read
+        except ValueError:
+            _check_unchanged(file)  # a packed file that changes looks damaged
+            raise
+        _check_unchanged(file)
+        if num_lines == 0 and len(self.files) > 1:
+            log.warning("%s has no lines", file.location)
+        fingerprint = reader.fingerprint
+        assert fingerprint is not None
+        found = FileRead(file.name, fingerprint.size_bytes, fingerprint.checksum, num_lines)
+        if self._read_files.setdefault(of_log.place, found) != found:
+            raise ValueError(changed_while_read(file.location))
+        self._places[of_log.place] = places
+        self._pieces.write(_file_piece(of_log.place), (found, places))
+
+
+class Progress:
+    """A bar of the log's bytes as stored, which moves as chunks are done: many are read ahead of the workers."""
+
+    def __init__(self, title: str, size_bytes: int) -> None:
+        self._bar = progress_bar(total=size_bytes, desc=title, unit="B", unit_scale=True)
+        self._given: deque[tuple[int, int]] = deque()  # lines and bytes up to each chunk's end
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.close()
+
+    def chunk_is_given(self, lines: int, stored_bytes: int) -> None:
+        """Note the next chunk, which ends after so many lines and bytes of the log."""
+        self._given.append((lines, stored_bytes))
+
+    def chunk_is_done(self) -> None:
+        """Move on to the end of the first chunk that was given and not done."""
+        lines, stored_bytes = self._given.popleft()
+        self._bar.set_postfix_str(f"{lines / self._bar.format_dict['elapsed']:,.0f} rows/s", refresh=False)
+        self._bar.update(stored_bytes - self._bar.n)
+
+
+@dataclass(frozen=True)
+class _InOnePart:
+    """A function whose result is one piece."""
+
+    function: Callable[[Chunk], Any]
+
+    def __call__(self, chunk: Chunk) -> Parts:
+        return {_ONE: self.function(chunk)}
+
+
+def _file_piece(place: int) -> str:
+    return f"file-{place:07d}"
+
+
+def _check_unchanged(file: LogFile) -> None:
+    if file_state(file.location) != file.state:
+        raise ValueError(changed_while_read(file.location))

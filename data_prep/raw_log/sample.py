@@ -1,0 +1,69 @@
+"""The first rows of a log, for those who want to judge it before they read all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from data_prep.kernels.rows import Chunk, FileOfLog
+from data_prep.options.log_format import LogFormat
+from data_prep.raw_log.files import LogFile
+from data_prep.raw_log.reading import num_header_lines, open_reader
+
+_CHUNK_BYTES = 1 << 20
+# Read for the estimate of how many lines there are: a stream reads ahead, and what waits there must not count much.
+_ESTIMATE_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class FileSample:
+    """The first lines of a file of the log, and how many there are in some of its bytes, as stored."""
+
+    file: LogFile
+    chunk: Chunk | None  # None of an empty file
+    num_lines: int
+    stored_bytes_read: int
+    is_whole: bool
+
+    @property
+    def estimated_lines(self) -> float:
+        """Of the whole file, if its other lines are as long as these."""
+        if self.is_whole:
+            return self.num_lines
+        return self.num_lines * self.file.state.size / max(self.stored_bytes_read, 1)
+
+
+def sample_log(files: Sequence[LogFile], log_format: LogFormat, num_rows: int) -> Iterator[FileSample]:
+    """The first lines of each file, `num_rows` in all; of the first files only, where these are more than rows."""
+    each = max(num_rows // len(files), 1)
+    for place, file in enumerate(files[:num_rows]):
+        name = file.name if len(files) > 1 else ""
+        of_log = FileOfLog(place, name, num_header_lines=num_header_lines(file, log_format))
+        yield _sample(file, of_log, log_format, each)
+
+
+class _Enough(Exception):
+    """Ends a reading without reading the file to its end."""
+
+
+def _sample(file: LogFile, of_log: FileOfLog, log_format: LogFormat, num_rows: int) -> FileSample:
+    parts: list[bytes] = []
+    num_lines = bytes_read = 0
+    is_whole, is_bare = True, False
+    with suppress(_Enough), open_reader(file, log_format) as reader:
+        for task, _ in reader.chunks(_CHUNK_BYTES, of_log):
+            if num_lines < num_rows:
+                chunk = task.load()
+                parts.append(chunk.lines)
+                is_bare = chunk.is_bare
+            num_lines, bytes_read = num_lines + task.num_lines, reader.stored_bytes_read
+            if num_lines > num_rows and bytes_read >= _ESTIMATE_BYTES:
+                is_whole = False
+                raise _Enough
+    if not num_lines:
+        return FileSample(file, None, 0, bytes_read, is_whole)
+    num_kept = min(num_rows, num_lines)  # every line of a chunk has its end
+    kept = b"".join(parts).split(b"\n", num_kept)[:num_kept]
+    chunk = Chunk(0, num_kept, b"\n".join(kept) + b"\n", of_log, is_bare)
+    return FileSample(file, chunk, num_lines, bytes_read, is_whole)

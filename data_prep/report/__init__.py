@@ -1,0 +1,1 @@
+"""report.html of a prepared folder: timing, numeric, page."""

@@ -1,0 +1,318 @@
+"""`download`: get a data set's log from the addresses that its file in configs/data names.
+
+Addresses are tried in turn. What has come stays in FILE.partial, and is gone on with by a range request, now or by the
+same command later, as long as the server has the same file; FILE appears when all of it is there and checked.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import http.client
+import json
+import logging
+import os
+import re
+import shutil
+import ssl
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from common import settings
+from common.console import progress_bar
+from data_prep.options.prepare_options import DOWNLOAD_SECTION
+
+_READ_BYTES = 1 << 20
+_STALLED_SECONDS = 60.0
+_ATTEMPTS = 5  # in a row that bring nothing, at an address
+_PAUSE_SECONDS = 1.0  # before the second attempt; doubled each time
+_GZIP_MAGIC = b"\x1f\x8b"
+_NOTHING_THERE = http.client.REQUESTED_RANGE_NOT_SATISFIABLE
+_RETRIED = (408, 429, 500, 502, 503, 504)  # HTTP statuses that may pass
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class DownloadOptions:
+    """The section `download` of a data set's file."""
+
+    file: str = ""
+    terms: str = ""
+    sources: dict[str, int] = field(default_factory=dict)  # address: size in bytes, 0 where sha256 is known instead
+    sha256: str = ""  # of the file
+
+    def __post_init__(self) -> None:
+        for address, size in self.sources.items():
+            if not address.startswith(("http://", "https://")):
+                raise ValueError(f"sources: {address!r} is no http or https address")
+            if size < 0 or (size == 0 and not self.sha256):
+                raise ValueError(
+                    f"sources: the size of {address} is {size}, so a part of the file would pass for all of it; give "
+                    "its size in bytes, or the file's sha256"
+                )
+        if self.sha256 and re.fullmatch("[0-9A-Fa-f]{64}", self.sha256) is None:
+            raise ValueError(f"sha256 must be 64 hex digits; found {self.sha256!r}")
+
+
+class Refused(Exception):
+    """What an address serves is not the file, or it serves nothing: another one may."""
+
+
+class _BrokenOff(Exception):
+    """The connection ended before the file did."""
+
+
+def read_download_options(data_path: Path) -> DownloadOptions:
+    """What a data set's file says. Raises ValueError where it names no addresses."""
+    section: Any = settings.read_yaml(data_path).get(DOWNLOAD_SECTION, {})
+    options = settings.merge(DownloadOptions(), section, where=f"{data_path}, {DOWNLOAD_SECTION}")
+    if not options.sources or not options.file:
+        raise ValueError(f"{data_path} does not say where its log is to be had (section {DOWNLOAD_SECTION})")
+    return options
+
+
+def accept_terms(terms: str, accepted: bool) -> None:
+    """Show the terms, and ask unless they are `accepted` already. Raises ValueError where they are not."""
+    print(terms.strip(), file=sys.stderr)
+    if accepted:
+        return
+    if not sys.stdin.isatty():
+        raise ValueError("the terms above must be accepted first; if you do, give --accept-terms")
+    if input("Do you accept these terms? (yes/no) ").strip().lower() not in ("yes", "y"):
+        raise ValueError("the terms were not accepted; nothing was downloaded")
+
+
+def download(options: DownloadOptions, output: Path) -> Path:
+    """Get the file as `output`, or into it where it is a folder; returns where it is.
+
+    Raises OSError where no address gives it, or there is no room for it; what has come is kept.
+    """
+    path = output / options.file if output.is_dir() else output
+    if path.exists():
+        _check_size(path, set(options.sources.values()) - {0})
+        log.info("%s is there already", path)
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = _Partial(path)
+    refusals = []
+    for address in _in_turn(options, partial):
+        try:
+            _get(address, options.sources[address], partial)
+            _check_content(partial, path.name, options.sha256)
+        except Refused as refusal:
+            refusals.append(f"{address}: {refusal}")
+            log.warning("%s", refusals[-1])
+            continue
+        partial.finish()
+        return path
+    raise OSError(
+        f"no address gave {path.name}:\n"
+        + "\n".join(refusals)
+        + "\nGet it by hand, and give it to prepare as the input"
+    )
+
+
+def _check_size(path: Path, sizes: set[int]) -> None:
+    """Raise OSError where a file that is there already cannot be the one that is wanted."""
+    found = path.stat().st_size
+    if sizes and path.is_file() and found not in sizes:
+        raise OSError(
+            f"{path} is there already, but has {found:,} bytes, where {' or '.join(f'{size:,}' for size in sizes)} are "
+            "expected; remove it, or give another place"
+        )
+
+
+def _in_turn(options: DownloadOptions, partial: _Partial) -> list[str]:
+    """The addresses, first the one that a part has come from."""
+    return sorted(options.sources, key=lambda address: address != partial.state.get("address"))
+
+
+class _Partial:
+    """What has come so far, and of what: FILE.partial and FILE.partial.json."""
+
+    def __init__(self, path: Path) -> None:
+        self._finished_path = path
+        self.path = path.with_name(path.name + ".partial")
+        self._state_path = path.with_name(path.name + ".partial.json")
+        self.state: dict[str, Any] = {}
+        try:
+            state = json.loads(self._state_path.read_text(encoding="utf-8"))
+            self.state = state if isinstance(state, dict) else {}
+        except FileNotFoundError:
+            if self.path.is_symlink() or self.size:
+                raise FileExistsError(
+                    f"{self.path} is in the way: there is no {self._state_path.name} beside it, so it is not of this "
+                    "program; remove it or give another place"
+                ) from None
+        except ValueError:  # begun anew
+            pass
+
+    @property
+    def size(self) -> int:
+        """How much has come."""
+        return self.path.stat().st_size if self.path.is_file() else 0
+
+    def begin(self, **state: Any) -> None:
+        """Begin anew."""
+        self.state = state
+        self._state_path.write_text(json.dumps(state), encoding="utf-8")
+        self.path.write_bytes(b"")
+
+    def discard(self) -> None:
+        """Remove what has come."""
+        self.path.unlink()
+        self._state_path.unlink()
+        self.state = {}
+
+    def finish(self) -> None:
+        """Give it its name."""
+        with self.path.open("rb") as file:
+            os.fsync(file.fileno())
+        self.path.replace(self._finished_path)
+        self._state_path.unlink()
+
+
+def _get(address: str, size: int, partial: _Partial) -> None:
+    """All of the file at an address, in as many attempts as it takes as long as each brings something."""
+    failures, reached = 0, partial.size
+    while True:
+        try:
+            _attempt(address, size, partial)
+            return
+        except _BrokenOff as error:
+            failures = 0 if partial.size > reached else failures + 1
+            reached = max(reached, partial.size)  # a server that makes this begin anew brings nothing either
+            if failures == _ATTEMPTS:
+                raise Refused(f"{error}, {_ATTEMPTS} times in a row") from error
+            log.info("%s; trying again", error)
+            time.sleep(_PAUSE_SECONDS * 2**failures)
+
+
+def _attempt(address: str, size: int, partial: _Partial) -> None:
+    validator = partial.state.get("validator") if partial.state.get("address") == address else None
+    with _ask(address, partial.size, validator) as answer:
+        total = _begin_or_go_on(answer, address, size, partial)
+        _check_room(partial, total)
+        if answer.status != _NOTHING_THERE:
+            _append(answer, total, partial.path)
+    if partial.size < total:
+        raise _BrokenOff(f"the connection ended after {partial.size:,} of {total:,} bytes")
+    if partial.size > total:
+        partial.discard()
+        raise Refused(f"served more than the {total:,} bytes that are expected")
+
+
+class _SafeRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows a server to another address, but never from https to what anybody on the way can change."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        """Return the request to make now. Raises Refused."""
+        allowed = ("https://",) if req.full_url.startswith("https://") else ("https://", "http://")
+        if not newurl.startswith(allowed):
+            raise Refused(f"leads to {newurl}, which is no {' or '.join(allowed)} address")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+@functools.cache
+def _opener() -> urllib.request.OpenerDirector:
+    return urllib.request.build_opener(_SafeRedirects)
+
+
+@contextmanager
+def _ask(address: str, first: int, validator: str | None) -> Iterator[Any]:
+    """The server's answer to a request for the bytes from `first` on: a response, or an error of _NOTHING_THERE."""
+    headers = {"User-Agent": "wide-deep-data-prep", "Accept-Encoding": "identity"}
+    if first:
+        headers["Range"] = f"bytes={first}-"
+        if validator:  # else the whole file, where the server has another one now
+            headers["If-Range"] = validator
+    try:
+        request = urllib.request.Request(address, headers=headers)
+        with _opener().open(request, timeout=_STALLED_SECONDS) as answer:
+            yield answer
+    except urllib.error.HTTPError as error:
+        if error.code == _NOTHING_THERE and first:
+            yield error
+        elif error.code in _RETRIED:
+            raise _BrokenOff(f"HTTP status {error.code} {error.reason}") from error
+        else:
+            raise Refused(f"HTTP status {error.code} {error.reason}") from error
+    except urllib.error.URLError as error:
+        raise _BrokenOff(f"no connection ({error.reason})") from error
+    except (http.client.HTTPException, TimeoutError, ConnectionError, ssl.SSLError) as error:
+        raise _BrokenOff(f"the connection broke off ({error})") from error
+
+
+def _begin_or_go_on(answer: Any, address: str, size: int, partial: _Partial) -> int:
+    """The size of the whole file; begins anew where the answer is not what is still missing.
+
+    It is what the server says, or else the `size` that is known. Raises Refused where there is neither.
+    """
+    length = answer.headers.get("Content-Length") if answer.status == http.client.OK else None
+    span = re.fullmatch(r"bytes (?:(\d+)-\d+|\*)/(\d+)", answer.headers.get("Content-Range", ""))
+    total = int(span[2]) if span else int(length) if length is not None else size
+    if size and total != size:  # what has come from another address stays
+        raise Refused(f"serves {total:,} bytes, where {size:,} are expected")
+    if not total:
+        raise Refused("does not say how large the file is")
+    if answer.status == http.client.OK:
+        if partial.size:
+            log.info("the server sends the file from its start: it has changed, or cannot send parts")
+        partial.begin(address=address, validator=_validator(answer), total=total)
+        return total
+    # Two addresses of a file of the same size have the same file; a gzip file's own checksum has the last word.
+    is_rest = span is not None and total == partial.state.get("total") and int(span[1] or partial.size) == partial.size
+    if not is_rest or (answer.status == _NOTHING_THERE and total != partial.size):
+        partial.begin()
+        raise _BrokenOff("the server has another file than the part that is here; beginning anew")
+    return total
+
+
+def _validator(answer: Any) -> str | None:
+    """By what a server tells whether a file is still the same: its strong ETag, else its time."""
+    tag: str | None = answer.headers.get("ETag")
+    return tag if tag and not tag.startswith("W/") else answer.headers.get("Last-Modified")
+
+
+def _check_room(partial: _Partial, total: int) -> None:
+    folder = partial.path.parent
+    needed, free = total - partial.size, shutil.disk_usage(folder).free
+    if needed > free:
+        raise OSError(
+            f"no room for {partial.path.name}: {needed:,} bytes more are needed in {folder}, {free:,} are free"
+        )
+
+
+def _append(answer: Any, total: int, path: Path) -> None:
+    """Write what comes behind what is there, at most a block more than `total` bytes in all."""
+    with (
+        path.open("ab") as file,
+        progress_bar(total=total, initial=file.tell(), desc="download", unit="B", unit_scale=True) as bar,
+    ):
+        while file.tell() <= total and (block := answer.read(_READ_BYTES)):
+            file.write(block)
+            bar.update(len(block))
+
+
+def _check_content(partial: _Partial, name: str, sha256: str) -> None:
+    """Whether it is the file. What is not is removed."""
+    with partial.path.open("rb") as file:
+        start = file.read(len(_GZIP_MAGIC))
+        file.seek(0)
+        found = hashlib.file_digest(file, "sha256").hexdigest() if sha256 else ""
+    wrong = ""
+    if name.endswith((".gz", ".tgz")) and start != _GZIP_MAGIC:
+        wrong = f"served no gzip file: it starts with {start!r}, as a page for people may"
+    elif found != sha256.lower():
+        wrong = f"served a file with SHA-256 {found}, where {sha256} is expected"
+    if wrong:
+        partial.discard()
+        raise Refused(wrong)

@@ -1,0 +1,158 @@
+"""First reading of the log: counts of values and ranges of integers over the training rows.
+
+Chunks are counted on their own and added up. All sums are of whole numbers, so the result is the same
+bits however the log was cut into chunks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.execution.pieces import storable
+from data_prep.kernels.counts import NUM_BINS, CountedTexts
+from data_prep.kernels.texts import Texts
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.statistics.profile import ChunkSpans, Coverage, Timeline
+from data_prep.statistics.text_counts import TextCounts
+from data_prep.statistics.value_counts import ValueCounts
+
+# Of the log's statistics, what is kept in a piece as it is.
+_KEPT = ("num_lines", "rejects_by_reason", "num_training_rows", "integers", "missing", "bins")
+
+
+@dataclass(frozen=True)
+class IntegerStatistics:
+    """Of the present cells of an integer field; exact."""
+
+    count: int = 0
+    total: int = 0
+    total_squares: int = 0
+    maximum: int | None = None
+
+    @classmethod
+    def of(cls, integers: NDArray[np.int64]) -> IntegerStatistics:
+        """Statistics of integers [n]."""
+        if len(integers) == 0:
+            return cls()
+        largest = max(abs(int(integers.min())), abs(int(integers.max())))
+        # Python's whole numbers where a sum of squares could leave int64.
+        exact = integers if largest**2 * len(integers) < 2**63 else integers.astype(object)
+        return cls(len(integers), int(exact.sum()), int(np.dot(exact, exact)), int(integers.max()))
+
+    def __add__(self, other: IntegerStatistics) -> IntegerStatistics:
+        maxima = [part.maximum for part in (self, other) if part.maximum is not None]
+        return IntegerStatistics(
+            self.count + other.count,
+            self.total + other.total,
+            self.total_squares + other.total_squares,
+            max(maxima, default=None),
+        )
+
+    @property
+    def mean(self) -> float:
+        """NaN where no cell is present."""
+        return self.total / self.count if self.count else math.nan
+
+    @property
+    def standard_deviation(self) -> float:
+        """Of the cells as the whole population; NaN where no cell is present."""
+        if not self.count:
+            return math.nan
+        # Variance as one division of whole numbers: rounded once, nothing cancels.
+        return math.sqrt((self.count * self.total_squares - self.total**2) / self.count**2)
+
+
+@dataclass(frozen=True)
+class ChunkCounts:
+    """What the first reading takes from a chunk; counts and statistics of its training rows."""
+
+    num_lines: int
+    rejects_by_reason: Counter[str]
+    rejects_tsv: bytes
+    num_training_rows: int
+    integers: list[IntegerStatistics]  # a numeric field
+    missing: list[int]  # a categorical field
+    values: list[
+        NDArray[np.uint64]
+    ]  # a column worked on as numbers: words of (value, count), see statistics/value_counts.py
+    texts: list[CountedTexts]  # a column of text
+    bins: list[NDArray[np.int64]]  # a numeric field: see statistics/profile.py
+    spans: ChunkSpans  # of all kept rows
+
+
+storable(IntegerStatistics, ChunkSpans, Coverage, Texts, CountedTexts, ChunkCounts)
+
+
+class LogStatistics:
+    """What the first reading found in the whole log; counts of values go on disk where they outgrow the memory."""
+
+    def __init__(self, options: PrepareOptions, folder: Path, counts_bytes: int) -> None:
+        columns = options.categorical_columns
+        num_texts = sum(column.is_text for column in columns)
+        texts_bytes = counts_bytes * num_texts // len(columns)
+        self.num_lines = 0
+        self.rejects_by_reason: Counter[str] = Counter()
+        self.num_training_rows = 0
+        self.integers = [IntegerStatistics() for _ in options.data.numeric_fields]
+        self.missing = [0] * len(columns)
+        self.bins = [np.zeros(NUM_BINS, np.int64) for _ in options.data.numeric_fields]
+        self.timeline = Timeline()
+        self.unknown = np.zeros(len(columns), np.int64)  # by the second reading: training rows out of vocabulary
+        self._columns = columns
+        self.values = ValueCounts(len(columns) - num_texts, folder, counts_bytes - texts_bytes)
+        self.texts = TextCounts(num_texts, folder, texts_bytes)
+
+    @property
+    def coverage(self) -> list[Coverage]:
+        """Of each categorical column, once its frequent values were asked for."""
+        return [(self.texts if column.is_text else self.values).coverage[column.place] for column in self._columns]
+
+    @property
+    def num_rejects(self) -> int:
+        """Rejected lines."""
+        return self.rejects_by_reason.total()
+
+    @property
+    def num_good_lines(self) -> int:
+        """Rows of all splits."""
+        return self.num_lines - self.num_rejects
+
+    def add(self, chunk: ChunkCounts) -> None:
+        """Add what was counted in a chunk."""
+        self.num_lines += chunk.num_lines
+        self.rejects_by_reason += chunk.rejects_by_reason
+        self.num_training_rows += chunk.num_training_rows
+        self.missing = [mine + theirs for mine, theirs in zip(self.missing, chunk.missing, strict=True)]
+        self.bins = [mine + theirs for mine, theirs in zip(self.bins, chunk.bins, strict=True)]
+        self.timeline.add(chunk.spans)
+        if chunk.integers:
+            self.integers = [mine + theirs for mine, theirs in zip(self.integers, chunk.integers, strict=True)]
+        if chunk.values:
+            self.values.add(chunk.values)
+        if chunk.texts:
+            self.texts.add(chunk.texts)
+
+    def close(self) -> None:
+        """Forget all counts of values."""
+        self.values.close()
+        self.texts.close()
+
+    def kept(self) -> dict[str, Any]:
+        """Return what is known once all counts are forgotten, as a piece holds it."""
+        timeline = (self.timeline.span_lines, self.timeline.rows, self.timeline.clicks)
+        coverage = (self.values.coverage, self.texts.coverage)
+        return {name: getattr(self, name) for name in _KEPT} | {"timeline": timeline, "coverage": coverage}
+
+    def restore(self, kept: dict[str, Any]) -> None:
+        """Take what `kept` returned."""
+        for name in _KEPT:
+            setattr(self, name, kept[name])
+        self.timeline.span_lines, self.timeline.rows, self.timeline.clicks = kept["timeline"]
+        self.values.coverage, self.texts.coverage = kept["coverage"]
