@@ -114,8 +114,8 @@ fuzz: setup  ## draw other examples for MINUTES=10; what fails is saved in build
 
 .PHONY: test-faults
 test-faults: setup  ## kill trainings, ranks, servers, preparations and checkpoint commands NUM_KILLS=100 times and go on; write errors, kills and flips in every checkpoint call
-	NUM_KILLS=$(NUM_KILLS) $(RUN_PYTHON) -m pytest tests/app/test_checkpoint_faults.py tests/app/test_train.py \
-		tests/ranks/test_kills.py tests/data_prep/test_restart.py tests/app/test_commands_beside_training.py \
+	NUM_KILLS=$(NUM_KILLS) $(RUN_PYTHON) -m pytest tests/app/checkpoint/test_checkpoint_faults.py tests/app/training/test_loop.py \
+		tests/ranks/test_kills.py tests/data_prep/pipeline/test_restart.py tests/app/cli/test_commands_beside_training.py \
 		tests/faults $(ARGS)
 
 .PHONY: lint

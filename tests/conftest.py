@@ -133,12 +133,12 @@ def needs_native():
 
 @pytest.fixture(scope="session")
 def run_ranks(mpirun):
-    """Runs a program of tests/mpi on so many ranks; gives its status and all that the ranks print."""
+    """Runs a program of tests/ranks/programs on so many ranks; gives its status and all that the ranks print."""
 
     def run(ranks: int, program: str, *arguments: object, timeout: float = 120) -> tuple[int, str]:
         command = [mpirun, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", ranks, sys.executable]
         done = subprocess.run(
-            [str(word) for word in (*command, "-P", PROJECT / "tests" / "mpi" / program, *arguments)],
+            [str(word) for word in (*command, "-P", PROJECT / "tests" / "ranks" / "programs" / program, *arguments)],
             env={**os.environ, "PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -32,7 +32,7 @@ from data_prep.options.prepare_options import PrepareOptions, read_options
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import SCHEMA_FILE, read_schema
 from data_prep.sources.synthetic import synthesize
-from tests.app.test_checkpoint_faults import compact_and_tidy, is_state, make_chain, make_state
+from tests.app.checkpoint.test_checkpoint_faults import compact_and_tidy, is_state, make_chain, make_state
 from tests.faults.power_cut import Operation, Recording, record
 
 PROJECT = Path(__file__).parents[2]

@@ -1,8 +1,8 @@
 """The tower's parallel modes on Ascend and GPU: the section `parallel` of a run as calls of MindSpore's own.
 
 Never run: no such device was at hand, and on a CPU MindSpore 2.10 compiles no sharded graph. What is known is that the
-installed MindSpore takes each call as it is written here (tests/app/test_parallel.py). On a CPU `app.training.parallel`
-does it.
+installed MindSpore takes each call as it is written here (tests/app/training/parallel/test_accelerator.py). On a CPU
+`app.training.parallel` does it.
 """
 
 from __future__ import annotations

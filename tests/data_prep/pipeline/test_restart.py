@@ -90,7 +90,7 @@ def run_here(action, command_environment, project, *words):
     """An action of this file in a process of its own, which can be forked."""
     program = "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]); import test_restart\n"
     program += f"test_restart.{action}(*map(Path, sys.argv[2:4]), *map(int, sys.argv[4:]))"
-    words = [str(word) for word in (project / "tests" / "data_prep", *words)]
+    words = [str(word) for word in (project / "tests" / "data_prep" / "pipeline", *words)]
     done = subprocess.run(
         [sys.executable, "-c", program, *words], env=command_environment, capture_output=True, text=True, check=False
     )

@@ -1,4 +1,6 @@
-"""What follows a run, with the evaluating made up; whole commands are in tests/app/test_main.py and tests/ranks/."""
+"""What follows a run, with the evaluating made up; whole commands are in tests/app/cli/test_main.py and
+tests/ranks/.
+"""
 
 import argparse
 import shutil

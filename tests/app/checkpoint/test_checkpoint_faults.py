@@ -198,7 +198,7 @@ print(number)
 def test_a_kill_at_each_call_leaves_what_was_whole(tmp_path, project, command_environment, killed):
     """In a process of its own, which can be forked: this one may have MindSpore's threads."""
     done = subprocess.run(
-        [sys.executable, "-c", KILL_AT_EACH_CALL, str(tmp_path), str(project / "tests" / "app"), killed],
+        [sys.executable, "-c", KILL_AT_EACH_CALL, str(tmp_path), str(project / "tests" / "app" / "checkpoint"), killed],
         env=command_environment,
         capture_output=True,
         text=True,

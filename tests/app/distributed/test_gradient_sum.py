@@ -1,4 +1,4 @@
-"""Sums over ranks, on one host and on several; the program is tests/mpi/gradient_sums.py."""
+"""Sums over ranks, on one host and on several; the program is tests/ranks/programs/gradient_sums.py."""
 
 import pytest
 

@@ -270,7 +270,7 @@ def test_kills_of_commands_and_of_the_training_beside_them_lose_nothing(
 ):
     program = "import sys; sys.path.insert(0, sys.argv[1]); import test_commands_beside_training as test\n"
     program += "test.kill_at_random(*sys.argv[2:5], int(sys.argv[5]))"
-    words = [project / "tests" / "app", tmp_path, tiny_dataset, project, num_kills("commands")]
+    words = [project / "tests" / "app" / "cli", tmp_path, tiny_dataset, project, num_kills("commands")]
     done = subprocess.run(
         [sys.executable, "-c", program, *map(str, words)],
         env=command_environment,

@@ -1,4 +1,4 @@
-"""Tables spread over MPI ranks against tables of one process; the program is tests/mpi/sharded_tables.py."""
+"""Tables spread over MPI ranks against tables of one process; the program is tests/ranks/programs/sharded_tables.py."""
 
 import pytest
 

@@ -20,7 +20,7 @@ from data_prep.pipeline.fit import numeric_fields
 from data_prep.pipeline.prepare import prepare
 from data_prep.pipeline.split import make_split
 from data_prep.statistics.statistics import LogStatistics
-from tests.data_prep.generated_logs import criteo_log_between, generate_log
+from tests.data_prep.kernels.generated_logs import criteo_log_between, generate_log
 
 # CI has a compiler, so there a missing library is a failure.
 if not native.is_available() and "CI" not in os.environ:

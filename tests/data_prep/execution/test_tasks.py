@@ -9,8 +9,8 @@ import numpy as np
 import psutil
 import pytest
 
+import data_prep.pipeline.chunk_counter
 import data_prep.pipeline.encode
-import data_prep.statistics.statistics
 from data_prep.execution.pieces import Pieces
 from data_prep.execution.pools import ExecutorChoice, Pool, Pools
 from data_prep.execution.tasks import job_name, map_in_order, numbered, tasks_ahead
@@ -220,11 +220,11 @@ def test_a_worker_that_does_not_see_the_folder_says_so(tmp_path, seen):
 
 
 def test_workers_end_when_their_parent_is_killed(tmp_path, project, command_environment):
-    program = "import sys, pathlib; sys.path.insert(0, sys.argv[1]); from test_executors import run, sleep\n"
+    program = "import sys, pathlib; sys.path.insert(0, sys.argv[1]); from test_tasks import run, sleep\n"
     program += (
         "for _ in run(sleep, iter([0, 0, 1000, 1000]), 2, pathlib.Path(sys.argv[2])): print('result', flush=True)"
     )
-    command = [sys.executable, "-c", program, str(project / "tests" / "data_prep"), str(tmp_path)]
+    command = [sys.executable, "-c", program, str(project / "tests" / "data_prep" / "execution"), str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=command_environment) as parent:
         assert parent.stdout.readline() == b"result\n"
         workers = psutil.Process(parent.pid).children()

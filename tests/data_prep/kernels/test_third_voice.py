@@ -1,6 +1,6 @@
 """Native kernels, NumPy's and the plain reader of the format's description agree on hostile logs of any format.
 
-python -m tests.data_prep.test_third_voice --schemas 200 --lines 1000000      compares on as many lines as that
+python -m tests.data_prep.kernels.test_third_voice --schemas 200 --lines 1000000      compares on as many lines as that
 """
 
 import argparse
@@ -22,8 +22,8 @@ from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import SPLITS, row_numbers_file
-from tests.data_prep.generated_logs import generate_log
-from tests.data_prep.slow_reader import read_log
+from tests.data_prep.kernels.generated_logs import generate_log
+from tests.data_prep.kernels.slow_reader import read_log
 
 KERNELS = ("native", "numpy") if native.is_available() else ("numpy",)
 _ODD_BYTES = [b"\r", b"\r\r", b"\x1f", b'"', b"\0", b"\xff", b" ", b"\xef\xbb\xbf", b"x" * 70_000]

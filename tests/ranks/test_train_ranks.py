@@ -1,4 +1,6 @@
-"""The training step on several ranks against that of one process; the program is tests/mpi/train_steps.py."""
+"""The training step on several ranks against that of one process; the program is
+tests/ranks/programs/train_steps.py.
+"""
 
 from collections import Counter
 

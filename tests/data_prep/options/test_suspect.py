@@ -12,7 +12,6 @@ import app.__main__ as app_command
 from app import device
 from app.cli import evaluate as evaluate_command
 from app.config.config import Config
-from app.evaluation import evaluate
 from app.run.identity import data_identity
 from app.training.warm_start import source as warm_start_source
 from data_prep.__main__ import main
@@ -24,7 +23,7 @@ from data_prep.options.suspect import check_ids, wrong_bins, wrong_ids
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import FORMAT_VERSION, Schema, read_schema
 from data_prep.report.page import write_report
-from tests.data_prep.generated_logs import criteo_log_between
+from tests.data_prep.kernels.generated_logs import criteo_log_between
 
 
 def make_schema(folder, options=None, version=2, **rejected):
@@ -145,7 +144,7 @@ def test_neither_train_nor_evaluate_use_it_and_say_so_before_mindspore_is_loaded
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(device, "prepare_environment", fail)
     monkeypatch.setattr(device, "select_device", fail)
-    monkeypatch.setattr(evaluate, "read_manifest", lambda path: None)
+    monkeypatch.setattr(evaluate_command, "read_manifest", lambda path: None)
     monkeypatch.setattr(evaluate_command, "saved_config", lambda path: Config())
     for words in (["train"], ["evaluate", "--checkpoint", "one"]):
         assert app_command.main([*words, "--dataset", str(suspect)]) == 2

@@ -10,7 +10,7 @@ BATCH, FIELDS, NUMERIC, DIM, HIDDEN = 16, 4, 3, 8, (16, 8)
 def whole_tower(cpu, tmp_path_factory):
     """A folder with a tower's parameters, 20 batches, and what one rank makes of them."""
     from app.model.wide_deep import Tower
-    from tests.mpi.tower_ranks import NUM_STEPS, Step, named_parameters, train
+    from tests.ranks.programs.tower_ranks import NUM_STEPS, Step, named_parameters, train
 
     rng = np.random.default_rng(3)
     tower = Tower(FIELDS, NUMERIC, DIM, HIDDEN, seed=5, initial_scale=0.3)

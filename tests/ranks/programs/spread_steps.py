@@ -16,7 +16,15 @@ from app import device
 from app.config.config import Config
 from app.config.run import DeviceOptions
 from common import settings
-from tests.mpi.train_steps import BATCH, CLOSE_STEPS, SETTINGS, batches, check_one_step, make_schema, take_steps
+from tests.ranks.programs.train_steps import (
+    BATCH,
+    CLOSE_STEPS,
+    SETTINGS,
+    batches,
+    check_one_step,
+    make_schema,
+    take_steps,
+)
 
 
 def check_bad_row(parts, num_readers):

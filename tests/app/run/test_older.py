@@ -1,4 +1,4 @@
-"""Run folders that older releases left: tests/app/kept_runs has them, with the log of the whole run.
+"""Run folders that older releases left: tests/app/run/kept_runs has them, with the log of the whole run.
 
 They are of `synthesize --rows 3000 --seed 1`, prepared with configs/tiny.yaml and `prepare.min_count=60`, in two epochs
 of five steps; one was stopped after step 7. Keep such a pair from each release whose run.json has another form.
