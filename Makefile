@@ -136,7 +136,7 @@ bench: setup $(VENV)/.bench-installed  ## run all benchmarks and write docs/resu
 
 .PHONY: bench-distributed
 bench-distributed: setup  ## several ranks and servers against one rank, and what they send: ARGS='--quick'
-	$(RUN_PYTHON) -m benchmarks.distributed $(ARGS)
+	$(RUN_PYTHON) -m benchmarks.distributed.ranks_and_servers $(ARGS)
 
 .PHONY: clean
 clean:  ## remove caches and the demo; data, prepared folders, runs and .venv stay

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.results import read_results, replace_section, section, summary
+from benchmarks.harness.results import read_results, replace_section, section, summary
 
 PROJECT = Path(__file__).parents[1]
 RESULTS_TEXT, RESULTS_JSON = PROJECT / "docs" / "results.md", PROJECT / "docs" / "results.json"
@@ -35,50 +35,54 @@ class Benchmark:
 
 
 BENCHMARKS = {
-    "kernels": Benchmark("Table kernels", "benchmarks.kernels", (), ("--rounds", "3", "--batch", "1000")),
+    "kernels": Benchmark("Table kernels", "benchmarks.training.kernels", (), ("--rounds", "3", "--batch", "1000")),
     "growth": Benchmark(
         "Growth of vocabulary and batch",
-        "benchmarks.kernels",
+        "benchmarks.training.kernels",
         ("--growth",),
         ("--growth", "--rounds", "3", "--batch", "4000", "--touched", "100000"),
     ),
-    "huge": Benchmark("500 million rows", "benchmarks.kernels", ("--huge",), None),
+    "huge": Benchmark("500 million rows", "benchmarks.training.kernels", ("--huge",), None),
     "train_step": Benchmark(
-        "The training step", "benchmarks.train_step", ("--rounds", "7", "--steps", "1"), ("--quick",)
+        "The training step", "benchmarks.training.train_step", ("--rounds", "7", "--steps", "1"), ("--quick",)
     ),
     "bfloat16_auc": Benchmark(
-        "bfloat16 against float32: AUC", "benchmarks.bfloat16_auc", (), ("--rows", "50000", "--seeds", "1")
+        "bfloat16 against float32: AUC", "benchmarks.training.bfloat16_auc", (), ("--rows", "50000", "--seeds", "1")
     ),
     "recompute": Benchmark(
-        "Recomputed layers", "benchmarks.recompute", (), ("--batch", "500", "--rounds", "1", "--steps", "1")
+        "Recomputed layers", "benchmarks.training.recompute", (), ("--batch", "500", "--rounds", "1", "--steps", "1")
     ),
-    "tower_memory": Benchmark("Memory of a tower over ranks", "benchmarks.tower_memory", (), ("--quick",)),
-    "prepare": Benchmark("Preparation", "benchmarks.prepare", (), ("--quick",)),
-    "scaling": Benchmark("What Criteo's 1 TB log would take to prepare", "benchmarks.scaling", (), ("--quick",)),
+    "tower_memory": Benchmark("Memory of a tower over ranks", "benchmarks.training.tower_memory", (), ("--quick",)),
+    "prepare": Benchmark("Preparation", "benchmarks.preparation.prepare", (), ("--quick",)),
+    "scaling": Benchmark(
+        "What Criteo's 1 TB log would take to prepare", "benchmarks.preparation.scaling", (), ("--quick",)
+    ),
     "prepare_large": Benchmark(
         "Preparation of 20 million rows under 4 GiB",
-        "benchmarks.prepare",
+        "benchmarks.preparation.prepare",
         ("--rows", "20000000", "--memory-limit", "4GiB", "--rounds", "1"),
         None,
     ),
     "prepare_all_values": Benchmark(
         "Preparation of 20 million rows under 1 GiB, every value with an id",
-        "benchmarks.prepare",
+        "benchmarks.preparation.prepare",
         ("--rows", "20000000", "--memory-limit", "1GiB", "--min-count", "1", "--only", "data_prep", "--rounds", "1"),
         None,
     ),
     "checkpoint": Benchmark(
-        "Checkpoints", "benchmarks.checkpoint", (), ("--size", "0.1", "--rounds", "1", "--batch", "500")
+        "Checkpoints", "benchmarks.checkpoints.checkpoint", (), ("--size", "0.1", "--rounds", "1", "--batch", "500")
     ),
-    "recipes": Benchmark("Recipes", "benchmarks.recipes", (), ("--data", "20k", "--epochs", "1")),
+    "recipes": Benchmark("Recipes", "benchmarks.accuracy.recipes", (), ("--data", "20k", "--epochs", "1")),
     "seeds": Benchmark(
         "Seeds",
-        "benchmarks.recipes",
+        "benchmarks.accuracy.recipes",
         ("--data", "500k", "real", "--recipes", "best", "few_rows", "--seeds", "5", "--epochs", "9"),
         ("--data", "20k", "--recipes", "few_rows", "--epochs", "1", "--seeds", "2"),
         needs="CRITEO_ROWS",
     ),
-    "real_rows": Benchmark("Real rows, five rolling cuts", "benchmarks.real_rows", (), None, needs="CRITEO_ROWS"),
+    "real_rows": Benchmark(
+        "Real rows, five rolling cuts", "benchmarks.accuracy.real_rows", (), None, needs="CRITEO_ROWS"
+    ),
     "fbgemm": Benchmark("FBGEMM's tables", "benchmarks.peers.fbgemm_tables", (), ("--quick",)),
 }
 

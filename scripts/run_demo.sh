@@ -18,4 +18,4 @@ echo "== training"
 CONFIG=$config bash "$project_dir/scripts/run_auto_parallel_train.sh" 1 "$epochs" prepared - train.resume=never
 echo "== evaluating"
 "$python" -P -m app evaluate
-exec "$python" -P -m benchmarks.demo_table device_0 prepared
+exec "$python" -P -m benchmarks.accuracy.demo_table device_0 prepared

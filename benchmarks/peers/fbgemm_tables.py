@@ -28,10 +28,10 @@ from typing import Any
 import numpy as np
 
 from app.tables.native.tables import NativeTables
-from benchmarks.contender import KEEP_PAGES
-from benchmarks.kernels import NUM_FIELDS, make_spec, random_gradients
-from benchmarks.timing import Timing, machine, side_by_side
-from benchmarks.workload import NUM_NUMERIC, Workload, make_batches
+from benchmarks.harness.contender import KEEP_PAGES
+from benchmarks.harness.timing import Timing, machine, side_by_side
+from benchmarks.harness.workload import NUM_NUMERIC, Workload, make_batches
+from benchmarks.training.kernels import NUM_FIELDS, make_spec, random_gradients
 
 Calls = dict[str, Callable[[], object]]
 

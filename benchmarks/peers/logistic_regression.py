@@ -18,7 +18,7 @@ from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
 
-from benchmarks.prepared_rows import read_rows
+from benchmarks.harness.prepared_rows import read_rows
 from data_prep.prepared.schema import Schema, read_schema
 
 # Inverse penalties C; many rare values want a strong penalty.

@@ -1,6 +1,6 @@
 """The tower's matrix products alone in PyTorch, inputs and results in the step's precision and memory that is there.
 
-    python -m benchmarks.peers.pytorch_matmuls matmuls_pytorch WORKLOAD     (see benchmarks.train_step)
+    python -m benchmarks.peers.pytorch_matmuls matmuls_pytorch WORKLOAD     (see benchmarks.training.train_step)
 
 MindSpore multiplies bfloat16 on a CPU only with AMX; these show what other cores with bfloat16 can do.
 """
@@ -13,8 +13,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from benchmarks.contender import Parts, serve
-from benchmarks.workload import Workload, contender_arguments, tower_widths
+from benchmarks.harness.contender import Parts, serve
+from benchmarks.harness.workload import Workload, contender_arguments, tower_widths
 
 
 def make_products(workload: Workload) -> list[tuple[Tensor, Tensor, Tensor]]:

@@ -1,6 +1,6 @@
 """The PyTorch peer's step with `nn.Embedding(sparse=True)` as PyTorch users write it: no unique ids made ahead.
 
-    python -m benchmarks.peers.pytorch_plain_embedding pytorch_plain WORKLOAD     (see benchmarks.train_step)
+    python -m benchmarks.peers.pytorch_plain_embedding pytorch_plain WORKLOAD     (see benchmarks.training.train_step)
 
 The same function as `pytorch_wide_deep`, which makes ids unique ahead and hands coalesced gradients to the optimizers.
 Here autograd makes one gradient row a looked-up position, and `coalesce` sorts and sums them.
@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from app.batches import Batch
-from benchmarks.contender import serve
+from benchmarks.harness.contender import serve
+from benchmarks.harness.workload import contender_arguments, steps_on_prefetched_batches
 from benchmarks.peers.pytorch_wide_deep import Prepared, PyTorchStep
-from benchmarks.workload import contender_arguments, steps_on_prefetched_batches
 
 
 class PlainEmbeddingStep(PyTorchStep):

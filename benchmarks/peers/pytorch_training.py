@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from app.batches import Batch
+from benchmarks.harness.prepared_rows import READ_ROWS, read_rows
+from benchmarks.harness.workload import Workload
 from benchmarks.peers.pytorch_wide_deep import PeerSettings, PyTorchStep
-from benchmarks.prepared_rows import READ_ROWS, read_rows
-from benchmarks.workload import Workload
 from data_prep.prepared.schema import read_schema
 
 

@@ -1,6 +1,6 @@
 """The same Wide&Deep step in PyTorch: same model, losses, batches and ids.
 
-    python -m benchmarks.peers.pytorch_wide_deep pytorch WORKLOAD     (see benchmarks.train_step)
+    python -m benchmarks.peers.pytorch_wide_deep pytorch WORKLOAD     (see benchmarks.training.train_step)
 
 Written to be as fast as PyTorch's own parts allow, without kernels of our own:
 
@@ -34,9 +34,9 @@ from torch.nn import functional
 from app.batches import Batch
 from app.config.config import LossOptions, ModelOptions
 from app.config.optimizers import AdamOptions, FtrlOptions
-from benchmarks.contender import serve
-from benchmarks.kernels import NUM_FIELDS
-from benchmarks.workload import NUM_NUMERIC, Workload, contender_arguments, steps_on_prefetched_batches
+from benchmarks.harness.contender import serve
+from benchmarks.harness.workload import NUM_NUMERIC, Workload, contender_arguments, steps_on_prefetched_batches
+from benchmarks.training.kernels import NUM_FIELDS
 
 
 class Tower(nn.Module):

@@ -21,7 +21,7 @@ import numpy as np
 from data_prep.sources.shape import NUM_NUMERIC, LogShape, categorical_names, numeric_names
 
 # The parts of the log odds and the share of the variance that each makes, chosen so that the log is as hard as
-# the real one: benchmarks/synthetic_hardness.py measures that.
+# the real one: benchmarks/accuracy/synthetic_hardness.py measures that.
 PART_SHARES = {"frequent": 0.34, "rare": 0.275, "interactions": 0.05, "numbers": 0.335}
 BEST_AUC = 0.81
 RARE_SHARE = 1e-4  # of all rows: 100 in a million

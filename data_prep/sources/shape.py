@@ -1,7 +1,7 @@
 """The shape of the synthetic log: how often a field is missing and how its values spread.
 
 Built from the published figures of the real log (configs/data/criteo_facts.json) and from the value counts
-that were fitted to them (configs/data/criteo_shape.json, by benchmarks/fit_synthetic_shape.py). Every row is
+that were fitted to them (configs/data/criteo_shape.json, by benchmarks/accuracy/fit_synthetic_shape.py). Every row is
 drawn from the same distribution: new values arrive late in the log because the tails are long, at
 the real log's rate (see `unseen_in_last_seventh…` in the facts), whatever the number of rows.
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks.commands import CommandServer, run_command, validations
+from benchmarks.harness.commands import CommandServer, run_command, validations
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import read_schema
@@ -25,7 +25,7 @@ def prepared(tmp_path_factory):
 def test_a_server_trains_and_scores_in_one_process(prepared, tmp_path):
     with CommandServer(tmp_path / "log") as commands:
         commands.run("app", "train", "--dataset", str(prepared), *SMALL, folder=tmp_path)
-        commands.run("benchmarks.score_rows", "device_0", "scores.npy", folder=tmp_path)
+        commands.run("benchmarks.harness.score_rows", "device_0", "scores.npy", folder=tmp_path)
         with pytest.raises(SystemExit, match=r"ended with 2(.|\n)*no prepared data in"):
             commands.run("app", "train", "--dataset", "nowhere", folder=tmp_path)
     assert [line["epoch"] for line in validations(tmp_path / "device_0")] == [1, 2]

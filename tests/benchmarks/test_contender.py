@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.contender import Contender
+from benchmarks.harness.contender import Contender
 
 MODULE = """
 import sys
-from benchmarks.contender import serve
+from benchmarks.harness.contender import serve
 def take_steps(count):
     print("a library prints this")
     if count == 0:

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from benchmarks.frequent_rows import seen_often, training_counts
-from benchmarks.prepared_rows import read_rows
+from benchmarks.accuracy.frequent_rows import seen_often, training_counts
+from benchmarks.harness.prepared_rows import read_rows
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.sources.synthetic import synthesize

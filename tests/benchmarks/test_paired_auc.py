@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from benchmarks.paired_auc import Group, RankedScores, differences
+from benchmarks.accuracy.paired_auc import Group, RankedScores, differences
 
 
 def test_weighted_auc_is_scikit_learns_with_ties():

@@ -1,4 +1,4 @@
-"""The parts of benchmarks.prepare that judge: agreement of the contenders, memory limits, the summary."""
+"""The parts of benchmarks.preparation.prepare that judge: agreement of the contenders, memory limits, the summary."""
 
 import subprocess
 import sys
@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.prepare import Contender, Run, run, summarize
-from benchmarks.prepare_agreement import check_agreement
-from benchmarks.results import prepare_rate, prepare_ratio
+from benchmarks.harness.results import prepare_rate, prepare_ratio
+from benchmarks.preparation.prepare import Contender, Run, run, summarize
+from benchmarks.preparation.prepare_agreement import check_agreement
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.sources.synthetic import synthesize

@@ -9,7 +9,7 @@ import pytest
 from app.checkpoint.write import ModelState
 from app.tables.interface import DEEP, WIDE, TableState
 from app.tables.reference import initial_arrays
-from benchmarks.workload import NUM_NUMERIC, make_batches
+from benchmarks.harness.workload import NUM_NUMERIC, make_batches
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; `make bench` installs it")
 
@@ -19,7 +19,7 @@ TOLERANCE = 1e-5
 
 @pytest.fixture(scope="module")
 def workload():
-    from benchmarks.workload import Workload
+    from benchmarks.harness.workload import Workload
 
     return Workload(batch_size=16, vocabulary_size=500, embedding_dim=8, hidden_widths=(32, 16), threads=2)
 
@@ -27,7 +27,7 @@ def workload():
 @pytest.fixture(scope="module")
 def parts(cpu, workload):
     from app.training.assemble import assemble
-    from benchmarks.mindspore_contender import make_config, make_schema
+    from benchmarks.training.mindspore_contender import make_config, make_schema
 
     return assemble(make_config(workload, "reference"), make_schema(workload), "reference")
 

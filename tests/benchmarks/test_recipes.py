@@ -1,4 +1,4 @@
-"""benchmarks/recipes.py: what it remembers of runs."""
+"""benchmarks/accuracy/recipes.py: what it remembers of runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import recipes
+from benchmarks.accuracy import recipes
 
 
 def test_figures_are_remembered_by_the_recipes_text_and_its_changes(

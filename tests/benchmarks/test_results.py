@@ -5,8 +5,8 @@ import datetime
 import pytest
 
 from benchmarks import __main__ as runner
-from benchmarks import results
-from benchmarks.results import BEST_FORM, TARGETS, Target, replace_section, section, summary
+from benchmarks.harness import results
+from benchmarks.harness.results import BEST_FORM, TARGETS, Target, replace_section, section, summary
 
 MACHINE = {"processor": "Some CPU", "cores": 2, "python": "3.11.7", "commit": "abc123"}
 SHARE = "step bf16: share of what the matmuls alone allow"
@@ -77,7 +77,12 @@ def test_a_run_of_one_benchmark_leaves_the_figures_of_the_others(tmp_path, monke
     runner.keep("kernels", runner.BENCHMARKS["kernels"], "kernel times", kernels)
     runner.keep("growth", runner.BENCHMARKS["growth"], "growing times", growth)
     text = (tmp_path / "results.md").read_text()
-    for line in ("kernel times", "growing times", "`python -m benchmarks.kernels --growth`", "| ≥ 4 | 5.00 | yes |"):
+    for line in (
+        "kernel times",
+        "growing times",
+        "`python -m benchmarks.training.kernels --growth`",
+        "| ≥ 4 | 5.00 | yes |",
+    ):
         assert line in text
     assert results.read_results(tmp_path / "results.json") == {"kernels": kernels, "growth": growth}
 
@@ -89,7 +94,7 @@ def test_a_section_says_what_its_figures_depend_on():
 
 
 def test_a_part_of_the_cuts_is_no_measurement_of_the_real_rows():
-    from benchmarks.results import auc_above
+    from benchmarks.harness.results import auc_above
 
     found = {"real_rows": {"arguments": {"cuts": [5, 6]}, "above": {"peer": {"mean": 0.001}}}}
     with pytest.raises(KeyError, match="not all cuts"):
@@ -99,7 +104,7 @@ def test_a_part_of_the_cuts_is_no_measurement_of_the_real_rows():
 
 
 def test_the_synthetic_targets_compare_with_regression_and_truth():
-    from benchmarks.results import shortfall, synthetic_gain
+    from benchmarks.harness.results import shortfall, synthetic_gain
 
     def figures(auc, log_loss):
         return {name: {"auc": auc, "log_loss": log_loss} for name in ("all", "seen often")}

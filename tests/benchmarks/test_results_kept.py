@@ -5,7 +5,7 @@ import datetime
 import pytest
 
 from benchmarks.__main__ import BENCHMARKS, run
-from benchmarks.results import section
+from benchmarks.harness.results import section
 
 
 @pytest.mark.slow

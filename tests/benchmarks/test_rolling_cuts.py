@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from benchmarks.rolling_cuts import make_cuts
+from benchmarks.accuracy.rolling_cuts import make_cuts
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import read_schema
 from data_prep.sources.synthetic import synthesize

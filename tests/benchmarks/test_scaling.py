@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import pytest
 
-from benchmarks.scaling import Costs, Size, estimate
+from benchmarks.preparation.scaling import Costs, Size, estimate
 
 COSTS = Costs(
     parallel_count=3e-6,
@@ -49,7 +49,7 @@ def test_costs_of_an_earlier_run_are_taken(project, tmp_path):
     path = tmp_path / "costs.json"
     path.write_text("a table\n" + json.dumps({"costs": asdict(COSTS), "real_over_estimate": 1.5}) + "\n")
     words = ["--costs", str(path), "--rows", "1000000", "--distinct", "1000000", "--cores", "2", "--plain"]
-    command = [sys.executable, "-m", "benchmarks.scaling", *words]
+    command = [sys.executable, "-m", "benchmarks.preparation.scaling", *words]
     done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=True)
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["estimate"]["seconds"] == pytest.approx(5)

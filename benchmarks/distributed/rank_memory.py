@@ -1,7 +1,7 @@
 """How much memory do the tables take in each of N ranks that share the rows?
 
-    python -m benchmarks.rank_memory                          V 500,000, D 80, FTRL and LazyAdam, every row touched
-    python -m benchmarks.rank_memory --vocabulary 50000       the same, small: does everything work?
+    python -m benchmarks.distributed.rank_memory                          V 500,000, D 80, FTRL and LazyAdam, every row
+    touched python -m benchmarks.distributed.rank_memory --vocabulary 50000       the same, small: does everything work?
 
 Each rank asks for its share of all rows, batch by batch, and updates them, as in training. What its memory grew
 by, from before the tables are made, is set beside the least that its rows take. The last line is JSON.
@@ -20,9 +20,9 @@ from app.distributed.batch_kernels import make_batch_kernels
 from app.distributed.process_group import MpiGroup, load_mpi
 from app.distributed.sharded_tables import ShardedTables, make_owned_rows
 from app.tables.interface import RowGradients, TablesSpec
-from benchmarks.memory import memory_mib
-from benchmarks.ranks import found_by_ranks
-from benchmarks.timing import machine
+from benchmarks.harness.memory import memory_mib
+from benchmarks.harness.ranks import found_by_ranks
+from benchmarks.harness.timing import machine
 
 EMBEDDING_DIM = 80
 BATCH_IDS = 10_000
@@ -63,7 +63,7 @@ def main() -> None:
     results: list[dict[str, Any]] = []
     for ranks in options.ranks:
         words = ("--vocabulary", str(options.vocabulary), "--as-rank")
-        found = found_by_ranks(ranks, "benchmarks.rank_memory", *words)
+        found = found_by_ranks(ranks, "benchmarks.distributed.rank_memory", *words)
         grown, rows = ([round(rank[key], 1) for rank in found] for key in ("grown_mib", "rows_mib"))
         print(f"{ranks} ranks: {max(grown):7.1f} MiB in the largest, whose rows are {max(rows):7.1f} MiB")
         results.append({"ranks": ranks, "grown_mib": grown, "rows_mib": rows})

@@ -1,8 +1,8 @@
 """A contender on MindSpore: the project's own training step, or the tower's matrix products alone.
 
-    python -m benchmarks.mindspore_contender {native,stock,matmuls} WORKLOAD
+    python -m benchmarks.training.mindspore_contender {native,stock,matmuls} WORKLOAD
 
-WORKLOAD is JSON, with fields of `benchmarks.workload.Workload`.
+WORKLOAD is JSON, with fields of `benchmarks.harness.workload.Workload`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from app import device
 from app.config.config import Config, ModelOptions, TrainOptions
 from app.config.run import Backend, DeviceOptions, TablesOptions
-from benchmarks.contender import Parts, serve
-from benchmarks.workload import (
+from benchmarks.harness.contender import Parts, serve
+from benchmarks.harness.workload import (
     NUM_NUMERIC,
     Workload,
     contender_arguments,
@@ -88,7 +88,7 @@ def leave_out_native_layers() -> None:
 
 def matmul_steps(workload: Workload) -> Callable[[int], Parts]:
     """The tower's forward and backward matrix products."""
-    from benchmarks.tower_matmuls import TowerMatmuls
+    from benchmarks.training.tower_matmuls import TowerMatmuls
 
     matmuls = TowerMatmuls(workload.batch_size, tower_widths(workload))
 

@@ -1,8 +1,8 @@
 """How fast are the native table kernels, against MindSpore's stock host operators and a plain memory copy?
 
-    python -m benchmarks.kernels             lookup, LazyAdam, FTRL, unique at batch 16,000, D 80, V 200,000
-    python -m benchmarks.kernels --growth    lookup + update as vocabulary and batch grow
-    python -m benchmarks.kernels --huge      500 M rows × 16, ids uniform over all of them, 2 M distinct
+    python -m benchmarks.training.kernels             lookup, LazyAdam, FTRL, unique at batch 16,000, D 80, V 200,000
+    python -m benchmarks.training.kernels --growth    lookup + update as vocabulary and batch grow
+    python -m benchmarks.training.kernels --huge      500 M rows × 16, ids uniform over all of them, 2 M distinct
 
 Ids follow a power law, density x^(-2/3) over x · V: a third of a batch's ids are distinct, one is 1.7 % of all.
 
@@ -35,7 +35,7 @@ import psutil
 from app.config.optimizers import FtrlOptions, LazyAdamOptions
 from app.tables.interface import RowGradients, TablesSpec
 from app.tables.native.tables import NativeTables
-from benchmarks.timing import Timing, machine, side_by_side
+from benchmarks.harness.timing import Timing, machine, side_by_side
 from common.memory import huge_pages
 
 NUM_FIELDS = 26
@@ -114,7 +114,7 @@ def stock_contenders(spec: TablesSpec, ids: np.ndarray, gradients: RowGradients)
     """MindSpore's operators on all its threads; `asnumpy` waits for the result."""
     import mindspore as ms
 
-    from benchmarks.stock_operators import StockFtrl, StockLazyAdam, StockLookup
+    from benchmarks.training.stock_operators import StockFtrl, StockLazyAdam, StockLookup
 
     ms.set_context(mode=ms.GRAPH_MODE, device_target="CPU")
     flat_ids = ms.Tensor(ids.reshape(-1))

@@ -1,6 +1,6 @@
 """Does bfloat16 cost accuracy? AUC of float32 and bfloat16 runs from the same seeds, on the same synthetic rows.
 
-    python -m benchmarks.bfloat16_auc [--rows 1000000] [--seeds 5]
+    python -m benchmarks.training.bfloat16_auc [--rows 1000000] [--seeds 5]
 
 Each pair differs in `device.precision` alone; configs/demo.yaml, one epoch, AUC on the test rows.
 """
@@ -13,8 +13,8 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from benchmarks.commands import PROJECT, run_command
-from benchmarks.timing import machine
+from benchmarks.harness.commands import PROJECT, run_command
+from benchmarks.harness.timing import machine
 
 CONFIG = PROJECT / "configs" / "demo.yaml"
 PRECISIONS = ("float32", "bfloat16")

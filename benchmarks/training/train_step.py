@@ -1,8 +1,9 @@
 """How fast is the whole training step, against MindSpore's own host operators, PyTorch, and its matrix products alone?
 
-    python -m benchmarks.train_step             batch 16,000, D 80, V 200,000, 26 + 13 fields, tower 1024-512-256-128
-    python -m benchmarks.train_step --quick     the same at batch 1,000 and few rounds: does everything work?
-    python -m benchmarks.train_step --plain     PyTorch's step also with nn.Embedding(sparse=True) and no more
+    python -m benchmarks.training.train_step             batch 16,000, D 80, V 200,000, 26 + 13 fields, tower
+    1024-512-256-128 python -m benchmarks.training.train_step --quick     the same at batch 1,000 and few rounds: does
+    everything work? python -m benchmarks.training.train_step --plain     PyTorch's step also with
+    nn.Embedding(sparse=True) and no more
 
     as users find it    the peers look up 39 fields; environment as it comes
     best form           all fold the 13 numeric fields into the first layer (the same function, 27 % of the
@@ -34,13 +35,13 @@ import numpy as np
 from app.config.run import Precision
 from app.device import MATH_MODE_FLAGS, cpu_flags
 from app.model.native_layer import BFLOAT16_FLAGS
-from benchmarks.contender import KEEP_PAGES, Contender
-from benchmarks.timing import Timing, machine, side_by_side
-from benchmarks.workload import Workload
+from benchmarks.harness.contender import KEEP_PAGES, Contender
+from benchmarks.harness.timing import Timing, machine, side_by_side
+from benchmarks.harness.workload import Workload
 
 FORMS = AS_FOUND, BEST_FORM, SMALL_BATCH = "as users find it", "best form", "small batch"
 WARM_UP_TURNS = 2
-MINDSPORE = "benchmarks.mindspore_contender"
+MINDSPORE = "benchmarks.training.mindspore_contender"
 MODULES = {
     "native": MINDSPORE,
     "stock": MINDSPORE,

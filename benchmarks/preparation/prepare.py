@@ -1,12 +1,12 @@
 """How fast is the data preparation, against the MindSpore model zoo's way and polars, and how much memory do they take?
 
-    python -m benchmarks.prepare                      5 M synthetic rows; zoo: 200,000 of them
-    python -m benchmarks.prepare --log train.txt      the first --rows of this log
-    python -m benchmarks.prepare --rows 20000000 --memory-limit 4GiB
+    python -m benchmarks.preparation.prepare                      5 M synthetic rows; zoo: 200,000 of them
+    python -m benchmarks.preparation.prepare --log train.txt      the first --rows of this log
+    python -m benchmarks.preparation.prepare --rows 20000000 --memory-limit 4GiB
                                                       in bounded memory: data_prep and polars' streaming form alone
-    python -m benchmarks.prepare --rows 20000000 --memory-limit 1GiB --min-count 1 --only data_prep
+    python -m benchmarks.preparation.prepare --rows 20000000 --memory-limit 1GiB --min-count 1 --only data_prep
                                                       every distinct value with an id, counts spilled to disk
-    python -m benchmarks.prepare --quick              does everything work?
+    python -m benchmarks.preparation.prepare --quick              does everything work?
 
 Each contender is a command of its own, start of Python and imports included, and takes its turn round by round. Rows/s
 are of the wall clock; CPU seconds (user + system, all processes) tell what else the machine did meanwhile. Memory is
@@ -40,12 +40,12 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from benchmarks.prepare_agreement import check_agreement
-from benchmarks.timing import machine
+from benchmarks.harness.timing import machine
+from benchmarks.preparation.prepare_agreement import check_agreement
 from data_prep.options.prepare_options import parse_bytes
 from data_prep.sources.synthetic import synthesize
 
-PROJECT = Path(__file__).parents[1]
+PROJECT = Path(__file__).parents[2]
 SAMPLE_SECONDS = 0.2
 MIN_COUNT = 10
 AGREEMENT_ROWS = 20_000

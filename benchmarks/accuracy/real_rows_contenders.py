@@ -15,13 +15,13 @@ from typing import Protocol
 
 import numpy as np
 
-from benchmarks.commands import PROJECT, CommandServer, validations
-from benchmarks.paired_auc import RankedScores
+from benchmarks.accuracy.paired_auc import RankedScores
+from benchmarks.accuracy.rolling_cuts import Cut
+from benchmarks.harness.commands import PROJECT, CommandServer, validations
+from benchmarks.harness.prepared_rows import read_rows
+from benchmarks.harness.workload import Workload
 from benchmarks.peers import logistic_regression, pytorch_training
 from benchmarks.peers.pytorch_wide_deep import PeerSettings
-from benchmarks.prepared_rows import read_rows
-from benchmarks.rolling_cuts import Cut
-from benchmarks.workload import Workload
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import read_schema
 
@@ -140,7 +140,7 @@ class Application:
         """See `Contender`."""
         run = self._train(cut.testing(PREPARE), setting, epochs, seed)
         output = run.parent / "scores.npy"
-        self.commands.run("benchmarks.score_rows", str(run), str(output), folder=run.parent)
+        self.commands.run("benchmarks.harness.score_rows", str(run), str(output), folder=run.parent)
         scores: np.ndarray = np.load(output)
         shutil.rmtree(run.parent)
         return scores

@@ -1,6 +1,6 @@
 """Is Wide&Deep better than logistic regression, and than PyTorch's Wide&Deep, on real rows?
 
-    CRITEO_ROWS=FOLDER python -m benchmarks.real_rows [--seeds 3] [--cuts 5 6 7 8 9] [--work FOLDER]
+    CRITEO_ROWS=FOLDER python -m benchmarks.accuracy.real_rows [--seeds 3] [--cuts 5 6 7 8 9] [--work FOLDER]
 
 FOLDER holds train.txt, rows of the Criteo DAC log in time order (its terms allow no distribution). Five rolling cuts
 (rolling_cuts.py): cut k tests the tenth k with a model of all rows before it, and the tenth before that, alone, chooses
@@ -23,10 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.commands import CommandServer
-from benchmarks.paired_auc import Difference, Group, differences
-from benchmarks.peers.pytorch_wide_deep import PeerSettings
-from benchmarks.real_rows_contenders import (
+from benchmarks.accuracy.paired_auc import Difference, Group, differences
+from benchmarks.accuracy.real_rows_contenders import (
     PREPARE,
     Application,
     Choice,
@@ -37,8 +35,10 @@ from benchmarks.real_rows_contenders import (
     choose,
     labels_of,
 )
-from benchmarks.rolling_cuts import CUTS, Cut, make_cuts
-from benchmarks.timing import machine
+from benchmarks.accuracy.rolling_cuts import CUTS, Cut, make_cuts
+from benchmarks.harness.commands import CommandServer
+from benchmarks.harness.timing import machine
+from benchmarks.peers.pytorch_wide_deep import PeerSettings
 
 OURS = "this project"
 REPLICATES = 500

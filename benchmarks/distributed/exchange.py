@@ -1,7 +1,7 @@
 """What do ids, rows and gradients take on their way between the ranks of a host, and what could at most be saved?
 
-    python -m benchmarks.exchange                      2 ranks, batch 16,000 of 26 fields, D 80, V 200,000
-    python -m benchmarks.exchange --batch 1000         the same, small: does everything work?
+    python -m benchmarks.distributed.exchange                      2 ranks, batch 16,000 of 26 fields, D 80, V 200,000
+    python -m benchmarks.distributed.exchange --batch 1000         the same, small: does everything work?
 
 All ranks look up and update their slices of a batch as in training, without a tower, and begin each part together, so
 that nobody waits for a rank that computes. Beside the three exchanges stand
@@ -29,9 +29,9 @@ from app.distributed.exchange import Operation
 from app.distributed.process_group import MpiGroup, load_mpi
 from app.distributed.sharded_tables import ShardedIds, ShardedTables, make_owned_rows
 from app.tables.interface import RowGradients, TablesSpec
-from benchmarks.kernels import NUM_FIELDS, power_law_ids
-from benchmarks.ranks import run_ranks
-from benchmarks.timing import machine
+from benchmarks.harness.ranks import run_ranks
+from benchmarks.harness.timing import machine
+from benchmarks.training.kernels import NUM_FIELDS, power_law_ids
 
 VOCABULARY_SIZE, EMBEDDING_DIM = 200_000, 80
 Seconds = dict[str, float]
@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument("--as-rank", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if not options.as_rank:
-        print(run_ranks(options.ranks, "benchmarks.exchange", *sys.argv[1:], "--as-rank"), end="")
+        print(run_ranks(options.ranks, "benchmarks.distributed.exchange", *sys.argv[1:], "--as-rank"), end="")
         return
     found = measure(options.batch, options.rounds)
     if load_mpi().COMM_WORLD.rank == 0:

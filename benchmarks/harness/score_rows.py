@@ -1,6 +1,6 @@
 """The logit that a run's model gives each row of a split, beside `python -m app evaluate`'s metrics of the same rows.
 
-python -m benchmarks.score_rows RUN OUTPUT.npy [--split test]
+python -m benchmarks.harness.score_rows RUN OUTPUT.npy [--split test]
 
 OUTPUT.npy holds float32 [rows] in the order of the prepared folder (row_numbers-SPLIT.npy says which lines those are).
 """

@@ -1,9 +1,9 @@
 """What would a log of any size take? Costs a row and a distinct value, part by part, and what follows from them.
 
-    python -m benchmarks.scaling                          measure, then Criteo's 1 TB log on these cores
-    python -m benchmarks.scaling --cores 32 --rows 45840617 --distinct 33762577
-    python -m benchmarks.scaling --costs costs.json       from what was measured before
-    python -m benchmarks.scaling --quick                  does everything work?
+    python -m benchmarks.preparation.scaling                          measure, then Criteo's 1 TB log on these cores
+    python -m benchmarks.preparation.scaling --cores 32 --rows 45840617 --distinct 33762577
+    python -m benchmarks.preparation.scaling --costs costs.json       from what was measured before
+    python -m benchmarks.preparation.scaling --quick                  does everything work?
 
 Each part runs alone on one core, in this process, on a synthetic log and this machine's disk. The estimate sums up:
 
@@ -27,8 +27,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.prepare import first_rows
-from benchmarks.timing import machine
+from benchmarks.harness.timing import machine
+from benchmarks.preparation.prepare import first_rows
 from common.html.axes import Unit, number_text
 from data_prep.encoding.fit import fit_vocabulary
 from data_prep.execution.folder import WORK_FOLDER

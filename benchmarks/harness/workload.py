@@ -17,8 +17,8 @@ import numpy as np
 
 from app.batches import Batch, Prefetcher
 from app.config.run import Precision
-from benchmarks.contender import Parts
-from benchmarks.kernels import NUM_FIELDS, power_law_ids
+from benchmarks.harness.contender import Parts
+from benchmarks.training.kernels import NUM_FIELDS, power_law_ids
 
 NUM_NUMERIC = 13
 NUM_BATCHES = 6  # taken round and round: more than any cache holds, and after one round no row is new

@@ -1,6 +1,6 @@
 """Is the synthetic log as hard as the real one? Three figures, one JSON line at the end.
 
-    python -m benchmarks.synthetic_hardness [--seed 0] [--rows 5000000]
+    python -m benchmarks.accuracy.synthetic_hardness [--seed 0] [--rows 5000000]
 
 1. Shortfall of few rows: logistic regression trained on 94,000 rows and tested on the next 11,755, below the
    best possible AUC on these (0.04-0.07; on real rows 0.754 against about 0.81).

@@ -1,6 +1,7 @@
 """What recomputed layers save of memory, and what they cost of time: `parallel.recompute` against all values kept.
 
-    python -m benchmarks.recompute [--layers 8] [--width 512] [--batch 16000] [--dropout 0.1] [--activation gelu]
+    python -m benchmarks.training.recompute [--layers 8] [--width 512] [--batch 16000] [--dropout 0.1] [--activation
+    gelu]
 
 Each is a process of its own, in turn: the step's graph on random rows, without tables. Memory is the most that the
 process held (VmHWM) above what it held before its first step. Both must end at the same loss, to the last bit.
@@ -17,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.memory import memory_mib
-from benchmarks.timing import machine
+from benchmarks.harness.memory import memory_mib
+from benchmarks.harness.timing import machine
 
 EMBEDDING_DIM, FIELDS, NUMERIC = 16, 8, 3
 KINDS = {"kept": "[]", "recomputed": "[all]"}
@@ -33,7 +34,7 @@ def main() -> None:
     found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
     for _ in range(options.rounds):
         for kind, results in found.items():
-            command = [sys.executable, "-m", "benchmarks.recompute", *sys.argv[1:], "--kind", kind]
+            command = [sys.executable, "-m", "benchmarks.training.recompute", *sys.argv[1:], "--kind", kind]
             output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
             results.append(json.loads(output.splitlines()[-1]))
             print(f"{kind:<11}", results[-1])

@@ -1,7 +1,7 @@
 """How much memory does the tower take in each of N ranks, in each mode that spreads it?
 
-    python -m benchmarks.tower_memory              4 hidden layers of 2,048, batch 4,000, 2 ranks
-    python -m benchmarks.tower_memory --quick      the same, small: does everything work?
+    python -m benchmarks.training.tower_memory              4 hidden layers of 2,048, batch 4,000, 2 ranks
+    python -m benchmarks.training.tower_memory --quick      the same, small: does everything work?
 
 `held` is what a rank keeps between steps: its weights and what their optimizers remember. `peak` is the most that its
 memory had grown by, from before the model was made: gradients, activations, messages and MindSpore's graphs come in.
@@ -19,11 +19,11 @@ import numpy as np
 
 from app import device
 from app.distributed.process_group import MpiGroup, load_mpi
-from benchmarks.memory import memory_mib
-from benchmarks.mindspore_contender import make_config, make_schema
-from benchmarks.ranks import found_by_ranks
-from benchmarks.timing import machine
-from benchmarks.workload import Workload, make_batches
+from benchmarks.harness.memory import memory_mib
+from benchmarks.harness.ranks import found_by_ranks
+from benchmarks.harness.timing import machine
+from benchmarks.harness.workload import Workload, make_batches
+from benchmarks.training.mindspore_contender import make_config, make_schema
 from common import settings
 
 MIB = 2**20
@@ -96,7 +96,7 @@ def main() -> None:
     results = {}
     for mode in modes(options.layers, options.ranks):
         words = ("--as-rank", mode, workload.to_json())
-        results[mode] = found_by_ranks(options.ranks, "benchmarks.tower_memory", *words)
+        results[mode] = found_by_ranks(options.ranks, "benchmarks.training.tower_memory", *words)
         print(one_line(mode, results[mode]), flush=True)
     sizes = {key: value for key, value in vars(options).items() if key != "as_rank"}
     print(json.dumps({"machine": machine(), "arguments": sizes, "results": results}))

@@ -1,7 +1,7 @@
 """Checkpoints beside `dd` on the same disk, and what one costs the training that goes on beside it.
 
-    python -m benchmarks.checkpoint                     2 GB of tables, a quarter of an hour
-    python -m benchmarks.checkpoint --size 0.2 --rounds 2
+    python -m benchmarks.checkpoints.checkpoint                     2 GB of tables, a quarter of an hour
+    python -m benchmarks.checkpoints.checkpoint --size 0.2 --rounds 2
 
 In each round, in turn: `dd` writes (bs=16M conv=fsync), a checkpoint is written with nothing beside it, `dd` reads
 (bs=16M iflag=direct), the checkpoint is loaded into empty tables. Nothing of it comes from the page cache: checkpoints
@@ -28,9 +28,9 @@ import numpy as np
 from app.checkpoint.background import CheckpointWriter
 from app.checkpoint.manifest import Manifest
 from app.config.run import CheckpointOptions
-from benchmarks.mindspore_contender import assemble_parts, prepare_device
-from benchmarks.timing import machine
-from benchmarks.workload import Workload, steps_on_prefetched_batches
+from benchmarks.harness.timing import machine
+from benchmarks.harness.workload import Workload, steps_on_prefetched_batches
+from benchmarks.training.mindspore_contender import assemble_parts, prepare_device
 
 GIGABYTE = 10**9
 ROW_BYTES = 4 * 3 * 81  # D 80: row and two moments, deep and wide

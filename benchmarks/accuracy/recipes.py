@@ -1,6 +1,7 @@
 """What each of configs/ gives, on synthetic logs of two sizes and on real rows; how much a seed moves it.
 
-    python -m benchmarks.recipes [--data 500k 5m real] [--recipes criteo bars_x4_001 best few_rows] [--epochs 3]
+    python -m benchmarks.accuracy.recipes [--data 500k 5m real] [--recipes criteo bars_x4_001 best few_rows] [--epochs
+    3]
                                  [--seeds 1] [--set section.key=value …] [--threads N] [--work FOLDER]
 
 Each run is `python -m data_prep prepare` and `python -m app train` with that config, in --precision, for --epochs
@@ -28,11 +29,11 @@ import numpy as np
 from sklearn.metrics import log_loss, roc_auc_score
 
 from app.config.config import Config
-from benchmarks.commands import PROJECT, CommandServer, run_command, validations
-from benchmarks.frequent_rows import seen_often, training_counts
+from benchmarks.accuracy.frequent_rows import seen_often, training_counts
+from benchmarks.harness.commands import PROJECT, CommandServer, run_command, validations
+from benchmarks.harness.prepared_rows import read_rows
+from benchmarks.harness.timing import machine
 from benchmarks.peers import logistic_regression
-from benchmarks.prepared_rows import read_rows
-from benchmarks.timing import machine
 from common import settings
 from data_prep.prepared.schema import Schema, read_schema, row_numbers_file
 from data_prep.prepared.truth import read_truth
@@ -123,7 +124,7 @@ def train(prepared: Path, recipe: str, changes: tuple[str, ...], commands: Comma
     place.mkdir()
     config = ("--config", str(recipe_file(recipe)))
     commands.run("app", "train", *config, "--dataset", str(prepared), *changes, folder=place)
-    commands.run("benchmarks.score_rows", "device_0", "scores.npy", folder=place)
+    commands.run("benchmarks.harness.score_rows", "device_0", "scores.npy", folder=place)
     logits = np.load(place / "scores.npy").astype(np.float64)
     valid = [{name: line[name] for name in ("step", "auc", "log_loss")} for line in validations(place / "device_0")]
     shutil.rmtree(place)

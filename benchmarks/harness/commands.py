@@ -1,6 +1,7 @@
 """The project's own commands, run as a user runs them, and what their runs left behind.
 
-python -m benchmarks.commands       is the process of a `CommandServer`: commands come by stdin, one JSON line each
+python -m benchmarks.harness.commands       is the process of a `CommandServer`: commands come by stdin, one JSON line
+each
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-PROJECT = Path(__file__).parents[1]
+PROJECT = Path(__file__).parents[2]
 ENVIRONMENT = {"PYTHONPATH": str(PROJECT)}
 SHOWN = 2000  # characters of what a failed command said
 
@@ -45,7 +46,7 @@ class CommandServer:
     def __enter__(self) -> CommandServer:
         with self._log_path.open("w", encoding="utf-8") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "benchmarks.commands"],
+                [sys.executable, "-P", "-m", "benchmarks.harness.commands"],
                 env=os.environ | ENVIRONMENT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -78,9 +79,9 @@ class CommandServer:
 def serve() -> None:
     """The server's side: answer each line of stdin with the exit status of its command."""
     from app.__main__ import main as app_main
-    from benchmarks.score_rows import main as score_rows_main
+    from benchmarks.harness.score_rows import main as score_rows_main
 
-    mains = {"app": app_main, "benchmarks.score_rows": score_rows_main}
+    mains = {"app": app_main, "benchmarks.harness.score_rows": score_rows_main}
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what commands print must not answer for us
     for line in sys.stdin:

@@ -1,6 +1,6 @@
 """How near do power laws come to the published value counts of C1-C26? Fits and writes the generator's shape.
 
-    python -m benchmarks.fit_synthetic_shape [--write]
+    python -m benchmarks.accuracy.fit_synthetic_shape [--write]
 
 For each field: the share of the rows that the value of rank r holds, straight lines over (log r, log share)
 between knots half a decade apart. The top value's share is the published one; the lines' slopes make the
@@ -100,7 +100,7 @@ def write_knots(knots: dict[str, dict[str, list]]) -> None:
     fields = ",\n".join(f'  "{name}": {json.dumps(knots[name])}' for name in knots)
     SHAPE_FILE.write_text(
         f'{{\n "about": "{about}",\n'
-        ' "command": "python -m benchmarks.fit_synthetic_shape --write",\n'
+        ' "command": "python -m benchmarks.accuracy.fit_synthetic_shape --write",\n'
         f' "values": {{\n{fields}\n }}\n}}\n',
         encoding="utf-8",
     )

@@ -1,7 +1,7 @@
 """How fast are several ranks against one, with the same batch on the same cores? And what do they send each other?
 
-    python -m benchmarks.distributed             batch 16,000, D 80, V 200,000, tower 1024-512-256-128
-    python -m benchmarks.distributed --quick     the same at batch 1,000: does everything work?
+    python -m benchmarks.distributed.ranks_and_servers             batch 16,000, D 80, V 200,000, tower 1024-512-256-128
+    python -m benchmarks.distributed.ranks_and_servers --quick     the same at batch 1,000: does everything work?
 
     one rank        one process with all cores
     ranks           as many ranks as cores, one thread each, rows owned by all of them
@@ -26,9 +26,9 @@ import numpy as np
 from app.device import cpu_flags
 from app.distributed.launch import find_mpirun, mpirun_options
 from app.model.native_layer import BFLOAT16_FLAGS
-from benchmarks.contender import KEEP_PAGES, Contender, Parts
-from benchmarks.timing import machine, side_by_side
-from benchmarks.workload import Workload
+from benchmarks.harness.contender import KEEP_PAGES, Contender, Parts
+from benchmarks.harness.timing import machine, side_by_side
+from benchmarks.harness.workload import Workload
 
 WARM_UP_TURNS = 2
 TABLE_BYTES = ("table_bytes", "least_table_bytes")
@@ -48,7 +48,7 @@ def start(name: str, workload: Workload, ranks: int, servers: int) -> Contender:
     if ranks + servers > 1:
         launcher = [find_mpirun(), *mpirun_options(None), "--stdin", str(servers), "-n", str(ranks + servers)]
     arguments = [workload.to_json(), str(servers)]
-    return Contender(name, "benchmarks.distributed_contender", arguments, environment, launcher)
+    return Contender(name, "benchmarks.distributed.distributed_contender", arguments, environment, launcher)
 
 
 def spread(values: list[float]) -> dict[str, float]:

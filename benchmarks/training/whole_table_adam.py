@@ -1,6 +1,6 @@
 """What does `adam` on a whole table cost beside `lazy_adam`, row by row the same batches?
 
-    python -m benchmarks.whole_table_adam     lookup and update at batch 16,000, 26 fields, D 80, V 200,000
+    python -m benchmarks.training.whole_table_adam     lookup and update at batch 16,000, 26 fields, D 80, V 200,000
 
 Every batch is a new one, so rows have missed steps, as in training. The first half of the steps is left out: many
 rows are touched for the first time in them. The two take turns. With --torch also what the lazy way stands for:
@@ -21,8 +21,8 @@ import numpy as np
 from app.config.optimizers import AdamOptions, DeepOptimizer, FtrlOptions, LazyAdamOptions
 from app.tables.interface import RowGradients, TablesSpec
 from app.tables.native.tables import NativeTables
-from benchmarks.kernels import NUM_FIELDS, random_gradients, seconds_of
-from benchmarks.timing import machine
+from benchmarks.harness.timing import machine
+from benchmarks.training.kernels import NUM_FIELDS, random_gradients, seconds_of
 
 L2_COEF = 1e-5  # of BARS's recipes
 OPTIMIZERS: dict[str, DeepOptimizer] = {
@@ -94,7 +94,9 @@ def main() -> None:
 
 
 def frequent_places(rng: np.random.Generator, vocabulary_size: int, batch: int) -> np.ndarray:
-    """[B, 26] places by frequency: those of every batch are the same ids' (`benchmarks.kernels.power_law_ids`)."""
+    """[B, 26] places by frequency: those of every batch are the same ids'
+    (`benchmarks.training.kernels.power_law_ids`).
+    """
     return (rng.random((batch, NUM_FIELDS)) ** 3 * vocabulary_size).astype(np.int64)
 
 

@@ -1,8 +1,9 @@
-"""One rank (or one process) of `benchmarks.distributed`: takes steps when the first rank that trains is told to.
+"""One rank (or one process) of `benchmarks.distributed.ranks_and_servers`: takes steps when the first rank that trains
+is told to.
 
-    [mpirun -n N] python -m benchmarks.distributed_contender WORKLOAD SERVERS
+    [mpirun -n N] python -m benchmarks.distributed.distributed_contender WORKLOAD SERVERS
 
-WORKLOAD is JSON, with fields of `benchmarks.workload.Workload`; its batch is that of all ranks together.
+WORKLOAD is JSON, with fields of `benchmarks.harness.workload.Workload`; its batch is that of all ranks together.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from app.cli.server import ParameterServer
 from app.distributed.gradient_sum import GradientSum
 from app.distributed.process_group import MpiGroup, load_mpi, started_by_mpi
 from app.distributed.sharded_tables import ShardedTables
-from benchmarks.contender import Parts, serve
-from benchmarks.mindspore_contender import make_config, make_schema
-from benchmarks.workload import Step, Workload, make_batches, steps_on_prefetched_batches
+from benchmarks.harness.contender import Parts, serve
+from benchmarks.harness.workload import Step, Workload, make_batches, steps_on_prefetched_batches
+from benchmarks.training.mindspore_contender import make_config, make_schema
 
 
 def main() -> None:

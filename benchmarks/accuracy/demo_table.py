@@ -1,6 +1,6 @@
 """The short table that `make demo` ends with.
 
-python -m benchmarks.demo_table RUN PREPARED
+python -m benchmarks.accuracy.demo_table RUN PREPARED
 """
 
 from __future__ import annotations

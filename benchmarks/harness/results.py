@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.train_step import AS_FOUND, BEST_FORM
+from benchmarks.training.train_step import AS_FOUND, BEST_FORM
 
 NUM_CUTS = 5
 LIBRARIES = ("mindspore", "numpy", "torch", "fbgemm-gpu-cpu", "polars", "pyarrow")
@@ -51,12 +51,12 @@ class Target:
 
 
 def kernel_ratio(name: str) -> Callable[[Results], float]:
-    """One of the ratios that benchmarks.kernels gives."""
+    """One of the ratios that benchmarks.training.kernels gives."""
     return lambda results: results["kernels"]["kernels"]["ratios"][name]
 
 
 def step_ratio(form: str, precision: str, peer: str) -> Callable[[Results], float]:
-    """A peer's time over native's, for one group of benchmarks.train_step."""
+    """A peer's time over native's, for one group of benchmarks.training.train_step."""
 
     def find(results: Results) -> float:
         ratio: float = _step_group(results, form, precision)[peer]["over_native"]
@@ -85,7 +85,7 @@ def auc_difference(results: Results) -> float:
 
 
 def checkpoint_ratio(name: str) -> Callable[[Results], float]:
-    """One of the ratios that benchmarks.checkpoint gives."""
+    """One of the ratios that benchmarks.checkpoints.checkpoint gives."""
     return lambda results: results["checkpoint"]["ratios"][name]
 
 

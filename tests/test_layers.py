@@ -1,0 +1,128 @@
+"""Imports point down: a line of LAYERS may import from the lines below it, names on one line know nothing of one
+another.
+
+Imports inside functions count. No folder has more entries than can be seen in one look.
+"""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[1]
+LAYERS = [
+    "app.__main__",
+    "app.cli",
+    "app.training | app.serving",
+    "app.run | app.scoring",
+    "app.checkpoint",
+    "app.distributed | app.model | app.evaluation",
+    "app.tables | app.device",
+    "app.batches | app.config",
+    "data_prep.__main__",
+    "data_prep.pipeline",
+    "data_prep.report | data_prep.checks | data_prep.encoding",
+    "data_prep.raw_log | data_prep.statistics",
+    "data_prep.kernels | data_prep.execution | data_prep.sources",
+    "data_prep.options",
+    "data_prep.prepared",
+    "common",
+]
+FLOORS = {name.strip(): floor for floor, line in enumerate(LAYERS) for name in line.split("|")}
+DOORS = {"data_prep.options", "data_prep.prepared", "data_prep.encoding"}  # all that app may know of data_prep
+MOST_ENTRIES = {"app": 14}  # of a folder; 12 elsewhere
+
+
+def module_of(path):
+    parts = path.relative_to(PROJECT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+PATHS = {module_of(path): path for top in ("app", "data_prep", "common") for path in (PROJECT / top).rglob("*.py")}
+
+
+def package(module):
+    """The entry of app/ or data_prep/ that a module is, or lies in."""
+    return "common" if module.split(".")[0] == "common" else ".".join(module.split(".")[:2])
+
+
+def imported(tree):
+    """The project's modules that a file imports, wherever in the file."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in PATHS)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                if full in PATHS or node.module in PATHS:
+                    yield full if full in PATHS else node.module
+
+
+IMPORTS = {module: set(imported(ast.parse(path.read_text()))) - {module} for module, path in PATHS.items()}
+BETWEEN = [(a, b) for a, targets in IMPORTS.items() for b in targets if package(a) != package(b)]
+
+
+def circle(graph):
+    """A way along `graph` that comes back to where it began, or nothing."""
+    done, way = set(), []
+
+    def follow(node):
+        if node in way:
+            return [*way[way.index(node) :], node]
+        if node in done:
+            return None
+        way.append(node)
+        found = next(filter(None, map(follow, sorted(graph.get(node, ())))), None)
+        way.pop()
+        done.add(node)
+        return found
+
+    return next(filter(None, map(follow, sorted(graph))), None)
+
+
+def test_every_package_has_a_place():
+    tops = {"app", "data_prep"}  # their own __init__.py
+    assert {package(module) for module in PATHS} - tops <= FLOORS.keys()
+    assert sum(line.startswith("app.") for line in LAYERS) <= 8
+    assert sum(line.startswith("data_prep.") for line in LAYERS) <= 7
+
+
+def test_imports_point_down():
+    assert [(a, b) for a, b in BETWEEN if FLOORS[package(b)] <= FLOORS[package(a)]] == []
+
+
+def test_app_sees_three_doors_of_data_prep():
+    past = [(a, b) for a, b in BETWEEN if a.startswith("app.") and b.startswith("data_prep.")]
+    assert [(a, b) for a, b in past if package(b) not in DOORS] == []
+
+
+def test_no_file_is_in_a_circle():
+    assert circle(IMPORTS) is None
+
+
+def test_a_circle_is_found():
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+    assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) is None
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in PATHS.values()}), ids=str)
+def test_a_folder_is_seen_in_one_look(folder):
+    entries = [path for path in folder.iterdir() if path.suffix == ".py" or (path.is_dir() and any(path.rglob("*.py")))]
+    entries = [path for path in entries if path.name not in ("__init__.py", "__pycache__")]
+    assert len(entries) <= MOST_ENTRIES.get(str(folder.relative_to(PROJECT)), 12)
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in PATHS.values()}), ids=str)
+def test_a_face_names_the_files_of_its_package(folder):
+    if folder.name in ("app", "data_prep"):
+        return
+    face = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+    for path in folder.glob("*.py"):
+        assert path.stem == "__init__" or path.stem in face, f"{folder}/__init__.py does not name {path.name}"
+
+
+def test_the_tests_mirror_the_packages():
+    for top in ("app", "data_prep", "common"):
+        for path in (PROJECT / "tests" / top).rglob("test_*.py"):
+            assert (PROJECT / path.parent.relative_to(PROJECT / "tests")).is_dir(), path
