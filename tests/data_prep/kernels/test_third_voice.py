@@ -31,7 +31,7 @@ _ODD_BYTES = [b"\r", b"\r\r", b"\x1f", b'"', b"\0", b"\xff", b" ", b"\xef\xbb\xb
 
 def draw_options(random_: random.Random, log) -> PrepareOptions:
     """Options of any kind for a log."""
-    fields = log.log_format.categorical_fields
+    fields, is_small = log.log_format.categorical_fields, len(log.lines) < 1_000
     return PrepareOptions(
         data=log.log_format,
         vocabulary=random_.choice(["counted", "counted", "counted", "hash"]),
@@ -46,8 +46,8 @@ def draw_options(random_: random.Random, log) -> PrepareOptions:
         numeric_transform=random_.choice(["log1p", "max", "standardize"]),
         integer_buckets=random_.random() < 0.4,
         missing_indicator=random_.random() < 0.7,
-        shuffle_window_rows=random_.choice([7, 100, 10_000]),
-        block_rows=random_.choice([1, 50, 1_000]),
+        shuffle_window_rows=random_.choice([7, 100, 10_000] if is_small else [1_000, 10_000]),
+        block_rows=random_.choice([1, 50, 1_000] if is_small else [100, 1_000]),  # a block of one row takes 5 ms
         max_reject_fraction=1.0,
         workers=1,
     )
