@@ -20,7 +20,7 @@ from pathlib import Path
 
 PROJECT = Path(__file__).parents[1]
 TOPS = ("app", "data_prep", "common")
-DOORS = ("data_prep.prepared", "data_prep.options.prepare_options", "data_prep.encoding.encoder")
+DOORS = ("data_prep.prepared", "data_prep.options", "data_prep.encoding")
 STEP = ("HostTablesStep", "NativeTables")  # the step, and the tables that it is given
 
 
