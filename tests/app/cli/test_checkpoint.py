@@ -156,7 +156,7 @@ def test_an_error_of_the_system_is_said_without_its_number(saved, tmp_path, capl
     folder = tmp_path / "file" / "folder"
     folder.parent.write_text("")
     assert main(["checkpoint", "merge", str(saved), str(folder)]) == 2
-    assert caplog.messages[-1] == f"error: Not a directory: {folder}"
+    assert caplog.messages[-1] == f"error: File exists: {folder.parent}"
 
 
 @pytest.fixture

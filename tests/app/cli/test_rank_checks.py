@@ -65,7 +65,7 @@ def test_the_program_is_known_by_its_sources(tmp_path, monkeypatch):
     """A release that does the same steps otherwise has the same settings, data and library versions."""
     file = tmp_path / "app" / "csrc" / "kernel.cc"
     file.parent.mkdir(parents=True)
-    monkeypatch.setattr(rank, "__file__", str(tmp_path / "app" / "ranks.py"))
+    monkeypatch.setattr(rank, "__file__", str(tmp_path / "app" / "cli" / "rank.py"))
     found = set()
     for text in ("a + b", "b + a"):
         file.write_text(text)

@@ -194,7 +194,7 @@ try:
 except MemoryError as error:
     print(error, tables.state()["deep"].row_ids.size)
 """
-    root = Path(native_rows.__file__).parents[2]
+    root = Path(native_rows.__file__).parents[3]
     result = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True)
     assert "the address space (RLIMIT_AS) is" in result.stdout
     assert "storing 999,990 new rows beside 10 touched ones" in result.stdout
