@@ -154,11 +154,8 @@ class Comparison:
     def command(self, words: tuple[str, ...], shows: bool) -> None:
         """Compare a command's exit code, and where it `shows` something fixed, what it printed."""
         a, b = (version.run(*words) for version in self.versions)
-        # Help names a file of the working tree, whose path is wrapped with the rest.
-        printed = [
-            "".join(done.stdout.split()).replace(str(version.tree), "")
-            for done, version in zip((a, b), self.versions, strict=True)
-        ]
+        # Help names a source file, whose path may differ, and then lines are broken elsewhere.
+        printed = [re.sub(r"[\w/]+\.py\b", "FILE", " ".join(done.stdout.split())) for done in (a, b)]
         same = a.returncode == b.returncode and (not shows or printed[0] == printed[1])
         statuses = str(a.returncode) if a.returncode == b.returncode else f"{a.returncode} and {b.returncode}"
         self.note(f"python -m {' '.join(words)}", same, f"status {statuses}")
