@@ -22,7 +22,7 @@ NO_ACCESS = 0
 
 @pytest.fixture(scope="module")
 def library(project):
-    path = library_path(project / "app" / "csrc", "dense_layer", "DENSE_LAYER_LIBRARY")
+    path = library_path(project / "app" / "model" / "csrc", "dense_layer", "DENSE_LAYER_LIBRARY")
     if not path.exists() and not os.environ.get("CI"):
         pytest.skip(f"{path} is missing; run `make native`")
     return ctypes.CDLL(str(path))
