@@ -65,6 +65,9 @@ class Run:
     def __init__(self, folder):
         self.checkpoints, self.failed, self.metrics = folder, [], []
 
+    def sync_logs(self):
+        pass
+
     def note_failed_save(self, step, error):
         self.failed.append(str(error))
 
