@@ -18,7 +18,8 @@ PROJECT = Path(__file__).parents[1]
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+::\S+)", re.MULTILINE)
 SECONDS_TO_END = 60  # for a round that is interrupted
 DRAWS = re.compile(r"^from hypothesis|^import hypothesis", re.MULTILINE)
-OVER = (0, 2, 5, -signal.SIGINT)  # pytest's status: passed, interrupted, no test ran; interrupted before it began
+# pytest's status: passed, interrupted, no test ran; interrupted before it began, or by MindSpore's handler for Ctrl-C
+OVER = (0, 2, 5, -signal.SIGINT, -signal.SIGTERM)
 
 
 def round_command(seed: int, tests: list[str]) -> list[str]:
