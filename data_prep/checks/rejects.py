@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from data_prep.kernels.quotes import BARE_SEPARATOR
-from data_prep.kernels.rows import Chunk
+from data_prep.kernels.rows import BARE_SEPARATOR, Chunk
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 

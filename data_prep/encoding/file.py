@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from data_prep.encoding.vocabulary import FieldVocabulary, OrderedValues
 from data_prep.kernels.arrow import hex_text, to_arrow
-from data_prep.kernels.buckets import SMALLEST_BUCKET
-from data_prep.kernels.counts import CountedTexts
-from data_prep.kernels.rows import MISSING
+from data_prep.kernels.reference import CountedTexts
+from data_prep.kernels.rows import MISSING, SMALLEST_BUCKET
 from data_prep.kernels.texts import Texts, concatenate_texts
 from data_prep.options.columns import CategoricalColumn
 

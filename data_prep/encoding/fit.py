@@ -16,7 +16,7 @@ from data_prep.encoding.vocabulary import OrderedValues, ids_dtype, make_vocabul
 from data_prep.execution import memory
 from data_prep.execution.folder import WORK_FOLDER
 from data_prep.execution.stopping import check_stop
-from data_prep.kernels.counts import NOTHING
+from data_prep.kernels.reference import NOTHING
 from data_prep.options.columns import CategoricalColumn
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import VOCABULARY_FILE, CategoricalField

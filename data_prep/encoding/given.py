@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from common import settings
 from data_prep.encoding.vocabulary import FieldVocabulary, OrderedValues
 from data_prep.kernels.arrow import from_arrow
-from data_prep.kernels.buckets import SMALLEST_BUCKET
-from data_prep.kernels.rows import MISSING
+from data_prep.kernels.rows import MISSING, SMALLEST_BUCKET
 from data_prep.options.columns import CategoricalColumn
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions

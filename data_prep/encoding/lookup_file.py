@@ -10,15 +10,14 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.encoding.vocabulary import FieldVocabulary
 from data_prep.execution.pieces import storable
-from data_prep.kernels.buckets import number_columns
-from data_prep.kernels.choose import Kernels
-from data_prep.kernels.lookup import _ID_BITS, _ID_MASK, FieldLookup, TextLookup
+from data_prep.kernels.reference import ID_BITS, ID_MASK, FieldLookup, TextLookup
 from data_prep.kernels.rows import MISSING, LogRows
 from data_prep.kernels.texts import Texts, group_equal
 from data_prep.options.columns import CategoricalColumn
@@ -89,9 +88,9 @@ class LookupWriter:
 def make_lookup(field: FieldVocabulary) -> FieldLookup:
     """A field's table in memory."""
     base_id = field.id_ranges[0][0]
-    words = field.values.astype(np.uint64) << _ID_BITS | (field.value_ids - base_id).astype(np.uint64)
+    words = field.values.astype(np.uint64) << ID_BITS | (field.value_ids - base_id).astype(np.uint64)
     missing_place = int(np.flatnonzero(field.values == MISSING)[0])  # every field has it
-    missing_id = base_id + int(words[missing_place] & _ID_MASK)
+    missing_id = base_id + int(words[missing_place] & ID_MASK)
     words[missing_place] = words[-1]
     words = words[:-1]
     words.sort()
@@ -140,11 +139,16 @@ class LookupTables:
         return self.numbers.open() if self.numbers.places else [], [file.open() for file in self.texts]
 
     def encode(
-        self, rows: LogRows, columns: Sequence[CategoricalColumn], integer_buckets: bool, kernels: Kernels, dtype: str
+        self,
+        rows: LogRows,
+        columns: Sequence[CategoricalColumn],
+        integer_buckets: bool,
+        kernels: ModuleType,
+        dtype: str,
     ) -> NDArray[np.signedinteger]:
         """Ids [n, C] of `dtype`."""
         of_numbers, of_texts = self._opened
-        ids = kernels.encode_values(of_numbers, *number_columns(rows, integer_buckets), dtype)
+        ids = kernels.encode_values(of_numbers, *rows.number_columns(integer_buckets), dtype)
         if not of_texts:
             return ids
         together = np.empty((len(rows.labels), len(columns)), dtype)

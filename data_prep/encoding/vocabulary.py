@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.kernels.counts import COUNT_BITS, COUNT_MASK
+from data_prep.kernels.reference import COUNT_BITS, COUNT_MASK
 from data_prep.kernels.rows import MISSING
 from data_prep.kernels.texts import Texts
 from data_prep.prepared.schema import CategoricalField
@@ -29,7 +29,9 @@ class FieldVocabulary:
     name: str
     oov_ids: tuple[int, int]  # half-open
     id_ranges: tuple[tuple[int, int], ...]  # half-open, rising; more than one where values were added later
-    values: NDArray[np.int64]  # [K] the number a value's hex digits write, or MISSING (of buckets, see buckets.py)
+    values: NDArray[
+        np.int64
+    ]  # [K] the number a value's hex digits write, or MISSING (of buckets, see kernels.rows.bucket_of)
     counts: NDArray[np.int64]  # [K]
     texts: Texts | None = None  # [K] of a field of text: the values, whose numbers are then their places
 

@@ -1,3 +1,3 @@
-"""The functions of arrays that most time goes into, in NumPy and in csrc/: rows (what they take), texts,
-quotes, parse, buckets, counts, lookup, arrow; native (the C++ ones) and choose.
+"""The functions of arrays that take most of the time: rows (the arrays), texts (strings), parse, reference (NumPy),
+native (C++, csrc/), choose (one of the two), arrow (strings from and to pyarrow).
 """

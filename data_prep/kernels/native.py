@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from common import native_library
 from common.native_library import address, room
 from data_prep.kernels import parse
-from data_prep.kernels.counts import NUM_BINS, CountedTexts, add_up
-from data_prep.kernels.lookup import FieldLookup, TextLookup, ids_room
+from data_prep.kernels.reference import NUM_BINS, CountedTexts, FieldLookup, TextLookup, add_up, ids_room
 from data_prep.kernels.rows import MAX_LINE_BYTES, Chunk, LogRows, ParsedChunk
 from data_prep.kernels.texts import Texts
 from data_prep.options.log_format import REASONS, LogFormat
@@ -171,7 +170,7 @@ def _filled(columns: NDArray[Any], num_rows: int) -> NDArray[Any]:
 def count_values(
     values: NDArray[np.uint32], present: NDArray[np.bool_], chosen: NDArray[np.bool_]
 ) -> tuple[NDArray[np.uint64], int]:
-    """See `counts.count_values`."""
+    """Native `reference.count_values`."""
     words, scratch = np.empty(len(values), np.uint64), np.empty(2 * len(values), np.uint32)
     num_missing = _COUNT()
     num_words = load().log_kernels_count(
@@ -187,7 +186,7 @@ def count_values(
 
 
 def count_bins(integers: NDArray[np.int64], present: NDArray[np.bool_], chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """See `log_profile.count_bins`."""
+    """Native `reference.count_bins`."""
     counts = np.empty(NUM_BINS, np.int64)
     load().log_kernels_bins(
         address(integers, np.int64, len(integers)),
@@ -200,7 +199,7 @@ def count_bins(integers: NDArray[np.int64], present: NDArray[np.bool_], chosen: 
 
 
 def count_texts(texts: Texts, key_mask: int = _ALL_BITS) -> CountedTexts:
-    """See `text_counts.count_texts`. With fewer bits in `key_mask`, more strings share a key."""
+    """Native `reference.count_texts`. With fewer bits in `key_mask`, more strings share a key."""
     num_rows = len(texts)
     table = np.empty(1 << (2 * num_rows).bit_length(), np.int32)  # at most half of it is filled
     keys, counts, firsts = np.empty(num_rows, np.uint64), np.empty(num_rows, np.int64), np.empty(num_rows, np.int64)
@@ -225,7 +224,7 @@ def _secret() -> NDArray[np.uint64]:
 
 
 def find_texts(field: TextLookup, texts: Texts, present: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """See `text_lookup.find_texts`."""
+    """Native `reference.find_texts`."""
     ids = np.empty(len(texts), np.int64)
     load().log_kernels_find_texts(
         _texts(texts),
@@ -249,7 +248,7 @@ def _texts(texts: Texts) -> _Texts:
 def encode_values(
     fields: Sequence[FieldLookup], values: NDArray[np.uint32], present: NDArray[np.bool_], dtype: str
 ) -> NDArray[np.signedinteger]:
-    """See `lookup.encode_values`."""
+    """Native `reference.encode_values`."""
     num_rows = values.shape[1]
     ids = ids_room(num_rows, len(fields), dtype)
     vocabularies = (_Vocabulary * len(fields))(*map(_vocabulary, fields))

@@ -9,6 +9,7 @@ Letters: n rows, N numeric fields, H fields of hex values.
 
 from __future__ import annotations
 
+import csv
 import functools
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -16,11 +17,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.kernels.quotes import BARE_SEPARATOR, take_quotes_off
-from data_prep.kernels.rows import MAX_LINE_BYTES, Chunk, LogRows, ParsedChunk
+from data_prep.kernels.rows import BARE_SEPARATOR, MAX_LINE_BYTES, Chunk, LogRows, ParsedChunk
 from data_prep.kernels.texts import Texts
 from data_prep.options.log_format import CATEGORICAL, COLUMNS, INTEGER, LABEL, QUOTES, REASONS, TOO_LONG, LogFormat
 
+_BARE = bytes([BARE_SEPARATOR])
 _NEWLINE, _CARRIAGE_RETURN, _MINUS = b"\n\r-"
 _HEX_DIGITS = 8
 _INTEGER_DIGITS = 19  # of the largest int64
@@ -56,8 +57,46 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
         return _parse_lines(chunk, chunk.lines, BARE_SEPARATOR, (), log_format)
     if not log_format.quotes:
         return _parse_lines(chunk, chunk.lines, ord(log_format.separator), (), log_format)
-    lines, badly_quoted = take_quotes_off(chunk.lines, log_format.separator)
+    lines, badly_quoted = _take_quotes_off(chunk.lines, log_format.separator)
     return _parse_lines(chunk, lines, BARE_SEPARATOR, badly_quoted, log_format)
+
+
+def _take_quotes_off(lines: bytes, separator: str) -> tuple[bytes, list[int]]:
+    """Return the same lines with cells between BARE_SEPARATOR, and the numbers of those that are badly quoted.
+
+    Quotes are those of RFC 4180: a cell in double quotes may hold separators, and quotes twice. It cannot hold a line
+    end, as chunks are cut there: each line of such a row is rejected. Only lines with a quote take time.
+    """
+    divided = separator.encode()
+    if b'"' not in lines and _BARE not in lines:
+        return lines.replace(divided, _BARE), []
+    bare, badly_quoted = [], []
+    for number, line in enumerate(lines.removesuffix(b"\n").split(b"\n")):
+        if len(line) > MAX_LINE_BYTES:
+            bare.append(line)  # as long as it was, for the parser to see
+        elif _BARE in line:  # which no cell can hold any more; it spoils its own line alone
+            badly_quoted.append(number)
+            bare.append(b"")
+        elif b'"' not in line:
+            bare.append(line.replace(divided, _BARE))  # as above: a line must not depend on those beside it
+        else:
+            cells = _quoted_cells(line, separator)
+            if cells is None:
+                badly_quoted.append(number)
+            bare.append(_BARE.join(cells or []))
+    return b"\n".join(bare) + b"\n", badly_quoted
+
+
+def _quoted_cells(line: bytes, separator: str) -> list[bytes] | None:
+    """Return the cells of a line with quotes; None if they do not match."""
+    text = line.removesuffix(b"\r").decode("latin-1")  # byte by byte: what they mean is not looked at here
+    if "\r" in text:  # csv would take it for a line's end
+        return None
+    try:
+        cells = next(csv.reader([text], delimiter=separator, strict=True))
+    except csv.Error:
+        return None
+    return [cell.encode("latin-1") for cell in cells]
 
 
 def _parse_lines(

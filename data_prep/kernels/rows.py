@@ -19,6 +19,9 @@ from data_prep.options.log_format import REASONS
 MAX_LINE_BYTES = 1 << 16
 
 
+BARE_SEPARATOR = 0x1F  # ASCII's unit separator: stands between the cells of a chunk that has no quotes any more
+
+
 @dataclass(frozen=True)
 class FileOfLog:
     """Which of the log's files some lines are of."""
@@ -92,6 +95,16 @@ class LogRows:
             texts_present=tuple(present[chosen] for present in self.texts_present),
         )
 
+    def number_columns(self, integer_buckets: bool) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
+        """Return the categorical columns that are numbers, and where they are present, both [M, n].
+
+        They are the hex values and, with `integer_buckets`, the bucket of each integer field.
+        """
+        if not integer_buckets:
+            return self.values, self.values_present
+        buckets = (bucket_of(self.integers) - SMALLEST_BUCKET).astype(np.uint32)
+        return np.concatenate([self.values, buckets]), np.concatenate([self.values_present, self.integers_present])
+
 
 @dataclass(frozen=True)
 class ParsedChunk:
@@ -100,6 +113,20 @@ class ParsedChunk:
     rows: LogRows
     rejects_by_reason: Counter[str]
     rejects_tsv: bytes  # line number in its file (from 1), reason, raw line
+
+
+# A bucket is stored as its distance from this one, which keeps the integers' order; smaller integers share it.
+SMALLEST_BUCKET = -(2**31)
+
+
+def bucket_of(integers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the bucket of each integer x: floor(ln(x)²) for x > 2, else x itself.
+
+    The transform of the BARS benchmarks (J. Zhu et al., "BARS: Towards open benchmarking for recommender systems",
+    SIGIR 2022), from the winners of Criteo's contest.
+    """
+    squares = np.square(np.log(np.maximum(integers, 1).astype(np.float64)))
+    return np.where(integers > 2, np.floor(squares).astype(np.int64), np.maximum(integers, SMALLEST_BUCKET))
 
 
 MISSING = -1  # among values as numbers; sorts before all of them, as "" does before all text

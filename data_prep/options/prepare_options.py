@@ -38,7 +38,7 @@ class PrepareOptions:
     test_files: tuple[str, ...] = ()
     seed: int = 1  # of the split and of the order of the training rows
     numeric_transform: Literal["log1p", "max", "standardize"] = "log1p"
-    integer_buckets: bool = False  # each integer field is a categorical one too, see buckets.py
+    integer_buckets: bool = False  # each integer field is a categorical one too, see kernels.rows.bucket_of
     missing_indicator: bool = True  # one more numeric column a field: 1 where the cell is missing
     shuffle_window_rows: int = 1_000_000
     block_rows: int = 1_000

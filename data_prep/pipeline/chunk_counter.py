@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.kernels.buckets import number_columns
-from data_prep.kernels.choose import Kernels, choose_kernels
+from data_prep.kernels.choose import choose_kernels
 from data_prep.kernels.rows import Chunk, LogRows, ParsedChunk
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.split import TRAIN, Split
@@ -33,7 +33,7 @@ class ChunkCounter:
         parsed = kernels.parse_chunk(chunk, self.options.data)
         rows = parsed.rows
         training = self.split.assign(rows.row_numbers, rows.labels, chunk.file.place) == TRAIN
-        columns = zip(*number_columns(rows, self.options.integer_buckets), strict=True)
+        columns = zip(*rows.number_columns(self.options.integer_buckets), strict=True)
         counted = [kernels.count_values(values, present, training) for values, present in columns]
         texts_chosen = [present & training for present in rows.texts_present]
         missing = [
@@ -53,13 +53,13 @@ class ChunkCounter:
         )
 
 
-def _bins(kernels: Kernels, rows: LogRows, training: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
+def _bins(kernels: ModuleType, rows: LogRows, training: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
     columns = zip(rows.integers, rows.integers_present, strict=True)
     return [kernels.count_bins(integers, present, training) for integers, present in columns]
 
 
 def count_lines(
-    kernels: Kernels, chunk: Chunk, parsed: ParsedChunk, training: NDArray[np.bool_], missing: list[int]
+    kernels: ModuleType, chunk: Chunk, parsed: ParsedChunk, training: NDArray[np.bool_], missing: list[int]
 ) -> ChunkCounts:
     """The counts that need no reading of their own: lines, rejects, training rows and their missing values."""
     return ChunkCounts(

@@ -17,8 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from data_prep.kernels.arrow import hex_text
-from data_prep.kernels.quotes import BARE_SEPARATOR
-from data_prep.kernels.rows import MISSING, ONLY_FILE, Chunk, FileOfLog
+from data_prep.kernels.rows import BARE_SEPARATOR, MISSING, ONLY_FILE, Chunk, FileOfLog
 from data_prep.options.log_format import Kind, LogFormat
 from data_prep.raw_log import storage
 from data_prep.raw_log.chunks import Fingerprint, StoredFile

@@ -11,7 +11,7 @@ import numpy as np
 from common.html.axes import Axis
 from common.html.charts import Bars, Density, Html, bar_chart, histogram
 from common.html.page import grid, section, share, table
-from data_prep.kernels.counts import bin_bounds
+from data_prep.kernels.reference import bin_bounds
 from data_prep.prepared.schema import INDICATOR, NumericField, Schema, transform_integers
 from data_prep.statistics.file import NumericProfile, Profile
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.execution.pieces import storable
-from data_prep.kernels.counts import NUM_BINS, CountedTexts
+from data_prep.kernels.reference import NUM_BINS, CountedTexts
 from data_prep.kernels.texts import Texts
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.statistics.profile import ChunkSpans, Coverage, Timeline

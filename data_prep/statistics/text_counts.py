@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.kernels.counts import NOTHING, CountedTexts, merge
+from data_prep.kernels.reference import NOTHING, CountedTexts, merge
 from data_prep.kernels.texts import Texts, concatenate_texts
 from data_prep.statistics.profile import Coverage
 

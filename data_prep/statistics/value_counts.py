@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.kernels.counts import COUNT_BITS, COUNT_MASK
+from data_prep.kernels.reference import COUNT_BITS, COUNT_MASK
 from data_prep.statistics.profile import Coverage
 
 _WORD_BYTES = 8

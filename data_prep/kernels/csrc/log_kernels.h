@@ -68,18 +68,18 @@ LOG_KERNELS_API int64_t log_kernels_parse(const uint8_t* text, int64_t num_bytes
                                           const LogKernelsRows* rows, const LogKernelsRejects* rejects,
                                           int64_t* num_rejects);
 
-// counts.count_values: the distinct ones among the values [num_rows] that are `chosen` and `present`, ascending,
+// reference.count_values: the distinct ones among the values [num_rows] that are `chosen` and `present`, ascending,
 // as words value << 32 | count. `scratch` has room for 2 * num_rows, `words` for num_rows. Returns how many;
 // *num_missing is the number of rows that are chosen and not present.
 LOG_KERNELS_API int64_t log_kernels_count(const uint32_t* values, const uint8_t* present, const uint8_t* chosen,
                                           int64_t num_rows, uint32_t* scratch, uint64_t* words, int64_t* num_missing);
 
-// log_profile.count_bins: in `counts` [1011] how many of the integers [num_rows] that are `present` and `chosen` are in each
+// reference.count_bins: in `counts` [1011] how many of the integers [num_rows] that are `present` and `chosen` are in each
 // bin.
 LOG_KERNELS_API void log_kernels_bins(const int64_t* integers, const uint8_t* present, const uint8_t* chosen,
                                       int64_t num_rows, int64_t* counts);
 
-// lookup.encode_values: ids [num_rows, num_fields], int32 or int64 by `id_bytes`, of values and present
+// reference.encode_values: ids [num_rows, num_fields], int32 or int64 by `id_bytes`, of values and present
 // [num_fields, num_rows].
 LOG_KERNELS_API void log_kernels_encode(const LogKernelsVocabulary* fields, int64_t num_fields,
                                         const uint32_t* values, const uint8_t* present, int64_t num_rows,
@@ -93,7 +93,7 @@ typedef struct {
   int64_t count;
 } LogKernelsTexts;
 
-// texts.Texts.keys and what text_counts.count_texts counts, not yet in order: keys, counts and first rows of the distinct
+// texts.Texts.keys and what reference.count_texts counts, not yet in order: keys, counts and first rows of the distinct
 // ones among strings [n]. `table` has room for table_size, a power of two above n; n is at most 2^30. Keys are
 // those bits of texts.Texts.keys that `key_mask` has (all; fewer in tests, where keys shall collide). Returns how many.
 // `secret` [2] are random numbers that nobody who writes a log knows; no output depends on them.
@@ -101,7 +101,7 @@ LOG_KERNELS_API int64_t log_kernels_count_texts(const LogKernelsTexts* texts, co
                                                 uint64_t key_mask, int32_t* table, int64_t table_size,
                                                 uint64_t* keys, int64_t* counts, int64_t* firsts);
 
-// text_lookup.find_texts: ids [n] of strings [n], where `present`, among those of a vocabulary by rising key, those that
+// reference.find_texts: ids [n] of strings [n], where `present`, among those of a vocabulary by rising key, those that
 // share a key by their bytes.
 LOG_KERNELS_API void log_kernels_find_texts(const LogKernelsTexts* texts, const uint8_t* present,
                                             const LogKernelsTexts* vocabulary, const uint64_t* keys,

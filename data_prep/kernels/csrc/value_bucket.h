@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-// The finalizer of MurmurHash3 (A. Appleby), scaled to 0 ... num_buckets - 1 by a multiplication; lookup.bucket.
+// The finalizer of MurmurHash3 (A. Appleby), scaled to 0 ... num_buckets - 1 by a multiplication; reference.bucket.
 inline std::uint32_t value_bucket(std::uint32_t value, std::int64_t num_buckets) {
   value = (value ^ value >> 16) * 0x85EBCA6B;
   value = (value ^ value >> 13) * 0xC2B2AE35;

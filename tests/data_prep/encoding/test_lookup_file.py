@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from data_prep.encoding.lookup_file import LookupWriter, make_lookup
 from data_prep.encoding.vocabulary import FieldVocabulary
-from data_prep.kernels.lookup import bucket, encode_values
+from data_prep.kernels.reference import bucket, encode_values
 from data_prep.kernels.rows import MISSING
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from data_prep.encoding import lookup_file
 from data_prep.encoding.vocabulary import FieldVocabulary
-from data_prep.kernels import counts, lookup, native
+from data_prep.kernels import native, reference
 from data_prep.kernels.rows import MISSING
 from data_prep.kernels.texts import Texts
 
@@ -22,7 +22,7 @@ if not native.is_available() and "CI" not in os.environ:
 
 kernels = pytest.mark.parametrize(
     ("count_texts", "find_texts"),
-    [(native.count_texts, native.find_texts), (counts.count_texts, lookup.find_texts)],
+    [(native.count_texts, native.find_texts), (reference.count_texts, reference.find_texts)],
     ids=["native", "numpy"],
 )
 

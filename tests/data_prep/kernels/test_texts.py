@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 
 from data_prep.encoding.lookup_file import write_text_lookup
 from data_prep.encoding.vocabulary import FieldVocabulary
-from data_prep.kernels.counts import count_texts
-from data_prep.kernels.lookup import find_texts
+from data_prep.kernels.reference import count_texts, find_texts
 from data_prep.kernels.rows import MISSING
 from data_prep.kernels.texts import Texts, concatenate_texts, group_equal
 from data_prep.statistics.text_counts import TextCounts

@@ -15,7 +15,6 @@ from app.config.config import Config
 from app.run.identity import data_identity
 from app.training.warm_start import source as warm_start_source
 from data_prep.__main__ import main
-from data_prep.kernels.buckets import number_columns
 from data_prep.kernels.rows import LogRows
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
@@ -55,7 +54,7 @@ def test_a_format_is_suspect_where_its_columns_were_laid_out_row_by_row(
 ):
     rows = rows_as_they_were_taken(num_integer, num_hex)
     schema = make_schema(tmp_path, options_of(num_integer, num_hex, integer_buckets), label=1)
-    values, present = number_columns(rows, integer_buckets)
+    values, present = rows.number_columns(integer_buckets)
     assert values.flags.c_contiguous == present.flags.c_contiguous
     assert bool(wrong_ids(schema, tmp_path)) == (not values.flags.c_contiguous)
     assert bool(wrong_bins(schema, tmp_path)) == (not rows.integers.flags.c_contiguous)

@@ -15,7 +15,7 @@ import pytest
 from data_prep.encoding.lookup_file import write_text_lookup
 from data_prep.encoding.vocabulary import FieldVocabulary
 from data_prep.execution.pieces import Pieces
-from data_prep.kernels.counts import CountedTexts
+from data_prep.kernels.reference import CountedTexts
 from data_prep.kernels.texts import Texts
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline import disk_space

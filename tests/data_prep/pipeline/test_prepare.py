@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.encoding.file import VocabularyWriter
-from data_prep.kernels.lookup import bucket
+from data_prep.kernels.reference import bucket
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.chunk_counter import ChunkCounter
 from data_prep.pipeline.prepare import prepare

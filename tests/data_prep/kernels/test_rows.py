@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.kernels.buckets import bucket_of, number_columns
 from data_prep.kernels.parse import parse_chunk
-from data_prep.kernels.rows import Chunk
+from data_prep.kernels.rows import Chunk, bucket_of
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 
@@ -28,9 +27,9 @@ def test_bucket_columns_come_after_the_others(make_line):
     lines = make_line(integer="-3") + "\n" + make_line(integer="") + "\n"
     rows = parse_chunk(Chunk(0, 2, lines.encode()), LogFormat()).rows
     assert len(PrepareOptions(integer_buckets=True).categorical_columns) == 39
-    values, present = number_columns(rows, True)
+    values, present = rows.number_columns(True)
     assert values.shape == present.shape == (39, 2)
     assert np.array_equal(values[:26], rows.values)
     assert (values[26:, 0] == 2**31 - 3).all()
     assert present[26:].tolist() == [[True, False]] * 13
-    assert number_columns(rows, False)[0] is rows.values
+    assert rows.number_columns(False)[0] is rows.values

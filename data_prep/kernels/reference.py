@@ -1,0 +1,204 @@
+"""The kernels in NumPy: the definition of those in native.py, which have the same names.
+
+Letters: n rows, C categorical fields, N integer fields, K values of a field.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.kernels.parse import parse_chunk as parse_chunk  # a kernel of this module too
+from data_prep.kernels.texts import Texts, concatenate_texts, group_equal
+
+# A value and its count in one 64-bit word: what is sorted by value stays with its count, and sorting plain
+# numbers is several times faster than sorting by an index.
+COUNT_BITS = np.uint64(32)
+
+COUNT_MASK = np.uint64(2**32 - 1)
+
+
+def count_values(
+    values: NDArray[np.uint32], present: NDArray[np.bool_], chosen: NDArray[np.bool_]
+) -> tuple[NDArray[np.uint64], int]:
+    """Words of (value, count), ascending, of the `chosen` [n] ones among values [n]; and how many are missing."""
+    unique, counts = np.unique(values[chosen & present], return_counts=True)
+    return unique.astype(np.uint64) << COUNT_BITS | counts.astype(np.uint64), int(np.sum(chosen & ~present))
+
+
+# Integers are binned by the upper bits of their float64: sign, exponent, three bits of the mantissa. So bins are
+# an eighth of an octave wide, and all integers up to 16 have one of their own.
+_DROPPED_BITS = 49
+
+_EXPONENT_OF_ONE = 1023 << 3
+
+ZERO_BIN = 8 * 63 + 1  # the largest magnitude is 2**63
+
+NUM_BINS = 2 * ZERO_BIN + 1
+
+
+def count_bins(integers: NDArray[np.int64], present: NDArray[np.bool_], chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """How many of the integers [n] that are `present` and `chosen` [n] are in each bin: [NUM_BINS]."""
+    numbers = integers[present & chosen].astype(np.float64)
+    sizes = (np.abs(numbers).view(np.uint64) >> np.uint64(_DROPPED_BITS)).astype(np.int64) - (_EXPONENT_OF_ONE - 1)
+    sizes = np.maximum(sizes, 0)
+    return np.bincount(ZERO_BIN + np.where(numbers < 0, -sizes, sizes), minlength=NUM_BINS)
+
+
+def bin_bounds(number: int) -> tuple[float, float]:
+    """From and to of a bin, half-open away from 0: of bin ZERO_BIN + 1 they are 1 and 1.125."""
+    size = abs(number - ZERO_BIN)
+    low, high = (_lower_end(size), _lower_end(size + 1)) if size else (0.0, 0.0)
+    return (low, high) if number >= ZERO_BIN else (-high, -low)
+
+
+def _lower_end(size: int) -> float:
+    exponent, eighths = divmod(size - 1, 8)
+    return (1 + eighths / 8) * 2.0**exponent
+
+
+@dataclass(frozen=True)
+class CountedTexts:
+    """Distinct strings by rising key, with their counts."""
+
+    keys: NDArray[np.uint64]  # [K]
+    counts: NDArray[np.int64]  # [K]
+    texts: Texts  # [K]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self.keys.nbytes + self.counts.nbytes + self.texts.nbytes
+
+    def take(self, chosen: NDArray[np.generic] | slice) -> CountedTexts:
+        """Some of them, in memory of their own."""
+        return CountedTexts(self.keys[chosen], self.counts[chosen], self.texts.take(chosen).compact())
+
+
+NOTHING = CountedTexts(np.empty(0, np.uint64), np.empty(0, np.int64), Texts.of([]))
+
+
+def count_texts(texts: Texts) -> CountedTexts:
+    """The distinct ones among strings [n]."""
+    return add_up(texts.keys(), np.ones(len(texts), np.int64), texts)
+
+
+def merge(parts: Sequence[CountedTexts]) -> CountedTexts:
+    """The distinct strings of all parts, with the sums of their counts."""
+    return add_up(
+        np.concatenate([part.keys for part in parts]),
+        np.concatenate([part.counts for part in parts]),
+        concatenate_texts([part.texts for part in parts]),
+    )
+
+
+def add_up(keys: NDArray[np.uint64], counts: NDArray[np.int64], texts: Texts) -> CountedTexts:
+    """The distinct ones among strings [n] with their keys, and the sums of their counts."""
+    if len(keys) == 0:
+        return NOTHING
+    order, firsts = group_equal(keys, texts)
+    chosen = order[firsts]
+    return CountedTexts(keys[chosen], np.add.reduceat(counts[order], firsts), texts.take(chosen).compact())
+
+
+ID_BITS = np.uint64(32)
+
+ID_MASK = np.uint64(2**32 - 1)
+
+
+@dataclass(frozen=True)
+class FieldLookup:
+    """One field's table.
+
+    `words` [K] uint64 are value << 32 | (id - base_id), ascending: searched by value, the id comes with it. A
+    directory makes the search short: the words whose value's upper bits are b = value >> shift are
+    words[starts[b] : starts[b + 1]].
+    """
+
+    words: NDArray[np.uint64]
+    starts: NDArray[np.uint32]
+    shift: int
+    base_id: int
+    missing_id: int
+    first_oov_id: int
+    num_oov_ids: int
+
+
+def ids_room(num_rows: int, num_fields: int, dtype: str) -> NDArray[np.signedinteger]:
+    """Room for ids [n, C]."""
+    return np.empty((num_rows, num_fields), dtype)
+
+
+def encode_values(
+    fields: Sequence[FieldLookup], values: NDArray[np.uint32], present: NDArray[np.bool_], dtype: str
+) -> NDArray[np.signedinteger]:
+    """Ids [n, C] of `dtype` for values [C, n]."""
+    ids = ids_room(values.shape[1], len(fields), dtype)
+    for place, field in enumerate(fields):
+        ids[:, place] = np.where(present[place], _find(field, values[place]), field.missing_id)
+    return ids
+
+
+def _find(field: FieldLookup, values: NDArray[np.uint32]) -> NDArray[np.int64]:
+    ids = field.first_oov_id + bucket(values, field.num_oov_ids)
+    if len(field.words):
+        wanted = values.astype(np.uint64)
+        places = np.minimum(np.searchsorted(field.words, wanted << ID_BITS), len(field.words) - 1)
+        words = field.words[places]
+        known = words >> ID_BITS == wanted
+        ids[known] = field.base_id + (words[known] & ID_MASK).astype(np.int64)
+    return ids
+
+
+def bucket(values: NDArray[np.uint32], num_buckets: int) -> NDArray[np.int64]:
+    """A hash of each value, 0 … num_buckets - 1.
+
+    The finalizer of MurmurHash3 (A. Appleby, public domain), scaled by a multiplication (D. Lemire, "Fast
+    random integer generation in an interval", 2019).
+    """
+    mixed = (values ^ values >> np.uint32(16)) * np.uint32(0x85EBCA6B)
+    mixed = (mixed ^ mixed >> np.uint32(13)) * np.uint32(0xC2B2AE35)
+    mixed ^= mixed >> np.uint32(16)
+    return (mixed.astype(np.uint64) * np.uint64(num_buckets) >> np.uint64(32)).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class TextLookup:
+    """One field's table; strings stand by rising key, those that share a key by their bytes."""
+
+    keys: NDArray[np.uint64]  # [K]
+    ids: NDArray[np.int64]  # [K]
+    texts: Texts  # [K]
+    missing_id: int
+    first_oov_id: int
+    num_oov_ids: int
+
+    @functools.cached_property
+    def later_of_a_key(self) -> dict[bytes, int]:
+        """The ids of strings whose key another one before them has; Python's hashes of them are random."""
+        later = np.flatnonzero(self.keys[1:] == self.keys[:-1]) + 1
+        return dict(zip(self.texts.take(later).tolist(), self.ids[later].tolist(), strict=True))
+
+
+def find_texts(field: TextLookup, texts: Texts, present: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Ids [n] of the strings of some rows."""
+    wanted = texts.keys()
+    ids = field.first_oov_id + bucket((wanted >> np.uint64(32)).astype(np.uint32), field.num_oov_ids)
+    if len(field.keys):
+        at = np.minimum(np.searchsorted(field.keys, wanted), len(field.keys) - 1)
+        known = np.flatnonzero(field.keys[at] == wanted)
+        is_first = texts.take(known).equal(field.texts.take(at[known]))
+        ids[known[is_first]] = field.ids[at[known[is_first]]]
+        if field.later_of_a_key:
+            others = known[~is_first]
+            for row, string in zip(others, texts.take(others).tolist(), strict=True):
+                ids[row] = field.later_of_a_key.get(string, ids[row])
+    ids[~present] = field.missing_id
+    return ids
