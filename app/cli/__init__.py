@@ -1,1 +1,3 @@
-"""The commands: train, rank and server (its processes), evaluate, checkpoint, export_rows."""
+"""The commands: train, rank and server (its processes), evaluate, checkpoint, export_rows; validate has the rules
+between settings.
+"""

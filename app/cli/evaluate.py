@@ -18,13 +18,13 @@ from app.checkpoint.manifest import MANIFEST, read_manifest
 from app.checkpoint.read import DamagedCheckpointError
 from app.checkpoint.retention import is_kept, whole_checkpoints
 from app.cli import rank
+from app.cli.validate import check_group_field
 from app.config.config import Config
 from app.config.run import Target
 from app.distributed.launch import launch
 from app.distributed.process_group import ProcessGroup, SingleProcess, shows_progress, started_by_mpi
 from app.evaluation.evaluate import Evaluation, best_on, check_split, intervals_of, measure
 from app.evaluation.results import content_of, write_evaluation
-from app.evaluation.selection import check_group_field
 from app.evaluation.text import describe, one_line
 from app.run.folder import CONFIG_FILE, best_of_run, run_checkpoints
 from app.run.identity import check_same_inputs

@@ -12,28 +12,18 @@ from app import device
 from app.batches import check_files
 from app.checkpoint.read import DamagedCheckpointError
 from app.cli import rank
+from app.cli.validate import validate, validate_target
 from app.config.config import Config
-from app.config.schedules import ConstantSchedule
 from app.distributed.launch import USELESS, check_rank_table, launch
-from app.distributed.process_group import ProcessGroup, SingleProcess, started_by_mpi
-from app.evaluation.selection import check_evaluation
+from app.distributed.process_group import ProcessGroup, SingleProcess, largest_share, started_by_mpi
 from app.run.folder import RunFolder, RunIsFinishedError, check_launch, open_run
 from app.run.plan import describe_kept, read_state, settings_of_run
 from app.run.report import leave_report
 from app.run.training_loss import why_useless
 from app.tables import pick_backend
-from app.tables.checks import check_supported
-from app.training.parallel.check import (
-    check_pipeline,
-    check_run,
-    check_target,
-    read_strategies,
-    run_shapes,
-    strategy_record,
-)
-from app.training.parallel.pipeline.plan import describe_pipeline
-from app.training.parallel.strategy_file import STRATEGY_FILE, write_strategy
-from app.training.parallel.tensor.plan import describe_plan
+from app.training.parallel.pipeline.plan import describe_pipeline, plan_pipeline
+from app.training.parallel.strategy_file import STRATEGY_FILE, read_strategies, strategy_record, write_strategy
+from app.training.parallel.tensor.plan import describe_plan, plan_run, run_shapes
 from app.training.stopping import Stopped, StopRequest
 from app.training.warm_start.source import check_source
 from common import settings
@@ -49,40 +39,23 @@ USELESS_BECAUSE = "useless_because"  # of run.json
 
 def _train(arguments: argparse.Namespace) -> int:
     config = settings.resolve(Config, arguments.config, arguments.settings)
-    if arguments.ranks < 1:
-        raise ValueError(f"RANK_SIZE must be 1 or more, found {arguments.ranks}")
-    if arguments.servers < 0:
-        raise ValueError(f"SERVERS must be 0 or more, found {arguments.servers}")
-    if arguments.rank_table != "-":
-        check_rank_table(Path(arguments.rank_table), arguments.ranks)
     schema = read_schema(arguments.dataset)
     check_ids(schema, arguments.dataset)
     check_files(arguments.dataset, schema)
-    optimizers = (config.wide_optimizer, config.deep_optimizer, config.tower_optimizer)
-    check_evaluation(config.eval, schema, plateau=any(o.schedule.name == "plateau" for o in optimizers))
-    if arguments.ranks > 1 and config.model.batch_norm:
-        raise ValueError("model.batch_norm=true is for one rank: each would see the statistics of its own rows alone")
-    if arguments.servers and any(
-        o.schedule != ConstantSchedule() for o in (config.wide_optimizer, config.deep_optimizer)
-    ):
-        raise ValueError(
-            "wide_optimizer.schedule and deep_optimizer.schedule must be constant, without a warm-up, where servers "
-            "own the rows: they are told of gradients alone"
-        )
     asked = read_strategies(config, schema)
     config = settings_of_run(Path.cwd() / "device_0", asked, schema)
-    plan = check_run(config, schema, arguments.ranks)
     # All that can fail for a wrong setting comes before the run folder: an older run is not put aside for nothing.
     device.prepare_environment(config.device)
     num_processes = arguments.ranks + arguments.servers
+    backend = pick_backend(config.tables.backend, config.model.fold_numeric, num_processes)
+    validate(config, schema, arguments.ranks, arguments.servers, backend)
+    if arguments.rank_table != "-":
+        check_rank_table(Path(arguments.rank_table), arguments.ranks)
     if not started_by_mpi() and not arguments.dry_run:
         try:  # before the slow start; what is found here is looked at again when the run is opened
             check_launch(Path.cwd(), config, schema, lambda: check_source(config, schema))
         except RunIsFinishedError as finished:
             return _say_finished(finished)
-    backend = pick_backend(config.tables.backend, config.model.fold_numeric, num_processes)
-    if backend == "stock":
-        _check_stock(config)
     if num_processes > 1 and not started_by_mpi() and not arguments.dry_run:
         return launch(num_processes, arguments.hostfile, arguments.words)
     group: ProcessGroup = SingleProcess()
@@ -94,15 +67,11 @@ def _train(arguments: argparse.Namespace) -> int:
 
             return serve(config, schema, backend, group, Path.cwd())
     target = device.select_device(config.device)
-    check_target(config, target)
+    validate_target(config, target)
     if target == "CPU" and (unused := config.parallel.unused_on_cpu()):
         log.warning("warning: %s: for Ascend and GPU alone; it does nothing on a CPU", ", ".join(unused))
     if arguments.dry_run:
-        _print_placement(config, target, backend)
-        stages = check_pipeline(config, schema, arguments.ranks)
-        pipeline = describe_pipeline(stages, run_shapes(config, schema)) if stages else []
-        for line in describe_plan(plan) if plan else pipeline:
-            print(line)
+        _print_placement(config, schema, target, backend, arguments.ranks)
         return 0
     # Loading finds out what is damaged, so that each byte is read once; several ranks must know it before.
     damaged: dict[Path, str] | None = {} if isinstance(group, SingleProcess) else None
@@ -221,18 +190,7 @@ def _train_to_the_end(
     return exit_status
 
 
-def _check_stock(config: Config) -> None:
-    loss = config.loss
-    check_supported(config.wide_optimizer, config.deep_optimizer, loss.wide_l2_coef, loss.row_clip_value)
-    # Their step assigns to parameters, which crashes MindSpore 2.10's compiler in one graph with EmbeddingLookup.
-    if config.tower_optimizer.name in ("adagrad", "sgd"):
-        raise ValueError(
-            f"tower_optimizer.name={config.tower_optimizer.name} is for tables.backend=native or reference; stock has "
-            "adam and adamw only"
-        )
-
-
-def _print_placement(config: Config, target: str, backend: str) -> None:
+def _print_placement(config: Config, schema: Schema, target: str, backend: str, num_ranks: int) -> None:
     from app.config.optimizers import FtrlOptions
     from app.training.step.stock_tables import describe_placement, placed_ops
 
@@ -243,3 +201,12 @@ def _print_placement(config: Config, target: str, backend: str) -> None:
             print(line)
     else:
         print(f"tables: {backend}, on the host, outside the graph")
+    shapes = run_shapes(config, schema)
+    lines = []
+    if config.parallel.pipeline_stages > 1:
+        lines = describe_pipeline(plan_pipeline(config.parallel, shapes, num_ranks), shapes)
+    elif config.parallel.is_sharded:
+        rows = largest_share(config.train.batch_size, num_ranks) * num_ranks
+        lines = describe_plan(plan_run(shapes, config.parallel, rows, num_ranks))
+    for line in lines:
+        print(line)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -111,13 +112,14 @@ class EvalOptions:
         if self.metric not in SELECTABLE:
             raise ValueError(
                 f"eval.metric must be one of {', '.join(SELECTABLE)}; found {self.metric!r}"
-                f"{_nearest(self.metric, SELECTABLE)}"
+                f"{nearest(self.metric, SELECTABLE)}"
             )
         if self.metric == "grouped_auc" and not self.group_field:
             raise ValueError("eval.metric=grouped_auc needs eval.group_field, the field whose values are the groups")
 
 
-def _nearest(name: str, known: tuple[str, ...] | list[str]) -> str:
+def nearest(name: str, known: Sequence[str]) -> str:
+    """Return the end of a message about an unknown name: the nearest known one, else all of them."""
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.3)
     return f"; did you mean {close[0]!r}?" if close else f"; they are {', '.join(known)}"
 

@@ -6,9 +6,8 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from app.config.run import EvalOptions, _nearest
-from app.evaluation.metrics import LOWER_IS_BETTER, NEED_BOTH_CLASSES, Metrics, merit
-from data_prep.prepared.schema import Schema
+from app.config.run import EvalOptions
+from app.evaluation.metrics import LOWER_IS_BETTER, Metrics, merit
 
 
 @dataclass
@@ -88,46 +87,3 @@ class Selection:
         if state.metric != self._options.metric:
             state = SelectionState(self._options.metric, last_step=state.last_step)
         self._state = state
-
-
-def check_evaluation(options: EvalOptions, schema: Schema, plateau: bool = False) -> None:
-    """Raise ValueError where the data lacks what the evaluations of a training need; before its first step.
-
-    `plateau` says that a learning rate waits for them.
-    """
-    check_group_field(options, schema)
-    if not schema.splits["train"].rows:
-        raise ValueError(
-            "the data has no rows in split 'train', so there is nothing to learn; prepare it with "
-            "prepare.train_fraction above 0, or from more rows"
-        )
-    _check_both_classes(schema, "train", "there is nothing to learn")
-    if schema.splits["valid"].rows:
-        if options.metric in NEED_BOTH_CLASSES:
-            _check_both_classes(
-                schema, "valid", f"eval.metric={options.metric} is undefined; choose eval.metric=log_loss"
-            )
-    elif options.patience or options.every_steps or plateau:
-        setting = f"eval.patience={options.patience}" if options.patience else f"eval.every_steps={options.every_steps}"
-        raise ValueError(
-            f"{'schedule.name=plateau' if plateau else setting} needs rows to evaluate on, and the data has none in "
-            "split 'valid'; prepare it with prepare.valid_fraction above 0"
-        )
-
-
-def check_group_field(options: EvalOptions, schema: Schema) -> None:
-    """Raise ValueError where `group_field` is none of the data's, naming the nearest."""
-    names = [field.name for field in schema.categorical]
-    if options.group_field and options.group_field not in names:
-        nearest = _nearest(options.group_field, names)
-        raise ValueError(f"eval.group_field={options.group_field} is no categorical field of the data{nearest}")
-
-
-def _check_both_classes(schema: Schema, split: str, consequence: str) -> None:
-    rows, clicks = schema.splits[split].rows, schema.splits[split].clicks
-    if rows and clicks in (0, rows):
-        which = "none of them is a click" if clicks == 0 else "all of them are clicks"
-        raise ValueError(
-            f"split {split!r} has {rows:,} rows, and {which}: {consequence}, or prepare the data with both classes in "
-            "every split (prepare.split=stratified)"
-        )

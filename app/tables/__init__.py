@@ -15,21 +15,13 @@ log = logging.getLogger(__name__)
 def pick_backend(wanted: Backend, fold_numeric: bool, num_ranks: int = 1) -> str:
     """The backend to use: `wanted`, or for auto the best that is there.
 
-    Raises ValueError for numeric fields to be looked up by a backend that leaves them to the tower, OSError where the
-    wanted backend's library is missing.
+    Raises OSError where the wanted backend's library is missing. `app.cli.validate` has the rules for settings.
     """
     backend: str = wanted
     if wanted == "auto":
         backend = "native" if fold_numeric and _native_works("stock") else "stock"
-    if num_ranks > 1 and backend == "stock":
-        if wanted == "stock" or not fold_numeric:
-            raise ValueError(f"tables.backend=stock is for one rank, found {num_ranks}; choose native or auto")
+    if num_ranks > 1 and backend == "stock":  # of one process alone
         backend = "reference"
-    if not fold_numeric and backend != "stock":
-        raise ValueError(
-            f"model.fold_numeric=false is for tables.backend=stock, the backend is {backend}: host tables leave the "
-            "numeric fields to the tower, which is the same function"
-        )
     if wanted == "native":
         from app.tables.native import library
 

@@ -15,6 +15,7 @@ from app.checkpoint.manifest import Manifest, read_manifest
 from app.checkpoint.read import open_state, read_once
 from app.checkpoint.write import ModelState
 from app.config.config import Config
+from app.config.parallel import recomputed_runs
 from app.device import deprecations_silenced, take_device
 from app.distributed.process_group import MpiGroup, ProcessGroup, largest_share
 from app.model import dense_layer as parameters
@@ -27,7 +28,6 @@ from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, HostTables, Snapshot, TablesSpec
 from app.training.learning_rates import LearningRates, learning_rates, table_learning_rates, table_spec
 from app.training.parallel.accelerator import AcceleratorRun, recompute_layers
-from app.training.parallel.check import recomputed_runs
 from app.training.parallel.tensor.blocks import DenseBlocks
 from app.training.parallel.tensor.run import ShardedRun, take_weights
 from app.training.step.step import HostTablesScorer, HostTablesStep, StepParts, TrainStep

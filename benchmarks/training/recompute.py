@@ -86,13 +86,13 @@ def _step(config: Any) -> Any:
     """Takes one step on the same random rows each time, and gives its loss."""
     from mindspore import Tensor
 
+    from app.config.parallel import recomputed_runs
     from app.device import deprecations_silenced
     from app.model.dropout import DropoutNoise
     from app.model.graph import DeviceGraph, ForwardBackward
     from app.model.native_layer import dense_layer
     from app.model.optimizers import DenseOptimizers
     from app.model.wide_deep import Tower, WideDeep
-    from app.training.parallel.check import recomputed_runs
 
     model, rng, rows = config.model, np.random.default_rng(1), config.train.batch_size
     runs = recomputed_runs(config.parallel.recompute, len(model.hidden_widths))

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from app.config.config import Config
+from app.config.parallel import ParallelOptions
+from app.training.parallel.pipeline.plan import plan_pipeline
+from app.training.parallel.tensor.plan import run_shapes
 from common.files import write_whole
+from data_prep.prepared.schema import Schema
 
 STRATEGY_FILE = "strategy.json"
 FORMAT_VERSION = 2  # 1 knew no pipeline
@@ -43,6 +48,21 @@ class StrategyRecord:
     pipeline: PipelineRecord | None = None
 
 
+def strategy_record(config: Config, schema: Schema, num_ranks: int) -> StrategyRecord:
+    """Return the content of a run's strategy.json."""
+    options, shapes = config.parallel, run_shapes(config, schema)
+    pipeline = None
+    if options.pipeline_stages > 1:
+        plan = plan_pipeline(options, shapes, num_ranks)
+        layers = [name for name in shapes if name.startswith("matrix_")]
+        stages = {name: plan.layer_stage(i) for i, name in enumerate(layers)}
+        pairs = tuple((rank, plan.partner(rank)) for rank in range(plan.num_pairs))
+        pipeline = PipelineRecord(plan.micro_batches, stages, pairs)
+    return StrategyRecord(
+        num_ranks, options.tensor_parallel, options.strategies, options.optimizer_shards, shapes, pipeline
+    )
+
+
 def write_strategy(path: Path, record: StrategyRecord) -> None:
     """Write the file, whole or not at all."""
     write_whole(path, json.dumps({"format_version": FORMAT_VERSION, **asdict(record)}, indent=1) + "\n")
@@ -64,6 +84,26 @@ def read_strategy(path: Path) -> StrategyRecord:
         return StrategyRecord(**content, shapes=shapes, pipeline=pipeline)
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} is damaged ({error}); it was written as JSON with a strategy a layer") from error
+
+
+def read_strategies(config: Config, schema: Schema) -> Config:
+    """The settings with what `parallel.strategy_file` holds in their place.
+
+    Raises FileNotFoundError, or ValueError where the file is damaged or of another model.
+    """
+    if not config.parallel.strategy_file:
+        return config
+    path = Path(config.parallel.strategy_file)
+    record = read_strategy(path)
+    check_same_model(record, run_shapes(config, schema), path)
+    brought: dict[str, Any] = {"tensor_parallel": record.tensor_parallel, "strategies": dict(record.strategies)}
+    if record.pipeline:
+        given, saved = config.parallel.micro_batches, record.pipeline.micro_batches
+        if given not in (saved, ParallelOptions.micro_batches):
+            raise ValueError(f"parallel.micro_batches={given}: {path} brings its own {saved}; leave one out")
+        brought |= {"pipeline_stages": 2, "second_stage": record.pipeline.second_stage, "micro_batches": saved}
+    parallel = replace(config.parallel, strategy_file="", **brought)
+    return replace(config, parallel=parallel)
 
 
 def check_same_model(record: StrategyRecord, shapes: Mapping[str, tuple[int, ...]], where: Path) -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from app.config.parallel import ParallelOptions, check_ranks
+from app.config.parallel import ParallelOptions
 
 
 @pytest.mark.parametrize(
@@ -14,23 +14,6 @@ from app.config.parallel import ParallelOptions, check_ranks
 def test_values_that_do_not_go_are_refused(values, message):
     with pytest.raises(ValueError, match=message):
         ParallelOptions(**values)
-
-
-@pytest.mark.parametrize(
-    ("values", "num_ranks", "message"),
-    [
-        ({"tensor_parallel": 4}, 6, "does not divide the 6 ranks: 2 would be left over"),
-        ({"optimizer_shards": True}, 1, "there is one; raise RANK_SIZE"),
-    ],
-)
-def test_ranks_that_do_not_fit_are_refused(values, num_ranks, message):
-    with pytest.raises(ValueError, match=message):
-        check_ranks(ParallelOptions(**values), num_ranks)
-
-
-def test_what_fits_is_not():
-    check_ranks(ParallelOptions(), 1)
-    check_ranks(ParallelOptions(tensor_parallel=2), 6)
 
 
 def test_what_is_for_accelerators_alone_is_named():

@@ -1,13 +1,10 @@
 """Best evaluation, patience, and what is refused before the first step."""
 
-import dataclasses
-
 import pytest
 
 from app.config.run import EvalOptions
 from app.evaluation.metrics import Metrics
-from app.evaluation.selection import Selection, check_evaluation
-from data_prep.prepared.schema import Split
+from app.evaluation.selection import Selection
 
 
 def metrics(**values):
@@ -89,36 +86,3 @@ def test_a_metric_that_is_undefined_is_refused():
 def test_wrong_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         EvalOptions(**options)
-
-
-@pytest.fixture
-def schema_with(make_schema):
-    def make(**clicks_and_rows):
-        splits = {"train": (3, 10), "valid": (3, 10), "test": (3, 10), **clicks_and_rows}
-        return dataclasses.replace(
-            make_schema(), splits={name: Split(rows, clicks, ()) for name, (clicks, rows) in splits.items()}
-        )
-
-    return make
-
-
-def test_data_with_both_classes_will_do(schema_with):
-    check_evaluation(EvalOptions(patience=2, group_field="C2"), schema_with())
-    check_evaluation(EvalOptions(), schema_with(valid=(0, 0)))
-    check_evaluation(EvalOptions(metric="log_loss"), schema_with(valid=(0, 10)))
-
-
-@pytest.mark.parametrize(
-    ("options", "splits", "message"),
-    [
-        ({}, {"valid": (0, 10)}, r"'valid' has 10 rows, and none of them is a click: eval\.metric=auc is undefined"),
-        ({}, {"train": (10, 10)}, r"'train' has 10 rows, and all of them are clicks: there is nothing to learn"),
-        ({}, {"train": (0, 0)}, r"no rows in split 'train', so there is nothing to learn; prepare it with prepare\."),
-        ({"patience": 2}, {"valid": (0, 0)}, r"eval\.patience=2 needs rows .* none in split 'valid'"),
-        ({"every_steps": 5}, {"valid": (0, 0)}, r"eval\.every_steps=5 needs rows"),
-        ({"group_field": "C22"}, {}, r"eval\.group_field=C22 is no categorical field of the data; did you mean 'C2'"),
-    ],
-)
-def test_data_that_cannot_be_judged_is_refused(schema_with, options, splits, message):
-    with pytest.raises(ValueError, match=message):
-        check_evaluation(EvalOptions(**options), schema_with(**splits))

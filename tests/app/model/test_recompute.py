@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from app.training.parallel.check import recomputed_runs
+from app.config.parallel import recomputed_runs
 
 LAYERS = "model.hidden_widths=[8, 8, 4, 4]"
 MODELS = {

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from app.config.parallel import ParallelOptions
 from app.distributed.process_group import largest_share, share
-from app.training.parallel.strategy_file import PipelineRecord
 from app.training.parallel.tensor.plan import TOWER, Shapes, layer_names
 
 FIRST, LAST = 0, 1  # the stages
@@ -81,14 +80,6 @@ def balanced(whole: Mapping[str, tuple[int, ...]], num_layers: int) -> int:
     """The layer at which the last stage begins so that the larger of both has the fewest weights to multiply with."""
     sizes = [whole[f"matrix_{i}"][0] * whole[f"matrix_{i}"][1] for i in range(num_layers)]
     return min(range(1, num_layers), key=lambda i: max(sum(sizes[:i]), sum(sizes[i:])))
-
-
-def record_of(plan: PipelinePlan, whole: Shapes) -> PipelineRecord:
-    """What strategy.json says of the plan."""
-    layers = [name for name in whole if name.startswith("matrix_")]
-    stages = {name: plan.layer_stage(i) for i, name in enumerate(layers)}
-    pairs = tuple((rank, plan.partner(rank)) for rank in range(plan.num_pairs))
-    return PipelineRecord(plan.micro_batches, stages, pairs)
 
 
 def describe_pipeline(plan: PipelinePlan, whole: Shapes) -> list[str]:

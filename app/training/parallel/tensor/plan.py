@@ -9,10 +9,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from app.config.config import Config
 from app.config.parallel import ParallelOptions
 from app.training.parallel.tensor import strategy
 from app.training.parallel.tensor.layout import Layout
 from app.training.parallel.tensor.strategy import BATCH, DATA, OUTER, Strategy
+from data_prep.prepared.schema import Schema
 
 TOWER = "tower."  # before the parameters' names, in the whole model
 Shapes = dict[str, tuple[int, ...]]
@@ -92,6 +94,12 @@ def plan_run(
     group_size = options.tensor_parallel
     strategies = strategy.parse_all(options.strategies, layers, group_size)
     return plan_tower(whole, strategies, batch_size, num_ranks // group_size, group_size)
+
+
+def run_shapes(config: Config, schema: Schema) -> Shapes:
+    """The shapes of the whole tower's parameters in a run."""
+    model = config.model
+    return tower_shapes(schema.num_categorical, schema.num_numeric, model.embedding_dim, model.hidden_widths)
 
 
 def tower_shapes(num_fields: int, num_numeric: int, embedding_dim: int, hidden_widths: Sequence[int]) -> Shapes:

@@ -7,7 +7,9 @@ from app.training.parallel.strategy_file import (
     PipelineRecord,
     StrategyRecord,
     check_same_model,
+    read_strategies,
     read_strategy,
+    strategy_record,
     write_strategy,
 )
 
@@ -80,3 +82,42 @@ def test_another_model_is_refused(tmp_path):
         check_same_model(RECORD, {"matrix_0": (32, 16)}, tmp_path)
     with pytest.raises(ValueError, match=r"matrix_0 is \[32, 16\] there and \[32, 8\] here"):
         check_same_model(RECORD, {"matrix_0": (32, 8), "bias_0": (16,)}, tmp_path)
+
+
+PIPELINE_WORDS = ("parallel.pipeline_stages=2", "parallel.second_stage=matrix_2", "parallel.micro_batches=3")
+
+
+@pytest.fixture
+def saved(tmp_path, tiny_config, tiny_schema):
+    """The word that gives the strategy file of a run with some settings."""
+
+    def write(*words, ranks=2):
+        path = tmp_path / STRATEGY_FILE
+        write_strategy(path, strategy_record(tiny_config(*words), tiny_schema, ranks))
+        return f"parallel.strategy_file={path}"
+
+    return write
+
+
+def test_a_pipelines_stages_come_from_its_file(saved, tiny_config, tiny_schema):
+    found = read_strategies(tiny_config(saved(*PIPELINE_WORDS)), tiny_schema)
+    assert found == tiny_config(*PIPELINE_WORDS)
+
+
+def test_a_splits_strategies_come_from_its_file(saved, tiny_config, tiny_schema):
+    split = ("parallel.tensor_parallel=2", 'parallel.strategies={matrix_0: "((1, 2), (2, 1))"}')
+    assert read_strategies(tiny_config(saved(*split)), tiny_schema) == tiny_config(*split)
+
+
+def test_a_pipelines_file_goes_with_no_other_micro_batches_or_modes(saved, tiny_config, tiny_schema):
+    word = saved(*PIPELINE_WORDS)
+    with pytest.raises(ValueError, match=r"micro_batches=8: .*strategy.json brings its own 3"):
+        read_strategies(tiny_config(word, "parallel.micro_batches=8"), tiny_schema)
+    with pytest.raises(ValueError, match="goes with none of"):
+        read_strategies(tiny_config(word, "parallel.optimizer_shards=true"), tiny_schema)
+
+
+def test_a_pipelines_file_of_another_model_is_refused(saved, tiny_config, tiny_schema):
+    word = saved(*PIPELINE_WORDS, "model.hidden_widths=[64, 32, 16]")
+    with pytest.raises(ValueError, match="is of another model: bias_2"):
+        read_strategies(tiny_config(word, "model.hidden_widths=[64, 32]"), tiny_schema)

@@ -1,0 +1,147 @@
+"""The rules between the sections of a run's settings, its data and its ranks; a rule within one section stands there.
+
+Left out is what only a file can answer: `warm_start.source.check_source` opens the model that a new run starts from.
+"""
+
+from __future__ import annotations
+
+from app.config.config import Config
+from app.config.parallel import recomputed_runs
+from app.config.run import EvalOptions, nearest
+from app.config.schedules import ConstantSchedule
+from app.distributed.process_group import largest_share
+from app.evaluation.metrics import NEED_BOTH_CLASSES
+from app.tables.checks import check_supported
+from app.training.parallel.pipeline.plan import plan_pipeline
+from app.training.parallel.tensor.plan import plan_run, run_shapes
+from data_prep.prepared.schema import Schema
+
+
+def validate(config: Config, schema: Schema, num_ranks: int, num_servers: int, backend: str) -> None:
+    """Raise ValueError for the first rule that is broken, in one line that names the settings.
+
+    `num_ranks` train, `num_servers` more own all rows; `backend` as `pick_backend` chose it. Imports no MindSpore.
+    """
+    if num_ranks < 1:
+        raise ValueError(f"RANK_SIZE must be 1 or more, found {num_ranks}")
+    if num_servers < 0:
+        raise ValueError(f"SERVERS must be 0 or more, found {num_servers}")
+    _validate_data(config, schema)
+    _validate_backend(config, num_ranks + num_servers, backend)
+    tables_schedules = (config.wide_optimizer.schedule, config.deep_optimizer.schedule)
+    if num_servers and any(schedule != ConstantSchedule() for schedule in tables_schedules):
+        raise ValueError(
+            "wide_optimizer.schedule and deep_optimizer.schedule must be constant, without a warm-up, where servers "
+            "own the rows: they are told of gradients alone"
+        )
+    _validate_tower(config, num_ranks)
+    shapes, rows = run_shapes(config, schema), largest_share(config.train.batch_size, num_ranks) * num_ranks
+    if config.parallel.pipeline_stages > 1:
+        plan_pipeline(config.parallel, shapes, num_ranks)
+    if config.parallel.is_sharded:
+        plan_run(shapes, config.parallel, rows, num_ranks)
+
+
+def _validate_data(config: Config, schema: Schema) -> None:
+    check_group_field(config.eval, schema)
+    if not schema.splits["train"].rows:
+        raise ValueError(
+            "the data has no rows in split 'train', so there is nothing to learn; prepare it with "
+            "prepare.train_fraction above 0, or from more rows"
+        )
+    _check_both_classes(schema, "train", "there is nothing to learn")
+    if schema.splits["valid"].rows:
+        metric = config.eval.metric
+        if metric in NEED_BOTH_CLASSES:
+            _check_both_classes(schema, "valid", f"eval.metric={metric} is undefined; choose eval.metric=log_loss")
+        return
+    optimizers = (config.wide_optimizer, config.deep_optimizer, config.tower_optimizer)
+    needs_rows = {
+        "schedule.name=plateau": any(optimizer.schedule.name == "plateau" for optimizer in optimizers),
+        f"eval.patience={config.eval.patience}": config.eval.patience,
+        f"eval.every_steps={config.eval.every_steps}": config.eval.every_steps,
+    }
+    for setting, is_set in needs_rows.items():
+        if is_set:
+            raise ValueError(
+                f"{setting} needs rows to evaluate on, and the data has none in split 'valid'; prepare it with "
+                "prepare.valid_fraction above 0"
+            )
+
+
+def check_group_field(options: EvalOptions, schema: Schema) -> None:
+    """Raise ValueError unless `group_field` is a categorical field of the data, naming the nearest."""
+    names = [field.name for field in schema.categorical]
+    if options.group_field and options.group_field not in names:
+        raise ValueError(
+            f"eval.group_field={options.group_field} is no categorical field of the data"
+            f"{nearest(options.group_field, names)}"
+        )
+
+
+def _check_both_classes(schema: Schema, split: str, consequence: str) -> None:
+    rows, clicks = schema.splits[split].rows, schema.splits[split].clicks
+    if rows and clicks in (0, rows):
+        which = "none of them is a click" if clicks == 0 else "all of them are clicks"
+        raise ValueError(
+            f"split {split!r} has {rows:,} rows, and {which}: {consequence}, or prepare the data with both classes in "
+            "every split (prepare.split=stratified)"
+        )
+
+
+def _validate_backend(config: Config, num_processes: int, backend: str) -> None:
+    wanted, folded = config.tables.backend, config.model.fold_numeric
+    if num_processes > 1 and (wanted == "stock" or (wanted == "auto" and not folded)):
+        raise ValueError(f"tables.backend=stock is for one rank, found {num_processes}; choose native or auto")
+    if not folded and backend != "stock":
+        raise ValueError(
+            f"model.fold_numeric=false is for tables.backend=stock, the backend is {backend}: host tables leave the "
+            "numeric fields to the tower, which is the same function"
+        )
+    if backend == "stock":
+        loss = config.loss
+        check_supported(config.wide_optimizer, config.deep_optimizer, loss.wide_l2_coef, loss.row_clip_value)
+        # Their step assigns to parameters, which crashes MindSpore 2.10's compiler in one graph with EmbeddingLookup.
+        if config.tower_optimizer.name in ("adagrad", "sgd"):
+            raise ValueError(
+                f"tower_optimizer.name={config.tower_optimizer.name} is for tables.backend=native or reference; stock "
+                "has adam and adamw only"
+            )
+
+
+def _validate_tower(config: Config, num_ranks: int) -> None:
+    options = config.parallel
+    if num_ranks > 1 and config.model.batch_norm:
+        raise ValueError("model.batch_norm=true is for one rank: each would see the statistics of its own rows alone")
+    if options.is_sharded and num_ranks == 1:
+        raise ValueError("the section parallel splits the tower over ranks, and there is one; raise RANK_SIZE")
+    if num_ranks % options.tensor_parallel:
+        raise ValueError(
+            f"parallel.tensor_parallel={options.tensor_parallel} does not divide the {num_ranks} ranks: "
+            f"{num_ranks % options.tensor_parallel} would be left over"
+        )
+    recomputes = recomputed_runs(options.recompute, len(config.model.hidden_widths))
+    if recomputes and options.is_sharded:
+        raise ValueError("parallel.recompute does not go with a tower that is split over ranks; leave one out")
+    if recomputes and config.model.batch_norm:
+        raise ValueError(
+            "parallel.recompute does not go with model.batch_norm=true, which notes each pass; leave one out"
+        )
+    if config.checkpoint.sliced and not options.is_spread:
+        raise ValueError("checkpoint.sliced=true is for a tower that is spread over ranks (section parallel)")
+    if options.is_sharded and config.device.precision == "bfloat16":
+        raise ValueError(
+            "device.precision=bfloat16 does not go with a tower that is split over ranks (section parallel), whose "
+            "products are float32; leave one out"
+        )
+
+
+def validate_target(config: Config, target: str) -> None:
+    """Raise ValueError for what a split tower does on a CPU alone; `target` is known once MindSpore is imported."""
+    options = config.parallel
+    split_by_mindspore = target != "CPU" and (options.is_sharded or options.search_mode != "none")
+    if split_by_mindspore and config.model.dropout:
+        raise ValueError(
+            f"model.dropout={config.model.dropout} does not go with a tower that MindSpore splits over ranks (section "
+            f"parallel) on {target}, where all of a step's inputs are cut by rows; leave one out"
+        )

@@ -1,0 +1,99 @@
+"""Each rule between sections, data and ranks, broken once."""
+
+import dataclasses
+
+import pytest
+
+from app.cli.validate import validate, validate_target
+from data_prep.prepared.schema import Split
+
+RANKS = {"num_ranks": 2}
+SPLIT = "parallel.tensor_parallel=2"
+STOCK = {"backend": "stock"}
+PLATEAU = "deep_optimizer.schedule.name=plateau"
+
+
+@pytest.fixture
+def check(tiny_config, make_schema):
+    """Validate the settings of `words` on data with these (clicks, rows) a split."""
+
+    def run(*words, num_ranks=1, num_servers=0, backend="native", **splits):
+        splits = {"train": (3, 10), "valid": (3, 10), "test": (3, 10), **splits}
+        split_records = {name: Split(rows, clicks, ()) for name, (clicks, rows) in splits.items()}
+        schema = dataclasses.replace(make_schema(), splits=split_records)
+        validate(tiny_config(*words), schema, num_ranks, num_servers, backend)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("words", "others"),
+    [
+        ((), {}),
+        (("eval.patience=2", "eval.group_field=C2", PLATEAU), {}),
+        ((), {"valid": (0, 0)}),
+        (("eval.metric=log_loss",), {"valid": (0, 10)}),
+        ((SPLIT,), {"num_ranks": 6}),
+        (("parallel.recompute=[all]", "model.dropout=0.1", "device.precision=bfloat16"), RANKS),
+        (("tower_optimizer.schedule.name=cosine",), {"num_servers": 1}),
+        (("tables.backend=stock", "model.fold_numeric=false"), STOCK),
+        (("parallel.pipeline_stages=2", "checkpoint.sliced=true"), RANKS),
+    ],
+)
+def test_what_fits_together_passes(check, words, others):
+    check(*words, **others)
+
+
+@pytest.mark.parametrize(
+    ("words", "others", "message"),
+    [
+        ((), {"num_ranks": 0}, "RANK_SIZE must be 1 or more, found 0"),
+        ((), {"num_servers": -1}, "SERVERS must be 0 or more, found -1"),
+        # the data
+        ((), {"valid": (0, 10)}, r"'valid' has 10 rows, and none of them is a click: eval\.metric=auc is undefined"),
+        ((), {"train": (10, 10)}, r"'train' has 10 rows, and all of them are clicks: there is nothing to learn"),
+        ((), {"train": (0, 0)}, r"no rows in split 'train', so there is nothing to learn; prepare it with prepare\."),
+        (("eval.patience=2",), {"valid": (0, 0)}, r"eval\.patience=2 needs rows .* none in split 'valid'"),
+        (("eval.every_steps=5",), {"valid": (0, 0)}, r"eval\.every_steps=5 needs rows"),
+        ((PLATEAU,), {"valid": (0, 0)}, r"schedule\.name=plateau needs rows"),
+        (("eval.group_field=C22",), {}, r"eval\.group_field=C22 is no categorical field .*; did you mean 'C2'"),
+        # the tables
+        (("tables.backend=stock",), {**RANKS, **STOCK}, r"tables\.backend=stock is for one rank, found 2"),
+        (("model.fold_numeric=false",), {"num_servers": 1}, r"tables\.backend=stock is for one rank, found 2"),
+        (("tables.backend=native", "model.fold_numeric=false"), {}, r"model\.fold_numeric=false is for tables\.back"),
+        (("deep_optimizer.name=adam",), STOCK, r"deep_optimizer\.name=adam is for .*; stock has lazy_adam only"),
+        (("wide_optimizer.name=sgd",), STOCK, r"wide_optimizer\.name=sgd is for .*; stock has ftrl only"),
+        (("tower_optimizer.name=sgd",), STOCK, r"tower_optimizer\.name=sgd is for .*; stock has adam and adamw only"),
+        (("wide_optimizer.schedule.warmup_steps=5",), STOCK, "learning rate of MindSpore's FTRL operator is fixed"),
+        (("loss.row_clip_value=1",), STOCK, r"loss\.row_clip_value=1\.0 is for .*; stock has none"),
+        (("loss.wide_l2_coef=1",), STOCK, r"loss\.wide_l2_coef=1\.0 is for .*; stock has none"),
+        (("wide_optimizer.schedule.warmup_steps=5",), {"num_servers": 1}, "must be constant, without a warm-up, where"),
+        (("deep_optimizer.schedule.name=step",), {"num_servers": 1}, "must be constant, without a warm-up, where"),
+        # the tower over ranks
+        (("model.batch_norm=true",), RANKS, r"model\.batch_norm=true is for one rank"),
+        (("parallel.optimizer_shards=true",), {}, "there is one; raise RANK_SIZE"),
+        (("parallel.tensor_parallel=4",), {"num_ranks": 6}, "does not divide the 6 ranks: 2 would be left over"),
+        ((SPLIT, "parallel.recompute=[all]"), RANKS, r"parallel\.recompute does not go with a tower that is split"),
+        (("parallel.recompute=[all]", "model.batch_norm=true"), {}, r"recompute does not go with model\.batch_norm"),
+        (("parallel.recompute=[matrix_9]",), {}, "there is no hidden layer 'matrix_9'"),
+        (("checkpoint.sliced=true",), {}, r"checkpoint\.sliced=true is for a tower that is spread over ranks"),
+        ((SPLIT, "device.precision=bfloat16"), RANKS, r"device\.precision=bfloat16 does not go with a tower that is"),
+        (("parallel.pipeline_stages=2",), {"num_ranks": 3}, "needs an even number of ranks, found 3"),
+        (("parallel.pipeline_stages=2", "parallel.second_stage=x"), RANKS, "the last stage begins with one of"),
+        ((SPLIT, "parallel.strategies={matrix_9: x}"), RANKS, "there is no layer 'matrix_9'"),
+        ((SPLIT, 'parallel.strategies={matrix_1: "((1, 2), (2, 3))"}'), RANKS, "needs 6 ranks, there are 2"),
+    ],
+)
+def test_a_broken_rule_is_one_line(check, words, others, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        check(*words, **others)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("word", ["parallel.optimizer_shards=true", "parallel.search_mode=sharding_propagation"])
+def test_dropout_where_mindspore_splits_the_tower_is_refused(tiny_config, word):
+    validate_target(tiny_config("model.dropout=0.1", word), "CPU")
+    validate_target(tiny_config("model.dropout=0.1", "parallel.pipeline_stages=2"), "Ascend")
+    validate_target(tiny_config("model.dropout=0", word), "Ascend")
+    with pytest.raises(ValueError, match=r"model.dropout=0.1 does not go with .* on Ascend"):
+        validate_target(tiny_config("model.dropout=0.1", word), "Ascend")
