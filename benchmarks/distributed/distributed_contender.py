@@ -95,7 +95,6 @@ class Turn:
         table_bytes = sum(remote.values()) + (remote["gradients"] if self._group.num_servers else 0)
         return {
             "table_bytes": sum(self._group.gather(table_bytes)),
-            "tower_shared_bytes": sum(self._group.gather(self._sum.shared_bytes)),
             "tower_sent_bytes": sum(self._group.gather(self._sum.sent_bytes)),
             "tower_sum": self._sum.seconds,
             "tower_wait": self._sum.wait_seconds,

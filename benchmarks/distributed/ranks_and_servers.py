@@ -38,7 +38,7 @@ EXCHANGES = (
     "exchange_rows",
     "exchange_gradients",
 )  # app.distributed.exchange.Exchange.seconds
-BETWEEN_RANKS = (*TABLE_BYTES, *EXCHANGES, "tower_shared_bytes", "tower_sent_bytes", "tower_sum", "tower_wait")
+BETWEEN_RANKS = (*TABLE_BYTES, *EXCHANGES, "tower_sent_bytes", "tower_sum", "tower_wait")
 
 
 def start(name: str, workload: Workload, ranks: int, servers: int) -> Contender:
@@ -106,14 +106,13 @@ def one_line(name: str, result: dict[str, Any]) -> str:
     text = f"{name:10} {median:8.1f} ms [{lower:.1f} … {upper:.1f}] {speed}   {parts}"
     if "table_bytes" not in result:
         return text
-    tables, sent, shared = (result[name] / 1e6 for name in ("table_bytes", "tower_sent_bytes", "tower_shared_bytes"))
+    tables, sent = (result[name] / 1e6 for name in ("table_bytes", "tower_sent_bytes"))
     wait, *exchanges = (1e3 * result[name] for name in EXCHANGES)
     return (
         f"{text}; a step sends {tables:.1f} MB of the tables, {result['table_bytes_over_least']:.3f} × the least: ids "
         "{:.1f} ms, rows {:.1f}, gradients {:.1f}".format(*exchanges)
-        + f", after waits of {wait:.1f}; and "
-        f"{sent:.1f} MB of the tower ({shared:.1f} MB shared): {1e3 * result['tower_sum']:.1f} ms after a wait "
-        f"of {1e3 * result['tower_wait']:.1f}"
+        + f", after waits of {wait:.1f}; and {sent:.1f} MB of the tower: {1e3 * result['tower_sum']:.1f} ms after a "
+        f"wait of {1e3 * result['tower_wait']:.1f}"
     )
 
 
