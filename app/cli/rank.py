@@ -53,7 +53,7 @@ def run_as_rank(command: Callable[[], int], speaker: int) -> int:
 
     Rank `speaker` logs to the console, the others only what is wrong with them.
     """
-    die_with_parent(signal.SIGKILL)()
+    die_with_parent(signal.SIGKILL)
     if world_rank() != speaker:
         os.environ[QUIET] = "1"
         for handler in logging.getLogger().handlers:

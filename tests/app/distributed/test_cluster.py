@@ -57,5 +57,5 @@ def test_a_wrong_table_is_described_with_an_example(write, content, message):
 
 
 def test_a_missing_table(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no rank table .*; give '-' where there is none"):
+    with pytest.raises(FileNotFoundError, match=r"no rank table .*; give '-' to run without one"):
         check_rank_table(tmp_path / "rank_table.json", 1)

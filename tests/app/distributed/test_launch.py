@@ -2,10 +2,12 @@
 
 import io
 import os
+import signal
+import sys
 
 import pytest
 
-from app.distributed.launch import Notices, check_hosts, explain, find_mpirun, mpirun_options
+from app.distributed.launch import OutputFilter, check_hosts, explain, find_mpirun, mpirun_options, supervise
 
 RULE = b"-" * 74 + b"\n"
 CHATTER = b"[vm:10549] PMIX ERROR: PMIX_ERR_UNREACH in file ptl_base_connection_hdlr.c at line 103\n"
@@ -26,7 +28,7 @@ def hosts(tmp_path):
 
 def read(*chunks):
     """What is passed on of chunks that come one after the other, and the notices."""
-    notices = Notices(io.BytesIO())
+    notices = OutputFilter(io.BytesIO())
     source, sink = os.pipe()
     with os.fdopen(source, "rb") as stream:
         for chunk in chunks:
@@ -62,7 +64,7 @@ def test_what_ranks_say_is_passed_on_and_notices_are_kept():
     passed, notices = read(b"step 1\r", b"step 2\r\n\0error: no rows\n", RULE + KILLED, RULE, CHATTER, b"last words")
     assert passed == b"step 1\rstep 2\r\nerror: no rows\nlast words"
     assert notices.has_error
-    assert notices.blocks == [KILLED.decode(), CHATTER.decode()]
+    assert notices.notices == [KILLED.decode(), CHATTER.decode()]
 
 
 def test_known_notices_are_a_line_and_others_stay_as_they_are():
@@ -87,9 +89,19 @@ def test_a_reader_that_has_gone_does_not_hold_up_the_ranks(tmp_path):
     with os.fdopen(sink, "wb", buffering=0) as nobody, (tmp_path / "said").open("wb+") as said:
         said.write(b"step\n" * 3 + b"error: no rows\n")
         said.seek(0)
-        notices = Notices(nobody)
+        notices = OutputFilter(nobody)
         notices.read(said)
     assert notices.has_error
+
+
+def test_signals_that_are_blocked_here_reach_the_job(capfd):
+    """Its ranks would inherit the mask, and Ctrl-C would never end them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1})
+    try:
+        status = supervise([sys.executable, "-c", "import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))"])
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert (status, capfd.readouterr().out) == (0, "set()\n")
 
 
 def test_a_launcher_of_another_mpi_is_refused(tmp_path, monkeypatch):
@@ -97,7 +109,9 @@ def test_a_launcher_of_another_mpi_is_refused(tmp_path, monkeypatch):
     other.write_text("#!/bin/sh\necho HYDRA build details: 4.2\n")
     other.chmod(0o755)
     monkeypatch.setenv("MPIRUN", str(other))
-    with pytest.raises(OSError, match=r"is not of Open MPI, whose options are used here .it says: HYDRA build"):
+    with pytest.raises(
+        OSError, match=r"is not Open MPI's, whose options are used here .its --version prints: HYDRA build"
+    ):
         find_mpirun()
 
 
