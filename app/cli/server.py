@@ -78,9 +78,9 @@ class ParameterServer:
         """Serve until told to end."""
         while True:
             header = self._owned.exchange.start(Operation.NONE)
-            if header.operation != Operation.CALL:
+            if header.operation != Operation.RPC:
                 self._owned.serve(header)
-            elif not self._group.answer_call(self._calls):
+            elif not self._group.serve_rpc(self._calls):
                 return
 
     def _load(self, path: Path) -> None:

@@ -31,9 +31,9 @@ class Operation(enum.IntEnum):
 
     NONE = 0
     LOOKUP = 1
-    ASK = 2
+    PULL_REQUEST = 2
     UPDATE = 3
-    CALL = 4
+    RPC = 4
 
 
 @dataclass(frozen=True)
@@ -91,16 +91,16 @@ def _wait_asleep(request: MPI.Request) -> None:
 
 
 @dataclass(frozen=True)
-class Layout:
+class Segments:
     """How many elements go to, or come from, each rank, and where those of each begin; both [ranks]."""
 
     counts: np.ndarray
     starts: np.ndarray
 
     @staticmethod
-    def of(counts: np.ndarray) -> Layout:
+    def of(counts: np.ndarray) -> Segments:
         """One after the other."""
-        return Layout(counts, np.concatenate([[0], np.cumsum(counts)[:-1]]))
+        return Segments(counts, np.concatenate([[0], np.cumsum(counts)[:-1]]))
 
     @property
     def total(self) -> int:
@@ -122,7 +122,7 @@ class Exchange:
         self.embedding_dim = embedding_dim
         self._communicator = communicator
         self._row = MPI.FLOAT.Create_contiguous(embedding_dim).Commit()  # counts in rows stay within 32 bits
-        self._asked = self._answered = Layout.of(np.zeros(communicator.size, np.int64))
+        self._requested = self._requested_here = Segments.of(np.zeros(communicator.size, np.int64))
         self._buffers = {name: HugeBuffer() for name in ("rows", "gradients")}
 
     def start(self, operation: Operation, counts: np.ndarray | None = None, scale: float = 0.0) -> Header:
@@ -130,30 +130,30 @@ class Exchange:
         with self._timed("start"):
             return start(self._communicator, operation, counts, scale)
 
-    def ask(self, ids: np.ndarray, counts: np.ndarray, header: Header) -> np.ndarray:
+    def pull_request(self, ids: np.ndarray, counts: np.ndarray, header: Header) -> np.ndarray:
         """Send `ids` int64 [U], grouped by owner as `counts` says, to their owners; returns those asked here [R]."""
         to_owners = np.zeros(self._communicator.size, np.int64)
         to_owners[: self.num_owners] = counts
-        self._asked, self._answered = Layout.of(to_owners), Layout.of(header.counts)
-        received = np.empty(self._answered.total, np.int64)
+        self._requested, self._requested_here = Segments.of(to_owners), Segments.of(header.counts)
+        received = np.empty(self._requested_here.total, np.int64)
         with waiting(), self._timed("ids"):
-            self._all_to_all(ids, self._asked, received, self._answered, MPI.INT64_T)
-        self._count("ids", self._asked, ID_BYTES)
+            self._all_to_all(ids, self._requested, received, self._requested_here, MPI.INT64_T)
+        self._count("ids", self._requested, ID_BYTES)
         return received
 
-    def answer(self, deep: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def pull_reply(self, deep: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The rows asked for, [R, D] and [R], back to who asked; returns this rank's, [U, D] and [U].
 
         The result is valid until the next call.
         """
-        return self._send_rows("rows", deep, wide, self._answered, self._asked)
+        return self._send_rows("rows", deep, wide, self._requested_here, self._requested)
 
-    def send_back(self, deep: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def push(self, deep: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Gradients [U, D] and [U] to the owners of the rows last asked for; returns those of rows here, [R, D], [R].
 
         The result is valid until the next call.
         """
-        return self._send_rows("gradients", deep, wide, self._asked, self._answered)
+        return self._send_rows("gradients", deep, wide, self._requested, self._requested_here)
 
     def sum(self, value: float) -> float:
         """The sum over all ranks, in their order."""
@@ -162,7 +162,7 @@ class Exchange:
         return float(values.sum())
 
     def _send_rows(
-        self, what: str, deep: np.ndarray, wide: np.ndarray, to: Layout, back: Layout
+        self, what: str, deep: np.ndarray, wide: np.ndarray, to: Segments, back: Segments
     ) -> tuple[np.ndarray, np.ndarray]:
         deep_received = self._buffers[what].array((back.total, self.embedding_dim))
         wide_received = np.empty(back.total, np.float32)
@@ -173,7 +173,7 @@ class Exchange:
         return deep_received, wide_received
 
     def _all_to_all(
-        self, sent: np.ndarray, to: Layout, received: np.ndarray, back: Layout, datatype: MPI.Datatype
+        self, sent: np.ndarray, to: Segments, received: np.ndarray, back: Segments, datatype: MPI.Datatype
     ) -> None:
         self._communicator.Alltoallv(
             [sent, to.counts, to.starts, datatype], [received, back.counts, back.starts, datatype]
@@ -185,6 +185,6 @@ class Exchange:
         yield
         self.seconds[what] += time.perf_counter() - begin
 
-    def _count(self, what: str, to: Layout, element_bytes: int) -> None:
+    def _count(self, what: str, to: Segments, element_bytes: int) -> None:
         remote = to.total - int(to.counts[self.rank])
         self.remote_bytes[what] += remote * element_bytes

@@ -72,29 +72,29 @@ class OwnedRows:
     def __init__(self, exchange: Exchange, tables: HostTables | None) -> None:
         self.exchange = exchange
         self.tables = tables
-        self._asked = UniqueIds((0, 1), np.zeros(0, np.int64), np.zeros(0, np.int32))
+        self._pulled = UniqueIds((0, 1), np.zeros(0, np.int64), np.zeros(0, np.int32))
         self._embedding_dim = exchange.embedding_dim
 
-    def ask(self, header: Header, ids: np.ndarray, counts: np.ndarray) -> None:
+    def pull_request(self, header: Header, ids: np.ndarray, counts: np.ndarray) -> None:
         """Tell the owners which rows are meant from now on."""
-        asked = self.exchange.ask(ids, counts, header)
+        asked = self.exchange.pull_request(ids, counts, header)
         if self.tables is not None:
-            self._asked = self.tables.unique(asked[:, None])
+            self._pulled = self.tables.unique(asked[:, None])
 
     def lookup(self) -> tuple[np.ndarray, np.ndarray, float]:
         """The rows asked for, [U, D] and [U], and Σ‖row‖² over the unique deep rows of all ranks."""
         if self.tables is None:
             rows = Rows(np.zeros((0, self._embedding_dim), np.float32), np.zeros(0, np.float32), 0.0)
         else:
-            rows = self.tables.lookup(self._asked)
-        deep, wide = self.exchange.answer(rows.deep, rows.wide)
+            rows = self.tables.lookup(self._pulled)
+        deep, wide = self.exchange.pull_reply(rows.deep, rows.wide)
         return deep, wide, self.exchange.sum(rows.squared_norm)
 
     def update(self, header: Header, deep_sums: np.ndarray, wide_sums: np.ndarray) -> None:
         """One step of the optimizers on all rows asked for; gradients [U, D] and [U]."""
-        deep, wide = self.exchange.send_back(deep_sums, wide_sums)
+        deep, wide = self.exchange.push(deep_sums, wide_sums)
         if self.tables is not None:
-            self.tables.update(self._asked, RowGradients(deep, wide, header.scale), checked=True)
+            self.tables.update(self._pulled, RowGradients(deep, wide, header.scale), checked=True)
 
     @contextmanager
     def loading(self, step: int) -> Iterator[WriteRows]:
@@ -114,8 +114,8 @@ class OwnedRows:
     def serve(self, header: Header) -> None:
         """This rank's part in an operation in which it asks for nothing itself."""
         nothing = np.zeros((0, self._embedding_dim), np.float32)
-        if header.operation in (Operation.LOOKUP, Operation.ASK):
-            self.ask(header, np.zeros(0, np.int64), np.zeros(self.exchange.num_owners, np.int64))
+        if header.operation in (Operation.LOOKUP, Operation.PULL_REQUEST):
+            self.pull_request(header, np.zeros(0, np.int64), np.zeros(self.exchange.num_owners, np.int64))
         if header.operation == Operation.LOOKUP:
             self.lookup()
         if header.operation == Operation.UPDATE:
@@ -131,7 +131,7 @@ class ShardedTables:
         self.update_seconds: dict[str, float] = {}  # of this rank's own rows
         self.owned = owned
         self._kernels = kernels
-        self._asked: ShardedIds | None = None
+        self._pulled: ShardedIds | None = None
         self.learning_rates = spec.constant_learning_rates()
 
     @property
@@ -158,7 +158,7 @@ class ShardedTables:
     def lookup(self, unique: UniqueIds) -> Rows:
         """See `HostTables.lookup`; `squared_norm` is that of the unique rows of all ranks' batches together."""
         unique = _own(unique)
-        self._ask(Operation.LOOKUP, unique)
+        self._pull_request(Operation.LOOKUP, unique)
         deep_rows, wide_rows, squared_norm = self.owned.lookup()
         deep, wide = self._kernels.expand(unique.kernel_ids, deep_rows, wide_rows)
         return Rows(deep, wide, squared_norm)
@@ -168,8 +168,8 @@ class ShardedTables:
         unique = _own(unique)
         check = check_gradients_shape if checked else check_gradients
         check(gradients, unique, self.spec)
-        if self._asked is not unique:
-            self._ask(Operation.ASK, unique)
+        if self._pulled is not unique:
+            self._pull_request(Operation.PULL_REQUEST, unique)
         deep_sums, wide_sums = self._kernels.sum_by_id(unique.kernel_ids, gradients.deep, gradients.wide)
         header = self.owned.exchange.start(Operation.UPDATE, scale=gradients.scale)
         self.owned.update(header, deep_sums, wide_sums)
@@ -198,10 +198,10 @@ class ShardedTables:
         with self.loading(step) as write:
             write_state(write, state)
 
-    def _ask(self, operation: Operation, unique: ShardedIds) -> None:
+    def _pull_request(self, operation: Operation, unique: ShardedIds) -> None:
         header = self.owned.exchange.start(operation, unique.counts)
-        self.owned.ask(header, unique.values, unique.counts)
-        self._asked = unique
+        self.owned.pull_request(header, unique.values, unique.counts)
+        self._pulled = unique
 
 
 def make_owned_rows(backend: str, spec: TablesSpec, world: MPI.Comm, num_owners: int, num_threads: int) -> OwnedRows:

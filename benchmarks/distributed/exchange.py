@@ -59,7 +59,8 @@ class Rank:
         taken = {"lookup": self._timed(lambda: self.tables.lookup(self.unique))}
         taken["update"] = self._timed(lambda: self.tables.update(self.unique, self.gradients, checked=True))
         taken |= {what: exchange.seconds[what] - before[what] for what in ("ids", "rows", "gradients")}
-        asked = exchange.ask(self.unique.values, self.unique.counts, exchange.start(Operation.ASK, self.unique.counts))
+        header = exchange.start(Operation.PULL_REQUEST, self.unique.counts)
+        asked = exchange.pull_request(self.unique.values, self.unique.counts, header)
         taken["dedup"] = self._timed(lambda: self._own_unique(asked))
         taken["copy"] = self._timed(lambda: np.copyto(self._rows[0], self._rows[1]))
         return taken
