@@ -55,9 +55,10 @@ class ParameterServer:
     def __init__(self, config: Config, schema: Schema, backend: str, group: MpiGroup) -> None:
         self._group = group
         spec = table_spec(config, schema, tuple(field.name for field in schema.categorical))
-        self._owned = make_owned_rows(backend, spec, group.world, group.num_owners, config.device.num_threads)
         self._rates = learning_rates(config)
-        self._tables.learning_rates = table_learning_rates(self._rates, config.deep_optimizer)
+        table_rates = table_learning_rates(self._rates, config.deep_optimizer)
+        num_threads = config.device.num_threads
+        self._owned = make_owned_rows(backend, spec, table_rates, group.world, group.num_owners, num_threads)
         self._vocabulary_size = schema.vocabulary_size
         self._snapshot: Snapshot | None = None
         self._calls: dict[str, Callable[..., Any]] = {

@@ -25,10 +25,10 @@ from app.tables import make_host_tables
 from app.tables.checks import check_gradients, check_gradients_shape, check_state
 from app.tables.interface import (
     HostTables,
-    LearningRate,
     RowGradients,
     Rows,
     Snapshot,
+    TableRates,
     TableSnapshot,
     TablesSpec,
     TableState,
@@ -132,18 +132,6 @@ class ShardedTables:
         self.owned = owned
         self._kernels = kernels
         self._pulled: ShardedIds | None = None
-        self.learning_rates = spec.constant_learning_rates()
-
-    @property
-    def learning_rates(self) -> dict[str, LearningRate]:
-        """See `HostTables.learning_rates`; every owner must have the same."""
-        return self._learning_rates
-
-    @learning_rates.setter
-    def learning_rates(self, learning_rates: dict[str, LearningRate]) -> None:
-        self._learning_rates = learning_rates
-        if self.owned.tables is not None:
-            self.owned.tables.learning_rates = learning_rates
 
     def unique(self, ids: np.ndarray) -> ShardedIds:
         """See `HostTables.unique`; this rank's alone."""
@@ -204,14 +192,20 @@ class ShardedTables:
         self._pulled = unique
 
 
-def make_owned_rows(backend: str, spec: TablesSpec, world: MPI.Comm, num_owners: int, num_threads: int) -> OwnedRows:
+def make_owned_rows(
+    backend: str, spec: TablesSpec, learning_rates: TableRates, world: MPI.Comm, num_owners: int, num_threads: int
+) -> OwnedRows:
     """This rank's share of the rows, in tables of a backend; the first `num_owners` ranks of `world` own rows.
+
+    Every owner must have the same learning rates.
 
     Raises ValueError, naming the first difference, where ranks do not mean the same tables.
     """
     shapes = {**asdict(owner_spec(spec)), "backend": backend, "owners": num_owners}
     check_same_tables(world.allgather(shapes))
-    own = make_host_tables(backend, owner_spec(spec), num_threads) if world.rank < num_owners else None
+    own = None
+    if world.rank < num_owners:
+        own = make_host_tables(backend, owner_spec(spec), learning_rates, num_threads)
     return OwnedRows(Exchange(world, num_owners, spec.embedding_dim), own)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 
 from app.config.run import Backend
-from app.tables.interface import HostTables, TablesSpec
+from app.tables.interface import HostTables, TableRates, TablesSpec
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ def pick_host_backend() -> str:
     return "native" if _native_works("reference") else "reference"
 
 
-def make_host_tables(backend: str, spec: TablesSpec, num_threads: int) -> HostTables:
+def make_host_tables(backend: str, spec: TablesSpec, learning_rates: TableRates, num_threads: int) -> HostTables:
     """Tables outside MindSpore's graph, by backend name (`native` or `reference`).
 
     Raises OSError where the native library is missing.
@@ -42,10 +42,10 @@ def make_host_tables(backend: str, spec: TablesSpec, num_threads: int) -> HostTa
     if backend == "native":
         from app.tables.native.tables import NativeTables
 
-        return NativeTables(spec, num_threads)
+        return NativeTables(spec, learning_rates, num_threads)
     from app.tables.reference import ReferenceTables
 
-    return ReferenceTables(spec)
+    return ReferenceTables(spec, learning_rates)
 
 
 def _native_works(otherwise: str) -> bool:

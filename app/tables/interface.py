@@ -30,7 +30,7 @@ STATE_ARRAYS = {  # with the default optimizers, FTRL and LazyAdam
     DEEP: ("rows", "first_moment", "second_moment"),
 }
 
-LearningRate = Callable[[int], float]  # that of step 1, 2, …
+TableRates = Mapping[str, Callable[[int], float]]  # by table: step 1, 2, … -> its learning rate, past steps included
 
 
 class RowArray(NamedTuple):
@@ -75,11 +75,6 @@ class TablesSpec:
         """The same by name, with dtype and width."""
         arrays = self.state_arrays(table)
         return {a.name: RowArray(np.dtype(a.dtype).name, 1 if a.one_a_row else self.width(table)) for a in arrays}
-
-    def constant_learning_rates(self) -> dict[str, LearningRate]:
-        """Each table's learning rate as its options have it."""
-        wide, deep = self.wide_optimizer.learning_rate, self.deep_optimizer.learning_rate
-        return {WIDE: lambda _: wide, DEEP: lambda _: deep}
 
 
 @dataclass(frozen=True)
@@ -180,7 +175,6 @@ class HostTables(Protocol):
     """Both tables with their optimizers, in host memory."""
 
     spec: TablesSpec
-    learning_rates: dict[str, LearningRate]  # by table; whoever has a schedule puts it here, before `load_state`
     step: int  # updates so far; Adam's bias correction counts by it
     update_seconds: dict[str, float]  # what the last update took, by optimizer
 

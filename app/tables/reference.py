@@ -22,6 +22,7 @@ from app.tables.interface import (
     WIDE,
     RowGradients,
     Rows,
+    TableRates,
     TableSnapshot,
     TablesSpec,
     TableState,
@@ -36,9 +37,9 @@ from app.tables.whole_table_adam import StepHistory
 class ReferenceTables:
     """`HostTables` on flat NumPy arrays."""
 
-    def __init__(self, spec: TablesSpec) -> None:
+    def __init__(self, spec: TablesSpec, learning_rates: TableRates) -> None:
         self.spec = spec
-        self.learning_rates = spec.constant_learning_rates()
+        self._learning_rates = learning_rates
         self.update_seconds: dict[str, float] = {}
         self._forget(step=0)
 
@@ -81,14 +82,14 @@ class ReferenceTables:
         gradient = clipped(summed * np.float32(gradients.scale), self.spec.clip_value)
         states = self._gather(WIDE, unique.values)
         gradient += np.float32(self.spec.wide_l2_coef) * states[0]
-        rate = self.learning_rates[WIDE](self.step)
+        rate = self._learning_rates[WIDE](self.step)
         table_step(states, gradient, self.spec.wide_optimizer, rate, self.step)
         self._scatter(WIDE, unique.values, states)
 
     def _update_deep(self, unique: UniqueIds, gradients: RowGradients) -> None:
         summed = sum_by_id(gradients.deep.reshape(-1, self.spec.embedding_dim), unique)
         gradient = clipped(summed * np.float32(gradients.scale), self.spec.clip_value)
-        rate = self.learning_rates[DEEP](self.step)
+        rate = self._learning_rates[DEEP](self.step)
         states = self._deep_states(unique.values)
         if self._history is not None:
             self._history.append(rate)
@@ -152,7 +153,7 @@ class ReferenceTables:
         self.step = step
         self._history: StepHistory | None = None
         if isinstance(self.spec.deep_optimizer, AdamOptions):
-            rate = self.learning_rates[DEEP]
+            rate = self._learning_rates[DEEP]
             self._history = StepHistory.of_steps(self.spec.deep_optimizer, self.spec.l2_coef, rate, step)
         self._arrays = initial_arrays(self.spec)
         self._touched = np.zeros(self.spec.vocabulary_size, bool)

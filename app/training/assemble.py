@@ -144,16 +144,16 @@ def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup |
     rates = learning_rates(config)
     noise = DropoutNoise(config.train.seed, config.model.dropout, len(config.model.hidden_widths))
     parts = StepParts(model, optimizers, rates, noise, config.loss, config.train.batch_size, numeric)
+    table_rates = table_learning_rates(rates, config.deep_optimizer)
     step: TrainStep
     if backend == "stock":
-        step = StockStep(StockTables(spec, len(looked_up)), parts)
+        step = StockStep(StockTables(spec, table_rates, len(looked_up)), parts)
     elif isinstance(group, MpiGroup):
         from app.training.parallel.data_parallel import data_parallel_step  # loads MPI, which one process does not need
 
-        step = data_parallel_step(config, spec, backend, parts, group, spread)
+        step = data_parallel_step(config, spec, table_rates, backend, parts, group, spread)
     else:
-        step = HostTablesStep(make_host_tables(backend, spec, config.device.num_threads), parts)
-    step.tables.learning_rates = table_learning_rates(rates, config.deep_optimizer)
+        step = HostTablesStep(make_host_tables(backend, spec, table_rates, config.device.num_threads), parts)
     return Parts(step, model, optimizers, rates, spread.blocks() if spread else None, config.checkpoint.sliced)
 
 
@@ -180,17 +180,17 @@ def load_for_scoring(
     The ranks of `group` own the rows together and share each batch. Raises ValueError naming what does not fit.
     """
     spec = table_spec(config, schema, tuple(field.name for field in schema.categorical))
+    manifest = read_manifest(path)
+    rates = learning_rates(config)
+    rates.load_state(manifest.schedules)
+    table_rates = table_learning_rates(rates, config.deep_optimizer)
     tables: HostTables
     if isinstance(group, MpiGroup):
         from app.training.parallel.data_parallel import DataParallelScorer, sharded_tables
 
-        tables = sharded_tables(config, spec, pick_host_backend(), group)
+        tables = sharded_tables(config, spec, table_rates, pick_host_backend(), group)
     else:
-        tables = make_host_tables(pick_host_backend(), spec, config.device.num_threads)
-    manifest = read_manifest(path)
-    rates = learning_rates(config)
-    rates.load_state(manifest.schedules)
-    tables.learning_rates = table_learning_rates(rates, config.deep_optimizer)
+        tables = make_host_tables(pick_host_backend(), spec, table_rates, config.device.num_threads)
     with tables.loading(manifest.step) as write:
         _, found = read_once(path, spec, write)
     if not config.model.fold_numeric:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -16,7 +15,7 @@ from app.config.config import Config
 from app.config.optimizers import AdamOptions, DeepOptimizer, LazyAdamOptions
 from app.config.schedules import PlateauSchedule, Schedule
 from app.run.older import read_config
-from app.tables.interface import DEEP, WIDE, TablesSpec
+from app.tables.interface import DEEP, WIDE, TableRates, TablesSpec
 from app.tables.whole_table_adam import StepHistory
 from data_prep.prepared.schema import Schema
 
@@ -132,7 +131,7 @@ def learning_rates(config: Config) -> LearningRates:
     return LearningRates({group: LearningRate(o.learning_rate, o.schedule) for group, o in options.items()})
 
 
-def table_learning_rates(rates: LearningRates, deep_optimizer: DeepOptimizer) -> dict[str, Callable[[int], float]]:
+def table_learning_rates(rates: LearningRates, deep_optimizer: DeepOptimizer) -> TableRates:
     """What the tables need of them; `rates` may change later.
 
     Tables correct the bias of moments that were 0 before step 1. Where moments were taken over, the deep table's rate

@@ -31,7 +31,7 @@ from app.tables.native.tables import NativeTables
 from benchmarks.harness.contender import KEEP_PAGES
 from benchmarks.harness.timing import Timing, machine, side_by_side
 from benchmarks.harness.workload import NUM_NUMERIC, Workload, make_batches
-from benchmarks.training.kernels import NUM_FIELDS, make_spec, random_gradients
+from benchmarks.training.kernels import NUM_FIELDS, RATES, make_spec, random_gradients
 
 Calls = dict[str, Callable[[], object]]
 
@@ -48,7 +48,7 @@ def why_missing() -> str | None:
 def native_calls(workload: Workload) -> Calls:
     """Lookup, and the LazyAdam step with L2, of one batch after the other."""
     spec = make_spec(workload.vocabulary_size, workload.embedding_dim)
-    tables = NativeTables(spec, workload.threads)
+    tables = NativeTables(spec, RATES, workload.threads)
     uniques = [tables.unique(batch.ids) for batch in make_batches(workload)]
     slots = [tables.touch(unique.values) for unique in uniques]
     gradients = random_gradients(np.random.default_rng(0), workload.batch_size, workload.embedding_dim)

@@ -33,13 +33,14 @@ import numpy as np
 import psutil
 
 from app.config.optimizers import FtrlOptions, LazyAdamOptions
-from app.tables.interface import RowGradients, TablesSpec
+from app.tables.interface import DEEP, WIDE, RowGradients, TableRates, TablesSpec
 from app.tables.native.tables import NativeTables
 from benchmarks.harness.timing import Timing, machine, side_by_side
 from common.memory import huge_pages
 
 NUM_FIELDS = 26
 FLOAT_BYTES = 4
+RATES: TableRates = {WIDE: lambda step: 5e-2, DEEP: lambda step: 3.5e-4}
 Contenders = dict[str, Callable[[], object]]
 
 
@@ -132,7 +133,7 @@ def measure_kernels(batch: int, embedding_dim: int, vocabulary_size: int, thread
     """All kernels beside stock and copy: seconds and ratios."""
     rng = np.random.default_rng(0)
     spec = make_spec(vocabulary_size, embedding_dim)
-    tables = NativeTables(spec, threads)
+    tables = NativeTables(spec, RATES, threads)
     ids, gradients = power_law_ids(rng, vocabulary_size, batch), random_gradients(rng, batch, embedding_dim)
     num_unique = tables.unique(ids).values.size
     print(f"{ids.size:,} ids, {num_unique:,} of them distinct; {threads} threads, {tables.instruction_set}")
@@ -179,7 +180,7 @@ def measure_vocabularies(
     contenders: Contenders = {}
     touched: dict[str, int] = {}
     for vocabulary_size in (10**5, 10**6, 10**7, 10**8):
-        tables = NativeTables(make_spec(vocabulary_size, embedding_dim), threads)
+        tables = NativeTables(make_spec(vocabulary_size, embedding_dim), RATES, threads)
         pool = rng.choice(vocabulary_size, min(vocabulary_size, num_touched), replace=False)
         tables.touch(pool)
         batches = [ids_with_unique(rng, pool, batch, num_unique) for _ in range(num_batches)]
@@ -220,7 +221,7 @@ def measure_batches(embedding_dim: int, vocabulary_size: int, threads: int, roun
     spec, contenders = make_spec(vocabulary_size, embedding_dim), {}
     batch_sizes = (256, 16_000, 65_536)
     for batch in batch_sizes:
-        tables = NativeTables(spec, threads)
+        tables = NativeTables(spec, RATES, threads)
         tables.touch(np.arange(vocabulary_size))
         batches = [power_law_ids(rng, vocabulary_size, batch) for _ in range(2)]
         contenders[f"B {batch:,}"] = step_through(tables, batches, random_gradients(rng, batch, embedding_dim))
@@ -240,7 +241,7 @@ def measure_huge(threads: int) -> dict[str, Any]:
     gradients = random_gradients(rng, batch, embedding_dim)
     resident_before = psutil.Process().memory_info().rss
     start = time.perf_counter()
-    tables = NativeTables(make_spec(vocabulary_size, embedding_dim), threads)
+    tables = NativeTables(make_spec(vocabulary_size, embedding_dim), RATES, threads)
     start_seconds = time.perf_counter() - start
     uniques = [tables.unique(ids) for ids in batches]
     unique_bytes = psutil.Process().memory_info().rss - resident_before

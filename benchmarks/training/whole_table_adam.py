@@ -19,10 +19,10 @@ import time
 import numpy as np
 
 from app.config.optimizers import AdamOptions, DeepOptimizer, FtrlOptions, LazyAdamOptions
-from app.tables.interface import RowGradients, TablesSpec
+from app.tables.interface import DEEP, RowGradients, TablesSpec
 from app.tables.native.tables import NativeTables
 from benchmarks.harness.timing import machine
-from benchmarks.training.kernels import NUM_FIELDS, random_gradients, seconds_of
+from benchmarks.training.kernels import NUM_FIELDS, RATES, random_gradients, seconds_of
 
 L2_COEF = 1e-5  # of BARS's recipes
 OPTIMIZERS: dict[str, DeepOptimizer] = {
@@ -35,7 +35,7 @@ def make_tables(name: str, vocabulary_size: int, embedding_dim: int, threads: in
     """Tables with one of `OPTIMIZERS`."""
     fields = tuple(f"C{field + 1}" for field in range(NUM_FIELDS))
     spec = TablesSpec(vocabulary_size, embedding_dim, fields, 1, 0.01, L2_COEF, FtrlOptions(), OPTIMIZERS[name])
-    return NativeTables(spec, threads)
+    return NativeTables(spec, {**RATES, DEEP: lambda step: OPTIMIZERS[name].learning_rate}, threads)
 
 
 def measure_step(tables: NativeTables, ids: np.ndarray, gradients: RowGradients) -> tuple[float, float]:

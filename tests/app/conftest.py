@@ -16,9 +16,8 @@ from app.config.optimizers import FtrlOptions, LazyAdamOptions
 from app.distributed.process_group import MpiGroup
 from app.tables.interface import HostTables, RowGradients, TablesSpec
 from app.tables.native import library
-from app.tables.native.tables import NativeTables
-from app.tables.reference import ReferenceTables
 from data_prep.prepared.schema import FORMAT_VERSION, CategoricalField, NumericField, Schema
+from tests.app.tables.tables_of_spec import native_tables, reference_tables
 
 
 @pytest.fixture(scope="session")
@@ -157,7 +156,7 @@ def thread_ranks():
     return run
 
 
-BACKENDS = {"reference": ReferenceTables, "native": NativeTables}
+BACKENDS = {"reference": reference_tables, "native": native_tables}
 
 
 def require_native() -> None:
@@ -176,8 +175,8 @@ def native_library() -> None:
 
 
 @pytest.fixture(scope="session", params=BACKENDS)
-def make_tables(request: pytest.FixtureRequest) -> Callable[[TablesSpec], HostTables]:
-    """The class of each table backend in turn."""
+def make_tables(request: pytest.FixtureRequest) -> Callable[..., HostTables]:
+    """Make tables of each backend in turn: see `tests/app/tables/tables_of_spec.py`."""
     if request.param == "native":
         require_native()
     return BACKENDS[request.param]

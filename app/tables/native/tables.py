@@ -18,9 +18,9 @@ from app.tables.interface import (
     DEEP,
     UPDATE_NAMES,
     WIDE,
-    LearningRate,
     RowGradients,
     Rows,
+    TableRates,
     TableSnapshot,
     TablesSpec,
     TableState,
@@ -43,11 +43,11 @@ class NativeTables:
     one more. `num_threads` defaults to the cores this process may use; no bit of any result depends on it.
     """
 
-    def __init__(self, spec: TablesSpec, num_threads: int | None = None) -> None:
+    def __init__(self, spec: TablesSpec, learning_rates: TableRates, num_threads: int | None = None) -> None:
         self.spec = spec
-        self.learning_rates = spec.constant_learning_rates()
+        self._learning_rates = learning_rates
         self.step = 0
-        self._history = make_history(spec, self.learning_rates[DEEP], step=0)
+        self._history = make_history(spec, learning_rates, step=0)
         self.update_seconds: dict[str, float] = {}
         self.num_threads = num_threads or len(os.sched_getaffinity(0))
         self._handle = NativeHandle(spec, self.num_threads)
@@ -101,15 +101,15 @@ class NativeTables:
 
     def update_wide(self, unique: NativeUniqueIds, slots: np.ndarray, gradient: np.ndarray, scale: float) -> None:
         """The wide rows' step of `update` alone; `slots` as `touch` gives them, `gradient` [B]."""
-        batch, step = unique.as_struct(), step_struct(self.spec, WIDE, self.learning_rates[WIDE], self.step)
+        batch, step = unique.as_struct(), step_struct(self.spec, WIDE, self._learning_rates, self.step)
         arrays = address(slots, np.int32, batch.num_unique), address(gradient, np.float32, batch.num_rows)
         self._handle.call("update_wide", ctypes.byref(batch), *arrays, scale, ctypes.byref(step))
 
     def update_deep(self, unique: NativeUniqueIds, slots: np.ndarray, gradient: np.ndarray, scale: float) -> None:
         """The deep rows' step of `update` alone, number `self.step`; `gradient` [B, C * D]."""
-        batch, step = unique.as_struct(), step_struct(self.spec, DEEP, self.learning_rates[DEEP], self.step)
+        batch, step = unique.as_struct(), step_struct(self.spec, DEEP, self._learning_rates, self.step)
         if self._history is not None and self._history.step < self.step:
-            self._history.append(self.learning_rates[DEEP](self.step))
+            self._history.append(self._learning_rates[DEEP](self.step))
         history = history_struct(self._history, self.step - 1)
         width = batch.num_fields * self.spec.embedding_dim
         arrays = address(slots, np.int32, batch.num_unique), address(gradient, np.float32, batch.num_rows, width)
@@ -158,13 +158,13 @@ class NativeTables:
         self._snapshots.forget()
         self._rows.clear()
         self.step = step
-        self._history = make_history(self.spec, self.learning_rates[DEEP], step)
+        self._history = make_history(self.spec, self._learning_rates, step)
 
 
-def step_struct(spec: TablesSpec, table: str, learning_rate: LearningRate, step: int) -> Step:
+def step_struct(spec: TablesSpec, table: str, learning_rates: TableRates, step: int) -> Step:
     """The settings of one step of one table's optimizer."""
     options = spec.optimizer(table)
-    rate, epsilon = learning_rate(step), getattr(options, "epsilon", 0.0)
+    rate, epsilon = learning_rates[table](step), getattr(options, "epsilon", 0.0)
     if isinstance(options, LazyAdamOptions | AdamOptions):
         rate *= options.correction(step)
     if isinstance(options, AdamOptions):
@@ -175,12 +175,12 @@ def step_struct(spec: TablesSpec, table: str, learning_rate: LearningRate, step:
     return Step(rate, *betas, epsilon, *others, l2_coef, spec.clip_value or math.inf)
 
 
-def make_history(spec: TablesSpec, learning_rate: LearningRate, step: int) -> StepHistory | None:
+def make_history(spec: TablesSpec, learning_rates: TableRates, step: int) -> StepHistory | None:
     """What `adam` knows of steps 1 … step of the deep table; None for the other optimizers."""
     options = spec.deep_optimizer
     if not isinstance(options, AdamOptions):
         return None
-    return StepHistory.of_steps(options, spec.l2_coef, learning_rate, step)
+    return StepHistory.of_steps(options, spec.l2_coef, learning_rates[DEEP], step)
 
 
 def history_struct(history: StepHistory | None, step: int) -> Any:

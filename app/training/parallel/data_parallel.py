@@ -25,7 +25,7 @@ from app.distributed.gradient_sum import GradientSum
 from app.distributed.process_group import MpiGroup, ProcessGroup, largest_share, share, together
 from app.distributed.sharded_tables import ShardedTables, make_owned_rows
 from app.model.graph import DEEP_LOSS, NUM_BAD, WIDE_LOSS, AllFinite, DeviceGraph, Gradients, Optimizers, scalars
-from app.tables.interface import TablesSpec, UniqueIds
+from app.tables.interface import TableRates, TablesSpec, UniqueIds
 from app.training.parallel.accelerator import AcceleratorRun
 from app.training.parallel.pipeline.run import PipelineRun
 from app.training.parallel.tensor.run import ShardedRun
@@ -158,13 +158,14 @@ class AllReducedGraph(nn.Cell):
 def data_parallel_step(
     config: Config,
     spec: TablesSpec,
+    learning_rates: TableRates,
     backend: str,
     parts: StepParts,
     group: MpiGroup,
     spread: ShardedRun | PipelineRun | AcceleratorRun | None,
 ) -> DataParallelStep:
     """The step of one of several ranks: rows in all owners' tables, its slice of each batch, gradients summed."""
-    tables = sharded_tables(config, spec, backend, group)
+    tables = sharded_tables(config, spec, learning_rates, backend, group)
     graph = spread.graph(parts) if spread else make_graph(parts, group)
     scorer, rows = spread.scorer() if spread else None, largest_share(parts.batch_size, group.size)
     rows_of: RowsOf = share
@@ -174,10 +175,12 @@ def data_parallel_step(
     return DataParallelStep(step, group, rows_of)
 
 
-def sharded_tables(config: Config, spec: TablesSpec, backend: str, group: MpiGroup) -> ShardedTables:
+def sharded_tables(
+    config: Config, spec: TablesSpec, learning_rates: TableRates, backend: str, group: MpiGroup
+) -> ShardedTables:
     """Tables whose rows lie in all owners, for a rank that trains or scores."""
     threads = config.device.num_threads
-    owned = make_owned_rows(backend, spec, group.world, group.num_owners, threads)
+    owned = make_owned_rows(backend, spec, learning_rates, group.world, group.num_owners, threads)
     return ShardedTables(spec, make_batch_kernels(backend, spec, threads), owned)
 
 

@@ -30,7 +30,6 @@ from app.model.optimizers import DenseOptimizers
 from app.model.wide_deep import WideDeep
 from app.tables.interface import (
     HostTables,
-    LearningRate,
     RowGradients,
     Rows,
     Snapshot,
@@ -58,7 +57,6 @@ class StepTables(Protocol):
 
     spec: TablesSpec
     step: int
-    learning_rates: dict[str, LearningRate]
 
     def unique(self, ids: np.ndarray) -> UniqueIds:
         """See `HostTables.unique`."""

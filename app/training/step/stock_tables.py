@@ -29,6 +29,7 @@ from app.tables.checks import check_ids, check_state, check_supported, check_val
 from app.tables.interface import (
     DEEP,
     STATE_ARRAYS,
+    TableRates,
     TableSnapshot,
     TablesSpec,
     TableState,
@@ -134,7 +135,7 @@ class StockTables:
     `num_looked_up_numeric` is N with unfolded numeric fields, else 0.
     """
 
-    def __init__(self, spec: TablesSpec, num_looked_up_numeric: int = 0) -> None:
+    def __init__(self, spec: TablesSpec, learning_rates: TableRates, num_looked_up_numeric: int = 0) -> None:
         if spec.vocabulary_size >= MAX_VOCABULARY:
             raise ValueError(
                 f"tables.backend=stock takes int32 ids: the vocabulary of {spec.vocabulary_size} is above "
@@ -142,7 +143,7 @@ class StockTables:
             )
         check_supported(spec.wide_optimizer, spec.deep_optimizer, spec.wide_l2_coef, spec.clip_value)
         self.spec = spec
-        self.learning_rates = spec.constant_learning_rates()
+        self._learning_rates = learning_rates
         self.step = 0
         self.num_looked_up_numeric = num_looked_up_numeric
         self.parameters = TableParameters(spec)
@@ -153,7 +154,7 @@ class StockTables:
         """LazyAdam's learning rate of a step with its bias corrections."""
         options = self.spec.deep_optimizer
         assert isinstance(options, LazyAdamOptions)
-        return self.learning_rates[DEEP](step) * options.correction(step)
+        return self._learning_rates[DEEP](step) * options.correction(step)
 
     def unique(self, ids: np.ndarray) -> StockIds:
         """See `HostTables.unique`; `ids` are those of the C categorical fields."""

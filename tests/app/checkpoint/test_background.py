@@ -18,20 +18,18 @@ from app.config.optimizers import FtrlOptions, LazyAdamOptions
 from app.config.run import CheckpointOptions
 from app.tables.interface import RowGradients, TablesSpec
 from app.tables.native.library import is_available
-from app.tables.reference import ReferenceTables
+from tests.app.tables.tables_of_spec import native_tables, reference_tables
 
 SPEC = TablesSpec(200, 4, ("C1", "C2"), 7, 0.01, 1e-3, FtrlOptions(), LazyAdamOptions())
 
 
 def make_native():
-    from app.tables.native.tables import NativeTables
-
     if not is_available() and "CI" not in os.environ:
         pytest.skip("the native tables are not built")
-    return NativeTables(SPEC, 2)
+    return native_tables(SPEC, 2)
 
 
-BACKENDS = {"reference": lambda: ReferenceTables(SPEC), "native": make_native}
+BACKENDS = {"reference": lambda: reference_tables(SPEC), "native": make_native}
 
 
 def train(tables, seed):
@@ -125,7 +123,7 @@ def faults_of_the_disk():
 
 
 def test_full_ones_and_deltas_take_turns(writers, tmp_path):
-    tables, writer = ReferenceTables(SPEC), writers(tmp_path, full_every=3)
+    tables, writer = reference_tables(SPEC), writers(tmp_path, full_every=3)
     kinds = []
     for step in range(1, 8):
         train(tables, step)
@@ -140,7 +138,7 @@ def test_full_ones_and_deltas_take_turns(writers, tmp_path):
 
 
 def test_what_lost_its_parent_is_followed_by_a_full_one(writers, tmp_path):
-    tables, writer = ReferenceTables(SPEC), writers(tmp_path)
+    tables, writer = reference_tables(SPEC), writers(tmp_path)
     train(tables, 1)
     path = begin(writer, tables, 1).result().path
     path.rename(path.with_name("away"))
@@ -148,7 +146,7 @@ def test_what_lost_its_parent_is_followed_by_a_full_one(writers, tmp_path):
 
 
 def test_compaction_keeps_the_chain_short(writers, tmp_path):
-    tables, writer = ReferenceTables(SPEC), writers(tmp_path, keep_last=2, keep_best=0, full_every=2, compact=True)
+    tables, writer = reference_tables(SPEC), writers(tmp_path, keep_last=2, keep_best=0, full_every=2, compact=True)
     for step in range(1, 10):
         train(tables, step)
         begin(writer, tables, step).result()

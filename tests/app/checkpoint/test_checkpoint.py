@@ -14,7 +14,7 @@ from app.checkpoint.write import ModelState
 from app.config.optimizers import AdamOptions, FtrlOptions
 from app.config.run import CheckpointOptions
 from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, TablesSpec, TableState
-from app.tables.reference import ReferenceTables
+from tests.app.tables.tables_of_spec import reference_tables
 
 
 def make_state(seed=0):
@@ -63,7 +63,7 @@ CRAFTED = [
 def crafted(tmp_path):
     """Save rows 0 … 9 of a table of ten with `adam` in two shards, with one array changed."""
     spec = TablesSpec(10, 2, ("C1",), 7, 0.01, 0.1, FtrlOptions(), AdamOptions())
-    tables = ReferenceTables(spec)
+    tables = reference_tables(spec)
     with tables.loading(step=3) as write:
         write(DEEP, "last_step", np.arange(10), np.full((10, 1), 2, np.int32))
     state = tables.state()
@@ -81,7 +81,7 @@ def crafted(tmp_path):
 def test_a_row_that_no_run_can_have_is_named_with_its_file(crafted, table, name, bad, message):
     """Checksums do not help against who writes them."""
     spec, path = crafted(table, name, lambda values: values.__setitem__((7, -1), bad))
-    tables = ReferenceTables(spec)
+    tables = reference_tables(spec)
     message = f"{path / table}-1-of-2.safetensors: {message}"
     with pytest.raises(ValueError, match=message), tables.loading(step=3) as write:
         read_once(path, spec, write)

@@ -26,10 +26,10 @@ from app.config.optimizers import FtrlOptions, LazyAdamOptions
 from app.run.folder import open_run
 from app.run.identity import data_identity
 from app.tables.interface import RowGradients, TablesSpec
-from app.tables.reference import ReferenceTables
 from common import settings
 from common.files import lock_folder
 from data_prep.prepared.schema import read_schema
+from tests.app.tables.tables_of_spec import reference_tables
 from tests.kills import num_kills
 
 SPEC = TablesSpec(200, 4, ("C1", "C2"), 7, 0.01, 1e-3, FtrlOptions(), LazyAdamOptions())
@@ -42,7 +42,7 @@ class Training:
     def __init__(self, base, config, schema):
         self.run, self.locks = open_run(base, config, schema)
         self._inputs = {"config": settings.as_dict(config), "data": data_identity(schema)}
-        self._tables = ReferenceTables(SPEC)
+        self._tables = reference_tables(SPEC)
         self._writer = CheckpointWriter(self.run.checkpoints, config.checkpoint, "auc")
         self.step = 0
         self.errors = []

@@ -88,9 +88,9 @@ def test_tables_of_other_shapes_or_optimizers_are_refused(other, message):
     there = dataclasses.asdict(dataclasses.replace(spec, **other))
     world = SimpleNamespace(rank=0, size=2, allgather=lambda own: [own, {**own, **there, "field_names": ("row",)}])
     with pytest.raises(ValueError, match=message):
-        make_owned_rows("reference", spec, world, num_owners=2, num_threads=1)
+        make_owned_rows("reference", spec, {}, world, num_owners=2, num_threads=1)
     world.allgather = lambda own: [own, own]
-    assert make_owned_rows("reference", spec, world, num_owners=2, num_threads=1).tables is not None
+    assert make_owned_rows("reference", spec, {}, world, num_owners=2, num_threads=1).tables is not None
 
 
 class Answers:

@@ -66,13 +66,13 @@ class Rank:
 class JobInThreads:
     """`HostTables` of `workers` ranks that train, after `servers` that only own rows (0: all ranks own rows)."""
 
-    def __init__(self, spec, backend, workers, servers):
+    def __init__(self, spec, learning_rates, backend, workers, servers):
         world, owners = World(servers + workers), servers or workers
         self.spec, self.servers, self.asked = spec, servers, None
         self.owned = [
             OwnedRows(
                 Exchange(Rank(world, rank), owners, spec.embedding_dim),
-                make_host_tables(backend, owner_spec(spec), 1) if rank < owners else None,
+                make_host_tables(backend, owner_spec(spec), learning_rates, 1) if rank < owners else None,
             )
             for rank in range(servers + workers)
         ]
@@ -85,15 +85,6 @@ class JobInThreads:
     def step(self):
         assert {each.step for each in (*self.ranks, *self.owners)} == {self.ranks[0].step}
         return self.ranks[0].step
-
-    @property
-    def learning_rates(self):
-        return self.ranks[0].learning_rates
-
-    @learning_rates.setter
-    def learning_rates(self, rates):
-        for each in (*self.ranks, *self.owners):
-            each.learning_rates = rates
 
     def _together(self, work, *parts, operations=1):
         def serve(owned):

@@ -13,8 +13,7 @@ from app.config.optimizers import (
 )
 from app.config.schedules import ConstantSchedule, StepSchedule
 from app.tables.interface import DEEP, WIDE, RowGradients
-from app.tables.native.tables import NativeTables
-from app.tables.reference import ReferenceTables
+from tests.app.tables.tables_of_spec import native_tables, reference_tables
 
 DEEP_OPTIMIZERS = [
     LazyAdamOptions(),
@@ -34,6 +33,10 @@ WIDE_OPTIMIZERS = [
 by_name = {"ids": lambda options: options.name}
 every_deep = pytest.mark.parametrize("deep", DEEP_OPTIMIZERS, **by_name)
 every_wide = pytest.mark.parametrize("wide", WIDE_OPTIMIZERS, **by_name)
+
+
+def falling(step):
+    return 0.1 / step
 
 
 @pytest.fixture
@@ -56,11 +59,11 @@ def test_native_deep_rows_have_the_reference_s_bits(
     monkeypatch.setenv("HOST_TABLES_ISA", isa)
     spec = make_spec(300, embedding_dim, deep=deep, clip_value=0.4)
     try:
-        tables, reference = NativeTables(spec, num_threads=2), ReferenceTables(spec)
+        tables = native_tables(spec, num_threads=2, deep=falling)
     except ValueError as error:
         pytest.skip(str(error))
+    reference = reference_tables(spec, deep=falling)
     for each in (tables, reference):
-        each.learning_rates = {**each.learning_rates, DEEP: lambda step: 0.1 / step}
         run_steps(each)
     assert_same_state(tables, reference)
     ids = np.arange(300).reshape(-1, 3)
@@ -76,11 +79,11 @@ def test_native_wide_rows_have_the_reference_s_bits(
     monkeypatch.setenv("HOST_TABLES_ISA", isa)
     spec = make_spec(300, 2, wide=wide, wide_l2_coef=0.1, clip_value=0.5)
     try:
-        tables, reference = NativeTables(spec, num_threads=2), ReferenceTables(spec)
+        tables = native_tables(spec, num_threads=2, wide=falling)
     except ValueError as error:
         pytest.skip(str(error))
+    reference = reference_tables(spec, wide=falling)
     for each in (tables, reference):
-        each.learning_rates = {**each.learning_rates, WIDE: lambda step: 0.1 / step}
         run_steps(each)
     assert_same_state(tables, reference)
 
@@ -90,7 +93,7 @@ def test_a_frequent_id_is_split_among_threads_with_the_same_bits(
     native_library, make_spec, random_gradients, assert_same_state, deep
 ):
     spec = make_spec(embedding_dim=40, num_fields=2, deep=deep)
-    tables, reference = NativeTables(spec, num_threads=3), ReferenceTables(spec)
+    tables, reference = native_tables(spec, num_threads=3), reference_tables(spec)
     for seed in range(2):
         gradients = random_gradients(spec, 1000, np.random.default_rng(seed))
         for t in (tables, reference):
@@ -116,15 +119,12 @@ def test_a_loaded_state_goes_on_as_if_nothing_had_happened(make_tables, make_spe
 def test_learning_rates_follow_their_schedule(make_tables, make_spec, run_steps, assert_same_state, deep):
     """Halved from step 3 on is the same as a start at half the rate from the state after step 2."""
     spec = make_spec(deep=deep, wide=SgdOptions())
-    scheduled, halved = make_tables(spec), make_tables(spec)
-    for tables in (scheduled, halved):
-        tables.learning_rates = {
-            WIDE: lambda step: 0.1 if step < 3 else 0.05,
-            DEEP: lambda step: 0.02 if step < 3 else 0.01,
-        }
+    scheduled = make_tables(
+        spec, wide=lambda step: 0.1 if step < 3 else 0.05, deep=lambda step: 0.02 if step < 3 else 0.01
+    )
+    halved = make_tables(spec, wide=lambda step: 0.05, deep=lambda step: 0.01)
     run_steps(scheduled, num_steps=2)
     halved.load_state(scheduled.state(), 2)
-    halved.learning_rates = {WIDE: lambda _: 0.05, DEEP: lambda _: 0.01}
     for tables in (scheduled, halved):
         run_steps(tables, seed=4)
     assert_same_state(halved, scheduled)
@@ -133,8 +133,8 @@ def test_learning_rates_follow_their_schedule(make_tables, make_spec, run_steps,
 def test_clipping_and_wide_l2_by_hand(make_tables, make_spec):
     """Two positions of one id: 0.5 · (1 + 3) is clipped to 1, wide 0.5 · (6 + 2) too; then L2 adds to both."""
     options = {"wide": SgdOptions(), "deep": SgdOptions(), "clip_value": 1.0, "l2_coef": 10.0, "wide_l2_coef": 2.0}
-    tables = make_tables(make_spec(embedding_dim=1, num_fields=2, **options))
-    tables.learning_rates = {WIDE: lambda _: 0.25, DEEP: lambda _: 0.25}
+    rates = dict.fromkeys((WIDE, DEEP), lambda step: 0.25)
+    tables = make_tables(make_spec(embedding_dim=1, num_fields=2, **options), **rates)
     ids = np.array([[4, 9], [0, 4]])
     gradients = RowGradients(np.array([[1, 5], [7, 3]], np.float32), np.array([6, 2], np.float32), scale=0.5)
     row = tables.lookup(tables.unique(np.array([[4, 4]]))).deep[0, 0]
@@ -151,10 +151,9 @@ def test_clipping_and_wide_l2_by_hand(make_tables, make_spec):
 def test_ftrl_at_a_rate_near_0_changes_no_bit(make_tables, make_spec, run_steps, assert_same_state, schedule, rate):
     """1 / rate has no float32 there: the rows became NaN."""
     spec = make_spec(deep=FtrlOptions(schedule=schedule), wide=FtrlOptions(schedule=schedule))
-    trained, standing = make_tables(spec), make_tables(spec)
-    for tables in (trained, standing):
+    falls = dict.fromkeys((WIDE, DEEP), lambda step: FtrlOptions().learning_rate if step <= 6 else rate)
+    trained, standing = make_tables(spec), make_tables(spec, **falls)
+    for tables in (trained, standing, standing):
         run_steps(tables)
-    standing.learning_rates = {WIDE: lambda _: rate, DEEP: lambda _: rate}
-    run_steps(standing)
     standing.step = trained.step
     assert_same_state(standing, trained)

@@ -13,8 +13,7 @@ from app.config.optimizers import (
 )
 from app.config.schedules import StepSchedule
 from app.tables.interface import DEEP, WIDE
-from app.tables.native.tables import NativeTables
-from app.tables.reference import ReferenceTables
+from tests.app.tables.tables_of_spec import native_tables, reference_tables
 
 DEEP_OPTIMIZERS = [
     LazyAdamOptions(),
@@ -44,7 +43,7 @@ def test_what_is_not_written_is_initial(
 ):
     spec = make_spec(300, embedding_dim, wide=wide, deep=deep)
     for seed in range(6):
-        tables, rng = (NativeTables(spec, num_threads=2), ReferenceTables(spec)), np.random.default_rng(seed)
+        tables, rng = (native_tables(spec, num_threads=2), reference_tables(spec)), np.random.default_rng(seed)
         writes = list(random_writes(spec, rng))
         ids, gradients = random_ids(spec, 20, rng), random_gradients(spec, 20, rng)
         for each in tables:
@@ -105,7 +104,7 @@ def test_the_kernels_stay_within_the_history(native_library, make_spec, random_g
     """Were such a row there, it would count as one that no step has touched."""
     spec, rng = make_spec(embedding_dim=16, l2_coef=0.1, deep=AdamOptions()), np.random.default_rng(0)
     ids, gradients = np.arange(30).reshape(10, 3), random_gradients(spec, 10, rng)
-    wrong, right = (NativeTables(spec, num_threads=2) for _ in "12")
+    wrong, right = (native_tables(spec, num_threads=2) for _ in "12")
     for tables, value in ((wrong, last_step), (right, 0)):
         with tables.loading(step=2000):
             tables._rows.write(DEEP, "last_step", np.arange(30), np.full((30, 1), value, np.int32))

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from app.tables.interface import WIDE
-from app.tables.native.tables import NativeTables
 from common import memory as memory_limit
 from common.memory import MemoryLimit, memory_limits, require_memory
+from tests.app.tables.tables_of_spec import native_tables
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def free_memory(monkeypatch):
 
 def test_pages_that_are_reserved_and_not_written_to_count_until_they_are(native_library, make_spec):
     """A slab has 65,536 slots of 780 bytes."""
-    tables = NativeTables(make_spec(vocabulary_size=10**6, embedding_dim=64), 1)
+    tables = native_tables(make_spec(vocabulary_size=10**6, embedding_dim=64), 1)
     tables.touch(np.arange(10))
     reserved = tables._handle.call("uncommitted_bytes")
     assert 45 * 2**20 < reserved < 50 * 2**20
@@ -104,7 +104,7 @@ def test_rows_that_are_loaded_array_by_array_are_refused_before_the_memory_is_go
 ):
     """Of the narrow table's rows, which come first, a slot is taken each, and little of it is written to."""
     free_memory(200 * 2**20)
-    tables = NativeTables(make_spec(vocabulary_size=10**6, embedding_dim=64), 1)
+    tables = native_tables(make_spec(vocabulary_size=10**6, embedding_dim=64), 1)
     with pytest.raises(MemoryError, match="a test's memory is 200 MiB, of which"), tables.loading(1) as write:
         for start in range(0, 600_000, 50_000):
             write(WIDE, "rows", np.arange(start, start + 50_000), np.zeros((50_000, 1), np.float32))
@@ -112,7 +112,7 @@ def test_rows_that_are_loaded_array_by_array_are_refused_before_the_memory_is_go
 
 
 def test_the_lists_of_a_snapshot_are_counted_and_nothing_changes_without_room(native_library, make_spec, free_memory):
-    tables = NativeTables(make_spec(vocabulary_size=10**6, embedding_dim=4), 1)
+    tables = native_tables(make_spec(vocabulary_size=10**6, embedding_dim=4), 1)
     slots = tables.touch(np.arange(100_000))
     tables._snapshots.before_change(slots)
     free_memory(27 * 100_000)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from app.tables.interface import DEEP, TableState
 from app.tables.native import snapshot as native_snapshot
-from app.tables.native.tables import NativeTables
-from app.tables.reference import ReferenceTables
+from tests.app.tables.tables_of_spec import native_tables, reference_tables
 
 IDS = np.array([[4, 9, 4], [9, 9, 0], [49, 4, 30]], np.int32)
 
@@ -141,7 +140,7 @@ def test_a_load_that_fails_leaves_empty_tables(make_tables, make_spec, train):
 @settings(max_examples=40)
 def test_native_snapshots_are_the_reference_s(native_library, make_spec, train, seed, moves, changed_only):
     spec = make_spec(vocabulary_size=3000)
-    both = NativeTables(spec, 2), ReferenceTables(spec)
+    both = native_tables(spec, 2), reference_tables(spec)
     for tables in both:
         train(tables, 1, seed)
     snapshots = [tables.snapshot(changed_only) for tables in both]
@@ -160,7 +159,7 @@ def test_native_snapshots_are_the_reference_s(native_library, make_spec, train, 
 
 def test_reading_beside_updates_never_sees_half_of_one(native_library, make_spec, train):
     """The reader goes over the rows again and again while a thread updates them: in some reads there are updates."""
-    tables = NativeTables(make_spec(vocabulary_size=2000, embedding_dim=80), 2)
+    tables = native_tables(make_spec(vocabulary_size=2000, embedding_dim=80), 2)
     train(tables, 3, seed=1, batch=400)
     enough = threading.Event()
 
@@ -190,7 +189,7 @@ def test_reading_beside_updates_never_sees_half_of_one(native_library, make_spec
 def test_where_no_row_can_be_kept_the_update_waits_for_the_release(
     native_library, make_spec, train, monkeypatch, caplog
 ):
-    tables = NativeTables(make_spec(), 1)
+    tables = native_tables(make_spec(), 1)
     train(tables, 1, seed=1)
     before = tables.state()
     snapshot = tables.snapshot(changed_only=False)

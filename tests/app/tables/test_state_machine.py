@@ -143,13 +143,13 @@ class TablesMachine(RuleBasedStateMachine):
         splits = {"train": Split(0, 0, ())}
         self.schema = Schema(1, (), fields, self.vocabulary_size, "int32", 1, splits, 0, {}, {}, ())
         self.spec = spec = table_spec(self.config, self.schema, names)
-        backend, workers, servers = self.ranks
+        self.rates = learning_rates(self.config)
+        rates = table_learning_rates(self.rates, self.config.deep_optimizer)
         self.tables = {
-            "native": NativeTables(spec, self.threads),
-            "reference": ReferenceTables(spec),
-            "job": JobInThreads(spec, backend, workers, servers),
+            "native": NativeTables(spec, rates, self.threads),
+            "reference": ReferenceTables(spec, rates),
+            "job": JobInThreads(spec, rates, *self.ranks),
         }
-        self.set_rates(learning_rates(self.config))
         self.run_number += 1
         self.saved, self.parent, self.changed = {}, None, np.zeros(self.vocabulary_size, bool)
         initial = self.lookup_all("reference")
@@ -159,11 +159,6 @@ class TablesMachine(RuleBasedStateMachine):
             DEEP: PlainTable(spec.deep_optimizer, initial[DEEP], spec.l2_coef, clip, MOST_EXACT),
         }
         self.check()
-
-    def set_rates(self, rates):
-        self.rates = rates
-        for tables in self.tables.values():
-            tables.learning_rates = table_learning_rates(rates, self.config.deep_optimizer)
 
     # Steps.
 
@@ -353,10 +348,8 @@ class TablesMachine(RuleBasedStateMachine):
         path, (plain, state, rates) = self.pick(number)
         self.close_snapshot()
         manifest = read_manifest(path)
-        fresh = learning_rates(self.config)
-        fresh.load_state(manifest.schedules)
-        assert fresh.state() == rates
-        self.set_rates(fresh)
+        self.rates.load_state(manifest.schedules)
+        assert self.rates.state() == rates
         for tables in self.tables.values():
             with tables.loading(manifest.step) as write:
                 read_once(path, self.spec, write)

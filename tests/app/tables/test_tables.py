@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from app.config.optimizers import FtrlOptions, LazyAdamOptions
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, RowGradients, TableState
-from app.tables.reference import ReferenceTables
+from tests.app.tables.tables_of_spec import reference_tables
 
 IDS = np.array([[4, 9, 4], [9, 9, 0], [49, 4, 30]], np.int32)
 
@@ -254,7 +254,7 @@ shapes = st.fixed_dictionaries(
 def test_a_step_is_the_reference_s(make_tables, make_spec, random_ids, random_gradients, shape, batch, seed):
     """From equal state, to 1e-6 of the scale: backends sum in the same order."""
     spec, rng = make_spec(**shape), np.random.default_rng(seed)
-    tables, reference = make_tables(spec), ReferenceTables(spec)
+    tables, reference = make_tables(spec), reference_tables(spec)
     for _ in range(2):
         ids, gradients = random_ids(spec, batch, rng), random_gradients(spec, batch, rng, scale=0.5)
         rows, expected = (t.lookup(t.unique(ids)) for t in (tables, reference))
@@ -274,7 +274,7 @@ def test_a_step_is_the_reference_s(make_tables, make_spec, random_ids, random_gr
 
 def test_many_steps_stay_with_the_reference(make_tables, make_spec, random_ids, random_gradients):
     spec, rng, num_steps = make_spec(vocabulary_size=300, embedding_dim=16), np.random.default_rng(5), 200
-    tables, reference = make_tables(spec), ReferenceTables(spec)
+    tables, reference = make_tables(spec), reference_tables(spec)
     for _ in range(num_steps):
         ids, gradients = random_ids(spec, 40, rng), random_gradients(spec, 40, rng)
         for t in (tables, reference):

@@ -8,9 +8,8 @@ import pytest
 from app.config.optimizers import AdamOptions
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, RowGradients
-from app.tables.native.tables import NativeTables
-from app.tables.reference import ReferenceTables
 from app.tables.whole_table_adam import MOST_EXACT_STEPS, CaughtUpTable, StepHistory
+from tests.app.tables.tables_of_spec import native_tables, reference_tables
 
 ROWS, WIDTH, STEPS = 40, 4, int(os.environ.get("ADAM_STEPS", "300"))
 OPTIONS = AdamOptions(learning_rate=1e-3)
@@ -26,9 +25,7 @@ def learning_rate(step):
 def make_adam(make_tables, make_spec):
     def make(l2_coef=L2, rate=learning_rate, initial_scale=0.01):
         spec = make_spec(ROWS, WIDTH, num_fields=1, l2_coef=l2_coef, deep=OPTIONS)
-        tables = make_tables(spec)
-        tables.learning_rates = {**tables.learning_rates, DEEP: rate}
-        return tables
+        return make_tables(spec, deep=rate)
 
     return make
 
@@ -153,8 +150,7 @@ def test_more_missed_steps_than_are_taken_one_by_one_stay_within_the_bound(make_
         return 1e-4
 
     spec = make_spec(ROWS, WIDTH, num_fields=1, l2_coef=l2_coef, deep=OPTIONS)
-    tables = ReferenceTables(spec)
-    tables.learning_rates = {**tables.learning_rates, DEEP: rate}
+    tables = reference_tables(spec, deep=rate)
     found = far_behind(tables, missed)
     exact, after_most = exact_far_behind(missed, l2_coef, rate)
     bound = 1e-7 if missed == MOST_EXACT_STEPS or l2_coef == 0 else np.abs(after_most) + 1e-7
@@ -182,10 +178,9 @@ def test_the_steps_beyond_are_one_implicit_step(last_step):
 
 def test_native_is_the_reference_far_behind(native_library, make_spec, assert_same_state):
     spec = make_spec(ROWS, 20, num_fields=1, l2_coef=1e-5, deep=OPTIONS)
-    both = NativeTables(spec), ReferenceTables(spec)
+    both = native_tables(spec, deep=learning_rate), reference_tables(spec, deep=learning_rate)
     pushes = [RowGradients(np.full((2, 20), scale, np.float32), np.zeros(2, np.float32)) for scale in (1e-3, 0)]
     for tables in both:
-        tables.learning_rates = {**tables.learning_rates, DEEP: learning_rate}
         tables.update(tables.unique(np.array([[3], [4]])), pushes[0])
         for _ in range(MOST_EXACT_STEPS + 200):
             tables.update(tables.unique(np.array([[0], [1]])), pushes[1])

@@ -17,9 +17,8 @@ def make_tables():
         rates = LearningRates({table: LearningRate(0.01, ConstantSchedule()) for table in (WIDE, DEEP)})
         rates.load_state({"steps_before": steps_before})
         assert rates.state() == ({"steps_before": steps_before} if steps_before else {})
-        tables = ReferenceTables(TablesSpec(50, 5, ("a", "b", "c"), 7, 0.01, 1e-3, FtrlOptions(), deep))
-        tables.learning_rates = table_learning_rates(rates, deep)
-        return tables
+        spec = TablesSpec(50, 5, ("a", "b", "c"), 7, 0.01, 1e-3, FtrlOptions(), deep)
+        return ReferenceTables(spec, table_learning_rates(rates, deep))
 
     return make
 

@@ -20,7 +20,7 @@ from app.distributed.batch_kernels import make_batch_kernels
 from app.distributed.exchange import Exchange, Operation
 from app.distributed.sharded_tables import OwnedRows, ShardedTables, owner_spec, rows_of_owner
 from app.tables import make_host_tables
-from app.tables.interface import RowGradients, TablesSpec
+from app.tables.interface import DEEP, WIDE, RowGradients, TablesSpec
 
 DIM, FIELDS, ROWS = 16, ("a", "b", "c"), 500
 OPTIMIZERS = (
@@ -66,9 +66,10 @@ def main(backend: str, servers: int, wide, deep) -> None:
     owners, workers, worker = servers or world.size, world.size - servers, world.rank - servers
     rounds = workers > 1  # one rank alone sums as one process does
     spec = TablesSpec(ROWS, DIM, FIELDS, 1, 0.01, 1e-3, wide, deep)
-    alone = make_host_tables(backend, spec, 1)
+    rates = {WIDE: lambda step: wide.learning_rate, DEEP: lambda step: deep.learning_rate}
+    alone = make_host_tables(backend, spec, rates, 1)
     expected = take_steps(alone, lambda rows: 0, lambda rows: rows)
-    own = make_host_tables(backend, owner_spec(spec), 1) if world.rank < owners else None
+    own = make_host_tables(backend, owner_spec(spec), rates, 1) if world.rank < owners else None
     owned = OwnedRows(Exchange(world, owners, DIM), own)
     if worker >= 0:
         sharded = ShardedTables(spec, make_batch_kernels(backend, spec, 1), owned)

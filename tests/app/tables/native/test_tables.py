@@ -11,9 +11,8 @@ import pytest
 
 from app.tables.interface import DEEP, RowGradients, UniqueIds
 from app.tables.native import rows as native_rows
-from app.tables.native.tables import NativeTables
-from app.tables.reference import ReferenceTables
 from common.memory import MemoryLimit
+from tests.app.tables.tables_of_spec import native_tables, reference_tables
 
 pytestmark = pytest.mark.usefixtures("native_library")
 
@@ -39,12 +38,12 @@ def test_any_threads_and_instruction_set_give_the_reference_s_bits(
     """A kernel that fused, reordered or divided differently on one of them would show here."""
     monkeypatch.setenv("HOST_TABLES_ISA", isa)
     spec = make_spec(vocabulary_size=400, embedding_dim=embedding_dim)
-    reference = ReferenceTables(spec)
+    reference = reference_tables(spec)
     expected = run_steps(reference)
     norms = set()
     for num_threads in (1, 2, 3):
         try:
-            tables = NativeTables(spec, num_threads)
+            tables = native_tables(spec, num_threads)
         except ValueError as error:
             pytest.skip(str(error))
         assert tables.instruction_set == isa
@@ -57,7 +56,7 @@ def test_any_threads_and_instruction_set_give_the_reference_s_bits(
 
 
 def test_more_touched_rows_than_slots_are_refused_before_anything_is_written(make_spec, monkeypatch):
-    tables = NativeTables(make_spec(vocabulary_size=400))
+    tables = native_tables(make_spec(vocabulary_size=400))
     tables.touch(np.arange(10))
     monkeypatch.setattr(native_rows, "MAX_TOUCHED", 12)
     tables.touch(np.arange(12))
@@ -70,7 +69,7 @@ def test_an_id_in_every_position_is_summed_in_order(make_spec, random_gradients,
     """So frequent an id is split among threads by columns."""
     spec = make_spec(embedding_dim=40, num_fields=2)
     gradients = random_gradients(spec, 1000, np.random.default_rng(0))
-    tables, reference = NativeTables(spec, num_threads=3), ReferenceTables(spec)
+    tables, reference = native_tables(spec, num_threads=3), reference_tables(spec)
     for t in (tables, reference):
         t.update(t.unique(np.full((1000, 2), 7)), gradients)
     assert_same_state(tables, reference)
@@ -79,7 +78,7 @@ def test_an_id_in_every_position_is_summed_in_order(make_spec, random_gradients,
 def test_an_unknown_instruction_set_is_refused(make_spec, monkeypatch):
     monkeypatch.setenv("HOST_TABLES_ISA", "mmx")
     with pytest.raises(ValueError, match="HOST_TABLES_ISA=mmx is none of"):
-        NativeTables(make_spec())
+        native_tables(make_spec())
 
 
 def test_touching_all_rows_goes_through_every_form_of_map_and_several_slabs(
@@ -87,7 +86,7 @@ def test_touching_all_rows_goes_through_every_form_of_map_and_several_slabs(
 ):
     """At D 1000 a slab holds 4,096 slots; a vocabulary of 6,000 starts as a hash and ends as an array."""
     spec, rng = make_spec(vocabulary_size=6_000, embedding_dim=1000, num_fields=1), np.random.default_rng(0)
-    tables, reference = NativeTables(spec, num_threads=2), ReferenceTables(spec)
+    tables, reference = native_tables(spec, num_threads=2), reference_tables(spec)
     for ids in np.split(rng.permutation(6_000), [3, 600, 1500, 4000]):
         gradients = random_gradients(spec, ids.size, rng)
         for t in (tables, reference):
@@ -97,7 +96,7 @@ def test_touching_all_rows_goes_through_every_form_of_map_and_several_slabs(
 
 def test_row_ids_beyond_32_bits(make_spec, random_gradients, assert_same_state):
     spec, rng = make_spec(vocabulary_size=2**40, embedding_dim=4), np.random.default_rng(0)
-    tables, resumed = NativeTables(spec), NativeTables(spec)
+    tables, resumed = native_tables(spec), native_tables(spec)
     ids = rng.integers(0, 2**40, (500, 3))
     ids[:, 2] = ids[:, 1] + 2**32 * (ids[:, 1] < 2**39)  # the same low half, another row
     tables.update(tables.unique(ids), random_gradients(spec, 500, rng))
@@ -110,7 +109,7 @@ def test_row_ids_beyond_32_bits(make_spec, random_gradients, assert_same_state):
 
 def test_the_rows_of_a_lookup_outlive_the_next_one(make_spec):
     spec = make_spec()
-    tables = NativeTables(spec)
+    tables = native_tables(spec)
     first = tables.lookup(tables.unique(np.zeros((4, 3), np.int32)))
     copy = first.deep.copy()
     second = tables.lookup(tables.unique(np.ones((4, 3), np.int32)))
@@ -120,7 +119,7 @@ def test_the_rows_of_a_lookup_outlive_the_next_one(make_spec):
 
 def test_unique_may_run_beside_updates_and_itself(make_spec, random_ids, random_gradients):
     spec, rng = make_spec(vocabulary_size=5000), np.random.default_rng(0)
-    tables = NativeTables(spec, num_threads=2)
+    tables = native_tables(spec, num_threads=2)
     batches = [random_ids(spec, 2000, rng) for _ in range(30)]
     gradients = random_gradients(spec, 2000, rng)
     with ThreadPoolExecutor(2) as pool:
@@ -130,7 +129,7 @@ def test_unique_may_run_beside_updates_and_itself(make_spec, random_ids, random_
 
 
 def test_another_backend_s_unique_ids_are_refused(make_spec):
-    tables = NativeTables(make_spec())
+    tables = native_tables(make_spec())
     with pytest.raises(TypeError, match="their own unique"):
         tables.lookup(UniqueIds((1, 3), np.array([0]), np.zeros(3, np.int64)))
 
@@ -141,10 +140,10 @@ def test_memory_is_bounded_by_the_touched_rows(make_spec):
     spec = make_spec(vocabulary_size=vocabulary_size, embedding_dim=embedding_dim, num_fields=1)
     rows = np.random.default_rng(0).permutation(vocabulary_size)[:400_000]
     gradients = RowGradients(np.ones((batch, embedding_dim), np.float32), np.ones(batch, np.float32))
-    warm = NativeTables(spec)
+    warm = native_tables(spec)
     warm.update(warm.unique(rows[:batch, None]), gradients)  # threads, buffers and libraries are there
     before = psutil.Process().memory_info().rss
-    tables = NativeTables(spec)
+    tables = native_tables(spec)
     for ids in rows.reshape(-1, batch, 1):
         tables.update(tables.unique(ids), gradients)
     used = psutil.Process().memory_info().rss - before
@@ -154,7 +153,7 @@ def test_memory_is_bounded_by_the_touched_rows(make_spec):
 
 def test_load_state_gives_the_memory_back(make_spec):
     spec = make_spec(vocabulary_size=100_000, embedding_dim=80, num_fields=1)
-    tables = NativeTables(spec)
+    tables = native_tables(spec)
     tables.touch(np.arange(100_000))
     before = psutil.Process().memory_info().rss
     tables.load_state({}, step=0)
@@ -165,7 +164,7 @@ def test_no_room_for_the_new_rows_changes_nothing(
     make_spec, run_steps, random_gradients, assert_same_state, monkeypatch
 ):
     spec = make_spec(vocabulary_size=10_000, embedding_dim=1000, num_fields=1)
-    tables, same = NativeTables(spec), NativeTables(spec)
+    tables, same = native_tables(spec), native_tables(spec)
     for t in (tables, same):
         run_steps(t)
     monkeypatch.setattr("common.memory.memory_limits", lambda: [MemoryLimit("the test's limit", 2**30, 2**30)])
@@ -182,10 +181,10 @@ def test_an_address_space_limit_is_an_error_not_a_kill():
     program = """
 import resource, numpy as np
 from app.tables.interface import TablesSpec
-from app.tables.native.tables import NativeTables
-from app.config.optimizers import AdamOptions, FtrlOptions, LazyAdamOptions
+from app.config.optimizers import FtrlOptions, LazyAdamOptions
+from tests.app.tables.tables_of_spec import native_tables
 spec = TablesSpec(10**7, 1000, ("C1",), 0, 0.01, 0.0, FtrlOptions(), LazyAdamOptions())
-tables = NativeTables(spec, num_threads=1)
+tables = native_tables(spec, num_threads=1)
 tables.touch(np.arange(10))
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 2**30, used + 2**30))
@@ -208,7 +207,7 @@ except MemoryError as error:
 )
 def test_a_kernel_is_given_no_array_of_another_layout(make_spec, random_ids, random_gradients, change):
     spec = make_spec(vocabulary_size=400)
-    tables = NativeTables(spec)
+    tables = native_tables(spec)
     rng = np.random.default_rng(1)
     unique, gradients = tables.unique(random_ids(spec, 8, rng)), random_gradients(spec, 8, rng, 0.3)
     slots, tables.step = tables.touch(unique.values), 1
@@ -231,7 +230,7 @@ def test_gradients_of_any_layout_are_taken_by_their_values(make_spec, random_ids
     rng = np.random.default_rng(1)
     ids, gradients = random_ids(spec, 8, rng), random_gradients(spec, 8, rng, 0.3)
     turned = RowGradients(np.asfortranarray(gradients.deep), np.repeat(gradients.wide, 2)[::2], gradients.scale)
-    ours, theirs = NativeTables(spec), ReferenceTables(spec)
+    ours, theirs = native_tables(spec), reference_tables(spec)
     ours.update(ours.unique(np.asfortranarray(ids)), turned)
     theirs.update(theirs.unique(ids), gradients)
     assert_same_state(ours, theirs)

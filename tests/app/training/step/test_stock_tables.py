@@ -9,8 +9,13 @@ from app.config.optimizers import AdamOptions, FtrlOptions, SgdOptions
 from app.config.schedules import ConstantSchedule, StepSchedule
 from app.model import dense_layer
 from app.tables.interface import DEEP, WIDE, RowGradients
-from app.tables.reference import ReferenceTables
 from app.training.step.stock_tables import MAX_VOCABULARY, StockTables, describe_placement, placed_ops
+from tests.app.tables.tables_of_spec import constant_rates, reference_tables
+
+
+def stock_tables(spec, **others):
+    return StockTables(spec, constant_rates(spec), **others)
+
 
 pytestmark = pytest.mark.usefixtures("cpu")
 
@@ -54,7 +59,7 @@ def test_a_step_is_the_reference_s(
     """Two steps, each from equal state, with ids twice in a batch: to 1e-6 of each array's scale, as the ops may sum
     the gradients of an id in another order."""
     spec, rng = make_spec(vocabulary_size, embedding_dim, num_fields), np.random.default_rng(seed)
-    stock, reference = StockTables(spec), ReferenceTables(spec)
+    stock, reference = stock_tables(spec), reference_tables(spec)
     for step in range(2):
         stock.load_state(reference.state(), step)
         ids, gradients = random_ids(spec, batch, rng), random_gradients(spec, batch, rng, scale=0.5)
@@ -65,7 +70,7 @@ def test_a_step_is_the_reference_s(
 
 def test_untouched_rows_stay_bit_equal(make_spec, random_gradients):
     spec = make_spec()
-    stock = StockTables(spec)
+    stock = stock_tables(spec)
     before = {name: p.asnumpy().copy() for name, p in stock._parameters(DEEP).items()}
     ids = np.array([[4, 9, 4], [0, 49, 9]], np.int32)
     update(stock, ids, random_gradients(spec, 2, np.random.default_rng(0)))
@@ -77,14 +82,14 @@ def test_untouched_rows_stay_bit_equal(make_spec, random_gradients):
 
 
 def test_ids_where_each_stands_first(make_spec):
-    unique = StockTables(make_spec()).unique(np.array([[4, 9, 4], [9, 9, 0]], np.int64))
+    unique = stock_tables(make_spec()).unique(np.array([[4, 9, 4], [9, 9, 0]], np.int64))
     assert unique.ids.dtype == np.int32
     assert unique.first_seen.reshape(2, 3).tolist() == [[1, 1, 0], [0, 0, 1]]
     np.testing.assert_array_equal(unique.values[unique.inverse], unique.ids.reshape(-1))
 
 
 def test_looked_up_numeric_fields_come_before_the_others(make_spec):
-    unique = StockTables(make_spec(num_fields=4), num_looked_up_numeric=2).unique(np.array([[7, 8], [9, 7]]))
+    unique = stock_tables(make_spec(num_fields=4), num_looked_up_numeric=2).unique(np.array([[7, 8], [9, 7]]))
     assert unique.ids.tolist() == [[0, 1, 7, 8], [0, 1, 9, 7]]
 
 
@@ -98,18 +103,18 @@ def test_looked_up_numeric_fields_come_before_the_others(make_spec):
 )
 def test_bad_ids_are_refused_before_the_ops_pass_them_over(make_spec, ids, message):
     with pytest.raises(ValueError, match=message):
-        StockTables(make_spec()).unique(np.array(ids))
+        stock_tables(make_spec()).unique(np.array(ids))
 
 
 def test_a_loaded_state_is_given_back_and_forgets_what_was_there(make_spec, random_ids, random_gradients):
     spec, rng = make_spec(), np.random.default_rng(3)
-    reference, stock = ReferenceTables(spec), StockTables(spec)
+    reference, stock = reference_tables(spec), stock_tables(spec)
     reference.update(reference.unique(random_ids(spec, 5, rng)), random_gradients(spec, 5, rng))
     update(stock, random_ids(spec, 9, rng), random_gradients(spec, 9, rng))
     stock.load_state(reference.state(), 1)
     assert_close(stock.state(), reference.state(), relative_to_scale=0)
     stock.load_state({}, 0)
-    fresh = StockTables(spec)
+    fresh = stock_tables(spec)
     for table in (WIDE, DEEP):
         for name, parameter in stock._parameters(table).items():
             np.testing.assert_array_equal(parameter.asnumpy(), fresh._parameters(table)[name].asnumpy())
@@ -117,9 +122,9 @@ def test_a_loaded_state_is_given_back_and_forgets_what_was_there(make_spec, rand
 
 
 def test_a_state_that_does_not_fit_changes_nothing(make_spec, random_gradients):
-    stock = StockTables(make_spec())
+    stock = stock_tables(make_spec())
     update(stock, np.array([[1, 2, 3]], np.int32), random_gradients(stock.spec, 1, np.random.default_rng(0)))
-    larger = ReferenceTables(make_spec(vocabulary_size=90))
+    larger = reference_tables(make_spec(vocabulary_size=90))
     ones = RowGradients(np.ones((1, 15), np.float32), np.ones(1, np.float32))
     larger.update(larger.unique(np.array([[80, 2, 3]])), ones)
     before = stock.state()
@@ -131,7 +136,7 @@ def test_a_state_that_does_not_fit_changes_nothing(make_spec, random_gradients):
 
 def test_vocabularies_beyond_int32_are_refused(make_spec):
     with pytest.raises(ValueError, match=r"the vocabulary of 2147483648 .* use tables\.backend=native"):
-        StockTables(make_spec(vocabulary_size=MAX_VOCABULARY))
+        stock_tables(make_spec(vocabulary_size=MAX_VOCABULARY))
 
 
 @pytest.mark.parametrize(
@@ -150,7 +155,7 @@ def test_vocabularies_beyond_int32_are_refused(make_spec):
 )
 def test_what_the_operators_cannot_do_is_refused(make_spec, settings, message):
     with pytest.raises(ValueError, match=message):
-        StockTables(make_spec(**settings))
+        stock_tables(make_spec(**settings))
 
 
 @pytest.mark.parametrize("target", ["CPU", "GPU", "Ascend"])
@@ -172,7 +177,7 @@ def test_every_table_op_is_on_the_host_whatever_the_target(target, monkeypatch):
 
 
 def test_a_written_parameter_keeps_its_memory(make_spec):
-    stock = StockTables(make_spec())
+    stock = stock_tables(make_spec())
     values = np.ones((50, 5), np.float32)
     dense_layer.write_parameter(stock.parameters.deep_rows, values)
     update(stock, np.array([[1, 2, 3]], np.int32), RowGradients(np.ones((1, 15), np.float32), np.ones(1, np.float32)))

@@ -18,7 +18,7 @@ from app.run.folder import open_run
 from app.run.identity import data_identity
 from app.tables.interface import DEEP, WIDE
 from app.tables.reference import ReferenceTables
-from app.training.learning_rates import learning_rates, table_spec
+from app.training.learning_rates import learning_rates, table_learning_rates, table_spec
 from app.training.warm_start.source import GONE, check_source, row_moves
 from app.training.warm_start.tables import WarmTables
 from common import settings
@@ -137,7 +137,8 @@ def test_each_owner_of_rows_takes_its_own(trained, tiny_config, tiny_schema, tin
     expected = state.tables[DEEP]
     for owner in range(2):
         exchange = SimpleNamespace(rank=owner, num_owners=2, embedding_dim=spec.embedding_dim)
-        owned, rates = OwnedRows(exchange, ReferenceTables(spec)), learning_rates(config)
+        rates = learning_rates(config)
+        owned = OwnedRows(exchange, ReferenceTables(spec, table_learning_rates(rates, config.deep_optimizer)))
         WarmTables(owned, spec, rates, config, tiny_schema).open_and_take(tiny_dataset, config.train.init_from)
         found, own = owned.tables.state()[DEEP], expected.row_ids % 2 == owner
         assert rates.steps_before == 3

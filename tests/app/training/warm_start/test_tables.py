@@ -60,9 +60,9 @@ with_or_without_memory = pytest.mark.parametrize("init_optimizer", [False, True]
 def make_tables(request, needs_native):
     """Makes tables of each backend in turn."""
     if request.param == "reference":
-        return ReferenceTables
+        return reference_tables
     needs_native()
-    return lambda spec: NativeTables(spec, num_threads=2)
+    return lambda spec: with_rates(functools.partial(NativeTables, num_threads=2), spec)
 
 
 def make_spec(wide, deep):
@@ -80,9 +80,16 @@ def make_rates(spec):
     return LearningRates(groups)
 
 
-def with_rates(tables, rates):
-    tables.learning_rates = table_learning_rates(rates, tables.spec.deep_optimizer)
+def with_rates(make, spec, rates=None):
+    """Tables with their learning rates, which `warm` finds in `tables.rates`."""
+    rates = rates or make_rates(spec)
+    tables = make(spec, table_learning_rates(rates, spec.deep_optimizer))
+    tables.rates = rates
     return tables
+
+
+def reference_tables(spec, rates=None):
+    return with_rates(ReferenceTables, spec, rates)
 
 
 def take_step(tables, row_ids, deep, wide):
@@ -102,7 +109,7 @@ def lookup(tables, row_ids):
 def make_source(wide, deep):
     """Tables that were trained with these optimizers."""
     spec = make_spec(wide, deep)
-    tables, rng = with_rates(ReferenceTables(spec), make_rates(spec)), np.random.default_rng(5)
+    tables, rng = reference_tables(spec), np.random.default_rng(5)
     for _ in range(SOURCE_STEPS):
         row_ids = np.unique(rng.integers(0, FRESH[0], 12))
         take_step(tables, row_ids, *random_gradients(rng, row_ids.size))
@@ -113,15 +120,14 @@ def as_source(state, steps=SOURCE_STEPS):
     return Source("source", ModelState({}, state), True, None, True, steps)
 
 
-def warm(tables, source, init_optimizer, rates=None):
-    """`tables` after a warm start, with their learning rates."""
-    spec, rates = tables.spec, rates or make_rates(tables.spec)
+def warm(tables, source, init_optimizer):
+    """`tables` after a warm start."""
     config = SimpleNamespace(
         train=SimpleNamespace(init_take="all", init_optimizer=init_optimizer),
         model=SimpleNamespace(fold_numeric=True),
     )
     schema = SimpleNamespace(num_numeric=0, vocabulary_size=V)
-    WarmTables(with_rates(tables, rates), spec, rates, config, schema).take(source)
+    WarmTables(tables, tables.spec, tables.rates, config, schema).take(source)
     return tables
 
 
@@ -264,13 +270,13 @@ def test_bias_corrections_go_on_where_the_moments_do(init_optimizer):
     spec = make_spec(FTRL, LazyAdamOptions())
     rates = make_rates(spec)
     rates.steps_before = 5
-    warm(ReferenceTables(spec), as_source(make_source(FTRL, LazyAdamOptions()).state()), init_optimizer, rates)
+    warm(reference_tables(spec, rates), as_source(make_source(FTRL, LazyAdamOptions()).state()), init_optimizer)
     assert rates.steps_before == (SOURCE_STEPS if init_optimizer else 0)
 
 
 def test_the_memory_of_another_optimizer_is_refused_and_its_rows_are_taken():
     source = as_source(make_source(FTRL, AdagradOptions()).state())
-    tables = ReferenceTables(make_spec(FTRL, LazyAdamOptions()))
+    tables = reference_tables(make_spec(FTRL, LazyAdamOptions()))
     message = r"source: deep table has rows .*accumulator .*, expected .* first_moment .*; train\.init_optimizer=false"
     with pytest.raises(ValueError, match=message):
         warm(tables, source, init_optimizer=True)
@@ -280,7 +286,7 @@ def test_the_memory_of_another_optimizer_is_refused_and_its_rows_are_taken():
 
 
 def test_rows_of_another_width_are_refused():
-    tables = ReferenceTables(dataclasses.replace(make_spec(FTRL, SgdOptions()), embedding_dim=D - 1))
+    tables = reference_tables(dataclasses.replace(make_spec(FTRL, SgdOptions()), embedding_dim=D - 1))
     message = r"deep table has rows \(float32, 5 wide\), expected rows \(float32, 4 wide\)$"
     with pytest.raises(ValueError, match=message):
         warm(tables, as_source(make_source(FTRL, SgdOptions()).state()), init_optimizer=False)
@@ -318,7 +324,7 @@ def test_what_another_ftrl_remembers_is_taken_without_a_weight_that_moves(make_t
 @pytest.mark.parametrize("options", [FTRL, FALLING], ids=["constant", "scheduled"])
 def test_the_memory_of_the_same_ftrl_is_taken_as_it_is(options):
     state = make_source(options, options).state()
-    found = warm(ReferenceTables(make_spec(options, options)), as_source(state), init_optimizer=True).state()
+    found = warm(reference_tables(make_spec(options, options)), as_source(state), init_optimizer=True).state()
     for table, saved in state.items():
         for name, array in saved.arrays.items():
             np.testing.assert_array_equal(found[table].arrays[name], array, f"{table} {name}")
@@ -336,7 +342,7 @@ def test_rows_that_an_earlier_release_left_with_a_misfit_are_mended(init_optimiz
     ids = np.arange(14)
     deep = TableState(ids, {"rows": np.ones((14, D), np.float32)})
     tables = warm(
-        ReferenceTables(spec), as_source({WIDE: TableState(ids, arrays), DEEP: deep}), init_optimizer=init_optimizer
+        reference_tables(spec), as_source({WIDE: TableState(ids, arrays), DEEP: deep}), init_optimizer=init_optimizer
     )
     skip_steps(tables, 149)
     zero_step(tables, ids)
@@ -351,7 +357,7 @@ def test_weights_at_the_edge_of_what_l1_holds_at_zero():
     arrays = {"rows": rows, "accumulator": np.full_like(rows, 4.0), "linear": linear}
     ids = np.arange(6)
     state = {WIDE: TableState(ids, arrays), DEEP: TableState(ids, {"rows": np.ones((6, D), np.float32)})}
-    tables = warm(ReferenceTables(make_spec(options, SgdOptions())), as_source(state), init_optimizer=True)
+    tables = warm(reference_tables(make_spec(options, SgdOptions())), as_source(state), init_optimizer=True)
     found = tables.state()[WIDE].arrays["linear"][3:, 0]
     np.testing.assert_array_equal(found, np.array([0.2, -0.5, 0.5], np.float32))
     zero_step(tables, ids)
@@ -364,11 +370,11 @@ def test_owners_of_rows_take_what_one_process_takes(schedule, init_optimizer):
     """What ranks and servers do, without what passes between them; the steps after are the backends' own."""
     options = dataclasses.replace(FTRL, schedule=schedule)
     spec, source = make_spec(options, options), as_source(make_source(FTRL, FTRL).state())
-    expected = warm(ReferenceTables(spec), source, init_optimizer).state()
+    expected = warm(reference_tables(spec), source, init_optimizer).state()
     for owner in range(3):
         exchange = SimpleNamespace(rank=owner, num_owners=3, embedding_dim=D)
-        owned = OwnedRows(exchange, ReferenceTables(spec))
-        owned.spec = spec
+        owned = OwnedRows(exchange, reference_tables(spec))
+        owned.spec, owned.rates = spec, owned.tables.rates
         warm(owned, source, init_optimizer)
         for table, saved in owned.tables.state().items():
             own = expected[table].row_ids % 3 == owner
@@ -380,7 +386,7 @@ def test_a_run_that_was_stopped_after_a_warm_start_goes_on_to_the_same_bits(make
     """Late rows too: a checkpoint keeps what the warm start made of them."""
     options = dataclasses.replace(FTRL, schedule=ConstantSchedule(warmup_steps=100))
     spec, source = make_spec(options, options), as_source(make_source(LOWER, LOWER).state())
-    whole, resumed = (with_rates(make_tables(spec), make_rates(spec)) for _ in "12")
+    whole, resumed = (make_tables(spec) for _ in "12")
     warm(whole, source, init_optimizer=True)
     for saved_at in (0, 3):
         zero_step(whole, EARLY[: 2 + saved_at])
