@@ -125,7 +125,7 @@ def needs_native():
     """Skips a test, but not in CI, where the native host tables are not built."""
 
     def check() -> None:
-        if not library.is_available() and not os.environ.get("CI"):
+        if not library.LIBRARY.is_available() and not os.environ.get("CI"):
             pytest.skip("the native host tables are not built; run `make native`")
 
     return check

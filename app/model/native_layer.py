@@ -5,13 +5,23 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable
-from pathlib import Path
 
 from mindspore import Tensor, nn, ops
 
 from app.config.run import DeviceOptions
 from app.device import MATH_MODE_FLAGS, cpu_flags, log, records_dropped
-from common import native_library
+from common.native_library import NativeLibrary
+
+LIBRARY = NativeLibrary(
+    "dense_layer",
+    __file__,
+    {
+        "dense_set_threads": (None, [ctypes.c_int32]),
+        "dropout_forward_float32": (ctypes.c_int, []),  # MindSpore calls it; older libraries lack it
+    },
+    "dense layer is",
+    "continue with MindSpore's operators",
+)
 
 
 class NativeLayer(nn.Cell):
@@ -22,7 +32,7 @@ class NativeLayer(nn.Cell):
 
     def __init__(self, num_threads: int, bfloat16: bool) -> None:
         super().__init__()
-        load().dense_set_threads(num_threads)
+        LIBRARY.load().dense_set_threads(num_threads)
         suffix = "bfloat16" if bfloat16 else "float32"
         with records_dropped(lambda record: "whitelist" in record.getMessage().lower()):
             self.plain = NativeDenseLayer(suffix)
@@ -49,13 +59,13 @@ class NativeDenseLayer(nn.Cell):
         super().__init__()
         self.zeros = ops.ZerosLike()  # not ops.zeros_like: the compiler loses it in a gradient within a gradient
         self.forward = ops.Custom(
-            f"{library_path()}:dense_forward_{suffix}",
+            f"{LIBRARY.path}:dense_forward_{suffix}",
             out_shape=lambda inputs, weights, numeric, numeric_weights: (inputs[0], weights[1]),
             out_dtype=lambda inputs, weights, numeric, numeric_weights: inputs,
             func_type="aot",
         )
         self.backward = ops.Custom(
-            f"{library_path()}:dense_backward_{suffix}",
+            f"{LIBRARY.path}:dense_backward_{suffix}",
             out_shape=lambda gradient, outputs, inputs, weights, numeric: (inputs, weights, (numeric[1], weights[1])),
             out_dtype=lambda gradient, outputs, inputs, weights, numeric: (inputs, inputs, inputs),
             func_type="aot",
@@ -88,13 +98,13 @@ class NativeDropoutLayer(nn.Cell):
         super().__init__()
         self.zeros = ops.ZerosLike()  # not ops.zeros_like: the compiler loses it in a gradient within a gradient
         self.forward = ops.Custom(
-            f"{library_path()}:dropout_forward_{suffix}",
+            f"{LIBRARY.path}:dropout_forward_{suffix}",
             out_shape=lambda inputs, weights, numeric, numeric_weights, noise: (inputs[0], weights[1]),
             out_dtype=lambda inputs, weights, numeric, numeric_weights, noise: inputs,
             func_type="aot",
         )
         self.backward = ops.Custom(
-            f"{library_path()}:dropout_backward_{suffix}",
+            f"{LIBRARY.path}:dropout_backward_{suffix}",
             out_shape=lambda gradient, outputs, inputs, weights, numeric, noise: (
                 inputs,
                 weights,
@@ -128,23 +138,6 @@ class NativeDropoutLayer(nn.Cell):
         return inputs_gradient, weights_gradient, zeros[0], numeric_weights_gradient, zeros[1]
 
 
-def library_path() -> Path:
-    """Where the library is, or would be; the environment variable DENSE_LAYER_LIBRARY names another."""
-    return native_library.library_path(Path(__file__).parent / "csrc", "dense_layer", "DENSE_LAYER_LIBRARY")
-
-
-@functools.cache
-def load() -> ctypes.CDLL:
-    """The library. Raises OSError saying what is missing and how to build it."""
-    signatures: native_library.Signatures = {
-        "dense_set_threads": (None, [ctypes.c_int32]),
-        "dropout_forward_float32": (ctypes.c_int, []),  # MindSpore calls it; a library from before has none
-    }
-    return native_library.load_library(
-        library_path(), "dense layer is", signatures, otherwise="go on with MindSpore's operators"
-    )
-
-
 # Cores that multiply bfloat16 (the last is Arm's), and those for which oneDNN's math mode makes use of it.
 BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 
@@ -164,7 +157,7 @@ def dense_layer(options: DeviceOptions, activation: str = "relu", plain: bool = 
     make, usable = functools.partial(layers.DenseLayer, activation=activation), MATH_MODE_FLAGS
     if plain and activation == layers.NATIVE_ACTIVATION:
         try:
-            load()
+            LIBRARY.load()
             make = functools.partial(NativeLayer, options.num_threads, bfloat16 and bool(flags & BFLOAT16_FLAGS))
             usable = BFLOAT16_FLAGS
         except OSError as error:

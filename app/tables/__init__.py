@@ -25,7 +25,7 @@ def pick_backend(wanted: Backend, fold_numeric: bool, num_ranks: int = 1) -> str
     if wanted == "native":
         from app.tables.native import library
 
-        library.load()
+        library.LIBRARY.load()
     return backend
 
 
@@ -52,7 +52,7 @@ def _native_works(otherwise: str) -> bool:
     from app.tables.native import library
 
     try:
-        library.load()
+        library.LIBRARY.load()
     except OSError as error:
         log.warning("warning: %s; going on with the slower backend %s", error, otherwise)
         return False

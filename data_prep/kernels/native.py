@@ -11,14 +11,12 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from common import native_library
-from common.native_library import address, room
+from common.native_library import NativeLibrary, address, room
 from data_prep.kernels import parse
 from data_prep.kernels.reference import NUM_BINS, CountedTexts, FieldLookup, TextLookup, add_up, ids_room
 from data_prep.kernels.rows import MAX_LINE_BYTES, Chunk, LogRows, ParsedChunk
@@ -85,28 +83,15 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
 }
 
 
-def library_path() -> Path:
-    """Where the library is, or would be; the environment variable LOG_KERNELS_LIBRARY names another."""
-    return native_library.library_path(Path(__file__).parent / "csrc", "log_kernels", "LOG_KERNELS_LIBRARY")
+class _LogKernels(NativeLibrary):
+    def load(self) -> ctypes.CDLL:
+        if sys.byteorder != "little":
+            raise OSError("the native log kernels are for little-endian machines; choose prepare.kernels=numpy")
+        return super().load()
 
 
-def is_available() -> bool:
-    """Whether the library is built and can be loaded here."""
-    try:
-        load()
-    except OSError:
-        return False
-    return True
-
-
-@functools.cache
-def load() -> ctypes.CDLL:
-    """The library. Raises OSError saying what is missing and how to build it."""
-    if sys.byteorder != "little":
-        raise OSError("the native log kernels are for little-endian machines; choose prepare.kernels=numpy")
-    return native_library.load_library(
-        library_path(), "log kernels are", _SIGNATURES, otherwise="choose prepare.kernels=numpy"
-    )
+LIBRARY = _LogKernels("log_kernels", __file__, _SIGNATURES, "log kernels are", "choose prepare.kernels=numpy")
+load, is_available = LIBRARY.load, LIBRARY.is_available
 
 
 def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:

@@ -5,18 +5,14 @@ All calls release the GIL. `csrc/host_tables.h` says what each function promises
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import functools
 import os
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from app.config.optimizers import FtrlOptions
 from app.tables.interface import DEEP, WIDE, TablesSpec
 from app.tables.optimizers import TableOptimizer
-from common import native_library
+from common.native_library import NativeLibrary
 
 OK, BAD_ID, NO_MEMORY, UNKNOWN_ISA = range(4)  # HostTablesStatus
 
@@ -126,51 +122,23 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
 }
 
 
-def library_path() -> Path:
-    """Where the library is, or would be; the environment variable HOST_TABLES_LIBRARY names another."""
-    return native_library.library_path(Path(__file__).parent / "csrc", "host_tables", "HOST_TABLES_LIBRARY")
-
-
-def is_available() -> bool:
-    """Whether the library is built and can be loaded here."""
-    try:
-        load()
-    except OSError:
-        return False
-    return True
-
-
-@functools.cache
-def load() -> ctypes.CDLL:
-    """The library. Raises OSError saying what is missing and how to build it."""
-    signatures = {f"host_tables_{name}": signature for name, signature in _SIGNATURES.items()}
-    with _patient_openmp():
-        return native_library.load_library(
-            library_path(), "host tables are", signatures, otherwise="choose another table backend"
-        )
-
-
-@contextlib.contextmanager
-def _patient_openmp() -> Iterator[None]:
-    """OpenMP's threads sleep between kernels, unless the environment says otherwise.
-
-    By default they spin, on the cores that MindSpore's threads need; with one other busy thread on two cores a
-    lookup took 32 ms so, and 14 ms with sleeping threads. OpenMP reads the variable as it is loaded.
-    """
-    inherited = os.environ.get("OMP_WAIT_POLICY")
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    try:
-        yield
-    finally:
-        if inherited is None:
-            del os.environ["OMP_WAIT_POLICY"]
+LIBRARY = NativeLibrary(
+    "host_tables",
+    __file__,
+    {f"host_tables_{name}": signature for name, signature in _SIGNATURES.items()},
+    "host tables are",
+    "choose another table backend",
+    # OpenMP reads it when it is loaded. By default its threads spin between kernels, on the cores that MindSpore's
+    # threads need: with one other busy thread on two cores a lookup took 32 ms, and 14 ms with sleeping threads.
+    while_loading={"OMP_WAIT_POLICY": "passive"},
+)
 
 
 class NativeHandle:
     """Tables of the library in which no row is touched yet; destroyed with this object."""
 
     def __init__(self, spec: TablesSpec, num_threads: int) -> None:
-        self._library = load()
+        self._library = LIBRARY.load()
         self._handle = self._create(spec, num_threads)
 
     def _create(self, spec: TablesSpec, num_threads: int) -> ctypes.c_void_p:

@@ -17,14 +17,14 @@ from app.checkpoint.read import load
 from app.config.optimizers import FtrlOptions, LazyAdamOptions
 from app.config.run import CheckpointOptions
 from app.tables.interface import RowGradients, TablesSpec
-from app.tables.native.library import is_available
+from app.tables.native.library import LIBRARY
 from tests.app.tables.tables_of_spec import native_tables, reference_tables
 
 SPEC = TablesSpec(200, 4, ("C1", "C2"), 7, 0.01, 1e-3, FtrlOptions(), LazyAdamOptions())
 
 
 def make_native():
-    if not is_available() and "CI" not in os.environ:
+    if not LIBRARY.is_available() and "CI" not in os.environ:
         pytest.skip("the native tables are not built")
     return native_tables(SPEC, 2)
 

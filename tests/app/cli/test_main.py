@@ -82,7 +82,7 @@ def test_wrong_settings_leave_an_older_run_alone(command, tmp_path, tiny_dataset
     def missing_library():
         raise FileNotFoundError("the native host tables are not built")
 
-    monkeypatch.setattr("app.tables.native.library.load", missing_library)
+    monkeypatch.setattr("app.tables.native.library.LIBRARY.load", missing_library)
     before = sorted(path.name for path in tmp_path.iterdir())
     for words, message in (
         (("device.target=Ascend",), "device.target=Ascend cannot be used here"),

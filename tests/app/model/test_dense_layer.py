@@ -5,10 +5,10 @@ import os
 import numpy as np
 import pytest
 
-from app.model.native_layer import load
+from app.model.native_layer import LIBRARY
 
 try:
-    load()
+    LIBRARY.load()
 except OSError as error:
     if os.environ.get("CI"):
         raise
@@ -151,10 +151,10 @@ def test_nan_reaches_a_weight_gradient(place):
 def test_missing_library_says_how_to_build_it(monkeypatch, tmp_path):
     monkeypatch.setenv("DENSE_LAYER_LIBRARY", str(tmp_path / "none.so"))
     with pytest.raises(FileNotFoundError, match=r"none\.so is missing; run `make native`"):
-        load.__wrapped__()
+        LIBRARY.load()
 
 
 def test_a_library_of_another_version_says_how_to_build_it(monkeypatch):
     monkeypatch.setenv("DENSE_LAYER_LIBRARY", _ctypes.__file__)
     with pytest.raises(OSError, match=r"cannot be loaded: .*undefined symbol: dense_set_threads; run `make native`"):
-        load.__wrapped__()
+        LIBRARY.load()

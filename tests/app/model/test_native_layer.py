@@ -7,12 +7,12 @@ writes beyond an end crashes.
 import ctypes
 import mmap
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from app.model.dropout import DropoutNoise, kept
-from common.native_library import library_path
 
 # One row; fewer rows than a task; several tasks with a short last one, and widths that no block divides.
 SHAPES = [(1, 1, 1, 1), (5, 7, 3, 2), (1300, 50, 33, 1), (700, 300, 130, 27)]
@@ -22,7 +22,8 @@ NO_ACCESS = 0
 
 @pytest.fixture(scope="module")
 def library(project):
-    path = library_path(project / "app" / "model" / "csrc", "dense_layer", "DENSE_LAYER_LIBRARY")
+    built = project / "app" / "model" / "csrc" / "build" / "libdense_layer.so"
+    path = Path(os.environ.get("DENSE_LAYER_LIBRARY", built))
     if not path.exists() and not os.environ.get("CI"):
         pytest.skip(f"{path} is missing; run `make native`")
     return ctypes.CDLL(str(path))

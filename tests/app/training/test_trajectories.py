@@ -16,7 +16,7 @@ TOLERANCE = 1e-6
 @pytest.fixture(scope="module")
 def losses(make_parts, make_schema, random_batch):
     """Wide losses [STEPS] of native, of stock, and of native from a start that is one rounding away."""
-    if not library.is_available() and not os.environ.get("CI"):
+    if not library.LIBRARY.is_available() and not os.environ.get("CI"):
         pytest.skip("the native host tables are not built; run `make native`")
     schema = make_schema(vocabulary_size=2_000)
     rng = np.random.default_rng(1)

@@ -5,46 +5,37 @@ import os
 
 import pytest
 
-from app.tables.native import library
+from app.tables.native.library import LIBRARY
 
 pytestmark = pytest.mark.usefixtures("native_library")
 
 
 def test_a_missing_library_says_how_to_build_it(monkeypatch, tmp_path):
     monkeypatch.setenv("HOST_TABLES_LIBRARY", str(tmp_path / "libhost_tables.so"))
-    library.load.cache_clear()
-    assert not library.is_available()
+    assert not LIBRARY.is_available()
     with pytest.raises(FileNotFoundError, match=r"libhost_tables.so is missing; run `make native`"):
-        library.load()
+        LIBRARY.load()
 
 
 def test_a_broken_library_says_how_to_build_it(monkeypatch, tmp_path):
     (tmp_path / "libhost_tables.so").write_text("not a library")
     monkeypatch.setenv("HOST_TABLES_LIBRARY", str(tmp_path / "libhost_tables.so"))
-    library.load.cache_clear()
     with pytest.raises(OSError, match=r"cannot be loaded: .*; run `make native`"):
-        library.load()
+        LIBRARY.load()
 
 
 def test_a_library_of_another_version_says_how_to_build_it(monkeypatch):
     monkeypatch.setenv("HOST_TABLES_LIBRARY", _ctypes.__file__)
-    library.load.cache_clear()
     with pytest.raises(OSError, match=r"cannot be loaded: .*undefined symbol: host_tables_.*; run `make native`"):
-        library.load()
+        LIBRARY.load()
 
 
 def test_loading_the_library_leaves_the_environment_as_it_was(monkeypatch):
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    library.load.cache_clear()
-    library.load()
+    monkeypatch.setattr(LIBRARY, "_loaded", None)
+    LIBRARY.load()
     assert "OMP_WAIT_POLICY" not in os.environ
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
-    library.load.cache_clear()
-    library.load()
+    monkeypatch.setattr(LIBRARY, "_loaded", None)
+    LIBRARY.load()
     assert os.environ["OMP_WAIT_POLICY"] == "active"
-
-
-@pytest.fixture(autouse=True)
-def _load_afresh():
-    yield
-    library.load.cache_clear()
