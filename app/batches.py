@@ -20,20 +20,18 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from data_prep.prepared.reader import read_blocks
+from data_prep.prepared.rows import Rows, concatenate
 from data_prep.prepared.schema import Schema
 
 
 @dataclass(frozen=True)
-class Batch:
-    """`ids` [B, C] int32 or int64, `numeric` [B, N] float32, `labels` [B] float32.
+class Batch(Rows):
+    """Rows of a training step: `ids` [B, C], `numeric` [B, N], `labels` [B].
 
     A rank's slice of a batch starts at the batch's row `first_row` and knows the rows of the whole: `whole_rows`, 0
     where this is the whole.
     """
 
-    ids: np.ndarray
-    numeric: np.ndarray
-    labels: np.ndarray
     first_row: int = 0
     whole_rows: int = 0
 
@@ -50,8 +48,7 @@ class Batch:
 
 def rows_of_batch(batch: Batch, rows: slice) -> Batch:
     """The slice `rows` of a whole batch."""
-    part = _slice(batch, rows.start, rows.stop)
-    return replace(part, first_row=rows.start, whole_rows=batch.num_rows)
+    return replace(_batch(batch.take(rows)), first_row=rows.start, whole_rows=batch.num_rows)
 
 
 def check_files(folder: Path, schema: Schema) -> None:
@@ -108,17 +105,19 @@ def read_batches(
 ) -> Iterator[Batch]:
     """The batches of one pass, from batch `first_batch` (0, 1, …) on."""
     pool, skip = _locate(order, first_batch * batch_size)
-    rest = _empty_batch(schema)
+    rest: list[Rows] = []  # less than a batch
     for rows in _read_pools(folder, schema, split, order, pool):
-        if skip:
-            rows, skip = _slice(rows, skip, rows.num_rows), 0
-        rows = _join(rest, rows)
-        whole = rows.num_rows - rows.num_rows % batch_size
+        rows, skip = rows.take(slice(skip, None)), 0
+        rows = concatenate([*rest, rows])
+        whole = len(rows) - len(rows) % batch_size
         for start in range(0, whole, batch_size):
-            yield _slice(rows, start, start + batch_size)
-        rest = _slice(rows, whole, rows.num_rows)
-    if rest.num_rows:
-        yield rest
+            yield _batch(rows.take(slice(start, start + batch_size)))
+        rest = [rows.take(slice(whole, None))] if whole < len(rows) else []
+    yield from map(_batch, rest)
+
+
+def _batch(rows: Rows) -> Batch:
+    return Batch(rows.ids, rows.numeric, rows.labels)
 
 
 def _locate(order: Order, first_row: int) -> tuple[int, int]:
@@ -131,37 +130,14 @@ def _locate(order: Order, first_row: int) -> tuple[int, int]:
     return len(order.pools), 0
 
 
-def _read_pools(folder: Path, schema: Schema, split: str, order: Order, first_pool: int) -> Iterator[Batch]:
+def _read_pools(folder: Path, schema: Schema, split: str, order: Order, first_pool: int) -> Iterator[Rows]:
     numbers = [int(number) for pool in order.pools[first_pool:] for number in pool]
-    blocks = (Batch(b.ids, b.numeric, b.labels) for b in read_blocks(folder, schema, split, numbers))
+    blocks = read_blocks(folder, schema, split, numbers)
     for pool in range(first_pool, len(order.pools)):
-        rows = _join(*(next(blocks) for _ in order.pools[pool]))
+        rows = concatenate([next(blocks) for _ in order.pools[pool]])
         if order.mix_seed is not None:
-            mixed = np.random.default_rng([*order.mix_seed, pool]).permutation(rows.num_rows)
-            rows = Batch(rows.ids[mixed], rows.numeric[mixed], rows.labels[mixed])
+            rows = rows.take(np.random.default_rng([*order.mix_seed, pool]).permutation(len(rows)))
         yield rows
-
-
-def _empty_batch(schema: Schema) -> Batch:
-    return Batch(
-        np.zeros((0, schema.num_categorical), schema.ids_dtype),
-        np.zeros((0, schema.num_numeric), np.float32),
-        np.zeros(0, np.float32),
-    )
-
-
-def _slice(rows: Batch, start: int, end: int) -> Batch:
-    return Batch(rows.ids[start:end], rows.numeric[start:end], rows.labels[start:end])
-
-
-def _join(*parts: Batch) -> Batch:
-    if len(parts) == 1:
-        return parts[0]
-    return Batch(
-        np.concatenate([part.ids for part in parts]),
-        np.concatenate([part.numeric for part in parts]),
-        np.concatenate([part.labels for part in parts]),
-    )
 
 
 Item = TypeVar("Item")

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from data_prep.prepared.reader import read_blocks
-from data_prep.prepared.rows import Block
+from data_prep.prepared.rows import Rows
 from data_prep.prepared.schema import SPLITS, read_schema
 
 # Both round the same float64 to float32, but the logarithm's last bit is the library's own.
@@ -47,7 +47,7 @@ def check_agreement(ours: Path, parquet_folder: Path) -> int:
     return num_rows
 
 
-def _numbers(blocks: Sequence[Block]) -> list[NDArray[np.float64]]:
+def _numbers(blocks: Sequence[Rows]) -> list[NDArray[np.float64]]:
     return [np.concatenate([block.numeric for block in blocks]).astype(np.float64)]
 
 

@@ -40,7 +40,7 @@ from data_prep.pipeline.fit import numeric_fields
 from data_prep.pipeline.prepare import prepare
 from data_prep.pipeline.shuffle import WindowShuffle
 from data_prep.pipeline.split import make_split
-from data_prep.prepared.rows import EncodedRows, concatenate
+from data_prep.prepared.rows import Rows, concatenate
 from data_prep.prepared.writer import MindRecordWriter
 from data_prep.raw_log.chunks import open_log
 from data_prep.raw_log.files import find_log
@@ -136,7 +136,7 @@ def measure(rows: int, distinct: int, folder: Path) -> tuple[Costs, float]:
     encoder = Encoder(fields, vocabulary.lookup, vocabulary.ids_dtype, split, options, counts=False)
     encode_seconds, encoded = _all(lambda: [encoder.encode_parts(chunk) for chunk in chunks])
     rows_write, rows_read, rows_bytes = _pieces_cost(pieces, encoded)
-    parts = [part for chunk in encoded for part in chunk.values() if isinstance(part, EncodedRows)]
+    parts = [part for chunk in encoded for part in chunk.values() if isinstance(part, Rows)]
     write_seconds, output_bytes = _write(folder, concatenate(parts), options)
     unpack_seconds = _unpack(chunks[0].lines, folder / "packed.gz", options)
     distinct_seconds, lookup_bytes = _distinct(distinct, folder, options)
@@ -200,7 +200,7 @@ def _pieces_cost(pieces: Pieces, values: list[Any]) -> tuple[float, float, float
     return write, read, size
 
 
-def _write(folder: Path, rows: EncodedRows, options: PrepareOptions) -> tuple[float, float]:
+def _write(folder: Path, rows: Rows, options: PrepareOptions) -> tuple[float, float]:
     """Seconds to shuffle rows and write them as MindRecord, and the bytes."""
     target = folder / "written"
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from common.files import checksum
 from data_prep.options.suspect import check_ids, wrong_bins
 from data_prep.prepared.reader import read_blocks
-from data_prep.prepared.rows import Block
+from data_prep.prepared.rows import Rows
 from data_prep.prepared.schema import INDICATOR, SPLITS, VOCABULARY_FILE, Schema, read_schema
 
 QUANTILES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)
@@ -129,7 +129,7 @@ class SplitSummary:
         self._num_oov: NDArray[np.int64] = np.zeros(schema.num_categorical, np.int64)
         self._sample: list[NDArray[np.float32]] = []
 
-    def add(self, block: Block) -> None:
+    def add(self, block: Rows) -> None:
         """Count a block in."""
         self._num_missing += np.sum(block.ids == self._missing_ids, axis=0)
         self._num_oov += np.sum((block.ids >= self._oov_ids[:, 0]) & (block.ids < self._oov_ids[:, 1]), axis=0)

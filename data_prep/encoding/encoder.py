@@ -11,10 +11,10 @@ from data_prep.encoding.lookup_file import LookupTablesWriter
 from data_prep.encoding.row_encoder import RowEncoder
 from data_prep.kernels.rows import Chunk, ParsedChunk
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.prepared.rows import EncodedRows
+from data_prep.prepared.rows import Rows
 from data_prep.prepared.schema import SCHEMA_FILE, read_schema
 
-__all__ = ["Chunk", "EncodedRows", "ParsedChunk", "RowEncoder", "open_encoder"]
+__all__ = ["Chunk", "ParsedChunk", "RowEncoder", "Rows", "open_encoder"]
 
 
 def open_encoder(prepared: Path) -> RowEncoder:

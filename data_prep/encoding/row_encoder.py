@@ -11,7 +11,7 @@ from data_prep.encoding.lookup_file import LookupTables
 from data_prep.kernels.choose import choose_kernels
 from data_prep.kernels.rows import Chunk, LogRows, ParsedChunk
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.prepared.rows import EncodedRows
+from data_prep.prepared.rows import Rows
 from data_prep.prepared.schema import INDICATOR, NumericField, transform_integers
 
 
@@ -26,14 +26,14 @@ class RowEncoder:
         self._dtype = dtype
         self._options = options
 
-    def encode(self, chunk: Chunk) -> tuple[ParsedChunk, EncodedRows]:
+    def encode(self, chunk: Chunk) -> tuple[ParsedChunk, Rows]:
         """Return the parsed chunk, bad lines included, and its good lines encoded."""
         kernels = choose_kernels(self._options.kernels)
         parsed = kernels.parse_chunk(chunk, self._options.data)
         rows = parsed.rows
         columns = self._options.categorical_columns
         ids = self._lookup.encode(rows, columns, self._options.integer_buckets, kernels, self._dtype)
-        return parsed, EncodedRows(ids, self._numbers(rows), rows.labels.astype(np.float32), rows.row_numbers)
+        return parsed, Rows(ids, self._numbers(rows), rows.labels.astype(np.float32))
 
     def _numbers(self, rows: LogRows) -> NDArray[np.float32]:
         numbers = np.empty((len(rows.labels), len(self._numeric)), np.float32)

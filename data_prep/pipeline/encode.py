@@ -19,7 +19,7 @@ from data_prep.kernels.rows import Chunk
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.chunk_counter import count_lines, count_missing
 from data_prep.pipeline.split import TRAIN, Split
-from data_prep.prepared.rows import EncodedRows
+from data_prep.prepared.rows import Rows
 from data_prep.prepared.schema import SPLITS, NumericField
 from data_prep.statistics.statistics import ChunkCounts
 
@@ -30,7 +30,8 @@ REST = "rest"  # the part of a chunk's result that is not rows of a split
 class EncodedChunk:
     """A chunk's rows by split; its counts where there was no first reading to take them."""
 
-    rows: dict[str, EncodedRows]
+    rows: dict[str, Rows]
+    row_numbers: dict[str, NDArray[np.int64]]
     counts: ChunkCounts | None
 
 
@@ -44,7 +45,7 @@ class EncodedRest:
     counts: ChunkCounts | None
 
 
-storable(EncodedRows, EncodedRest)
+storable(Rows, EncodedRest)
 
 
 class Encoder:
@@ -74,19 +75,19 @@ class Encoder:
         parsed, encoded = self._rows.encode(chunk)
         rows = parsed.rows
         splits = self._split.assign(rows.row_numbers, rows.labels, chunk.file.place)
-        by_split = {name: encoded.take(np.flatnonzero(splits == place)) for place, name in enumerate(SPLITS)}
-        if not self.counts:
-            return EncodedChunk(by_split, None)
-        training = splits == TRAIN
-        missing = count_missing(rows, training, self._options)
-        return EncodedChunk(
-            by_split, count_lines(choose_kernels(self._options.kernels), chunk, parsed, training, missing)
-        )
+        chosen = {name: np.flatnonzero(splits == index) for index, name in enumerate(SPLITS)}
+        by_split = {name: encoded.take(of_split) for name, of_split in chosen.items()}
+        row_numbers = {name: rows.row_numbers[of_split] for name, of_split in chosen.items()}
+        counts = None
+        if self.counts:
+            training = splits == TRAIN
+            missing = count_missing(rows, training, self._options)
+            counts = count_lines(choose_kernels(self._options.kernels), chunk, parsed, training, missing)
+        return EncodedChunk(by_split, row_numbers, counts)
 
-    def encode_parts(self, chunk: Chunk) -> dict[str, EncodedRows | EncodedRest]:
+    def encode_parts(self, chunk: Chunk) -> dict[str, Rows | EncodedRest]:
         """The same in parts: the rows of each split, and the rest under REST, last."""
         encoded = self.encode_chunk(chunk)
-        row_numbers = {split: rows.row_numbers for split, rows in encoded.rows.items()}
         clicks = {split: int(rows.labels.sum()) for split, rows in encoded.rows.items()}
         unknown = np.sum(encoded.rows["train"].ids < self._first_own_id, axis=0)
-        return {**encoded.rows, REST: EncodedRest(row_numbers, clicks, unknown, encoded.counts)}
+        return {**encoded.rows, REST: EncodedRest(encoded.row_numbers, clicks, unknown, encoded.counts)}

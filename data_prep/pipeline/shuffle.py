@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.prepared.rows import EncodedRows
+from data_prep.prepared.rows import Rows
 
 # Rows are copied to their new places in pieces, so that a window is not held twice.
 _PIECE_ROWS = 50_000
@@ -29,9 +29,9 @@ class WindowShuffle:
         self._seed = seed
         self._window = first_window
         self._num_rows = 0
-        self._rows: EncodedRows | None = None
+        self._rows: Rows | None = None
 
-    def add(self, rows: EncodedRows) -> Iterator[EncodedRows]:
+    def add(self, rows: Rows) -> Iterator[Rows]:
         """Take rows; yields the pieces of each window that they fill."""
         if self._rows is None:
             self._rows = _empty_like(rows, self.window_rows)
@@ -41,13 +41,12 @@ class WindowShuffle:
             self._rows.ids[place] = now.ids
             self._rows.numeric[place] = now.numeric
             self._rows.labels[place] = now.labels
-            self._rows.row_numbers[place] = now.row_numbers
             self._num_rows += len(now)
             rows = rows.take(slice(len(now), None))
             if self._num_rows == self.window_rows:
                 yield from self.finish()
 
-    def finish(self) -> Iterator[EncodedRows]:
+    def finish(self) -> Iterator[Rows]:
         """The pieces of the last window, which may be short."""
         if self._rows is None:
             return
@@ -58,11 +57,10 @@ class WindowShuffle:
         self._num_rows = 0
 
 
-def _empty_like(rows: EncodedRows, num_rows: int) -> EncodedRows:
+def _empty_like(rows: Rows, num_rows: int) -> Rows:
     """Room for rows of the same form; the system gives the memory when it is first written to."""
-    return EncodedRows(
+    return Rows(
         np.empty((num_rows, *rows.ids.shape[1:]), rows.ids.dtype),
         np.empty((num_rows, *rows.numeric.shape[1:]), rows.numeric.dtype),
         np.empty(num_rows, rows.labels.dtype),
-        np.empty(num_rows, rows.row_numbers.dtype),
     )

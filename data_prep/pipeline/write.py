@@ -24,7 +24,7 @@ from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.encode import REST, EncodedRest, Encoder
 from data_prep.pipeline.shuffle import WindowShuffle
 from data_prep.prepared import schema
-from data_prep.prepared.rows import EncodedRows
+from data_prep.prepared.rows import Rows
 from data_prep.prepared.schema import data_file
 from data_prep.prepared.writer import ArrayWriter, MindRecordWriter, WrittenFile, file_names
 from data_prep.raw_log.reading import LogReading
@@ -62,7 +62,7 @@ class SplitOutput:
         self._parts: deque[tuple[int, str]] = deque()  # where a result's rows end, and the piece they are in
         self._pieces = workplace.pieces
 
-    def add(self, row_numbers: NDArray[np.int64], clicks: int, rows: EncodedRows | None, part: str) -> None:
+    def add(self, row_numbers: NDArray[np.int64], clicks: int, rows: Rows | None, part: str) -> None:
         """Take a result's rows, in the log's order; None where all of them are in finished files.
 
         `part` is the name of the piece that they are in, to be removed when they are.
@@ -76,14 +76,14 @@ class SplitOutput:
         if rows is not None:
             self._take(rows.take(slice(max(self.first_needed - first, 0), None)))
 
-    def _take(self, rows: EncodedRows) -> None:
+    def _take(self, rows: Rows) -> None:
         if self._shuffle is None:
             self._write(rows)
             return
         for piece in self._shuffle.add(rows):
             self._write(piece)
 
-    def _write(self, rows: EncodedRows) -> None:
+    def _write(self, rows: Rows) -> None:
         num_dropped = min(self._num_to_drop, len(rows))
         self._num_to_drop -= num_dropped
         self._writer.write(rows.take(slice(num_dropped, None)))

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.prepared.rows import Block
+from data_prep.prepared.rows import Rows
 from data_prep.prepared.schema import ZOO_BLOCK_ROWS, Split, data_file
 from data_prep.prepared.writer import as_os_error, read_files
 
@@ -115,7 +115,7 @@ def _write_split(name: str, split: Split, blocks_folder: Path, folder: Path) -> 
     return dataclasses.replace(split, files=files)
 
 
-def _write_samples(path: Path, shards: int, blocks: Iterable[Block]) -> None:
+def _write_samples(path: Path, shards: int, blocks: Iterable[Rows]) -> None:
     from mindspore.mindrecord import FileWriter
 
     writer = FileWriter(str(path), shards)
@@ -128,7 +128,7 @@ def _write_samples(path: Path, shards: int, blocks: Iterable[Block]) -> None:
         writer.commit()
 
 
-def _sample(block: Block) -> dict[str, Any]:
+def _sample(block: Rows) -> dict[str, Any]:
     """A block as the zoo has it: N + C ids a row, and a value each; a categorical field's is 1."""
     n, num_numeric = block.numeric.shape
     numeric_ids = np.broadcast_to(np.arange(num_numeric, dtype=np.int32), (n, num_numeric))

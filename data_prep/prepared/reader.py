@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from data_prep.prepared.rows import Block
+from data_prep.prepared.rows import Rows
 from data_prep.prepared.schema import Schema
 
 _COLUMNS = {"blocks": ["ids", "numeric", "label"], "zoo": ["feat_ids", "feat_vals", "label"]}
 
 
-def read_blocks(folder: Path, schema: Schema, split: str, numbers: Sequence[int] | None = None) -> Iterator[Block]:
+def read_blocks(folder: Path, schema: Schema, split: str, numbers: Sequence[int] | None = None) -> Iterator[Rows]:
     """The blocks of a split with these numbers, in this order; by default all, in theirs.
 
     Raises ValueError where MindSpore cannot read the files.
@@ -68,10 +68,10 @@ def rows_of(values: np.ndarray, n: int) -> np.ndarray:
     return values.reshape(n, -1) if values.ndim else np.empty((n, 0), values.dtype)
 
 
-def _block(schema: Schema, ids: np.ndarray, values: np.ndarray, labels: np.ndarray) -> Block:
+def _block(schema: Schema, ids: np.ndarray, values: np.ndarray, labels: np.ndarray) -> Rows:
     """From a sample's arrays: the bytes of [n · C] and [n · N] or, in the zoo's layout, both [n · (N + C)]."""
     n, num_numeric = len(labels), schema.num_numeric
     if schema.layout == "blocks":
-        return Block(ids_of(ids, n, schema.ids_dtype), rows_of(values, n), labels)
+        return Rows(ids_of(ids, n, schema.ids_dtype), rows_of(values, n), labels)
     ids, values = ids.reshape(n, -1), values.reshape(n, -1)
-    return Block(np.ascontiguousarray(ids[:, num_numeric:]), np.ascontiguousarray(values[:, :num_numeric]), labels)
+    return Rows(np.ascontiguousarray(ids[:, num_numeric:]), np.ascontiguousarray(values[:, :num_numeric]), labels)

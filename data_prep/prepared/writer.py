@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from data_prep.prepared.reader import ids_of, read_samples, rows_of
-from data_prep.prepared.rows import Block, EncodedRows, concatenate
+from data_prep.prepared.rows import Rows, concatenate
 
 FILE_ROWS = 2_000_000  # about 430 MB; until a file is finished, its rows are kept in pieces as well
 # MindRecord's own 16 MB of header and 32 MB a page would make every small file 50 MB long. A page holds whole
@@ -105,17 +105,16 @@ class MindRecordWriter:
         self._split = split
         self._block_rows = block_rows
         self._file_blocks = max(file_rows // block_rows, 1)  # only the last file's last block may be short
-        self._rest: list[EncodedRows] = []  # less than a block
+        self._rest: list[Rows] = []  # less than a block
         self._file: Any = None
         self._blocks_in_file = 0
         self._rows_in_file = 0
         self._on_finished = on_finished
         self.files: list[WrittenFile] = list(written)
 
-    def write(self, rows: EncodedRows) -> None:
+    def write(self, rows: Rows) -> None:
         """Append rows; those that do not fill a block wait."""
-        if self._rest:
-            rows = concatenate([*self._rest, rows])
+        rows = concatenate([*self._rest, rows])
         whole = len(rows) - len(rows) % self._block_rows
         self._write_blocks([rows.take(slice(i, i + self._block_rows)) for i in range(0, whole, self._block_rows)])
         self._rest = [rows.take(slice(whole, None))] if whole < len(rows) else []
@@ -126,7 +125,7 @@ class MindRecordWriter:
         self._close_file()
         return self.files
 
-    def _write_blocks(self, blocks: Sequence[EncodedRows]) -> None:
+    def _write_blocks(self, blocks: Sequence[Rows]) -> None:
         while blocks:
             if self._file is None:
                 self._open_file(blocks[0])
@@ -140,7 +139,7 @@ class MindRecordWriter:
             if self._blocks_in_file == self._file_blocks:
                 self._close_file()
 
-    def _open_file(self, first_block: EncodedRows) -> None:
+    def _open_file(self, first_block: Rows) -> None:
         self._file = _import_writer()(str(self._folder / _file_name(self._split, len(self.files))), shard_num=1)
         self._file.set_header_size(_HEADER_BYTES)
         self._file.set_page_size(self._page_bytes(first_block))
@@ -153,7 +152,7 @@ class MindRecordWriter:
             "blocks of rows",
         )
 
-    def _page_bytes(self, block: EncodedRows) -> int:
+    def _page_bytes(self, block: Rows) -> int:
         row_bytes = (block.ids.nbytes + block.numeric.nbytes + block.labels.nbytes) // len(block)
         needed = max(_PAGE_BLOCKS * (row_bytes * self._block_rows + _BLOCK_EXTRA_BYTES), _MIN_PAGE_BYTES)
         return -(-needed // _PAGE_UNIT_BYTES) * _PAGE_UNIT_BYTES
@@ -180,13 +179,13 @@ def as_os_error(folder: Path) -> Iterator[None]:
 
 def read_files(
     folder: Path, files: Sequence[str], numbers: Sequence[int] | None = None, ids_dtype: DTypeLike = "int32"
-) -> Iterator[Block]:
+) -> Iterator[Rows]:
     """The blocks with these numbers of some .mindrecord files of this form; by default all, as they were written."""
     if not files:
         return
     for ids, numeric, labels in read_samples([folder / name for name in files], "blocks", numbers):
         n = len(labels)
-        yield Block(ids_of(ids, n, ids_dtype), rows_of(numeric, n), labels)
+        yield Rows(ids_of(ids, n, ids_dtype), rows_of(numeric, n), labels)
 
 
 class ArrayWriter:

@@ -8,7 +8,7 @@ from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.encode import REST, Encoder
 from data_prep.pipeline.fit import numeric_fields
 from data_prep.pipeline.split import make_split
-from data_prep.prepared.rows import EncodedRows, row_bytes
+from data_prep.prepared.rows import Rows, row_bytes
 from data_prep.prepared.schema import NumericField, transform_integers
 from data_prep.statistics.statistics import IntegerStatistics
 
@@ -82,7 +82,7 @@ def test_a_chunk_s_parts_say_what_its_rows_are(make_line, tmp_path):
     parts = encoder.encode_parts(Chunk(0, 5, "".join(f"{line}\n" for line in lines).encode()))
     rest = parts.pop(REST)
     expected = {"train": [0, 1, 2], "valid": [3], "test": [4]}
-    assert {split: rows.row_numbers.tolist() for split, rows in parts.items()} == expected
+    assert {split: len(rows) for split, rows in parts.items()} == {split: len(n) for split, n in expected.items()}
     assert {split: numbers.tolist() for split, numbers in rest.row_numbers.items()} == expected
     assert rest.clicks == {"train": 2, "valid": 0, "test": 1}
     assert rest.unknown.tolist() == [1] * 26
@@ -90,15 +90,13 @@ def test_a_chunk_s_parts_say_what_its_rows_are(make_line, tmp_path):
 
 def test_rows_are_chosen_by_mask_place_or_slice_and_take_what_they_take():
     rng = np.random.default_rng(1)
-    rows = EncodedRows(
-        rng.integers(0, 9, (5, 3), np.int32), np.float32(rng.random((5, 2))), np.ones(5, np.float32), np.arange(5)
-    )
+    rows = Rows(rng.integers(0, 9, (5, 3), np.int32), np.float32(rng.random((5, 2))), np.arange(5, dtype=np.float32))
     for chosen in (np.array([False, True, True, False, False]), np.array([1, 2]), slice(1, 3)):
         found = rows.take(chosen)
-        assert found.row_numbers.tolist() == [1, 2]
+        assert found.labels.tolist() == [1, 2]
         assert np.array_equal(found.ids, rows.ids[1:3]) and np.array_equal(found.numeric, rows.numeric[1:3])
-    num_bytes = sum(column.nbytes for column in (rows.ids, rows.numeric, rows.labels, rows.row_numbers))
-    assert row_bytes(3, 2, "int32") == num_bytes / len(rows)
+    num_bytes = sum(column.nbytes for column in (rows.ids, rows.numeric, rows.labels))
+    assert row_bytes(3, 2, "int32") == num_bytes / len(rows) + 8  # and the line's number
 
 
 def test_the_numeric_columns_and_what_they_were_fitted_to():

@@ -3,16 +3,15 @@ import pytest
 
 from data_prep.pipeline import shuffle
 from data_prep.pipeline.shuffle import WindowShuffle
-from data_prep.prepared.rows import EncodedRows, concatenate
+from data_prep.prepared.rows import Rows, concatenate
 
 
 def rows_of(numbers):
     numbers = np.asarray(numbers)
-    return EncodedRows(
+    return Rows(
         ids=np.stack([numbers, -numbers], axis=1).astype(np.int32),
         numeric=numbers[:, None].astype(np.float32),
         labels=numbers.astype(np.float32),
-        row_numbers=numbers,
     )
 
 
@@ -29,19 +28,18 @@ def test_rows_stay_whole_in_their_window_and_the_order_does_not_depend_on_chunks
     monkeypatch.setattr(shuffle, "_PIECE_ROWS", 30)
     rows = shuffled(250, chunk_rows)
     for first in (0, 100, 200):
-        assert sorted(rows.row_numbers[first : first + 100]) == list(range(first, min(first + 100, 250)))
-    assert np.array_equal(rows.ids[:, 0], rows.row_numbers)
-    assert np.array_equal(rows.ids[:, 1], -rows.row_numbers)
-    assert np.array_equal(rows.numeric[:, 0], rows.row_numbers)
-    assert np.array_equal(rows.labels, rows.row_numbers)
-    assert np.array_equal(rows.row_numbers, shuffled(250, 50).row_numbers)
+        assert sorted(rows.ids[:, 0][first : first + 100]) == list(range(first, min(first + 100, 250)))
+    assert np.array_equal(rows.ids[:, 1], -rows.ids[:, 0])
+    assert np.array_equal(rows.numeric[:, 0], rows.ids[:, 0])
+    assert np.array_equal(rows.labels, rows.ids[:, 0])
+    assert np.array_equal(rows.ids, shuffled(250, 50).ids)
 
 
 def test_every_window_and_seed_has_an_order_of_its_own():
-    first, second = shuffled(200, 200).row_numbers.reshape(2, 100)
+    first, second = shuffled(200, 200).ids[:, 0].reshape(2, 100)
     assert not np.array_equal(first, np.arange(100))
     assert not np.array_equal(first, second - 100)
-    assert not np.array_equal(first, shuffled(100, 100, seed=2).row_numbers)
+    assert not np.array_equal(first, shuffled(100, 100, seed=2).ids[:, 0])
 
 
 def test_a_shuffle_of_nothing_is_empty():

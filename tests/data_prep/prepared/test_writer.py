@@ -3,17 +3,16 @@ import shutil
 import numpy as np
 import pytest
 
-from data_prep.prepared.rows import EncodedRows
+from data_prep.prepared.rows import Rows
 from data_prep.prepared.writer import MindRecordWriter, WrittenFile, read_files
 
 
 def random_rows(num_rows, dtype=np.int32, seed=1):
     random = np.random.default_rng(seed)
-    return EncodedRows(
+    return Rows(
         ids=random.integers(0, np.iinfo(dtype).max, (num_rows, 5), dtype),
         numeric=random.normal(size=(num_rows, 3)).astype(np.float32),
         labels=random.integers(0, 2, num_rows).astype(np.float32),
-        row_numbers=np.arange(num_rows),
     )
 
 
@@ -73,11 +72,10 @@ def test_a_small_file_is_small(tmp_path):
 
 
 def test_rows_of_any_width_fit_a_page(tmp_path):
-    wide = EncodedRows(
+    wide = Rows(
         np.full((30, 1000), 2**31 - 1, np.int32),
         np.ones((30, 2000), np.float32),
         np.ones(30, np.float32),
-        np.arange(30),
     )
     files = write(tmp_path, wide, 30, block_rows=20)
     blocks = list(read_files(tmp_path, [file.name for file in files]))
