@@ -1,4 +1,4 @@
-"""What is done with a batch whose unique rows lie elsewhere: found distinct, spread over positions, summed again.
+"""Work on a batch whose unique rows lie on other ranks: find its distinct ids, expand their rows, sum their gradients.
 
 Letters: B batch, C looked-up fields, D embedding width, U unique ids of a batch.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-from typing import Protocol
 
 import numpy as np
 
@@ -20,75 +19,56 @@ from common.memory import HugeBuffer
 from common.native_library import address, room
 
 
-class BatchKernels(Protocol):
-    """One implementation for each table backend."""
-
-    def unique(self, ids: np.ndarray) -> UniqueIds:
-        """See `HostTables.unique`."""
-        ...
-
-    def reorder(self, unique: UniqueIds, order: np.ndarray) -> UniqueIds:
-        """The same ids, numbered so that number i is the former `order[i]`."""
-        ...
-
-    def expand(self, unique: UniqueIds, deep_rows: np.ndarray, wide_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """`deep_rows` [U, D], `wide_rows` [U] to `Rows.deep` and `Rows.wide`, valid until the call after the next."""
-        ...
-
-    def sum_by_id(self, unique: UniqueIds, deep: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Gradients [B, C * D] and [B] to their sums [U, D] and [U] in order of position, valid until the next call."""
-        ...
-
-
-class ReferenceBatchKernels:
-    """`BatchKernels` in NumPy: the definition."""
+class BatchKernels:
+    """The operations in NumPy: their definition, and those of the `reference` backend."""
 
     def __init__(self, spec: TablesSpec) -> None:
         self._spec = spec
 
     def unique(self, ids: np.ndarray) -> UniqueIds:
-        """See `BatchKernels.unique`."""
+        """As `HostTables.unique`."""
         check_ids(ids, self._spec)
         values, inverse = np.unique(ids, return_inverse=True)
         return UniqueIds((ids.shape[0], ids.shape[1]), values.astype(np.int64), inverse.reshape(-1))
 
     def reorder(self, unique: UniqueIds, order: np.ndarray) -> UniqueIds:
-        """See `BatchKernels.reorder`."""
+        """Return the same ids, numbered so that number i is the former `order[i]`."""
         return UniqueIds(unique.shape, unique.values[order], _inverse_of(order)[unique.inverse])
 
     def expand(self, unique: UniqueIds, deep_rows: np.ndarray, wide_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `BatchKernels.expand`."""
+        """Return `Rows.deep` and `Rows.wide` of `deep_rows` [U, D] and `wide_rows` [U].
+
+        They are valid until the call after the next.
+        """
         batch, num_fields = unique.shape
         deep = deep_rows[unique.inverse].reshape(batch, num_fields * self._spec.embedding_dim)
         return deep, sum_over_fields(wide_rows[unique.inverse].reshape(batch, num_fields))
 
     def sum_by_id(self, unique: UniqueIds, deep: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `BatchKernels.sum_by_id`."""
+        """Sum gradients [B, C * D] and [B] to [U, D] and [U] in order of position; valid until the next call."""
         wide_by_position = np.repeat(wide, unique.shape[1])[:, None]
         deep_sums = sum_by_id(deep.reshape(-1, self._spec.embedding_dim), unique)
         return deep_sums, sum_by_id(wide_by_position, unique)[:, 0]
 
 
-class NativeBatchKernels:
-    """`BatchKernels` in C++; its handle's tables have no row, so they take no memory."""
+class NativeBatchKernels(BatchKernels):
+    """The operations in C++; the tables of their handle have no row, so they take no memory."""
 
     def __init__(self, spec: TablesSpec, num_threads: int) -> None:
-        self._spec = spec
+        super().__init__(spec)
         self._handle = NativeHandle(spec, num_threads)
         self._expanded = (HugeBuffer(), HugeBuffer())
         self._sums = HugeBuffer()
 
     def unique(self, ids: np.ndarray) -> NativeUniqueIds:
-        """See `BatchKernels.unique`."""
         return find_unique(self._handle, ids, self._spec)
 
     def reorder(self, unique: UniqueIds, order: np.ndarray) -> UniqueIds:
-        """See `BatchKernels.reorder`."""
         unique = own(unique)
         counts = np.diff(unique.offsets)[order]
         offsets = np.zeros_like(unique.offsets)
         np.cumsum(counts, out=offsets[1:])
-        # Place p of the new order lies in a group that has moved by its start's old place less its new one.
+        # A position of the new order lies in a group whose start has moved by this much.
         moved = np.repeat(unique.offsets[:-1][order] - offsets[:-1], counts)
         positions = unique.positions[np.arange(unique.positions.size, dtype=np.int32) + moved]
         inverse = _inverse_of(order)[unique.inverse]
@@ -96,7 +76,6 @@ class NativeBatchKernels:
         return dataclasses.replace(unique, values=values, inverse=inverse, offsets=offsets, positions=positions)
 
     def expand(self, unique: UniqueIds, deep_rows: np.ndarray, wide_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `BatchKernels.expand`."""
         unique = own(unique)
         self._expanded = self._expanded[::-1]
         batch, num_fields = unique.shape
@@ -114,7 +93,6 @@ class NativeBatchKernels:
         return deep, wide
 
     def sum_by_id(self, unique: UniqueIds, deep: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `BatchKernels.sum_by_id`."""
         unique = own(unique)
         deep_sums = self._sums.array((unique.values.size, self._spec.embedding_dim))
         wide_sums = np.empty(unique.values.size, np.float32)
@@ -132,11 +110,11 @@ class NativeBatchKernels:
 
 
 def make_batch_kernels(backend: str, spec: TablesSpec, num_threads: int) -> BatchKernels:
-    """Those of a table backend, by its name (`native` or `reference`)."""
-    return NativeBatchKernels(spec, num_threads) if backend == "native" else ReferenceBatchKernels(spec)
+    """Make the operations of a table backend, `native` or `reference`."""
+    return NativeBatchKernels(spec, num_threads) if backend == "native" else BatchKernels(spec)
 
 
 def _inverse_of(order: np.ndarray) -> np.ndarray:
-    place = np.empty(order.size, np.int32)
-    place[order] = np.arange(order.size, dtype=np.int32)
-    return place
+    inverse = np.empty(order.size, np.int32)
+    inverse[order] = np.arange(order.size, dtype=np.int32)
+    return inverse

@@ -1,11 +1,12 @@
-"""Ids, rows and gradients between the ranks that train and the ranks that own rows, all to all over MPI.
+"""Pull requests, pull replies and pushes of embedding rows between the ranks that train and the shard owners, over MPI.
 
-Row r is owned by rank `r % owners`: the first `owners` ranks own rows. Every operation begins with a header to each
-rank (what is done, and how many ids are asked of it), so that a rank that only owns rows learns what comes from those
-that train. A rank without rows of the batch takes part with zero ids. What is received comes in the order of
-ranks, so that sums over ranks have one order.
+The first `num_owners` ranks own the rows: row r is owned by rank `r % num_owners`. A lookup is a pull: ids to their
+owners, rows back. An update pushes gradients to the owners of the rows pulled last. Every operation begins with a
+header to each rank (the operation, and the number of ids requested of it), so that a rank that only owns rows learns
+from those that train what comes next. A rank without rows of the batch takes part with zero ids. What is received comes
+in the order of ranks, so that sums over ranks have one order.
 
-Letters: U unique ids of this rank's batch, by owner; R ids asked of this rank, by rank.
+Letters: U unique ids of this rank's batch, by owner; R ids requested of this rank, by rank; D embedding width.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ SHORTEST_SLEEP, LONGEST_SLEEP = 2e-5, 3e-4  # seconds
 
 
 class Operation(enum.IntEnum):
-    """What the ranks do next, all of them; NONE is what a rank says that only owns rows."""
+    """The next operation of all ranks; a server, which takes the others', sends NONE."""
 
     NONE = 0
     LOOKUP = 1
@@ -38,7 +39,7 @@ class Operation(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Header:
-    """What a rank learns at the start of an operation: the ids asked of it, by rank [ranks]; gradients' `scale`."""
+    """The start of an operation: `counts` [ranks] of the ids requested of this rank, `scale` of the gradients."""
 
     operation: Operation
     counts: np.ndarray
@@ -46,7 +47,7 @@ class Header:
 
 
 def start(communicator: MPI.Comm, operation: Operation, counts: np.ndarray | None = None, scale: float = 0.0) -> Header:
-    """Begin an operation of all ranks; `counts` [owners] are the ids that this rank will ask of each owner."""
+    """Begin an operation of all ranks; `counts` [owners] are the ids that this rank will request of each owner."""
     ranks = communicator.size
     sent, received = np.zeros((ranks, 3)), np.empty((ranks, 3))
     sent[:, 0], sent[:, 2] = operation, scale
@@ -58,27 +59,25 @@ def start(communicator: MPI.Comm, operation: Operation, counts: np.ndarray | Non
             _wait_asleep(request)
         else:
             request.Wait()
-    _check_agreed(received)
-    agreed = Operation(int(received[:, 0].max()))
-    return Header(agreed, received[:, 1].astype(np.int64), float(received[:, 2].max()))
+    _check_same_operation(received)
+    return Header(Operation(int(received[:, 0].max())), received[:, 1].astype(np.int64), float(received[:, 2].max()))
 
 
-def _check_agreed(received: np.ndarray) -> None:
-    """Raise ValueError unless the ranks that say what is done, `received` [ranks, 3], say the same.
+def _check_same_operation(received: np.ndarray) -> None:
+    """Raise ValueError unless all headers, `received` [ranks, 3], but those of servers have one operation and scale.
 
-    Not an error `together`: each rank ends the job, whatever the others wait for.
+    It is not marked as an error of all ranks: each rank ends the job, whatever the others wait for.
     """
-    speak = np.flatnonzero(received[:, 0] != Operation.NONE)
-    said = received[speak][:, [0, 2]]
-    if (said == said[:1]).all():
+    trains = np.flatnonzero(received[:, 0] != Operation.NONE)
+    headers = received[trains][:, [0, 2]]
+    if (headers == headers[:1]).all():
         return
-    other = int(np.flatnonzero((said != said[0]).any(axis=1))[0])
-    texts = [
-        f"rank {speak[place]} does {Operation(int(said[place, 0])).name} with scale {said[place, 1]:g}"
-        for place in (0, other)
-    ]
+    other = int(np.flatnonzero((headers != headers[0]).any(axis=1))[0])
+    first, second = (
+        f"rank {trains[i]} does {Operation(int(headers[i, 0])).name} with scale {headers[i, 1]:g}" for i in (0, other)
+    )
     raise ValueError(
-        f"the ranks are not in step: {texts[0]}, {texts[1]}; the same command goes on from the last checkpoint"
+        f"the ranks are not in step: {first}, {second}; run the same command again to resume from the last checkpoint"
     )
 
 
@@ -90,28 +89,19 @@ def _wait_asleep(request: MPI.Request) -> None:
         seconds = min(2 * seconds, LONGEST_SLEEP)
 
 
-@dataclass(frozen=True)
 class Segments:
-    """How many elements go to, or come from, each rank, and where those of each begin; both [ranks]."""
+    """The number of elements that go to, or come from, each rank, and the start of each rank's; both [ranks]."""
 
-    counts: np.ndarray
-    starts: np.ndarray
-
-    @staticmethod
-    def of(counts: np.ndarray) -> Segments:
-        """One after the other."""
-        return Segments(counts, np.concatenate([[0], np.cumsum(counts)[:-1]]))
-
-    @property
-    def total(self) -> int:
-        """Over all ranks."""
-        return int(self.counts.sum())
+    def __init__(self, counts: np.ndarray) -> None:
+        self.counts = counts
+        self.starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
+        self.total = int(counts.sum())
 
 
 class Exchange:
-    """The exchanges of one rank; what it sent to other ranks is in `remote_bytes`, what each kind took in `seconds`.
+    """The exchanges of one rank, with the bytes sent to other ranks and the seconds taken, by kind.
 
-    The seconds of `start` are mostly those of the slowest rank, which all others wait for there.
+    The seconds of `start` are mostly spent waiting there for the slowest rank.
     """
 
     def __init__(self, communicator: MPI.Comm, num_owners: int, embedding_dim: int) -> None:
@@ -122,41 +112,41 @@ class Exchange:
         self.embedding_dim = embedding_dim
         self._communicator = communicator
         self._row = MPI.FLOAT.Create_contiguous(embedding_dim).Commit()  # counts in rows stay within 32 bits
-        self._requested = self._requested_here = Segments.of(np.zeros(communicator.size, np.int64))
+        self._by_owner = self._by_rank = Segments(np.zeros(communicator.size, np.int64))  # of the last pull: U and R
         self._buffers = {name: HugeBuffer() for name in ("rows", "gradients")}
 
     def start(self, operation: Operation, counts: np.ndarray | None = None, scale: float = 0.0) -> Header:
-        """Agree on the operation; `counts` [owners] are the ids that this rank will ask of each owner."""
+        """Begin an operation; `counts` [owners] are the ids that this rank will request of each owner."""
         with self._timed("start"):
             return start(self._communicator, operation, counts, scale)
 
     def pull_request(self, ids: np.ndarray, counts: np.ndarray, header: Header) -> np.ndarray:
-        """Send `ids` int64 [U], grouped by owner as `counts` says, to their owners; returns those asked here [R]."""
+        """Send `ids` int64 [U], `counts` [owners] of them to each owner; return those requested of this rank [R]."""
         to_owners = np.zeros(self._communicator.size, np.int64)
         to_owners[: self.num_owners] = counts
-        self._requested, self._requested_here = Segments.of(to_owners), Segments.of(header.counts)
-        received = np.empty(self._requested_here.total, np.int64)
+        self._by_owner, self._by_rank = Segments(to_owners), Segments(header.counts)
+        received = np.empty(self._by_rank.total, np.int64)
         with waiting(), self._timed("ids"):
-            self._all_to_all(ids, self._requested, received, self._requested_here, MPI.INT64_T)
-        self._count("ids", self._requested, ID_BYTES)
+            self._all_to_all(ids, self._by_owner, received, self._by_rank, MPI.INT64_T)
+        self._count_bytes("ids", self._by_owner, ID_BYTES)
         return received
 
     def pull_reply(self, deep: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The rows asked for, [R, D] and [R], back to who asked; returns this rank's, [U, D] and [U].
+        """Send the rows requested here, [R, D] and [R]; return those that this rank requested, [U, D] and [U].
 
         The result is valid until the next call.
         """
-        return self._send_rows("rows", deep, wide, self._requested_here, self._requested)
+        return self._send_rows("rows", deep, wide, self._by_rank, self._by_owner)
 
     def push(self, deep: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Gradients [U, D] and [U] to the owners of the rows last asked for; returns those of rows here, [R, D], [R].
+        """Send gradients [U, D] and [U] of the rows pulled last to their owners; return those of rows here [R, D], [R].
 
         The result is valid until the next call.
         """
-        return self._send_rows("gradients", deep, wide, self._requested, self._requested_here)
+        return self._send_rows("gradients", deep, wide, self._by_owner, self._by_rank)
 
     def sum(self, value: float) -> float:
-        """The sum over all ranks, in their order."""
+        """Return the sum over all ranks, in their order."""
         values = np.empty(self._communicator.size)
         self._communicator.Allgather(np.array([value]), values)
         return float(values.sum())
@@ -169,7 +159,7 @@ class Exchange:
         with waiting(), self._timed(what):
             self._all_to_all(deep, to, deep_received, back, self._row)
             self._all_to_all(wide, to, wide_received, back, MPI.FLOAT)
-        self._count(what, to, (self.embedding_dim + 1) * FLOAT_BYTES)
+        self._count_bytes(what, to, (self.embedding_dim + 1) * FLOAT_BYTES)
         return deep_received, wide_received
 
     def _all_to_all(
@@ -185,6 +175,5 @@ class Exchange:
         yield
         self.seconds[what] += time.perf_counter() - begin
 
-    def _count(self, what: str, to: Segments, element_bytes: int) -> None:
-        remote = to.total - int(to.counts[self.rank])
-        self.remote_bytes[what] += remote * element_bytes
+    def _count_bytes(self, what: str, to: Segments, element_bytes: int) -> None:
+        self.remote_bytes[what] += (to.total - int(to.counts[self.rank])) * element_bytes

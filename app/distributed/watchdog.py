@@ -1,7 +1,7 @@
-"""Who is waited for: a thread that names the ranks that do not come while the others wait in MPI.
+"""Watchdog thread: logs which ranks are stalling a collective.
 
-`waiting` marks the waits of this process. A rank that has waited too long tells all others so; who has told nothing a
-moment later is who they wait for. In the normal case nothing is sent.
+`waiting` marks the waits of this process. A rank that has waited too long sends all others a message; a rank that has
+not sent one a moment later is the one that they wait for. As long as nobody waits too long, nothing is sent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-GRACE_SECONDS = 1.0  # for what the others tell
+GRACE_SECONDS = 1.0  # for the others' messages
 
 
 class _Wait:
@@ -36,13 +36,13 @@ def waiting() -> Iterator[None]:
 
 
 class Watchdog:
-    """Watches over this process's waits while it is used as a context manager; `first` ranks say nothing (servers)."""
+    """Watches this process's waits while it is used as a context manager; the `first` ranks (servers) log nothing."""
 
     def __init__(self, world: MPI.Comm, timeout_s: float, first: int = 0) -> None:
         self._communicator = world.Dup()
         self._timeout_s = timeout_s
         self._first = first
-        self._reported: float | None = None  # the wait that was told last
+        self._reported: float | None = None  # start of the wait that was reported last
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
@@ -60,28 +60,25 @@ class Watchdog:
             if since is None or since == self._reported or time.monotonic() - since < self._timeout_s:
                 continue
             self._reported = since
-            others = self._ask_others()
-            if since == _Wait.since and others:
-                self._name(others)
+            missing = self._find_missing()
+            if since == _Wait.since and missing:
+                first = self._first
+                names = ", ".join(f"{rank} (a server)" if rank < first else str(rank) for rank in missing)
+                # On the level of errors, so that any rank's console shows it.
+                log.error("warning: rank %s has not come for %.0f s; the others wait for it", names, self._timeout_s)
 
-    def _ask_others(self) -> list[int]:
-        """Tell all ranks that this one waits; returns those that have not told it the same."""
+    def _find_missing(self) -> list[int]:
+        """Return the ranks that do not wait as this one does; an empty list on all ranks but the one that logs them."""
         rank, size = self._communicator.rank, self._communicator.size
-        told = [self._communicator.isend(time.time(), other) for other in range(size) if other != rank]
+        sent = [self._communicator.isend(time.time(), other) for other in range(size) if other != rank]
         self._ended.wait(GRACE_SECONDS + self._timeout_s / 2)  # they look at their clocks every quarter of the time
-        wait_too = {rank}
+        waiting_ranks = {rank}
         oldest = time.time() - 2 * (GRACE_SECONDS + self._timeout_s)
         for other in range(size):
             while self._communicator.iprobe(other):
                 if self._communicator.recv(source=other) >= oldest:
-                    wait_too.add(other)
-        for request in told:
+                    waiting_ranks.add(other)
+        for request in sent:
             request.Test()
-        missing = sorted(set(range(size)) - wait_too)
-        speaks = min(wait_too - set(range(self._first)), default=None) == rank
-        return missing if speaks else []
-
-    def _name(self, missing: list[int]) -> None:
-        names = ", ".join(f"{rank} (a server)" if rank < self._first else str(rank) for rank in missing)
-        # On the level of errors, so that any rank's console shows it.
-        log.error("warning: rank %s has not come for %.0f s; the others wait for it", names, self._timeout_s)
+        logs = min(waiting_ranks - set(range(self._first)), default=None) == rank
+        return sorted(set(range(size)) - waiting_ranks) if logs else []
