@@ -10,7 +10,7 @@ import hashlib
 import os
 import time
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import xxhash
 
@@ -68,9 +68,14 @@ def _is_at(file: IO[str], path: Path) -> bool:
 
 
 def checksum(path: Path) -> str:
-    """`xxh3:` and 16 hex digits of a file's bytes."""
+    """Return the checksum of a file's bytes."""
     with path.open("rb") as file:
-        return f"xxh3:{hashlib.file_digest(file, xxhash.xxh3_64).hexdigest()}"
+        return format_checksum(hashlib.file_digest(file, xxhash.xxh3_64))
+
+
+def format_checksum(digest: Any) -> str:
+    """Return `xxh3:` and the 16 hex digits of a 64-bit XXH3 digest."""
+    return f"xxh3:{digest.hexdigest()}"
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Memory of this process: how much it may still take, and buffers on huge pages.
+"""Memory and cores of this process: what it may still take, and buffers on huge pages.
 
 It is asked before the tables grow, as the answer to taking more than there is would be the end of the process.
 """
@@ -6,6 +6,7 @@ It is asked before the tables grow, as the answer to taking more than there is w
 from __future__ import annotations
 
 import mmap
+import os
 import resource
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -49,6 +50,11 @@ def require_memory(num_bytes: int, purpose: str, reserved_bytes: int = 0) -> Non
             f"{purpose} needs {_mib(num_bytes)} more; {tightest.name} is {_mib(tightest.limit)}, of which "
             f"{_mib(free[tightest])} are free; raise that limit, or make vocabulary or embedding width smaller"
         )
+
+
+def num_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 def memory_limits() -> list[MemoryLimit]:

@@ -19,6 +19,7 @@ from typing import TypedDict
 import numpy as np
 import xxhash
 
+from common.files import format_checksum
 from common.memory import huge_pages
 
 Progress = Callable[[int], object]  # is told of bytes read or written, as tqdm's `update` is
@@ -107,7 +108,7 @@ class _Writer:
         self._wait()
         if rest and size != self._written:
             os.ftruncate(self._descriptor, size)
-        return FileRecord(size_bytes=size, checksum=_as_text(self._digest))
+        return FileRecord(size_bytes=size, checksum=format_checksum(self._digest))
 
 
 class DamagedFileError(ValueError):
@@ -168,7 +169,7 @@ class FileReader:
         """The checksum of the whole file; reads what was not taken."""
         while ready := self.available():
             progress(len(self.take(min(ready, BLOCK_BYTES))))
-        return _as_text(self._digest)
+        return format_checksum(self._digest)
 
 
 @contextmanager
@@ -219,10 +220,6 @@ def _read_all(descriptor: int, block: memoryview, start: int) -> int:
     while filled < len(block) and (num_bytes := os.preadv(descriptor, [block[filled:]], start + filled)):
         filled += num_bytes
     return filled
-
-
-def _as_text(digest: xxhash.xxh3_64) -> str:
-    return f"xxh3:{digest.hexdigest()}"
 
 
 _FREE_BUFFERS: list[np.ndarray] = []  # kept: fresh pages cost more than what is done with them

@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 import xxhash
 
 from app.checkpoint.disk import FileRecord, write_file
+from common.files import format_checksum
 
 FORMAT_VERSION = 3
 READABLE_VERSIONS = (2, 3)  # 2 knew no deltas: its checkpoints are full ones
@@ -111,4 +112,4 @@ def use_an_older(checkpoint: Path) -> str:
 
 def _checksum(content: dict[str, Any]) -> str:
     """xxh3 of the content, however the JSON is laid out."""
-    return f"xxh3:{xxhash.xxh3_64(json.dumps(content, sort_keys=True).encode()).hexdigest()}"
+    return format_checksum(xxhash.xxh3_64(json.dumps(content, sort_keys=True).encode()))

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from common.memory import num_cores
+
 
 @dataclass(frozen=True)
 class CheckpointOptions:
@@ -78,7 +80,7 @@ class DeviceOptions:
     def num_threads(self) -> int:
         """Threads to use on the host; the ranks that share it share its cores."""
         local_ranks = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", 1))
-        return self.threads or max(1, len(os.sched_getaffinity(0)) // local_ranks)
+        return self.threads or max(1, num_cores() // local_ranks)
 
 
 SELECTABLE = ("auc", "pr_auc", "log_loss", "normalized_entropy", "grouped_auc")  # one value can be the better one

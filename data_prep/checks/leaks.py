@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from data_prep.checks.rejects import Findings
 from data_prep.kernels.rows import LogRows
 from data_prep.options.log_format import LogFormat
+from data_prep.prepared.truth import area_under_curve
 
 _LEAK_AUC = 0.95  # the best models of public click logs, with all columns, come to 0.8
 _FEWEST_OF_A_LABEL = 50  # clicks, and other rows, to test on: with these the AUC of chance is within 0.5 ± 0.2
@@ -26,9 +27,9 @@ def judge_leaks(rows: Sequence[LogRows], log_format: LogFormat, findings: Findin
     if min(num_clicks, int(is_test.sum()) - num_clicks) < _FEWEST_OF_A_LABEL:
         return
     for name, codes, numbers in _columns(rows, log_format):
-        found = auc(_click_rates(codes, labels, is_test), labels[is_test])
+        found = area_under_curve(_click_rates(codes, labels, is_test), labels[is_test])
         if numbers is not None:
-            by_number = auc(numbers, labels)
+            by_number = area_under_curve(numbers, labels)
             found = max(found, by_number, 1 - by_number)
         if found > _LEAK_AUC:
             findings.odd.append(
@@ -71,12 +72,3 @@ def _click_rates(
     clicks = np.bincount(seen, clicked, minlength=codes.max() + 1)
     rates: NDArray[np.float64] = (clicks + clicked.mean()) / (counts + 1)
     return rates[codes[is_test]]
-
-
-def auc(scores: NDArray[np.generic], labels: NDArray[np.bool_]) -> float:
-    """The share of pairs of a click and another row in which the click has the higher score, ties as half."""
-    _, places = np.unique(scores, return_inverse=True)
-    clicks = np.bincount(places, labels)
-    others = np.bincount(places, ~labels)
-    below = np.cumsum(others) - others
-    return float(np.sum(clicks * (below + others / 2)) / (clicks.sum() * others.sum()))

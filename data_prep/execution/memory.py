@@ -6,7 +6,6 @@ The constants are upper bounds of what was measured (Pss, so that shared pages c
 from __future__ import annotations
 
 import ctypes
-import os
 
 from data_prep.options.prepare_options import PrepareOptions
 
@@ -52,11 +51,6 @@ def check_limit(options: PrepareOptions) -> None:
             f"prepare.memory_limit={options.memory_limit} is too low: MindSpore and the process itself take "
             f"{_WRITER_BYTES / _MIB:,.0f} MiB; a usual limit is '1 GiB' or more"
         )
-
-
-def num_cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def counting_workers(options: PrepareOptions, num_cores: int, chunk_bytes: int) -> int:

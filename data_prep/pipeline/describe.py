@@ -12,7 +12,7 @@ from typing import Any
 
 import xxhash
 
-from common.files import checksum
+from common.files import checksum, format_checksum
 from data_prep.encoding.fit import UsedVocabulary
 from data_prep.encoding.given import GivenVocabulary
 from data_prep.execution.folder import OWN_NAMES
@@ -112,4 +112,4 @@ def program_checksum(project: Path) -> str:
     for path in sorted(path for path in files if path.suffix in (".py", ".cc", ".h")):
         digest.update(str(path.relative_to(project)).encode())
         digest.update(path.read_bytes())
-    return f"xxh3:{digest.hexdigest()}"
+    return format_checksum(digest)

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+from common.memory import num_cores
 from data_prep.encoding.fit import UsedVocabulary, fit_vocabulary
 from data_prep.encoding.given import GivenVocabulary, read_given_vocabulary
 from data_prep.execution import memory
@@ -129,7 +130,7 @@ def _make(
     with ExitStack() as at_the_end:
         if options.memory_limit_bytes >= memory.LIMIT_FOR_EARLY_IMPORT:
             at_the_end.callback(import_mindspore_early().join)
-        num_workers = memory.counting_workers(options, memory.num_cores(), workplace.chunk_bytes)
+        num_workers = memory.counting_workers(options, num_cores(), workplace.chunk_bytes)
         reading = LogReading(files, options.data, pools, num_workers, workplace.chunk_bytes, workplace.pieces)
         split = _make_split(reading, options, workplace.pieces)
         fitted = fit(reading, split, options, given, workplace)

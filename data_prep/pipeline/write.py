@@ -17,6 +17,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from common.files import format_checksum
 from data_prep.execution.folder import REJECTS_FILE, Workplace
 from data_prep.execution.memory import keep_freed_memory
 from data_prep.execution.pieces import Pieces, leading, numbered, storable
@@ -110,7 +111,7 @@ class SplitOutput:
             sum(file.rows for file in files),
             self.clicks,
             tuple(self._finished.data_files),
-            f"xxh3:{self._membership.hexdigest()}",
+            format_checksum(self._membership),
         )
 
 

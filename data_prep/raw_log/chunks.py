@@ -14,6 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import xxhash
 
+from common.files import format_checksum
 from data_prep.kernels.rows import MAX_LINE_BYTES, ONLY_FILE, Chunk, FileOfLog
 from data_prep.options.log_format import LogFormat
 from data_prep.raw_log import storage
@@ -56,7 +57,7 @@ class StoredFile(io.RawIOBase):
         """Of the whole file: what no decompressor asked for is read now."""
         while self.read(_READ_BYTES):
             pass
-        return Fingerprint(self.bytes_read, f"xxh3:{self._hash.hexdigest()}")
+        return Fingerprint(self.bytes_read, format_checksum(self._hash))
 
 
 @dataclass(frozen=True)

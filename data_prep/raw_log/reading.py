@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import xxhash
 
 from common.console import progress_bar
+from common.files import format_checksum
 from data_prep.execution.pieces import Pieces, storable
 from data_prep.execution.pools import Pools
 from data_prep.execution.stopping import check_stop
@@ -115,7 +116,8 @@ class LogReading:
         if len(files) == 1:
             return Fingerprint(files[0].size_bytes, files[0].checksum)
         listed = "".join(f"{file.size_bytes} {file.checksum}\n" for file in files)
-        return Fingerprint(sum(file.size_bytes for file in files), f"xxh3:{xxhash.xxh3_64_hexdigest(listed.encode())}")
+        checksum = format_checksum(xxhash.xxh3_64(listed.encode()))
+        return Fingerprint(sum(file.size_bytes for file in files), checksum)
 
     def count_lines(self) -> int:
         """Lines of the log."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from common.files import write_whole
+from common.memory import num_cores
 
 TIMING_FILE = "timing.json"
 _KIB = 1 << 10  # ru_maxrss is in KiB on Linux
@@ -54,7 +55,7 @@ class RunClock:
             peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB,
             worker_peak_bytes=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * _KIB,
             workers=self.workers,
-            cores=len(os.sched_getaffinity(0)),
+            cores=num_cores(),
             machine=f"{platform.system()} {platform.machine()}",
             python=platform.python_version(),
         )

@@ -14,7 +14,6 @@ from __future__ import annotations
 import gzip
 import io
 import multiprocessing
-import os
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -28,6 +27,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from common.console import progress_bar
+from common.memory import num_cores
 from data_prep.prepared.truth import TRUTH_SCHEMA, truth_path
 from data_prep.sources.clicks import PlantedClicks, plant, sigmoid
 from data_prep.sources.shape import MISSING_RANK, LogShape, categorical_names, draw_fields, load_shape, numeric_names
@@ -121,7 +121,7 @@ def synthesize(
     Raises ValueError for rows, seed or workers out of range, FileNotFoundError where the folder of
     `output` is missing, OSError where it cannot be written.
     """
-    workers = len(os.sched_getaffinity(0)) if workers is None else workers
+    workers = num_cores() if workers is None else workers
     _check(output, rows, seed, workers)
     log = synthetic_log(seed)
     truth = truth_path(output)

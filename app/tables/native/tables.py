@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import math
-import os
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -32,7 +31,7 @@ from app.tables.native.library import TABLE_NUMBERS, History, NativeHandle, Step
 from app.tables.native.rows import NativeRows, NativeUniqueIds, find_unique, own
 from app.tables.native.snapshot import NativeSnapshot, NativeSnapshots
 from app.tables.whole_table_adam import MOST_EXACT_STEPS, StepHistory
-from common.memory import HugeBuffer
+from common.memory import HugeBuffer, num_cores
 from common.native_library import address, room
 
 
@@ -49,7 +48,7 @@ class NativeTables:
         self.step = 0
         self._history = make_history(spec, learning_rates, step=0)
         self.update_seconds: dict[str, float] = {}
-        self.num_threads = num_threads or len(os.sched_getaffinity(0))
+        self.num_threads = num_threads or num_cores()
         self._handle = NativeHandle(spec, self.num_threads)
         self._rows = NativeRows(self._handle, spec)
         self._snapshots = NativeSnapshots(self._handle, spec)

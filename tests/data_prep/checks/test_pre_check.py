@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_prep.__main__ import main
-from data_prep.checks.leaks import auc
 from data_prep.checks.pre_check import pre_check
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import read_options
+from data_prep.prepared.truth import area_under_curve
 from data_prep.raw_log.files import find_log
 from data_prep.raw_log.sample import sample_log
 from data_prep.sources.synthetic import synthesize
@@ -266,7 +266,7 @@ def test_the_area_under_the_curve_counts_pairs(scores):
     clicks = [score for score, label in zip(scores, labels, strict=True) if label]
     others = [score for score, label in zip(scores, labels, strict=True) if not label]
     pairs = [(click > other) + (click == other) / 2 for click in clicks for other in others]
-    assert auc(np.array(scores), labels) == pytest.approx(sum(pairs) / len(pairs))
+    assert area_under_curve(np.array(scores), labels) == pytest.approx(sum(pairs) / len(pairs))
 
 
 def test_many_days_with_the_same_oddities_are_told_in_few_lines(lines, tmp_path):
