@@ -13,9 +13,9 @@ import numpy as np
 
 from app.checkpoint import write
 from app.checkpoint.disk import Progress, ignore
-from app.checkpoint.manifest import Manifest, ParentRecord, read_manifest
-from app.checkpoint.read import chain_of
-from app.checkpoint.retention import compact, delta_to_compact, remove_old, why_not_whole
+from app.checkpoint.manifest import Manifest, ManifestReader, ParentRecord
+from app.checkpoint.read import Checkpoint
+from app.checkpoint.retention import compact, delta_to_compact, open_if_whole, remove_old
 from app.checkpoint.write import ModelState, step_name
 from app.config.run import CheckpointOptions
 from app.distributed.process_group import MpiGroup, ProcessGroup, SingleProcess
@@ -83,14 +83,12 @@ class CheckpointWriter:
         self._options = options
         self._metric = metric
         self._thread = ThreadPoolExecutor(1, "checkpoint")
-        self._parent: ParentRecord | None = None
-        self._num_deltas = 0  # since the newest full one
+        self._read_manifest = ManifestReader()
+        self._newest: Checkpoint | None = None  # that the next delta holds the changes since
 
-    def go_on_from(self, path: Path) -> None:
-        """The next delta holds what changes after the checkpoint at `path`."""
-        chain = chain_of(path)
-        self._parent = ParentRecord(step=chain[-1].manifest.step, id=chain[-1].manifest.id)
-        self._num_deltas = len(chain) - 1
+    def go_on_from(self, checkpoint: Checkpoint) -> None:
+        """Let the next delta hold what changes after `checkpoint`."""
+        self._newest = checkpoint
 
     @property
     def can_write_aside(self) -> bool:
@@ -105,12 +103,15 @@ class CheckpointWriter:
         return self._group.first(lambda: self._parent_for(step))
 
     def _parent_for(self, step: int) -> ParentRecord | None:
-        options, parent = self._options, self._parent
-        if not options.delta or parent is None or parent["step"] >= step:
+        options, newest = self._options, self._newest
+        if not options.delta or newest is None or newest.manifest.step >= step:
             return None
-        if not options.compact and self._num_deltas + 1 >= options.full_every:
+        if not options.compact and len(newest.older) + 1 >= options.full_every:
             return None
-        return parent if why_not_whole(self._folder / step_name(parent["step"])) is None else None
+        path = self._folder / step_name(newest.manifest.step)
+        if isinstance(open_if_whole(path, self._read_manifest), str):
+            return None
+        return ParentRecord(step=newest.manifest.step, id=newest.manifest.id)
 
     def start(self, dense: dict[str, np.ndarray], snapshot: Snapshot, manifest: Manifest, throttled: bool) -> Writing:
         """Begin to write; the checkpoint before must be done. The snapshot is released in any case."""
@@ -124,15 +125,13 @@ class CheckpointWriter:
         start, saved = time.perf_counter(), False
         try:
             path = self._save(ModelState(dense, snapshot.tables), manifest, progress)
-            manifest = self._group.first(lambda: read_manifest(path))
+            self._newest = self._group.first(lambda: Checkpoint.open(path, self._read_manifest))
             saved = True
         finally:
             snapshot.release(saved)
-        self._parent = ParentRecord(step=manifest.step, id=manifest.id)
-        self._num_deltas = self._num_deltas + 1 if manifest.parent else 0
         tidy_error = self._group.first(lambda: self._tidy(progress))
         slept = progress.slept_seconds if isinstance(progress, Throttle) else 0.0
-        return Written(path, manifest, time.perf_counter() - start - slept, tidy_error)
+        return Written(path, self._newest.manifest, time.perf_counter() - start - slept, tidy_error)
 
     def _save(self, state: ModelState, manifest: Manifest, progress: Progress) -> Path:
         if isinstance(self._group, MpiGroup):
@@ -142,10 +141,11 @@ class CheckpointWriter:
     def _tidy(self, progress: Progress) -> OSError | ValueError | None:
         """Remove old checkpoints; before, make a delta full for whose sake too many of them stay."""
         try:
-            if self._options.compact and (path := delta_to_compact(self._folder, self._options, self._metric)):
-                compact(path, self._options.shards, progress)
-                log.info("compacted %s", path)
-            remove_old(self._folder, self._options, self._metric)
+            keep = (self._folder, self._options, self._metric, self._read_manifest)
+            if self._options.compact and (delta := delta_to_compact(*keep)):
+                compact(delta, self._options.shards, progress)
+                log.info("compacted %s", delta.path)
+            remove_old(*keep)
         except (OSError, ValueError) as error:
             return error
         return None

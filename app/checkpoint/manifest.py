@@ -18,7 +18,7 @@ MANIFEST = "manifest.json"
 
 
 class ParentRecord(TypedDict):
-    """The checkpoint that a delta goes on from."""
+    """The checkpoint that a delta holds the changes since."""
 
     step: int
     id: str
@@ -103,6 +103,26 @@ def read_manifest(checkpoint: Path) -> Manifest:
         raise ValueError(f"{path} is damaged: checksum {found}, expected {said}; {use_an_older(checkpoint)}")
     readable = " and ".join(map(str, READABLE_VERSIONS))
     raise ValueError(f"{path} has format version {version}, this program reads {readable}")
+
+
+class ManifestReader:
+    """`read_manifest` for repeated use: a manifest is read again only if its file has changed since."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[tuple[int, int, int], Manifest]] = {}
+
+    def __call__(self, checkpoint: Path) -> Manifest:
+        """See `read_manifest`."""
+        try:
+            status = (checkpoint / MANIFEST).stat()
+        except OSError:
+            return read_manifest(checkpoint)  # raises what is wrong
+        version = (status.st_ino, status.st_mtime_ns, status.st_size)
+        known_version, manifest = self._known.get(checkpoint, (None, None))
+        if manifest is None or known_version != version:
+            manifest = read_manifest(checkpoint)
+            self._known[checkpoint] = (version, manifest)
+        return manifest
 
 
 def use_an_older(checkpoint: Path) -> str:

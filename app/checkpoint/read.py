@@ -1,4 +1,4 @@
-"""Checkpoints read: a full one alone, or with the deltas that follow it, every byte compared with its checksum.
+"""Opened checkpoints: a full one, or a delta with the checkpoints that it needs; every byte read is checked.
 
 A chain is a full checkpoint and deltas, each the parent of the next. Of a row that several of them have, the newest
 counts.
@@ -8,91 +8,24 @@ Letters: T rows, n rows of one read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from app.checkpoint.array_file import ArrayReader, Place, read_arrays_once, read_places
-from app.checkpoint.disk import DamagedFileError, Progress, check_size, checksum_is, ignore
-from app.checkpoint.manifest import Manifest, read_manifest, use_an_older
+from app.checkpoint.disk import DamagedFileError, FileRecord, Progress, check_size, checksum_is, ignore
+from app.checkpoint.manifest import Manifest, ParentRecord, read_manifest, use_an_older
 from app.checkpoint.slices import dense_files, join
 from app.checkpoint.write import ROW_IDS, ModelState, shard_name, step_name
 from app.tables.checks import check_bounds, check_row_ids, check_table
-from app.tables.interface import Places, RowArray, TablesSpec, TableState, WriteRows
+from app.tables.interface import Places, RowArray, TablesSpec, WriteRows
 from app.tables.optimizers import LAST_STEP
 
 PIECE_BYTES = 2 << 20  # of one array, given to the tables at once
-
-
-@dataclass(frozen=True)
-class Link:
-    """One checkpoint of a chain."""
-
-    path: Path
-    manifest: Manifest
-
-    def table_files(self, table: str) -> list[str]:
-        """The names of a table's files."""
-        shards = self.manifest.shards[table]
-        if not 1 <= shards <= len(self.manifest.files):
-            raise ValueError(
-                f"{self.path} has {len(self.manifest.files)} files, of which {shards} are the {table} table's"
-            )
-        return [shard_name(table, shard, shards) for shard in range(shards)]
-
-
-def chain_of(path: Path) -> list[Link]:
-    """What the checkpoint at `path` is made of: a full one first, `path` itself last.
-
-    Raises as `read_manifest`, and ValueError where a parent is not there, or is another one than it was.
-    """
-    chain = [Link(path, read_manifest(path))]
-    while (parent := chain[0].manifest.parent) is not None:
-        parent_path = path.with_name(step_name(parent["step"]))
-        try:
-            manifest = read_manifest(parent_path)
-        except (ValueError, FileNotFoundError) as error:
-            raise ValueError(
-                f"{chain[0].path} holds changes since {parent_path.name}, which cannot be used: {error}"
-            ) from error
-        if manifest.id != parent["id"] or manifest.step >= chain[0].manifest.step:
-            raise ValueError(
-                f"{chain[0].path} holds changes since {parent_path.name} with id {parent['id']}, but that one has id "
-                f"{manifest.id}: it was written anew; {use_an_older(chain[0].path)}"
-            )
-        chain.insert(0, Link(parent_path, manifest))
-    return chain
-
-
-def chain_files(chain: list[Link]) -> Iterator[tuple[Link, str]]:
-    """The files that the last checkpoint of a chain needs: all tables, and its own dense arrays."""
-    for link in chain:
-        for name in link.manifest.files:
-            if link is chain[-1] or not dense_files([name]):
-                yield link, name
-
-
-def chain_bytes(chain: list[Link]) -> int:
-    """The size of those files."""
-    return sum(link.manifest.files[name]["size_bytes"] for link, name in chain_files(chain))
-
-
-def verify(checkpoint: Path, progress: Progress = ignore) -> Manifest:
-    """The manifest of a checkpoint whose files, and those of its chain, have the size and checksum that they should.
-
-    Raises as `chain_of`, and DamagedCheckpointError naming the file that is missing or differs, with what was found
-    and expected.
-    """
-    chain = chain_of(checkpoint)
-    for link, name in chain_files(chain):
-        try:
-            checksum_is(link.path / name, link.manifest.files[name], progress)
-        except DamagedFileError as error:
-            raise _damaged(link, name, error) from error
-    return chain[-1].manifest
 
 
 class DamagedCheckpointError(ValueError):
@@ -102,77 +35,132 @@ class DamagedCheckpointError(ValueError):
     checkpoint: Path | None = None
 
 
-def check_sizes(checkpoint: Path) -> Manifest:
-    """As `verify`, but for what only reading the files would show."""
-    chain = chain_of(checkpoint)
-    for link, name in chain_files(chain):
-        try:
-            check_size(link.path / name, link.manifest.files[name])
-        except DamagedFileError as error:
-            raise _damaged(link, name, error) from error
-    return chain[-1].manifest
-
-
-def _damaged(link: Link, name: str, error: DamagedFileError) -> DamagedCheckpointError:
-    return DamagedCheckpointError(f"checkpoint file {link.path / name} {error}; {use_an_older(link.path)}")
-
-
-def read_once(
-    checkpoint: Path, spec: TablesSpec, write: WriteRows, progress: Progress = ignore
-) -> tuple[Manifest, dict[str, np.ndarray]]:
-    """Give all rows of a checkpoint to `write`, and return the manifest and the dense arrays; each byte is read once.
-
-    Raises as `verify`, and ValueError where a table does not fit `spec`: what was written is to be thrown away then.
-    """
-    chain = chain_of(checkpoint)
-    dense: list[tuple[str, np.ndarray]] = []
-
-    def read_dense(reader: ArrayReader) -> None:
-        dense.extend((name, reader.next_array(place)) for name, place in reader.places.items())
-
-    for link in chain:
-        for table in link.manifest.shards:
-            for name in link.table_files(table):
-                use = _RowsTo(table, spec, write)
-                _read_file_once(link, name, use, progress)
-    for name in dense_files(chain[-1].manifest.files):
-        _read_file_once(chain[-1], name, read_dense, progress)
-    return chain[-1].manifest, join(dense)
-
-
-def _read_file_once(link: Link, name: str, use: object, progress: Progress) -> None:
-    assert callable(use)
-    try:
-        read_arrays_once(link.path / name, link.manifest.files[name], use, progress)
-    except DamagedFileError as error:
-        raise _damaged(link, name, error) from error
-
-
 @dataclass(frozen=True)
-class _RowsTo:
-    """Gives the rows of one shard to `write`."""
+class Checkpoint:
+    """A checkpoint whose manifest, and those of the checkpoints that it needs, have been read and fit together.
 
-    table: str
-    spec: TablesSpec
-    write: WriteRows
+    `older` are the checkpoints that a delta needs, the full one first. Made by `Checkpoint.open`; the files are read
+    by the methods.
+    """
 
-    def __call__(self, reader: ArrayReader) -> None:
-        layout = row_layout(reader.path, reader.places)
-        with _named(reader.path):
-            self._read(reader, layout)
+    path: Path
+    manifest: Manifest
+    older: tuple[Checkpoint, ...] = field(default=(), repr=False, compare=False)
 
-    def _read(self, reader: ArrayReader, layout: dict[str, RowArray]) -> None:
-        row_ids = reader.next_array(reader.places[ROW_IDS])
-        check_table(self.table, row_ids, layout, self.spec)
-        for name in layout:
-            start = 0
-            for values in reader.next_rows(reader.places[name], PIECE_BYTES):
-                self.write(self.table, name, row_ids[start : start + len(values)], values)
-                start += len(values)
+    @classmethod
+    def open(cls, path: Path, read: Callable[[Path], Manifest] = read_manifest) -> Checkpoint:
+        """Read the manifests of the checkpoint at `path` and of those that it needs, each once.
+
+        Raises as `read_manifest`, and ValueError where a parent is missing, or is another one than it was.
+        """
+        newest_first = [(path, read(path))]
+        while (parent := newest_first[-1][1].parent) is not None:
+            child, manifest = newest_first[-1]
+            parent_path = path.with_name(step_name(parent["step"]))
+            newest_first.append((parent_path, _read_parent(child, manifest, parent_path, parent, read)))
+        chain: tuple[Checkpoint, ...] = ()
+        for link in reversed(newest_first):
+            chain = (*chain, cls(*link, chain))
+        return chain[-1]
+
+    @property
+    def chain(self) -> tuple[Checkpoint, ...]:
+        """The checkpoints that make up the state: a full one first, this one last."""
+        return (*self.older, self)
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of `files`."""
+        return sum(record["size_bytes"] for _, record in self.files())
+
+    def files(self) -> Iterator[tuple[Path, FileRecord]]:
+        """Yield the files that make up the state: the tables of the whole chain, this one's dense arrays."""
+        for link in self.chain:
+            for name, record in link.manifest.files.items():
+                if link is self or not dense_files([name]):
+                    yield link.path / name, record
+
+    def table_files(self, table: str) -> list[Path]:
+        """Return this link's files of a table."""
+        shards, num_files = self.manifest.shards[table], len(self.manifest.files)
+        if not 1 <= shards <= num_files:
+            raise ValueError(f"{self.path} has {num_files} files, of which {shards} are the {table} table's")
+        return [self.path / shard_name(table, shard, shards) for shard in range(shards)]
+
+    def is_kept(self) -> bool:
+        """Return True if it is still at its path: neither removed nor compacted since it was opened."""
+        try:
+            return read_manifest(self.path) == self.manifest
+        except (FileNotFoundError, ValueError):
+            return False
+
+    def check_sizes(self) -> None:
+        """Raise DamagedCheckpointError naming a file that is missing or has another size."""
+        for path, record in self.files():
+            with _naming_damage(path):
+                check_size(path, record)
+
+    def verify(self, progress: Progress = ignore) -> None:
+        """Read all files; raise DamagedCheckpointError naming one that is missing or whose checksum differs."""
+        for path, record in self.files():
+            with _naming_damage(path):
+                checksum_is(path, record, progress)
+
+    def read_once(self, spec: TablesSpec, write: WriteRows, progress: Progress = ignore) -> dict[str, np.ndarray]:
+        """Give all rows to `write` and return the dense arrays; each byte is read once.
+
+        Raises as `verify`, and ValueError where a table does not fit `spec`: the rows written so far are then invalid.
+        """
+        dense: list[tuple[str, np.ndarray]] = []
+
+        def read_dense(reader: ArrayReader) -> None:
+            dense.extend((name, reader.next_array(place)) for name, place in reader.places.items())
+
+        uses: list[tuple[Path, FileRecord, Callable[[ArrayReader], None]]] = [
+            (path, link.manifest.files[path.name], partial(_write_rows, table, spec, write))
+            for link in self.chain
+            for table in link.manifest.shards
+            for path in link.table_files(table)
+        ]
+        uses += [(self.path / name, self.manifest.files[name], read_dense) for name in dense_files(self.manifest.files)]
+        for path, record, use in uses:
+            with _naming_damage(path):
+                read_arrays_once(path, record, use, progress)
+        return join(dense)
+
+    def state(self) -> ModelState:
+        """Return the state, its tables' rows left in the files; these are to be verified before."""
+        paths = [self.path / name for name in dense_files(self.manifest.files)]
+        dense = [(name, np.array(_map(path, place))) for path in paths for name, place in read_places(path).items()]
+        return ModelState(join(dense), {table: FileTable(self, table) for table in self.manifest.shards})
+
+
+def _read_parent(
+    child: Path, manifest: Manifest, path: Path, expected: ParentRecord, read: Callable[[Path], Manifest]
+) -> Manifest:
+    """Read the manifest at `path` and check that it is the parent that the manifest of `child` names."""
+    try:
+        found = read(path)
+    except (ValueError, FileNotFoundError) as error:
+        raise ValueError(f"{child} holds changes since {path.name}, which cannot be used: {error}") from error
+    if found.id != expected["id"] or found.step >= manifest.step:
+        raise ValueError(
+            f"{child} holds changes since {path.name} with id {expected['id']}, but that one has id {found.id}: it was "
+            f"written anew; {use_an_older(child)}"
+        )
+    return found
 
 
 @contextmanager
-def _named(path: Path) -> Iterator[None]:
+def _naming_damage(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except DamagedFileError as error:
+        raise DamagedCheckpointError(f"checkpoint file {path} {error}; {use_an_older(path.parent)}") from error
+
+
+@contextmanager
+def _naming_file(path: Path) -> Iterator[None]:
     """Name the file in a ValueError."""
     try:
         yield
@@ -182,8 +170,21 @@ def _named(path: Path) -> Iterator[None]:
         raise ValueError(f"{path}: {error}") from error
 
 
+def _write_rows(table: str, spec: TablesSpec, write: WriteRows, reader: ArrayReader) -> None:
+    """Give the rows of one shard to `write`."""
+    layout = row_layout(reader.path, reader.places)
+    with _naming_file(reader.path):
+        row_ids = reader.next_array(reader.places[ROW_IDS])
+        check_table(table, row_ids, layout, spec)
+        for name in layout:
+            start = 0
+            for values in reader.next_rows(reader.places[name], PIECE_BYTES):
+                write(table, name, row_ids[start : start + len(values)], values)
+                start += len(values)
+
+
 def row_layout(path: Path, places: dict[str, Place]) -> dict[str, RowArray]:
-    """The state arrays of a table's file, which come after the row ids.
+    """Return the state arrays of a table's file, which come after the row ids.
 
     Raises ValueError, naming file and array, where ids do not come first or an array has not a row for each.
     """
@@ -199,16 +200,16 @@ def row_layout(path: Path, places: dict[str, Place]) -> dict[str, RowArray]:
 
 
 class FileTable:
-    """A `TableSnapshot` of a table in a chain's files: the row ids are in memory, rows are read as they are asked for.
+    """A `TableSnapshot` of a table in a checkpoint's files: row ids are in memory, rows are read as they are asked for.
 
     The files are to be verified before.
     """
 
-    def __init__(self, chain: list[Link], table: str) -> None:
+    def __init__(self, checkpoint: Checkpoint, table: str) -> None:
         """Raise ValueError, naming the file, for row ids or arrays that belong to no such table."""
         self._table = table
-        self._steps = {link.path / name: link.manifest.step for link in chain for name in link.table_files(table)}
-        vocabulary_size = chain[-1].manifest.data["vocabulary_size"]
+        self._steps = {path: link.manifest.step for link in checkpoint.chain for path in link.table_files(table)}
+        vocabulary_size = checkpoint.manifest.data["vocabulary_size"]
         self._files, layouts = [], []
         for path in self._steps:
             places = read_places(path)
@@ -217,14 +218,13 @@ class FileTable:
                 first = next(iter(self._steps))
                 raise ValueError(f"{path} has arrays {layouts[-1]}, and {first} has {layouts[0]}; expected the same")
             arrays = {name: _map(path, place) for name, place in places.items()}
-            with _named(path):
+            with _naming_file(path):
                 check_row_ids(arrays[ROW_IDS], table, vocabulary_size)
             self._files.append(arrays)
         self.layout = layouts[-1]
         ids = [np.array(arrays[ROW_IDS]) for arrays in self._files]
         self.row_ids, newest = _newest_of_each(np.concatenate(ids))
-        sizes = [part.size for part in ids]
-        starts = np.cumsum([0, *sizes])
+        starts = np.cumsum([0, *(part.size for part in ids)])
         self._file = np.searchsorted(starts, newest, side="right") - 1
         self._place = newest - starts[self._file]
 
@@ -238,13 +238,13 @@ class FileTable:
             values[chosen] = self._files[number][name][rows[chosen]]
             if name == LAST_STEP:  # by which the steps that a row missed are looked up
                 path = list(self._steps)[number]
-                with _named(path):
+                with _naming_file(path):
                     check_bounds(self._table, name, self.row_ids[places][chosen], values[chosen], self._steps[path])
         return values
 
 
 def _newest_of_each(row_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct ids, ascending, and where each of them stands last."""
+    """Return the distinct ids, ascending, and the index at which each of them stands last."""
     distinct, from_the_end = np.unique(row_ids[::-1], return_index=True)
     return distinct, row_ids.size - 1 - from_the_end
 
@@ -253,26 +253,3 @@ def _map(path: Path, place: Place) -> np.ndarray:
     if place.num_bytes == 0:
         return np.empty(place.shape, place.dtype)
     return np.memmap(path, place.dtype, "r", place.start, place.shape)
-
-
-def open_state(checkpoint: Path) -> ModelState:
-    """The state of a checkpoint that was verified, its tables in their files."""
-    chain = chain_of(checkpoint)
-    last = chain[-1]
-    paths = [last.path / name for name in dense_files(last.manifest.files)]
-    dense = [(name, np.array(_map(path, place))) for path in paths for name, place in read_places(path).items()]
-    return ModelState(join(dense), {table: FileTable(chain, table) for table in last.manifest.shards})
-
-
-def load(checkpoint: Path, progress: Progress = ignore) -> tuple[Manifest, ModelState]:
-    """One checkpoint, verified, in memory.
-
-    Raises as `verify`.
-    """
-    manifest = verify(checkpoint, progress)
-    state = open_state(checkpoint)
-    tables = {
-        table: TableState(rows.row_ids, {name: rows.read(name, slice(None)) for name in rows.layout})
-        for table, rows in state.tables.items()
-    }
-    return manifest, ModelState(state.dense, tables)

@@ -10,14 +10,12 @@ from pathlib import Path
 from tqdm import tqdm
 
 from app.checkpoint.array_file import read_places
-from app.checkpoint.manifest import Manifest, read_manifest
-from app.checkpoint.read import Link, chain_bytes, chain_files, chain_of, row_layout, verify
-from app.checkpoint.retention import compact, is_kept, rewrite, step_folders
+from app.checkpoint.read import Checkpoint, row_layout
+from app.checkpoint.retention import compact, open_if_whole, rewrite, step_folders
 from app.checkpoint.write import ROW_IDS, step_name
 from app.run.folder import run_checkpoints
 from app.run.identity import check_same_inputs
 from app.tables.interface import DEEP, STATE_ARRAYS
-from app.training.learning_rates import step_history
 from common.console import progress_bar
 from common.files import LOCK_FILE, FolderInUse, lock_folder
 from data_prep.prepared.schema import read_schema
@@ -74,10 +72,10 @@ def _list(arguments: argparse.Namespace) -> None:
 
 
 def _one_line(path: Path) -> str:
-    try:
-        manifest = chain_of(path)[-1].manifest
-    except (FileNotFoundError, ValueError) as error:
-        return f"not whole: {error}"
+    checkpoint = open_if_whole(path)
+    if isinstance(checkpoint, str):
+        return f"not whole: {checkpoint}"
+    manifest = checkpoint.manifest
     auc = f"{manifest.metrics['auc']:.6f}" if "auc" in manifest.metrics else "-"
     shards = max(manifest.shards.values(), default=0)
     kind = f"changes since step {manifest.parent['step']}" if manifest.parent else "full"
@@ -88,18 +86,18 @@ def _one_line(path: Path) -> str:
 
 
 def _show(arguments: argparse.Namespace) -> None:
-    path: Path = arguments.checkpoint
-    manifest = read_manifest(path)
-    print(f"{path}: {manifest.size_bytes:,} bytes in {len(manifest.files)} files")
+    checkpoint = Checkpoint.open(arguments.checkpoint)
+    manifest = checkpoint.manifest
+    print(f"{checkpoint.path}: {manifest.size_bytes:,} bytes in {len(manifest.files)} files")
     print(
         f"  the next batch is number {manifest.epoch_step + 1} of epoch {manifest.epoch}, after {manifest.step} steps"
     )
     print(f"  seed {manifest.config['train']['seed']}, trained on {manifest.dataset}")
-    for link in chain_of(path)[:-1]:
+    for link in checkpoint.older:
         print(f"  goes on from {link.path.name}, {link.manifest.size_bytes:,} bytes")
     rows = "rows that changed" if manifest.parent else "touched rows"
     for table, shards in manifest.shards.items():
-        count = _num_rows(Link(path, manifest), table)
+        count = _num_rows(checkpoint, table)
         print(f"  {table} table: {count:,} {rows} of {manifest.data['vocabulary_size']:,}, in {shards} files")
     for name, value in manifest.metrics.items():
         print(f"  {name} on valid: {value:.6g}")
@@ -107,25 +105,24 @@ def _show(arguments: argparse.Namespace) -> None:
         print(f"  {record['checksum']}  {record['size_bytes']:>14,}  {name}")
 
 
-def _num_rows(link: Link, table: str) -> int:
-    places = {path: read_places(path) for path in (link.path / name for name in link.table_files(table))}
+def _num_rows(checkpoint: Checkpoint, table: str) -> int:
+    places = {path: read_places(path) for path in checkpoint.table_files(table)}
     for path, arrays in places.items():
         row_layout(path, arrays)
     return sum(arrays[ROW_IDS].shape[0] for arrays in places.values())
 
 
 def _verify(arguments: argparse.Namespace) -> None:
-    verify_with_bar(arguments.checkpoint)
-    chain = chain_of(arguments.checkpoint)
-    count = f"{len(chain)} checkpoints, " if len(chain) > 1 else ""
-    count += f"{len(list(chain_files(chain)))} files, {chain_bytes(chain):,} bytes"
-    print(f"{arguments.checkpoint}: whole, {count} with the checksums that the manifests say")
+    checkpoint = Checkpoint.open(arguments.checkpoint)
+    _verify_with_bar(checkpoint)
+    count = f"{len(checkpoint.chain)} checkpoints, " if checkpoint.older else ""
+    count += f"{len(list(checkpoint.files()))} files, {checkpoint.num_bytes:,} bytes"
+    print(f"{checkpoint.path}: whole, {count} with the checksums that the manifests say")
 
 
-def verify_with_bar(path: Path) -> Manifest:
-    """`checkpoint_reading.verify` with a progress bar."""
-    with byte_bar("verify", chain_bytes(chain_of(path))) as bar:
-        return verify(path, bar.update)
+def _verify_with_bar(checkpoint: Checkpoint) -> None:
+    with byte_bar("verify", checkpoint.num_bytes) as bar:
+        checkpoint.verify(bar.update)
 
 
 def byte_bar(title: str, total: int) -> AbstractContextManager[tqdm]:
@@ -145,30 +142,26 @@ def reshard(path: Path, folder: Path, num_shards: int) -> Path:
     """
     if num_shards < 1:
         raise ValueError(f"a table has 1 file or more, found --shards {num_shards}")
-    manifest = read_manifest(path)
-    target = folder / step_name(manifest.step)
-    with _own(folder, "give another FOLDER, or wait for its end"), _kept(path, manifest):
+    checkpoint = Checkpoint.open(path)
+    target = folder / step_name(checkpoint.manifest.step)
+    with _own(folder, "give another FOLDER, or wait for its end"), _kept(checkpoint):
         if target.exists():
             raise FileExistsError(f"{target} is there already; give another folder, or remove it")
-        verify_with_bar(path)
-        with byte_bar("write", chain_bytes(chain_of(path))) as bar:
-            return rewrite(path, folder, num_shards, bar.update)
+        _verify_with_bar(checkpoint)
+        with byte_bar("write", checkpoint.num_bytes) as bar:
+            return rewrite(checkpoint, folder, num_shards, bar.update)
 
 
 def _compact(arguments: argparse.Namespace) -> None:
     path: Path = arguments.checkpoint
-    if read_manifest(path).parent is not None:
-        with _own(path.parent, f"wait for its end, or write a full one elsewhere: checkpoint merge {path} FOLDER"):
-            _compact_locked(path)
-        print(f"{path} is a full checkpoint now")
-    else:
+    if not Checkpoint.open(path).older:
         print(f"{path} is a full checkpoint already")
-
-
-def _compact_locked(path: Path) -> None:
-    manifest = read_manifest(path)  # again: it may have been compacted before the folder was locked
-    with byte_bar("compact", 2 * chain_bytes(chain_of(path))) as bar:
-        compact(path, max(manifest.shards.values(), default=1), bar.update)
+        return
+    with _own(path.parent, f"wait for its end, or write a full one elsewhere: checkpoint merge {path} FOLDER"):
+        checkpoint = Checkpoint.open(path)  # again: it may have been compacted before the folder was locked
+        with byte_bar("compact", 2 * checkpoint.num_bytes) as bar:
+            compact(checkpoint, max(checkpoint.manifest.shards.values(), default=1), bar.update)
+    print(f"{path} is a full checkpoint now")
 
 
 @contextmanager
@@ -193,29 +186,27 @@ def _own(folder: Path, advice: str) -> Iterator[None]:
 
 
 @contextmanager
-def _kept(path: Path, manifest: Manifest) -> Iterator[None]:
+def _kept(checkpoint: Checkpoint) -> Iterator[None]:
     """Raise ValueError in place of what is raised because a training removed or compacted what is being read."""
     try:
         yield
     except (OSError, ValueError) as error:
-        if is_kept(path, manifest):
+        if checkpoint.is_kept():
             raise
         raise ValueError(
-            f"{path} was removed or written anew while it was read: a training keeps those that checkpoint.keep_last "
-            "and checkpoint.keep_best name; take a newer one, or the same one again"
+            f"{checkpoint.path} was removed or written anew while it was read: a training keeps those that "
+            "checkpoint.keep_last and checkpoint.keep_best name; take a newer one, or the same one again"
         ) from error
 
 
 def _export_rows(arguments: argparse.Namespace) -> None:
     from app.cli.export_rows import export_rows  # imports pyarrow, which the other commands do without
 
-    path: Path = arguments.checkpoint
-    manifest = read_manifest(path)
-    dataset = arguments.dataset or Path(manifest.dataset)
+    checkpoint = Checkpoint.open(arguments.checkpoint)
+    dataset = arguments.dataset or Path(checkpoint.manifest.dataset)
     schema = read_schema(dataset)
-    check_same_inputs(manifest, schema, dataset)
-    history = step_history(manifest) if arguments.table == DEEP else None
-    with _kept(path, manifest):
-        verify_with_bar(path)
-        num_rows = export_rows(path, arguments.table, dataset, schema, arguments.output, history)
+    check_same_inputs(checkpoint.manifest, schema, dataset)
+    with _kept(checkpoint):
+        _verify_with_bar(checkpoint)
+        num_rows = export_rows(checkpoint, arguments.table, dataset, schema, arguments.output)
     print(f"written: {arguments.output}, {num_rows:,} touched rows of {schema.vocabulary_size:,}")

@@ -14,9 +14,9 @@ import numpy as np
 
 from app import device
 from app.batches import Batch, check_files
-from app.checkpoint.manifest import MANIFEST, read_manifest
-from app.checkpoint.read import DamagedCheckpointError
-from app.checkpoint.retention import is_kept, whole_checkpoints
+from app.checkpoint.manifest import MANIFEST, ManifestReader
+from app.checkpoint.read import Checkpoint, DamagedCheckpointError
+from app.checkpoint.retention import open_if_whole, step_folders
 from app.cli import rank
 from app.cli.validate import check_group_field
 from app.config.config import Config
@@ -68,12 +68,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.ranks < 1:
         raise ValueError(f"--ranks must be 1 or more, found {arguments.ranks}")
     if arguments.follow is None:
-        return _evaluate(arguments, arguments.checkpoint or best_of_run(arguments.run))
+        given: Path | None = arguments.checkpoint
+        return _evaluate(arguments, Checkpoint.open(given) if given else best_of_run(arguments.run))
     arguments.run, arguments.target = arguments.follow, arguments.target or "CPU"
     worst = 0
-    for path in new_checkpoints(arguments.run):
+    for checkpoint in new_checkpoints(arguments.run):
         try:
-            status = _evaluate_while_kept(arguments, path)
+            status = _evaluate_while_kept(arguments, checkpoint)
         except DamagedCheckpointError as error:
             log.error("error: %s", error)
             worst = WRONG_INPUT
@@ -83,45 +84,45 @@ def run(arguments: argparse.Namespace) -> int:
     return worst
 
 
-def _evaluate_while_kept(arguments: argparse.Namespace, path: Path) -> int:
+def _evaluate_while_kept(arguments: argparse.Namespace, checkpoint: Checkpoint) -> int:
     """Evaluate a checkpoint that a training may remove or compact meanwhile; returns the exit status.
 
     One that was removed is passed over, one that was compacted is read again.
     """
     while True:
         try:
-            manifest = read_manifest(path)
-        except (FileNotFoundError, ValueError):
-            log.warning("warning: %s was removed before it was evaluated", path)
-            return 0
-        try:
-            status = _evaluate(arguments, path)
+            status = _evaluate(arguments, checkpoint)
         except (OSError, ValueError):
-            if is_kept(path, manifest):
+            if checkpoint.is_kept():
                 raise
         else:
-            if status != WRONG_INPUT or is_kept(path, manifest):
+            if status != WRONG_INPUT or checkpoint.is_kept():
                 return status
+        try:
+            checkpoint = Checkpoint.open(checkpoint.path)
+        except (FileNotFoundError, ValueError):
+            log.warning("warning: %s was removed before it was evaluated", checkpoint.path)
+            return 0
 
 
-def _evaluate(arguments: argparse.Namespace, path: Path) -> int:
+def _evaluate(arguments: argparse.Namespace, checkpoint: Checkpoint) -> int:
     foreign = [word for word in arguments.settings if not word.startswith("eval.")]
     if foreign:
         raise ValueError(f"argument {foreign[0]!r}: only eval.* can be changed here; the rest is the checkpoint's")
-    config = settings.override(saved_config(path), arguments.settings)
+    config = settings.override(saved_config(checkpoint), arguments.settings)
     group: ProcessGroup = SingleProcess()
-    _, schema = check_data(path, arguments.split, arguments.dataset, config)  # before the slow start
+    _, schema = check_data(checkpoint, arguments.split, arguments.dataset, config)  # before the slow start
     if started_by_mpi():
-        group = rank.join(config, schema, arguments.ranks, 0, {"checkpoint": read_manifest(path).id})
+        group = rank.join(config, schema, arguments.ranks, 0, {"checkpoint": checkpoint.manifest.id})
     elif arguments.ranks > 1:
-        return launch(arguments.ranks, arguments.hostfile, _words(arguments, path))
+        return launch(arguments.ranks, arguments.hostfile, _words(arguments, checkpoint.path))
     try:
-        judged = _judge(arguments, path, config, group)
+        judged = _judge(arguments, checkpoint, config, group)
     except Stopped as stopped:
         log.info("stopped: %s", stopped)
         return stopped.exit_status
     if group.rank == 0:
-        _leave(arguments.run, path, judged)
+        _leave(arguments.run, checkpoint.path, judged)
     return 0
 
 
@@ -134,12 +135,12 @@ def _words(arguments: argparse.Namespace, path: Path) -> list[str]:
     return [*words, *arguments.settings]
 
 
-def _judge(arguments: argparse.Namespace, path: Path, config: Config, group: ProcessGroup) -> Evaluation:
+def _judge(arguments: argparse.Namespace, checkpoint: Checkpoint, config: Config, group: ProcessGroup) -> Evaluation:
     options = replace(config.device, target=arguments.target or "auto")  # threads and precision as in training
     device.prepare_environment(options)
     device.select_device(options)
     with StopRequest(0, agree=group.agree, ending="finishing the batch") as stop:
-        return evaluate_checkpoint(path, arguments.split, arguments.dataset, config, group, stop.check)
+        return evaluate_checkpoint(checkpoint, arguments.split, arguments.dataset, config, group, stop.check)
 
 
 def _leave(folder: Path, path: Path, judged: Evaluation) -> None:
@@ -160,7 +161,7 @@ RESUME_SECONDS = 60.0  # for what starts a run again that was stopped or killed:
 ENDS = {"finished": "has finished", "stopped": "was stopped", "failed": "failed", "running": "was killed"}
 
 
-def new_checkpoints(run_path: Path, wait: Callable[[float], object] = time.sleep) -> Iterator[Path]:
+def new_checkpoints(run_path: Path, wait: Callable[[float], object] = time.sleep) -> Iterator[Checkpoint]:
     """Give each whole checkpoint of a run, those that are there and those that come, in the order of steps.
 
     Waits for a run that has not begun. A run goes on as long as a process holds the lock of its folder. Ends when the
@@ -169,15 +170,17 @@ def new_checkpoints(run_path: Path, wait: Callable[[float], object] = time.sleep
     """
     given: set[str] = set()
     idle_seconds, waits_for = 0.0, ""
+    read = ManifestReader()
     while True:
         runs = is_locked(run_path)  # asked first: what was saved before the end is seen below
         has_begun = (run_path / CONFIG_FILE).is_file()
         status = read_state(run_path).get("status", "running")
         num_given = len(given)
-        for path, identity in _whole(run_path) if has_begun else ():
-            if identity not in given:
-                given.add(identity)
-                yield path
+        for path in step_folders(run_checkpoints(run_path)) if has_begun else ():
+            checkpoint = open_if_whole(path, read)
+            if isinstance(checkpoint, Checkpoint) and checkpoint.manifest.id not in given:
+                given.add(checkpoint.manifest.id)
+                yield checkpoint
         if runs or len(given) > num_given:  # it may have been resumed while its last checkpoints were evaluated
             idle_seconds = 0.0
             if len(given) > num_given:
@@ -199,17 +202,8 @@ def new_checkpoints(run_path: Path, wait: Callable[[float], object] = time.sleep
         wait(POLL_SECONDS)
 
 
-def _whole(run_path: Path) -> Iterator[tuple[Path, str]]:
-    """The whole checkpoints of a run with their ids."""
-    for path in whole_checkpoints(run_checkpoints(run_path)):
-        try:
-            yield path, read_manifest(path).id
-        except (FileNotFoundError, ValueError):  # removed meanwhile
-            continue
-
-
 def evaluate_checkpoint(
-    path: Path,
+    checkpoint: Checkpoint,
     split: str,
     dataset: Path | None,
     config: Config | None = None,
@@ -223,11 +217,10 @@ def evaluate_checkpoint(
     """
     from app.training.assemble import load_for_scoring
 
-    config = config or saved_config(path)
-    folder, schema = check_data(path, split, dataset, config)
-    manifest = read_manifest(path)
+    config = config or saved_config(checkpoint)
+    folder, schema = check_data(checkpoint, split, dataset, config)
     batch_size = config.eval.batch_size or config.train.batch_size
-    scorer = load_for_scoring(path, config, schema, batch_size, group)
+    scorer = load_for_scoring(checkpoint, config, schema, batch_size, group)
 
     def score(batch: Batch, ids: UniqueIds) -> np.ndarray:
         check()
@@ -238,26 +231,26 @@ def evaluate_checkpoint(
     )
     best = best_on(folder, schema, split)
     intervals = intervals_of(measured, config)
-    return Evaluation(path, manifest.step, manifest.last_epoch, split, measured, intervals, best)
+    manifest = checkpoint.manifest
+    return Evaluation(checkpoint.path, manifest.step, manifest.last_epoch, split, measured, intervals, best)
 
 
-def check_data(path: Path, split: str, dataset: Path | None, config: Config) -> tuple[Path, Schema]:
+def check_data(checkpoint: Checkpoint, split: str, dataset: Path | None, config: Config) -> tuple[Path, Schema]:
     """The prepared folder that a checkpoint is judged on, and its schema.
 
     Raises ValueError where they do not belong together, for a split without rows, and where an earlier release may have
     written wrong ids.
     """
-    manifest = read_manifest(path)
-    folder = dataset or Path(manifest.dataset)
+    folder = dataset or Path(checkpoint.manifest.dataset)
     schema = read_schema(folder)
     check_ids(schema, folder)
     check_files(folder, schema)
-    check_same_inputs(manifest, schema, folder)
+    check_same_inputs(checkpoint.manifest, schema, folder)
     check_group_field(config.eval, schema)
     check_split(folder, schema, split)
     return folder, schema
 
 
-def saved_config(path: Path) -> Config:
-    """The settings of the run that wrote a checkpoint."""
-    return read_config(read_manifest(path).config, where=str(path / MANIFEST))
+def saved_config(checkpoint: Checkpoint) -> Config:
+    """Return the settings of the run that wrote a checkpoint."""
+    return read_config(checkpoint.manifest.config, where=str(checkpoint.path / MANIFEST))

@@ -17,25 +17,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from app.checkpoint.read import FileTable, chain_of
-from app.tables.interface import TableSnapshot
+from app.checkpoint.read import Checkpoint, FileTable
+from app.tables.interface import DEEP, TableSnapshot
 from app.tables.optimizers import ROWS
-from app.tables.whole_table_adam import CaughtUpTable, StepHistory
+from app.tables.whole_table_adam import CaughtUpTable
+from app.training.learning_rates import step_history
 from data_prep.prepared.schema import VOCABULARY_FILE, Schema
 
 GROUP_ROWS = 1 << 16  # rows at a time, and a row group
 
 
-def export_rows(
-    checkpoint: Path, table: str, dataset: Path, schema: Schema, output: Path, history: StepHistory | None = None
-) -> int:
-    """Write the touched rows of `table` to `output`, in the vocabulary's order; returns how many.
+def export_rows(checkpoint: Checkpoint, table: str, dataset: Path, schema: Schema, output: Path) -> int:
+    """Write the touched rows of `table`, as they are after the newest step, in the vocabulary's order; return how many.
 
-    `history` is given where rows are saved as their last step left them: they are written as they are after the newest.
     Raises ValueError where the vocabulary does not name every touched row.
     """
-    saved: TableSnapshot = FileTable(chain_of(checkpoint), table)
-    if history is not None:
+    saved: TableSnapshot = FileTable(checkpoint, table)
+    if table == DEEP and (history := step_history(checkpoint.manifest)):  # else rows are saved as of the newest step
         saved = CaughtUpTable(saved, history)
     row_ids, width = saved.row_ids, saved.layout[ROWS].width
     partial = output.with_name(f"{output.name}.{os.getpid()}.partial")  # nobody else's

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from app.checkpoint.disk import FileRecord
-from app.checkpoint.manifest import read_manifest
-from app.checkpoint.read import read_once
+from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import write_shards
 from app.config.config import Config
 from app.distributed.exchange import Operation
@@ -84,9 +83,10 @@ class ParameterServer:
             elif not self._group.serve_rpc(self._calls):
                 return
 
-    def _load(self, path: Path) -> None:
-        with self._owned.loading(read_manifest(path).step) as write:
-            read_once(path, self._tables.spec, write)
+    def _load(self, checkpoint: Checkpoint) -> None:
+        self._rates.load_state(checkpoint.manifest.schedules)
+        with self._owned.loading(checkpoint.manifest.step) as write:
+            checkpoint.read_once(self._tables.spec, write)
 
     def _write_shards(self, partial: Path, changed_only: bool) -> dict[str, FileRecord]:
         self._snapshot = self._tables.snapshot(changed_only)

@@ -128,7 +128,7 @@ def _run_in_folder(
             with group:
                 return _train_to_the_end(config, backend, dataset, schema, run, stop, group)
         except DamagedCheckpointError as error:
-            error.checkpoint = run.plan.checkpoint
+            error.checkpoint = run.plan.checkpoint.path if run.plan.checkpoint else None
             raise
 
 

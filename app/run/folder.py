@@ -27,7 +27,7 @@ from typing import IO, Any
 import yaml
 
 from app.checkpoint.disk import in_words
-from app.checkpoint.manifest import read_manifest
+from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import best_or_newest, whole_checkpoints
 from app.checkpoint.write import clear_leftovers
 from app.config.config import Config
@@ -73,7 +73,7 @@ class RunFolder:
         self.log_path = path / f"test_deep{rank}.log"
         self.loss_path, self.eval_path, self.metrics_path = path / LOSS_LOG, path / EVAL_LOG, path / METRICS
         self._losses, self._evals, self._metrics = map(LogFile, (self.loss_path, self.eval_path, self.metrics_path))
-        first_step = read_manifest(plan.checkpoint).step + 1 if plan.checkpoint else 0
+        first_step = plan.checkpoint.manifest.step + 1 if plan.checkpoint else 0
         self._events = EventFile(path / TENSORBOARD, first_step)
         self._failed_saves = self._failed_evaluations = 0
         self._status_is_written = True
@@ -219,7 +219,7 @@ def open_run(
             config = replace(config, train=replace(config.train, init_from=source))
         run = RunFolder(path, group.rank, plan, config, checkpoint_folder(base / "device_0", config))
         if plan.checkpoint is not None:
-            forget_after(run.path, read_manifest(plan.checkpoint))
+            forget_after(run.path, plan.checkpoint.manifest)
         run.describe(schema, asked)
         return run, locks.pop_all()
 
@@ -311,7 +311,7 @@ def _check_no_foreign_checkpoints(folder: Path, reason: str) -> None:
     if whole:
         raise ValueError(
             f"a new run starts ({reason}), but checkpoint.dir={folder} holds checkpoints of another one, up to "
-            f"{whole[-1].name}; give another folder, or move them away"
+            f"{whole[-1].path.name}; give another folder, or move them away"
         )
 
 
@@ -331,8 +331,8 @@ def run_checkpoints(run_path: Path) -> Path:
     return checkpoint_folder(run_path, run_config(run_path))
 
 
-def best_of_run(run_path: Path) -> Path:
-    """The run's best checkpoint by `eval.metric`, its newest where none was evaluated.
+def best_of_run(run_path: Path) -> Checkpoint:
+    """Return the run's best checkpoint by `eval.metric`, its newest where none was evaluated.
 
     Raises FileNotFoundError where there is no run, or no whole checkpoint of it.
     """

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from app.checkpoint.manifest import Manifest, read_manifest
-from app.checkpoint.read import check_sizes, verify
+from app.checkpoint.manifest import Manifest
+from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import step_folders, whole_checkpoints
 from app.config.config import Config
 from app.evaluation.selection import Selection
@@ -32,7 +32,7 @@ class Plan:
 
     kind: str  # new, resume, continue or finished
     reason: str
-    checkpoint: Path | None
+    checkpoint: Checkpoint | None
     refused: dict[Path, str] = field(default_factory=dict)  # newer checkpoints that cannot be used, and why
 
 
@@ -48,10 +48,10 @@ def make_plan(path: Path, config: Config, schema: Schema, damaged: Mapping[Path,
     if wanted == "require" and plan.kind == "new":
         reasons = "; ".join([plan.reason, *plan.refused.values()])
         raise ValueError(f"train.resume=require, but {path} cannot be resumed: {reasons}")
-    if wanted == "require" and plan.refused:
+    if wanted == "require" and plan.checkpoint and plan.refused:
         raise ValueError(
             f"train.resume=require, but the newest checkpoint cannot be used: {next(iter(plan.refused.values()))}; "
-            f"train.resume=auto goes on from {plan.checkpoint}"
+            f"train.resume=auto goes on from {plan.checkpoint.path}"
         )
     return plan
 
@@ -66,11 +66,11 @@ def _plan_from_state(path: Path, config: Config, schema: Schema, damaged: Mappin
     here = identity(config, schema)
     if found := difference(state["identity"], here):
         return Plan("new", f"the run there differs: {found}{note}", None)
-    newest = find_newest(folder, here, damaged)
-    if newest.checkpoint is None:
-        return Plan("new", f"the run there has no whole checkpoint{note}", None, newest.refused)
-    kind, reason = _what_is_left(state, config, read_manifest(newest.checkpoint))
-    return Plan(kind, reason + note, None if kind == "new" else newest.checkpoint, newest.refused)
+    newest, refused = find_newest(folder, here, damaged)
+    if newest is None:
+        return Plan("new", f"the run there has no whole checkpoint{note}", None, refused)
+    kind, reason = _what_is_left(state, config, newest.manifest)
+    return Plan(kind, reason + note, None if kind == "new" else newest, refused)
 
 
 def _what_is_left(state: Mapping[str, Any], config: Config, manifest: Manifest) -> tuple[str, str]:
@@ -110,11 +110,11 @@ def _known_state(path: Path, checkpoints: Path) -> tuple[dict[str, Any], str]:
     whole = whole_checkpoints(checkpoints)
     if not whole:
         return {}, f"{what}, and it has no whole checkpoint"
-    manifest = read_manifest(whole[-1])
+    manifest = whole[-1].manifest
     epochs = manifest.config["train"]["epochs"]
     status = "finished" if manifest.epoch > epochs else "stopped"
     known = {"config": kept_settings(manifest.config), "data": manifest.data}
-    note = f" ({what}: taken from {whole[-1].name})"
+    note = f" ({what}: taken from {whole[-1].path.name})"
     return {"status": status, "epochs": epochs, "identity": known}, note
 
 
@@ -205,16 +205,10 @@ def read_state(path: Path) -> dict[str, Any]:
     return state if isinstance(state, dict) else {}
 
 
-@dataclass(frozen=True)
-class Found:
-    """The newest checkpoint that can be used, if any, and the newer ones that cannot, with the reason of each."""
-
-    checkpoint: Path | None
-    refused: dict[Path, str]
-
-
-def find_newest(folder: Path, identity: dict[str, Any], damaged: Mapping[Path, str] | None) -> Found:
-    """Look below `folder` for the newest checkpoint of the run with this `identity`.
+def find_newest(
+    folder: Path, identity: dict[str, Any], damaged: Mapping[Path, str] | None
+) -> tuple[Checkpoint | None, dict[Path, str]]:
+    """Return the newest usable checkpoint below `folder` of the run with this `identity`, and why newer ones are not.
 
     `damaged` are those that loading found so, with the reason: what is found is then to be loaded next, and only its
     manifest and sizes are looked at. None reads every byte.
@@ -224,17 +218,16 @@ def find_newest(folder: Path, identity: dict[str, Any], damaged: Mapping[Path, s
         try:
             if damaged and path in damaged:
                 raise ValueError(damaged[path])
-            check_usable(path, identity, read_all=damaged is None)
+            checkpoint = Checkpoint.open(path)
+            if damaged is None:
+                checkpoint.verify()
+            else:
+                checkpoint.check_sizes()
+            manifest = checkpoint.manifest
+            if found := difference({"config": manifest.config, "data": manifest.data}, identity):
+                raise ValueError(f"{path} is of another run: {found}")
         except (ValueError, OSError) as error:
             refused[path] = str(error)
         else:
-            return Found(path, refused)
-    return Found(None, refused)
-
-
-def check_usable(path: Path, identity: dict[str, Any], read_all: bool) -> None:
-    """Raise as `verify`, and ValueError where the checkpoint is of a run with other settings or data."""
-    manifest = verify(path) if read_all else check_sizes(path)
-    found = difference({"config": manifest.config, "data": manifest.data}, identity)
-    if found:
-        raise ValueError(f"{path} is of another run: {found}")
+            return checkpoint, refused
+    return None, refused

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter
 
-from app.checkpoint.manifest import Manifest, read_manifest
-from app.checkpoint.read import open_state, read_once
+from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import ModelState
 from app.config.config import Config
 from app.config.parallel import recomputed_runs
@@ -74,18 +72,18 @@ class Parts:
         self.step.tables.load_state(state.tables, step)
         self._take_dense(state.dense, step)
 
-    def restore(self, path: Path) -> Manifest:
+    def restore(self, checkpoint: Checkpoint) -> None:
         """Take over the state of a checkpoint, reading each byte of it once.
 
-        Raises as `read_once`, and ValueError for what does not fit: then the tables are empty, all else is as before.
+        Raises as `Checkpoint.read_once`, and ValueError for what does not fit: then the tables are empty, and all
+        else is as before.
         """
-        tables, saved = self.step.tables, read_manifest(path)
+        tables, saved = self.step.tables, checkpoint.manifest
         self.learning_rates.load_state(saved.schedules)
         with tables.loading(saved.step) as write:
-            manifest, dense = read_once(path, tables.spec, write)
+            dense = checkpoint.read_once(tables.spec, write)
             self.check_dense(dense, self._dense())
         self._take_dense(dense, saved.step)
-        return manifest
 
     def _dense_values(self, sliced: bool = False) -> dict[str, np.ndarray]:
         values = {name: parameter.asnumpy().copy() for name, parameter in self._dense().items()}
@@ -173,16 +171,15 @@ def spread_tower(config: Config, model: WideDeep, group: MpiGroup) -> Spread | N
 
 
 def load_for_scoring(
-    path: Path, config: Config, schema: Schema, batch_size: int, group: ProcessGroup | None = None
+    checkpoint: Checkpoint, config: Config, schema: Schema, batch_size: int, group: ProcessGroup | None = None
 ) -> HostTablesScorer | DataParallelScorer:
     """A checkpoint's model over host tables, without optimizers, whatever backend trained it.
 
     The ranks of `group` own the rows together and share each batch. Raises ValueError naming what does not fit.
     """
     spec = table_spec(config, schema, tuple(field.name for field in schema.categorical))
-    manifest = read_manifest(path)
     rates = learning_rates(config)
-    rates.load_state(manifest.schedules)
+    rates.load_state(checkpoint.manifest.schedules)
     table_rates = table_learning_rates(rates, config.deep_optimizer)
     tables: HostTables
     if isinstance(group, MpiGroup):
@@ -191,10 +188,10 @@ def load_for_scoring(
         tables = sharded_tables(config, spec, table_rates, pick_host_backend(), group)
     else:
         tables = make_host_tables(pick_host_backend(), spec, table_rates, config.device.num_threads)
-    with tables.loading(manifest.step) as write:
-        _, found = read_once(path, spec, write)
+    with tables.loading(checkpoint.manifest.step) as write:
+        found = checkpoint.read_once(spec, write)
     if not config.model.fold_numeric:
-        found = fold_numeric(open_state(path), spec, schema.num_numeric)
+        found = fold_numeric(checkpoint.state(), spec, schema.num_numeric)
     model = make_model(config, schema)
     expected = model.named_parameters() | model.named_statistics()
     dense = {name: array for name, array in found.items() if name in expected}

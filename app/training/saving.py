@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from app.checkpoint.background import CheckpointWriter, Writing
-from app.checkpoint.manifest import Manifest, ParentRecord, read_manifest
+from app.checkpoint.manifest import Manifest, ParentRecord
+from app.checkpoint.read import Checkpoint
 from app.config.config import Config
 from app.distributed.process_group import ProcessGroup, first_error, is_together
 from app.evaluation.metrics import Metrics, defined
@@ -64,16 +65,16 @@ class Saver:
         self._longest_save = 0.0
         self._due_at = self._next_timed_save()
 
-    def restore(self, path: Path) -> Position:
+    def restore(self, checkpoint: Checkpoint) -> Position:
         """Take over the state of a checkpoint, and return where it stands.
 
         Raises ValueError where it is damaged or does not fit.
         """
-        self._group.call_servers("learning_rates", read_manifest(path).schedules)
-        self._group.call_servers("load", path)
-        manifest = self._parts.restore(path)
+        path, manifest = checkpoint.path, checkpoint.manifest
+        self._group.call_servers("load", checkpoint)
+        self._parts.restore(checkpoint)
         self._selection.load_state(manifest.selection)
-        self._writer.go_on_from(path)
+        self._writer.go_on_from(checkpoint)
         self.saved = Position(manifest.step, manifest.epoch, manifest.epoch_step)
         log.info("going on from %s: epoch %d, step %d of it", path, manifest.epoch, manifest.epoch_step + 1)
         return dataclasses.replace(self.saved)

@@ -27,6 +27,7 @@ import numpy as np
 
 from app.checkpoint.background import CheckpointWriter
 from app.checkpoint.manifest import Manifest
+from app.checkpoint.read import Checkpoint
 from app.config.run import CheckpointOptions
 from benchmarks.harness.timing import machine
 from benchmarks.harness.workload import Workload, steps_on_prefetched_batches
@@ -72,7 +73,7 @@ def measure_disk(parts: Any, folder: Path, rounds: int) -> dict[str, Any]:
         writer.start(dense, snapshot, make_manifest(), throttled=False).result()
 
     def load() -> None:
-        parts.restore(path)
+        parts.restore(Checkpoint.open(path))
 
     save()  # its size is dd's
     num_blocks = -(-sum(file.stat().st_size for file in path.iterdir()) // DD_BLOCK)

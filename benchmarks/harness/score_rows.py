@@ -16,7 +16,6 @@ import numpy as np
 
 from app import device
 from app.batches import Batch
-from app.checkpoint.manifest import read_manifest
 from app.cli.evaluate import saved_config
 from app.evaluation.evaluate import measure
 from app.evaluation.metrics import Metrics
@@ -27,8 +26,8 @@ from data_prep.prepared.schema import read_schema
 
 def score_rows(run: Path, split: str) -> tuple[np.ndarray, Metrics]:
     """Logits [rows] and metrics of a split, by the run's best checkpoint, else its newest."""
-    path = best_of_run(run)
-    config, manifest = saved_config(path), read_manifest(path)
+    checkpoint = best_of_run(run)
+    config, manifest = saved_config(checkpoint), checkpoint.manifest
     device.prepare_environment(config.device)
     device.select_device(config.device)
     from app.training.assemble import load_for_scoring
@@ -36,7 +35,7 @@ def score_rows(run: Path, split: str) -> tuple[np.ndarray, Metrics]:
     folder = Path(manifest.dataset)
     schema = read_schema(folder)
     batch_size = config.eval.batch_size or config.train.batch_size
-    scorer = load_for_scoring(path, config, schema, batch_size)
+    scorer = load_for_scoring(checkpoint, config, schema, batch_size)
     logits: list[np.ndarray] = []
 
     def score(batch: Batch, unique: UniqueIds) -> np.ndarray:

@@ -17,7 +17,7 @@ from unittest import mock
 
 from app.checkpoint import write
 from app.checkpoint.manifest import Manifest, read_manifest
-from app.checkpoint.read import verify
+from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import remove_old, step_folders, whole_checkpoints
 from app.cli.checkpoint import reshard
 from app.config.config import Config
@@ -106,16 +106,16 @@ class Save(Scene):
     def judge(self, root: Path, count: int) -> str:
         write.clear_leftovers(root)
         with mock.patch("app.run.plan.difference", return_value=None):
-            newest = find_newest(root, IDENTITY, None)
-        assert newest.checkpoint is not None, newest.refused
-        assert not newest.refused, newest.refused
-        for path in whole_checkpoints(root):
-            verify(path)  # or what was being removed is taken for whole
-        if is_state(newest.checkpoint, make_state(seed=9)):
-            assert read_manifest(newest.checkpoint).step == self.step
+            newest, refused = find_newest(root, IDENTITY, None)
+        assert newest is not None, refused
+        assert not refused, refused
+        for checkpoint in whole_checkpoints(root):
+            checkpoint.verify()  # or what was being removed is taken for whole
+        if is_state(newest.path, make_state(seed=9)):
+            assert newest.manifest.step == self.step
             return "new"
         assert not self.promise(count), "a save that had ended is lost"
-        assert is_state(newest.checkpoint, make_state(seed=self.replaced))
+        assert is_state(newest.path, make_state(seed=self.replaced))
         return "old"
 
 
@@ -137,8 +137,8 @@ class Compact(Scene):
     def judge(self, root: Path, count: int) -> str:
         write.clear_leftovers(root)
         newest = step_folders(root)[-1]
-        for path in whole_checkpoints(root):
-            verify(path)
+        for checkpoint in whole_checkpoints(root):
+            checkpoint.verify()
         assert is_state(newest, make_state(seed=3))
         return "old" if read_manifest(newest).parent else "new"
 
@@ -155,7 +155,7 @@ class Delta(Scene):
 
     def judge(self, root: Path, count: int) -> str:
         write.clear_leftovers(root)
-        newest = whole_checkpoints(root)[-1]
+        newest = whole_checkpoints(root)[-1].path
         number = read_manifest(newest).step
         assert is_state(newest, make_state(seed=number))
         return "old" if number == 1 else "new"
@@ -312,19 +312,19 @@ class Train(Scene):
                 assert re.search("differs: train.seed|has no whole checkpoint|there is no run yet", plan.reason), plan
             else:
                 assert plan.checkpoint is not None
-                assert read_manifest(plan.checkpoint).step >= promised, f"step {promised} was saved"
+                assert plan.checkpoint.manifest.step >= promised, f"step {promised} was saved"
                 assert not plan.refused, plan.refused
                 self._check_logs(run.path, plan.checkpoint)
         assert is_state(root / "device_0.1" / "checkpoints" / "step-00000004", make_state(seed=4))
         return "old" if plan.kind == "new" else "new"
 
-    def _check_logs(self, run_path: Path, newest: Path | None) -> None:
+    def _check_logs(self, run_path: Path, newest: Checkpoint | None) -> None:
         """They have the lines up to the checkpoint, as they were written."""
         with tempfile.TemporaryDirectory() as folder:
             for name, content in self.logs.items():
                 (Path(folder) / name).write_bytes(content)
             if newest is not None:
-                forget_after(Path(folder), read_manifest(newest))
+                forget_after(Path(folder), newest.manifest)
             for name in self.logs:
                 there = (run_path / name).read_bytes() if (run_path / name).exists() else b""
                 assert there == (Path(folder) / name).read_bytes(), f"{name} is not as it was: {there!r}"

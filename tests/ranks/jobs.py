@@ -7,7 +7,6 @@ import numpy as np
 import psutil
 import pytest
 
-from app.checkpoint.read import open_state
 from app.checkpoint.retention import whole_checkpoints
 
 SETTINGS = (
@@ -38,7 +37,7 @@ def kept_files(folder):
 def same_numbers(found, expected):
     np.testing.assert_allclose(losses(found), losses(expected), rtol=0, atol=1e-5)
     assert aucs(found) == pytest.approx(aucs(expected), abs=2e-4)
-    whole, state = (open_state(whole_checkpoints(run / "device_0" / "checkpoints")[-1]) for run in (expected, found))
+    whole, state = (whole_checkpoints(run / "device_0" / "checkpoints")[-1].state() for run in (expected, found))
     for table, rows in whole.tables.items():
         np.testing.assert_array_equal(state.tables[table].row_ids, rows.row_ids)
 

@@ -48,7 +48,7 @@ def test_a_signal_to_the_launcher_ends_the_step_on_all_ranks_and_saves(start, tm
     assert "error: " not in errors
     steps = len(losses(tmp_path))
     assert len(losses(tmp_path, 1)) == steps
-    assert whole_checkpoints(tmp_path / "device_0" / "checkpoints")[-1].name.endswith(f"{steps:08d}")
+    assert whole_checkpoints(tmp_path / "device_0" / "checkpoints")[-1].path.name.endswith(f"{steps:08d}")
     assert all(map(ended, pids))
 
 

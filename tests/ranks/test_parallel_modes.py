@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from app.checkpoint.read import open_state
+from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import whole_checkpoints
 from app.cli.checkpoint import reshard
 from app.training.parallel.strategy_file import StrategyRecord, read_strategy, write_strategy
@@ -60,16 +60,16 @@ def one_rank(train, tmp_path_factory):
 
 
 def dense(folder):
-    return open_state(whole_checkpoints(folder / "device_0" / "checkpoints")[-1]).dense
+    return whole_checkpoints(folder / "device_0" / "checkpoints")[-1].state().dense
 
 
 def check_slices(folder, ranks):
     """The newest checkpoint has a file a rank, is whole, and merges to one with all arrays in one file."""
-    path = whole_checkpoints(folder / "device_0" / "checkpoints")[-1]
+    path = whole_checkpoints(folder / "device_0" / "checkpoints")[-1].path
     assert len(list(path.glob(f"dense-*-of-{ranks}.safetensors"))) == ranks
     assert not (path / "dense.safetensors").exists()
     merged = reshard(path, folder / "merged", 1)
-    found, expected = load_file(merged / "dense.safetensors"), open_state(path).dense
+    found, expected = load_file(merged / "dense.safetensors"), Checkpoint.open(path).state().dense
     assert found.keys() == expected.keys()
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array)

@@ -33,7 +33,7 @@ def test_one_rank_whose_rows_a_server_owns_has_the_bits_of_one_process(start_ser
 
 
 def test_each_owner_writes_its_shard(two_ranks):
-    newest = whole_checkpoints(two_ranks / "device_0" / "checkpoints")[-1]
+    newest = whole_checkpoints(two_ranks / "device_0" / "checkpoints")[-1].path
     manifest = read_manifest(newest)
     assert manifest.shards == {"wide": 2, "deep": 2}
     for shard in range(2):

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from app.checkpoint.manifest import MANIFEST, Manifest, read_manifest
-from app.checkpoint.read import open_state, verify
+from app.checkpoint.manifest import MANIFEST, Manifest
+from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import ModelState
 from app.config.config import Config
 from app.run.folder import CONFIG_FILE, best_of_run
@@ -52,10 +52,10 @@ def check_source(config: Config, schema: Schema) -> Path | None:
     """
     if not config.train.init_from:
         return None
-    path = find_source(Path(config.train.init_from))
-    if path.is_file():
-        return path  # the zoo's file is checked as it is read
-    manifest = read_manifest(path)
+    found_source = find_source(Path(config.train.init_from))
+    if isinstance(found_source, Path):
+        return found_source  # the zoo's file is checked as it is read
+    path, manifest = found_source.path, found_source.manifest
     model = manifest.config["model"]
     here = {"embedding_dim": config.model.embedding_dim, "fold_numeric": config.model.fold_numeric}
     if config.train.init_take != "tables":
@@ -70,10 +70,12 @@ def check_source(config: Config, schema: Schema) -> Path | None:
     return path
 
 
-def find_source(path: Path) -> Path:
-    """The checkpoint folder, or the `.ckpt` file, that a path given as `train.init_from` means."""
-    if path.is_file() or (path / MANIFEST).is_file():
+def find_source(path: Path) -> Checkpoint | Path:
+    """Return the checkpoint, or the zoo's `.ckpt` file, that a path given as `train.init_from` means."""
+    if path.is_file():
         return path
+    if (path / MANIFEST).is_file():
+        return Checkpoint.open(path)
     if (path / CONFIG_FILE).is_file():
         return best_of_run(path)
     raise FileNotFoundError(
@@ -87,18 +89,19 @@ def open_source(config: Config, schema: Schema, dataset: Path) -> Source:
 
     Raises ValueError where it is damaged, or its rows cannot be brought to the prepared folder `dataset`.
     """
-    path = find_source(Path(config.train.init_from))
-    if path.is_file():
-        return _zoo_source(path, config, schema)
-    manifest = verify(path)
+    checkpoint = find_source(Path(config.train.init_from))
+    if isinstance(checkpoint, Path):
+        return _zoo_source(checkpoint, config, schema)
+    checkpoint.verify()
+    manifest = checkpoint.manifest
     folded = bool(manifest.config["model"]["fold_numeric"])
     moves = None if _has_same_ids(manifest, schema) else _moves(manifest, config, schema, dataset)
-    state, history = open_state(path), step_history(manifest)
+    state, history = checkpoint.state(), step_history(manifest)
     if history is not None:
         state = ModelState(state.dense, {**state.tables, DEEP: CaughtUpTable(state.tables[DEEP], history)})
     steps = manifest.step + manifest.schedules.get(STEPS_BEFORE, 0)
     unchanged_numeric = manifest.data["numeric"] == data_identity(schema)["numeric"]
-    return Source(str(path), state, folded, moves, unchanged_numeric, steps, manifest.metrics)
+    return Source(str(checkpoint.path), state, folded, moves, unchanged_numeric, steps, manifest.metrics)
 
 
 def _has_same_ids(manifest: Manifest, schema: Schema) -> bool:

@@ -15,10 +15,11 @@ from app.checkpoint import write
 from app.checkpoint.array_file import DTYPES, column_of, read_arrays_once, read_places, write_arrays
 from app.checkpoint.disk import DamagedFileError, checksum_is, write_file
 from app.checkpoint.manifest import MANIFEST, Manifest, read_manifest, write_manifest
-from app.checkpoint.read import DamagedCheckpointError, FileTable, chain_of, load, open_state, read_once
+from app.checkpoint.read import Checkpoint, DamagedCheckpointError, FileTable
 from app.checkpoint.write import ModelState
 from app.config.optimizers import FtrlOptions, LazyAdamOptions
 from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, TablesSpec, TableState
+from tests.checkpoints import load
 
 GOOD = {
     "row_ids": {"dtype": "I64", "shape": [2], "data_offsets": [0, 16]},
@@ -202,7 +203,7 @@ def test_a_table_s_file_that_is_whole_and_makes_no_sense(tmp_path, arrays, messa
     manifest.files[name] = write_arrays(path / name, {n: column_of(array) for n, array in arrays.items()})
     (path / MANIFEST).unlink()
     write_manifest(path, manifest)
-    for read in (load, lambda path: read_once(path, SPEC, lambda *_: None)):
+    for read in (load, lambda path: Checkpoint.open(path).read_once(SPEC, lambda *_: None)):
         with pytest.raises(ValueError, match=message) as caught:
             read(path)
         assert not isinstance(caught.value, DamagedCheckpointError | DamagedFileError)
@@ -215,7 +216,7 @@ def test_links_of_a_chain_with_other_arrays_are_refused(tmp_path):
     parent = {"step": 1, "id": read_manifest(first).id}
     path = write.save(tmp_path, ModelState({}, {DEEP: wider}), Manifest(2, 1, 2, {}, "", DATA, {}, parent=parent))
     with pytest.raises(ValueError, match=r"step-00000002/deep-0-of-1.* has arrays .*; expected the same"):
-        open_state(path)
+        Checkpoint.open(path).state()
 
 
 @pytest.mark.parametrize("shards", [-1, 0, 10**12])
@@ -227,7 +228,7 @@ def test_a_number_of_files_that_are_not_there(tmp_path, shards):
     (path / MANIFEST).unlink()
     write_manifest(path, manifest)
     with pytest.raises(ValueError, match=f"has 2 files, of which {shards} are the deep table's"):
-        FileTable(chain_of(path), DEEP)
+        FileTable(Checkpoint.open(path), DEEP)
 
 
 def test_what_was_written_is_read(tmp_path):

@@ -13,12 +13,13 @@ import pytest
 
 from app.checkpoint.background import CheckpointWriter, Throttle
 from app.checkpoint.manifest import Manifest, read_manifest
-from app.checkpoint.read import load
+from app.checkpoint.read import Checkpoint
 from app.config.optimizers import FtrlOptions, LazyAdamOptions
 from app.config.run import CheckpointOptions
 from app.tables.interface import RowGradients, TablesSpec
 from app.tables.native.library import LIBRARY
 from tests.app.tables.tables_of_spec import native_tables, reference_tables
+from tests.checkpoints import load
 
 SPEC = TablesSpec(200, 4, ("C1", "C2"), 7, 0.01, 1e-3, FtrlOptions(), LazyAdamOptions())
 
@@ -130,10 +131,10 @@ def test_full_ones_and_deltas_take_turns(writers, tmp_path):
         kinds.append(begin(writer, tables, step).result().manifest.parent is None)
     assert kinds == [True, False, False, True, False, False, True]
     resumed = writers(tmp_path, full_every=3)
-    resumed.go_on_from(tmp_path / "step-00000005")
+    resumed.go_on_from(Checkpoint.open(tmp_path / "step-00000005"))
     assert resumed.parent_for(6)["step"] == 5
     assert resumed.parent_for(5) is None  # a checkpoint cannot go on from the one that it replaces
-    resumed.go_on_from(tmp_path / "step-00000006")
+    resumed.go_on_from(Checkpoint.open(tmp_path / "step-00000006"))
     assert resumed.parent_for(7) is None
 
 

@@ -8,13 +8,14 @@ import pytest
 from app.checkpoint import write as checkpoint
 from app.checkpoint.array_file import Place
 from app.checkpoint.manifest import MANIFEST, Manifest, read_manifest
-from app.checkpoint.read import load, open_state, read_once, row_layout
+from app.checkpoint.read import Checkpoint, row_layout
 from app.checkpoint.retention import best_or_newest, remove_old, whole_checkpoints
 from app.checkpoint.write import ModelState
 from app.config.optimizers import AdamOptions, FtrlOptions
 from app.config.run import CheckpointOptions
 from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, TablesSpec, TableState
 from tests.app.tables.tables_of_spec import reference_tables
+from tests.checkpoints import load
 
 
 def make_state(seed=0):
@@ -84,10 +85,10 @@ def test_a_row_that_no_run_can_have_is_named_with_its_file(crafted, table, name,
     tables = reference_tables(spec)
     message = f"{path / table}-1-of-2.safetensors: {message}"
     with pytest.raises(ValueError, match=message), tables.loading(step=3) as write:
-        read_once(path, spec, write)
+        Checkpoint.open(path).read_once(spec, write)
     if name == "last_step":
         with pytest.raises(ValueError, match=message):
-            open_state(path).tables[table].read(name, slice(None))
+            Checkpoint.open(path).state().tables[table].read(name, slice(None))
 
 
 @pytest.mark.parametrize(
@@ -105,7 +106,7 @@ def test_row_ids_that_are_none_of_the_table_s_are_refused(tmp_path, row_ids, mes
     manifest.data["vocabulary_size"] = 10
     path = checkpoint.save(tmp_path, ModelState({}, {DEEP: TableState(np.array(row_ids), arrays)}), manifest)
     with pytest.raises(ValueError, match=f"deep-0-of-1.safetensors: {message}"):
-        open_state(path)
+        Checkpoint.open(path).state()
 
 
 def test_arrays_with_fewer_rows_than_ids_are_refused():
@@ -189,12 +190,12 @@ def test_only_whole_checkpoints_count(tmp_path):
     newer.write_text(json.dumps({**json.loads(newer.read_text()), "format_version": 99}))
     unnamed = checkpoint.save(tmp_path, make_state(), make_manifest(203))
     unnamed.rename(unnamed.with_name("step-00000203.partial"))
-    assert [path.name for path in whole_checkpoints(tmp_path)] == [
+    assert [checkpoint.path.name for checkpoint in whole_checkpoints(tmp_path)] == [
         "step-00000001",
         "step-00000020",
         "step-00000100",
     ]
-    assert best_or_newest(tmp_path, "auc").name == "step-00000100"
+    assert best_or_newest(tmp_path, "auc").path.name == "step-00000100"
 
 
 def test_leftovers_of_a_killed_save_are_written_over(tmp_path):
@@ -212,7 +213,7 @@ def save_steps(folder, aucs):
 
 
 def steps_in(folder):
-    return [read_manifest(path).step for path in whole_checkpoints(folder)]
+    return [checkpoint.manifest.step for checkpoint in whole_checkpoints(folder)]
 
 
 @pytest.mark.parametrize(
@@ -235,8 +236,8 @@ def test_the_newest_and_the_best_are_kept(tmp_path, keep_last, keep_best, kept):
 
 def test_the_best_is_taken_or_the_newest(tmp_path):
     save_steps(tmp_path / "scored", [0.6, 0.8, 0.7, None])
-    assert best_or_newest(tmp_path / "scored", "auc").name == "step-00000002"
+    assert best_or_newest(tmp_path / "scored", "auc").path.name == "step-00000002"
     save_steps(tmp_path / "not scored", [None, None])
-    assert best_or_newest(tmp_path / "not scored", "auc").name == "step-00000002"
+    assert best_or_newest(tmp_path / "not scored", "auc").path.name == "step-00000002"
     with pytest.raises(FileNotFoundError, match=r"no whole checkpoint in .*nowhere; train first: make train"):
         best_or_newest(tmp_path / "nowhere", "auc")

@@ -13,11 +13,12 @@ import pytest
 
 from app.checkpoint import write
 from app.checkpoint.manifest import Manifest, read_manifest
-from app.checkpoint.read import load, verify
+from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import compact, delta_to_compact, remove_old, step_folders
 from app.checkpoint.write import ModelState, clear_leftovers, step_name
 from app.config.run import CheckpointOptions
 from app.tables.interface import DEEP, TableState
+from tests.checkpoints import load
 
 DISK_CALLS = ("open", "pwrite", "ftruncate", "fsync", "mkdir", "rename")
 
@@ -102,9 +103,9 @@ def make_chain(folder):
 
 def compact_and_tidy(folder):
     """What follows a save: the newest is made full, and what it needed removed."""
-    path = delta_to_compact(folder, OPTIONS, "auc")
-    if path is not None:
-        compact(path, 2)
+    delta = delta_to_compact(folder, OPTIONS, "auc")
+    if delta is not None:
+        compact(delta, 2)
     remove_old(folder, OPTIONS, "auc")
 
 
@@ -219,10 +220,10 @@ def test_a_flip_of_any_byte_is_refused(tmp_path):
             flipped[place] ^= 1 << place % 8
             file.write_bytes(flipped)
             with pytest.raises(ValueError, match=f"{file.name} (is damaged|has format version)"):
-                verify(path)
+                Checkpoint.open(path).verify()
             flips += 1
         file.write_bytes(content)
-    verify(path)
+    Checkpoint.open(path).verify()
     assert flips > 1400
 
 
@@ -235,5 +236,5 @@ def test_a_cut_at_any_length_is_refused(tmp_path, num_bytes):
         with pytest.raises(
             ValueError, match=f"{file.name} (is damaged|has {num_bytes} bytes, expected {len(content)})"
         ):
-            verify(path)
+            Checkpoint.open(path).verify()
         file.write_bytes(content)

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from app.__main__ import main
 from app.checkpoint.manifest import Manifest, ParentRecord, read_manifest
-from app.checkpoint.read import load, verify
+from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import compact, delta_to_compact, remove_old, rewrite, whole_checkpoints
 from app.checkpoint.write import ModelState, save
 from app.config.run import CheckpointOptions
 from app.tables.interface import DEEP, WIDE, TableState
+from tests.checkpoints import load
 
 ARRAYS = {WIDE: {"rows": 1, "any": 1}, DEEP: {"rows": 3, "other": 3, "one": 1}}  # of whatever optimizer
 
@@ -76,7 +77,7 @@ def path_of(run, step):
 
 
 def steps_in(folder):
-    return [read_manifest(path).step for path in whole_checkpoints(folder)]
+    return [checkpoint.manifest.step for checkpoint in whole_checkpoints(folder)]
 
 
 def test_a_delta_is_read_with_what_it_goes_on_from(run, assert_same_bits):
@@ -98,7 +99,7 @@ def test_any_chain_in_any_layout_gives_the_state_s_bits(assert_same_bits, saves,
         expected = run.states[len(saves)]
         assert_same_bits(load(path)[1], expected)
         for number, layout in enumerate(layouts):
-            path = rewrite(path, Path(folder) / str(number), layout)
+            path = rewrite(Checkpoint.open(path), Path(folder) / str(number), layout)
             manifest, found = load(path)
             assert (manifest.parent, set(manifest.shards.values())) == (None, {layout})
             assert_same_bits(found, expected)
@@ -109,11 +110,11 @@ def test_a_chain_that_is_broken_is_refused_by_the_link_that_is_at_fault(run):
         file.seek(-1, 2)
         file.write(b"\x55")
     with pytest.raises(ValueError, match=r"step-00000002/deep-0-of-1.safetensors is damaged"):
-        verify(path_of(run, 4))
-    verify(path_of(run, 1))
+        Checkpoint.open(path_of(run, 4)).verify()
+    Checkpoint.open(path_of(run, 1)).verify()
     shutil.rmtree(path_of(run, 2))
     with pytest.raises(ValueError, match=r"step-00000003 holds changes since step-00000002, which cannot be used"):
-        verify(path_of(run, 4))
+        Checkpoint.open(path_of(run, 4)).verify()
     assert steps_in(run.folder) == [1]
 
 
@@ -121,7 +122,7 @@ def test_a_parent_that_was_written_anew_is_another_one(run):
     manifest = dataclasses.replace(read_manifest(path_of(run, 2)).as_full(), id="")
     save(run.folder, run.states[4], manifest)
     with pytest.raises(ValueError, match=r"step-00000003 holds changes since step-00000002 with id .* written anew"):
-        verify(path_of(run, 4))
+        Checkpoint.open(path_of(run, 4)).verify()
 
 
 def test_the_dense_arrays_of_an_older_link_are_not_needed(run, assert_same_bits):
@@ -150,8 +151,8 @@ def test_a_chain_that_nothing_needs_is_removed(run):
 
 def test_a_delta_is_made_full_in_its_place_and_those_after_it_stand(run, assert_same_bits):
     options = CheckpointOptions(keep_last=2, keep_best=0, delta=True, compact=True, full_every=2)
-    assert delta_to_compact(run.folder, options, "auc") == path_of(run, 3)
-    compact(path_of(run, 3), 2)
+    assert delta_to_compact(run.folder, options, "auc").path == path_of(run, 3)
+    compact(Checkpoint.open(path_of(run, 3)), 2)
     assert read_manifest(path_of(run, 3)).parent is None
     assert delta_to_compact(run.folder, options, "auc") is None
     remove_old(run.folder, options, "auc")
@@ -169,7 +170,7 @@ def test_compaction_copies_no_damage(run):
     content[-1] ^= 1
     path.write_bytes(content)
     with pytest.raises(ValueError, match="is damaged"):
-        compact(path_of(run, 4), 1)
+        compact(Checkpoint.open(path_of(run, 4)), 1)
     assert read_manifest(path_of(run, 4)).parent is not None
 
 

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from app.__main__ import main
 from app.checkpoint import write
 from app.checkpoint.manifest import Manifest, read_manifest
-from app.checkpoint.read import load
 from app.checkpoint.write import ModelState
 from app.cli.checkpoint import reshard
 from app.run.identity import data_identity
 from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, TableState
 from data_prep.prepared.schema import VOCABULARY_FILE
+from tests.checkpoints import load
 
 WIDTHS = {WIDE: 1, DEEP: 3}
 

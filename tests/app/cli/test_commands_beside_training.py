@@ -18,8 +18,8 @@ from app.__main__ import main
 from app.checkpoint import write
 from app.checkpoint.background import CheckpointWriter
 from app.checkpoint.manifest import Manifest, read_manifest
-from app.checkpoint.read import verify
-from app.checkpoint.retention import is_kept, step_folders, whole_checkpoints
+from app.checkpoint.read import Checkpoint
+from app.checkpoint.retention import step_folders, whole_checkpoints
 from app.checkpoint.write import ModelState
 from app.config.config import Config
 from app.config.optimizers import FtrlOptions, LazyAdamOptions
@@ -109,11 +109,13 @@ def test_a_training_loses_nothing_to_commands_that_race_it(training, foreign, tm
     kept = step_folders(training.run.checkpoints)
     assert [path.name for path in kept[-6:]] == [f"step-{step:08d}" for step in range(LAST_STEP - 5, LAST_STEP + 1)]
     for path in kept:
-        verify(path)
+        Checkpoint.open(path).verify()
     written = [path for folder in tmp_path.glob("elsewhere-*") for path in step_folders(folder)]
     assert written
     for path in written:
-        assert verify(path).parent is None
+        checkpoint = Checkpoint.open(path)
+        checkpoint.verify()
+        assert checkpoint.manifest.parent is None
     assert ("reshard", 2) in statuses
     assert ("reshard", 0) not in statuses
     assert "Errno" not in caplog.text
@@ -172,14 +174,13 @@ def test_a_run_that_was_put_aside_is_free(training, tmp_path, tiny_config, tiny_
 
 def test_what_a_training_removes_while_a_command_reads_it(training, tmp_path, monkeypatch, caplog):
     path = step_folders(training.run.checkpoints)[-1]
-    manifest = read_manifest(path)
 
     def remove_and_fail(*_):
         path.rename(path.with_suffix(".partial"))
         raise FileNotFoundError(2, "No such file or directory", str(path / "deep-0-of-1.safetensors"))
 
-    monkeypatch.setattr("app.cli.checkpoint.verify", remove_and_fail)
-    assert is_kept(path, manifest)
+    monkeypatch.setattr(Checkpoint, "verify", remove_and_fail)
+    assert Checkpoint.open(path).is_kept()
     assert main(["checkpoint", "merge", str(path), str(tmp_path / "elsewhere")]) == 2
     assert f"{path} was removed or written anew while it was read" in caplog.messages[-1]
     assert not (tmp_path / "elsewhere").exists()
@@ -216,7 +217,8 @@ def train_and_save(base, config, schema):
 def run_commands(checkpoints, elsewhere):
     """Merge the newest checkpoint elsewhere and try to compact it, until killed or the training is over."""
     for turn in itertools.count():
-        for path in whole_checkpoints(checkpoints)[-1:]:
+        for checkpoint in whole_checkpoints(checkpoints)[-1:]:
+            path = checkpoint.path
             assert main(["checkpoint", "merge", str(path), str(elsewhere / str(turn))]) in (0, 2)
             assert main(["checkpoint", "compact", str(path)]) in (0, 2)
         if path_of_last(checkpoints).exists():
@@ -251,14 +253,17 @@ def kill_at_random(folder, dataset, project, kills):
         else:
             assert os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]) == 0
             assert path_of_last(checkpoints).exists()
-        for path in [*whole_checkpoints(checkpoints), *elsewhere.glob("*/step-????????")]:
-            verify(path)
-        newest = whole_checkpoints(checkpoints)[-1]
+        for path in [
+            *(checkpoint.path for checkpoint in whole_checkpoints(checkpoints)),
+            *elsewhere.glob("*/step-????????"),
+        ]:
+            Checkpoint.open(path).verify()
+        newest = whole_checkpoints(checkpoints)[-1].path
         assert main(["checkpoint", "merge", str(newest), str(elsewhere / "after")]) == 0
         assert main(["checkpoint", "compact", str(newest)]) == 0
         run, locks = open_run(base, config, schema)
         with locks:
-            assert (run.plan.kind, run.plan.checkpoint, run.plan.refused) == ("resume", newest, {})
+            assert (run.plan.kind, run.plan.checkpoint.path, run.plan.refused) == ("resume", newest, {})
         if killed >= kills:
             break
     print(killed)

@@ -64,7 +64,7 @@ def follow(run, caplog):
             if len(waits) <= len(events):
                 events[len(waits) - 1]()
 
-        return [int(path.name[-8:]) for path in new_checkpoints(run.path, wait)], len(waits)
+        return [checkpoint.manifest.step for checkpoint in new_checkpoints(run.path, wait)], len(waits)
 
     return follow_run
 
@@ -141,9 +141,9 @@ def test_what_is_resumed_while_the_last_checkpoint_is_evaluated_is_followed_on(r
     run.save(1)
     run.end("finished")
     given = new_checkpoints(run.path, lambda _: (run.save(2), run.end("finished")))
-    assert next(given).name == "step-00000001"
+    assert next(given).manifest.step == 1
     run.launch()
-    assert [path.name for path in given] == ["step-00000002"]
+    assert [checkpoint.manifest.step for checkpoint in given] == [2]
 
 
 def test_a_checkpoint_that_is_removed_while_one_before_it_is_evaluated_is_passed_over(run):
@@ -151,9 +151,9 @@ def test_a_checkpoint_that_is_removed_while_one_before_it_is_evaluated_is_passed
     run.save(1, 2, 3)
     run.end("finished")
     given = new_checkpoints(run.path, pytest.fail)
-    assert next(given).name == "step-00000001"
+    assert next(given).manifest.step == 1
     run.remove(2)
-    assert [path.name for path in given] == ["step-00000003"]
+    assert [checkpoint.manifest.step for checkpoint in given] == [3]
 
 
 def test_asking_for_a_lock_does_not_refuse_a_launch_and_makes_nothing(run, follow):

@@ -3,13 +3,16 @@
 import errno
 import json
 import logging
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from app.__main__ import main
 from app.checkpoint import write
-from app.checkpoint.manifest import read_manifest
+from app.checkpoint.manifest import MANIFEST, read_manifest
 from app.checkpoint.retention import whole_checkpoints
+from app.training import loop
 
 
 @pytest.fixture
@@ -353,6 +356,30 @@ def test_patience_goes_on_over_a_stop_in_the_middle_of_an_evaluation(command, tm
         assert (resumed / name).read_bytes() == (whole / name).read_bytes()
 
 
+def test_a_resume_reads_each_manifest_once_and_so_does_retention(command, monkeypatch):
+    words = ("checkpoint.delta=true", "checkpoint.full_every=9", "checkpoint.every_steps=2", "checkpoint.keep_last=0")
+    assert command("train", "train.epochs=1", *words)[0] == 0
+    reads, read_text = Counter(), Path.read_text
+    at_first_step, take_step = [], loop.Trainer._take_step
+
+    def counted(path, *arguments, **named):
+        reads[path.parent.name] += path.name == MANIFEST
+        return read_text(path, *arguments, **named)
+
+    def stepping(*arguments):
+        at_first_step.append(dict(+reads))
+        return take_step(*arguments)
+
+    monkeypatch.setattr(Path, "read_text", counted)
+    monkeypatch.setattr(loop.Trainer, "_take_step", stepping)
+    monkeypatch.setattr("app.cli.train.check_launch", lambda *_: None)  # which looks before the folder is locked
+    assert command("train", "train.epochs=2", *words)[0] == 0
+    chain = [f"step-{step:08d}" for step in (2, 4, 5)]
+    assert at_first_step[0] == dict.fromkeys(chain, 1)
+    reads.subtract(chain)
+    assert +reads == Counter([*chain, *(f"step-{step:08d}" for step in (6, 8, 10))])
+
+
 def test_a_finished_run_is_not_trained_again_but_more_epochs_are(command, tmp_path):
     run = tmp_path / "device_0"
     assert command("train", "tables.backend=reference")[0] == 0
@@ -428,7 +455,7 @@ def test_a_plateau_resumes_to_the_same_bits(command, tmp_path, backend):
     words = (f"tables.backend={backend}", "checkpoint.background=false", "eval.every_steps=2", *learning, *falling)
     assert command("train", *words, "train.epochs=3")[0] == 0
     whole = (tmp_path / "device_0/loss.log").read_text()
-    drops = read_manifest(whole_checkpoints(tmp_path / "device_0/checkpoints")[-1]).schedules
+    drops = whole_checkpoints(tmp_path / "device_0/checkpoints")[-1].manifest.schedules
     assert drops["deep"]["drops"]
     assert command("train", *words, "train.epochs=2", "train.resume=never")[0] == 0
     assert "going on from" in command("train", *words, "train.epochs=3")[1]

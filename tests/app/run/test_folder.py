@@ -77,7 +77,7 @@ def test_an_unfinished_run_is_resumed_from_its_newest_checkpoint(start, status):
     start(steps=(2, 10), status=status)
     run = start()
     assert run.plan.kind == "resume"
-    assert run.plan.checkpoint.name == "step-00000010"
+    assert run.plan.checkpoint.path.name == "step-00000010"
     assert state_of(run)["status"] == "running"
 
 
@@ -173,7 +173,7 @@ def test_a_damaged_run_json_is_made_up_for_by_the_checkpoints(start, tmp_path, c
             start()
     else:
         plan = start().plan
-        assert (plan.kind, plan.checkpoint.name) == ("resume", "step-00000010")
+        assert (plan.kind, plan.checkpoint.path.name) == ("resume", "step-00000010")
         assert re.search(note, plan.reason)
         assert state_of(run)["status"] == "running"
     assert [path.name for path in tmp_path.iterdir()] == ["device_0"]
@@ -383,7 +383,7 @@ def test_the_next_older_whole_checkpoint_is_taken_and_the_newer_kept_aside(start
     run = start(steps=(2, 10))
     damage(run.path / "checkpoints" / "step-00000010")
     plan = start().plan
-    assert (plan.kind, plan.checkpoint.name) == ("resume", "step-00000002")
+    assert (plan.kind, plan.checkpoint.path.name) == ("resume", "step-00000002")
     (refused,) = plan.refused.values()
     assert re.search(reason, refused)
     names = sorted(path.name for path in (run.path / "checkpoints").glob("step-*"))
@@ -421,7 +421,7 @@ def test_a_checkpoint_whose_replacement_was_cut_short_gets_its_name_back(start):
     path = run.path / "checkpoints" / "step-00000002"
     path.rename(path.with_suffix(".replaced"))
     path.with_suffix(".partial").mkdir()
-    assert start().plan.checkpoint == path
+    assert start().plan.checkpoint.path == path
     assert list(path.parent.glob("step-*")) == [path]
 
 
@@ -457,7 +457,7 @@ def test_a_file_in_the_run_folder_s_place_is_named(start, tmp_path):
 def displaced_start(start, monkeypatch, tmp_path, steps=()):
     """Start a run with the model of device_0, as `train.init_from=device_0` says."""
     monkeypatch.chdir(tmp_path)
-    return start("train.init_from=device_0", steps=steps, find_source=lambda: find_source(Path("device_0")))
+    return start("train.init_from=device_0", steps=steps, find_source=lambda: find_source(Path("device_0")).path)
 
 
 def test_the_model_of_the_run_that_is_put_aside_is_followed(start, tmp_path, monkeypatch):
@@ -466,7 +466,7 @@ def test_the_model_of_the_run_that_is_put_aside_is_followed(start, tmp_path, mon
     moved = "device_0.1/checkpoints/step-00000010"
     assert run.plan.kind == "new"
     assert run.config.train.init_from == moved
-    assert find_source(Path(moved)) == Path(moved)
+    assert find_source(Path(moved)).path == Path(moved)
     assert state_of(run)["asked"] == {"train.init_from": "device_0"}
 
 
@@ -475,7 +475,7 @@ def test_the_same_command_resumes_the_run_that_displaced_its_source(start, tmp_p
     displaced_start(start, monkeypatch, tmp_path, steps=(4,))
     for _ in range(2):
         run = displaced_start(start, monkeypatch, tmp_path)
-        assert (run.plan.kind, run.plan.checkpoint.name) == ("resume", "step-00000004")
+        assert (run.plan.kind, run.plan.checkpoint.path.name) == ("resume", "step-00000004")
         assert run.config.train.init_from == "device_0.1/checkpoints/step-00000002"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["device_0", "device_0.1"]
 

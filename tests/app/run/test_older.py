@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from app.__main__ import main
-from app.checkpoint.manifest import read_manifest, write_manifest
+from app.checkpoint.manifest import write_manifest
 from app.checkpoint.retention import whole_checkpoints
 from app.cli.evaluate import saved_config
 from app.config.config import Config
@@ -65,7 +65,7 @@ def kept_run(tmp_path):
 def test_a_stopped_run_of_an_older_release_is_resumed(kept_run, tiny_config, schema):
     plan = make_plan(kept_run("unfinished"), tiny_config(*THEN), schema)
     assert (plan.kind, plan.refused) == ("resume", {})
-    assert plan.checkpoint.name == "step-00000007"
+    assert plan.checkpoint.path.name == "step-00000007"
 
 
 def test_a_finished_run_of_an_older_release_is_finished(kept_run, tiny_config, schema):
@@ -73,7 +73,7 @@ def test_a_finished_run_of_an_older_release_is_finished(kept_run, tiny_config, s
     with pytest.raises(RunIsFinishedError, match="all 2 epochs are done"):
         check_launch(run.parent, tiny_config(*THEN), schema, pytest.fail)
     plan = make_plan(run, tiny_config(*THEN, "train.epochs=3"), schema)
-    assert (plan.kind, plan.checkpoint.name) == ("continue", "step-00000010")
+    assert (plan.kind, plan.checkpoint.path.name) == ("continue", "step-00000010")
 
 
 def test_an_older_run_is_read_with_all_its_settings(kept_run, tiny_config):
@@ -122,8 +122,8 @@ def forget(run, section, key):
     state = json.loads((run / "run.json").read_text())
     del state["identity"]["config"][section][key]
     (run / "run.json").write_text(json.dumps(state))
-    for path in whole_checkpoints(run / "checkpoints"):
-        manifest = read_manifest(path)
+    for checkpoint in whole_checkpoints(run / "checkpoints"):
+        path, manifest = checkpoint.path, checkpoint.manifest
         del manifest.config[section][key]
         write_manifest(path, manifest)
 
@@ -198,8 +198,8 @@ def with_removed_setting(run, value):
     state["identity"]["config"]["loss"]["halve"] = value
     (run / "run.json").write_text(json.dumps(state))
     (run / "config.yaml").write_text((run / "config.yaml").read_text().replace("loss:\n", f"loss:\n  halve: {value}\n"))
-    for path in whole_checkpoints(run / "checkpoints"):
-        manifest = read_manifest(path)
+    for checkpoint in whole_checkpoints(run / "checkpoints"):
+        path, manifest = checkpoint.path, checkpoint.manifest
         manifest.config["loss"]["halve"] = value
         write_manifest(path, manifest)
 

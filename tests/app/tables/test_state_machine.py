@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from app.checkpoint import write as checkpoint
 from app.checkpoint.manifest import Manifest, ParentRecord, read_manifest
-from app.checkpoint.read import load, read_once
+from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import compact, rewrite
 from app.config.config import Config
 from app.config.optimizers import (
@@ -42,6 +42,7 @@ from common import settings as run_settings
 from data_prep.prepared.schema import CategoricalField, Schema, Split
 from tests.app.tables.job_in_threads import JobInThreads
 from tests.app.tables.plain_rows import PlainTable
+from tests.checkpoints import load
 
 MOST_EXACT = 8  # missed steps of adam that are taken one by one, in place of 1,000
 SCHEDULES = {  # each goes far enough down to be no rate at all, where its optimizer lets it
@@ -335,9 +336,9 @@ class TablesMachine(RuleBasedStateMachine):
     def reshard(self, number, shards, in_place):
         path, kept = self.pick(number)
         if in_place:
-            compact(path, shards)
+            compact(Checkpoint.open(path), shards)
         else:
-            path = rewrite(path, self.folder / "other", shards)
+            path = rewrite(Checkpoint.open(path), self.folder / "other", shards)
         found = load(path)[1].tables
         for table, saved in kept[1].items():
             assert_same_state(found[table], saved, table)
@@ -352,7 +353,7 @@ class TablesMachine(RuleBasedStateMachine):
         assert self.rates.state() == rates
         for tables in self.tables.values():
             with tables.loading(manifest.step) as write:
-                read_once(path, self.spec, write)
+                Checkpoint.open(path).read_once(self.spec, write)
             for table, saved in tables.state().items():
                 assert_same_state(saved, state[table], table)
         self.plain = {table: each.copy() for table, each in plain.items()}

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from app.checkpoint.manifest import read_manifest
-from app.checkpoint.read import load
 from app.checkpoint.retention import whole_checkpoints
+from tests.checkpoints import load
 from tests.kills import num_kills as num_kills_of
 
 SETTINGS = ("train.epochs=2", "train.log_every_steps=1", "checkpoint.every_steps=3", "checkpoint.keep_last=0")
@@ -78,7 +78,7 @@ def test_loss_log_has_a_line_a_step_in_the_tutorial_s_form(whole_run):
 
 def test_checkpoints_lie_at_each_epoch_s_end_and_every_third_step(whole_run):
     whole = whole_checkpoints(whole_run / "checkpoints")
-    manifests = [read_manifest(path) for path in whole]
+    manifests = [checkpoint.manifest for checkpoint in whole]
     positions = [(manifest.step, manifest.epoch, manifest.epoch_step) for manifest in manifests]
     assert positions == [(3, 1, 3), (5, 2, 0), (6, 2, 1), (9, 2, 4), (10, 3, 0)]
     assert [bool(manifest.metrics) for manifest in manifests] == [False, True, False, False, True]
@@ -95,7 +95,7 @@ def test_a_killed_run_that_is_resumed_ends_as_one_that_was_not_killed(whole_run,
     status, _, run = run_in(tmp_path, program=program, settings=(*SETTINGS, "checkpoint.background=false"))
     assert status == -9
     assert len((run / "loss.log").read_text().splitlines()) == 4
-    assert [path.name for path in whole_checkpoints(run / "checkpoints")] == ["step-00000003"]
+    assert [checkpoint.path.name for checkpoint in whole_checkpoints(run / "checkpoints")] == ["step-00000003"]
     status, errors, run = run_in(tmp_path)
     assert status == 0, errors
     assert "resume run in" in errors
@@ -145,7 +145,7 @@ def whole_run_with_dropout(run_in, tmp_path_factory):
 
 def last_state(run):
     """What the newest checkpoint stands for, and every loss and metric."""
-    path = whole_checkpoints(run / "checkpoints")[-1]
+    path = whole_checkpoints(run / "checkpoints")[-1].path
     manifest, state = load(path)
     return manifest.step, state, [(run / name).read_bytes() for name in ("loss.log", "eval.log")]
 
@@ -200,7 +200,7 @@ def test_a_signal_ends_the_step_saves_and_loses_nothing(whole_run, run_in, tmp_p
     status, errors, run = run_in(tmp_path, program=("-c", SIGNALLED_BEFORE_STEP_5.replace("SIGNAL", name)))
     assert status == exit_status, errors
     assert f"stopped after saving: {name} was received" in errors
-    stopped = whole_checkpoints(run / "checkpoints")[-1]
+    stopped = whole_checkpoints(run / "checkpoints")[-1].path
     assert (stopped.name, read_manifest(stopped).epoch_step) == ("step-00000005", 5)
     assert not (run / "eval.log").exists()
     status, errors, run = run_in(tmp_path)
@@ -243,7 +243,7 @@ def test_a_signal_while_a_checkpoint_is_on_its_way(whole_run, run_in, tmp_path):
     program = ("-c", SLOW_DISK + SIGNALLED_BEFORE_STEP_5.replace("SIGNAL", "SIGTERM"))
     status, errors, run = run_in(tmp_path, program=program)
     assert status == 143, errors
-    names = [path.name for path in whole_checkpoints(run / "checkpoints")]
+    names = [checkpoint.path.name for checkpoint in whole_checkpoints(run / "checkpoints")]
     assert names == ["step-00000003", "step-00000005"]
     status, errors, run = run_in(tmp_path)
     assert status == 0, errors

@@ -1,5 +1,6 @@
 """Saves of several ranks of which one fails: nobody is left waiting. Ranks are threads here."""
 
+import dataclasses
 import threading
 from types import SimpleNamespace
 
@@ -10,13 +11,14 @@ from app.checkpoint import background
 from app.checkpoint import write as sharded_checkpoint
 from app.checkpoint.background import CheckpointWriter
 from app.checkpoint.manifest import Manifest, ParentRecord, write_manifest
-from app.checkpoint.read import load
+from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import ModelState
 from app.config.run import CheckpointOptions
 from app.distributed.process_group import first_error, is_together
 from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, TableState
 from app.training.progress import Position
 from app.training.saving import Saver
+from tests.checkpoints import load
 
 MANIFEST = Manifest(3, 1, 3, {}, "", {}, {})
 
@@ -136,7 +138,7 @@ def test_an_error_of_one_rank_while_it_writes_is_all_ranks_error(
     failing = {
         "begin": (sharded_checkpoint, "clear_leftovers", OSError(5, "Input/output error")),
         "dense": (sharded_checkpoint, "write_dense", MemoryError("no buffer")),
-        "manifest": (background, "read_manifest", FileNotFoundError(2, "not seen yet")),
+        "manifest": (background.Checkpoint, "open", FileNotFoundError(2, "not seen yet")),
         "tidy": (background, "remove_old", OSError(5, "Input/output error")),
     }
     if where in failing:
@@ -184,7 +186,7 @@ def test_rank_0_decides_whether_a_checkpoint_is_full(thread_ranks, tmp_path):
 
     def work(group):
         writer = CheckpointWriter(tmp_path / str(group.rank), CheckpointOptions(delta=True), "auc", group)
-        writer._parent = ParentRecord(step=3, id="x")
+        writer.go_on_from(Checkpoint(parent, dataclasses.replace(MANIFEST, id="x")))
         writer.close()
         return writer.parent_for(4)
 

@@ -143,8 +143,8 @@ def test_neither_train_nor_evaluate_use_it_and_say_so_before_mindspore_is_loaded
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(device, "prepare_environment", fail)
     monkeypatch.setattr(device, "select_device", fail)
-    monkeypatch.setattr(evaluate_command, "read_manifest", lambda path: None)
-    monkeypatch.setattr(evaluate_command, "saved_config", lambda path: Config())
+    monkeypatch.setattr(evaluate_command.Checkpoint, "open", lambda path: None)
+    monkeypatch.setattr(evaluate_command, "saved_config", lambda checkpoint: Config())
     for words in (["train"], ["evaluate", "--checkpoint", "one"]):
         assert app_command.main([*words, "--dataset", str(suspect)]) == 2
         assert f"{suspect} has wrong ids" in caplog.text

@@ -12,6 +12,7 @@ import pytest
 
 from app.checkpoint import write
 from app.checkpoint.manifest import Manifest, read_manifest, write_manifest
+from app.checkpoint.read import Checkpoint
 from app.distributed.process_group import SingleProcess
 from app.distributed.sharded_tables import OwnedRows
 from app.run.folder import open_run
@@ -114,7 +115,7 @@ def test_with_the_optimizers_memory_the_next_step_is_the_one_that_would_have_com
     take_step(warm, batches[2])
     again = start(tiny_schema, tiny_dataset, save(warm, 1, "second"), "train.init_optimizer=true", *words)
     resumed = make_parts("reference", tiny_schema, *words)
-    resumed.restore(save(again, 0, "third"))
+    resumed.restore(Checkpoint.open(save(again, 0, "third")))
     for each in (again, resumed):
         take_step(each, batches[3])
     for batch in batches[2:]:
@@ -290,7 +291,7 @@ def test_the_wide_head_stays_without_a_gradient(
     config = settings.as_dict(tiny_config("tables.backend=reference", *words))
     manifest = Manifest(0, 1, 0, config, str(tiny_dataset), data_identity(tiny_schema), {})
     resumed = make_parts("reference", tiny_schema, *words)
-    resumed.restore(write.save(tmp_path, parts.state(), manifest))
+    resumed.restore(Checkpoint.open(write.save(tmp_path, parts.state(), manifest)))
     head = [name for name in parts.model.named_parameters() if name.startswith("wide.")]
     assert np.abs(state.dense["wide.numeric_weight"]).max() > 1e-4
     for step in (1, 2, 3, 4):
