@@ -34,7 +34,7 @@ from data_prep.encoding.fit import fit_vocabulary
 from data_prep.execution.folder import WORK_FOLDER
 from data_prep.execution.pieces import Pieces
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.pipeline.chunk_counter import ChunkCounter
+from data_prep.pipeline.count import ChunkCounter
 from data_prep.pipeline.encode import Encoder
 from data_prep.pipeline.fit import numeric_fields
 from data_prep.pipeline.prepare import prepare
@@ -134,7 +134,7 @@ def measure(rows: int, distinct: int, folder: Path) -> tuple[Costs, float]:
     vocabulary = fit_vocabulary(statistics, options, len(fields), folder)
 
     encoder = Encoder(fields, vocabulary.lookup, vocabulary.ids_dtype, split, options, counts=False)
-    encode_seconds, encoded = _all(lambda: [encoder.encode_parts(chunk) for chunk in chunks])
+    encode_seconds, encoded = _all(lambda: [encoder.encode(chunk) for chunk in chunks])
     rows_write, rows_read, rows_bytes = _pieces_cost(pieces, encoded)
     parts = [part for chunk in encoded for part in chunk.values() if isinstance(part, Rows)]
     write_seconds, output_bytes = _write(folder, concatenate(parts), options)

@@ -28,11 +28,11 @@ QUANTILE_ROWS = 1_000_000
 def inspect(folder: Path) -> None:
     """Check every file and print the tables.
 
-    Raises FileNotFoundError and ValueError as `read_schema` and `check_files`, and ValueError where an earlier release
+    Raises FileNotFoundError and ValueError as `read_schema` and `verify_files`, and ValueError where an earlier release
     may have written wrong ids.
     """
     schema = read_schema(folder)
-    num_files = check_files(folder, schema)
+    num_files = verify_files(folder, schema)
     print(f"{folder}: {num_files} files with the right size and checksum")
     print(f"layout: {schema.layout} ({', '.join(_file_ranges(schema))})")
     print(f"{schema.vocabulary_size:,} ids, {schema.rejected_rows:,} of {schema.source['lines']:,} lines rejected")
@@ -59,7 +59,7 @@ def _file_ranges(schema: Schema) -> Iterator[str]:
             yield names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}"
 
 
-def check_files(folder: Path, schema: Schema) -> int:
+def verify_files(folder: Path, schema: Schema) -> int:
     """The number of files that schema.json names, all found as they were written.
 
     Raises FileNotFoundError for a missing one, ValueError for one of another size or checksum.

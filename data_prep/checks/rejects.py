@@ -87,7 +87,7 @@ def _explain_columns(lines: Sequence[bytes], usual: int, log_format: LogFormat) 
             f"lines have {usual} columns, one less than expected: it seems to be Criteo's test.txt, which has no "
             "labels; prepare train.txt"
         )
-    return f"lines have {usual} columns, expected {log_format.describe()}; --data FILE says how another log is written"
+    return f"lines have {usual} columns, expected {log_format.in_words}; --data FILE says how another log is written"
 
 
 def _explain_cells(rows: Sequence[Sequence[bytes]], log_format: LogFormat) -> str | None:

@@ -108,8 +108,9 @@ class LogFormat:
             and (self.clicked, self.not_clicked) == (("1",), ("0",))
         )
 
-    def describe(self) -> str:
-        """A line of the log in words."""
+    @property
+    def in_words(self) -> str:
+        """A line of the log: its columns and what is between them."""
         between = {"\t": "tabs", ",": "commas", ";": "semicolons", " ": "blanks"}.get(
             self.separator, repr(self.separator)
         )

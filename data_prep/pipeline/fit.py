@@ -14,7 +14,7 @@ from data_prep.execution.folder import REJECTS_FILE, Workplace
 from data_prep.execution.pieces import storable
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.count import check_statistics, count_log, new_statistics
-from data_prep.pipeline.split import Split
+from data_prep.pipeline.split import SplitRule
 from data_prep.prepared.rows import row_bytes
 from data_prep.prepared.schema import INDICATOR, VOCABULARY_FILE, CategoricalField, NumericField
 from data_prep.raw_log.reading import LogReading
@@ -35,7 +35,7 @@ class Fitted:
 
 
 def fit(
-    reading: LogReading, split: Split, options: PrepareOptions, given: GivenVocabulary | None, workplace: Workplace
+    reading: LogReading, split: SplitRule, options: PrepareOptions, given: GivenVocabulary | None, workplace: Workplace
 ) -> Fitted:
     """Read the log for the first time, if anything is fitted to it, and make the vocabulary; or what an ended run made.
 

@@ -1,4 +1,4 @@
-"""Training rows in a seeded random order within windows: a log in time order must not be trained in time order."""
+"""Training rows in a seeded random order within windows, as a log in time order must not be trained in time order."""
 
 from __future__ import annotations
 
@@ -9,45 +9,44 @@ from numpy.typing import NDArray
 
 from data_prep.prepared.rows import Rows
 
-# Rows are copied to their new places in pieces, so that a window is not held twice.
-_PIECE_ROWS = 50_000
+_PIECE_ROWS = 50_000  # rows copied at a time into the new order, so that a window is not held twice
 
 
 def window_order(seed: int, window: int, num_rows: int) -> NDArray[np.int64]:
-    """The order of the rows of the window-th window: a permutation [num_rows], another one for each window."""
+    """Return a permutation [num_rows] for the window with this number, another one for each window."""
     return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, window]))).permutation(num_rows)
 
 
 class WindowShuffle:
-    """Collects rows, in the log's order, and gives back each full window of `window_rows` shuffled.
+    """Collects rows in the log's order and returns each full window of `window_rows` shuffled.
 
-    The rows before `first_window` are left out by the caller.
+    The caller leaves out the rows before `first_window`.
     """
 
     def __init__(self, seed: int, window_rows: int, first_window: int = 0) -> None:
-        self.window_rows = window_rows
+        self._window_rows = window_rows
         self._seed = seed
         self._window = first_window
         self._num_rows = 0
         self._rows: Rows | None = None
 
     def add(self, rows: Rows) -> Iterator[Rows]:
-        """Take rows; yields the pieces of each window that they fill."""
+        """Take rows; yield the windows that they fill, a piece at a time."""
         if self._rows is None:
-            self._rows = _empty_like(rows, self.window_rows)
+            self._rows = _empty_like(rows, self._window_rows)
         while len(rows):
-            now = rows.take(slice(self.window_rows - self._num_rows))
-            place = slice(self._num_rows, self._num_rows + len(now))
-            self._rows.ids[place] = now.ids
-            self._rows.numeric[place] = now.numeric
-            self._rows.labels[place] = now.labels
+            now = rows.take(slice(self._window_rows - self._num_rows))
+            span = slice(self._num_rows, self._num_rows + len(now))
+            self._rows.ids[span] = now.ids
+            self._rows.numeric[span] = now.numeric
+            self._rows.labels[span] = now.labels
             self._num_rows += len(now)
             rows = rows.take(slice(len(now), None))
-            if self._num_rows == self.window_rows:
+            if self._num_rows == self._window_rows:
                 yield from self.finish()
 
     def finish(self) -> Iterator[Rows]:
-        """The pieces of the last window, which may be short."""
+        """Yield the last window, which may be short, a piece at a time."""
         if self._rows is None:
             return
         order = window_order(self._seed, self._window, self._num_rows)
@@ -58,7 +57,7 @@ class WindowShuffle:
 
 
 def _empty_like(rows: Rows, num_rows: int) -> Rows:
-    """Room for rows of the same form; the system gives the memory when it is first written to."""
+    """Reserve room for rows of the same form; the system gives the memory when it is first written to."""
     return Rows(
         np.empty((num_rows, *rows.ids.shape[1:]), rows.ids.dtype),
         np.empty((num_rows, *rows.numeric.shape[1:]), rows.numeric.dtype),

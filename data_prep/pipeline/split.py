@@ -1,29 +1,35 @@
-"""Which split a row belongs to: a function of the options, the row's number in the log or its file and, stratified, all
-labels.
-"""
+"""Rules that assign rows to splits: by a hash of the row's number, by its position in the log, or by its file."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
-from data_prep.execution.pieces import storable
+from data_prep.execution.pieces import Pieces, storable
+from data_prep.kernels.choose import choose_kernels
+from data_prep.kernels.rows import Chunk
 from data_prep.options.prepare_options import PrepareOptions
 
-TRAIN, VALID, TEST = range(3)  # places in schema.SPLITS
+if TYPE_CHECKING:  # workers import this file without what passes over the log need
+    from data_prep.raw_log.reading import LogReading
+
+TRAIN, VALID, TEST = range(3)  # positions in schema.SPLITS
 _LABELS = (False, True)
-# A stratified split looks for its bounds among the hashes within so much of a bound's fraction; where the log is so
-# small that chance moves the bound further, among all of them.
+# A stratified split searches for each bound among the hashes within this distance of the bound's fraction; if chance
+# has moved the bound further away, as in a small log, among all hashes.
 _HALF_WIDTHS = (0.02, 1.0)
 
 
 def splitmix64(seed: int, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """A hash of (seed, number) for each of the numbers [n]: output `number`, from 0, of the SplitMix64 generator.
+    """Return a hash of (seed, number) for each number [n]: that output, from 0, of the SplitMix64 generator.
 
     Different numbers have different hashes. G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number
     generators", OOPSLA 2014, with the constants of S. Vigna's splitmix64.c.
@@ -36,39 +42,39 @@ def splitmix64(seed: int, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
 
 @dataclass(frozen=True)
 class HashSplit:
-    """Rows go to a split by the top 53 bits of their hash; the bounds are exact as floats have 53 bits."""
+    """Assigns rows by the top 53 bits of their hash, so that bounds computed as floats are exact."""
 
     seed: int
     train_end: int
     valid_end: int
 
     def assign(self, row_numbers: NDArray[np.int64], labels: NDArray[np.bool_], file: int = 0) -> NDArray[np.int8]:
-        """TRAIN, VALID or TEST for each row [n]."""
+        """Return TRAIN, VALID or TEST for each row [n]."""
         return _between(splitmix64(self.seed, row_numbers) >> np.uint64(11), self.train_end, self.valid_end)
 
 
 @dataclass(frozen=True)
 class ChronologicalSplit:
-    """The log's last lines are the test split, those before them the validation split."""
+    """Assigns the log's last lines to test, those before them to valid."""
 
     train_end: int
     valid_end: int
 
     def assign(self, row_numbers: NDArray[np.int64], labels: NDArray[np.bool_], file: int = 0) -> NDArray[np.int8]:
-        """TRAIN, VALID or TEST for each row [n]."""
+        """Return TRAIN, VALID or TEST for each row [n]."""
         return _between(row_numbers, self.train_end, self.valid_end)
 
 
 @dataclass(frozen=True)
 class StratifiedSplit:
-    """Exact shares of the clicks and of the other rows: the rows of a label go by the order of their hashes."""
+    """Assigns exact fractions of the clicks and of the other rows, each in the order of their hashes."""
 
     seed: int
-    train_ends: tuple[int, int]  # by label: the first hash that is not train any more, 2**64 where there is none
+    train_ends: tuple[int, int]  # by label: the first hash after train, 2**64 if there is none
     valid_ends: tuple[int, int]
 
     def assign(self, row_numbers: NDArray[np.int64], labels: NDArray[np.bool_], file: int = 0) -> NDArray[np.int8]:
-        """TRAIN, VALID or TEST for each row [n]."""
+        """Return TRAIN, VALID or TEST for each row [n]."""
         hashes = splitmix64(self.seed, row_numbers)
         splits = np.empty(len(hashes), np.int8)
         for label in _LABELS:
@@ -79,29 +85,29 @@ class StratifiedSplit:
 
 @dataclass(frozen=True)
 class FileSplit:
-    """All rows of a file of the log are in one split."""
+    """Assigns all rows of a file of the log to one split."""
 
-    of_files: tuple[int, ...]
+    of_files: tuple[int, ...]  # TRAIN, VALID or TEST of each file of the log
 
     def assign(self, row_numbers: NDArray[np.int64], labels: NDArray[np.bool_], file: int = 0) -> NDArray[np.int8]:
-        """TRAIN, VALID or TEST for each row [n] of the file with that place in the log."""
+        """Return TRAIN, VALID or TEST for each row [n] of the log's file number `file`."""
         return np.full(len(row_numbers), self.of_files[file], np.int8)
 
 
-Split = HashSplit | ChronologicalSplit | StratifiedSplit | FileSplit
+SplitRule = HashSplit | ChronologicalSplit | StratifiedSplit | FileSplit
 
 
 @dataclass(frozen=True)
-class HashesOfLabel:
-    """The hashes of the rows of a label: how many there are and, for each range asked for, what is below and in it."""
+class LabelHashes:
+    """Hashes of the rows of one label: their number and, for each range, the number below it and the hashes inside."""
 
     num_rows: int
     num_below: tuple[int, ...]
     inside: tuple[NDArray[np.uint64], ...]
 
     @classmethod
-    def of(cls, hashes: NDArray[np.uint64], ranges: tuple[tuple[int, int], ...]) -> HashesOfLabel:
-        """Of hashes [n] and half-open ranges of them."""
+    def of(cls, hashes: NDArray[np.uint64], ranges: tuple[tuple[int, int], ...]) -> LabelHashes:
+        """Sort hashes [n] into half-open ranges."""
         parts = [_between(hashes, low, high) for low, high in ranges]
         return cls(
             len(hashes),
@@ -109,44 +115,68 @@ class HashesOfLabel:
             tuple(hashes[part == 1] for part in parts),
         )
 
-    def end_of(self, place: int, fraction: float) -> int | None:
-        """The first hash after the lowest `fraction` of them; None where it is not in range `place`."""
+    @classmethod
+    def concatenate(cls, parts: Sequence[LabelHashes]) -> LabelHashes:
+        """Join the hashes of at least one part."""
+        return cls(
+            sum(part.num_rows for part in parts),
+            tuple(map(sum, zip(*(part.num_below for part in parts), strict=True))),
+            tuple(map(np.concatenate, zip(*(part.inside for part in parts), strict=True))),
+        )
+
+    def end_of(self, index: int, fraction: float) -> int | None:
+        """Return the first hash after the lowest `fraction` of them; None if it is not in range `index`."""
         rank = round(fraction * self.num_rows)
         if rank == self.num_rows:
             return 2**64
-        inside = rank - self.num_below[place]
-        if not 0 <= inside < len(self.inside[place]):
+        inside = rank - self.num_below[index]
+        if not 0 <= inside < len(self.inside[index]):
             return None
-        return int(np.partition(self.inside[place], inside)[inside])
+        return int(np.partition(self.inside[index], inside)[inside])
 
 
-storable(HashSplit, ChronologicalSplit, StratifiedSplit, FileSplit, HashesOfLabel)
-
-
-def concatenate_hashes(parts: list[HashesOfLabel]) -> HashesOfLabel:
-    """Of the rows of all parts, at least one."""
-    return HashesOfLabel(
-        sum(part.num_rows for part in parts),
-        tuple(map(sum, zip(*(part.num_below for part in parts), strict=True))),
-        tuple(map(np.concatenate, zip(*(part.inside for part in parts), strict=True))),
-    )
+storable(HashSplit, ChronologicalSplit, StratifiedSplit, FileSplit, LabelHashes)
 
 
 @dataclass(frozen=True)
 class LabelHasher:
-    """What a stratified split has to know of rows, taken chunk by chunk."""
+    """The workers' task of a stratified split's pass: hash the rows of each label."""
 
-    seed: int
+    options: PrepareOptions
     ranges: tuple[tuple[int, int], ...]
 
-    def look(self, row_numbers: NDArray[np.int64], labels: NDArray[np.bool_]) -> list[HashesOfLabel]:
-        """Of the rows [n], for each label."""
-        hashes = splitmix64(self.seed, row_numbers)
-        return [HashesOfLabel.of(hashes[labels == label], self.ranges) for label in _LABELS]
+    def hash_chunk(self, chunk: Chunk) -> list[LabelHashes]:
+        """Return the hashes of a chunk's good lines, by label."""
+        rows = choose_kernels(self.options.kernels).parse_chunk(chunk, self.options.data).rows
+        return self.hash_rows(rows.row_numbers, rows.labels)
+
+    def hash_rows(self, row_numbers: NDArray[np.int64], labels: NDArray[np.bool_]) -> list[LabelHashes]:
+        """Return the hashes of rows [n], by label."""
+        hashes = splitmix64(self.options.seed, row_numbers)
+        return [LabelHashes.of(hashes[labels == label], self.ranges) for label in _LABELS]
 
 
-# Reads the log and gives what the hasher found, by label and chunk.
-ReadLabels = Callable[[LabelHasher], list[list[HashesOfLabel]]]
+def find_split(reading: LogReading, options: PrepareOptions, pieces: Pieces) -> SplitRule:
+    """Return the rule that the options name, which an interrupted run may have found; it may take a pass of its own."""
+    split: SplitRule | None = pieces.read("split")
+    if split is None:
+        names = [file.name for file in reading.files]
+        split = make_split(options, reading.count_lines, functools.partial(_read_labels, reading), names)
+        pieces.write("split", split)
+        pieces.clear("labels-")
+    return split
+
+
+def _read_labels(reading: LogReading, hasher: LabelHasher) -> list[list[LabelHashes]]:
+    by_chunk = [hasher.hash_rows(np.empty(0, np.int64), np.empty(0, np.bool_))]  # so that an empty log has one
+    # A second pass, over other ranges, is another task.
+    title = f"labels-{xxhash.xxh3_64_hexdigest(repr(hasher.ranges).encode())}"
+    reading.run(hasher.hash_chunk, by_chunk.append, title)
+    return [list(parts) for parts in zip(*by_chunk, strict=True)]
+
+
+# Passes over the log and returns the hasher's results by label and chunk.
+ReadLabels = Callable[[LabelHasher], list[list[LabelHashes]]]
 
 
 def make_split(
@@ -154,10 +184,10 @@ def make_split(
     count_lines: Callable[[], int],
     read_labels: ReadLabels,
     file_names: Sequence[str] = (),
-) -> Split:
-    """The rule the options name; `count_lines` and `read_labels` read the log, where the rule depends on that.
+) -> SplitRule:
+    """Return the rule that the options name; `count_lines` and `read_labels` pass over the log if the rule needs it.
 
-    `file_names` are those of the log's files. Raises ValueError where they cannot be split as the options say.
+    Raises ValueError if the log's files, `file_names`, cannot be split as the options ask.
     """
     if options.split == "files":
         return _by_file(options, file_names)
@@ -166,7 +196,7 @@ def make_split(
     if options.split == "hash":
         return HashSplit(options.seed, round(train_end * 2**53), round(valid_end * 2**53))
     if options.split == "stratified":
-        return _stratify(options.seed, (train_end, valid_end), read_labels)
+        return _stratify(options, (train_end, valid_end), read_labels)
     num_lines = count_lines()
     return ChronologicalSplit(round(train_end * num_lines), round(valid_end * num_lines))
 
@@ -175,30 +205,30 @@ def _by_file(options: PrepareOptions, names: Sequence[str]) -> FileSplit:
     chosen: dict[int, int] = {}
     for split, patterns in ((VALID, options.valid_files), (TEST, options.test_files)):
         for pattern in patterns:
-            matching = [place for place, name in enumerate(names) if _matches(name, pattern)]
+            matching = [
+                index
+                for index, name in enumerate(names)
+                if fnmatchcase(name, pattern) or fnmatchcase(PurePosixPath(name).name, pattern)
+            ]
             if not matching:
                 raise ValueError(f"no file of the log is named {pattern!r}; they are: {', '.join(names)}")
-            for place in matching:
-                if chosen.setdefault(place, split) != split:
-                    raise ValueError(f"{names[place]} is in prepare.valid_files and in prepare.test_files")
-    return FileSplit(tuple(chosen.get(place, TRAIN) for place in range(len(names))))
+            for index in matching:
+                if chosen.setdefault(index, split) != split:
+                    raise ValueError(f"{names[index]} is in prepare.valid_files and in prepare.test_files")
+    return FileSplit(tuple(chosen.get(index, TRAIN) for index in range(len(names))))
 
 
-def _matches(name: str, pattern: str) -> bool:
-    return fnmatchcase(name, pattern) or fnmatchcase(PurePosixPath(name).name, pattern)
-
-
-def _stratify(seed: int, fractions: tuple[float, float], read_labels: ReadLabels) -> StratifiedSplit:
+def _stratify(options: PrepareOptions, fractions: tuple[float, float], read_labels: ReadLabels) -> StratifiedSplit:
     for half_width in _HALF_WIDTHS:
         ranges = tuple(
             (round(max(fraction - half_width, 0) * 2**64), round(min(fraction + half_width, 1) * 2**64))
             for fraction in fractions
         )
-        by_label = [concatenate_hashes(parts) for parts in read_labels(LabelHasher(seed, ranges))]
+        by_label = [LabelHashes.concatenate(parts) for parts in read_labels(LabelHasher(options, ranges))]
         found = [label.end_of(i, fractions[i]) for i in range(2) for label in by_label]
         ends = [end for end in found if end is not None]
         if len(ends) == len(found):
-            return StratifiedSplit(seed, (ends[0], ends[1]), (ends[2], ends[3]))
+            return StratifiedSplit(options.seed, (ends[0], ends[1]), (ends[2], ends[3]))
     raise AssertionError("all hashes are within the whole range")
 
 

@@ -17,7 +17,6 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from data_prep.prepared.reader import ids_of, read_samples, rows_of
 from data_prep.prepared.rows import Rows, concatenate
+from data_prep.prepared.schema import DataFile, data_file
 
 FILE_ROWS = 2_000_000  # about 430 MB; until a file is finished, its rows are kept in pieces as well
 # MindRecord's own 16 MB of header and 32 MB a page would make every small file 50 MB long. A page holds whole
@@ -43,20 +43,8 @@ _BLOCK_EXTRA_BYTES = 64  # lengths that MindRecord stores with each of the three
 _SAMPLES_PER_WRITE = 32
 
 
-@dataclass(frozen=True)
-class WrittenFile:
-    """A finished .mindrecord file, which has a .db beside it."""
-
-    name: str
-    rows: int
-
-
-def file_names(name: str) -> tuple[str, str]:
-    """Of a .mindrecord file: itself and its .db."""
-    return name, f"{name}.db"
-
-
-def _file_name(split: str, number: int) -> str:
+def mindrecord_file(split: str, number: int) -> str:
+    """Return the name of a split's MindRecord file; it has a .db beside it."""
     return f"{split}-{number:05d}.mindrecord"
 
 
@@ -97,10 +85,10 @@ class MindRecordWriter:
         split: str,
         block_rows: int,
         file_rows: int = FILE_ROWS,
-        written: Sequence[WrittenFile] = (),
-        on_finished: Callable[[WrittenFile], None] = lambda _: None,
+        written: Sequence[DataFile] = (),
+        on_finished: Callable[[DataFile], None] = lambda _: None,
     ) -> None:
-        """`written` files are there already: the next one follows them; `on_finished` is told of each new one."""
+        """Write after the `written` files, which exist already; call `on_finished` with each new one."""
         self._folder = folder
         self._split = split
         self._block_rows = block_rows
@@ -110,7 +98,7 @@ class MindRecordWriter:
         self._blocks_in_file = 0
         self._rows_in_file = 0
         self._on_finished = on_finished
-        self.files: list[WrittenFile] = list(written)
+        self.files = list(written)
 
     def write(self, rows: Rows) -> None:
         """Append rows; those that do not fill a block wait."""
@@ -119,8 +107,8 @@ class MindRecordWriter:
         self._write_blocks([rows.take(slice(i, i + self._block_rows)) for i in range(0, whole, self._block_rows)])
         self._rest = [rows.take(slice(whole, None))] if whole < len(rows) else []
 
-    def finish(self) -> list[WrittenFile]:
-        """Write the short last block and close the file; all files written, none for a split without rows."""
+    def finish(self) -> list[DataFile]:
+        """Write the short last block and close the file; return all files, none for a split without rows."""
         self._write_blocks(self._rest)
         self._close_file()
         return self.files
@@ -140,7 +128,8 @@ class MindRecordWriter:
                 self._close_file()
 
     def _open_file(self, first_block: Rows) -> None:
-        self._file = _import_writer()(str(self._folder / _file_name(self._split, len(self.files))), shard_num=1)
+        path = self._folder / mindrecord_file(self._split, len(self.files))
+        self._file = _import_writer()(str(path), shard_num=1)
         self._file.set_header_size(_HEADER_BYTES)
         self._file.set_page_size(self._page_bytes(first_block))
         self._file.add_schema(
@@ -162,7 +151,8 @@ class MindRecordWriter:
             return
         with as_os_error(self._folder):
             self._file.commit()
-        self.files.append(WrittenFile(_file_name(self._split, len(self.files)), self._rows_in_file))
+        name = mindrecord_file(self._split, len(self.files))
+        self.files.append(data_file(self._folder, name, self._rows_in_file))
         self._file, self._blocks_in_file, self._rows_in_file = None, 0, 0
         self._on_finished(self.files[-1])
 

@@ -76,7 +76,7 @@ def test_ctrl_c_is_one_line_and_status_130(tmp_path, log_path, capsys, monkeypat
     def interrupt(*_):
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(prepare_module, "make_split", interrupt)
+    monkeypatch.setattr(prepare_module, "find_split", interrupt)
     assert main(["prepare", str(log_path), str(tmp_path / "out"), "prepare.workers=1"]) == 130
     assert capsys.readouterr().err.strip() == "stopped by SIGINT; the same command goes on where it was"
     assert [path.name for path in tmp_path.iterdir()] == ["out.partial"]

@@ -27,7 +27,7 @@ from app.run.identity import data_identity
 from app.run.logs import EVAL_LOG, LOSS_LOG, METRICS, forget_after
 from app.run.plan import find_newest
 from common import settings
-from data_prep.checks.inspect import check_files
+from data_prep.checks.inspect import verify_files
 from data_prep.options.prepare_options import PrepareOptions, read_options
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import SCHEMA_FILE, read_schema
@@ -228,7 +228,7 @@ class Prepare(Scene):
     def judge(self, root: Path, count: int) -> str:
         output, found = root / "out", "old"
         if output.exists():
-            check_files(output, read_schema(output))
+            verify_files(output, read_schema(output))
             found = self._which(output)
         assert found == "new" or not self.promise(count), "what was finished is lost"
         kept = [path for path in root.glob("out.replaced*") if (path / SCHEMA_FILE).exists()]

@@ -3,7 +3,7 @@ import shutil
 import numpy as np
 import pytest
 
-from data_prep.checks.inspect import categorical_frame, check_files, inspect, splits_frame, summarize
+from data_prep.checks.inspect import categorical_frame, inspect, splits_frame, summarize, verify_files
 from data_prep.prepared.schema import read_schema
 
 
@@ -53,13 +53,13 @@ def test_the_tables_are_printed(prepared, capsys):
 
 def test_damaged_and_missing_files_are_named(folder):
     schema = read_schema(folder)
-    assert check_files(folder, schema) == len(list(folder.iterdir())) - 1
+    assert verify_files(folder, schema) == len(list(folder.iterdir())) - 1
     path = folder / "train-00000.mindrecord"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"train-00000.mindrecord is damaged: .* schema.json says"):
-        check_files(folder, schema)
+        verify_files(folder, schema)
     path.unlink()
     with pytest.raises(FileNotFoundError, match=r"train-00000.mindrecord is missing"):
-        check_files(folder, schema)
+        verify_files(folder, schema)

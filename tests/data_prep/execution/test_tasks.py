@@ -9,14 +9,14 @@ import numpy as np
 import psutil
 import pytest
 
-import data_prep.pipeline.chunk_counter
+import data_prep.pipeline.count
 import data_prep.pipeline.encode
 from data_prep.execution.pieces import Pieces
 from data_prep.execution.pools import ExecutorChoice, Pool, Pools
 from data_prep.execution.tasks import job_name, map_in_order, numbered, tasks_ahead
 
 # The functions of this file are imported by worker processes, which run what the preparation's workers run.
-WORKERS_RUN = (data_prep.pipeline.chunk_counter.ChunkCounter.count, data_prep.pipeline.encode.Encoder.encode_chunk)
+WORKERS_RUN = (data_prep.pipeline.count.ChunkCounter.count, data_prep.pipeline.encode.Encoder.encode)
 
 
 TITLE = "numbers"

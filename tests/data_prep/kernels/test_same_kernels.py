@@ -14,7 +14,7 @@ from data_prep.kernels.choose import choose_kernels
 from data_prep.kernels.rows import Chunk
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.pipeline.chunk_counter import ChunkCounter
+from data_prep.pipeline.count import ChunkCounter
 from data_prep.pipeline.encode import Encoder
 from data_prep.pipeline.fit import numeric_fields
 from data_prep.pipeline.prepare import prepare
@@ -72,7 +72,7 @@ def readings(log, options, kernels, lines_a_chunk, folder):
     numeric = numeric_fields(options, statistics.integers)
     vocabulary = fit_vocabulary(statistics, options, len(numeric), folder)
     encoder = Encoder(numeric, vocabulary.lookup, vocabulary.ids_dtype, split, options, counts=True)
-    encoded = [encoder.encode_chunk(chunk) for chunk in chunks]
+    encoded = [encoder.encode(chunk) for chunk in chunks]
     return {
         "rows": plain([part.rows for part in parsed]),
         "counts": plain(counted),

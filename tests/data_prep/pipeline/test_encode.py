@@ -31,7 +31,7 @@ def encode(lookup, line, transform, missing_indicator=True):
     )  # fmt: skip
     numeric = numeric_fields(options, [STATISTICS] * 13)
     encoder = Encoder(numeric, lookup, "int32", make_split(options, lambda: 0, None), options, counts=False)
-    return encoder.encode_chunk(Chunk(0, 1, line.encode() + b"\n")).rows["train"]
+    return encoder.encode(Chunk(0, 1, line.encode() + b"\n"))["train"]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_chunk_s_parts_say_what_its_rows_are(make_line, tmp_path):
     encoder = Encoder(numeric, writer.finish(), "int32", make_split(options, lambda: 5, None), options, counts=False)
     lines = [make_line("1", value="abcdef01"), make_line("1", value="00000013"), make_line("0", value="")]
     lines += [make_line("0", value="00000013"), make_line("1", value="00000013")]
-    parts = encoder.encode_parts(Chunk(0, 5, "".join(f"{line}\n" for line in lines).encode()))
+    parts = encoder.encode(Chunk(0, 5, "".join(f"{line}\n" for line in lines).encode()))
     rest = parts.pop(REST)
     expected = {"train": [0, 1, 2], "valid": [3], "test": [4]}
     assert {split: len(rows) for split, rows in parts.items()} == {split: len(n) for split, n in expected.items()}

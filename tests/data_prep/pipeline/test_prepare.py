@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from data_prep.encoding.file import VocabularyWriter
 from data_prep.kernels.reference import bucket
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.pipeline.chunk_counter import ChunkCounter
+from data_prep.pipeline.count import ChunkCounter
 from data_prep.pipeline.prepare import prepare
 from data_prep.pipeline.split import make_split
 from data_prep.prepared.schema import SPLITS, read_schema, row_numbers_file

@@ -115,12 +115,12 @@ def test_what_is_finished_is_not_done_again(tmp_path, log_path, small_options, m
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr("data_prep.pipeline.prepare.write_splits", interrupt)
         prepare_small(log_path, tmp_path / "out", small_options)
-    monkeypatch.setattr("data_prep.pipeline.chunk_counter.ChunkCounter.count", None)
+    monkeypatch.setattr("data_prep.pipeline.count.ChunkCounter.count", None)
     monkeypatch.setattr("data_prep.pipeline.fit.fit_vocabulary", None)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr("data_prep.pipeline.prepare.describe", interrupt)
         prepare_small(log_path, tmp_path / "out", small_options)
-    monkeypatch.setattr("data_prep.pipeline.encode.Encoder.encode_chunk", None)
+    monkeypatch.setattr("data_prep.pipeline.encode.Encoder.encode", None)
     monkeypatch.setattr("data_prep.prepared.writer.MindRecordWriter._open_file", None)
     prepare_small(log_path, tmp_path / "out", small_options)
     monkeypatch.undo()
@@ -169,8 +169,8 @@ def test_a_log_of_texts_goes_on_with_what_is_finished(tmp_path, make_avazu, proj
                 patch.setattr(f"data_prep.pipeline.prepare.{function}", interrupt)
                 prepare_small(log_path, output, options)
         with monkeypatch.context() as patch:
-            patch.setattr("data_prep.pipeline.chunk_counter.ChunkCounter.count", None)
-            patch.setattr("data_prep.pipeline.encode.Encoder.encode_chunk", None)
+            patch.setattr("data_prep.pipeline.count.ChunkCounter.count", None)
+            patch.setattr("data_prep.pipeline.encode.Encoder.encode", None)
             prepare_small(log_path, output, options)
         prepare_small(log_path, tmp_path / "whole", options, overwrite=True)
         assert contents(output) == contents(tmp_path / "whole")

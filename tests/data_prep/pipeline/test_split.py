@@ -55,7 +55,7 @@ def test_stratified_split_rounds_each_label_s_shares_to_a_row(seed, num_clicks, 
     numbers = np.arange(len(labels))
 
     def read_labels(hasher):
-        return [[part] for part in hasher.look(numbers, labels)]
+        return [[part] for part in hasher.hash_rows(numbers, labels)]
 
     assigned = make_split(PrepareOptions(split="stratified", seed=seed), unused, read_labels).assign(numbers, labels)
     for label, num_rows in ((True, num_clicks), (False, num_others)):
@@ -69,7 +69,7 @@ def test_a_stratified_split_of_a_long_log_reads_its_labels_once_and_keeps_few_ha
     labels, kept = numbers % 3 == 0, []
 
     def read_labels(hasher):
-        chunks = [hasher.look(part, labels[part]) for part in np.split(numbers, [30_000])]
+        chunks = [hasher.hash_rows(part, labels[part]) for part in np.split(numbers, [30_000])]
         kept.append(sum(len(inside) for chunk in chunks for of_label in chunk for inside in of_label.inside))
         return [list(parts) for parts in zip(*chunks, strict=True)]
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from data_prep.prepared.rows import Rows
-from data_prep.prepared.writer import MindRecordWriter, WrittenFile, read_files
+from data_prep.prepared.writer import MindRecordWriter, read_files
 
 
 def random_rows(num_rows, dtype=np.int32, seed=1):
@@ -39,10 +39,10 @@ def test_what_is_written_is_read_in_order(tmp_path, dtype, num_rows, chunk_rows)
 def test_files_hold_whole_blocks_but_the_last(tmp_path):
     rows = random_rows(125)
     files = write(tmp_path, rows, 33, block_rows=10, file_rows=55)
-    assert files == [
-        WrittenFile("train-00000.mindrecord", 50),
-        WrittenFile("train-00001.mindrecord", 50),
-        WrittenFile("train-00002.mindrecord", 25),
+    assert [(file.name, file.rows) for file in files] == [
+        ("train-00000.mindrecord", 50),
+        ("train-00001.mindrecord", 50),
+        ("train-00002.mindrecord", 25),
     ]
     read = np.concatenate([block.ids for block in read_files(tmp_path, [file.name for file in files])])
     assert np.array_equal(read, rows.ids)
