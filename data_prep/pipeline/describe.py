@@ -1,4 +1,4 @@
-"""What schema.json says of the folder that was made."""
+"""schema.json's content, and the fingerprint by which a run recognizes an interrupted run of the same command."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def describe(
     options: PrepareOptions,
     folder: Path,
 ) -> schema.Schema:
-    """schema.json's content."""
+    """Return schema.json's content."""
     in_splits = {file.name for split in splits.values() for file in split.files}
     return schema.Schema(
         format_version=schema.FORMAT_VERSION,
@@ -68,7 +68,7 @@ def _describe_source(reading: LogReading, statistics: LogStatistics) -> dict[str
 
 
 def _truth(files: Sequence[LogFile]) -> str | None:
-    """Where the true probabilities of a synthetic log are; a log of several files has none."""
+    """Return the path of a synthetic log's true probabilities; a log of several files has none."""
     if len(files) > 1 or is_uri(files[0].location):
         return None
     truth = truth_path(Path(files[0].location))
@@ -81,7 +81,7 @@ _LIBRARIES = ("numpy", "pyarrow", "mindspore")
 def run_identity(
     files: Sequence[LogFile], options: PrepareOptions, given: GivenVocabulary | None, file_rows: int
 ) -> dict[str, Any]:
-    """All that decides a byte of the result, by names to show; plain values."""
+    """Return everything that decides a byte of the result as plain values, by names to show."""
     return {
         **{f"{PREPARE_SECTION}.{name}": value for name, value in options.decisive().items()},
         "input": [file.location if is_uri(file.location) else str(Path(file.location).resolve()) for file in files],
@@ -103,10 +103,7 @@ def _program() -> str:
 
 
 def program_checksum(project: Path) -> str:
-    """Return a checksum of the preparation's code: pieces of work are objects of its classes, another version's differ.
-
-    It covers all folders of data_prep/ and common/, the C++ included.
-    """
+    """Return a checksum of data_prep/ and common/, C++ included: pieces of work fit the version that made them."""
     files = [path for top in ("common", "data_prep") for path in (project / top).rglob("*")]
     digest = xxhash.xxh3_64()
     for path in sorted(path for path in files if path.suffix in (".py", ".cc", ".h")):

@@ -1,7 +1,4 @@
-"""Room on the disk: how much a preparation takes, and a clear error where there is too little.
-
-Letters: n rows.
-"""
+"""Disk space: estimates of what a preparation takes, and clear errors if there is too little."""
 
 from __future__ import annotations
 
@@ -17,20 +14,20 @@ from data_prep.raw_log.files import PACKED_ENDINGS, PARQUET_ENDINGS, LogFile
 
 _MIB = 1 << 20
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-_WORDS = re.compile("No space left|No free disk|free space")  # of libraries without errno; MindSpore stops at 10 MiB
-_FULL_BYTES = _MIB  # less than that is a full disk, whatever words a library has for it
-# Of Criteo's log, to guess the rows of a log that has not been read: 45,840,617 rows are 11.1 GB, packed 4.8 GB.
+_WORDS = re.compile("No space left|No free disk|free space")  # in messages without errno; MindSpore stops at 10 MiB
+_FULL_BYTES = _MIB  # a disk with less is full, whatever a library calls the error
+# Criteo's log, 45,840,617 rows in 11.1 GB (packed 4.8 GB), is the measure for logs that were not read yet.
 _TEXT_BYTES_A_ROW, _PACKED_BYTES_A_ROW = 243, 104
-_COUNTS_BYTES_A_ROW = 60  # of the pieces of the first reading, gone when it is over
-_LEAST_SHARE = 0.6  # of a row's bytes: its number is not written; in the zoo's layout small ids take fewer
-# Rows that are in pieces and in no finished file at a time: those of valid and test, of a file, and workers ahead.
-_PIECES_SHARE, _PIECES_ROWS = 0.25, 3_000_000
+_COUNTS_BYTES_A_ROW = 60  # of the first pass's pieces, removed after it
+_LEAST_FRACTION = 0.6  # of a row's bytes: its number is not written; in the zoo's layout small ids take fewer
+# Rows in pieces and in no finished file yet: those of valid and test, of one file, and those of workers ahead.
+_PIECES_FRACTION, _PIECES_ROWS = 0.25, 3_000_000
 
 log = logging.getLogger(__name__)
 
 
 def guess_rows(files: Sequence[LogFile]) -> int:
-    """About how many rows a log has, from its size."""
+    """Estimate a log's rows from its size."""
     packed = (*PACKED_ENDINGS, *PARQUET_ENDINGS, ".tgz")
     return sum(
         file.state.size // (_PACKED_BYTES_A_ROW if file.name.endswith(packed) else _TEXT_BYTES_A_ROW) for file in files
@@ -38,35 +35,35 @@ def guess_rows(files: Sequence[LogFile]) -> int:
 
 
 def whole_bytes(num_rows: int, row_bytes: int, zoo_row_bytes: int = 0) -> int:
-    """About what a preparation of so many rows takes at its worst moment, all in all.
+    """Estimate the most bytes that a preparation takes at any moment.
 
-    `zoo_row_bytes` are those of a row in the zoo's layout, which is written from whole files of ours.
+    `zoo_row_bytes` is a row's size in the zoo's layout, which is written from finished files in ours.
     """
-    pieces_rows = min(num_rows, int(num_rows * _PIECES_SHARE) + _PIECES_ROWS)
+    pieces_rows = min(num_rows, int(num_rows * _PIECES_FRACTION) + _PIECES_ROWS)
     beside = max(pieces_rows * row_bytes, num_rows * _COUNTS_BYTES_A_ROW, num_rows * zoo_row_bytes)
     return num_rows * row_bytes + beside
 
 
 def least_bytes(num_rows: int, row_bytes: int, zoo_row_bytes: int = 0) -> int:
-    """What so many rows surely take."""
-    return int(num_rows * (row_bytes + zoo_row_bytes) * _LEAST_SHARE)
+    """Return a lower bound for the bytes of the finished folder."""
+    return int(num_rows * (row_bytes + zoo_row_bytes) * _LEAST_FRACTION)
 
 
 def warn_of_little_room(folder: Path, needed: int) -> None:
-    """Say so where the disk of `folder` has less than a guess of what is needed in all."""
+    """Log a warning if the disk of `folder` has less than the estimate `needed` in all."""
     if _missing(folder, needed) > 0:
         log.warning("%s may not fit: about %s are needed, %s are free", folder, _text(needed), _text(_free(folder)))
 
 
 def check_room(folder: Path, needed: int) -> None:
-    """Raise OSError where what is surely needed in all cannot fit, before time is spent."""
+    """Raise OSError if `needed` bytes in all cannot fit, before time is spent."""
     if _missing(folder, needed) > 0:
         raise _no_space(folder, needed)
 
 
 @contextmanager
 def explain_full_disk(folder: Path, needed: int) -> Iterator[None]:
-    """Any error of a full disk in the block as one that says how much is `needed` in all, and what to do."""
+    """Turn any error of a full disk into one with the bytes still missing of `needed` and what to do."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""All that is fitted to the training rows before the second reading, or taken from another folder in place of it."""
+"""First pass over the log: fit vocabulary and numeric parameters to the training rows, or take them from a folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ storable(UsedVocabulary, CategoricalField, NumericField)
 
 @dataclass(frozen=True)
 class Fitted:
-    """What the second reading needs. Without a first reading, `statistics` are still empty."""
+    """Results of the first pass; `statistics` are empty if there was none."""
 
     statistics: LogStatistics
     numeric: tuple[NumericField, ...]
@@ -37,13 +37,13 @@ class Fitted:
 def fit(
     reading: LogReading, split: SplitRule, options: PrepareOptions, given: GivenVocabulary | None, workplace: Workplace
 ) -> Fitted:
-    """Read the log for the first time, if anything is fitted to it, and make the vocabulary; or what an ended run made.
+    """Count the log, if anything is fitted to it, and write vocabulary.parquet, or restore what an earlier run fitted.
 
-    Raises ValueError where the log is bad.
+    Raises ValueError if the log is bad.
     """
-    kept = _read(reading, options, given, workplace)
-    if kept is not None:
-        return kept
+    restored = _restore(reading, options, given, workplace)
+    if restored is not None:
+        return restored
     folder = workplace.folder
     statistics = new_statistics(options, workplace, reading.num_workers)
     (folder / REJECTS_FILE).write_bytes(b"")
@@ -66,11 +66,11 @@ def fit(
 
 
 def needs_counting(options: PrepareOptions, given: GivenVocabulary | None) -> bool:
-    """Whether there is a first reading: something is fitted to the training rows, or added from them."""
+    """Return True if the log is counted: something is fitted to the training rows, or added from them."""
     return options.needs_counting if given is None else given.extends
 
 
-def _read(
+def _restore(
     reading: LogReading, options: PrepareOptions, given: GivenVocabulary | None, workplace: Workplace
 ) -> Fitted | None:
     kept = workplace.pieces.read(_PIECE)
@@ -85,7 +85,7 @@ def _read(
 
 
 def _checksums(workplace: Workplace, options: PrepareOptions, given: GivenVocabulary | None) -> dict[str, str | None]:
-    """Of the files that belong to the piece. Without a first reading the second one writes rejects.tsv anew."""
+    """Return the checksums of the files that belong to the piece; rejects.tsv only if the first pass writes it."""
     files = [*sorted(workplace.work_folder.glob(LOOKUP_FILES)), workplace.folder / VOCABULARY_FILE]
     if needs_counting(options, given):
         files.append(workplace.folder / REJECTS_FILE)
@@ -93,13 +93,13 @@ def _checksums(workplace: Workplace, options: PrepareOptions, given: GivenVocabu
 
 
 def usual_row_bytes(options: PrepareOptions) -> int:
-    """The same by the options alone, before the vocabulary is known: ids are int32 but for 2**31 of them."""
+    """Return the bytes of an encoded row before the vocabulary is known: with int32 ids, enough below 2**31 of them."""
     num_numeric = len(numeric_fields(options, [IntegerStatistics()] * len(options.data.numeric_fields)))
     return row_bytes(len(options.categorical_columns), num_numeric, "int32")
 
 
 def numeric_fields(options: PrepareOptions, statistics: Sequence[IntegerStatistics]) -> tuple[NumericField, ...]:
-    """The numeric columns: every raw integer field transformed, then every field's indicator if asked for."""
+    """Return the numeric columns: each integer field transformed, then each field's missing indicator if asked for."""
     transform, names = options.numeric_transform, options.data.numeric_fields
     values = [
         NumericField(name, name, transform, _fit(transform, statistics_of_field))
@@ -110,7 +110,7 @@ def numeric_fields(options: PrepareOptions, statistics: Sequence[IntegerStatisti
 
 
 def _fit(transform: str, statistics: IntegerStatistics) -> dict[str, float]:
-    """Parameters of a transform from the training rows, such that none divides by 0 or turns signs."""
+    """Fit a transform's parameters to the training rows, so that it never divides by 0 or flips signs."""
     if transform == "max":
         return {"max": float(max(statistics.maximum or 1, 1))}
     if transform == "standardize":

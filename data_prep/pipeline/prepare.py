@@ -35,7 +35,7 @@ from data_prep.pipeline.encode import Encoder
 from data_prep.pipeline.fit import fit, needs_counting, usual_row_bytes
 from data_prep.pipeline.split import find_split
 from data_prep.pipeline.write import write_splits
-from data_prep.pipeline.zoo_layout import check_ids, lay_out_for_zoo, zoo_row_bytes
+from data_prep.pipeline.zoo_layout import check_ids_fit, lay_out_for_zoo, zoo_row_bytes
 from data_prep.prepared import schema
 from data_prep.prepared.rows import row_bytes
 from data_prep.prepared.writer import FILE_ROWS, import_mindspore_early
@@ -131,7 +131,7 @@ def _make_files(
         fitted = fit(reading, split, options, given, workplace)
         statistics, numeric, vocabulary = fitted.statistics, fitted.numeric, fitted.vocabulary
         if is_zoo:
-            check_ids(vocabulary.size)
+            check_ids_fit(vocabulary.size)
 
         # Second pass: workers encode and split; this process shuffles and writes.
         window_rows = min(options.shuffle_window_rows, statistics.num_training_rows or options.shuffle_window_rows)

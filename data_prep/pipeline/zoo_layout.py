@@ -1,16 +1,16 @@
-"""`layout: zoo`: MindRecord files as the MindSpore model zoo's Wide&Deep reads them, from finished files of our own.
+"""`layout: zoo`: MindRecord files as the MindSpore model zoo's Wide&Deep reads them, made from finished files of ours.
 
     train_input_part.mindrecord00 …     whole samples of 1,000 rows; the zoo opens the first file and finds the others
-    test_input_part.mindrecord0 …       and so valid_input_part
-    <split>_input_rest.mindrecord       what is left: the last, shorter sample, which the zoo's own preparation drops
+    test_input_part.mindrecord0 …       the same for test, and for valid
+    <split>_input_rest.mindrecord       the remaining rows, which the zoo's own preparation drops
 
-What a sample holds is in schema.py. A reader of all files, in the order of schema.json, meets the blocks in our order.
+schema.py describes a sample. The files in schema.json's order hold the blocks in our order.
 
-MindSpore gives each shard the same number of a write's samples, the first ones to the first shard; those that are left
-over it gives to shards by chance. So that nothing depends on chance, the number of shards is one that divides the
-number of samples; where none does, a few samples more go to the rest.
+MindSpore gives each shard the same number of a write's samples, the first ones to the first shard, and distributes
+what is left over at random. To keep chance out, the number of shards divides the number of samples; if no allowed
+number does, a few more samples go to the rest.
 
-Letters: n rows of a block, N numeric columns, C categorical fields.
+Letters: n rows of a block, N numeric columns, C categorical columns.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from data_prep.prepared.rows import Rows
 from data_prep.prepared.schema import ZOO_BLOCK_ROWS, Split, data_file
 from data_prep.prepared.writer import as_os_error, read_files
 
-# The zoo's reader adds "00" to the name for train and "0" for test: with so many shards they have two digits or one.
+# The zoo's reader appends "00" for train and "0" for test, so these shard numbers need two digits or one.
 _FEWEST, _MOST = {"train": 11, "valid": 2, "test": 2}, {"train": 100, "valid": 10, "test": 10}
-_USUAL = {"train": 21, "valid": 3, "test": 3}  # the zoo's own
+_USUAL = {"train": 21, "valid": 3, "test": 3}  # of the zoo's own preparation
 _HEADER_BYTES = 1 << 20  # a line for each page; a shard is not cut at FILE_ROWS
 _PAGE_BYTES = 4 << 20  # a dozen samples
 _COLUMNS = {
@@ -44,30 +44,30 @@ log = logging.getLogger(__name__)
 
 
 def num_shards(split: str, num_samples: int) -> int:
-    """How many files share the whole samples: such that fewest are left over, then as near the zoo's as can be."""
+    """Return the number of files that leaves the fewest samples over; of several, the nearest to the zoo's own."""
     possible = range(_FEWEST[split], _MOST[split] + 1)
     return min(possible, key=lambda number: (num_samples % number, abs(number - _USUAL[split])))
 
 
 def part_files(split: str, shards: int) -> list[str]:
-    """Names of the files with whole samples, as MindSpore numbers them."""
+    """Return the names of the files with whole samples, as MindSpore numbers them."""
     digits = len(str(shards - 1))
     return [f"{split}_input_part.mindrecord{shard:0{digits}d}" for shard in range(shards)]
 
 
 def rest_file(split: str) -> str:
-    """Name of the file with what is left."""
+    """Return the name of the file with the remaining rows."""
     return f"{split}_input_rest.mindrecord"
 
 
 def zoo_row_bytes(options: PrepareOptions) -> int:
-    """Bytes of one row in this layout; 0 where the options name another."""
+    """Return the bytes of a row in this layout; 0 if the options name another."""
     num_columns = len(options.data.numeric_fields) + len(options.categorical_columns)
     return 8 * num_columns + 4 if options.layout == "zoo" else 0
 
 
-def check_ids(vocabulary_size: int) -> None:
-    """Raise ValueError where the zoo's int32 cannot hold all ids."""
+def check_ids_fit(vocabulary_size: int) -> None:
+    """Raise ValueError if the zoo's int32 cannot hold all ids."""
     if vocabulary_size >= 2**31:
         raise ValueError(
             f"layout zoo has int32 ids, and the vocabulary has {vocabulary_size:,}; raise prepare.min_count, or set "
@@ -76,11 +76,11 @@ def check_ids(vocabulary_size: int) -> None:
 
 
 def lay_out_for_zoo(splits: dict[str, Split], blocks_folder: Path, folder: Path) -> dict[str, Split]:
-    """Write zoo files to `folder` from those of `blocks_folder`, which hold the splits; the splits with the new files.
+    """Write zoo files to `folder` from those in `blocks_folder`; return the splits with the new files.
 
-    Raises OSError where they cannot be written.
+    Raises OSError if they cannot be written.
     """
-    for path in folder.glob("*_input_*.mindrecord*"):  # of a run that was ended
+    for path in folder.glob("*_input_*.mindrecord*"):  # of an interrupted run
         path.unlink()
     return {name: _write_split(name, split, blocks_folder, folder) for name, split in splits.items()}
 
@@ -92,8 +92,8 @@ def _write_split(name: str, split: Split, blocks_folder: Path, folder: Path) -> 
     each = num_samples // shards
     rows: dict[str, int] = {}
     if each:
-        # A write gives each shard one sample; so that a shard has blocks that follow one another, they are read so.
-        numbers = [shard * each + place for place in range(each) for shard in range(shards)]
+        # A write gives each shard one sample; this order of reading leaves consecutive blocks in each shard.
+        numbers = [shard * each + index for index in range(each) for shard in range(shards)]
         blocks = read_files(blocks_folder, sources, numbers)
         _write_samples(folder / f"{name}_input_part.mindrecord", shards, blocks)
         rows |= dict.fromkeys(part_files(name, shards), each * ZOO_BLOCK_ROWS)
@@ -129,7 +129,7 @@ def _write_samples(path: Path, shards: int, blocks: Iterable[Rows]) -> None:
 
 
 def _sample(block: Rows) -> dict[str, Any]:
-    """A block as the zoo has it: N + C ids a row, and a value each; a categorical field's is 1."""
+    """Return a block in the zoo's form: N + C ids a row with a value each, 1 for a categorical column."""
     n, num_numeric = block.numeric.shape
     numeric_ids = np.broadcast_to(np.arange(num_numeric, dtype=np.int32), (n, num_numeric))
     values = np.concatenate([block.numeric, np.ones(block.ids.shape, np.float32)], axis=1)

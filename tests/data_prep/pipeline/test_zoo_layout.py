@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from app.batches import read_batches, training_order, written_order
 from data_prep.__main__ import main
 from data_prep.checks.inspect import inspect
-from data_prep.pipeline.zoo_layout import check_ids, num_shards, part_files, rest_file
+from data_prep.pipeline.zoo_layout import check_ids_fit, num_shards, part_files, rest_file
 from data_prep.prepared.schema import SPLITS, read_schema
 from data_prep.sources.synthetic import synthesize
 
@@ -168,9 +168,9 @@ def test_less_than_a_sample_is_all_rest(tmp_path, log_path, caplog):
 
 
 def test_more_ids_than_int32_holds_are_refused():
-    check_ids(2**31 - 1)
+    check_ids_fit(2**31 - 1)
     with pytest.raises(ValueError, match=r"int32 ids, and the vocabulary has 2,147,483,648; raise prepare.min_count"):
-        check_ids(2**31)
+        check_ids_fit(2**31)
 
 
 def test_options_that_the_zoo_cannot_read_are_refused(log_path, tmp_path, capsys):
