@@ -82,7 +82,7 @@ def test_the_layout_of_the_zoo_takes_room_beside_ours(tmp_path, make_log, small_
     (tmp_path / "train.txt").write_text(make_log(2_000))
     small_options = dataclasses.replace(small_options, missing_indicator=False, block_rows=1000)
     with_free(monkeypatch, whole_bytes(2_000, usual_row_bytes(small_options)))
-    monkeypatch.setattr("data_prep.pipeline.prepare._make", interrupt)
+    monkeypatch.setattr("data_prep.pipeline.prepare._make_files", interrupt)
     for layout, is_told in (("blocks", False), ("zoo", True)):
         caplog.clear()
         with pytest.raises(KeyboardInterrupt):

@@ -281,7 +281,7 @@ def test_what_a_user_put_there_meanwhile_is_not_replaced(tmp_path, log_path, sma
         patch.setattr("data_prep.pipeline.prepare.sync_files", lambda _: (tmp_path / "out" / "notes.txt").touch())
         prepare_small(log_path, tmp_path / "out", small_options, overwrite=True)
     (tmp_path / "out" / "notes.txt").unlink()
-    monkeypatch.setattr("data_prep.pipeline.prepare._make", None)
+    monkeypatch.setattr("data_prep.pipeline.prepare._make_files", None)
     prepare_small(log_path, tmp_path / "out", small_options, overwrite=True)
 
 
@@ -384,7 +384,7 @@ def test_a_run_that_ended_before_it_tidied_up_is_done_with_the_next(
     with pytest.raises(FileExistsError, match="holds prepared data"):  # another command
         prepare_small(log_path, tmp_path / "out", dataclasses.replace(small_options, seed=3))
     with monkeypatch.context() as patch, caplog.at_level("INFO"):
-        patch.setattr("data_prep.pipeline.prepare._make", None)
+        patch.setattr("data_prep.pipeline.prepare._make_files", None)
         assert prepare_small(log_path, tmp_path / "out", small_options, overwrite=overwrite).options["seed"] == 1
     assert "had done all but tidying up" in caplog.text
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
@@ -413,7 +413,7 @@ def test_a_run_that_ended_before_its_report_draws_it_with_the_next(
         prepare_small(log_path, tmp_path / "out", small_options, report=True)
     assert not (tmp_path / "out").exists()
     with monkeypatch.context() as patch:
-        patch.setattr("data_prep.pipeline.prepare._make", None)
+        patch.setattr("data_prep.pipeline.prepare._make_files", None)
         prepare_small(log_path, tmp_path / "out", small_options, report=True)
     assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
     assert (tmp_path / "out" / "timing.json").exists() == (ended_in == "write_report")
@@ -427,7 +427,7 @@ def test_what_is_finished_stays_where_no_report_can_be_drawn(tmp_path, log_path,
     with monkeypatch.context() as patch, pytest.raises(type(error), match=str(error)):
         patch.setattr("data_prep.pipeline.prepare.write_report", fail)
         prepare_small(log_path, tmp_path / "out", small_options, report=True)
-    monkeypatch.setattr("data_prep.pipeline.prepare._make", None)
+    monkeypatch.setattr("data_prep.pipeline.prepare._make_files", None)
     prepare_small(log_path, tmp_path / "out", small_options, report=True)
 
 
