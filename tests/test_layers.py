@@ -24,8 +24,8 @@ LAYERS = [
     "data_prep.report | data_prep.checks | data_prep.encoding",
     "data_prep.raw_log | data_prep.statistics",
     "data_prep.kernels | data_prep.execution | data_prep.sources",
-    "data_prep.options",
     "data_prep.prepared",
+    "data_prep.options",
     "common",
 ]
 FLOORS = {name.strip(): floor for floor, line in enumerate(LAYERS) for name in line.split("|")}

@@ -35,7 +35,6 @@ from app.tables.interface import UniqueIds
 from app.training.stopping import Stopped, StopRequest
 from common import settings
 from common.files import is_locked
-from data_prep.options.suspect import check_ids
 from data_prep.prepared.schema import Schema, read_schema
 
 log = logging.getLogger("app")
@@ -243,7 +242,6 @@ def check_data(checkpoint: Checkpoint, split: str, dataset: Path | None, config:
     """
     folder = dataset or Path(checkpoint.manifest.dataset)
     schema = read_schema(folder)
-    check_ids(schema, folder)
     check_files(folder, schema)
     check_same_inputs(checkpoint.manifest, schema, folder)
     check_group_field(config.eval, schema)

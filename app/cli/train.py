@@ -27,7 +27,6 @@ from app.training.parallel.tensor.plan import describe_plan, plan_run, run_shape
 from app.training.stopping import Stopped, StopRequest
 from app.training.warm_start.source import check_source
 from common import settings
-from data_prep.options.suspect import check_ids
 from data_prep.prepared.schema import Schema, read_schema
 
 log = logging.getLogger("app")
@@ -40,7 +39,6 @@ USELESS_BECAUSE = "useless_because"  # of run.json
 def _train(arguments: argparse.Namespace) -> int:
     config = settings.resolve(Config, arguments.config, arguments.settings)
     schema = read_schema(arguments.dataset)
-    check_ids(schema, arguments.dataset)
     check_files(arguments.dataset, schema)
     asked = read_strategies(config, schema)
     config = settings_of_run(Path.cwd() / "device_0", asked, schema)

@@ -15,10 +15,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from common.files import checksum
-from data_prep.options.suspect import check_ids, wrong_bins
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.rows import Rows
-from data_prep.prepared.schema import INDICATOR, SPLITS, VOCABULARY_FILE, Schema, read_schema
+from data_prep.prepared.schema import INDICATOR, SPLITS, VOCABULARY_FILE, Schema, read_schema, wrong_bins, wrong_ids
 
 QUANTILES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)
 # Quantiles are of at most so many rows of a split, in evenly spaced blocks; all other figures of all rows.
@@ -31,7 +30,7 @@ def inspect(folder: Path) -> None:
     Raises FileNotFoundError and ValueError as `read_schema` and `verify_files`, and ValueError where an earlier release
     may have written wrong ids.
     """
-    schema = read_schema(folder)
+    schema = read_schema(folder, allow_wrong_ids=True)
     num_files = verify_files(folder, schema)
     print(f"{folder}: {num_files} files with the right size and checksum")
     print(f"layout: {schema.layout} ({', '.join(_file_ranges(schema))})")
@@ -44,7 +43,8 @@ def inspect(folder: Path) -> None:
             _print(f"Numeric columns of {split}: % missing, and quantiles of the others as written", summary.numeric)
     if found := wrong_bins(schema, folder):
         print(f"\nwarning: {found}")
-    check_ids(schema, folder)
+    if found := wrong_ids(schema, folder):
+        raise ValueError(found)
 
 
 def _print(title: str, frame: pd.DataFrame) -> None:

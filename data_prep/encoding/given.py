@@ -25,7 +25,6 @@ from data_prep.kernels.rows import MISSING, SMALLEST_BUCKET
 from data_prep.options.columns import CategoricalColumn
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.options.suspect import check_ids
 from data_prep.prepared.schema import SCHEMA_FILE, VOCABULARY_FILE, Schema, read_schema
 
 _VALUE_OF_DIGIT = np.array([int(chr(byte), 16) if chr(byte) in "0123456789abcdef" else 0 for byte in range(256)])
@@ -67,7 +66,6 @@ def read_given_vocabulary(folder: Path, options: PrepareOptions, extend: bool = 
     one is to be extended, or an earlier release may have written it wrongly.
     """
     schema = read_schema(folder)
-    check_ids(schema, folder)
     if extend and "hash" in (options.vocabulary, schema.options.get("vocabulary")):
         raise ValueError(
             f"--extend adds values to a vocabulary, but that of {folder} is hashed (prepare.vocabulary=hash): "

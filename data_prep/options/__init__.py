@@ -1,3 +1,1 @@
-"""What a preparation is told: log_format, columns (the categorical ones), prepare_options; suspect
-tells folders that were made with wrong ids.
-"""
+"""Options of a preparation: log_format, columns (the categorical ones), prepare_options."""

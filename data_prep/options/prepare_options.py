@@ -11,12 +11,12 @@ from typing import Any, Literal
 from common import settings
 from data_prep.options.columns import CategoricalColumn, categorical_columns
 from data_prep.options.log_format import LogFormat
-from data_prep.prepared.schema import ZOO_BLOCK_ROWS
 
 # Other sections of the file are not about the preparation; `app` checks them.
 PREPARE_SECTION = "prepare"
 DOWNLOAD_SECTION = "download"
 INDECISIVE = ("workers", "memory_limit", "kernels")  # options that no byte of the result depends on
+ZOO_BLOCK_ROWS = 1000  # of layout: zoo
 MAX_BLOCK_ROWS = 100_000  # eight blocks of 300 bytes a row still fit MindRecord's largest page, 256 MB
 
 

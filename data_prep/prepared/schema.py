@@ -30,7 +30,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from common import settings
 from common.files import checksum, write_whole
+from data_prep.options.log_format import CATEGORICAL, INTEGER, LABEL, REASONS, LogFormat
 
 SCHEMA_FILE = "schema.json"
 
@@ -38,11 +40,9 @@ VOCABULARY_FILE = "vocabulary.parquet"
 
 FORMAT_VERSION = 3
 
-_READ_VERSIONS = (1, 2, FORMAT_VERSION)  # in 1, ids are a column of numbers; up to 2, see suspect.py
+_READ_VERSIONS = (1, 2, FORMAT_VERSION)  # in 1, ids are a column of numbers; up to 2, see `wrong_ids`
 
 SPLITS = ("train", "valid", "test")
-
-ZOO_BLOCK_ROWS = 1000
 
 
 @dataclass(frozen=True)
@@ -160,11 +160,11 @@ def write_schema(schema: Schema, folder: Path) -> None:
     write_whole(folder / SCHEMA_FILE, json.dumps(dataclasses.asdict(schema), indent=1) + "\n")
 
 
-def read_schema(folder: Path) -> Schema:
-    """The schema of a prepared folder.
+def read_schema(folder: Path, allow_wrong_ids: bool = False) -> Schema:
+    """Return the schema of a prepared folder.
 
-    Raises FileNotFoundError where the folder is missing or unfinished, ValueError where schema.json is
-    damaged or of another format version.
+    Raises FileNotFoundError if the folder is missing or unfinished, ValueError if schema.json is damaged or of another
+    format version, or (unless `allow_wrong_ids`) if an earlier release may have written wrong ids into the folder.
     """
     path = folder / SCHEMA_FILE
     if folder.is_file():
@@ -189,9 +189,12 @@ def read_schema(folder: Path) -> Schema:
             f"{_READ_VERSIONS[0]} to {FORMAT_VERSION}; prepare the data again"
         )
     try:
-        return _from_json(content)
+        schema = _from_json(content)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error!r}); prepare the data again") from error
+    if not allow_wrong_ids and (found := wrong_ids(schema, folder)):
+        raise ValueError(found)
+    return schema
 
 
 def _instead_of(file: Path) -> str:
@@ -224,6 +227,59 @@ def _from_json(content: dict[str, Any]) -> Schema:
 
 def _files(content: list[dict[str, Any]]) -> tuple[DataFile, ...]:
     return tuple(DataFile(**file) for file in content)
+
+
+# Up to this format version the native kernels mixed up the cells of rows and columns in a chunk where a line with the
+# right number of columns was rejected for a bad cell, unless the native parser read the log. schema.json does not name
+# the kernels: with kernels=numpy all is right.
+_LAST_MIXED_UP_VERSION = 2
+_BAD_CELLS = tuple(REASONS[code] for code in (LABEL, INTEGER, CATEGORICAL))
+
+
+def wrong_ids(schema: Schema, folder: Path) -> str:
+    """Return what is wrong with the ids of a prepared folder and what to do, or "" if they are right."""
+    num_bad, log_format = _mixed_up_lines(schema, folder)
+    num_hex, num_integer = len(log_format.hex_fields), len(log_format.numeric_fields)
+    if schema.options.get("integer_buckets"):
+        mixed_up = num_hex > 0 and num_integer > 0 and num_hex + num_integer > 2
+    else:
+        mixed_up = num_hex > 1
+    if not num_bad or not mixed_up:
+        return ""
+    return (
+        f"{folder} has wrong ids: an earlier release prepared it (format version {schema.format_version}), whose native"
+        f" kernels mixed up the cells of hex32 and bucket columns around lines rejected for a bad cell ({num_bad:,} of "
+        f"{schema.source['name']}). {_prepare_again(folder)} (if it was made with prepare.kernels=numpy, nothing "
+        "changes: its runs can be resumed with the new folder)"
+    )
+
+
+def wrong_bins(schema: Schema, folder: Path) -> str:
+    """Return what is wrong with the histograms of integers in statistics.json, or "" if they are right."""
+    num_bad, log_format = _mixed_up_lines(schema, folder)
+    if not num_bad or len(log_format.numeric_fields) < 2:
+        return ""
+    return (
+        f"statistics.json and report.html of {folder} have wrong counts of integers by size: an earlier release "
+        f"prepared it (format version {schema.format_version}) from a log with bad cells ({num_bad:,}). "
+        f"{_prepare_again(folder)}"
+    )
+
+
+def _prepare_again(folder: Path) -> str:
+    return (
+        f"Prepare it again: python -m data_prep prepare LOG {folder} --overwrite, with the same --config, --data and "
+        "settings"
+    )
+
+
+def _mixed_up_lines(schema: Schema, folder: Path) -> tuple[int, LogFormat]:
+    """Return the number of lines around which cells were mixed up, and the log's format."""
+    log_format = settings.merge(LogFormat(), schema.options.get("data", {}), where=str(folder / SCHEMA_FILE))
+    if schema.format_version > _LAST_MIXED_UP_VERSION or log_format.is_criteo_like:
+        return 0, log_format
+    rejects = schema.source.get("rejected_by_reason", {})
+    return sum(rejects.get(reason, 0) for reason in _BAD_CELLS), log_format
 
 
 def data_file(folder: Path, name: str, rows: int = 0) -> DataFile:

@@ -13,8 +13,7 @@ from common.files import write_whole
 from common.html.axes import Axis, number_text
 from common.html.charts import Bars, Html, Series, bar_chart, line_chart
 from common.html.page import amount, code, definitions, grid, page, section, share, table, tiles, unbroken, warning
-from data_prep.options.suspect import wrong_bins, wrong_ids
-from data_prep.prepared.schema import CategoricalField, Schema, read_schema
+from data_prep.prepared.schema import CategoricalField, Schema, read_schema, wrong_bins, wrong_ids
 from data_prep.report.numeric import numeric_section
 from data_prep.report.timing import Timing, read_timing
 from data_prep.statistics.file import CategoricalProfile, Profile, read_statistics
@@ -37,7 +36,7 @@ def write_report(folder: Path) -> Path:
 
     Raises FileNotFoundError and ValueError as `read_schema`, `read_statistics` and `read_timing`.
     """
-    schema, profile, run = read_schema(folder), read_statistics(folder), read_timing(folder)
+    schema, profile, run = read_schema(folder, allow_wrong_ids=True), read_statistics(folder), read_timing(folder)
     path = folder / REPORT_FILE
     title = f"Prepared data: {schema.source['name']}"
     subtitle = (

@@ -21,8 +21,7 @@ from app.run.identity import data_identity
 from app.tables.interface import DEEP
 from app.tables.whole_table_adam import CaughtUpTable
 from app.training.learning_rates import STEPS_BEFORE, step_history
-from data_prep.options.suspect import wrong_ids
-from data_prep.prepared.schema import VOCABULARY_FILE, Schema, read_schema
+from data_prep.prepared.schema import VOCABULARY_FILE, Schema, read_schema, wrong_ids
 
 log = logging.getLogger(__name__)
 
@@ -122,7 +121,7 @@ def _open_dataset(manifest: Manifest, config: Config) -> tuple[Path, Schema]:
     """Return the prepared folder that the source was trained on; raises what is wrong with it."""
     old_folder = Path(config.train.init_dataset or manifest.dataset)
     try:
-        old = read_schema(old_folder)
+        old = read_schema(old_folder, allow_wrong_ids=True)
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"{error}: rows follow their field and value from that folder's vocabulary; say where it is now "

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 from types import SimpleNamespace
 
@@ -10,17 +11,18 @@ import pytest
 
 import app.__main__ as app_command
 from app import device
+from app.cli import checkpoint as checkpoint_command
 from app.cli import evaluate as evaluate_command
 from app.config.config import Config
 from app.run.identity import data_identity
 from app.training.warm_start import source as warm_start_source
 from data_prep.__main__ import main
+from data_prep.encoding.encoder import open_encoder
 from data_prep.kernels.rows import LogRows
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.options.suspect import check_ids, wrong_bins, wrong_ids
 from data_prep.pipeline.prepare import prepare
-from data_prep.prepared.schema import FORMAT_VERSION, Schema, read_schema
+from data_prep.prepared.schema import FORMAT_VERSION, Schema, read_schema, wrong_bins, wrong_ids
 from data_prep.report.page import write_report
 from tests.data_prep.kernels.generated_logs import criteo_log_between
 
@@ -64,12 +66,10 @@ def test_a_format_is_suspect_where_its_columns_were_laid_out_row_by_row(
 @pytest.mark.parametrize("reason", ["label", "integer", "categorical"])
 def test_a_bad_cell_makes_a_folder_suspect(tmp_path, reason, version):
     schema = make_schema(tmp_path, options_of(0, 2), version, **{reason: 1_200, "columns": 5})
-    with pytest.raises(
-        ValueError, match=r"(?s)has wrong ids: .*version \d.* \(1,200 of log\.csv\)\. .* prepare LOG "
-    ) as e:
-        check_ids(schema, tmp_path)
-    assert str(tmp_path) in str(e.value)
-    assert "\n" not in str(e.value)
+    found = wrong_ids(schema, tmp_path)
+    assert re.search(r"has wrong ids: .*version \d.* \(1,200 of log\.csv\)\. .* prepare LOG ", found)
+    assert str(tmp_path) in found
+    assert "\n" not in found
 
 
 @pytest.mark.parametrize(
@@ -86,14 +86,14 @@ def test_a_bad_cell_makes_a_folder_suspect(tmp_path, reason, version):
 )
 def test_other_folders_are_not_suspect(tmp_path, options, version, rejected):
     schema = make_schema(tmp_path, options, version, **rejected)
-    check_ids(schema, tmp_path)
+    assert not wrong_ids(schema, tmp_path)
     assert not wrong_bins(schema, tmp_path)
 
 
 def test_a_folder_from_before_logs_were_described_is_criteos(tmp_path):
     schema = make_schema(tmp_path, version=1, label=1)
     old = {key: value for key, value in schema.options.items() if key != "data"}
-    check_ids(dataclasses.replace(schema, options=old), tmp_path)
+    assert not wrong_ids(dataclasses.replace(schema, options=old), tmp_path)
 
 
 def as_of_version(folder, version):
@@ -108,7 +108,7 @@ def suspect(tmp_path_factory):
     log = criteo_log_between(",", seed=1, num_lines=600, num_bad=2)
     (parent / "log.csv").write_bytes(log.text)
     prepare(parent / "log.csv", parent / "old", PrepareOptions(data=log.log_format, min_count=2, workers=1))
-    check_ids(read_schema(parent / "old"), parent / "old")
+    read_schema(parent / "old")
     as_of_version(parent / "old", 2)
     return parent / "old"
 
@@ -152,8 +152,21 @@ def test_neither_train_nor_evaluate_use_it_and_say_so_before_mindspore_is_loaded
     assert not list(tmp_path.iterdir())
 
 
+def test_rows_are_not_exported_by_its_vocabulary(suspect, tmp_path, monkeypatch, caplog, capsys):
+    monkeypatch.setattr(checkpoint_command, "read_manifest", lambda path: None)
+    words = ["checkpoint", "export-rows", "one", str(tmp_path / "rows.parquet"), "--dataset", str(suspect)]
+    assert app_command.main(words) == 2
+    assert f"{suspect} has wrong ids" in caplog.text + capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_its_lines_are_not_encoded(suspect):
+    with pytest.raises(ValueError, match=f"{suspect} has wrong ids"):
+        open_encoder(suspect)
+
+
 def test_a_warm_start_from_a_model_of_it_warns(suspect, monkeypatch, caplog):
-    schema = read_schema(suspect)
+    schema = read_schema(suspect, allow_wrong_ids=True)
     manifest = SimpleNamespace(dataset=str(suspect), data=data_identity(schema))
     monkeypatch.setattr(warm_start_source, "row_moves", lambda *folders: folders)
     assert warm_start_source._moves(manifest, Config(), schema, suspect) == (suspect, schema, suspect, schema)
