@@ -27,6 +27,7 @@ from typing import Any
 
 from common import settings
 from common.console import progress_bar
+from common.files import make_folder, sync_folder
 from data_prep.options.prepare_options import DOWNLOAD_SECTION
 
 _READ_BYTES = 1 << 20
@@ -100,7 +101,7 @@ def download(options: DownloadOptions, output: Path) -> Path:
         _check_size(path, set(options.sources.values()) - {0})
         log.info("%s is there already", path)
         return path
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     partial = _Partial(path)
     refusals = []
     for address in _in_turn(options, partial):
@@ -177,6 +178,7 @@ class _Partial:
         with self.path.open("rb") as file:
             os.fsync(file.fileno())
         self.path.replace(self._finished_path)
+        sync_folder(self.path.parent)  # before the state goes: a crash leaves the file or what is needed to resume
         self._state_path.unlink()
 
 

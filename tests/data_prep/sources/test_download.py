@@ -85,6 +85,13 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
+def test_the_folder_is_synced_before_the_state_goes(tmp_path, server, monkeypatch):
+    seen = []
+    monkeypatch.setattr(download_module, "sync_folder", lambda folder: seen.append(names(folder)))
+    download(options_of(server, "good"), tmp_path)
+    assert seen == [["log.gz", "log.gz.partial.json"]]
+
+
 @pytest.mark.parametrize(
     ("words", "size", "num_asked"),
     [
