@@ -1,1 +1,1 @@
-"""A log or a prepared folder examined: pre_check with rejects and leaks, inspect."""
+"""Checks of a log (pre_check, rejects) and of a prepared folder (inspect)."""

@@ -1,15 +1,14 @@
-"""`inspect`: whether a prepared folder is as it was written, and tables of what it holds.
+"""`inspect`: verify the files of a prepared folder and print tables of its rows.
 
-Letters: n rows of a block, N numeric columns, C categorical fields.
+Letters: n rows of a block, N numeric columns, C categorical columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
@@ -17,42 +16,77 @@ from numpy.typing import NDArray
 from common.files import checksum
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.rows import Rows
-from data_prep.prepared.schema import INDICATOR, SPLITS, VOCABULARY_FILE, Schema, read_schema, wrong_bins, wrong_ids
+from data_prep.prepared.schema import (
+    INDICATOR,
+    SPLITS,
+    VOCABULARY_FILE,
+    Schema,
+    read_schema,
+    wrong_bins,
+    wrong_ids,
+)
 
 QUANTILES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)
-# Quantiles are of at most so many rows of a split, in evenly spaced blocks; all other figures of all rows.
-QUANTILE_ROWS = 1_000_000
+QUANTILE_ROWS = 1_000_000  # of a split, in evenly spaced blocks; all other figures are of all rows
 
 
 def inspect(folder: Path) -> None:
-    """Check every file and print the tables.
+    """Verify every file and print the tables.
 
-    Raises FileNotFoundError and ValueError as `read_schema` and `verify_files`, and ValueError where an earlier release
-    may have written wrong ids.
+    Raises FileNotFoundError and ValueError as `read_schema` and `verify_files`.
     """
     schema = read_schema(folder, allow_wrong_ids=True)
     num_files = verify_files(folder, schema)
     print(f"{folder}: {num_files} files with the right size and checksum")
     print(f"layout: {schema.layout} ({', '.join(_file_ranges(schema))})")
     print(f"{schema.vocabulary_size:,} ids, {schema.rejected_rows:,} of {schema.source['lines']:,} lines rejected")
+    num_rows = sum(split.rows for split in schema.splits.values())
+    print_table(
+        "Splits",
+        ["rows", "fraction", "files", "clicks", "click rate"],
+        {
+            name: [split.rows, split.rows / max(num_rows, 1), len(split.files), split.clicks, split.click_rate]
+            for name, split in schema.splits.items()
+        },
+    )
     summaries = {split: summarize(folder, schema, split) for split in SPLITS if schema.splits[split].rows}
-    with pd.option_context("display.max_rows", None, "display.max_columns", None, "display.width", 160):
-        _print("Splits", splits_frame(schema))
-        _print("Categorical fields: ids, and % of a split's rows", categorical_frame(schema, summaries))
-        for split, summary in summaries.items():
-            _print(f"Numeric columns of {split}: % missing, and quantiles of the others as written", summary.numeric)
+    print_table(
+        "Categorical columns: values with an id, and % of a split's rows that are missing or out of vocabulary",
+        ["values", *(f"missing {split}" for split in summaries), *(f"oov {split}" for split in summaries)],
+        {
+            field.name: [
+                field.num_values,
+                *(summary.missing_percent[index] for summary in summaries.values()),
+                *(summary.oov_percent[index] for summary in summaries.values()),
+            ]
+            for index, field in enumerate(schema.categorical)
+        },
+    )
+    quantile_names = [f"{100 * quantile:g} %" for quantile in QUANTILES]
+    for split, summary in summaries.items():
+        title = f"Numeric columns of {split}: % missing, and quantiles of the others as written"
+        print_table(title, ["missing", *quantile_names], summary.numeric())
     if found := wrong_bins(schema, folder):
         print(f"\nwarning: {found}")
     if found := wrong_ids(schema, folder):
         raise ValueError(found)
 
 
-def _print(title: str, frame: pd.DataFrame) -> None:
-    print(f"\n{title}\n{frame.to_string(float_format='{:.4g}'.format)}")
+def print_table(title: str, columns: Sequence[str], rows: Mapping[str, Sequence[object]]) -> None:
+    """Print a title, a header and a line for each row; numbers are printed with four significant digits."""
+    lines = [["", *columns], *([name, *map(_cell, row)] for name, row in rows.items())]
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    print(f"\n{title}")
+    for first, *cells in lines:
+        print("  ".join([first.ljust(widths[0]), *map(str.rjust, cells, widths[1:])]))
+
+
+def _cell(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _file_ranges(schema: Schema) -> Iterator[str]:
-    """The files of each split, shortly."""
+    """Yield each split's first and last file."""
     for split in schema.splits.values():
         names = [file.name for file in split.files]
         if names:
@@ -60,7 +94,7 @@ def _file_ranges(schema: Schema) -> Iterator[str]:
 
 
 def verify_files(folder: Path, schema: Schema) -> int:
-    """The number of files that schema.json names, all found as they were written.
+    """Compare every file that schema.json names with its size and checksum; return the number of files.
 
     Raises FileNotFoundError for a missing one, ValueError for one of another size or checksum.
     """
@@ -78,38 +112,9 @@ def verify_files(folder: Path, schema: Schema) -> int:
     return len(files)
 
 
-def splits_frame(schema: Schema) -> pd.DataFrame:
-    """Rows, share of all rows, clicks and click rate of each split."""
-    frame = pd.DataFrame(
-        {
-            "rows": {name: split.rows for name, split in schema.splits.items()},
-            "files": {name: len(split.files) for name, split in schema.splits.items()},
-            "clicks": {name: split.clicks for name, split in schema.splits.items()},
-            "click rate": {name: split.click_rate for name, split in schema.splits.items()},
-        }
-    )
-    frame.insert(1, "share", frame["rows"] / frame["rows"].sum())
-    return frame
-
-
-def categorical_frame(schema: Schema, summaries: dict[str, SplitSummary]) -> pd.DataFrame:
-    """A row a categorical field: its values in the vocabulary, percent missing and out of vocabulary by split."""
-    frame = pd.DataFrame({"values": {field.name: field.num_values for field in schema.categorical}})
-    for share in ("missing", "oov"):
-        for split, summary in summaries.items():
-            frame[f"{share} {split}"] = summary.categorical[share]
-    return frame
-
-
-def missing_ids(folder: Path) -> dict[str, int]:
-    """The id of each categorical field's missing value."""
-    table = pq.read_table(folder / VOCABULARY_FILE, columns=["field", "value", "id"], filters=pc.field("value") == "")
-    return dict(zip(table["field"].to_pylist(), table["id"].to_pylist(), strict=True))
-
-
 def summarize(folder: Path, schema: Schema, split: str) -> SplitSummary:
-    """Figures of all rows of a split."""
-    summary = SplitSummary(schema, missing_ids(folder), num_blocks=len(schema.block_sizes(split)))
+    """Pass over the rows of a split."""
+    summary = SplitSummary(folder, schema, split)
     for block in read_blocks(folder, schema, split):
         summary.add(block)
     return summary
@@ -118,11 +123,15 @@ def summarize(folder: Path, schema: Schema, split: str) -> SplitSummary:
 class SplitSummary:
     """Figures of the rows of one split, gathered block by block."""
 
-    def __init__(self, schema: Schema, missing_ids: dict[str, int], num_blocks: int) -> None:
+    def __init__(self, folder: Path, schema: Schema, split: str) -> None:
         self._schema = schema
+        values = pq.read_table(
+            folder / VOCABULARY_FILE, columns=["field", "value", "id"], filters=pc.field("value") == ""
+        )
+        missing_ids = dict(zip(values["field"].to_pylist(), values["id"].to_pylist(), strict=True))
         self._missing_ids = np.array([missing_ids[field.name] for field in schema.categorical])
         self._oov_ids = np.array([field.oov_ids for field in schema.categorical])
-        self._sample_every = max(1, num_blocks * schema.block_rows // QUANTILE_ROWS)
+        self._sample_every = max(1, len(schema.block_sizes(split)) * schema.block_rows // QUANTILE_ROWS)
         self._num_blocks = 0
         self._num_rows = 0
         self._num_missing: NDArray[np.int64] = np.zeros(schema.num_categorical, np.int64)
@@ -130,7 +139,7 @@ class SplitSummary:
         self._sample: list[NDArray[np.float32]] = []
 
     def add(self, block: Rows) -> None:
-        """Count a block in."""
+        """Count a block."""
         self._num_missing += np.sum(block.ids == self._missing_ids, axis=0)
         self._num_oov += np.sum((block.ids >= self._oov_ids[:, 0]) & (block.ids < self._oov_ids[:, 1]), axis=0)
         if self._num_blocks % self._sample_every == 0:
@@ -139,23 +148,24 @@ class SplitSummary:
         self._num_rows += len(block.labels)
 
     @property
-    def categorical(self) -> pd.DataFrame:
-        """Percent of rows that are missing and out of vocabulary, by field."""
-        names = [field.name for field in self._schema.categorical]
-        shares = {"missing": self._num_missing, "oov": self._num_oov}
-        return pd.DataFrame({name: 100 * counts / self._num_rows for name, counts in shares.items()}, index=names)
+    def missing_percent(self) -> NDArray[np.float64]:
+        """Of the rows, by categorical column [C]."""
+        return 100 * self._num_missing / self._num_rows
 
     @property
-    def numeric(self) -> pd.DataFrame:
-        """Percent missing, and quantiles of the present cells, by numeric column (of all cells without indicators)."""
+    def oov_percent(self) -> NDArray[np.float64]:
+        """Of the rows, by categorical column [C]: values without an id of their own."""
+        return 100 * self._num_oov / self._num_rows
+
+    def numeric(self) -> dict[str, list[float]]:
+        """Return % missing and the quantiles of the present cells, by column (of all cells if without indicators)."""
         sample = np.concatenate(self._sample)
-        columns = {field.name: sample[:, place] for place, field in enumerate(self._schema.numeric)}
+        columns = {field.name: sample[:, index] for index, field in enumerate(self._schema.numeric)}
         rows = {}
         for field in self._schema.numeric:
             if field.transform != INDICATOR:
                 indicator = columns.get(f"{field.source}_{INDICATOR}", np.zeros(len(sample), np.float32))
                 present = columns[field.name][indicator == 0]
                 quantiles = np.quantile(present, QUANTILES) if len(present) else np.full(len(QUANTILES), np.nan)
-                rows[field.name] = [100 * np.mean(indicator, dtype=np.float64), *quantiles]
-        names = ["missing", *(f"{100 * quantile:g} %" for quantile in QUANTILES)]
-        return pd.DataFrame.from_dict(rows, orient="index", columns=names)
+                rows[field.name] = [100 * float(np.mean(indicator, dtype=np.float64)), *map(float, quantiles)]
+        return rows

@@ -1,7 +1,7 @@
-"""`pre-check`: the first rows of a log judged in seconds, before hours are spent on all of them.
+"""`pre-check`: examine the first rows of a log in seconds, before hours are spent on all of them.
 
-It tells what each column holds beside what is known of Criteo's log, what is wrong (the preparation would fail, or a
-model learn nothing) and what is odd. MindSpore is not needed.
+It prints each column's figures, beside those of Criteo's log if the columns are the same, then what is wrong (the
+preparation would fail, or a model learn nothing) and what is odd. MindSpore is not needed.
 
 Letters: n rows.
 """
@@ -11,47 +11,67 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from common.html.axes import number_text
-from data_prep.checks.leaks import judge_leaks
-from data_prep.checks.rejects import Findings, judge_rejects
+from data_prep.checks.inspect import print_table
+from data_prep.checks.rejects import Findings, check_rejects
 from data_prep.kernels.choose import choose_kernels
 from data_prep.kernels.rows import Chunk, LogRows
 from data_prep.options.log_format import LogFormat
+from data_prep.prepared.truth import area_under_curve
 from data_prep.raw_log.files import find_log
 from data_prep.raw_log.sample import FileSample, sample_log
 
 DEFAULT_ROWS = 100_000
 FACTS_PATH = Path(__file__).parents[2] / "configs" / "data" / "criteo_facts.json"
-_FEW_ROWS = 1_000  # below, shares are too uncertain to be judged
-_SHOWN = 5  # columns of which the same is told, in one line
+_FEW_ROWS = 1_000  # fewer are too uncertain to compare fractions
+_SHOWN = 5  # columns with the same finding that are named
+_LEAK_AUC = 0.95  # the best models of public click logs, with all columns, reach 0.8
+_MIN_TEST_ROWS = 50  # with so many clicks, and other rows, the AUC of chance is within 0.5 ± 0.2
 
 
 @dataclass(frozen=True)
 class Column:
-    """A field in the rows that were looked at; `known_*` are of Criteo's whole log, None of another one."""
+    """A field in the sampled rows; `known_*` are figures of Criteo's whole log, None for another log."""
 
     name: str
-    missing: float
-    distinct: int
-    smallest: int | None  # of integers
-    largest: int | None
-    known_missing: float | None
-    known_range: tuple[int, int] | None
+    codes: NDArray[np.int64]  # [n] 0 if missing, else the value's number from 1; an integer's in rising order
+    integers: NDArray[np.int64] | None  # the present cells; None for a categorical field
+    known_missing: float | None = None
+    known_range: tuple[int, int] | None = None
+
+    @cached_property
+    def missing(self) -> float:
+        """Fraction of the rows."""
+        return 1 - np.count_nonzero(self.codes) / len(self.codes)
+
+    @cached_property
+    def distinct(self) -> int:
+        """Number of values, without missing."""
+        return len(np.unique(self.codes[self.codes > 0]))
+
+    @cached_property
+    def range(self) -> tuple[int, int] | None:
+        """Smallest and largest integer; None if there is none."""
+        if self.integers is None or not len(self.integers):
+            return None
+        return int(self.integers.min()), int(self.integers.max())
 
 
 def pre_check(
     inputs: str | Path | Sequence[str | Path], num_rows: int = DEFAULT_ROWS, log_format: LogFormat | None = None
 ) -> Findings:
-    """Look at the first rows, print what they hold, and return what is wrong and odd.
+    """Print the figures of the first rows, and return what is wrong and odd.
 
-    Raises FileNotFoundError and ValueError as `find_log` and `open_log`, ValueError where num_rows is below 1.
+    Raises FileNotFoundError and ValueError as `find_log` and `open_log`, ValueError if num_rows is below 1.
     """
     if num_rows < 1:
         raise ValueError(f"pre-check needs at least 1 row to look at; found --rows {num_rows}")
@@ -64,25 +84,25 @@ def pre_check(
         return findings
     parsed = [choose_kernels("auto").parse_chunk(chunk, log_format) for chunk in chunks]
     rejects: Counter[str] = sum((part.rejects_by_reason for part in parsed), Counter())
-    num_lines, good = sum(chunk.num_lines for chunk in chunks), sum(len(part.rows.labels) for part in parsed)
-    _print_size(samples, num_lines, good, log_format)
+    rows = [part.rows for part in parsed]
+    labels = np.concatenate([part.labels for part in rows])
+    _print_size(samples, sum(chunk.num_lines for chunk in chunks), len(labels), log_format)
     if rejects:
-        judge_rejects(rejects, b"".join(part.rejects_tsv for part in parsed), chunks, log_format, findings)
-    if good:
-        rows = [part.rows for part in parsed]
-        facts = _facts() if log_format.columns == LogFormat().columns else None
-        columns = _columns(rows, log_format, facts)
-        _print_columns(columns, facts)
-        _judge_labels(rows, facts, findings)
-        _judge_columns(columns, good, findings)
-        judge_leaks(rows, log_format, findings)
-        _judge_order(rows, log_format, findings)
-    _judge_duplicates(chunks, findings)
+        check_rejects(rejects, b"".join(part.rejects_tsv for part in parsed), chunks, log_format, findings)
+    if len(labels):
+        facts = json.loads(FACTS_PATH.read_text("utf-8")) if log_format.columns == LogFormat().columns else None
+        columns = list(_columns(rows, log_format, facts))
+        _print_columns(columns, facts is not None)
+        _check_labels(labels, facts, findings)
+        _check_columns(columns, len(labels), findings)
+        _check_leaks(columns, labels, findings)
+        _check_order(rows[0], log_format, findings)
+    _check_duplicates(chunks, findings)
     return findings
 
 
 def print_findings(findings: Findings) -> None:
-    """Each in a line of its own."""
+    """Print each finding on a line of its own."""
     for title, listed in (("wrong", findings.wrong), ("odd", findings.odd)):
         for text in listed:
             print(f"{title}: {text}")
@@ -100,60 +120,51 @@ def _print_size(samples: Sequence[FileSample], num_lines: int, num_rows: int, lo
     )
     row_bytes = 4 * (len(log_format.categorical_fields) + 2 * len(log_format.numeric_fields) + 1)
     size = number_text(lines * row_bytes, "bytes")
-    print(f"the prepared folder will take {about}{size}, while it is made up to twice that")
+    print(f"the prepared folder will take {about}{size}, up to twice that while it is made")
 
 
-def _facts() -> dict[str, Any]:
-    return dict(json.loads(FACTS_PATH.read_text(encoding="utf-8")))
+def _columns(rows: Sequence[LogRows], log_format: LogFormat, facts: dict[str, Any] | None) -> Iterator[Column]:
+    def known_missing(kind: str, index: int) -> float | None:
+        return facts[kind]["missing_percent"][index] / 100 if facts else None
+
+    for index, name in enumerate(log_format.numeric_fields):
+        integers = np.concatenate([part.integers[index] for part in rows])
+        present = np.concatenate([part.integers_present[index] for part in rows])
+        known_range = (facts["integer"]["min"][index], facts["integer"]["max"][index]) if facts else None
+        codes = np.where(present, np.unique(integers, return_inverse=True)[1] + 1, 0)
+        yield Column(name, codes, integers[present], known_missing("integer", index), known_range)
+    for index, name in enumerate(log_format.hex_fields):
+        values = np.concatenate([part.values[index] for part in rows])
+        present = np.concatenate([part.values_present[index] for part in rows])
+        codes = np.where(present, np.unique(values, return_inverse=True)[1] + 1, 0)
+        yield Column(name, codes, None, known_missing("categorical", index))
+    for index, name in enumerate(log_format.text_fields):
+        known: dict[bytes, int] = {}
+        texts = [text for part in rows for text in part.texts[index].tolist()]
+        present = np.concatenate([part.texts_present[index] for part in rows])
+        codes = np.array([known.setdefault(text, len(known) + 1) for text in texts], np.int64)
+        yield Column(name, np.where(present, codes, 0), None)
 
 
-def _columns(rows: Sequence[LogRows], log_format: LogFormat, facts: dict[str, Any] | None) -> list[Column]:
-    columns = []
-    for place, name in enumerate(log_format.numeric_fields):
-        integers = np.concatenate([part.integers[place][part.integers_present[place]] for part in rows])
-        ends = (int(integers.min()), int(integers.max())) if len(integers) else None
-        known = (facts["integer"]["min"][place], facts["integer"]["max"][place]) if facts else None
-        columns.append(
-            _column(name, "integer", place, rows, len(np.unique(integers)), len(integers), facts, ends, known)
-        )
-    for place, name in enumerate(log_format.hex_fields):
-        values = np.concatenate([part.values[place][part.values_present[place]] for part in rows])
-        columns.append(_column(name, "categorical", place, rows, len(np.unique(values)), len(values), facts))
-    for place, name in enumerate(log_format.text_fields):
-        texts = [text for part in rows for text in part.texts[place].take(part.texts_present[place]).tolist()]
-        columns.append(_column(name, "string", place, rows, len(set(texts)), len(texts), None))
-    return columns
-
-
-def _column(
-    name: str,
-    kind: str,
-    place: int,
-    rows: Sequence[LogRows],
-    distinct: int,
-    num_present: int,
-    facts: dict[str, Any] | None,
-    ends: tuple[int, int] | None = None,
-    known_range: tuple[int, int] | None = None,
-) -> Column:
-    missing = 1 - num_present / sum(len(part.labels) for part in rows)
-    smallest, largest = ends or (None, None)
-    known_missing = facts[kind]["missing_percent"][place] / 100 if facts else None
-    return Column(name, missing, distinct, smallest, largest, known_missing, known_range)
-
-
-def _print_columns(columns: Sequence[Column], facts: dict[str, Any] | None) -> None:
-    width = max(len(column.name) for column in columns)
-    print(f"\n{'field':{width}} {'missing':>9} {'Criteo' if facts else '':>9} {'distinct':>10}   range")
-    for column in columns:
-        bounds = "" if column.smallest is None else f"{column.smallest:,} … {column.largest:,}"
-        known = "" if column.known_missing is None else f"{column.known_missing:.2%}"
-        print(f"{column.name:{width}} {column.missing:9.2%} {known:>9} {column.distinct:10,}   {bounds}".rstrip())
+def _print_columns(columns: Sequence[Column], is_criteo: bool) -> None:
+    known = ["missing in Criteo's log"] * is_criteo
+    print_table(
+        "Columns of the good rows",
+        ["missing", *known, "distinct", "range"],
+        {
+            c.name: [
+                f"{c.missing:.2%}",
+                *["" if c.known_missing is None else f"{c.known_missing:.2%}"] * is_criteo,
+                c.distinct,
+                "" if c.range is None else f"{c.range[0]:,} … {c.range[1]:,}",
+            ]
+            for c in columns
+        },
+    )
     print()
 
 
-def _judge_labels(rows: Sequence[LogRows], facts: dict[str, Any] | None, findings: Findings) -> None:
-    labels = np.concatenate([part.labels for part in rows])
+def _check_labels(labels: NDArray[np.bool_], facts: dict[str, Any] | None, findings: Findings) -> None:
     rate = float(labels.mean())
     expected = facts["clicks"] / facts["rows"] if facts else rate
     print(f"click rate {rate:.2%}" + (f" (Criteo: {expected:.2%})" if facts else ""))
@@ -166,32 +177,31 @@ def _judge_labels(rows: Sequence[LogRows], facts: dict[str, Any] | None, finding
         findings.odd.append(f"the click rate is {rate:.1%}, in Criteo's log {expected:.1%}: is it another log?")
 
 
-def _judge_columns(columns: Sequence[Column], num_rows: int, findings: Findings) -> None:
-    """Tell what is odd, each in one line for all columns: early days of a log may lack half of them."""
+def _check_columns(columns: Sequence[Column], num_rows: int, findings: Findings) -> None:
+    """Report each oddity in one line for all columns: the first days of a log may lack half of them."""
     is_enough = num_rows >= _FEW_ROWS
     empty = [c.name for c in columns if c.missing == 1]
     constant = [c.name for c in columns if c.missing < 1 and c.distinct == 1 and is_enough]
-    unique = [c.name for c in columns if c.smallest is None and c.distinct > 0.99 * num_rows and is_enough]
+    unique = [c.name for c in columns if c.integers is None and c.distinct > 0.99 * num_rows and is_enough]
     for names, of_one, of_more in (
-        (empty, "is missing in all rows: it will tell a model nothing", "are missing in all rows: they tell nothing"),
+        (empty, "is missing in all rows: a model learns nothing from it", "are missing in all rows"),
         (constant, "has one value only", "have one value only"),
-        (
-            unique,
-            "has a new value in nearly every row, as an identifier of rows does",
-            "have a new value in nearly every row, as identifiers of rows do",
-        ),
+        (unique, "has a new value in nearly every row, as row identifiers do", "have a new value in nearly every row"),
     ):
         if names:
             findings.odd.append(f"{_shown(names)} {of_one if len(names) == 1 else of_more}")
-    unlike = [
-        f"{c.name} {c.missing:.1%} for {c.known_missing:.1%}" for c in columns if is_enough and _is_far(c, num_rows)
-    ]
+    unlike = [f"{c.name} {c.missing:.1%} for {c.known_missing:.1%}" for c in columns if _differs(c, num_rows)]
     if unlike:
         findings.odd.append(
             f"missing shares are not those of Criteo's log ({_shown(unlike)}): another log, or columns in another "
             "order?"
         )
-    beyond = [text for text in map(_beyond_range, columns) if text]
+    beyond = [
+        f"{c.name} goes from {c.range[0]:,} to {c.range[1]:,}, in Criteo's log from {c.known_range[0]:,} to "
+        f"{c.known_range[1]:,}"
+        for c in columns
+        if c.range and c.known_range and (c.range[0] < c.known_range[0] or c.range[1] > c.known_range[1])
+    ]
     if beyond:
         findings.odd.append(_shown(beyond, between="; "))
 
@@ -201,29 +211,50 @@ def _shown(texts: Sequence[str], between: str = ", ") -> str:
     return between.join(texts[:_SHOWN]) + more
 
 
-def _beyond_range(column: Column) -> str | None:
-    """How an integer column goes beyond Criteo's; None where it does not."""
-    if column.known_range is None or column.smallest is None or column.largest is None:
-        return None
-    low, high = column.known_range
-    if low <= column.smallest and column.largest <= high:
-        return None
-    return (
-        f"{column.name} goes from {column.smallest:,} to {column.largest:,}, in Criteo's log from {low:,} to {high:,}"
-    )
-
-
-def _is_far(column: Column, num_rows: int) -> bool:
-    """Whether missing cells are 10 points away from Criteo's, as days and samples are not alike, and not by chance."""
+def _differs(column: Column, num_rows: int) -> bool:
+    """Return True if missing cells are 10 points (as days differ) and 5 standard deviations away from Criteo's."""
     expected = column.known_missing
-    if expected is None:
+    if expected is None or num_rows < _FEW_ROWS:
         return False
     return abs(column.missing - expected) > max(0.1, 5 * math.sqrt(max(expected * (1 - expected), 1e-4) / num_rows))
 
 
-def _judge_order(rows: Sequence[LogRows], log_format: LogFormat, findings: Findings) -> None:
-    """Neighbours that are alike where chance would have them differ; of the first file."""
-    labels = rows[0].labels
+def _check_leaks(columns: Iterable[Column], labels: NDArray[np.bool_], findings: Findings) -> None:
+    """Report each column that predicts the label by itself."""
+    is_test = np.random.default_rng(1).random(len(labels)) < 0.5
+    num_clicks = int(labels[is_test].sum())
+    if min(num_clicks, int(is_test.sum()) - num_clicks) < _MIN_TEST_ROWS:
+        return
+    for column in columns:
+        auc = area_under_curve(_click_rates(column.codes, labels, is_test), labels[is_test])
+        if column.integers is not None:  # missing is below all numbers: it may be what predicts
+            by_number = area_under_curve(column.codes, labels)
+            auc = max(auc, by_number, 1 - by_number)
+        if auc > _LEAK_AUC:
+            findings.odd.append(
+                f"{column.name} alone tells clicks from other rows (AUC {auc:.3f}): it seems to be made from the "
+                "label, or known only after the click. Unless it is known before, give it the kind ignored in the "
+                "--data file"
+            )
+
+
+def _click_rates(
+    codes: NDArray[np.int64], labels: NDArray[np.bool_], is_test: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Return the click rate of each test row's value among the other rows, shrunk to that of all of them.
+
+    A value that is seen once, as a row identifier is, predicts nothing this way.
+    """
+    seen, clicked = codes[~is_test], labels[~is_test]
+    counts = np.bincount(seen, minlength=codes.max() + 1)
+    clicks = np.bincount(seen, clicked, minlength=codes.max() + 1)
+    rates: NDArray[np.float64] = (clicks + clicked.mean()) / (counts + 1)
+    return rates[codes[is_test]]
+
+
+def _check_order(rows: LogRows, log_format: LogFormat, findings: Findings) -> None:
+    """Report neighbours of the first file that are alike more often than by chance."""
+    labels = rows.labels
     n, rate = len(labels), float(labels.mean()) if len(labels) else 0.0
     if n < _FEW_ROWS:
         return
@@ -234,8 +265,8 @@ def _judge_order(rows: Sequence[LogRows], log_format: LogFormat, findings: Findi
             f"the label changes {changes:,} times from row to row, by chance it would {expected:,.0f} times: the rows "
             "seem sorted by label, or in groups; take prepare.split=hash, not chronological"
         )
-    for place, name in enumerate(log_format.numeric_fields):
-        present = rows[0].integers[place][rows[0].integers_present[place]]
+    for index, name in enumerate(log_format.numeric_fields):
+        present = rows.integers[index][rows.integers_present[index]]
         if len(present) > _FEW_ROWS and len(np.unique(present)) > 2:
             steps = np.diff(present)
             if np.mean(steps >= 0) > 0.99 or np.mean(steps <= 0) > 0.99:
@@ -245,7 +276,7 @@ def _judge_order(rows: Sequence[LogRows], log_format: LogFormat, findings: Findi
                 )
 
 
-def _judge_duplicates(chunks: Sequence[Chunk], findings: Findings) -> None:
+def _check_duplicates(chunks: Sequence[Chunk], findings: Findings) -> None:
     lines = [line for chunk in chunks for line in chunk.lines.split(b"\n")[:-1] if line]
     copies = len(lines) - len(set(lines))
     if copies > 0.01 * len(lines):

@@ -1,4 +1,4 @@
-"""Why lines of a log would be rejected: what `pre-check` can tell from the first ones of them."""
+"""`pre-check`: lines that `prepare` would reject, and the likely cause."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ _SEPARATORS = {
 }
 _EXAMPLE_BYTES = 120
 _LONGEST_NAME = 100  # of a column in a header
-_FEW = 0.1  # of bytes, cells or rows: so many may be bad by themselves, and say nothing of the others
+_FEW = 0.1  # of bytes, cells or rows: no more than a few bad ones, which do not explain the others
 _NUMBER_TEXT = b"+-.0123456789eE"
 
 
 @dataclass
 class Findings:
-    """What is wrong, so that `prepare` would fail or be in vain; and what is odd, which may be right."""
+    """Messages on what is wrong (`prepare` would fail or be in vain) and on what is odd (it may be right)."""
 
     wrong: list[str] = field(default_factory=list)
     odd: list[str] = field(default_factory=list)
 
 
-def judge_rejects(
+def check_rejects(
     rejects: Counter[str], rejects_tsv: bytes, chunks: Sequence[Chunk], log_format: LogFormat, findings: Findings
 ) -> None:
-    """Tell how many lines would be rejected, and why where that can be seen."""
+    """Report the lines that would be rejected, and the cause if it can be seen."""
     num_lines = sum(chunk.num_lines for chunk in chunks)
     limit = PrepareOptions().max_reject_fraction
     fraction = rejects.total() / num_lines
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in rejects.most_common())
     first = rejects_tsv.split(b"\n", 1)[0].split(b"\t", 2)
     where, text = first[0].decode(), first[2][:_EXAMPLE_BYTES].decode("utf-8", errors="backslashreplace")
-    told = (
+    found = (
         f"{rejects.total():,} of {num_lines:,} lines ({fraction:.2%}) would be rejected: {reasons}. "
         f"The first is line {where}: {text!r}"
     )
     more = f"; prepare stops above prepare.max_reject_fraction={limit:g}" if fraction > limit else ""
-    (findings.wrong if fraction > limit else findings.odd).append(told + more)
+    (findings.wrong if fraction > limit else findings.odd).append(found + more)
     for chunk in chunks:
         hint = _explain(chunk, log_format)
         if hint:
@@ -56,7 +56,7 @@ def judge_rejects(
 
 
 def _explain(chunk: Chunk, log_format: LogFormat) -> str | None:
-    """Why nearly all lines of a file are bad, or the first one is."""
+    """Return why nearly all lines of a file are bad, or the first one is; None if that cannot be seen."""
     lines = [line.rstrip(b"\r") for line in chunk.lines.split(b"\n", 200)[:200] if line]
     if not lines:
         return None
@@ -67,9 +67,9 @@ def _explain(chunk: Chunk, log_format: LogFormat) -> str | None:
     if usual != len(log_format.columns) and not log_format.quotes:
         return _explain_columns(lines, usual, log_format)
     rows = [line.split(separator) for line in lines if line.count(separator) + 1 == usual]
-    (label_place,) = log_format.places([log_format.label])
+    (label_index,) = log_format.places([log_format.label])
     known = {cell.encode() for cell in (*log_format.clicked, *log_format.not_clicked)}
-    labels = [row[label_place] for row in rows[:2]]
+    labels = [row[label_index] for row in rows[:2]]
     if len(labels) == 2 and labels[0] not in known and len(labels[0]) < _LONGEST_NAME and labels[1] in known:
         start = lines[0][:60].decode(errors="backslashreplace")
         return f"the first line is a header ({start!r} …): remove it, or say so in the --data file (header: true)"
@@ -91,10 +91,10 @@ def _explain_columns(lines: Sequence[bytes], usual: int, log_format: LogFormat) 
 
 
 def _explain_cells(rows: Sequence[Sequence[bytes]], log_format: LogFormat) -> str | None:
-    values = [row[place] for row in rows for place in log_format.places(log_format.hex_fields) if row[place]]
+    values = [row[index] for row in rows for index in log_format.places(log_format.hex_fields) if row[index]]
     if values and sum(cell != cell.lower() for cell in values) > _FEW * len(values):
         return "categorical cells have upper-case digits: make them lower-case, or give their columns the kind string"
-    integers = [row[place] for row in rows for place in log_format.places(log_format.numeric_fields)]
+    integers = [row[index] for row in rows for index in log_format.places(log_format.numeric_fields)]
     floats = [cell for cell in integers if b"." in cell and not cell.strip(_NUMBER_TEXT)]
     if len(floats) > _FEW * len(rows):
         return f"integer columns hold numbers with a point ({floats[0].decode()}): round them first"

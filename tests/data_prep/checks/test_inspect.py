@@ -1,9 +1,10 @@
+import re
 import shutil
 
 import numpy as np
 import pytest
 
-from data_prep.checks.inspect import categorical_frame, inspect, splits_frame, summarize, verify_files
+from data_prep.checks.inspect import inspect, summarize, verify_files
 from data_prep.prepared.schema import read_schema
 
 
@@ -25,23 +26,16 @@ def test_shares_and_quantiles_are_those_of_the_log(prepared, log_path):
     summary = summarize(prepared, schema, "train")
     lines = training_lines(prepared, log_path)
     cells = [line[14] for line in lines]
-    frame = categorical_frame(schema, {"train": summary})
-    assert frame.loc["C1", "missing train"] == pytest.approx(100 * cells.count("") / len(cells), abs=0.005)
+    assert summary.missing_percent[0] == pytest.approx(100 * cells.count("") / len(cells), abs=0.005)
     rare = [cell for cell in cells if cell and cells.count(cell) < 3]
-    assert frame.loc["C1", "oov train"] == pytest.approx(100 * len(rare) / len(cells), abs=0.005)
-    assert frame.loc["C1", "values"] == len({cell for cell in cells if cells.count(cell) >= 3} | {""})
+    assert summary.oov_percent[0] == pytest.approx(100 * len(rare) / len(cells), abs=0.005)
+    assert schema.categorical[0].num_values == len({cell for cell in cells if cells.count(cell) >= 3} | {""})
 
     present = [int(line[2]) for line in lines if line[2]]
-    assert summary.numeric.loc["I2", "missing"] == pytest.approx(100 * (1 - len(present) / len(lines)), abs=0.005)
-    assert summary.numeric.loc["I2", "100 %"] == pytest.approx(np.log1p(max(present)), abs=0.001)
-    assert summary.numeric.loc["I2", "0 %"] == pytest.approx(-np.log(2), abs=0.001)
-
-
-def test_splits_frame(prepared):
-    frame = splits_frame(read_schema(prepared))
-    assert frame["rows"].sum() == 3_000
-    assert frame["share"].sum() == pytest.approx(1, abs=0.001)
-    assert frame.loc["train", "click rate"] == pytest.approx(0.3, abs=0.05)
+    missing, lowest, *_, highest = summary.numeric()["I2"]
+    assert missing == pytest.approx(100 * (1 - len(present) / len(lines)), abs=0.005)
+    assert highest == pytest.approx(np.log1p(max(present)), abs=0.001)
+    assert lowest == pytest.approx(-np.log(2), abs=0.001)
 
 
 def test_the_tables_are_printed(prepared, capsys):
@@ -49,6 +43,11 @@ def test_the_tables_are_printed(prepared, capsys):
     printed = capsys.readouterr().out
     for words in ("files with the right size and checksum", "click rate", "oov test", "C26", "I13"):
         assert words in printed
+    (splits,) = re.findall(r"\nSplits\n.*\ntrain +([\d,]+) +([\d.]+) .*\nvalid +(\d+) .*\ntest +(\d+) ", printed)
+    assert [int(cell.replace(",", "")) for cell in (splits[0], *splits[2:])] == [
+        read_schema(prepared).splits[split].rows for split in ("train", "valid", "test")
+    ]
+    assert float(splits[1]) == pytest.approx(0.8, abs=0.05)
 
 
 def test_damaged_and_missing_files_are_named(folder):

@@ -116,7 +116,7 @@ def suspect(tmp_path_factory):
 def test_inspect_shows_the_folder_and_then_what_is_wrong(suspect, capsys):
     assert main(["inspect", str(suspect)]) == 2
     printed = capsys.readouterr()
-    assert "Categorical fields: ids" in printed.out
+    assert "Categorical columns: values with an id" in printed.out
     assert "have wrong counts of integers by size" in printed.out
     assert printed.err.startswith(f"error: {suspect} has wrong ids: ")
     assert "(2 of log.csv)" in printed.err
