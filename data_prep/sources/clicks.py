@@ -1,13 +1,12 @@
-"""The planted click probability of the synthetic log: which log odds a row has, and why.
+"""Planted click model of the synthetic log: the log odds of each row.
 
     log odds = bias + frequent values + rare values + interactions + numbers
 
-Each value of a categorical field adds an effect of its own (`frequent`, `rare`: by its share of the rows);
-a few fields act in pairs, by the inner product of latent vectors (`interactions`, a factorization machine:
-Rendle 2010, eq. 1); each number adds a line, a wave, or, where it is missing, a constant. All effects
-are hashes of (seed, field, value), so that ten million values need no table. The weights of the four parts
-are solved for on rows of their own, so that click rate, best possible AUC and the parts' shares of the
-variance are the same for every seed.
+Each value of a categorical field adds an effect of its own (`frequent` or `rare`, by its share of the rows). A few
+fields act in pairs, by the inner product of latent vectors (`interactions`, a factorization machine: Rendle 2010, eq.
+1). Each number adds a line and a wave, or a constant if it is missing. All effects are hashes of (seed, field, value),
+so that ten million values need no table. The weights of the four parts are solved on rows of their own, so that click
+rate, best possible AUC and the parts' shares of the variance are the same for every seed.
 
 Letters: N numeric fields, C categorical fields, n rows, m interacting fields, L latent width.
 """
@@ -18,35 +17,35 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from data_prep.sources.shape import NUM_NUMERIC, LogShape, categorical_names, numeric_names
+from data_prep.sources.shape import CATEGORICAL_NAMES, NUM_NUMERIC, NUMERIC_NAMES, LogShape
 
-# The parts of the log odds and the share of the variance that each makes, chosen so that the log is as hard as
-# the real one: benchmarks/accuracy/synthetic_hardness.py measures that.
+# The parts of the log odds and their shares of its variance, chosen so that the log is as hard as the real one
+# (benchmarks/accuracy/synthetic_hardness.py measures that).
 PART_SHARES = {"frequent": 0.34, "rare": 0.275, "interactions": 0.05, "numbers": 0.335}
 BEST_AUC = 0.81
 RARE_SHARE = 1e-4  # of all rows: 100 in a million
-# Small fields, so that a few hundred thousand rows hold most pairs of values often enough to learn from.
+# Small fields, so that a few hundred thousand rows hold most pairs of values often enough to learn.
 INTERACTING_NUMBERS = ("I6", "I7")
 INTERACTING_FIELDS = ("C6", "C14", "C17", "C23")
 LATENT_WIDTH = 4
-LARGEST_NUMBER = 2.5  # of the standardized numbers: keeps a single wild number from deciding a row
-# Among the frequent values, and among the rare ones, an effect fades with the value's share s as s / (s + half),
-# so that what 94,000 rows cannot teach a few million can, and little is left that no log could teach.
+LARGEST_NUMBER = 2.5  # bound of standardized numbers, so that no outlier decides a row
+# Among frequent values, and among rare ones, an effect fades with the value's share s as s / (s + half), so that a few
+# million rows teach what 94,000 cannot, and little is left that no log could teach.
 HALF_FREQUENT = 2e-2
 HALF_RARE = 2e-5
-WAVE = 0.4  # of a number's effect that no straight line follows, against 1 of that which one does
+WAVE = 0.4  # weight of a number's non-linear effect; the linear one has 1
 UNIT_UNIFORM = np.sqrt(3.0)  # uniform numbers of [-√3, √3] have variance 1
 
-# What a hash is for, beside (seed, field).
+# Purposes of a hash, beside (seed, field).
 _EFFECT, _LATENT, _SLOPE, _WAVE, _MISSING = range(5)
 
 
 @dataclass(frozen=True)
 class PlantedClicks:
-    """The planted model: hashes of `seed`, and what was solved for.
+    """The planted model: hashes of `seed`, and the solved weights.
 
-    `latent_means` [m, L] are taken off, so that an interaction says nothing about either field alone;
-    `weights` [4] multiply the parts.
+    `latent_means` [m, L] are subtracted, so that an interaction depends on both fields; `weights` [4] multiply the
+    parts.
     """
 
     seed: int
@@ -56,7 +55,7 @@ class PlantedClicks:
     bias: float
 
     def logit_parts(self, numbers: np.ndarray, ranks: np.ndarray, number_missing: np.ndarray) -> np.ndarray:
-        """The parts [4, n] of the log odds, in the order of `PART_SHARES`; the bias is not in them."""
+        """Return the parts [4, n] of the log odds, in the order of `PART_SHARES`, without the bias."""
         scaled = self.standardized(numbers, number_missing)
         shares = self.shape.value_shares(ranks)
         effects = np.stack([self.value_effects(field, ranks[field], shares[field]) for field in range(len(ranks))])
@@ -72,7 +71,7 @@ class PlantedClicks:
         )
 
     def value_effects(self, field: int, ranks: np.ndarray, shares: np.ndarray) -> np.ndarray:
-        """What values [n] of a categorical field, with these shares of the rows [n], add to the log odds [n]."""
+        """Return what values [n] of a categorical field, with these shares of the rows [n], add to the log odds [n]."""
         strength = np.where(
             shares < RARE_SHARE,
             self.weights[1] * shares / (shares + HALF_RARE),
@@ -81,14 +80,14 @@ class PlantedClicks:
         return strength * _hashed_uniform(_key(self.seed, NUM_NUMERIC + field, _EFFECT), ranks)
 
     def latents(self, scaled: np.ndarray, ranks: np.ndarray, shares: np.ndarray) -> np.ndarray:
-        """Latent vectors [m, n, L] of the interacting fields; 0 for a rare value."""
+        """Return the latent vectors [m, n, L] of the interacting fields; 0 for a rare value."""
         of_rows = []
         for name in INTERACTING_NUMBERS:
-            field = numeric_names().index(name)
+            field = NUMERIC_NAMES.index(name)
             direction = _hashed_vector(_key(self.seed, field, _LATENT), np.zeros(1, dtype=np.int64))
             of_rows.append(scaled[field][:, None] * direction)
         for name in INTERACTING_FIELDS:
-            field = categorical_names().index(name)
+            field = CATEGORICAL_NAMES.index(name)
             vectors = _hashed_vector(_key(self.seed, NUM_NUMERIC + field, _LATENT), ranks[field])
             of_rows.append(vectors * (shares[field] >= RARE_SHARE)[:, None])
         return np.stack(of_rows)
@@ -105,7 +104,7 @@ class PlantedClicks:
         return total
 
     def standardized(self, numbers: np.ndarray, missing: np.ndarray) -> np.ndarray:
-        """Numbers [N, n] on a logarithmic scale, about -1 to 1; 0 where missing."""
+        """Return numbers [N, n] on a logarithmic scale, about -1 to 1; 0 if missing."""
         scaled = np.stack(
             [shape.standardize(of_field) for shape, of_field in zip(self.shape.numbers, numbers, strict=True)]
         )
@@ -115,7 +114,7 @@ class PlantedClicks:
 def plant(
     seed: int, shape: LogShape, numbers: np.ndarray, ranks: np.ndarray, number_missing: np.ndarray
 ) -> PlantedClicks:
-    """The planted model of `seed`, its weights solved for on the rows given (as `draw_fields` makes them)."""
+    """Return the planted model of `seed`, with weights solved on these rows (see `draw_fields`)."""
     members = len(INTERACTING_NUMBERS) + len(INTERACTING_FIELDS)
     plain = PlantedClicks(seed, shape, np.zeros((members, LATENT_WIDTH)), np.ones(len(PART_SHARES)), bias=0.0)
     means = plain.latents(plain.standardized(numbers, number_missing), ranks, shape.value_shares(ranks)).mean(axis=1)
@@ -127,9 +126,9 @@ def plant(
 
 
 def solve_scale_and_bias(scores: np.ndarray, click_rate: float, best_auc: float) -> tuple[float, float]:
-    """(scale, bias) for which sigmoid(scale · scores + bias) has that mean and that expected best AUC."""
+    """Return (scale, bias) such that sigmoid(scale · scores + bias) has mean `click_rate` and AUC `best_auc`."""
     ordered = np.sort(scores)
-    low, high = 0.1, 10.0  # log odds of a standard deviation of 0.1 are nearly chance, of 10 nearly certain
+    low, high = 0.1, 10.0  # standard deviations of the log odds: 0.1 is nearly chance, 10 nearly certain
     for _ in range(24):
         scale = np.sqrt(low * high)
         bias = _solve_bias(scale * ordered, click_rate)
@@ -141,10 +140,10 @@ def solve_scale_and_bias(scores: np.ndarray, click_rate: float, best_auc: float)
 
 
 def expected_auc(ordered: np.ndarray) -> float:
-    """Expected AUC of scoring by the true probabilities [n], given in rising order.
+    """Return the expected AUC of scoring by the true probabilities [n], given in rising order.
 
-    A click lies above a non-click with probability Σ_i p_i Σ_{j<i} (1 - p_j) / (Σ p · Σ (1 - p)); a row is
-    not compared with itself.
+    A click lies above a non-click with probability Σ_i p_i Σ_{j<i} (1 - p_j) / (Σ p · Σ (1 - p)), without pairs of a
+    row with itself.
     """
     below = np.cumsum(1 - ordered) - (1 - ordered)
     pairs = ordered.sum() * (1 - ordered).sum() - (ordered * (1 - ordered)).sum()
@@ -152,12 +151,12 @@ def expected_auc(ordered: np.ndarray) -> float:
 
 
 def sigmoid(logit: np.ndarray) -> np.ndarray:
-    """1 / (1 + exp(-logit))."""
+    """Return 1 / (1 + exp(-logit))."""
     return 1 / (1 + np.exp(-logit))
 
 
 def mix_64_bits(values: np.ndarray) -> np.ndarray:
-    """A hash of uint64 values: the finalizer of SplitMix64 (Steele, Lea, Flood 2014, fig. 16)."""
+    """Hash uint64 values with the finalizer of SplitMix64 (Steele, Lea, Flood 2014, fig. 16)."""
     mixed = values.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -176,25 +175,29 @@ def _solve_bias(logit: np.ndarray, click_rate: float) -> float:
 
 
 def _key(seed: int, field: int, purpose: int) -> np.ndarray:
-    """The hash key [1] of one use of one field (numeric fields first)."""
+    """Return the hash key [1] of one purpose of one field (numbered, numeric first)."""
     key = mix_64_bits(np.array([seed], dtype=np.uint64))
     return mix_64_bits(key + np.uint64(field * 16 + purpose))
 
 
+def _hash_ranks(key: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+    return mix_64_bits(ranks.astype(np.uint64) * np.uint64(0xD1342543DE82EF95) + key)
+
+
 def _hashed_uniform(key: np.ndarray, ranks: np.ndarray) -> np.ndarray:
-    """Numbers [n] of mean 0 and variance 1, the same for the same (key, rank)."""
-    bits = mix_64_bits(ranks.astype(np.uint64) * np.uint64(0xD1342543DE82EF95) + key)
+    """Return numbers [n] of mean 0 and variance 1, the same for the same (key, rank)."""
+    bits = _hash_ranks(key, ranks)
     return ((bits >> np.uint64(11)) * 2.0**-52 - 1) * UNIT_UNIFORM
 
 
 def _hashed_vector(key: np.ndarray, ranks: np.ndarray) -> np.ndarray:
-    """Vectors [n, L] of such numbers: 16 bits of one hash for each."""
-    bits = mix_64_bits(ranks.astype(np.uint64) * np.uint64(0xD1342543DE82EF95) + key)
+    """Return vectors [n, L] of such numbers, from 16 bits of one hash each."""
+    bits = _hash_ranks(key, ranks)
     columns = [(bits >> np.uint64(16 * column)) & np.uint64(0xFFFF) for column in range(LATENT_WIDTH)]
     return (np.stack(columns, axis=1) * 2.0**-15 - 1) * UNIT_UNIFORM
 
 
 def _sum_of_pairs(latents: np.ndarray) -> np.ndarray:
-    """Σ over pairs a < b of <latent a, latent b> [n], as half of (sum)² - sum of squares."""
+    """Return Σ over pairs a < b of <latent a, latent b> [n], as half of (sum)² - sum of squares."""
     total = latents.sum(axis=0)
     return ((total**2).sum(axis=1) - (latents**2).sum(axis=(0, 2))) / 2

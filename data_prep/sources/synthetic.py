@@ -1,10 +1,9 @@
 """A synthetic click log in the Criteo form, with the true click probability of each row in a side file.
 
-    draw the fields (synthetic_shape) -> log odds (synthetic_clicks) -> label -> text
+    draw the fields (shape.py) -> log odds (clicks.py) -> label -> text
 
-Rows are made in blocks of `BLOCK_ROWS`, each from its own counter-based random stream of (seed, block), so
-that the bytes depend on the seed alone: not on the number of workers, and a longer log starts with the
-rows of a shorter one.
+Rows are made in blocks of `BLOCK_ROWS`, each from its own counter-based random stream of (seed, block). So the bytes
+depend on the seed alone, not on the number of workers, and a longer log starts with the rows of a shorter one.
 
 Letters: N numeric fields, C categorical fields, n rows of a block.
 """
@@ -30,10 +29,17 @@ from common.console import progress_bar
 from common.memory import num_cores
 from data_prep.prepared.truth import TRUTH_SCHEMA, truth_path
 from data_prep.sources.clicks import PlantedClicks, plant, sigmoid
-from data_prep.sources.shape import MISSING_RANK, LogShape, categorical_names, draw_fields, load_shape, numeric_names
+from data_prep.sources.shape import (
+    CATEGORICAL_NAMES,
+    MISSING_RANK,
+    NUMERIC_NAMES,
+    LogShape,
+    draw_fields,
+    load_shape,
+)
 
 BLOCK_ROWS = 32_768
-# The planted model is solved for on rows that no log holds: blocks past any that a log can reach.
+# The planted model is solved on rows that no log holds: blocks after any that a log can reach.
 SOLVING_BLOCKS = range(1 << 62, (1 << 62) + 2)
 GZIP_LEVEL = 1  # level 6 takes four times as long for a file a tenth smaller
 _TEXT_FORM = csv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
@@ -42,7 +48,7 @@ _HEX_DIGITS = np.frombuffer("".join(f"{number:04x}" for number in range(1 << 16)
 
 @dataclass(frozen=True)
 class SyntheticSummary:
-    """What `synthesize` wrote."""
+    """Files and counts of a written log."""
 
     log_path: Path
     truth_path: Path
@@ -52,7 +58,7 @@ class SyntheticSummary:
 
 @dataclass(frozen=True)
 class SyntheticLog:
-    """A log without end, of which `draw_block` gives any part."""
+    """An endless log; `draw_block` returns any part of it."""
 
     seed: int
     shape: LogShape
@@ -61,18 +67,18 @@ class SyntheticLog:
 
 @dataclass(frozen=True)
 class Block:
-    """BLOCK_ROWS rows, a field a line: `numbers` counts where `number_missing` is false, `ranks` name the values."""
+    """BLOCK_ROWS rows, by field; `numbers` are valid where `number_missing` is false."""
 
     numbers: np.ndarray  # [N, n] int64
     number_missing: np.ndarray  # [N, n] bool
     ranks: np.ndarray  # [C, n] int64, MISSING_RANK where missing
-    logit_parts: np.ndarray  # [4, n] float64, see synthetic_clicks.PART_SHARES
+    logit_parts: np.ndarray  # [4, n] float64, see clicks.PART_SHARES
     probability: np.ndarray  # [n] float64, of a click
     label: np.ndarray  # [n] int8, drawn from it
 
 
 def synthetic_log(seed: int) -> SyntheticLog:
-    """The log of `seed`; solves for its planted model (about a second)."""
+    """Return the log of `seed`; solving its planted model takes about a second."""
     shape = load_shape()
     fields = [draw_fields(shape, _uniforms(seed, block, shape.num_uniforms)) for block in SOLVING_BLOCKS]
     numbers, ranks, number_missing = (np.concatenate(parts, axis=1) for parts in zip(*fields, strict=True))
@@ -80,7 +86,7 @@ def synthetic_log(seed: int) -> SyntheticLog:
 
 
 def draw_block(log: SyntheticLog, block: int) -> Block:
-    """Rows `block` · BLOCK_ROWS and on of the log."""
+    """Return the log's rows from `block` · BLOCK_ROWS."""
     uniforms = _uniforms(log.seed, block, log.shape.num_uniforms + 1)
     numbers, ranks, number_missing = draw_fields(log.shape, uniforms[:-1])
     parts = log.planted.logit_parts(numbers, ranks, number_missing)
@@ -90,21 +96,21 @@ def draw_block(log: SyntheticLog, block: int) -> Block:
 
 
 def block_text(block: Block, rows: int) -> bytes:
-    """The first `rows` rows as they stand in the raw log: label, I1-I13, C1-C26, tabs between."""
+    """Return the first `rows` rows as text: label, I1-I13, C1-C26, separated by tabs."""
     columns = [pa.array(block.label[:rows])]
     for number, missing in zip(block.numbers, block.number_missing, strict=True):
         columns.append(pa.array(number[:rows], mask=missing[:rows]))
     for field, ranks in enumerate(block.ranks):
         columns.append(_hex_column(value_codes(field, ranks[:rows]), ranks[:rows] == MISSING_RANK))
     text = io.BytesIO()
-    csv.write_csv(pa.table(columns, names=["label", *numeric_names(), *categorical_names()]), text, _TEXT_FORM)
+    csv.write_csv(pa.table(columns, names=["label", *NUMERIC_NAMES, *CATEGORICAL_NAMES]), text, _TEXT_FORM)
     return text.getvalue()
 
 
 def value_codes(field: int, ranks: np.ndarray) -> np.ndarray:
-    """The 32-bit codes [n] by which a field's values stand in the log: no two values share one.
+    """Return the 32-bit codes [n] that stand for a field's values in the log, all different.
 
-    The finalizer of MurmurHash3 (Appleby, fmix32), each step of which can be undone.
+    The finalizer of MurmurHash3 (Appleby, fmix32), whose steps are all invertible.
     """
     code = ranks.astype(np.uint32) ^ np.uint32((field + 1) * 0x01000193)
     code = (code ^ (code >> np.uint32(16))) * np.uint32(0x85EBCA6B)
@@ -115,11 +121,11 @@ def value_codes(field: int, ranks: np.ndarray) -> np.ndarray:
 def synthesize(
     output: Path, rows: int, seed: int = 0, workers: int | None = None, show_progress: bool = False
 ) -> SyntheticSummary:
-    """Write a log of `rows` rows to `output` (compressed where it ends in .gz) and its truth beside it.
+    """Write a log of `rows` rows to `output` (compressed if it ends in .gz) and its truth beside it.
 
-    `workers` processes make it, by default one for each core. Both files are there whole or not at all.
-    Raises ValueError for rows, seed or workers out of range, FileNotFoundError where the folder of
-    `output` is missing, OSError where it cannot be written.
+    `workers` processes make it, by default one per core. Both files appear whole or not at all. Raises ValueError for
+    rows, seed or workers out of range, FileNotFoundError if the folder of `output` is missing, OSError if it cannot be
+    written.
     """
     workers = num_cores() if workers is None else workers
     _check(output, rows, seed, workers)
@@ -140,7 +146,7 @@ def synthesize(
                 truth_file.write_table(truth_rows)
                 clicks += truth_rows["label"].to_numpy().sum()
                 progress.update(len(truth_rows))
-        # The truth first: where there is a finished log, its truth is there too.
+        # The truth first, so that a finished log always has it.
         temporary[1].replace(truth)
         temporary[0].replace(output)
     finally:
@@ -165,34 +171,20 @@ def _check(output: Path, rows: int, seed: int, workers: int) -> None:
 def _made_in_order(
     log: SyntheticLog, sizes: list[int], compress: bool, workers: int
 ) -> Iterator[tuple[bytes, pa.Table]]:
-    """Text and truth of each block, in order; at most two blocks a worker are in memory."""
+    """Yield text and truth of each block; at most two blocks a worker are in memory."""
     if workers == 1 or len(sizes) == 1:
         for block, rows in enumerate(sizes):
             yield _make(log, block, rows, compress)
         return
     # "spawn", as a forked copy of a process with pyarrow's threads running may hang.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_keep, initargs=(log,)) as pool:
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         pending: deque[Future[tuple[bytes, pa.Table]]] = deque()
         for block, rows in enumerate(sizes):
-            pending.append(pool.submit(_make_kept, block, rows, compress))
+            pending.append(pool.submit(_make, log, block, rows, compress))
             if len(pending) == 2 * workers:
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
-
-
-_kept_log: SyntheticLog  # of a worker process, see _keep
-
-
-def _keep(log: SyntheticLog) -> None:
-    """Give a worker process its log once, not with each block."""
-    global _kept_log
-    _kept_log = log
-
-
-def _make_kept(block: int, rows: int, compress: bool) -> tuple[bytes, pa.Table]:
-    return _make(_kept_log, block, rows, compress)
 
 
 def _make(log: SyntheticLog, block: int, rows: int, compress: bool) -> tuple[bytes, pa.Table]:
@@ -207,14 +199,14 @@ def _make(log: SyntheticLog, block: int, rows: int, compress: bool) -> tuple[byt
 
 
 def _uniforms(seed: int, block: int, streams: int) -> np.ndarray:
-    """Uniform numbers of [0, 1), [streams, BLOCK_ROWS], a pure function of (seed, block)."""
+    """Return uniform numbers of [0, 1), [streams, BLOCK_ROWS], a pure function of (seed, block)."""
     key = np.array([seed, block], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key)).random((streams, BLOCK_ROWS))
 
 
 def _hex_column(codes: np.ndarray, missing: np.ndarray) -> pa.Array:
-    """Eight lower-case hex digits for each code [n], null where missing."""
-    # Built in pyarrow's own layout (digits end to end, an offset every eight bytes): no Python string per cell.
+    """Return eight lower-case hex digits for each code [n], null where missing."""
+    # In pyarrow's own layout (digits end to end, an offset every eight bytes), without a Python string per cell.
     digits = np.empty((len(codes), 2), dtype="S4")
     digits[:, 0], digits[:, 1] = _HEX_DIGITS[codes >> 16], _HEX_DIGITS[codes & 0xFFFF]
     offsets = np.arange(0, 8 * len(codes) + 1, 8, dtype=np.int32)

@@ -11,7 +11,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 from data_prep.prepared.truth import area_under_curve, best_possible, read_truth, truth_path
 from data_prep.sources import clicks, synthetic
 from data_prep.sources.clicks import expected_auc, sigmoid, solve_scale_and_bias
-from data_prep.sources.shape import FACTS_FILE, categorical_names, load_shape
+from data_prep.sources.shape import CATEGORICAL_NAMES, FACTS_FILE, load_shape
 from data_prep.sources.synthetic import BLOCK_ROWS, block_text, draw_block, synthesize, synthetic_log, value_codes
 
 FACTS = json.loads(FACTS_FILE.read_text(encoding="utf-8"))
@@ -159,14 +159,14 @@ def test_missing_shares_and_fields_missing_together(sample):
     missing = np.concatenate([sample["number_missing"], sample["ranks"] < 0])
     published = np.array(FACTS["integer"]["missing_percent"] + FACTS["categorical"]["missing_percent"])
     assert missing.mean(axis=1) * 100 == pytest.approx(published, abs=0.6)  # four standard errors at 44 %
-    names = [f"I{i}" for i in range(1, 14)] + categorical_names()
+    names = [f"I{i}" for i in range(1, 14)] + CATEGORICAL_NAMES
     for group in FACTS["missing_together"]:
         first, *others = (missing[names.index(name)] for name in group)
         assert all(np.array_equal(first, other) for other in others)
 
 
 def test_distinct_values_and_top_shares(sample):
-    for field, name in enumerate(categorical_names()):
+    for field, name in enumerate(CATEGORICAL_NAMES):
         ranks = sample["ranks"][field]
         values, counts = np.unique(ranks[ranks >= 0], return_counts=True)
         published = FACTS["categorical"]["distinct_in_137139_rows"][field]
@@ -179,7 +179,7 @@ def test_distinct_values_and_top_shares(sample):
 def test_new_values_arrive_late_as_in_the_real_log(sample):
     first = SAMPLE_ROWS * 6 // 7
     for name, published in FACTS["unseen_in_last_seventh_given_first_six_percent"].items():
-        ranks = sample["ranks"][categorical_names().index(name)]
+        ranks = sample["ranks"][CATEGORICAL_NAMES.index(name)]
         late = ranks[first:][ranks[first:] >= 0]
         unseen = 100 * (~np.isin(late, ranks[:first])).mean()
         assert unseen == pytest.approx(published, abs=2.5), name
@@ -192,7 +192,7 @@ def test_vocabulary_of_the_whole_log():
         expected = (values * -np.expm1(-FACTS["rows"] * shape.share_of_bin)).sum()
         has_missing = FACTS["categorical"]["missing_percent"][field] > 0
         published = FACTS["categorical"]["cardinality_including_missing"][field] - has_missing
-        assert expected == pytest.approx(published, rel=0.05, abs=2.5), categorical_names()[field]
+        assert expected == pytest.approx(published, rel=0.05, abs=2.5), CATEGORICAL_NAMES[field]
 
 
 def test_quantiles_and_extremes_of_numbers(sample):
