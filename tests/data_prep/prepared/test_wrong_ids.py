@@ -153,7 +153,7 @@ def test_neither_train_nor_evaluate_use_it_and_say_so_before_mindspore_is_loaded
 
 
 def test_rows_are_not_exported_by_its_vocabulary(suspect, tmp_path, monkeypatch, caplog, capsys):
-    monkeypatch.setattr(checkpoint_command, "read_manifest", lambda path: None)
+    monkeypatch.setattr(checkpoint_command.Checkpoint, "open", lambda path: SimpleNamespace(manifest=None))
     words = ["checkpoint", "export-rows", "one", str(tmp_path / "rows.parquet"), "--dataset", str(suspect)]
     assert app_command.main(words) == 2
     assert f"{suspect} has wrong ids" in caplog.text + capsys.readouterr().err
