@@ -215,10 +215,10 @@ def evaluate_checkpoint(
     group: ProcessGroup | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> Evaluation:
-    """Judge one checkpoint by what lies in its folder; `dataset` where the prepared folder has moved.
+    """Evaluate one checkpoint on a split of `data`, which `check_data` returned.
 
     The ranks of `group` share rows and tables, and each gets the whole result. `check` is called before each batch, and
-    may raise. Raises as `check_data`.
+    may raise.
     """
     from app.training.assemble import load_for_scoring
 
