@@ -17,7 +17,7 @@ if __name__ == "__main__":  # the threads that libraries make as they are import
 
 from common.packages import require
 
-require("bokeh", "jinja2", "mindspore", "numpy", "pyarrow", "safetensors", "xxhash", "yaml")
+require("bokeh", "jinja2", "mindspore", "numpy", "pyarrow", "safetensors", "tensorboardX", "xxhash", "yaml")
 
 from app.cli import checkpoint, evaluate, rank
 from app.cli.train import _train
