@@ -17,27 +17,43 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.native_library import NativeLibrary, address, room
-from data_prep.kernels import parse
 from data_prep.kernels.reference import NUM_BINS, CountedTexts, FieldLookup, TextLookup, add_up, ids_room
-from data_prep.kernels.rows import MAX_LINE_BYTES, Chunk, LogRows, ParsedChunk
-from data_prep.kernels.texts import Texts
-from data_prep.options.log_format import REASONS, LogFormat
+from data_prep.kernels.rows import BARE_SEPARATOR, MAX_LINE_BYTES, Chunk, LogRows, ParsedChunk
+from data_prep.kernels.texts import PADDING_BYTES, Texts
+from data_prep.options.log_format import REASONS, Kind, LogFormat
 
 _ARRAY, _COUNT = ctypes.c_void_p, ctypes.c_int64
 _ALL_BITS = 2**64 - 1
 
 
+class _Texts(ctypes.Structure):
+    _fields_ = [("data", _ARRAY), ("starts", _ARRAY), ("lengths", _ARRAY), ("count", _COUNT)]
+
+
+class _Format(ctypes.Structure):
+    _fields_ = [
+        ("separator", ctypes.c_uint8),
+        ("quotes", ctypes.c_uint8),
+        ("num_columns", _COUNT),
+        ("kinds", _ARRAY),
+        ("slots", _ARRAY),
+        ("missing", _Texts),
+        ("clicked", _Texts),
+        ("not_clicked", _Texts),
+    ]
+
+
 class _Rows(ctypes.Structure):
     _fields_ = [
         ("capacity", _COUNT),
-        ("num_numeric", _COUNT),
-        ("num_categorical", _COUNT),
         ("line_numbers", _ARRAY),
         ("labels", _ARRAY),
         ("integers", _ARRAY),
         ("integers_present", _ARRAY),
         ("values", _ARRAY),
         ("values_present", _ARRAY),
+        ("string_starts", _ARRAY),
+        ("string_lengths", _ARRAY),
     ]
 
 
@@ -57,14 +73,10 @@ class _Vocabulary(ctypes.Structure):
     ]
 
 
-class _Texts(ctypes.Structure):
-    _fields_ = [("data", _ARRAY), ("starts", _ARRAY), ("lengths", _ARRAY), ("count", _COUNT)]
-
-
 _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "log_kernels_parse": (
         _COUNT,
-        [_ARRAY, _COUNT, _COUNT, ctypes.POINTER(_Rows), ctypes.POINTER(_Rejects), ctypes.POINTER(_COUNT)],
+        [_ARRAY, _COUNT, _COUNT, *map(ctypes.POINTER, (_Format, _Rows, _Rejects, _COUNT))],
     ),
     "log_kernels_count": (_COUNT, [*[_ARRAY] * 3, _COUNT, *[_ARRAY] * 2, ctypes.POINTER(_COUNT)]),
     "log_kernels_bins": (None, [*[_ARRAY] * 3, _COUNT, _ARRAY]),
@@ -94,51 +106,74 @@ LIBRARY = _LogKernels("log_kernels", __file__, _SIGNATURES, "log kernels are", "
 load, is_available = LIBRARY.load, LIBRARY.is_available
 
 
+_KINDS: tuple[Kind, ...] = ("ignored", "label", "integer", "hex32", "string")
+
+
 def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
-    """See `parse.parse_chunk`, which other lines than a label, integers and hex values between tabs go to."""
-    if not log_format.is_criteo_like:
-        return parse.parse_chunk(chunk, log_format)
-    text = np.frombuffer(chunk.lines, np.uint8)
-    capacity = chunk.num_lines
-    num_numeric, num_categorical = len(log_format.numeric_fields), len(log_format.hex_fields)
+    """Native `parse.parse_chunk`."""
+    num_bytes, capacity = len(chunk.lines), chunk.num_lines
+    raw = text = np.frombuffer(chunk.lines, np.uint8)
+    if log_format.text_fields or log_format.quotes:  # strings need padding; lines with quotes are rewritten in place
+        text = np.concatenate([raw, np.zeros(PADDING_BYTES, np.uint8)])
+    num_integers, num_hex, num_strings = (len(log_format.of_kind(kind)) for kind in ("integer", "hex32", "string"))
     row_numbers, labels = np.empty(capacity, np.int64), np.empty(capacity, np.bool_)
-    integers, integers_present = (np.empty((num_numeric, capacity), dtype) for dtype in (np.int64, np.bool_))
-    values, values_present = (np.empty((num_categorical, capacity), dtype) for dtype in (np.uint32, np.bool_))
-    lines, starts, ends = (np.empty(capacity, np.int64) for _ in range(3))
+    integers, integers_present = (np.empty((num_integers, capacity), dtype) for dtype in (np.int64, np.bool_))
+    values, values_present = (np.empty((num_hex, capacity), dtype) for dtype in (np.uint32, np.bool_))
+    string_starts, string_lengths = (np.empty((num_strings, capacity), np.int64) for _ in range(2))
+    line_numbers, starts, ends = (np.empty(capacity, np.int64) for _ in range(3))
     reasons = np.empty(capacity, np.int8)
     num_rejects = _COUNT()
+    format_in_c = _FormatInC(log_format, chunk.is_bare)
+    cells = (integers, integers_present, values, values_present, string_starts, string_lengths)
     num_rows = load().log_kernels_parse(
-        address(text, np.uint8, len(chunk.lines)),
-        len(text),
+        address(text, np.uint8, len(text)),
+        num_bytes,
         MAX_LINE_BYTES,
-        _Rows(
-            capacity,
-            num_numeric,
-            num_categorical,
-            room(row_numbers),
-            room(labels),
-            room(integers),
-            room(integers_present),
-            room(values),
-            room(values_present),
-        ),
-        _Rejects(room(lines), room(starts), room(ends), room(reasons)),
+        format_in_c.struct,
+        _Rows(capacity, *map(room, (row_numbers, labels, *cells))),
+        _Rejects(*map(room, (line_numbers, starts, ends, reasons))),
         num_rejects,
     )
     chunk.check_num_lines(num_rows + num_rejects.value)
+    integers, integers_present, values, values_present, string_starts, string_lengths = (
+        _filled(columns, num_rows) for columns in cells
+    )
+    strings = tuple(Texts(text, *places) for places in zip(string_starts, string_lengths, strict=True))
     bad = range(num_rejects.value)
     return ParsedChunk(
         rows=LogRows(
             row_numbers=row_numbers[:num_rows] + chunk.first_line,
             labels=labels[:num_rows],
-            integers=_filled(integers, num_rows),
-            integers_present=_filled(integers_present, num_rows),
-            values=_filled(values, num_rows),
-            values_present=_filled(values_present, num_rows),
+            integers=integers,
+            integers_present=integers_present,
+            values=values,
+            values_present=values_present,
+            texts=strings,
+            texts_present=tuple(string.lengths > 0 for string in strings),
         ),
         rejects_by_reason=Counter(REASONS[reasons[i]] for i in bad),
-        rejects_tsv=b"".join(chunk.reject(int(lines[i]), reasons[i], text[starts[i] : ends[i]]) for i in bad),
+        rejects_tsv=b"".join(chunk.reject(int(line_numbers[i]), reasons[i], raw[starts[i] : ends[i]]) for i in bad),
     )
+
+
+class _FormatInC:
+    """A log format as `struct`, with the arrays that it points to; for one call at a time."""
+
+    def __init__(self, log_format: LogFormat, is_bare: bool) -> None:
+        kinds = list(log_format.columns.values())
+        num_columns = len(kinds)
+        self._kinds = np.array([_KINDS.index(kind) for kind in kinds], np.uint8)
+        self._slots = np.array([kinds[:place].count(kind) for place, kind in enumerate(kinds)], np.int64)
+        words = (log_format.missing, log_format.clicked, log_format.not_clicked)
+        self._words = [Texts.of([word.encode() for word in of_kind]) for of_kind in words]
+        self.struct = _Format(
+            BARE_SEPARATOR if is_bare else ord(log_format.separator),
+            log_format.quotes and not is_bare,
+            num_columns,
+            address(self._kinds, np.uint8, num_columns),
+            address(self._slots, np.int64, num_columns),
+            *map(_texts, self._words),
+        )
 
 
 def _filled(columns: NDArray[Any], num_rows: int) -> NDArray[Any]:

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 _WORD_BYTES = 8
-_PADDING = np.zeros(_WORD_BYTES, np.uint8)
+PADDING_BYTES = _WORD_BYTES  # to follow the last string
+_PADDING = np.zeros(PADDING_BYTES, np.uint8)
 # To clear what follows a string in its last word: by the number of bytes that are its own, 0-8.
 _OWN_MASKS = np.array([2 ** (8 * n) - 1 for n in range(_WORD_BYTES + 1)], np.uint64)
 

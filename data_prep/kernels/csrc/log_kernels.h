@@ -17,27 +17,58 @@ extern "C" {
 
 #define LOG_KERNELS_API __attribute__((visibility("default")))
 
-// Why a line is rejected: the places in rows.REASONS.
+// Why a line is rejected: the places in log_format.REASONS. If several apply, the smallest counts from LABEL on.
 typedef enum {
   LOG_KERNELS_KEPT = 0,
   LOG_KERNELS_TOO_LONG = 1,
   LOG_KERNELS_COLUMNS = 2,
   LOG_KERNELS_LABEL = 3,
   LOG_KERNELS_INTEGER = 4,
-  LOG_KERNELS_CATEGORICAL = 5
+  LOG_KERNELS_CATEGORICAL = 5,
+  LOG_KERNELS_QUOTES = 6
 } LogKernelsReason;
 
-// Cells as columns of `capacity` >= L rows each, of which the first n are filled.
+// Kinds of columns: the places in native._KINDS.
+typedef enum {
+  LOG_KERNELS_IGNORED_COLUMN = 0,
+  LOG_KERNELS_LABEL_COLUMN = 1,
+  LOG_KERNELS_INTEGER_COLUMN = 2,
+  LOG_KERNELS_HEX_COLUMN = 3,
+  LOG_KERNELS_STRING_COLUMN = 4
+} LogKernelsKind;
+
+// Strings as places in `data`, which has at least seven more bytes after the last of them.
+typedef struct {
+  const uint8_t* data;
+  const int64_t* starts;   // [count]
+  const int64_t* lengths;  // [count]
+  int64_t count;
+} LogKernelsTexts;
+
+// How a line is written; see log_format.LogFormat.
+typedef struct {
+  uint8_t separator;
+  uint8_t quotes;            // 0 or 1
+  int64_t num_columns;       // >= 2
+  const uint8_t* kinds;      // [num_columns] LogKernelsKind
+  const int64_t* slots;      // [num_columns] place among the columns of its kind
+  LogKernelsTexts missing;   // what a missing cell holds besides nothing
+  LogKernelsTexts clicked;   // cells of the label
+  LogKernelsTexts not_clicked;
+} LogKernelsFormat;
+
+// Cells as columns of `capacity` >= L rows each, of which the first n are filled. N integer columns, H hex ones, T
+// strings.
 typedef struct {
   int64_t capacity;
-  int64_t num_numeric;      // N
-  int64_t num_categorical;  // C >= 1
   int64_t* line_numbers;      // [capacity] within the chunk, from 0
   uint8_t* labels;            // [capacity] 0 or 1
   int64_t* integers;          // [N, capacity] 0 where missing
   uint8_t* integers_present;  // [N, capacity] 0 or 1
-  uint32_t* values;           // [C, capacity] 0 where missing
-  uint8_t* values_present;    // [C, capacity] 0 or 1
+  uint32_t* values;           // [H, capacity] 0 where missing
+  uint8_t* values_present;    // [H, capacity] 0 or 1
+  int64_t* string_starts;     // [T, capacity] offsets in the text
+  int64_t* string_lengths;    // [T, capacity] 0 where missing
 } LogKernelsRows;
 
 // Rejected lines; each array has room for L.
@@ -60,13 +91,13 @@ typedef struct {
   int64_t num_oov_ids;  // 1 ... 2^32 - 1; a value that is not in `words` has one of them by its hash
 } LogKernelsVocabulary;
 
-// parse.parse_chunk for lines of a label, N integers and C values of eight hex digits between tabs: the good lines of
-// `text` [num_bytes], which ends in '\n', as rows, the others as rejects.
-// Returns n; *num_rejects is L - n. -1 and 0 where L is more than the capacity: the outputs mean nothing then.
+// parse.parse_chunk: the good lines of `text` [num_bytes], which ends in '\n', as rows, the others as rejects. With
+// format.quotes, lines that have quotes are rewritten in place, so that all cells are places in the text.
+// Returns n; *num_rejects is L - n. -1 and 0 if L is more than the capacity: the outputs mean nothing then.
 // A line of more than `max_line_bytes` is too long.
-LOG_KERNELS_API int64_t log_kernels_parse(const uint8_t* text, int64_t num_bytes, int64_t max_line_bytes,
-                                          const LogKernelsRows* rows, const LogKernelsRejects* rejects,
-                                          int64_t* num_rejects);
+LOG_KERNELS_API int64_t log_kernels_parse(uint8_t* text, int64_t num_bytes, int64_t max_line_bytes,
+                                          const LogKernelsFormat* format, const LogKernelsRows* rows,
+                                          const LogKernelsRejects* rejects, int64_t* num_rejects);
 
 // reference.count_values: the distinct ones among the values [num_rows] that are `chosen` and `present`, ascending,
 // as words value << 32 | count. `scratch` has room for 2 * num_rows, `words` for num_rows. Returns how many;
@@ -84,14 +115,6 @@ LOG_KERNELS_API void log_kernels_bins(const int64_t* integers, const uint8_t* pr
 LOG_KERNELS_API void log_kernels_encode(const LogKernelsVocabulary* fields, int64_t num_fields,
                                         const uint32_t* values, const uint8_t* present, int64_t num_rows,
                                         int32_t id_bytes, void* ids);
-
-// Strings as places in `data`, which has at least seven more bytes after the last of them.
-typedef struct {
-  const uint8_t* data;
-  const int64_t* starts;   // [count]
-  const int64_t* lengths;  // [count]
-  int64_t count;
-} LogKernelsTexts;
 
 // texts.Texts.keys and what reference.count_texts counts, not yet in order: keys, counts and first rows of the distinct
 // ones among strings [n]. `table` has room for table_size, a power of two above n; n is at most 2^30. Keys are

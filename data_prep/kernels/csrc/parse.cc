@@ -1,5 +1,7 @@
-// Lines to columns. Each line is read once, cell by cell; only a line that is not good is looked at again, for why.
+// Lines to columns, driven by the description of a log's format. A good line is read once, cell by cell. A line that is
+// not good, or may hold words for missing cells, is divided into cells first and gives the reason to reject it.
 
+#include <cctype>
 #include <cstdint>
 #include <cstring>
 
@@ -7,15 +9,33 @@
 
 namespace {
 
+constexpr std::uint8_t kBareSeparator = 0x1F;  // rows.BARE_SEPARATOR
 constexpr int kHexDigits = 8;
 constexpr int kIntegerDigits = 19;  // of the largest int64; any 19 digits fit in uint64
+constexpr int kWordBytes = 8;
 
 constexpr std::uint64_t bytes_of(std::uint8_t byte) { return byte * std::uint64_t{0x0101010101010101}; }
 
+inline std::uint64_t load_word(const std::uint8_t* bytes) {
+  std::uint64_t word;
+  std::memcpy(&word, bytes, sizeof word);
+  return word;
+}
+
+// The high bit of each byte of `word` that is 0, exactly.
+inline std::uint64_t zero_bytes(std::uint64_t word) {
+  return ~(((word & bytes_of(0x7F)) + bytes_of(0x7F)) | word | bytes_of(0x7F));
+}
+
+struct Cell {
+  const std::uint8_t* start;
+  const std::uint8_t* end;
+  std::int64_t size() const { return end - start; }
+};
+
 // Eight lower-case hex digits, side by side in one word; see parse._parse_hex.
 inline bool parse_hex(const std::uint8_t* cell, std::uint32_t* value) {
-  std::uint64_t word;
-  std::memcpy(&word, cell, sizeof word);
+  const std::uint64_t word = load_word(cell);
   const std::uint64_t is_letter = word >> 6 & bytes_of(0x01);
   const std::uint64_t low = word ^ (bytes_of(0x30) + is_letter * 0x30);
   const std::uint64_t digits = low + is_letter * 9;
@@ -27,106 +47,223 @@ inline bool parse_hex(const std::uint8_t* cell, std::uint32_t* value) {
   return (above_9 | (digits & bytes_of(0xF0)) | is_zero_letter) == 0;
 }
 
-// -?[0-9]{1,19} within int64; moves *cell past it. The text's last '\n' ends any run of digits.
-inline bool parse_integer(const std::uint8_t** cell, std::int64_t* integer) {
-  const std::uint8_t* place = *cell;
-  const bool negative = *place == '-';
-  place += negative;
-  const std::uint8_t* const first_digit = place;
+// -?[0-9]{1,19} within int64, from *place to `end` at most; moves *place past it.
+inline bool parse_integer(const std::uint8_t** place, const std::uint8_t* end, std::int64_t* integer) {
+  const std::uint8_t* next = *place;
+  const bool negative = next < end && *next == '-';
+  next += negative;
+  const std::uint8_t* const first_digit = next;
   std::uint64_t magnitude = 0;
-  for (unsigned digit; (digit = *place - unsigned{'0'}) <= 9; ++place) magnitude = magnitude * 10 + digit;
-  const std::int64_t num_digits = place - first_digit;
-  *cell = place;
+  for (unsigned digit; next < end && (digit = *next - unsigned{'0'}) <= 9; ++next) magnitude = magnitude * 10 + digit;
+  const std::int64_t num_digits = next - first_digit;
+  *place = next;
   *integer = static_cast<std::int64_t>(negative ? 0 - magnitude : magnitude);
   return num_digits >= 1 && num_digits <= kIntegerDigits && magnitude <= (std::uint64_t{1} << 63) - !negative;
 }
 
-// Reads one line into place `row` of the columns.
+// UTF-8 as Python decodes it: no surrogates, no longer form than needed, at most U+10FFFF.
+bool is_utf8(Cell cell) {
+  for (const std::uint8_t* place = cell.start; place < cell.end;) {
+    const std::uint8_t first = *place++;
+    if (first < 0x80) continue;
+    if (first < 0xC2 || first > 0xF4) return false;
+    const int num_more = first < 0xE0 ? 1 : first < 0xF0 ? 2 : 3;
+    if (cell.end - place < num_more) return false;
+    const std::uint8_t lowest = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
+    const std::uint8_t highest = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
+    if (*place < lowest || *place > highest) return false;
+    for (int more = 1; more < num_more; ++more) {
+      if ((place[more] & 0xC0) != 0x80) return false;
+    }
+    place += num_more;
+  }
+  return true;
+}
+
+inline bool is_one_of(Cell cell, const LogKernelsTexts& words) {
+  for (std::int64_t word = 0; word < words.count; ++word) {
+    if (words.lengths[word] == cell.size() && !std::memcmp(words.data + words.starts[word], cell.start, cell.size())) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Take the quotes of RFC 4180 off a line, in place, and put kBareSeparator between its cells. Returns its new end, or
+// null where quotes do not match, as csv.reader(strict=True) sees it: a cell that begins with a quote ends with one.
+std::uint8_t* unquote(std::uint8_t* line, std::uint8_t* end, std::uint8_t separator) {
+  if (std::memchr(line, '\r', end - line) != nullptr) return nullptr;
+  std::uint8_t* out = line;
+  for (const std::uint8_t* place = line;;) {
+    if (place < end && *place == '"') {
+      for (++place;; ++place) {
+        if (place == end) return nullptr;
+        if (*place == '"') {
+          if (place + 1 == end || place[1] != '"') break;
+          ++place;
+        }
+        *out++ = *place;
+      }
+      if (++place < end && *place != separator) return nullptr;
+    } else {
+      while (place < end && *place != separator) *out++ = *place++;
+    }
+    if (place == end) return out;
+    *out++ = kBareSeparator;
+    ++place;
+  }
+}
+
+// Reads lines into places of the columns.
 class LineParser {
  public:
-  LineParser(const std::uint8_t* text_end, const LogKernelsRows& rows) : text_end_(text_end), rows_(rows) {}
+  LineParser(const std::uint8_t* text, const LogKernelsFormat& format, const LogKernelsRows& rows)
+      : text_(text),
+        format_(format),
+        rows_(rows),
+        can_be_read_at_once_(format.missing.count == 0 && !std::isalnum(format.separator)) {}
 
-  // The start of the next line, or null where the line is not good; *bad_cell is then the reason if all
-  // columns are there.
-  const std::uint8_t* parse(const std::uint8_t* place, std::int64_t row, LogKernelsReason* bad_cell) const {
-    *bad_cell = LOG_KERNELS_LABEL;
-    const unsigned label = *place - unsigned{'0'};
-    if (label > 1 || place[1] != '\t') return nullptr;
-    rows_.labels[row] = static_cast<std::uint8_t>(label);
-    place += 2;
-
-    *bad_cell = LOG_KERNELS_INTEGER;
-    const std::int64_t num_numeric = rows_.num_numeric;
-    for (std::int64_t field = 0; field < num_numeric; ++field) {
-      const std::int64_t cell = field * rows_.capacity + row;
-      const bool present = *place != '\t';
-      rows_.integers[cell] = 0;
-      rows_.integers_present[cell] = present;
-      if (present && !parse_integer(&place, rows_.integers + cell)) return nullptr;
-      if (*place++ != '\t') return nullptr;
+  // Return why the line [line, end) is not good, or LOG_KERNELS_KEPT: row `row` of the columns then holds it.
+  LogKernelsReason parse(std::uint8_t* line, std::uint8_t* end, std::int64_t row) const {
+    if (end > line && end[-1] == '\r') --end;  // a line may end in \r\n
+    std::uint8_t separator = format_.separator;
+    if (format_.quotes) {
+      if (std::memchr(line, kBareSeparator, end - line) != nullptr) return LOG_KERNELS_QUOTES;
+      if (std::memchr(line, '"', end - line) != nullptr) {
+        end = unquote(line, end, separator);
+        if (end == nullptr) return LOG_KERNELS_QUOTES;
+        separator = kBareSeparator;
+      }
     }
-
-    *bad_cell = LOG_KERNELS_CATEGORICAL;
-    const std::int64_t last_value = rows_.num_categorical - 1;
-    for (std::int64_t field = 0; field < last_value; ++field) {
-      if (!parse_value(&place, *place != '\t', field, row)) return nullptr;
-      if (*place++ != '\t') return nullptr;
-    }
-    if (!parse_value(&place, *place != '\n' && *place != '\r', last_value, row)) return nullptr;
-    if (*place == '\r') ++place;  // a line may end in \r\n
-    return *place == '\n' ? place + 1 : nullptr;
+    if (can_be_read_at_once_ && parse_good(line, end, separator, row)) return LOG_KERNELS_KEPT;
+    return parse_any(line, end, separator, row);
   }
 
  private:
-  bool parse_value(const std::uint8_t** place, bool present, std::int64_t field, std::int64_t row) const {
-    const std::int64_t cell = field * rows_.capacity + row;
-    rows_.values[cell] = 0;
-    rows_.values_present[cell] = present;
-    if (!present) return true;
-    const std::uint8_t* const digits = *place;
-    if (text_end_ - digits <= kHexDigits || !parse_hex(digits, rows_.values + cell)) return false;
-    *place = digits + kHexDigits;
-    return true;
+  // Read a line without words for missing cells; return false if it is not good. A separator is no part of a number.
+  bool parse_good(const std::uint8_t* place, const std::uint8_t* end, std::uint8_t separator, std::int64_t row) const {
+    // In locals, as the compiler must expect each byte that is stored to change what a pointer leads to.
+    const LogKernelsRows rows = rows_;
+    const std::uint8_t* const kinds = format_.kinds;
+    const std::int64_t* const slots = format_.slots;
+    const std::int64_t last = format_.num_columns - 1;
+    for (std::int64_t column = 0;; ++column) {
+      const std::int64_t slot = slots[column] * rows.capacity + row;
+      const bool present = place < end && *place != separator;
+      switch (kinds[column]) {
+        case LOG_KERNELS_INTEGER_COLUMN: {
+          std::int64_t integer = 0;
+          if (present && !parse_integer(&place, end, &integer)) return false;
+          rows.integers[slot] = integer;
+          rows.integers_present[slot] = present;
+          break;
+        }
+        case LOG_KERNELS_HEX_COLUMN: {
+          std::uint32_t value = 0;
+          if (present && (end - place < kHexDigits || !parse_hex(place, &value))) return false;
+          rows.values[slot] = value;
+          rows.values_present[slot] = present;
+          place += present ? kHexDigits : 0;
+          break;
+        }
+        default: {
+          const Cell cell{place, cell_end(place, end, separator)};
+          if (store(column, row, cell) != LOG_KERNELS_KEPT) return false;
+          place = cell.end;
+        }
+      }
+      if (column == last) return place == end;
+      if (place >= end || *place++ != separator) return false;
+    }
   }
 
-  const std::uint8_t* text_end_;
-  const LogKernelsRows& rows_;
-};
+  // Divide a line into cells, read all of them, and return the first reason to reject it, or LOG_KERNELS_KEPT.
+  LogKernelsReason parse_any(const std::uint8_t* line, const std::uint8_t* end, std::uint8_t separator,
+                             std::int64_t row) const {
+    std::int64_t num_separators = 0;
+    for (const std::uint8_t* place = line; place < end; ++place) num_separators += *place == separator;
+    if (num_separators != format_.num_columns - 1) return LOG_KERNELS_COLUMNS;
+    LogKernelsReason reason = LOG_KERNELS_KEPT;
+    for (std::int64_t column = 0; column < format_.num_columns; ++column) {
+      Cell cell{line, cell_end(line, end, separator)};
+      line = cell.end + 1;
+      if (is_one_of(cell, format_.missing)) cell.end = cell.start;
+      const LogKernelsReason bad = store(column, row, cell);
+      if (bad != LOG_KERNELS_KEPT && (reason == LOG_KERNELS_KEPT || bad < reason)) reason = bad;
+    }
+    return reason;
+  }
 
-std::int64_t count_tabs(const std::uint8_t* start, const std::uint8_t* end) {
-  std::int64_t tabs = 0;
-  for (; start < end; ++start) tabs += *start == '\t';
-  return tabs;
-}
+  // The first separator from `place` on, or `end`.
+  static const std::uint8_t* cell_end(const std::uint8_t* place, const std::uint8_t* end, std::uint8_t separator) {
+    const std::uint64_t pattern = bytes_of(separator);
+    for (; end - place >= kWordBytes; place += kWordBytes) {
+      const std::uint64_t hits = zero_bytes(load_word(place) ^ pattern);
+      if (hits != 0) return place + __builtin_ctzll(hits) / 8;
+    }
+    while (place < end && *place != separator) ++place;
+    return place;
+  }
+
+  // Put a cell into row `row` of its column; return why it is not good, or LOG_KERNELS_KEPT.
+  LogKernelsReason store(std::int64_t column, std::int64_t row, Cell cell) const {
+    const std::int64_t slot = format_.slots[column] * rows_.capacity + row;
+    const bool present = cell.size() != 0;
+    switch (format_.kinds[column]) {
+      case LOG_KERNELS_LABEL_COLUMN:
+        rows_.labels[row] = is_one_of(cell, format_.clicked);
+        return rows_.labels[row] || is_one_of(cell, format_.not_clicked) ? LOG_KERNELS_KEPT : LOG_KERNELS_LABEL;
+      case LOG_KERNELS_INTEGER_COLUMN:
+        rows_.integers[slot] = 0;
+        rows_.integers_present[slot] = present;
+        if (!present) return LOG_KERNELS_KEPT;
+        return parse_integer(&cell.start, cell.end, rows_.integers + slot) && cell.size() == 0 ? LOG_KERNELS_KEPT
+                                                                                              : LOG_KERNELS_INTEGER;
+      case LOG_KERNELS_HEX_COLUMN:
+        rows_.values[slot] = 0;
+        rows_.values_present[slot] = present;
+        if (!present) return LOG_KERNELS_KEPT;
+        return cell.size() == kHexDigits && parse_hex(cell.start, rows_.values + slot) ? LOG_KERNELS_KEPT
+                                                                                      : LOG_KERNELS_CATEGORICAL;
+      case LOG_KERNELS_STRING_COLUMN:
+        rows_.string_starts[slot] = cell.start - text_;
+        rows_.string_lengths[slot] = cell.size();
+        return is_utf8(cell) ? LOG_KERNELS_KEPT : LOG_KERNELS_CATEGORICAL;
+      default:
+        return LOG_KERNELS_KEPT;
+    }
+  }
+
+  const std::uint8_t* text_;
+  const LogKernelsFormat& format_;
+  const LogKernelsRows& rows_;
+  const bool can_be_read_at_once_;
+};
 
 }  // namespace
 
-int64_t log_kernels_parse(const uint8_t* text, int64_t num_bytes, int64_t max_line_bytes, const LogKernelsRows* rows,
-                          const LogKernelsRejects* rejects, int64_t* num_rejects) {
-  const std::uint8_t* const text_end = text + num_bytes;
-  const LineParser parser(text_end, *rows);
-  const std::int64_t num_tabs = rows->num_numeric + rows->num_categorical;
+int64_t log_kernels_parse(uint8_t* text, int64_t num_bytes, int64_t max_line_bytes, const LogKernelsFormat* format,
+                          const LogKernelsRows* rows, const LogKernelsRejects* rejects, int64_t* num_rejects) {
+  std::uint8_t* const text_end = text + num_bytes;
+  const LineParser parser(text, *format, *rows);
   std::int64_t num_rows = 0, num_bad = 0;
-  for (const std::uint8_t* line = text; line < text_end;) {
+  for (std::uint8_t* line = text; line < text_end;) {
     const std::int64_t line_number = num_rows + num_bad;
     if (line_number == rows->capacity) {
       *num_rejects = 0;
       return -1;
     }
-    LogKernelsReason bad_cell;
-    const std::uint8_t* const next = parser.parse(line, num_rows, &bad_cell);
-    if (next != nullptr) {
+    auto* const end = static_cast<std::uint8_t*>(std::memchr(line, '\n', text_end - line));
+    const LogKernelsReason reason =
+        end - line > max_line_bytes ? LOG_KERNELS_TOO_LONG : parser.parse(line, end, num_rows);
+    if (reason == LOG_KERNELS_KEPT) {
       rows->line_numbers[num_rows++] = line_number;
-      line = next;
-      continue;
+    } else {
+      rejects->line_numbers[num_bad] = line_number;
+      rejects->starts[num_bad] = line - text;
+      rejects->ends[num_bad] = end - text;
+      rejects->reasons[num_bad++] = reason;
     }
-    const auto* const end = static_cast<const std::uint8_t*>(std::memchr(line, '\n', text_end - line));
-    const bool too_long = end - line > max_line_bytes;
-    rejects->line_numbers[num_bad] = line_number;
-    rejects->starts[num_bad] = line - text;
-    rejects->ends[num_bad] = end - text;
-    rejects->reasons[num_bad++] =
-        too_long ? LOG_KERNELS_TOO_LONG : count_tabs(line, end) != num_tabs ? LOG_KERNELS_COLUMNS : bad_cell;
     line = end + 1;
   }
   *num_rejects = num_bad;
