@@ -135,9 +135,8 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
         num_rejects,
     )
     chunk.check_num_lines(num_rows + num_rejects.value)
-    integers, integers_present, values, values_present, string_starts, string_lengths = (
-        _filled(columns, num_rows) for columns in cells
-    )
+    filled: list[NDArray[Any]] = [_filled(columns, num_rows) for columns in cells]
+    integers, integers_present, values, values_present, string_starts, string_lengths = filled
     strings = tuple(Texts(text, *places) for places in zip(string_starts, string_lengths, strict=True))
     bad = range(num_rejects.value)
     return ParsedChunk(
