@@ -12,9 +12,7 @@ from typing import TypeAlias
 
 from common.packages import explain_missing, require
 
-require(
-    "bokeh", "isal", "jinja2", "numpy", "pyarrow", "tqdm", "xxhash", "yaml"
-)  # the others only where they are needed
+require("isal", "numpy", "pyarrow", "tqdm", "xxhash", "yaml")  # the others only where they are needed
 
 from data_prep.execution.pools import KINDS, ExecutorChoice
 from data_prep.execution.stopping import Stopped, stop_by_signals

@@ -57,11 +57,11 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
         return _parse_lines(chunk, chunk.lines, BARE_SEPARATOR, (), log_format)
     if not log_format.quotes:
         return _parse_lines(chunk, chunk.lines, ord(log_format.separator), (), log_format)
-    lines, badly_quoted = _take_quotes_off(chunk.lines, log_format.separator)
+    lines, badly_quoted = take_quotes_off(chunk.lines, log_format.separator)
     return _parse_lines(chunk, lines, BARE_SEPARATOR, badly_quoted, log_format)
 
 
-def _take_quotes_off(lines: bytes, separator: str) -> tuple[bytes, list[int]]:
+def take_quotes_off(lines: bytes, separator: str) -> tuple[bytes, list[int]]:
     """Return the same lines with cells between BARE_SEPARATOR, and the numbers of those that are badly quoted.
 
     Quotes are those of RFC 4180: a cell in double quotes may hold separators, and quotes twice. It cannot hold a line

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -67,22 +68,22 @@ class LogFormat:
         """The label's column."""
         return self.of_kind("label")[0]
 
-    @property
+    @functools.cached_property
     def numeric_fields(self) -> tuple[str, ...]:
         """Fields of whole numbers."""
         return self.of_kind("integer")
 
-    @property
+    @functools.cached_property
     def hex_fields(self) -> tuple[str, ...]:
         """Categorical fields worked on as numbers."""
         return self.of_kind("hex32")
 
-    @property
+    @functools.cached_property
     def text_fields(self) -> tuple[str, ...]:
         """Categorical fields of text."""
         return self.of_kind("string")
 
-    @property
+    @functools.cached_property
     def categorical_fields(self) -> tuple[str, ...]:
         """All categorical fields."""
         return self.of_kind("hex32", "string")
@@ -97,7 +98,7 @@ class LogFormat:
         """The fields that rows are made of, with their kinds: what a vocabulary is for, however a log is written."""
         return [(name, kind) for name, kind in self.columns.items() if kind not in ("label", "ignored")]
 
-    @property
+    @functools.cached_property
     def is_criteo_like(self) -> bool:
         """Whether lines are a label, integers and hex values between tabs, which the native parser reads."""
         in_order = [self.label, *self.numeric_fields, *self.hex_fields]

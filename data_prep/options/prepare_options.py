@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -98,7 +99,7 @@ class PrepareOptions:
         """Whether anything is fitted to the training rows: else the log is read once."""
         return self.vocabulary == "counted" or self.numeric_transform != "log1p"
 
-    @property
+    @functools.cached_property  # a row in a service would spend most of its time here
     def categorical_columns(self) -> tuple[CategoricalColumn, ...]:
         """Columns of `ids`, in their order."""
         return categorical_columns(self.data, self.integer_buckets)

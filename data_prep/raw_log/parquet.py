@@ -92,13 +92,14 @@ def open_table(file: LogFile, log_format: LogFormat) -> Iterator[TableReader]:
     """
     try:
         with storage.open_random(file.location) as stored, pq.ParquetFile(stored) as table:
-            _check_columns(file.location, table.schema_arrow, log_format)
+            check_columns(file.location, table.schema_arrow, log_format)
             yield TableReader(file, table, log_format)
     except pa.ArrowInvalid as error:
         raise ValueError(f"{file.location} is damaged or no Parquet file ({str(error).splitlines()[0]})") from error
 
 
-def _check_columns(location: str, schema: pa.Schema, log_format: LogFormat) -> None:
+def check_columns(location: str, schema: pa.Schema, log_format: LogFormat) -> None:
+    """Raise ValueError where a table has not the format's columns, or one of another type; it may have more."""
     expected = {name: kind for name, kind in log_format.columns.items() if kind != "ignored"}
     missing = [name for name in expected if schema.names.count(name) != 1]
     if missing:

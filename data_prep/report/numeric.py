@@ -1,14 +1,16 @@
-"""The numeric fields of a report: missing cells, quantiles, and histograms before and after the transform."""
+"""The report's part on numeric fields: missing cells, and the values before and after their transform."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from common.html.charts import Axis, Bars, Chart, Density, bar_chart, histogram
+from common.html.axes import Axis
+from common.html.charts import Bars, Density, Html, bar_chart, histogram
+from common.html.page import grid, section, share, table
 from data_prep.kernels.reference import bin_bounds
 from data_prep.prepared.schema import INDICATOR, NumericField, Schema, transform_integers
 from data_prep.statistics.file import NumericProfile, Profile
@@ -16,38 +18,41 @@ from data_prep.statistics.file import NumericProfile, Profile
 _MOST_BINS = 48  # drawn
 _SHOWN = 0.99  # of the cells before the transform: the few largest integers would hide the others
 _QUANTILES = (0.01, 0.25, 0.5, 0.75, 0.99)
-_MOST_FIELDS = 60  # with histograms
-_TRANSFORMS = {
-    "log1p": "sign(x) · ln(1 + |x|)",
-    "max": "x / largest",
-    "standardize": "(x − mean) / standard deviation",
-}
 
 
-def numeric_fields(schema: Schema, profile: Profile) -> dict[str, Any]:
-    """Return the values for the template, of the training rows."""
+def numeric_section(schema: Schema, profile: Profile) -> Html:
+    """Of the training rows."""
+    if not profile.numeric:
+        return section("Numeric fields", note="There are none.")
     names = list(profile.numeric)
-    missing = [profile.numeric[name].missing / max(profile.training_rows, 1) for name in names]
-    columns = {field.source: field for field in schema.numeric if field.transform != INDICATOR}
-    pairs = [pair(name, profile.numeric[name], columns[name]) for name in names[:_MOST_FIELDS] if name in columns]
-    share = Axis("share of training rows", "percent", low=0)
+    training = max(profile.training_rows, 1)
+    missing = [profile.numeric[name].missing / training for name in names]
+    rows = [[name, share(missing[i]), *_quantiles(profile.numeric[name])] for i, name in enumerate(names)]
+    head = ["field", "missing", *(f"{100 * quantile:g} %" for quantile in _QUANTILES), "largest"]
+    transformed = {field.source: field for field in schema.numeric if field.transform != INDICATOR}
+    pairs = [_pair(name, profile.numeric[name], transformed[name]) for name in names if name in transformed]
+    note = (
+        f"Left: the integers as they are, without the largest one per cent. Right: after {_transform(schema)}, all of "
+        "them. Quantiles are exact up to 16, then to an eighth of an octave."
+    )
+    parts = [
+        bar_chart("Missing cells", names, [Bars("missing", missing)], Axis("of training rows", "percent", low=0)),
+        table(head, rows),
+        grid(*itertools.chain.from_iterable(pairs)),
+    ]
+    return section("Numeric fields", *parts, note=note)
+
+
+def _transform(schema: Schema) -> str:
     return {
-        "numeric_columns": [
-            ["field", "text"],
-            ["missing", "share"],
-            *([f"{100 * quantile:g} %", "number"] for quantile in _QUANTILES),
-            ["largest", "right"],
-        ],
-        "numeric_rows": [[n, missing[i], *_quantiles(profile.numeric[n])] for i, n in enumerate(names)],
-        "numeric_missing": bar_chart("Missing cells of numeric fields", names, [Bars("missing", missing)], share),
-        "numeric_histograms": [chart for both in pairs for chart in both],
-        "numeric_left_out": len(names[_MOST_FIELDS:]),
-        "transform": _TRANSFORMS[schema.options["numeric_transform"]],
-    }
+        "log1p": "sign(x) · ln(1 + |x|)",
+        "max": "x / largest",
+        "standardize": "(x − mean) / standard deviation",
+    }[schema.options["numeric_transform"]]
 
 
 def whole_bins(field: NumericProfile) -> list[tuple[int, int, int]]:
-    """Return (from, to, count) of the bins: the integers from … to - 1."""
+    """(from, to, count) of the bins: the integers from … to - 1."""
     bins = []
     for number, count in field.bins:
         low, high = bin_bounds(number)
@@ -60,32 +65,36 @@ def whole_bins(field: NumericProfile) -> list[tuple[int, int, int]]:
 def _quantiles(field: NumericProfile) -> list[object]:
     bins = whole_bins(field)
     if not bins:
-        return [None] * len(_QUANTILES) + ["–"]
+        return ["–"] * (len(_QUANTILES) + 1)
     sums = np.cumsum([count for _, _, count in bins])
     places = [int(np.searchsorted(sums, quantile * sums[-1])) for quantile in _QUANTILES]
     return [*(bins[min(place, len(bins) - 1)][0] for place in places), f"below {bins[-1][1]:,}"]
 
 
-def pair(name: str, field: NumericProfile, column: NumericField) -> list[Chart]:
-    """Return histograms before and after the transform; none of a field without a value."""
+def _pair(name: str, field: NumericProfile, column: NumericField) -> list[Html]:
+    """Histograms before and after; none of a field without a value."""
     bins = whole_bins(field)
     if not bins:
         return []
     sums = np.cumsum([count for _, _, count in bins])
     num_shown = int(np.searchsorted(sums, _SHOWN * sums[-1])) + 1
     before = [(float(first), float(end), count) for first, end, count in bins[:num_shown]]
-    # A bin's end may be above int64.
-    ends = [transform_integers(column, np.array([first, end], float)) for first, end, _ in bins]
-    after = [(float(first), float(end), count) for (first, end), (_, _, count) in zip(ends, bins, strict=True)]
-    drawn = []
-    for title, each, label in ((f"{name} before", before, "integer"), (f"{name} after", after, "transformed value")):
-        edges, shares = _joined(each, int(sums[-1]))
-        drawn.append(histogram(title, edges, [Density("share of present cells", shares)], Axis(label), "small"))
-    return drawn
+    after = [(_transformed(column, first), _transformed(column, end), count) for first, end, count in bins]
+    total = int(sums[-1])
+    return [_histogram(f"{name} before", before, total, "integer"), _histogram(f"{name} after", after, total, "number")]
+
+
+def _transformed(column: NumericField, integer: int) -> float:
+    return float(transform_integers(column, np.array([float(integer)]))[0])  # a bin's end may be above int64
+
+
+def _histogram(title: str, bins: Sequence[tuple[float, float, int]], total: int, label: str) -> Html:
+    edges, shares = _joined(bins, total)
+    return histogram(title, edges, [Density("of present cells", shares)], Axis(label), "small")
 
 
 def _joined(bins: Sequence[tuple[float, float, int]], total: int) -> tuple[list[float], list[float]]:
-    """Return edges and shares of bins side by side: narrow ones joined, gaps filled with 0.
+    """Edges and shares of bins side by side: narrow ones joined, gaps filled with 0.
 
     None is narrower than can be seen: a transform may round the ends of a bin to the same number.
     """

@@ -1,0 +1,241 @@
+"""Raw rows outside of a preparation: lines, mappings and tables as chunks, with or without a label, and a pass over a
+log that has them.
+
+A row without a label gets the cell of one that was not clicked, so that one parser decides what a good row is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from data_prep.execution.pieces import Pieces
+from data_prep.execution.pools import KINDS, ExecutorChoice, Pools
+from data_prep.execution.stopping import Stopped, stop_by_signals
+from data_prep.kernels.parse import take_quotes_off
+from data_prep.kernels.rows import BARE_SEPARATOR, Chunk, ParsedChunk
+from data_prep.options.log_format import LogFormat
+from data_prep.raw_log.compression import MAGIC
+from data_prep.raw_log.files import LogFile, absolute, find_log, is_parquet
+from data_prep.raw_log.reading import LogReading, open_reader
+from data_prep.raw_log.sample import sample_log
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["KINDS", "MAGIC", "ExecutorChoice", "LogFile", "Stopped", "absolute", "find_log", "stop_by_signals"]
+
+Result = TypeVar("Result")
+
+_BARE = bytes([BARE_SEPARATOR])
+_HEX32 = range(-(2**31), 2**32)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Unlabelled(LogFormat):
+    """The format of the same log without its column of labels, to find the other columns by."""
+
+    def __post_init__(self) -> None:
+        """Take a format without a label, which no preparation does."""
+
+
+def without_label(log_format: LogFormat) -> LogFormat:
+    """Return the format of a log of the same columns but the label."""
+    values = {field.name: getattr(log_format, field.name) for field in dataclasses.fields(log_format)}
+    columns = {name: kind for name, kind in log_format.columns.items() if kind != "label"}
+    return _Unlabelled(**{**values, "columns": columns})
+
+
+def lines_to_chunk(lines: Sequence[str | bytes], log_format: LogFormat) -> Chunk:
+    """Return raw lines as a chunk; whether they have labels is decided by the first one's number of columns.
+
+    Raises ValueError for a line with a line end inside, TypeError for what is no text.
+    """
+    rows = [line.encode() if isinstance(line, str) else line for line in lines]
+    rows = [row.removesuffix(b"\n").removesuffix(b"\r") for row in rows]
+    for number, row in enumerate(rows):
+        if b"\n" in row:
+            raise ValueError(f"row {number} has a line end inside; give one line a row")
+    chunk = Chunk(0, len(rows), b"\n".join([*rows, b""]))
+    return chunk if not rows or has_label(rows[0], log_format) else add_label(chunk, log_format)
+
+
+def has_label(line: bytes, log_format: LogFormat, is_bare: bool = False) -> bool:
+    """Return False for a line that has one column less than the format: that is the label's."""
+    separator = _BARE if is_bare else log_format.separator.encode()
+    if log_format.quotes and not is_bare:
+        line, separator = take_quotes_off(line + b"\n", log_format.separator)[0], _BARE
+    return line.count(separator) != len(log_format.columns) - 2
+
+
+def add_label(chunk: Chunk, log_format: LogFormat) -> Chunk:
+    """Return lines without labels as lines with them."""
+    lines, separator, is_bare = chunk.lines, log_format.separator.encode(), chunk.is_bare
+    if log_format.quotes or is_bare:
+        lines = lines if is_bare else take_quotes_off(lines, log_format.separator)[0]
+        separator, is_bare = _BARE, True
+    (place,) = log_format.places([log_format.label])
+    label = log_format.not_clicked[0].encode()
+    if place == 0:
+        start = label + separator
+        lines = start + lines[:-1].replace(b"\n", b"\n" + start) + b"\n"
+    else:
+        rows = [line.split(separator, place) for line in lines[:-1].split(b"\n")]
+        # A line that ends before the label's place keeps a wrong number of columns.
+        lines = b"\n".join([separator.join([*row[:place], label, *row[place:]]) for row in rows]) + b"\n"
+    return dataclasses.replace(chunk, lines=lines, is_bare=is_bare)
+
+
+def mappings_to_chunk(rows: Sequence[Mapping[str, Any]], log_format: LogFormat) -> Chunk:
+    """Return rows that are mappings from columns to values as a chunk; None and NaN are missing values.
+
+    Raises ValueError for a column that is missing or unknown, TypeError for a value that no cell of its kind holds.
+    """
+    columns = {name: kind for name, kind in log_format.columns.items() if kind not in ("label", "ignored")}
+    optional = log_format.columns.keys() - columns.keys()
+    label = log_format.not_clicked[0].encode()
+    separator = _BARE if log_format.quotes else log_format.separator.encode()
+    lines = []
+    for number, row in enumerate(rows):
+        missing, unknown = columns.keys() - row.keys(), row.keys() - columns.keys() - optional
+        if missing or unknown:
+            raise ValueError(
+                f"row {number} has not the columns of the model: missing {_some(missing)}; unknown {_some(unknown)}. "
+                "Give None for a value that is not there"
+            )
+        cells = []
+        for name, kind in log_format.columns.items():
+            if kind == "label":
+                cells.append(label)
+            elif kind == "ignored":
+                cells.append(b"")
+            else:
+                try:
+                    cells.append(_cell(row[name], kind, separator))
+                except (TypeError, ValueError) as error:
+                    raise TypeError(f"row {number}, column {name!r} of kind {kind}: {error}") from None
+        lines.append(separator.join(cells))
+    return Chunk(0, len(lines), b"\n".join([*lines, b""]), is_bare=log_format.quotes)
+
+
+def _some(names: set[str]) -> str:
+    return ", ".join(sorted(names)[:8]) or "none"
+
+
+def _cell(value: Any, kind: str, separator: bytes) -> bytes:
+    """Return a value as it would stand in a line."""
+    if value is None or value != value:
+        return b""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if kind == "integer":
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, int):  # True and False are 1 and 0, as in a Parquet file
+            return b"%d" % int(value)
+        raise TypeError(f"expected a whole number or None, found {value!r}")
+    if isinstance(value, bytes):
+        value = value.decode()
+    if isinstance(value, int) and kind == "hex32":
+        if value not in _HEX32:
+            raise TypeError(f"expected a number of 32 bits, found {value}")
+        return b"%08x" % (value & 0xFFFFFFFF)
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str):
+        raise TypeError(f"expected text or None, found {value!r}")
+    cell = value.encode()
+    if b"\n" in cell or b"\r" in cell or separator in cell:
+        raise ValueError(f"{value!r} has a line end or the separator {separator!r} in it, which no cell of the log has")
+    return cell
+
+
+def table_to_chunk(table: pa.Table, log_format: LogFormat) -> Chunk:
+    """Return the rows of an Arrow table as a chunk.
+
+    Raises ValueError for a column that is missing or unknown, or whose type no cell of its kind has.
+    """
+    from data_prep.raw_log.parquet import TableChunk, check_columns
+
+    unknown = set(table.schema.names) - log_format.columns.keys()
+    if unknown:
+        raise ValueError(f"the table has columns that the model does not know: {_some(unknown)}")
+    labelled = log_format.label in table.schema.names
+    written_as = log_format if labelled else without_label(log_format)
+    check_columns("the table", table.schema, written_as)
+    batches = table.combine_chunks().to_batches()
+    if not batches:
+        return Chunk(0, 0, b"")
+    chunk = TableChunk(0, table.num_rows, batches[0], written_as, Chunk(0, 0, b"").file).load()
+    return chunk if labelled else add_label(chunk, log_format)
+
+
+def rejected(chunk: Chunk, parsed: ParsedChunk) -> dict[int, str]:
+    """Return the reason of each rejected line of a chunk, by its place among the chunk's lines."""
+    first = first_line_number(chunk)
+    found = {}
+    for line in parsed.rejects_tsv.split(b"\n")[:-1]:
+        where, reason, _ = line.split(b"\t", 2)
+        found[int(where.rpartition(b":")[2]) - first] = reason.decode()
+    return found
+
+
+def first_line_number(chunk: Chunk) -> int:
+    """Return the number, from 1, of a chunk's first line in its file."""
+    return chunk.first_line - chunk.file.first_line + chunk.file.num_header_lines + 1
+
+
+def log_has_label(files: Sequence[LogFile], log_format: LogFormat) -> bool:
+    """Return whether a log has labels: by the first file's header, columns or first line.
+
+    Raises as `open_reader` where the file is of neither form.
+    """
+    if log_format.header or is_parquet(files[0].location):
+        try:
+            with open_reader(files[0], log_format):
+                return True
+        except ValueError as error:
+            try:
+                with open_reader(files[0], without_label(log_format)):
+                    return False
+            except ValueError:
+                raise error from None
+    sample = next(sample_log(files, log_format, 1), None)
+    if sample is None or sample.chunk is None:
+        return True
+    return has_label(sample.chunk.lines.split(b"\n", 1)[0], log_format, sample.chunk.is_bare)
+
+
+def read_log(
+    files: Sequence[LogFile],
+    log_format: LogFormat,
+    function: Callable[[Chunk], Result],
+    consume: Callable[[Result], None],
+    title: str,
+    work_folder: Path,
+    executor: ExecutorChoice,
+    num_workers: int,
+    chunk_bytes: int,
+) -> None:
+    """Call `function` on each chunk of a log on the workers, and `consume` with the results in the log's order.
+
+    Results stay in `work_folder`, where the same pass finds them again after it was stopped.
+    """
+    pieces = Pieces(work_folder)
+    pieces.clear_unfinished()
+    with closing(Pools(executor)) as pools:
+        LogReading(files, log_format, pools, num_workers, chunk_bytes, pieces).run(function, consume, title)
+
+
+def split_line(line: bytes, log_format: LogFormat, is_bare: bool = False) -> list[str]:
+    """Return the cells of a line, those of a badly quoted one as far as they can be told apart."""
+    if log_format.quotes and not is_bare:
+        line, is_bare = take_quotes_off(line.removesuffix(b"\n") + b"\n", log_format.separator)[0], True
+    separator = _BARE if is_bare else log_format.separator.encode()
+    cells = line.removesuffix(b"\n").removesuffix(b"\r").split(separator)
+    return [cell.decode("utf-8", errors="replace") for cell in cells]
