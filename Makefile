@@ -16,6 +16,8 @@ RANK_TABLE_FILE ?= -
 RUN ?= device_0
 SPLIT ?= test
 CHECKPOINT ?=
+BUNDLE ?= bundle
+SCORES ?= scores.csv
 RANKS ?= 1
 ROWS ?= 1000000
 SEED ?= 1
@@ -89,6 +91,18 @@ train: setup  ## train, or go on with, the run in device_0: DATASET=prepared EPO
 eval: setup  ## judge a run's best checkpoint: RUN=device_0 SPLIT=test CHECKPOINT= DATASET= RANKS=1 ARGS=eval.key=value
 	$(RUN_PYTHON) -m app evaluate --run "$(RUN)" --split "$(SPLIT)" --ranks "$(RANKS)" $(if $(CHECKPOINT),--checkpoint "$(CHECKPOINT)") \
 		$(if $(filter command environment,$(firstword $(origin DATASET))),--dataset "$(DATASET)") $(ARGS)
+
+# Without a run here, what `make demo` left.
+DEMO := $(if $(wildcard $(RUN)),,demo/)
+.PHONY: export
+export: setup  ## write a bundle that scores raw rows without MindSpore: RUN=device_0 BUNDLE=bundle CHECKPOINT= ARGS='rows=float16 --overwrite'
+	$(RUN_PYTHON) -m app export "$(or $(CHECKPOINT),$(DEMO)$(RUN))" "$(BUNDLE)" \
+		$(if $(filter command environment,$(firstword $(origin DATASET))),--dataset "$(DATASET)") $(ARGS)
+
+.PHONY: predict
+predict: setup  ## score a log by a bundle: BUNDLE=bundle INPUT=data/dac.tar.gz SCORES=scores.csv ARGS='--keep COLUMN --overwrite'
+	$(RUN_PYTHON) -m app.cli.predict "$(BUNDLE)" \
+		"$(if $(filter file,$(origin INPUT)),$(if $(wildcard $(INPUT)),$(INPUT),$(DEMO)log.txt),$(INPUT))" "$(SCORES)" $(ARGS)
 
 .PHONY: report
 report: setup  ## draw a run, or several over one another: RUN=device_0 ARGS="device_0.1 --output both.html"

@@ -1,8 +1,8 @@
 """Batches from a prepared folder, in an order that is a pure function of (seed, epoch, step).
 
-An epoch is a seeded permutation of blocks; the rows of each pool of blocks are shuffled; the stream of rows
-is cut into batches across blocks and pools. No row is dropped: the last batch is smaller. A run that resumes
-at step s reads only the pools from that step on.
+An epoch is a seeded permutation of blocks; the rows of each pool of blocks are mixed; the stream of rows
+is cut into batches across blocks and pools. No row is dropped: the last batch is smaller. To go on
+at step s only the pools from that step on are read.
 
 Letters: B batch, C categorical fields, N numeric fields, n rows of a block.
 """
@@ -28,8 +28,8 @@ from data_prep.prepared.schema import Schema
 class Batch(Rows):
     """Rows of a training step: `ids` [B, C], `numeric` [B, N], `labels` [B].
 
-    A rank's slice of a batch starts at the batch's row `first_row`; `whole_rows` is the size of the whole batch, or 0
-    if this is the whole.
+    A rank's slice of a batch starts at the batch's row `first_row` and knows the rows of the whole: `whole_rows`, 0
+    where this is the whole.
     """
 
     first_row: int = 0
@@ -37,22 +37,22 @@ class Batch(Rows):
 
     @property
     def num_rows(self) -> int:
-        """B; less than the batch size only for an epoch's last batch."""
+        """B; below the batch size only for an epoch's last batch."""
         return len(self.labels)
 
     @property
     def weight(self) -> float:
-        """Weight of each row in the mean over the whole batch."""
+        """Of each row in the mean over the whole batch."""
         return 1 / (self.whole_rows or self.num_rows)
 
 
 def rows_of_batch(batch: Batch, rows: slice) -> Batch:
-    """Return the slice `rows` of a whole batch."""
+    """The slice `rows` of a whole batch."""
     return replace(_batch(batch.take(rows)), first_row=rows.start, whole_rows=batch.num_rows)
 
 
 def check_files(folder: Path, schema: Schema) -> None:
-    """Raise ValueError unless every file with rows, and its index, has its size (`inspect` reads them all)."""
+    """Raise ValueError unless every file with rows, and its index, is there in its size (`inspect` reads them all)."""
     for file in schema.all_files():
         path = folder / file.name
         if ".mindrecord" not in file.name:
@@ -67,22 +67,26 @@ def check_files(folder: Path, schema: Schema) -> None:
 
 @dataclass(frozen=True)
 class Order:
-    """Order of the rows in one pass over a split: `pools` of block numbers, and the seed of their shuffle."""
+    """How one epoch passes over a split: `pools` of block numbers, in reading order, and the mixing seed."""
 
     pools: tuple[np.ndarray, ...]
     block_sizes: np.ndarray
-    shuffle_seed: tuple[int, ...] | None  # None: rows stay in written order
+    mix_seed: tuple[int, ...] | None  # None: rows stay in written order
+
+    def pool_rows(self, pool: int) -> int:
+        """Rows of a pool."""
+        return int(self.block_sizes[self.pools[pool]].sum())
 
 
 def training_order(schema: Schema, seed: int, epoch: int, pool_blocks: int) -> Order:
-    """Return the order of the training rows in `epoch` (1, 2, …)."""
+    """The order of the training rows in `epoch` (1, 2, …)."""
     sizes = np.array(schema.block_sizes("train"), np.int64)
     blocks = np.random.default_rng([seed % 2**63, epoch]).permutation(len(sizes))
     return Order(_cut(blocks, pool_blocks), sizes, (seed % 2**63, epoch))
 
 
 def written_order(schema: Schema, split: str, pool_blocks: int = 64) -> Order:
-    """Return the order in which a split's rows were written."""
+    """The rows of a split as they were written."""
     sizes = np.array(schema.block_sizes(split), np.int64)
     return Order(_cut(np.arange(len(sizes)), pool_blocks), sizes, None)
 
@@ -92,18 +96,16 @@ def _cut(blocks: np.ndarray, pool_blocks: int) -> tuple[np.ndarray, ...]:
 
 
 def num_batches(schema: Schema, split: str, batch_size: int) -> int:
-    """Return the number of batches of one pass over a split, a short last one included."""
+    """Batches of one pass over a split, the short last one included."""
     return -(-schema.splits[split].rows // batch_size)
 
 
 def read_batches(
     folder: Path, schema: Schema, split: str, order: Order, batch_size: int, first_batch: int = 0
 ) -> Iterator[Batch]:
-    """Yield the batches of one pass, from batch `first_batch` (0, 1, …) on."""
-    pool_ends = np.cumsum([order.block_sizes[pool].sum() for pool in order.pools], dtype=np.int64)
-    pool = int(np.searchsorted(pool_ends, first_batch * batch_size, side="right"))
-    skip = first_batch * batch_size - int(pool_ends[pool - 1] if pool else 0)
-    rest: list[Rows] = []  # fewer than a batch
+    """The batches of one pass, from batch `first_batch` (0, 1, …) on."""
+    pool, skip = _locate(order, first_batch * batch_size)
+    rest: list[Rows] = []  # less than a batch
     for rows in _read_pools(folder, schema, split, order, pool):
         rows, skip = rows.take(slice(skip, None)), 0
         rows = concatenate([*rest, rows])
@@ -118,13 +120,23 @@ def _batch(rows: Rows) -> Batch:
     return Batch(rows.ids, rows.numeric, rows.labels)
 
 
+def _locate(order: Order, first_row: int) -> tuple[int, int]:
+    """The pool that holds row `first_row` of the pass, and how many of the pool's rows come before it."""
+    for pool in range(len(order.pools)):
+        rows = order.pool_rows(pool)
+        if first_row < rows:
+            return pool, first_row
+        first_row -= rows
+    return len(order.pools), 0
+
+
 def _read_pools(folder: Path, schema: Schema, split: str, order: Order, first_pool: int) -> Iterator[Rows]:
     numbers = [int(number) for pool in order.pools[first_pool:] for number in pool]
     blocks = read_blocks(folder, schema, split, numbers)
     for pool in range(first_pool, len(order.pools)):
         rows = concatenate([next(blocks) for _ in order.pools[pool]])
-        if order.shuffle_seed is not None:
-            rows = rows.take(np.random.default_rng([*order.shuffle_seed, pool]).permutation(len(rows)))
+        if order.mix_seed is not None:
+            rows = rows.take(np.random.default_rng([*order.mix_seed, pool]).permutation(len(rows)))
         yield rows
 
 
@@ -132,10 +144,10 @@ Item = TypeVar("Item")
 
 
 class Prefetcher(Generic[Item]):
-    """Iterates over `items`, of which a thread makes up to `depth` ahead; `waited_seconds` counts the caller's waits.
+    """Iterates over `items` with up to `depth` of them made ahead; `waited_seconds` is what the caller waited.
 
-    An exception of the items is raised when the caller takes the next one. Use it as a context manager, so that the
-    thread ends with the loop.
+    An exception of the items is raised where the caller takes the next one. Use it as a context
+    manager, so that the thread ends with the loop.
     """
 
     def __init__(self, items: Iterable[Item], depth: int = 2) -> None:
@@ -151,7 +163,7 @@ class Prefetcher(Generic[Item]):
 
     def __exit__(self, *_: object) -> None:
         self._stopped.set()
-        while self._thread.is_alive():  # empty the queue, so that a thread that waits at it sees the flag
+        while self._thread.is_alive():  # make room, so that a thread at a full queue sees the flag
             try:
                 self._ready.get(timeout=0.05)
             except queue.Empty:

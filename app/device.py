@@ -1,4 +1,4 @@
-"""The device of the tower, and the settings that MindSpore needs before and just after it is imported."""
+"""Where the tower runs, and what must be said to MindSpore before and just after it is imported."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ONEDNN_MATH_MODE = "ONEDNN_DEFAULT_FPMATH_MODE"
 
 
 def prepare_environment(options: DeviceOptions) -> None:
-    """Set the variables that oneDNN, OpenMP and MindSpore read once, at import; call it before `import mindspore`."""
+    """Set what oneDNN, OpenMP and MindSpore read once, at import. Call it before `import mindspore`."""
     os.environ["OMP_NUM_THREADS"] = str(options.num_threads)
     # Idle OpenMP threads would spin on the cores that MindSpore's own threads want: lookups take twice as long then.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -32,7 +32,7 @@ def prepare_environment(options: DeviceOptions) -> None:
 
 
 def cpu_flags() -> set[str]:
-    """Return the words of /proc/cpuinfo, with the features of this machine's cores among them."""
+    """The features that this machine's cores name."""
     try:
         return set(CPU_INFO.read_text(encoding="utf-8").split())
     except OSError:
@@ -40,11 +40,11 @@ def cpu_flags() -> set[str]:
 
 
 def select_device(options: DeviceOptions) -> str:
-    """Set MindSpore's target, in graph mode, and return its name.
+    """Point MindSpore at the target, in graph mode; returns the target's name.
 
     Raises ValueError, in one line, for a target that this machine's MindSpore cannot load.
     """
-    with held():  # a Python that ends with MindSpore half imported also aborts, with pages of messages
+    with held():  # also, a Python that ends with MindSpore half imported aborts, after pages of it
         import mindspore as ms
 
         ms.set_context(mode=ms.GRAPH_MODE)
@@ -61,7 +61,7 @@ def select_device(options: DeviceOptions) -> str:
 
 
 def take_device() -> None:
-    """Give this rank a device of its own, and initialize MindSpore's collectives; for Ascend and GPU."""
+    """Give this rank a device of its own, and MindSpore the means to sum over ranks; for Ascend and GPU."""
     from mindspore import communication
 
     communication.init()
@@ -69,7 +69,7 @@ def take_device() -> None:
 
 @contextmanager
 def records_dropped(unwanted: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
-    """Drop log records of MindSpore's Python side for which `unwanted` returns True."""
+    """Keep log records of MindSpore's Python side for which `unwanted` is true from being printed."""
     import mindspore.log
 
     logger = mindspore.log._get_logger()
@@ -85,5 +85,5 @@ def records_dropped(unwanted: Callable[[logging.LogRecord], bool]) -> Iterator[N
 
 
 def deprecations_silenced() -> AbstractContextManager[None]:
-    """Drop MindSpore 2.10's deprecation warnings, at each use of FTRL and the host ops, as its version is pinned."""
+    """MindSpore 2.10 says of FTRL and the host ops, at each use, that they will go; it is pinned, so drop just that."""
     return records_dropped(lambda record: "is deprecated from version" in record.getMessage())

@@ -29,6 +29,7 @@ from app.checkpoint.disk import (
 )
 
 DTYPE_NAMES = {"float32": "F32", "float64": "F64", "int32": "I32", "int64": "I64"}
+DTYPE_NAMES |= {"float16": "F16", "int8": "I8", "uint8": "U8", "uint64": "U64"}  # of a bundle's tables
 DTYPES = {short: name for name, short in DTYPE_NAMES.items()}
 ALIGNMENT = 8  # of the arrays' first byte
 LENGTH_BYTES = 8
@@ -65,12 +66,15 @@ def column_of(array: np.ndarray) -> Column:
     return Column(array.dtype.name, array.shape, lambda: [np.ascontiguousarray(array)])
 
 
-def write_arrays(path: Path, columns: dict[str, Column], progress: Progress = ignore) -> FileRecord:
-    """Write and sync a file of `columns`, each of a dtype of `DTYPE_NAMES`."""
-    return write_file(path, _parts(columns), progress)
+def write_arrays(
+    path: Path, columns: dict[str, Column], progress: Progress = ignore, alignment: int = ALIGNMENT
+) -> FileRecord:
+    """Write and sync a file of `columns`, each of a dtype of `DTYPE_NAMES`; the first begins at a multiple of
+    `alignment` bytes."""
+    return write_file(path, _parts(columns, alignment), progress)
 
 
-def _parts(columns: dict[str, Column]) -> Iterator[Part]:
+def _parts(columns: dict[str, Column], alignment: int) -> Iterator[Part]:
     header: dict[str, object] = {}
     end = 0
     for name, column in columns.items():
@@ -81,7 +85,7 @@ def _parts(columns: dict[str, Column]) -> Iterator[Part]:
             "data_offsets": [start, end],
         }
     text = json.dumps(header).encode()
-    text += b" " * (-len(text) % ALIGNMENT)
+    text += b" " * (-(LENGTH_BYTES + len(text)) % alignment)
     yield len(text).to_bytes(LENGTH_BYTES, "little") + text
     for column in columns.values():
         for piece in column.pieces():

@@ -1,3 +1,4 @@
-"""The commands: train, rank and server (its processes), evaluate, checkpoint, export_rows; validate has the rules
+"""The commands: train, rank and server (its processes), evaluate, checkpoint, export_rows, export,
+predict, bundle; validate has the rules
 between settings.
 """

@@ -110,13 +110,13 @@ def _evaluate(arguments: argparse.Namespace, checkpoint: Checkpoint) -> int:
         raise ValueError(f"argument {foreign[0]!r}: only eval.* can be changed here; the rest is the checkpoint's")
     config = settings.override(saved_config(checkpoint), arguments.settings)
     group: ProcessGroup = SingleProcess()
-    data = check_data(checkpoint, arguments.split, arguments.dataset, config)  # before the slow start
+    _, schema = check_data(checkpoint, arguments.split, arguments.dataset, config)  # before the slow start
     if started_by_mpi():
-        group = rank.join(config, data[1], arguments.ranks, 0, {"checkpoint": checkpoint.manifest.id})
+        group = rank.join(config, schema, arguments.ranks, 0, {"checkpoint": checkpoint.manifest.id})
     elif arguments.ranks > 1:
         return launch(arguments.ranks, arguments.hostfile, _words(arguments, checkpoint.path))
     try:
-        judged = _judge(arguments, checkpoint, config, data, group)
+        judged = _judge(arguments, checkpoint, config, group)
     except Stopped as stopped:
         log.info("stopped: %s", stopped)
         return stopped.exit_status
@@ -134,18 +134,12 @@ def _words(arguments: argparse.Namespace, path: Path) -> list[str]:
     return [*words, *arguments.settings]
 
 
-def _judge(
-    arguments: argparse.Namespace,
-    checkpoint: Checkpoint,
-    config: Config,
-    data: tuple[Path, Schema],
-    group: ProcessGroup,
-) -> Evaluation:
+def _judge(arguments: argparse.Namespace, checkpoint: Checkpoint, config: Config, group: ProcessGroup) -> Evaluation:
     options = replace(config.device, target=arguments.target or "auto")  # threads and precision as in training
     device.prepare_environment(options)
     device.select_device(options)
     with StopRequest(0, agree=group.agree, ending="finishing the batch") as stop:
-        return evaluate_checkpoint(checkpoint, arguments.split, data, config, group, stop.check)
+        return evaluate_checkpoint(checkpoint, arguments.split, arguments.dataset, config, group, stop.check)
 
 
 def _leave(folder: Path, path: Path, judged: Evaluation) -> None:
@@ -210,19 +204,20 @@ def new_checkpoints(run_path: Path, wait: Callable[[float], object] = time.sleep
 def evaluate_checkpoint(
     checkpoint: Checkpoint,
     split: str,
-    data: tuple[Path, Schema],
-    config: Config,
+    dataset: Path | None,
+    config: Config | None = None,
     group: ProcessGroup | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> Evaluation:
-    """Evaluate one checkpoint on a split of `data`, which `check_data` returned.
+    """Judge one checkpoint by what lies in its folder; `dataset` where the prepared folder has moved.
 
     The ranks of `group` share rows and tables, and each gets the whole result. `check` is called before each batch, and
-    may raise.
+    may raise. Raises as `check_data`.
     """
     from app.training.assemble import load_for_scoring
 
-    folder, schema = data
+    config = config or saved_config(checkpoint)
+    folder, schema = check_data(checkpoint, split, dataset, config)
     batch_size = config.eval.batch_size or config.train.batch_size
     scorer = load_for_scoring(checkpoint, config, schema, batch_size, group)
 

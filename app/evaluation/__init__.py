@@ -1,1 +1,1 @@
-"""Evaluation of a model: evaluate, score_bins, metrics, grouped_auc, selection (of the best), results, text."""
+"""A model evaluated: evaluate, score_bins, metrics, grouped_auc, selection (the best), results, text."""

@@ -1,7 +1,8 @@
-"""Evaluate a model on every row of one split of a prepared folder, in bounded memory."""
+"""A model judged on one split of a prepared folder: every row, in bounded memory."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,8 @@ from common.console import progress_bar
 from data_prep.prepared.schema import Schema, row_numbers_file
 from data_prep.prepared.truth import Best, best_possible
 
+log = logging.getLogger(__name__)
+
 Prepare = Callable[[Batch], UniqueIds]
 
 Score = Callable[[Batch, UniqueIds], np.ndarray]
@@ -25,7 +28,7 @@ Score = Callable[[Batch, UniqueIds], np.ndarray]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A checkpoint's metrics on a split and, on a synthetic log, the best possible ones (`best`)."""
+    """What `make eval` prints: the checkpoint judged, its metrics and, on a synthetic log, the best possible."""
 
     checkpoint: Path
     step: int
@@ -37,7 +40,7 @@ class Evaluation:
 
     @property
     def metrics(self) -> Metrics:
-        """The metrics of all rows."""
+        """Those of all rows."""
         return self.measured.metrics
 
 
@@ -51,9 +54,9 @@ def measure(
     group_field: str = "",
     show_progress: bool = False,
 ) -> Measurement:
-    """Evaluate all rows of a split and, with `group_field`, those of each value of that field.
+    """All rows of a split judged; with `group_field`, also those of each value of that field.
 
-    Raises ValueError for a split without rows, FloatingPointError for a logit that is NaN or infinity.
+    Raises ValueError for a split without rows, FloatingPointError for a logit that is not finite.
     """
     check_split(folder, schema, split)
 
@@ -62,7 +65,7 @@ def measure(
             yield batch, prepare(batch)
 
     stream, groups = MetricStream(), GroupedAucStream()
-    column = find_field(schema, group_field) if group_field else None
+    place = find_field(schema, group_field) if group_field else None
     total = num_batches(schema, split, batch_size)
     with (
         Prefetcher(prepared()) as batches,
@@ -73,11 +76,11 @@ def measure(
         for batch, ids in batches:
             logits = score(batch, ids)
             stream.add(logits, batch.labels)
-            if column is not None:
-                groups.add(batch.ids[:, column], logits, batch.labels)
+            if place is not None:
+                groups.add(batch.ids[:, place], logits, batch.labels)
             bar.update()
     metrics, bins = stream.result_and_bins()
-    if column is None:
+    if place is None:
         return Measurement(metrics, bins)
     found = Groups.of(groups.result(), group_field, folder, schema)
     return Measurement(replace(metrics, grouped_auc=found.auc.weighted_mean), bins, found)
@@ -91,14 +94,14 @@ def check_split(folder: Path, schema: Schema, split: str) -> None:
 
 
 def intervals_of(measured: Measurement, config: Config) -> dict[str, tuple[float, float]]:
-    """Return 95 % confidence intervals by metric; none if `eval.bootstrap` is 0 or the rows have one class."""
+    """95 % confidence intervals by metric; none where `eval.bootstrap` is 0 or the rows have one class."""
     if not config.eval.bootstrap or np.isnan(measured.metrics.auc):
         return {}
     return confidence_intervals(measured.bins, config.eval.bootstrap, config.train.seed)
 
 
 def best_on(folder: Path, schema: Schema, split: str) -> Best | None:
-    """Return the best that any model can do on these rows if the log is synthetic and its truth file still exists."""
+    """The best that any model can do on these rows, where the log is synthetic and its truth is still there."""
     truth, rows = schema.source.get("truth"), folder / row_numbers_file(split)
     if not truth or not Path(truth).is_file() or not rows.is_file():
         return None

@@ -1,7 +1,8 @@
 """Metrics of logits against labels, over all rows of a stream, in bounded memory.
 
-Up to `exact_rows` rows are kept (5 bytes each) and every metric is exact. Beyond that the rows are counted into bins of
-their logit, 2**16 of which span a factor of two; logits of one bin are ties.
+Up to `exact_rows` rows are kept (5 bytes each) and every metric is exact; beyond that the rows are
+counted into bins of their logit, 2**16 of which span a factor of two, and ranks within a bin are ties.
+Two streams' metrics merge into those of both.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ NEED_BOTH_CLASSES = ("auc", "pr_auc", "normalized_entropy", "grouped_auc")
 
 @dataclass(frozen=True)
 class Metrics:
-    """The metrics of a model on a set of rows.
+    """What is said of a model on a set of rows.
 
-    `auc`, `pr_auc` (average precision) and `normalized_entropy` are NaN if the rows have one class only.
+    `auc`, `pr_auc` (average precision) and `normalized_entropy` are NaN where the rows have one class only.
     `normalized_entropy` is log loss over that of the click rate (He et al., ADKDD 2014); `calibration` is
     mean prediction over mean label. `grouped_auc` is the mean AUC over the values of one field, weighted by rows; NaN
-    without a field.
+    where no field was chosen.
     """
 
     rows: int
@@ -40,7 +41,7 @@ class Metrics:
 
 
 class MetricStream:
-    """Accumulates logits and labels batch by batch; `result` computes the metrics of all of them."""
+    """Takes logits and labels batch by batch; `result` gives the metrics of all of them."""
 
     def __init__(self, exact_rows: int = EXACT_ROWS) -> None:
         self._exact_rows = exact_rows
@@ -51,7 +52,10 @@ class MetricStream:
         self._sums = np.zeros(4)  # rows, clicks, Σ cross-entropy, Σ prediction
 
     def add(self, logits: np.ndarray, labels: np.ndarray) -> None:
-        """Add rows: `logits` [n] float32, `labels` [n] 0 or 1. Raises FloatingPointError for NaN or infinity."""
+        """`logits` [n] float32, `labels` [n] 0 or 1.
+
+        Raises FloatingPointError where a logit is not finite.
+        """
         bad = np.flatnonzero(~np.isfinite(logits))
         if len(bad):
             raise FloatingPointError(f"the logit of row {int(self._sums[0]) + bad[0]} is {logits[bad[0]]}")
@@ -64,34 +68,44 @@ class MetricStream:
         if self._kept > self._exact_rows:
             self._spill()
 
+    def merge(self, other: MetricStream) -> None:
+        """Take in the rows of another stream."""
+        self._sums += other._sums
+        self._logits += other._logits
+        self._labels += other._labels
+        self._kept += other._kept
+        self._bins = self._bins.plus(other._bins)
+        if self._kept > self._exact_rows:
+            self._spill()
+
     def _spill(self) -> None:
-        """Count the kept rows into bins, and drop them."""
+        """Count the kept rows into bins and let them go."""
         kept = Bins.of(binned(np.concatenate(self._logits)), np.concatenate(self._labels))
         self._bins = self._bins.plus(kept)
         self._logits, self._labels, self._kept = [], [], 0
 
     def bins(self) -> Bins:
-        """Return all rows so far, counted by logit. Raises ValueError if there are none."""
+        """All rows so far, counted by logit; raises ValueError where there are none."""
         if not self._sums[0]:
             raise ValueError("no rows to measure: the split is empty")
         if self._bins.keys.size and self._kept:
-            self._spill()  # exact logits must not rank beside those that were moved to the middle of their bin
+            self._spill()  # exact logits are not to rank beside those that were moved to the middle of their bin
         if not self._kept:
             return self._bins
         return Bins.of(np.concatenate(self._logits), np.concatenate(self._labels))
 
     def result(self) -> Metrics:
-        """Compute the metrics of all rows so far. Raises ValueError if there are none."""
+        """The metrics of all rows so far; raises ValueError where there are none."""
         return self.result_and_bins()[0]
 
     def result_and_bins(self) -> tuple[Metrics, Bins]:
-        """Return the metrics and the counted rows, as counting them is most of the work."""
+        """The metrics with the counted rows that they are of: to count them is most of the work."""
         bins, (rows, clicks, cross_entropy, predictions) = self.bins(), self._sums
         return metrics_of(bins, rows, clicks, cross_entropy, predictions), bins
 
 
 def metrics_of(bins: Bins, rows: float, clicks: float, cross_entropy: float, predictions: float) -> Metrics:
-    """Compute the metrics of rows counted in `bins`, whose sums of cross-entropy and predictions are known."""
+    """The metrics of rows counted in `bins`, with their sums of cross-entropy and predictions."""
     rate = float(clicks / rows)
     return Metrics(
         rows=int(rows),
@@ -105,18 +119,18 @@ def metrics_of(bins: Bins, rows: float, clicks: float, cross_entropy: float, pre
 
 
 def merit(name: str, value: float) -> float:
-    """Return the value of a metric, negated if lower is better."""
+    """The value of a metric, turned so that higher is better."""
     return -value if name in LOWER_IS_BETTER else value
 
 
 def defined(metrics: Metrics) -> dict[str, float]:
-    """Return the metrics by name, without those that are undefined on these rows."""
+    """The metrics by name, without those that these rows do not have."""
     return {name: value for name, value in asdict(metrics).items() if not np.isnan(value)}
 
 
 LEVEL = 0.95
 
-MOST_BINS = 2**14  # logits of one bin are ties; with this many bins no metric's spread changes
+MOST_BINS = 2**14  # ranks within a bin are ties, which at this many changes no metric's spread
 
 MEASURED = ("auc", "log_loss", "normalized_entropy", "calibration", "pr_auc")
 
@@ -124,8 +138,8 @@ MEASURED = ("auc", "log_loss", "normalized_entropy", "calibration", "pr_auc")
 def confidence_intervals(
     bins: Bins, replicates: int, seed: int, level: float = LEVEL
 ) -> dict[str, tuple[float, float]]:
-    """Bootstrap (low, high) by metric; the same for the same bins and seed. Both classes must have rows."""
-    bins = bins.coarsened(MOST_BINS)
+    """(low, high) of each metric, by name; the same for the same bins and seed. Both classes have rows."""
+    bins = bins.joined(MOST_BINS)
     keys = bins.keys.astype(np.float64)
     costs = np.logaddexp(0, keys), -keys, bins.probabilities
     rng = np.random.default_rng(seed)
@@ -136,10 +150,7 @@ def confidence_intervals(
 
 
 def _replicate(bins: Bins, costs: tuple[np.ndarray, ...], rng: np.random.Generator) -> Metrics:
-    """Compute the metrics of one resampling.
-
-    `costs`, [K] each: cross-entropy of a non-click, what a click adds to it, prediction.
-    """
+    """`costs`, each [K]: the cross-entropy of a row, what a click adds to it, and the prediction."""
     drawn = Bins(bins.keys, rng.poisson(bins.negatives), rng.poisson(bins.positives))
     # Sums of products, not `@`: at this size BLAS starts its threads, which costs more than the sums.
     cross_entropy = (drawn.counts * costs[0] + drawn.positives * costs[1]).sum()

@@ -1,4 +1,4 @@
-"""`evaluations/<split>-step-<number>.json` in a run folder: one evaluation for the report, some tens of kB.
+"""`evaluations/<split>-step-<number>.json` of a run folder: what a report draws of one evaluation, some tens of kB.
 
 Keys: split, step, epoch, `metrics` (by name; null where undefined), `intervals` (95 %, of `make eval`), `roc`,
 `precision_recall`, `calibration` (tenths of the rows by rising prediction), `histogram` (rows by label in equal parts
@@ -40,14 +40,14 @@ class Groups:
 
     @staticmethod
     def of(auc: GroupedAuc, name: str, dataset: Path, schema: Schema) -> Groups:
-        """Look up the names of the values with the most rows."""
+        """Name the values with the most rows."""
         field = schema.categorical[find_field(schema, name)]
         return Groups(name, auc, names_of_ids(dataset, field, auc.ids[:TOP_VALUES]))
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Result of one pass over a split: metrics, rows counted by logit, and AUC per value of a field if one is set."""
+    """One pass over a split: its metrics, its rows counted by logit and, of a chosen field, the AUC per value."""
 
     metrics: Metrics
     bins: Bins
@@ -62,7 +62,7 @@ def content_of(
     intervals: dict[str, tuple[float, float]] | None = None,
     best: Best | None = None,
 ) -> dict[str, Any]:
-    """Return the content of the file of one evaluation."""
+    """What the file of one evaluation holds."""
     bins = measured.bins
     content: dict[str, Any] = {"split": split, "step": step, "epoch": epoch, "metrics": asdict(measured.metrics)}
     content["intervals"] = intervals or {}
@@ -73,7 +73,7 @@ def content_of(
     content["histogram"] = dict(zip(("negatives", "positives"), score_histogram(bins), strict=True))
     content["groups"] = _groups_content(measured.groups) if measured.groups else None
     content["best_possible"] = asdict(best) if best else None
-    return _as_json(content)
+    return _plain(content)
 
 
 def _groups_content(groups: Groups) -> dict[str, Any]:
@@ -91,21 +91,21 @@ def _groups_content(groups: Groups) -> dict[str, Any]:
     }
 
 
-def _as_json(value: Any) -> Any:
-    """Convert to what JSON can hold: lists for arrays, None for NaN, DIGITS digits."""
+def _plain(value: Any) -> Any:
+    """As JSON has it: lists for arrays, null for NaN, few digits."""
     if isinstance(value, dict):
-        return {name: _as_json(content) for name, content in value.items()}
+        return {name: _plain(content) for name, content in value.items()}
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, (list, tuple)):
-        return [_as_json(content) for content in value]
+        return [_plain(content) for content in value]
     if isinstance(value, float):
         return None if math.isnan(value) else round(value, DIGITS)
     return value
 
 
 def write_evaluation(run_path: Path, content: dict[str, Any]) -> Path:
-    """Write the file of one evaluation atomically; replace one of the same split and step."""
+    """Write the file of one evaluation, whole or not at all; one of the same split and step is replaced."""
     folder = run_path / FOLDER
     folder.mkdir(exist_ok=True)
     path = folder / f"{content['split']}-step-{content['step']:08d}.json"
@@ -114,7 +114,7 @@ def write_evaluation(run_path: Path, content: dict[str, Any]) -> Path:
 
 
 def read_evaluations(run_path: Path) -> list[dict[str, Any]]:
-    """Return all evaluations of a run by rising step; skip damaged files."""
+    """All evaluations of a run, by rising step; what is damaged is passed over."""
     found = []
     for path in (run_path / FOLDER).glob("*-step-*.json"):
         try:
@@ -125,7 +125,7 @@ def read_evaluations(run_path: Path) -> list[dict[str, Any]]:
 
 
 def forget_evaluations(run_path: Path, last_step: int) -> None:
-    """Remove the evaluations after `last_step`, as those steps will be taken again."""
+    """Remove the evaluations after `last_step`: those steps are taken again."""
     for content in read_evaluations(run_path):
         if content["step"] > last_step:
             (run_path / FOLDER / f"{content['split']}-step-{content['step']:08d}.json").unlink(missing_ok=True)
@@ -135,16 +135,16 @@ MISSING = "(missing)"
 
 OUT_OF_VOCABULARY = "(out of vocabulary)"
 
-UNKNOWN = "(id {})"  # if the vocabulary file is missing
+UNKNOWN = "(id {})"  # where the vocabulary file is not there any more
 
 
 def find_field(schema: Schema, name: str) -> int:
-    """Return the column of a categorical field in a batch's ids."""
+    """The place of a categorical field among the columns of a batch's ids."""
     return [field.name for field in schema.categorical].index(name)
 
 
 def names_of_ids(dataset: Path, field: CategoricalField, ids: np.ndarray) -> list[str]:
-    """Return the values of some ids of a field; the vocabulary is read only if it has any of them."""
+    """The values behind some ids of a field, in their order; the vocabulary is read only where it has them."""
     path = dataset / VOCABULARY_FILE
     wanted = [int(i) for i in ids if not field.oov_ids[0] <= i < field.oov_ids[1]]
     values: dict[int, str] = {}

@@ -1,4 +1,4 @@
-"""Rows counted by their logit, and every metric and curve that follows from the counts.
+"""Rows counted by their logit: what every metric and curve is computed from, and what streams merge.
 
 Letters: K distinct logits, n rows.
 """
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-BIN_SHIFT = 7  # the top 25 of a float32's 32 bits number its bin: sign, exponent and 16 bits of the fraction
+BIN_SHIFT = 7  # of a float32's 32 bits the top 25 name its bin: sign, exponent and 16 bits of the fraction
 CURVE_POINTS = 400
 HISTOGRAM_BINS = 50
 
 
 @dataclass(frozen=True)
 class Bins:
-    """`keys` [K] float logits, ascending, and their rows with label 0 and 1: `negatives`, `positives` [K] int64."""
+    """`keys` [K] float logits, ascending; of each the rows with label 0 and 1: `negatives`, `positives` [K] int64."""
 
     keys: np.ndarray
     negatives: np.ndarray
@@ -24,7 +24,7 @@ class Bins:
 
     @staticmethod
     def empty() -> Bins:
-        """Return bins without rows."""
+        """No rows."""
         return Bins(np.zeros(0, np.float32), np.zeros(0, np.int64), np.zeros(0, np.int64))
 
     @staticmethod
@@ -32,7 +32,7 @@ class Bins:
         """Count `logits` [n] float32 by value, with `labels` [n] bool."""
         if not len(logits):
             return Bins.empty()
-        # Sorting integers that hold logit and label is many times as fast as np.unique with its inverse.
+        # Whole numbers that hold logit and label are sorted many times as fast as np.unique finds logits with places.
         cells = np.sort(ordered_bits(logits).astype(np.uint64) << np.uint64(1) | labels.astype(np.uint64))
         bits = (cells >> np.uint64(1)).astype(np.uint32)
         starts = np.concatenate([[0], np.flatnonzero(np.diff(bits)) + 1])
@@ -41,16 +41,16 @@ class Bins:
 
     @property
     def counts(self) -> np.ndarray:
-        """Rows of each logit, [K] int64."""
+        """[K] int64: rows of each logit."""
         return self.negatives + self.positives
 
     @property
     def probabilities(self) -> np.ndarray:
-        """Predicted click probability of each logit, [K] float64."""
+        """[K] float64: the click probability that each logit says."""
         return sigmoid(self.keys.astype(np.float64))
 
     def plus(self, other: Bins) -> Bins:
-        """Return the rows of both."""
+        """The rows of both."""
         if not self.keys.size or not other.keys.size:
             return self if self.keys.size else other
         keys, inverse = np.unique(np.concatenate([self.keys, other.keys]), return_inverse=True)
@@ -59,25 +59,25 @@ class Bins:
         np.add.at(positives, inverse, np.concatenate([self.positives, other.positives]))
         return Bins(keys, negatives, positives)
 
-    def coarsened(self, most: int) -> Bins:
-        """Return the same rows in at most `most` bins of about equal counts, each at its rows' mean logit."""
+    def joined(self, most: int) -> Bins:
+        """The same rows in at most `most` bins of about equally many, each at its rows' mean logit."""
         if len(self.keys) <= most:
             return self
         counts = self.counts
-        bin_numbers = (np.cumsum(counts) - counts) * most // counts.sum()
-        starts = np.flatnonzero(np.diff(bin_numbers, prepend=-1))
+        place = (np.cumsum(counts) - counts) * most // counts.sum()
+        starts = np.flatnonzero(np.diff(place, prepend=-1))
         weighted = np.add.reduceat(self.keys.astype(np.float64) * counts, starts)
         negatives, positives = np.add.reduceat(self.negatives, starts), np.add.reduceat(self.positives, starts)
         return Bins(weighted / (negatives + positives), negatives, positives)
 
     def auc(self) -> float:
-        """Compute P(a click scores above a non-click) + ½ P(they tie) by the rank sum (Mann-Whitney U)."""
+        """P(a click scores above a non-click) + ½ P(they tie), by the rank sum (Mann-Whitney U)."""
         below = np.cumsum(self.negatives) - self.negatives
         pairs = float(self.negatives.sum()) * float(self.positives.sum())
         return ratio(float((self.positives * (below + 0.5 * self.negatives)).sum()), pairs)
 
     def average_precision(self) -> float:
-        """Compute Σ precision · (increase of recall) over falling thresholds, as scikit-learn defines it."""
+        """Σ precision · (increase of recall) over falling thresholds, as scikit-learn defines it."""
         positives, negatives = self.positives[::-1], self.negatives[::-1]
         found = np.cumsum(positives)
         rows = found + np.cumsum(negatives)
@@ -87,35 +87,35 @@ class Bins:
 
 
 def roc_curve(bins: Bins, most: int = CURVE_POINTS) -> tuple[np.ndarray, np.ndarray]:
-    """Return false and true positive rates over falling thresholds, from (0, 0) to (1, 1); both classes have rows.
+    """False and true positive rates over falling thresholds, from (0, 0) to (1, 1); both classes have rows.
 
-    At most `most` points, at about equal steps along the curve.
+    Of more than `most` points, those at about equal steps along the curve.
     """
     false_rate, true_rate = (
         np.concatenate([[0], np.cumsum(counts[::-1]) / counts.sum()]) for counts in (bins.negatives, bins.positives)
     )
-    chosen = _thinned(false_rate + true_rate, most)
+    chosen = _spread(false_rate + true_rate, most)
     return false_rate[chosen], true_rate[chosen]
 
 
 def precision_recall_curve(bins: Bins, most: int = CURVE_POINTS) -> tuple[np.ndarray, np.ndarray]:
-    """Return recall and precision over falling thresholds, at about equal steps of recall; there must be clicks."""
+    """Recall and precision over falling thresholds, at about equal steps of recall; there are clicks."""
     found = np.cumsum(bins.positives[::-1])
     recall, precision = found / found[-1], found / np.cumsum(bins.counts[::-1])
-    chosen = _thinned(recall, most)
+    chosen = _spread(recall, most)
     return recall[chosen], precision[chosen]
 
 
-def _thinned(values: np.ndarray, most: int) -> np.ndarray:
-    """Return indices of at most `most` ascending values at about equal steps, the first and the last included."""
-    if len(values) <= most:
-        return np.arange(len(values))
-    return np.unique([*np.searchsorted(values, np.linspace(values[0], values[-1], most - 1)), len(values) - 1])
+def _spread(along: np.ndarray, most: int) -> np.ndarray:
+    """Places of at most `most` of the ascending values, at about equal steps; the first and the last are among them."""
+    if len(along) <= most:
+        return np.arange(len(along))
+    return np.unique([*np.searchsorted(along, np.linspace(along[0], along[-1], most - 1)), len(along) - 1])
 
 
 @dataclass(frozen=True)
 class CalibrationBin:
-    """Rows of about equal prediction."""
+    """Rows of about equal prediction: how many, what was predicted and what share clicked."""
 
     rows: int
     mean_prediction: float
@@ -123,16 +123,13 @@ class CalibrationBin:
 
 
 def calibration_deciles(bins: Bins, parts: int = 10) -> list[CalibrationBin]:
-    """Return tenths of the rows by rising prediction.
-
-    As in scikit-learn's `calibration_curve(strategy="quantile")`, rows of one prediction stay together, and a tenth
-    without rows is left out.
-    """
+    """Tenths of the rows by rising prediction; as in scikit-learn's `calibration_curve(strategy="quantile")` rows of
+    one prediction stay together, and a part without rows is left out."""
     probabilities, counts = bins.probabilities, bins.counts
     edges = _quantiles(probabilities, counts, np.arange(1, parts) / parts)
-    part_of_key = np.searchsorted(edges, probabilities)
+    place = np.searchsorted(edges, probabilities)
     rows, clicks, predicted = (
-        np.bincount(part_of_key, weights, parts) for weights in (counts, bins.positives, counts * probabilities)
+        np.bincount(place, weights, parts) for weights in (counts, bins.positives, counts * probabilities)
     )
     return [
         CalibrationBin(int(rows[part]), float(predicted[part] / rows[part]), float(clicks[part] / rows[part]))
@@ -140,50 +137,50 @@ def calibration_deciles(bins: Bins, parts: int = 10) -> list[CalibrationBin]:
     ]
 
 
-def _quantiles(values: np.ndarray, counts: np.ndarray, fractions: np.ndarray) -> np.ndarray:
-    """Return quantiles of ascending `values` that occur `counts` times, interpolated as `numpy.quantile` does."""
-    ends = np.cumsum(counts)
-    rank = fractions * (ends[-1] - 1)
-    low, high = (values[np.searchsorted(ends, index, side="right")] for index in (np.floor(rank), np.ceil(rank)))
+def _quantiles(values: np.ndarray, counts: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    """Quantiles of ascending `values` that occur `counts` times, between two of them linearly, as `numpy.quantile`."""
+    last = np.cumsum(counts)
+    rank = shares * (last[-1] - 1)
+    low, high = (values[np.searchsorted(last, place, side="right")] for place in (np.floor(rank), np.ceil(rank)))
     return low + (high - low) * (rank - np.floor(rank))
 
 
 def score_histogram(bins: Bins, parts: int = HISTOGRAM_BINS) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows with label 0 and with label 1 in `parts` equal parts of the probabilities 0 … 1, int64."""
-    part_of_key = np.minimum((bins.probabilities * parts).astype(np.int64), parts - 1)
-    negatives, positives = (np.bincount(part_of_key, counts, parts) for counts in (bins.negatives, bins.positives))
+    """Rows with label 0 and with label 1 in `parts` equal parts of the probabilities 0 … 1, int64 each."""
+    place = np.minimum((bins.probabilities * parts).astype(np.int64), parts - 1)
+    negatives, positives = (np.bincount(place, counts, parts) for counts in (bins.negatives, bins.positives))
     return negatives.astype(np.int64), positives.astype(np.int64)
 
 
 def ordered_bits(logits: np.ndarray) -> np.ndarray:
-    """Map float32 logits to uint32 [n] of the same order; 0 and -0 become equal."""
+    """uint32 [n] in the order of the float32 logits; 0 and -0 are one."""
     bits = (logits.astype(np.float32) + np.float32(0)).view(np.uint32)
     return np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31))
 
 
 def from_ordered_bits(bits: np.ndarray) -> np.ndarray:
-    """Invert `ordered_bits`."""
+    """The logits that `ordered_bits` gave these for."""
     return np.where(bits >> 31, bits & np.uint32((1 << 31) - 1), ~bits).view(np.float32)
 
 
 def binned(logits: np.ndarray) -> np.ndarray:
-    """Move each float32 logit to the middle of its bin."""
-    bits = (logits + np.float32(0)).view(np.uint32)  # the sum makes -0 a 0, which are ties
+    """Each float32 logit moved to the middle of its bin."""
+    bits = (logits + np.float32(0)).view(np.uint32)  # the sum makes -0 a 0, which it ties with
     return (bits >> BIN_SHIFT << BIN_SHIFT | 1 << BIN_SHIFT - 1).view(np.float32)
 
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:
-    """Compute 1 / (1 + e^-x) without overflow, in the dtype of `logits`."""
+    """1 / (1 + e^-x) without overflow, in the dtype of `logits`."""
     return np.exp(-np.logaddexp(0, -logits))
 
 
 def entropy(rate: float) -> float:
-    """Compute the log loss of predicting `rate` for rows that click at `rate`; 0 for rates 0 and 1."""
+    """Log loss of predicting `rate` for rows that click at `rate`; 0 for rates 0 and 1."""
     if rate <= 0 or rate >= 1:
         return 0.0
     return float(-rate * np.log(rate) - (1 - rate) * np.log(1 - rate))
 
 
 def ratio(numerator: float, denominator: float) -> float:
-    """Divide; NaN if the denominator is 0."""
+    """The quotient; NaN where the denominator is 0."""
     return float(numerator / denominator) if denominator else float("nan")

@@ -1,4 +1,4 @@
-"""Selection of the best evaluation so far, and early stopping."""
+"""Which evaluation is the best so far, and whether the run goes on: keep-best and early stop."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from app.evaluation.metrics import LOWER_IS_BETTER, Metrics, merit
 
 @dataclass
 class SelectionState:
-    """State that a checkpoint keeps for a resumed run.
+    """What a resumed run has to know of the evaluations before; a checkpoint keeps it.
 
-    `best` is the best value of the metric, `reference` the last one that counted as an improvement; step -1 is none.
+    `best` is the best value of the metric, `reference` the last one that counted as an improvement; -1 is no step.
     """
 
     metric: str
@@ -26,7 +26,7 @@ class SelectionState:
 
 
 class Selection:
-    """Compares each evaluation's metrics with those before; `is_over` when patience is exhausted."""
+    """Takes each evaluation's metrics; says which is the best and when patience is over."""
 
     def __init__(self, options: EvalOptions) -> None:
         self._options = options
@@ -34,17 +34,17 @@ class Selection:
 
     @property
     def last_step(self) -> int:
-        """Last step that was evaluated; -1 before the first."""
+        """The last step that was evaluated; -1 before the first."""
         return self._state.last_step
 
     @property
     def is_over(self) -> bool:
-        """True if `patience` evaluations in a row did not improve the metric."""
+        """Whether as many evaluations as `patience` did not improve the metric."""
         return 0 < self._options.patience <= self._state.since_reference
 
     @property
     def reason(self) -> str:
-        """Log message on why the run ends early."""
+        """Why the run ends early, in words."""
         state, options = self._state, self._options
         way = "fallen below" if state.metric in LOWER_IS_BETTER else "risen above"
         by = f" by more than {options.min_improvement:g}" if options.min_improvement else ""
@@ -54,15 +54,15 @@ class Selection:
         )
 
     def update(self, metrics: Metrics, step: int) -> bool:
-        """Add an evaluation after `step` steps; return True if it is the best so far.
+        """Take in an evaluation after `step` steps; whether it is the best so far.
 
-        Raises ValueError if the metric is undefined on the rows.
+        Raises ValueError where the rows do not have the metric.
         """
         state, value = self._state, float(asdict(metrics)[self._options.metric])
         if math.isnan(value):
             raise ValueError(
-                f"eval.metric={state.metric} is undefined on valid: no group of rows that it ranks has both clicks and "
-                "other rows; choose eval.metric=log_loss, or another eval.group_field"
+                f"eval.metric={state.metric} is undefined on valid: in no group of rows that it ranks are there both "
+                "clicks and other rows; choose eval.metric=log_loss, or another eval.group_field"
             )
         is_best = state.best is None or merit(state.metric, value) > merit(state.metric, state.best)
         if is_best:
@@ -78,11 +78,11 @@ class Selection:
         return merit(self._state.metric, value) - merit(self._state.metric, reference)
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps."""
+        """What a checkpoint keeps."""
         return asdict(self._state)
 
     def load_state(self, saved: dict[str, Any]) -> None:
-        """Resume from a checkpoint's state; if it is of another metric, only the last evaluated step is kept."""
+        """Go on from a checkpoint's state; of another metric's only the last evaluated step counts."""
         state = SelectionState(**{"metric": self._options.metric, **saved})
         if state.metric != self._options.metric:
             state = SelectionState(self._options.metric, last_step=state.last_step)

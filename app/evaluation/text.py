@@ -1,4 +1,4 @@
-"""Text of an evaluation: the lines that `make eval` prints, and the line of eval.log."""
+"""An evaluation in words: what `make eval` prints, and a line of eval.log."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from app.evaluation.evaluate import Evaluation
-from app.evaluation.metrics import MEASURED, Metrics
+from app.evaluation.metrics import Metrics
 from app.evaluation.results import Groups, Measurement
 from app.evaluation.score_bins import calibration_deciles
 from data_prep.prepared.truth import Best
@@ -16,7 +16,7 @@ PRINTED_VALUES = 10
 
 
 def describe(evaluation: Evaluation) -> str:
-    """Return the lines that `make eval` prints."""
+    """The evaluation as the lines a user reads."""
     metrics = evaluation.metrics
     lines = [
         f"{evaluation.split}: {metrics.rows:,} rows, click rate {metrics.click_rate:.4f}, "
@@ -65,9 +65,10 @@ def _group_lines(groups: Groups) -> list[str]:
 
 
 def one_line(split: str, epoch: int, step: int, metrics: Metrics) -> str:
-    """Return the line of eval.log."""
+    """The evaluation as a line of eval.log."""
     values = dataclasses.asdict(metrics)
-    names = [*MEASURED, *([] if np.isnan(metrics.grouped_auc) else ["grouped_auc"])]
+    names = ["auc", "log_loss", "normalized_entropy", "calibration", "pr_auc"]
+    names += [] if np.isnan(metrics.grouped_auc) else ["grouped_auc"]
     return f"epoch: {epoch} step: {step} split: {split} rows: {metrics.rows}, " + ", ".join(
         f"{name} is {values[name]:.6f}" for name in names
     )

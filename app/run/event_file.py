@@ -1,7 +1,7 @@
-"""TensorBoard's event file, of scalars alone, one for each launch.
+"""TensorBoard's event file, of scalars alone, written without TensorBoard, TensorFlow or PyTorch.
 
-Events and checksums are tensorboardX's, the file is a LogFile: the writer of tensorboardX hands events to a thread, so
-a kill loses the last ones, and a full disk ends the thread.
+A file is a sequence of records: length (uint64), its masked CRC-32C, an `Event`, its masked CRC-32C (TensorFlow's
+core/lib/io/record_writer.h); an `Event` is a protocol buffer (TensorFlow's core/util/event.proto).
 """
 
 from __future__ import annotations
@@ -18,20 +18,89 @@ from typing import Any
 
 from app.run.logs import LogFile
 
+_POLYNOMIAL = 0x82F63B78  # of CRC-32C, its bits reversed
+_VARINT, _DOUBLE, _BYTES, _FLOAT = 0, 1, 2, 5  # a protocol buffer's wire types
 
-class EventFile(LogFile):
-    """One launch's file in `folder`.
 
-    `purge_step` is the first step that this launch takes: TensorBoard drops what other files of the folder hold of it
-    and of later ones, so a resumed run has no point twice.
-    """
+def first_events(first_step: int) -> bytes:
+    """What a file begins with; TensorBoard then drops what other files of the folder say of `first_step` and later."""
+    version = _event(0, _bytes(3, b"brain.Event:2"))
+    if first_step <= 1:
+        return version
+    return version + _event(first_step, _bytes(7, _integer(1, 1)))  # SessionLog.START
 
-    def __init__(self, folder: Path, purge_step: int) -> None:
-        super().__init__(folder / f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}")
-        self._purge_step = purge_step
+
+def scalars(step: int, values: Mapping[str, float]) -> bytes:
+    """One event: the values by tag after `step` steps."""
+    summary = b"".join(
+        _bytes(1, _bytes(1, tag.encode()) + _tag(2, _FLOAT) + struct.pack("<f", value)) for tag, value in values.items()
+    )
+    return _event(step, _bytes(5, summary))
+
+
+def _event(step: int, content: bytes) -> bytes:
+    data = _tag(1, _DOUBLE) + struct.pack("<d", time.time()) + _integer(2, step) + content
+    length = struct.pack("<Q", len(data))
+    return length + _checksum(length) + data + _checksum(data)
+
+
+def _tag(field: int, wire_type: int) -> bytes:
+    return bytes([field << 3 | wire_type])
+
+
+def _integer(field: int, value: int) -> bytes:
+    return _tag(field, _VARINT) + _varint(value)
+
+
+def _bytes(field: int, content: bytes) -> bytes:
+    return _tag(field, _BYTES) + _varint(len(content)) + content
+
+
+def _varint(value: int) -> bytes:
+    parts = []
+    while value > 127:
+        parts.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*parts, value])
+
+
+def _crc_table() -> list[int]:
+    table = list(range(256))
+    for _ in range(8):
+        table = [value >> 1 ^ (_POLYNOMIAL if value & 1 else 0) for value in table]
+    return table
+
+
+_TABLE = _crc_table()
+
+
+def _checksum(data: bytes) -> bytes:
+    """CRC-32C, turned and moved as TensorFlow does, so that a checksum of checksums is none of them."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = _TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
+    crc ^= 0xFFFFFFFF
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+class EventFile:
+    """One launch's file in `folder`; `first_step` is the first one that this launch takes."""
+
+    def __init__(self, folder: Path, first_step: int) -> None:
+        self._file = LogFile(folder / f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}")
+        self._first_step = first_step
+
+    @property
+    def is_written(self) -> bool:
+        """Whether all so far is in the file."""
+        return self._file.is_written
+
+    def sync(self) -> None:
+        """Let a power cut take none of it."""
+        self._file.sync()
 
     def add(self, step: int, values: Mapping[str, Any], prefix: str) -> None:
-        """Append the finite numbers among `values`, as `prefix/name`."""
+        """Note the finite numbers among `values`, as `prefix/name`."""
         numbers = {
             f"{prefix}/{name}": float(value)
             for name, value in values.items()
@@ -39,27 +108,8 @@ class EventFile(LogFile):
         }
         if not numbers:
             return
-        # Late: the import takes 0.2 s and more.
-        from tensorboardX.proto.event_pb2 import Event, SessionLog
-        from tensorboardX.proto.summary_pb2 import Summary
-
-        events = []
-        if self.is_written and not self.path.exists():
-            events.append(Event(file_version="brain.Event:2"))
-            if self._purge_step > 1:
-                events.append(Event(step=self._purge_step, session_log=SessionLog(status=SessionLog.START)))
-        scalars = [Summary.Value(tag=tag, simple_value=value) for tag, value in numbers.items()]
-        events.append(Event(step=step, summary=Summary(value=scalars)))
-        with suppress(OSError):  # the file cannot be opened then, which `append` logs
-            self.path.parent.mkdir(exist_ok=True)
-        self.append(b"".join(map(_record, events)))
-
-
-def _record(event: Any) -> bytes:
-    """Return the event framed by its length and checksums, as TensorFlow's core/lib/io/record_writer.h."""
-    from tensorboardX.record_writer import masked_crc32c
-
-    event.wall_time = time.time()
-    data = event.SerializeToString()
-    length = struct.pack("<Q", len(data))
-    return b"".join([length, struct.pack("<I", masked_crc32c(length)), data, struct.pack("<I", masked_crc32c(data))])
+        if not self._file.path.parent.is_dir():
+            with suppress(OSError):  # the file cannot be opened then, and that is what is said
+                self._file.path.parent.mkdir()
+        begin = b"" if self._file.path.exists() or not self._file.is_written else first_events(self._first_step)
+        self._file.append(begin + scalars(step, numbers))

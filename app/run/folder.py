@@ -74,7 +74,7 @@ class RunFolder:
         self.loss_path, self.eval_path, self.metrics_path = path / LOSS_LOG, path / EVAL_LOG, path / METRICS
         self._losses, self._evals, self._metrics = map(LogFile, (self.loss_path, self.eval_path, self.metrics_path))
         first_step = plan.checkpoint.manifest.step + 1 if plan.checkpoint else 0
-        self._events = EventFile(path / TENSORBOARD, purge_step=first_step)
+        self._events = EventFile(path / TENSORBOARD, first_step)
         self._failed_saves = self._failed_evaluations = 0
         self._status_is_written = True
         self._started = time.time()

@@ -29,7 +29,7 @@ import numpy as np
 
 from benchmarks.harness.timing import machine
 from benchmarks.preparation.prepare import first_rows
-from common.number_text import Unit, number_text
+from common.html.axes import Unit, number_text
 from data_prep.encoding.fit import fit_vocabulary
 from data_prep.execution.folder import WORK_FOLDER
 from data_prep.execution.pieces import Pieces

@@ -1,1 +1,1 @@
-"""Pages in one file that loads nothing from outside: charts (data for charts.js) and the page around them."""
+"""Pages without a script, nothing from outside: axes, charts on them, the page around them."""

@@ -1,11 +1,14 @@
-"""Charts for pages: data, axes and what to tell under the mouse; charts.js draws them with Bokeh in the browser.
+"""Charts as inline SVG, for pages that need no script, no font and no network (`html/page.py`).
 
-    line_chart("Loss", [Series("train", steps, losses)], Axis("step"), Axis("log loss"))
+    line_chart("Loss", [Series("train", steps, losses), Series("valid", steps, valid)], Axis("step"), Axis("log loss"))
     bar_chart("Distinct values", names, [Bars("in the log", counts)], Axis("values", log=True))
-    histogram("Scores", edges, [Density("clicks", shares)], Axis("score"))
+    histogram("Score", edges, [Density("clicks", shares)], Axis("score"))
 
-Bokeh's Python models are not used: they take 50 ms a chart, and a page has a hundred. Texts are made here, so that
-numbers read the same in charts and tables. A value that is not finite is a gap.
+`Axis(label, unit, log, low, high)` says what an axis shows; units are number, percent (of fractions), bytes,
+seconds.
+Each gives one `<figure>`: a title, a legend where there is more than one series, the drawing. What lies under the
+mouse is told in full by its hover title. Series differ in colour and in dashes; the colours (M. Okabe, K. Ito, "Color
+universal design", 2008, and lighter ones for dark pages) are the style sheet's. A value that is not finite is a gap.
 """
 
 from __future__ import annotations
@@ -13,33 +16,38 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass
+from html import escape
+from typing import Literal
 
-import numpy as np
+from common.html.axes import Axis, Scale, make_scale, number_text
 
-from common.number_text import Unit, number_text, readable_unit
+__all__ = ["Axis", "Bars", "Density", "Html", "Series", "bar_chart", "histogram", "line_chart"]
 
 Size = Literal["wide", "half", "small"]
-_MOST_HOVERED: dict[Size, int] = {"wide": 120, "half": 60, "small": 30}  # places of a line that react to the mouse
-_MOST_POINTS = 400  # of a line; longer ones are thinned, peaks stay
-_LABEL_LETTERS = 11  # of a bar's label; the whole one is under the mouse
+NUM_COLOURS = 8
+# Width, height in the drawing's own units, in which text is 11 high; and how many places react to the mouse.
+_SIZES: dict[Size, tuple[int, int, int]] = {"wide": (920, 280, 120), "half": (450, 230, 60), "small": (290, 170, 30)}
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 20, 38
+_MAX_POINTS = 400  # of a line; more are thinned, peaks stay
+_KEYS = {"line": "M1 4H21", "area": "M5 0H17V8H5Z", "bar": "M7 0H15V8H7Z"}  # a series' mark in the legend
+_TEXT_WIDTH = 6.2  # of a character, about
 
 
-@dataclass(frozen=True)
-class Axis:
-    """`label` names the quantity; `low` and `high` fix the ends, else the data decide."""
+class Html(str):
+    """Text that is HTML already; all other text is escaped where it goes into a page."""
 
-    label: str = ""
-    unit: Unit = "number"
-    log: bool = False  # values that are not positive are left out
-    low: float | None = None
-    high: float | None = None
+    __slots__ = ()
+
+
+def text(content: object) -> Html:
+    """Any text, safe in a page."""
+    return content if isinstance(content, Html) else Html(escape(str(content)))
 
 
 @dataclass(frozen=True)
 class Series:
-    """A line through the points (x, y), x ascending; without a name it is not in the legend."""
+    """A line through the points (x, y), x ascending; without a name it has no place in the legend."""
 
     name: str
     x: Sequence[float]
@@ -50,7 +58,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Bars:
-    """One bar for each label of a bar chart."""
+    """A bar for each label of a bar chart."""
 
     name: str
     values: Sequence[float]
@@ -58,131 +66,260 @@ class Bars:
 
 @dataclass(frozen=True)
 class Density:
-    """Share of all for each bin of a histogram; areas are drawn, so bins may differ in width."""
+    """A share of all for each bin of a histogram; areas are drawn, so bins may differ in width."""
 
     name: str
     shares: Sequence[float]
 
 
 @dataclass(frozen=True)
-class Chart:
-    """A chart's place in a page: `drawing` is what charts.js draws, None where only the note is shown."""
+class _Plot:
+    """The area between the axes."""
 
-    title: str
     size: Size
-    note: str = ""
-    drawing: dict[str, Any] | None = None
+    x: Scale
+    y: Scale
+    room_below: int = 0  # more of it under the axis
+
+    @property
+    def width(self) -> int:
+        return _SIZES[self.size][0]
+
+    @property
+    def height(self) -> int:
+        return _SIZES[self.size][1] + self.room_below
+
+    @property
+    def bottom(self) -> int:
+        return self.height - self.room_below - _BOTTOM
+
+    def across(self, value: float) -> float:
+        return _LEFT + self.x.place(value) * (self.width - _LEFT - _RIGHT)
+
+    def up(self, value: float) -> float:
+        """Within the drawing, where an axis ends before the data."""
+        return self.bottom - min(max(self.y.place(value), 0.0), 1.0) * (self.bottom - _TOP)
+
+    def has(self, x: float, y: float) -> bool:
+        return self.x.has(x) and self.y.has(y)
 
 
-def line_chart(title: str, series: Sequence[Series], x: Axis, y: Axis, size: Size = "half", note: str = "") -> Chart:
-    """Draw lines over one another."""
-    x_shown, y_shown = (
-        _Shown(axis, [value for line in series for value in getattr(line, name)]) for axis, name in ((x, "x"), (y, "y"))
+def line_chart(title: str, series: Sequence[Series], x: Axis, y: Axis, size: Size = "wide", note: str = "") -> Html:
+    """Lines laid over one another."""
+    plot = _Plot(
+        size,
+        make_scale(x, (value for line in series for value in line.x), _ticks_across(size)),
+        make_scale(y, (value for line in series for value in line.y), 5),
     )
-    colours = itertools.count()
-    lines = []
-    for line in series:
-        points = thin(list(zip(line.x, line.y, strict=True)))
-        drawn = {"name": line.name, "dots": line.points, "colour": None if line.reference else next(colours)}
-        lines.append({**drawn, "x": x_shown.values(p[0] for p in points), "y": y_shown.values(p[1] for p in points)})
-    places = sorted({place for line in series for place in line.x})
-    places = places[:: -(-len(places) // _MOST_HOVERED[size]) or 1]
-    values = [(line.name, dict(zip(line.x, line.y, strict=True))) for line in series if line.name]
-    texts = []
-    for place in places:
-        found = [f"{name}: {number_text(at[place], y.unit)}" for name, at in values if place in at]
-        texts.append("\n".join([f"{x.label} {number_text(place, x.unit)}".strip(), *found]))
-    middles = [(a + b) / 2 for a, b in itertools.pairwise(places)]
-    edges = [*places[:1], *middles, *places[-1:]]
-    return _chart(title, size, note, x_shown, y_shown, edges, texts, lines=lines)
+    drawn = [_line(plot, line, colour) for line, colour in zip(series, _colours(series), strict=True)]
+    body = [_frame(plot), *drawn, _cursors(plot, series)]
+    return _figure(title, "line", [line.name for line in series], _colours(series), plot, body, note)
 
 
 def histogram(
     title: str, edges: Sequence[float], series: Sequence[Density], x: Axis, size: Size = "half", note: str = ""
-) -> Chart:
-    """Draw areas: the bin from edges[i] to edges[i + 1] has the area shares[i]."""
-    heights = [np.asarray(part.shares, float) / np.diff(np.asarray(edges, float)) for part in series]
-    x_shown = _Shown(Axis(x.label, x.unit, low=edges[0], high=edges[-1]), edges)
-    y_shown = _Shown(Axis("density", low=0), [float(each.max(initial=0)) for each in heights])
-    areas = [
-        {"name": part.name, "edges": x_shown.values(edges), "tops": y_shown.values(tops)}
-        for part, tops in zip(series, heights, strict=True)
-    ]
-    texts = []
+) -> Html:
+    """Areas: of a bin from edges[i] to edges[i + 1] as much as its share."""
+    widths = [end - first for first, end in itertools.pairwise(edges)]
+    heights = [[share / width for share, width in zip(line.shares, widths, strict=True)] for line in series]
+    plot = _Plot(
+        size,
+        make_scale(Axis(x.label, x.unit, low=edges[0], high=edges[-1]), edges, _ticks_across(size)),
+        make_scale(Axis("density", low=0), (height for line in heights for height in line), 4),
+    )
+    colours = list(range(len(series)))
+    areas = [_area(plot, edges, line, colour) for line, colour in zip(heights, colours, strict=True)]
+    strips = []
     for place, (first, end) in enumerate(itertools.pairwise(edges)):
-        found = [f"{part.name}: {number_text(part.shares[place], 'percent')}" for part in series]
-        texts.append("\n".join([f"{number_text(first, x.unit)} to {number_text(end, x.unit)}", *found]))
-    return _chart(title, size, note, x_shown, y_shown, edges, texts, areas=areas)
+        told = [f"{line.name}: {number_text(line.shares[place], 'percent')}" for line in series]
+        where = f"{number_text(first, x.unit)} to {number_text(end, x.unit)}"
+        strips.append(_strip(plot.across(first), plot.across(end), plot, "\n".join([where, *told])))
+    return _figure(title, "area", [line.name for line in series], colours, plot, [_frame(plot), *areas, *strips], note)
 
 
 def bar_chart(
     title: str, labels: Sequence[str], series: Sequence[Bars], y: Axis, size: Size = "wide", note: str = ""
-) -> Chart:
-    """Draw bars side by side over each label; on a logarithmic axis they start at its low end, else at 0."""
-    x_shown = _Shown(Axis(low=0, high=len(labels) or 1), [])
-    values = [value for bars in series for value in bars.values]
-    y_shown = _Shown(y if y.log or min(values, default=0) < 0 else replace(y, low=0), values)
-    floor = (y_shown.axis.low or 1.0 if y.log else 0.0) / y_shown.divisor
-    bars = [{"name": each.name, "tops": y_shown.values(each.values), "floor": floor} for each in series]
-    texts = [
-        "\n".join([label, *(f"{each.name}: {number_text(each.values[place], y.unit)}" for each in series)])
-        for place, label in enumerate(labels)
-    ]
-    shown = [label if len(label) <= _LABEL_LETTERS else f"{label[: _LABEL_LETTERS - 1]}…" for label in labels]
-    edges = range(len(labels) + 1)
-    return _chart(title, size, note, x_shown, y_shown, edges, texts, bars=bars, labels=shown)
+) -> Html:
+    """Bars side by side over each label; on a logarithmic axis they start at its low end."""
+    low = None if y.log else min([0.0, *(value for bars in series for value in bars.values if math.isfinite(value))])
+    axis = Axis(y.label, y.unit, y.log, low if y.low is None else y.low, y.high)
+    places = Axis(low=0, high=len(labels))
+    are_slanted = _are_slanted(labels, size)
+    plot = _Plot(
+        size,
+        Scale(places, 0, max(len(labels), 1), ()),
+        make_scale(axis, (value for bars in series for value in bars.values), 5),
+        room_below=20 * are_slanted,
+    )
+    body = [_frame(plot), _labels(plot, labels, are_slanted)]
+    for place, label in enumerate(labels):
+        body += [_bar(plot, place, number, len(series), bars.values[place]) for number, bars in enumerate(series)]
+        told = "\n".join(f"{bars.name}: {number_text(bars.values[place], y.unit)}" for bars in series)
+        body.append(_strip(plot.across(place), plot.across(place + 1), plot, f"{label}\n{told}"))
+    return _figure(title, "bar", [bars.name for bars in series], list(range(len(series))), plot, body, note)
 
 
-class _Shown:
-    """An axis with the unit in which its values read well."""
-
-    def __init__(self, axis: Axis, values: Iterable[float]) -> None:
-        kept = [v for v in [*values, axis.high or 0.0] if math.isfinite(v) and (v > 0 or not axis.log)]
-        if axis.log and kept:  # whole powers of ten, which have labels
-            low, high = 10 ** math.floor(math.log10(min(kept))), 10 ** math.ceil(math.log10(max(kept)))
-            axis = replace(
-                axis, low=low if axis.low is None else axis.low, high=high if axis.high is None else axis.high
-            )
-        self.axis = axis
-        self.largest = max(map(abs, kept), default=0.0)
-        self.divisor, self._suffix = readable_unit(self.largest, axis.unit)
-
-    def values(self, values: Iterable[float]) -> list[float | None]:
-        """Return values as they are drawn: None is a gap."""
-        return [
-            float(f"{value / self.divisor:.9g}") if math.isfinite(value) and (value > 0 or not self.axis.log) else None
-            for value in values
-        ]
-
-    def described(self) -> dict[str, Any]:
-        """Return the axis for charts.js; `format` is one of numeral.js, as Bokeh's NumeralTickFormatter takes it."""
-        axis, numeral = self.axis, None
-        if axis.unit == "percent":
-            numeral = "0.[0] %" if self.largest > 0.02 else "0.[000] %"
-        elif self.largest / self.divisor >= 1e4 and not axis.log:
-            numeral = "0.[00]a"
-        ends = [None if end is None else end / self.divisor for end in (axis.low, axis.high)]
-        label = f"{axis.label} ({self._suffix})" if axis.label and self._suffix else axis.label or self._suffix
-        return {"label": label, "log": axis.log, "low": ends[0], "high": ends[1], "format": numeral}
+def _figure(
+    title: str,
+    mark: Literal["line", "area", "bar"],
+    names: Sequence[str],
+    colours: Sequence[int | None],
+    plot: _Plot,
+    body: Iterable[str],
+    note: str,
+) -> Html:
+    legend = "".join(
+        f'<span><svg class="key" viewBox="0 0 22 8" aria-hidden="true"><path class="{mark} {_class(colour)}" '
+        f'd="{_KEYS[mark]}"/></svg>{text(name)}</span>'
+        for name, colour in zip(names, colours, strict=True)
+        if name
+    )
+    return Html(
+        f'<figure class="chart {plot.size}"><figcaption><b>{text(title)}</b>'
+        + (f'<span class="legend">{legend}</span>' if len(names) > 1 else "")
+        + f'</figcaption><svg viewBox="0 0 {plot.width} {plot.height}" role="img" aria-label="{text(title)}">'
+        + "".join(body)
+        + "</svg>"
+        + (f'<p class="note">{text(note)}</p>' if note else "")
+        + "</figure>"
+    )
 
 
-def _chart(
-    title: str, size: Size, note: str, x: _Shown, y: _Shown, edges: Sequence[float], texts: list[str], **marks: Any
-) -> Chart:
-    """Return the chart of `marks`; texts[i] is told from edges[i] to edges[i + 1], from top to bottom."""
-    hover = {"edges": x.values(edges), "texts": texts}
-    return Chart(title, size, note, {"x": x.described(), "y": y.described(), "hover": hover, **marks})
+def _frame(plot: _Plot) -> str:
+    """Grid, ticks and what the axes are called."""
+    parts = []
+    for tick in plot.y.ticks:
+        at = plot.up(tick)
+        parts.append(f'<path class="grid" d="M{_LEFT} {at:.1f}H{plot.width - _RIGHT}"/>')
+        parts.append(f'<text class="tick" x="{_LEFT - 6}" y="{at + 3.5:.1f}" text-anchor="end">')
+        parts.append(f"{text(plot.y.tick_text(tick))}</text>")
+    for tick in plot.x.ticks:
+        at = plot.across(tick)
+        parts.append(f'<path class="mark" d="M{at:.1f} {plot.bottom}v4"/>')
+        parts.append(f'<text class="tick" x="{at:.1f}" y="{plot.bottom + 16}" text-anchor="middle">')
+        parts.append(f"{text(plot.x.tick_text(tick))}</text>")
+    parts.append(f'<path class="axis" d="M{_LEFT} {plot.bottom}H{plot.width - _RIGHT}"/>')
+    parts.append(f'<text class="label" x="4" y="11">{text(plot.y.axis.label)}</text>')
+    parts.append(f'<text class="label" x="{plot.width - _RIGHT}" y="{plot.height - 6}" text-anchor="end">')
+    parts.append(f"{text(plot.x.axis.label)}</text>")
+    return "".join(parts)
 
 
-def thin(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return about `_MOST_POINTS` of the points at most: the lowest and the highest of each stretch, in order."""
-    stretch = -(-2 * len(points) // _MOST_POINTS)
+def _line(plot: _Plot, line: Series, colour: int | None) -> str:
+    runs: list[list[tuple[float, float]]] = [[]]
+    for x, y in _thin(list(zip(line.x, line.y, strict=True))):
+        if plot.has(x, y):
+            runs[-1].append((plot.across(x), plot.up(y)))
+        elif runs[-1]:
+            runs.append([])
+    paths = "".join("M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in run) for run in runs if len(run) > 1)
+    dots = runs if line.points else [run for run in runs if len(run) == 1]  # a lone point has no line to be seen by
+    circles = "".join(
+        f'<circle class="dot {_class(colour)}" cx="{x:.1f}" cy="{y:.1f}" r="2.6"/>' for run in dots for x, y in run
+    )
+    return (f'<path class="line {_class(colour)}" d="{paths}"/>' if paths else "") + circles
+
+
+def _thin(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """At most about `_MAX_POINTS` of the points: of each stretch the lowest and the highest, in their order."""
+    stretch = -(-2 * len(points) // _MAX_POINTS)
     if stretch <= 2:
         return points
     kept = []
     for first in range(0, len(points), stretch):
-        part = points[first : first + stretch]
-        finite = [i for i in range(len(part)) if math.isfinite(part[i][1])]
-        ends = {min(finite, key=lambda i: part[i][1]), max(finite, key=lambda i: part[i][1])} if finite else {0}
-        kept += [part[i] for i in sorted(ends)]
+        part = range(first, min(first + stretch, len(points)))
+        finite = [i for i in part if math.isfinite(points[i][1])]
+        if not finite:
+            kept.append(points[first])
+            continue
+        by_value = sorted(finite, key=lambda i: points[i][1])
+        kept += [points[i] for i in sorted({by_value[0], by_value[-1]})]
     return [*kept, points[-1]] if kept[-1] != points[-1] else kept
+
+
+def _area(plot: _Plot, edges: Sequence[float], heights: Sequence[float], colour: int) -> str:
+    steps = [
+        f"L{plot.across(edges[i]):.1f} {plot.up(height):.1f}H{plot.across(edges[i + 1]):.1f}"
+        for i, height in enumerate(heights)
+    ]
+    start = f"M{plot.across(edges[0]):.1f} {plot.bottom}"
+    return f'<path class="area {_class(colour)}" d="{start}{"".join(steps)}V{plot.bottom}Z"/>'
+
+
+def _bar(plot: _Plot, place: int, number: int, num_series: int, value: float) -> str:
+    if not plot.y.has(value):
+        return ""
+    slot = plot.across(1) - plot.across(0)
+    width = 0.76 * slot / num_series
+    left = plot.across(place) + 0.12 * slot + number * width
+    base = plot.bottom if plot.y.axis.log else plot.up(0)
+    top, end = sorted((plot.up(value), base))
+    return (
+        f'<rect class="bar {_class(number)}" x="{left:.1f}" y="{top:.1f}" width="{max(width - 0.6, 0.6):.1f}" '
+        f'height="{max(end - top, 0.6):.1f}"/>'
+    )
+
+
+def _are_slanted(labels: Sequence[str], size: Size) -> bool:
+    """Whether the labels are too long to stand side by side."""
+    slot = (_SIZES[size][0] - _LEFT - _RIGHT) / max(len(labels), 1)
+    return max(map(len, labels), default=0) * _TEXT_WIDTH > slot
+
+
+def _labels(plot: _Plot, labels: Sequence[str], are_slanted: bool) -> str:
+    """Names under the bars: aslant where they are too long, every second or third where there are too many."""
+    slot = plot.across(1) - plot.across(0)
+    every = max(1, math.ceil(12 / slot)) if are_slanted else 1
+    parts = []
+    for place in range(0, len(labels), every):
+        at, down = plot.across(place + 0.5), plot.bottom + 14
+        turn = f' transform="rotate(-35 {at:.1f} {down})" text-anchor="end"' if are_slanted else ' text-anchor="middle"'
+        shown = labels[place] if len(labels[place]) <= 11 else f"{labels[place][:10]}…"
+        parts.append(f'<text class="tick" x="{at:.1f}" y="{down}"{turn}>{text(shown)}</text>')
+    return "".join(parts)
+
+
+def _cursors(plot: _Plot, series: Sequence[Series]) -> str:
+    """Where the mouse is: a line, a dot on each series, and what their values are."""
+    places = sorted({x for line in series for x in line.x if plot.x.has(x)})
+    every = -(-len(places) // _SIZES[plot.size][2]) or 1
+    places = places[::every]
+    middles = [(plot.across(a) + plot.across(b)) / 2 for a, b in itertools.pairwise(places)]
+    bounds = [_LEFT, *middles, plot.width - _RIGHT]
+    values = [dict(zip(line.x, line.y, strict=True)) for line in series]
+    coloured = list(zip(series, values, _colours(series), strict=True))
+    parts = []
+    for i, x in enumerate(places):
+        found = [(line, at_x[x], colour) for line, at_x, colour in coloured if x in at_x]
+        told = [f"{line.name}: {number_text(y, plot.y.axis.unit)}" for line, y, _ in found if line.name]
+        at = plot.across(x)
+        marks = f'<path class="cursor" d="M{at:.1f} {_TOP}V{plot.bottom}"/>' + "".join(
+            f'<circle class="dot {_class(colour)}" cx="{at:.1f}" cy="{plot.up(y):.1f}" r="3"/>'
+            for _, y, colour in found
+            if plot.has(x, y)
+        )
+        where = f"{plot.x.axis.label} {number_text(x, plot.x.axis.unit)}".strip()
+        parts.append(_strip(bounds[i], bounds[i + 1], plot, "\n".join([where, *told]), marks))
+    return "".join(parts)
+
+
+def _strip(first: float, end: float, plot: _Plot, title: str, marks: str = "") -> str:
+    """A part of the drawing, from top to bottom, that tells `title` and shows `marks` under the mouse."""
+    return (
+        f'<g class="hit"><rect x="{first:.1f}" y="{_TOP}" width="{max(end - first, 0.5):.1f}" '
+        f'height="{plot.bottom - _TOP}"/>{marks}<title>{text(title)}</title></g>'
+    )
+
+
+def _colours(series: Sequence[Series]) -> list[int | None]:
+    """A colour's number for each line; None for those to compare with."""
+    numbers = iter(range(len(series)))
+    return [None if line.reference else next(numbers) for line in series]
+
+
+def _class(colour: int | None) -> str:
+    return "reference" if colour is None else f"s{colour % NUM_COLOURS}"
+
+
+def _ticks_across(size: Size) -> int:
+    return {"wide": 10, "half": 6, "small": 4}[size]

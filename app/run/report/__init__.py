@@ -1,5 +1,5 @@
-"""`report.html` of a run, or of several laid over one another, drawn from the run folders alone: quality, speed;
-page puts them together by the template run.html.
+"""`report.html` of a run, or of several laid over one another, drawn from the run folders alone: settings,
+quality, speed, on parts; page puts them together.
 """
 
 from app.run.report.page import REPORT_FILE, leave_report, report_page, write_report

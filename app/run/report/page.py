@@ -1,25 +1,23 @@
-"""The whole page of a run or of several: key figures, warnings and settings; quality and speed draw the charts."""
+"""The whole page: what it is of, then section by section."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from app.run.record import RunRecord, read_runs
-from app.run.report.quality import NOT_EVALUATED, curves, learning_charts, metric_charts
-from app.run.report.speed import operators, samples_per_second, table_charts, time_and_memory
+from app.run.report.quality import curves_section, learning_section, metrics_section
+from app.run.report.settings import settings_section
+from app.run.report.speed import ops_section, tables_section, time_section
 from common.files import write_whole
-from common.html.page import render_page
-from common.number_text import number_text
+from common.html.axes import number_text
+from common.html.charts import Html
+from common.html.page import amount, page, section, table, tiles, warning
 
 log = logging.getLogger("app")
 
 REPORT_FILE = "report.html"
-TEMPLATE = Path(__file__).with_name("run.html")
 
 
 def write_report(runs: Sequence[Path], output: Path) -> None:
@@ -28,7 +26,7 @@ def write_report(runs: Sequence[Path], output: Path) -> None:
 
 
 def leave_report(run: Path) -> list[str]:
-    """Write a run's report beside its other files; return the names of files that could not be written."""
+    """Write a run's report beside its other files; returns what could not be written."""
     try:
         write_report([run], run / REPORT_FILE)
     except OSError as error:
@@ -39,29 +37,26 @@ def leave_report(run: Path) -> list[str]:
 
 
 def report_page(runs: Sequence[RunRecord]) -> str:
-    """Return the page as HTML."""
-    several = len(runs) > 1
-    title = f"{len(runs)} runs side by side" if several else f"Run {runs[0].name}"
-    return render_page(
-        TEMPLATE,
-        title,
-        "; ".join(_subtitle(run, several) for run in runs),
-        overview=[_overview(run) for run in runs] if several else None,
-        figures=_key_figures(runs[0]),
-        warnings=[f"{run.name}: {words}" if several else words for run in runs for words in _warnings(run)],
-        not_evaluated=NOT_EVALUATED,
-        learning=learning_charts(runs),
-        metrics=metric_charts(runs),
-        **curves(runs),
-        **time_and_memory(runs),
-        **operators(runs),
-        tables=table_charts(runs),
-        difference_columns=[["setting", "text"], *([run.name, "text"] for run in runs)],
-        differences=differences(runs),
-        described=[{"run": run.name, **_described(run)} if several else _described(run) for run in runs],
-        first_name=runs[0].name,
-        settings=yaml.safe_dump(runs[0].config, sort_keys=False),
-    )
+    """The page as HTML."""
+    one = runs[0]
+    if len(runs) == 1:
+        title = f"Run {one.name}"
+        head = [tiles(_tiles(one))]
+    else:
+        title = f"{len(runs)} runs side by side"
+        head = [section("Runs", _overview(runs))]
+    parts = [
+        *head,
+        *_warnings(runs),
+        learning_section(runs),
+        metrics_section(runs),
+        curves_section(runs),
+        time_section(runs),
+        ops_section(runs),
+        tables_section(runs),
+        settings_section(runs),
+    ]
+    return page(title, "; ".join(_subtitle(run, len(runs) > 1) for run in runs), [part for part in parts if part])
 
 
 def _subtitle(run: RunRecord, named: bool) -> str:
@@ -71,23 +66,24 @@ def _subtitle(run: RunRecord, named: bool) -> str:
     return f"{f'{run.name}: ' if named else ''}{run.state['status']}, {epochs}"
 
 
-def _key_figures(run: RunRecord) -> list[tuple[str, str, str]]:
-    """Return (quantity, number, a word on it); a dash where the run has no such number."""
+def _tiles(run: RunRecord) -> list[tuple[str, str, str]]:
+    """What a reader asks first; a dash where there is nothing to tell."""
     best, test = run.best_evaluation(), run.test_evaluation()
     of_best = f"best by {run.metric}, step {best['step']:,}" if best else "not evaluated yet"
-    found = [("valid AUC", _digits(best, "auc"), of_best), ("valid log loss", _digits(best, "log_loss"), of_best)]
+    found = [("AUC on valid", _digits(best, "auc"), of_best), ("log loss on valid", _digits(best, "log_loss"), of_best)]
     if test:
-        for key, name in (("auc", "test AUC"), ("log_loss", "test log loss")):
-            interval = f", 95 % interval {_interval(test, key)}" if key in test["intervals"] else ""
-            found.append((name, _digits(test["metrics"], key), f"step {test['step']:,}{interval}"))
+        for name, what in (("auc", "AUC"), ("log_loss", "log loss")):
+            interval = test["intervals"].get(name)
+            within = f", 95 % within {interval[0]:.4f} … {interval[1]:.4f}" if interval else ""
+            found.append((f"{what} on test", _digits(test["metrics"], name), f"step {test['step']:,}{within}"))
     else:
-        found.append(("on the test rows", "–", "evaluate them with: make eval"))
+        found.append(("on the test rows", "–", "judge them with: make eval"))
     memory = run.points("memory_bytes")[1]
     whole = f", {number_text(run.seconds, 'seconds')} with evaluations and saves"
     return [
         *found,
-        ("samples/s", number_text(samples_per_second(run)), f"{run.steps:,} steps{whole}"),
-        ("peak memory", number_text(max(memory, default=None), "bytes"), "resident memory of the process"),
+        ("samples/s", number_text(round(_speed(run))) if run.steady_lines() else "–", f"{run.steps:,} steps{whole}"),
+        ("memory", number_text(max(memory), "bytes") if memory else "–", "the most that the process held"),
     ]
 
 
@@ -96,60 +92,47 @@ def _digits(values: dict | None, name: str) -> str:
     return "–" if value is None else f"{value:.4f}"
 
 
-def _interval(evaluation: dict | None, name: str) -> str:
-    interval = evaluation["intervals"].get(name) if evaluation else None
-    return f"{interval[0]:.4f} … {interval[1]:.4f}" if interval else "–"
+def _speed(run: RunRecord) -> float:
+    """Rows over seconds: the harmonic mean of intervals of as many steps each."""
+    speeds = [line["samples_per_second"] for line in run.steady_lines()]
+    return len(speeds) / sum(1 / speed for speed in speeds) if speeds else float("nan")
 
 
-def _overview(run: RunRecord) -> list[object]:
-    best, test = run.best_evaluation(), run.test_evaluation()
-    figures = [_digits(best, "auc"), _digits(best, "log_loss"), _digits(test["metrics"] if test else None, "auc")]
-    step = best["step"] if best else None
-    quality = [step, *figures, _interval(test, "auc")]
-    return [run.name, run.state["status"], run.steps, *quality, samples_per_second(run), run.seconds]
+def _overview(runs: Sequence[RunRecord]) -> Html:
+    head = [
+        "run",
+        "status",
+        "steps",
+        "best step",
+        "AUC valid",
+        "log loss valid",
+        "AUC test",
+        "95 % within",
+        "samples/s",
+    ]
+    rows: list[list[object]] = []
+    for run in runs:
+        best, test = run.best_evaluation(), run.test_evaluation()
+        interval = test["intervals"].get("auc") if test else None
+        within = f"{interval[0]:.4f} … {interval[1]:.4f}" if interval else "–"
+        figures = [_digits(best, "auc"), _digits(best, "log_loss"), _digits(test["metrics"] if test else None, "auc")]
+        speed = amount(round(_speed(run))) if run.steady_lines() else "–"
+        step = amount(best["step"]) if best else "–"
+        rows.append([run.name, run.state["status"], amount(run.steps), step, *figures, within, speed])
+    return table(
+        [*head, "time"], [[*row, number_text(run.seconds, "seconds")] for row, run in zip(rows, runs, strict=True)]
+    )
 
 
-def _warnings(run: RunRecord) -> list[str]:
-    status = {
-        "failed": "The run failed; the page shows how far it came.",
-        "stopped": "The run was stopped and can be resumed; the page shows how far it came.",
-        "running": "The run is running, or was killed; the page shows how far it came.",
-    }
-    found = [status[run.state["status"]]] if run.state["status"] in status else []
-    found += [str(line["stopped_early"]) for line in run.lines if "stopped_early" in line]
-    errors = [line["save_error"] for line in run.lines if "save_error" in line]
-    return [*found, f"{len(errors)} checkpoint(s) could not be written: {errors[-1]}"] if errors else found
-
-
-def differences(runs: Sequence[RunRecord]) -> list[list[str]]:
-    """Return [name, its value in each run] of the settings that are not the same in all; "–" where a run has none."""
-    flat = [flatten(run.config) for run in runs]
-    names = dict.fromkeys(name for each in flat for name in each)
-    rows = [[name, *(str(each.get(name, "–")) for each in flat)] for name in names]
-    return [row for row in rows if len(set(row[1:])) > 1]
-
-
-def flatten(config: dict[str, Any], before: str = "") -> dict[str, Any]:
-    """Return nested settings as `section.key`."""
-    found: dict[str, Any] = {}
-    for name, value in config.items():
-        if isinstance(value, dict) and value:
-            found |= flatten(value, f"{before}{name}.")
-        else:
-            found[f"{before}{name}"] = value
-    return found
-
-
-def _described(run: RunRecord) -> dict[str, str]:
-    state = run.state
-    rows = ", ".join(f"{name} {count:,}" for name, count in state.get("rows", {}).items())
-    ids = state.get("identity", {}).get("data", {}).get("vocabulary_size", 0)
-    versions = ", ".join(f"{name} {number}" for name, number in state.get("versions", {}).items())
-    return {
-        "command": state.get("command", "unknown"),
-        "status": state["status"],
-        "data": f"rows: {rows or 'unknown'}; {ids:,} ids",
-        "machine": state.get("machine", "unknown"),
-        "versions": f"Python {state.get('python', 'unknown')}, {versions}",
-        "commit": state.get("commit", "unknown"),
-    }
+def _warnings(runs: Sequence[RunRecord]) -> list[Html]:
+    told = []
+    for run in runs:
+        before = f"{run.name}: " if len(runs) > 1 else ""
+        if run.state["status"] in ("failed", "stopped", "running"):
+            words = {"failed": "failed", "stopped": "was stopped and can go on", "running": "is running, or was killed"}
+            told.append(f"{before}the run {words[run.state['status']]}; this is how far it came.")
+        told += [f"{before}{line['stopped_early']}" for line in run.lines if "stopped_early" in line]
+        errors = [line for line in run.lines if "save_error" in line]
+        if errors:
+            told.append(f"{before}{len(errors)} checkpoint(s) could not be written: {errors[-1]['save_error']}")
+    return [warning(words) for words in told]

@@ -12,7 +12,7 @@ from app.batches import read_batches, written_order
 from app.checkpoint import write
 from app.checkpoint.manifest import Manifest, read_manifest
 from app.checkpoint.read import Checkpoint
-from app.cli.evaluate import check_data, evaluate_checkpoint, saved_config
+from app.cli.evaluate import evaluate_checkpoint
 from app.evaluation.evaluate import measure
 from app.evaluation.results import MISSING, OUT_OF_VOCABULARY
 from app.run.identity import data_identity
@@ -37,18 +37,13 @@ def saved(request, make_parts, tiny_config, tiny_dataset, tiny_schema, tmp_path_
     return path, logits, np.concatenate([batch.labels for batch in batches])
 
 
-def evaluate_on(checkpoint, split, dataset, config=None):
-    config = config or saved_config(checkpoint)
-    return evaluate_checkpoint(checkpoint, split, check_data(checkpoint, split, dataset, config), config)
-
-
 @pytest.mark.parametrize("batch_size", [0, 33])
 def test_a_checkpoint_is_judged_as_the_model_it_was_saved_from(saved, tiny_config, batch_size):
     """Over every row, in whatever batches, whatever backend trained it: scikit-learn on the model's own logits."""
     path, logits, labels = saved
     manifest = read_manifest(path)
     config = settings.merge(tiny_config(), {**manifest.config, "eval": {"batch_size": batch_size}}, where="test")
-    metrics = evaluate_on(Checkpoint.open(path), "test", None, config).metrics
+    metrics = evaluate_checkpoint(Checkpoint.open(path), "test", None, config).metrics
     assert metrics.rows == len(labels)
     assert metrics.auc == pytest.approx(roc_auc_score(labels, logits), abs=1e-4)  # a near tie may fall either way
     assert metrics.log_loss == pytest.approx(log_loss(labels, 1 / (1 + np.exp(-logits.astype(np.float64)))), abs=1e-6)
@@ -63,30 +58,30 @@ def one_saved(make_parts, tiny_config, tiny_dataset, tiny_schema, tmp_path_facto
 
 
 def test_the_best_possible_stands_beside(one_saved, tiny_dataset, tiny_log):
-    evaluation = evaluate_on(Checkpoint.open(one_saved), "valid", None)
+    evaluation = evaluate_checkpoint(Checkpoint.open(one_saved), "valid", None)
     truth = tiny_log.with_name("log.txt.truth.parquet")
     best = best_possible(truth, np.load(tiny_dataset / "row_numbers-valid.npy"))
     assert evaluation.best == best
-    assert evaluate_on(Checkpoint.open(one_saved), "train", None).best is None  # its rows were shuffled
+    assert evaluate_checkpoint(Checkpoint.open(one_saved), "train", None).best is None  # its rows were shuffled
 
 
 def test_a_split_that_is_not_there_names_those_that_are(one_saved):
     with pytest.raises(ValueError, match=r"has no rows in split 'tset'; the splits with rows: train, valid, test"):
-        evaluate_on(Checkpoint.open(one_saved), "tset", None)
+        evaluate_checkpoint(Checkpoint.open(one_saved), "tset", None)
 
 
 def test_the_confidence_interval_is_around_the_value(one_saved, tiny_config):
-    evaluation = evaluate_on(Checkpoint.open(one_saved), "valid", None)
+    evaluation = evaluate_checkpoint(Checkpoint.open(one_saved), "valid", None)
     low, high = evaluation.intervals["auc"]
     assert low < evaluation.metrics.auc < high
     without = tiny_config("tables.backend=reference", "eval.bootstrap=0")
-    assert evaluate_on(Checkpoint.open(one_saved), "valid", None, without).intervals == {}
+    assert evaluate_checkpoint(Checkpoint.open(one_saved), "valid", None, without).intervals == {}
 
 
 def test_auc_per_value_of_a_field(one_saved, tiny_config, tiny_dataset, tiny_schema):
     """The values of C1 by their names in the vocabulary, each judged on its own rows."""
     config = tiny_config("tables.backend=reference", "eval.group_field=C1")
-    measured = evaluate_on(Checkpoint.open(one_saved), "valid", None, config).measured
+    measured = evaluate_checkpoint(Checkpoint.open(one_saved), "valid", None, config).measured
     batches = list(read_batches(tiny_dataset, tiny_schema, "valid", written_order(tiny_schema, "valid"), 500))
     ids = np.concatenate([batch.ids[:, 0] for batch in batches])
     found, counts = np.unique(ids, return_counts=True)
@@ -101,7 +96,7 @@ def test_auc_per_value_of_a_field(one_saved, tiny_config, tiny_dataset, tiny_sch
 
 def test_a_field_that_is_not_there_is_refused(one_saved, tiny_config):
     with pytest.raises(ValueError, match=r"eval\.group_field=C99 is no categorical field of the data; did you mean"):
-        evaluate_on(Checkpoint.open(one_saved), "valid", None, tiny_config("eval.group_field=C99"))
+        evaluate_checkpoint(Checkpoint.open(one_saved), "valid", None, tiny_config("eval.group_field=C99"))
 
 
 @pytest.fixture
@@ -118,13 +113,13 @@ def folder_with(tiny_dataset, tiny_schema, tmp_path):
 
 
 def test_a_folder_that_was_moved_is_taken(one_saved, folder_with):
-    assert evaluate_on(Checkpoint.open(one_saved), "valid", folder_with()).metrics.rows > 0
+    assert evaluate_checkpoint(Checkpoint.open(one_saved), "valid", folder_with()).metrics.rows > 0
 
 
 def test_another_vocabulary_is_refused(one_saved, folder_with, tiny_schema):
     folder = folder_with(vocabulary_size=tiny_schema.vocabulary_size + 1)
     with pytest.raises(ValueError, match=r"inputs mean something else: vocabulary_size was \d+, is \d+; .*--dataset"):
-        evaluate_on(Checkpoint.open(one_saved), "valid", folder)
+        evaluate_checkpoint(Checkpoint.open(one_saved), "valid", folder)
 
 
 def test_numbers_transformed_in_another_way_are_refused(one_saved, folder_with, tiny_schema):
@@ -132,7 +127,7 @@ def test_numbers_transformed_in_another_way_are_refused(one_saved, folder_with, 
     first = dataclasses.replace(tiny_schema.numeric[0], transform="max", parameters={"max": 9.0})
     folder = folder_with(numeric=(first, *tiny_schema.numeric[1:]))
     with pytest.raises(ValueError, match=r"inputs mean something else: numeric\.I1\.parameters\.max was None, is 9\.0"):
-        evaluate_on(Checkpoint.open(one_saved), "valid", folder)
+        evaluate_checkpoint(Checkpoint.open(one_saved), "valid", folder)
 
 
 def test_a_damaged_checkpoint_is_refused(one_saved, tmp_path):
@@ -140,16 +135,16 @@ def test_a_damaged_checkpoint_is_refused(one_saved, tmp_path):
     shutil.copytree(one_saved, copy)
     (copy / "dense.safetensors").unlink()
     with pytest.raises(ValueError, match=r"dense\.safetensors is missing"):
-        evaluate_on(Checkpoint.open(copy), "valid", None)
+        evaluate_checkpoint(Checkpoint.open(copy), "valid", None)
 
 
 def test_a_checkpoint_of_another_shape_names_the_array(one_saved, tiny_config):
     config = tiny_config("tables.backend=reference", "model.hidden_widths=[32, 8]")
     with pytest.raises(ValueError, match=r"another model: tower\.matrix_1 has shape \[32, 16\], expected \[32, 8\]"):
-        evaluate_on(Checkpoint.open(one_saved), "valid", None, config)
+        evaluate_checkpoint(Checkpoint.open(one_saved), "valid", None, config)
     deeper = tiny_config("tables.backend=reference", "model.hidden_widths=[32, 16, 4]")
     with pytest.raises(ValueError, match=r"another model: it lacks tower\.bias_2, tower\.matrix_3"):
-        evaluate_on(Checkpoint.open(one_saved), "valid", None, deeper)
+        evaluate_checkpoint(Checkpoint.open(one_saved), "valid", None, deeper)
 
 
 def test_a_logit_that_is_not_finite_stops_the_measurement(tiny_dataset, tiny_schema):

@@ -48,6 +48,16 @@ def test_beyond_the_cells_the_values_stay_apart_and_logits_are_rounded(rows):
     assert_equals_scikit_learn(found, rows, tolerance=2e-3)
 
 
+def test_merged_streams_are_one(rows):
+    first, second = (tuple(values[place] for values in rows) for place in (slice(0, 1_500), slice(1_500, None)))
+    stream = measured(first)
+    stream.merge(measured(second, most_cells=2_000))
+    assert_equals_scikit_learn(stream.result(), rows, tolerance=2e-3)
+    stream = measured(first)
+    stream.merge(measured(second))
+    assert_equals_scikit_learn(stream.result(), rows)
+
+
 def test_no_value_with_both_classes_has_no_mean():
     stream = GroupedAucStream()
     stream.add(np.array([1, 2]), np.zeros(2, np.float32), np.ones(2, np.float32))

@@ -79,6 +79,28 @@ def test_beyond_exact_rows_the_batches_do_not_matter(many_rows):
     assert found[0].pr_auc == found[1].pr_auc
 
 
+@pytest.mark.parametrize("exact_rows", [(10**6, 10**6), (1000, 10**6), (10**6, 1000), (1000, 1000)])
+def test_merged_streams_are_one(many_rows, exact_rows):
+    logits, labels = many_rows
+    halves = [MetricStream(rows) for rows in exact_rows]
+    for half, place in zip(halves, (slice(0, 150_000), slice(150_000, None)), strict=True):
+        half.add(logits[place], labels[place])
+    halves[0].merge(halves[1])
+    assert_equals_scikit_learn(halves[0].result(), logits, labels)
+
+
+def test_merged_streams_keep_no_more_rows_than_one_does(many_rows):
+    first, second = (tuple(values[place] for values in many_rows) for place in (slice(40_000), slice(40_000, 80_000)))
+    merged, other, one = (MetricStream(exact_rows=50_000) for _ in range(3))
+    merged.add(*first)
+    other.add(*second)
+    merged.merge(other)
+    for rows in (first, second):
+        one.add(*rows)
+    for found, expected in zip(dataclasses.astuple(merged.bins()), dataclasses.astuple(one.bins()), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_asking_for_the_result_does_not_end_the_stream(many_rows):
     logits, labels = (values[:3000] for values in many_rows)
     stream = MetricStream(exact_rows=1500)

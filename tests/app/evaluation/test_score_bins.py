@@ -89,12 +89,12 @@ def test_the_histogram_counts_every_row_by_label(rows):
 
 def test_joined_bins_keep_rows_classes_and_nearly_all_of_the_ranking(rows):
     bins = Bins.of(*rows)
-    few = bins.coarsened(500)
+    few = bins.joined(500)
     assert len(few.keys) <= 500
     assert (few.negatives.sum(), few.positives.sum()) == (bins.negatives.sum(), bins.positives.sum())
     assert (np.diff(few.keys) > 0).all()
     assert few.auc() == pytest.approx(bins.auc(), abs=2e-5)
-    assert bins.coarsened(10**6) is bins
+    assert bins.joined(10**6) is bins
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False, width=32))

@@ -6,7 +6,7 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.record_writer import masked_crc32c
 
-from app.run.event_file import EventFile
+from app.run.event_file import EventFile, first_events, scalars
 
 
 def read_events(data):
@@ -21,58 +21,40 @@ def read_events(data):
     return events
 
 
-def written(folder):
-    """(step, tag, value) of the files of a folder, as TensorBoard shows them."""
-    found = []
-    for path in sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns):
-        version, *events = read_events(path.read_bytes())
-        assert version.file_version == "brain.Event:2"
-        for event in events:
-            assert event.wall_time > 1.7e9
-            if event.session_log.status == SessionLog.START:
-                found = [value for value in found if value[0] < event.step]
-            found += [(event.step, value.tag, value.simple_value) for value in event.summary.value]
-    return found
-
-
 @pytest.mark.parametrize("step", [0, 1, 127, 128, 300, 2**40])
-def test_scalars_are_read_back(tmp_path, step):
-    values = {"wide_loss": 0.6873926, "größe": -1e30, "x" * 300: 0.0}
-    EventFile(tmp_path / "tensorboard", purge_step=0).add(step, values, "train")
-    expected = [(step, f"train/{name}", pytest.approx(value)) for name, value in values.items()]
-    assert written(tmp_path / "tensorboard") == expected
+def test_scalars_are_read_back(step):
+    values = {"train/wide_loss": 0.6873926, "train/größe": -1e30, "x" * 300: 0.0}
+    (event,) = read_events(scalars(step, values))
+    assert event.step == step
+    assert {value.tag: value.simple_value for value in event.summary.value} == pytest.approx(values)
+    assert event.wall_time > 1.7e9
 
 
-def test_a_resumed_run_has_no_point_twice_and_a_kill_loses_none(tmp_path):
-    folder = tmp_path / "tensorboard"
-    killed = EventFile(folder, purge_step=0)
-    for step in (10, 20, 30):
-        killed.add(step, {"wide_loss": step}, "train")
-    assert [step for step, _, _ in written(folder)] == [10, 20, 30]  # without close or flush
-    resumed = EventFile(folder, purge_step=11)
-    resumed.path = resumed.path.with_name(f"{resumed.path.name}.resumed")  # of another process
-    for step in (20, 30, 40):
-        resumed.add(step, {"wide_loss": -step}, "train")
-    assert [value for _, _, value in written(folder)] == [10, -20, -30, -40]
+def test_a_new_file_says_its_version_and_a_resumed_run_what_it_takes_again():
+    (version,) = read_events(first_events(0))
+    assert version.file_version == "brain.Event:2"
+    version, start = read_events(first_events(41))
+    assert (start.step, start.session_log.status) == (41, SessionLog.START)
 
 
 def test_a_file_grows_by_finite_numbers(tmp_path):
-    events = EventFile(tmp_path / "tensorboard", purge_step=5)
+    events = EventFile(tmp_path / "tensorboard", first_step=5)
     events.add(5, {"auc": 0.75, "save_error": "disk full", "pr_auc": float("nan")}, "valid")
     events.add(6, {"save_error": "disk full"}, "train")
     events.add(7, {"wide_loss": 0.5, "touched_rows": 12}, "train")
     (path,) = (tmp_path / "tensorboard").iterdir()
-    assert written(tmp_path / "tensorboard") == [
-        (5, "valid/auc", 0.75),
-        (7, "train/wide_loss", 0.5),
-        (7, "train/touched_rows", 12),
+    found = [
+        (event.step, value.tag, value.simple_value)
+        for event in read_events(path.read_bytes())
+        for value in event.summary.value
     ]
+    assert found == [(5, "valid/auc", 0.75), (7, "train/wide_loss", 0.5), (7, "train/touched_rows", 12)]
     assert path.name.startswith("events.out.tfevents.")
 
 
 def test_what_cannot_be_written_comes_later_after_the_file_s_beginning(tmp_path):
     (tmp_path / "tensorboard").write_text("in the way")
-    events = EventFile(tmp_path / "tensorboard", purge_step=0)
+    events = EventFile(tmp_path / "tensorboard", first_step=0)
     events.add(1, {"wide_loss": 0.5}, "train")
     assert not events.is_written
     (tmp_path / "tensorboard").unlink()

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from app.run.record import RunRecord, read_runs
-from app.run.report.quality import MOST_MEANS, means
-from app.run.report.speed import parts_over_steps
+from app.run.report.parts import MEANS, means
+from app.run.report.speed import mean_parts
 
 
 def record(lines=(), **content):
@@ -68,14 +68,14 @@ def test_the_parts_of_a_step_add_up_to_the_whole():
         "tower_ms": 1000.0,
         "update_ms": 100.0,
     }
-    parts = {name: seconds for name, (seconds,) in parts_over_steps(record([line(1, 1, **times)])).items()}
-    assert parts == pytest.approx({"wait": 0.16, "lookup": 0.3, "tower": 1, "update": 0.1, "other": 0.04})
+    parts = mean_parts(record([line(1, 1, **times)]))
+    assert parts == pytest.approx({"wait": 160, "lookup": 300, "tower": 1000, "update": 100, "other": 40})
 
 
 def test_many_losses_become_means_that_lose_none():
     values = np.arange(1_001.0)
     (x, y), every = means(values)
-    assert every == 6 and len(x) <= MOST_MEANS
+    assert every == 6 and len(x) <= MEANS
     assert (x[0], y[0], x[-1], y[-1]) == (6, 2.5, 1_001, np.mean(values[996:]))
     assert means(np.zeros(0)) == (([], []), 1)
 

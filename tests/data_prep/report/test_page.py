@@ -16,8 +16,8 @@ from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.fit import numeric_fields
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import read_schema
-from data_prep.report.numeric import pair, whole_bins
-from data_prep.report.page import SPLIT_RULES, write_report
+from data_prep.report.numeric import _pair, whole_bins
+from data_prep.report.page import _SPLIT_RULES, write_report
 from data_prep.report.timing import TIMING_FILE, read_timing
 from data_prep.statistics.file import STATISTICS_FILE, NumericProfile, read_statistics
 from data_prep.statistics.statistics import IntegerStatistics
@@ -86,10 +86,9 @@ def test_a_browser_shows_all_parts(folder, render):
         "Settings",
         "The run",
     ]
-    names = re.findall(r"<figcaption>(.*?)</figcaption>", shown)
+    names = re.findall(r"<figcaption><b>(.*?)</b>", shown)
     assert {"Distinct values", "Size of the vocabulary", "I1 before", "I13 after", "Rejected lines"} <= set(names)
-    assert shown.count('"areas":') == 26 and shown.count("<td>train</td>") == 1
-    assert shown.count("bk-Figure") > 0  # those near the window
+    assert shown.count('class="area') == 26 and shown.count("<td>train</td>") == 1
 
 
 def test_rejects_are_shown_as_text(folder):
@@ -118,7 +117,7 @@ def test_the_run_is_no_part_of_the_data(folder, dirty_log, tmp_path):
 
 
 def test_every_rule_of_splitting_is_told():
-    assert set(SPLIT_RULES) == set(get_args(get_type_hints(PrepareOptions)["split"]))
+    assert set(_SPLIT_RULES) == set(get_args(get_type_hints(PrepareOptions)["split"]))
 
 
 def test_a_run_is_recorded(folder):
@@ -182,10 +181,8 @@ def test_integers_at_the_ends_of_int64_are_drawn(integers, transform):
     statistics = IntegerStatistics.of(np.array(integers, np.int64))
     options = PrepareOptions(data=LogFormat({"label": "label", "I": "integer", "C": "hex32"}))
     column = numeric_fields(dataclasses.replace(options, numeric_transform=transform), [statistics])[0]
-    before, after = pair("I", NumericProfile(0, bins), column)
-    for chart in (before, after):
-        (area,) = chart.drawing["areas"]
-        edges, tops = np.array(area["edges"], float), np.array(area["tops"], float)
-        assert np.isfinite(edges).all()
-        assert np.isfinite(tops).all()
-        assert (np.diff(edges) > 0).all()
+    before, after = _pair("I", NumericProfile(0, bins), column)
+    for drawn in (before, after):
+        assert "100" in drawn or "%" in drawn
+        assert "nan" not in drawn
+        assert "inf" not in drawn

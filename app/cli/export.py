@@ -1,0 +1,166 @@
+"""`python -m app export`: a checkpoint as a bundle, which scores raw rows without MindSpore."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+
+from app import device
+from app.batches import Batch, read_batches, written_order
+from app.checkpoint.manifest import MANIFEST
+from app.checkpoint.read import Checkpoint
+from app.checkpoint.write import ModelState
+from app.cli.evaluate import check_data, saved_config
+from app.config.config import Config
+from app.evaluation.metrics import MetricStream, confidence_intervals
+from app.run.folder import best_of_run
+from app.scoring import card
+from app.scoring.export import finish, new_bundle, write_model
+from app.scoring.made_rows import make_rows
+from app.scoring.predictor import Predictor
+from app.scoring.rows import TABLES, RowType
+from app.training.learning_rates import step_history, table_spec
+from common.console import progress_bar
+from data_prep.encoding.encoder import open_encoder, open_vocabulary
+from data_prep.prepared.schema import Schema
+
+log = logging.getLogger("app")
+
+SELF_TEST_ROWS = 1000
+MOST_DIFFERENCE = 1e-5  # of a logit, where the rows are float32
+MOST_AUC_LOST = {"float32": 1e-5, "float16": 1e-5, "int8": 1e-4}
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to those of `python -m app`."""
+    parser = commands.add_parser("export", help="write a bundle that scores raw rows without MindSpore")
+    parser.add_argument("source", type=Path, metavar="RUN|CHECKPOINT", help="a run's folder (its best) or a checkpoint")
+    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="the new folder")
+    parser.add_argument("--dataset", type=Path, metavar="DIR", help="prepared folder (the one it was trained on)")
+    parser.add_argument("--overwrite", action="store_true", help="replace a bundle that is there")
+    parser.add_argument("settings", nargs="*", metavar="rows=TYPE", help="embeddings as float32, float16 or int8")
+    parser.set_defaults(command=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write and check a bundle; return the exit status."""
+    rows = _row_type(arguments.settings)
+    source = arguments.source
+    opened = Checkpoint.open(source) if (source / MANIFEST).is_file() else best_of_run(source)
+    saved = saved_config(opened)
+    config = replace(saved, device=replace(saved.device, precision="float32"))  # what a bundle computes in
+    dataset, schema = check_data(opened, "train", arguments.dataset, config)
+    device.prepare_environment(config.device)
+    device.select_device(config.device)
+    with new_bundle(arguments.bundle, arguments.overwrite) as folder:
+        evaluated = _export(opened, config, dataset, schema, rows, folder)
+    _print(arguments.bundle, rows, evaluated)
+    return 0
+
+
+def _row_type(words: list[str]) -> RowType:
+    rows: RowType = "float32"
+    for word in words:
+        name, _, value = word.partition("=")
+        if name != "rows" or value not in get_args(RowType):
+            raise ValueError(f"argument {word!r}: expected rows=float32, rows=float16 or rows=int8")
+        rows = value  # type: ignore[assignment]
+    return rows
+
+
+def _export(
+    opened: Checkpoint, config: Config, dataset: Path, schema: Schema, rows: RowType, folder: Path
+) -> card.Evaluated | None:
+    from app.training.assemble import fold_numeric
+
+    opened.verify()
+    manifest, state = opened.manifest, opened.state()
+    if not config.model.fold_numeric:
+        spec = table_spec(config, schema, ())
+        state = ModelState(fold_numeric(state, spec, schema.num_numeric), state.tables)
+    train = schema.splits["train"]
+    checkpoint = {"id": manifest.id, "step": manifest.step, "epoch": manifest.last_epoch}
+    checkpoint |= {"train_rows": train.rows, "train_clicks": train.clicks}
+    made = write_model(folder, state, config, dataset, checkpoint, rows, step_history(manifest))
+    predictor = Predictor(folder, made, num_threads=config.device.num_threads)
+    evaluated = _compare(predictor, opened, config, dataset, schema)
+    row_bytes = 4 * (config.model.embedding_dim + 1)
+    sizes = {"tables": (folder / TABLES).stat().st_size, "float32": made.rows["num_rows"] * row_bytes}
+    finish(folder, made, card.texts(made, config, schema, evaluated, sizes))
+    return evaluated
+
+
+def _compare(
+    predictor: Predictor, opened: Checkpoint, config: Config, dataset: Path, schema: Schema
+) -> card.Evaluated | None:
+    """Score made rows and those of a split by the training code and by the bundle.
+
+    Raises ValueError where they differ by more than the rows' type explains.
+    """
+    from app.training.assemble import load_for_scoring
+
+    batch_size = config.eval.batch_size or config.train.batch_size
+    scorer = load_for_scoring(opened, config, schema, batch_size)
+
+    def trained(ids: np.ndarray, numeric: np.ndarray) -> np.ndarray:
+        batch = Batch(ids, numeric, np.zeros(len(ids), np.float32))
+        return scorer(batch, scorer.prepare(batch))
+
+    exact = predictor.manifest.rows["dtype"] == "float32"
+    difference = _self_test(predictor, dataset, trained, batch_size)
+    if exact and not difference <= MOST_DIFFERENCE:
+        raise ValueError(
+            f"the self-test failed: of {SELF_TEST_ROWS} made rows, one has a logit in the bundle that is "
+            f"{difference:.1e} from that of the training code; expected at most {MOST_DIFFERENCE:.0e}"
+        )
+    split = next((name for name in ("test", "valid") if schema.splits[name].rows), None)
+    return None if split is None else _evaluate(predictor, trained, config, dataset, schema, split, batch_size)
+
+
+def _self_test(predictor: Predictor, dataset: Path, trained: Any, batch_size: int) -> float:
+    """The largest difference of a logit over made rows, from the raw values on, by both ways."""
+    _, options, given = open_vocabulary(dataset)
+    table = make_rows(given, options.data, SELF_TEST_ROWS, seed=2)
+    _, encoded = open_encoder(dataset).encode(predictor.chunk_of(table))
+    parts = [slice(start, start + batch_size) for start in range(0, SELF_TEST_ROWS, batch_size)]
+    expected = np.concatenate([trained(encoded.ids[part], encoded.numeric[part]) for part in parts])
+    return float(np.abs(predictor.logits(table) - expected).max())
+
+
+def _evaluate(
+    predictor: Predictor, trained: Any, config: Config, dataset: Path, schema: Schema, split: str, batch_size: int
+) -> card.Evaluated:
+    here, there = MetricStream(), MetricStream()
+    largest = 0.0
+    batches = read_batches(dataset, schema, split, written_order(schema, split), batch_size)
+    with progress_bar(total=schema.splits[split].rows, desc=f"compare {split}", unit="row", unit_scale=True) as bar:
+        for batch in batches:
+            found = predictor.logits_of_ids(batch.ids, batch.numeric)
+            expected = trained(batch.ids, batch.numeric)
+            largest = max(largest, float(np.abs(found - expected).max()))
+            here.add(found, batch.labels)
+            there.add(expected, batch.labels)
+            bar.update(batch.num_rows)
+    metrics, bins = here.result_and_bins()
+    intervals = {}
+    if config.eval.bootstrap and not np.isnan(metrics.auc):
+        intervals = confidence_intervals(bins, config.eval.bootstrap, config.train.seed)
+    return card.Evaluated(split, metrics, intervals, there.result(), largest)
+
+
+def _print(path: Path, rows: RowType, evaluated: card.Evaluated | None) -> None:
+    print(f"{path}: rows as {rows}, {(path / TABLES).stat().st_size:,} bytes of tables; {path / 'README.md'} says more")
+    if evaluated is None:
+        return
+    lost = evaluated.trained.auc - evaluated.metrics.auc
+    print(
+        f"  on {evaluated.split}: AUC {evaluated.metrics.auc:.6f}, by the training code {evaluated.trained.auc:.6f}; "
+        f"logits differ by at most {evaluated.largest_difference:.1e}"
+    )
+    if lost > MOST_AUC_LOST[rows]:
+        log.warning("warning: rows=%s lose %.1e of AUC; expected at most %.0e", rows, lost, MOST_AUC_LOST[rows])

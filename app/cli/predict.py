@@ -1,0 +1,100 @@
+"""`python -m app predict`, and `python -m app.cli.predict` where there is no MindSpore: a log scored by a bundle."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from common.packages import require
+
+require("isal", "numpy", "onnxruntime", "pyarrow", "tqdm", "xxhash", "yaml")
+
+from app.scoring.predict import STDIN, predict
+from common.console import STOPPED_BY_READER, has_no_reader, log_to_console
+from data_prep.encoding.raw_rows import KINDS, ExecutorChoice, Stopped, stop_by_signals
+
+log = logging.getLogger("app")
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to those of `python -m app`."""
+    add_arguments(commands.add_parser("predict", help="score a log by a bundle"))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what the command takes."""
+    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="what `export` wrote")
+    parser.add_argument(
+        "inputs", nargs="+", metavar="INPUT", help="log, with or without labels: files, folders, globs, URIs; or -"
+    )
+    parser.add_argument("output", metavar="OUTPUT", help="a new .csv or .parquet file, or - for CSV on standard output")
+    parser.add_argument("--keep", nargs="+", default=[], metavar="COLUMN", help="columns of the log to write as well")
+    parser.add_argument("--workers", type=int, metavar="N", help="processes (one a core)")
+    parser.add_argument("--executor", choices=KINDS, default="processes", help="what runs the work (processes)")
+    parser.add_argument("--scheduler", metavar="ADDRESS", help="with --executor dask: the scheduler of a cluster")
+    parser.add_argument("--overwrite", action="store_true", help="replace an output that is there")
+    parser.add_argument("--restart", action="store_true", help="begin anew, not where a stopped prediction was")
+    parser.set_defaults(command=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Score the log, and return the exit status."""
+    workers = arguments.workers or len(os.sched_getaffinity(0))
+    if workers < 1:
+        raise ValueError(f"--workers must be 1 or more, found {workers}")
+    try:
+        with stop_by_signals():
+            found = predict(
+                arguments.bundle,
+                arguments.inputs,
+                arguments.output,
+                arguments.keep,
+                ExecutorChoice(arguments.executor, arguments.scheduler),
+                workers,
+                arguments.overwrite,
+                arguments.restart,
+            )
+    except Stopped as stopped:
+        again = "" if arguments.output == STDIN else "; the same command resumes"
+        log.error("stopped by %s%s", stopped.name, again)
+        return stopped.exit_status
+    print(describe(found, arguments.output), file=sys.stderr if arguments.output == STDIN else sys.stdout)
+    return 0
+
+
+def describe(found: dict[str, Any], output: str) -> str:
+    """The result as the lines a user reads."""
+    where = "standard output" if output == STDIN else output
+    lines = [f"{where}: {found['rows']:,} rows, {found['bad_lines']:,} of them bad lines without a score"]
+    for name, value in found.get("metrics", {}).items():
+        low, high = found.get("intervals", {}).get(name, (None, None))
+        shown = "undefined" if value != value else f"{value:.6f}"
+        between = "" if low is None else f"   95 % within {low:.6f} … {high:.6f}"
+        lines.append(f"  {name.replace('_', ' '):18} {shown}{between}")
+    return "\n".join(lines)
+
+
+def main(add: Callable[[argparse.ArgumentParser], None], module: str, words: list[str] | None = None) -> int:
+    """Run one command of a bundle's own code and return its exit status."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}")
+    add(parser)
+    arguments = parser.parse_args(words)
+    log_to_console()
+    try:
+        status = int(arguments.command(arguments))
+        sys.stdout.flush()
+        return status
+    except (ValueError, TypeError, OSError, MemoryError) as error:
+        if has_no_reader(error):
+            return STOPPED_BY_READER
+        log.error("error: %s", error)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(add_arguments, "app.cli.predict"))

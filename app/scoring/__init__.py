@@ -1,0 +1,5 @@
+"""A model out of training: bundle (its folder and manifest), rows (the tables, mapped), tower (ONNX), predictor
+(raw rows to scores), predict (a whole log), pyfunc (for MLflow); export, made_rows and card write a bundle.
+
+Nothing here imports MindSpore or MPI.
+"""

@@ -1,0 +1,120 @@
+"""The texts of a bundle: README.md as a model card, and the files by which MLflow loads and serves it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import yaml
+
+from app.config.config import Config
+from app.evaluation.metrics import MEASURED, Metrics
+from app.scoring.bundle import GOLDEN, Manifest
+from app.scoring.export import CODE, PACKAGES
+from common import settings
+from data_prep.prepared.schema import Schema
+
+MLFLOW_VERSION = "3.17.0"  # whose format MLmodel has
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The bundle on the rows of a split, and the training code on the same rows."""
+
+    split: str
+    metrics: Metrics
+    intervals: dict[str, tuple[float, float]]
+    trained: Metrics
+    largest_difference: float  # of a logit, from the float32 rows' in the training code
+
+
+def texts(
+    manifest: Manifest, config: Config, schema: Schema, evaluated: Evaluated | None, sizes: Mapping[str, int]
+) -> dict[str, str]:
+    """The bundle's text files by name; `sizes` in bytes of the tables as they are, and in float32."""
+    versions = manifest.versions
+    requirements = "".join(f"{name}=={versions[name]}\n" for name in PACKAGES)
+    environment = {"python": versions["python"], "dependencies": ["-r requirements.txt"]}
+    flavor = {
+        "loader_module": "app.scoring.pyfunc",
+        "code": CODE,
+        "python_version": versions["python"],
+        "env": {"virtualenv": "python_env.yaml"},
+    }
+    model = {"flavors": {"python_function": flavor}, "mlflow_version": MLFLOW_VERSION}
+    return {
+        "requirements.txt": requirements,
+        "python_env.yaml": yaml.safe_dump(environment, sort_keys=False),
+        "MLmodel": yaml.safe_dump(model, sort_keys=False),
+        "README.md": _card(manifest, config, schema, evaluated, sizes),
+    }
+
+
+def _card(
+    manifest: Manifest, config: Config, schema: Schema, evaluated: Evaluated | None, sizes: Mapping[str, int]
+) -> str:
+    rows, checkpoint = manifest.rows, manifest.checkpoint
+    options = schema.options
+    lines = [
+        "# Wide&Deep click model",
+        "",
+        f"Scores raw rows of {schema.source.get('name')}'s form with a click probability. Step {checkpoint['step']}, "
+        f"epoch {checkpoint['epoch']} of training.",
+        "",
+        "    pip install -r requirements.txt",
+        f"    PYTHONPATH={CODE} python -m app.cli.bundle verify .            # every byte, and {GOLDEN}",
+        f"    PYTHONPATH={CODE} python -m app.cli.predict . LOG scores.csv   # a log, with or without labels",
+        "    mlflow models serve -m . --env-manager local",
+        "",
+        "## Data",
+        "",
+        f"- log: {schema.source.get('name')}, {schema.source.get('lines'):,} lines; rows it was trained on: "
+        f"{checkpoint['train_rows']:,}, of which {checkpoint['train_clicks']:,} are clicks",
+        f"- {len(schema.categorical)} categorical fields, {schema.vocabulary_size:,} ids; a value seen less than "
+        f"{options.get('min_count')} times shares its field's id for unknown values",
+        f"- {schema.num_numeric} numeric columns, transform {options.get('numeric_transform')}; a missing value is a "
+        "value of its own",
+        "",
+        "## Model",
+        "",
+        f"- embeddings of {rows['width']} values, hidden layers {manifest.model['hidden_widths']}, "
+        f"{manifest.model['activation']}{', batch normalization (folded)' if manifest.model['batch_norm'] else ''}",
+        f"- {rows['num_rows']:,} rows as {rows['dtype']}: {sizes['tables']:,} bytes, in float32 {sizes['float32']:,}",
+        f"- label smoothing {manifest.model['label_smoothing']:g}: the scores are those of the smoothed labels",
+        "",
+        *_metric_lines(evaluated),
+        "## Limits",
+        "",
+        "- A score is right for rows like those of the log: other values than the vocabulary's count as unknown, and "
+        "what changed since is not known.",
+        "- Scores are not calibrated after training: see the calibration above before they are used as probabilities.",
+        f"- {GOLDEN} holds made-up rows. The vocabulary holds values of the log as they were.",
+        "",
+        "## Settings",
+        "",
+        "```yaml",
+        yaml.safe_dump(settings.as_dict(config), sort_keys=False).rstrip(),
+        "```",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _metric_lines(evaluated: Evaluated | None) -> list[str]:
+    if evaluated is None:
+        return ["## Quality", "", "The data has no rows in valid or test, so nothing was measured.", ""]
+    metrics: dict[str, Any] = asdict(evaluated.metrics)
+    trained = asdict(evaluated.trained)
+    lines = [
+        "## Quality",
+        "",
+        f"On the {metrics['rows']:,} rows of {evaluated.split}, click rate {metrics['click_rate']:.4f}. Logits differ "
+        f"from those of the training code by at most {evaluated.largest_difference:.1e}.",
+        "",
+        "| metric | this bundle | 95 % within | training code, float32 |",
+        "|---|---|---|---|",
+    ]
+    for name in MEASURED:
+        low, high = evaluated.intervals.get(name, (float("nan"), float("nan")))
+        lines.append(f"| {name} | {metrics[name]:.6f} | {low:.6f} … {high:.6f} | {trained[name]:.6f} |")
+    return [*lines, ""]

@@ -1,0 +1,201 @@
+"""Write a bundle from a checkpoint's arrays and the prepared folder that it was trained on.
+
+Letters: T touched rows, n rows of one read, D width.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import os
+import platform
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from app.checkpoint.write import ModelState
+from app.config.config import Config
+from app.scoring.bundle import FORMAT, GOLDEN, MANIFEST, Manifest, write_manifest
+from app.scoring.made_rows import make_rows
+from app.scoring.predictor import Predictor, probabilities
+from app.scoring.rows import RowsSpec, RowType, write_rows
+from app.scoring.tower import write_tower
+from app.tables.initial import initial_rows
+from app.tables.interface import DEEP, WIDE, TableSnapshot
+from app.tables.optimizers import ROWS
+from app.tables.whole_table_adam import CaughtUpTable, StepHistory
+from common.files import sync_folder
+from data_prep.encoding.encoder import GivenVocabulary, open_vocabulary, write_lookup
+from data_prep.prepared.schema import Schema, write_schema
+
+GOLDEN_ROWS = 100
+PROJECT = Path(__file__).parents[2]
+CODE = "code"
+CODE_ROOTS = ("app.cli.predict", "app.cli.bundle", "app.scoring.pyfunc")  # what a bundle brings, with all they import
+PACKAGES = ("numpy", "pyarrow", "onnxruntime", "pandas", "xxhash", "pyyaml", "isal", "tqdm")  # of the core
+LIBRARY = Path("data_prep/kernels/csrc/build/liblog_kernels.so")
+
+
+@contextmanager
+def new_bundle(output: Path, overwrite: bool) -> Iterator[Path]:
+    """A folder that becomes `output` at the end of the block, in place of a bundle that may be there.
+
+    Raises FileExistsError where `output` is there and is no bundle, or is not to be overwritten.
+    """
+    if output.exists() and (not (output / MANIFEST).is_file() or FORMAT not in (output / MANIFEST).read_text()):
+        raise FileExistsError(f"{output} is there and is no bundle; give another output")
+    if output.exists() and not overwrite:
+        raise FileExistsError(f"{output} is there; replace it with --overwrite or give another output")
+    partial, replaced = (output.with_name(f"{output.name}.{os.getpid()}.{end}") for end in ("partial", "replaced"))
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        for path in [*partial.rglob("*"), partial]:
+            sync_folder(path)  # or file: a bundle that has its name is whole after a power cut, too
+        if output.exists():
+            output.rename(replaced)
+        partial.rename(output)
+        sync_folder(output.parent)
+        shutil.rmtree(replaced, ignore_errors=True)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def write_model(
+    folder: Path,
+    state: ModelState,
+    config: Config,
+    prepared: Path,
+    checkpoint: dict[str, Any],
+    rows: RowType,
+    history: StepHistory | None,
+) -> Manifest:
+    """Write all that a score depends on into the new `folder`, but for the manifest; returns that.
+
+    `state.dense` has the numeric fields folded; `history` is that of a deep table whose rows move without being looked
+    up (`adam`): then every id has a row.
+    """
+    schema, _, given = open_vocabulary(prepared)
+    spec = RowsSpec(
+        num_rows=0,
+        num_ids=schema.vocabulary_size,
+        width=config.model.embedding_dim,
+        dtype=rows,
+        seed=config.train.seed,
+        initial_scale=config.model.initial_scale,
+    )
+    row_ids = _row_ids(state.tables, schema, every_id=history is not None)
+    spec = dataclasses.replace(spec, num_rows=len(row_ids))
+    source = {key: schema.source[key] for key in ("name", "lines")}
+    write_schema(dataclasses.replace(schema, splits={}, other_files=(), source=source), folder)
+    write_tower(folder, state.dense, config.model.activation)
+    write_rows(folder, spec, row_ids, _reader(state.tables, spec, history))
+    vocabulary = write_lookup(given, folder)
+    model: dict[str, Any] = {"hidden_widths": list(config.model.hidden_widths), "activation": config.model.activation}
+    model |= {"batch_norm": config.model.batch_norm, "label_smoothing": config.loss.label_smoothing}
+    versions = {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
+    manifest = Manifest(model, dataclasses.asdict(spec), vocabulary, checkpoint, versions)
+    _write_golden(folder, manifest, given)
+    _write_code(folder / CODE)
+    return manifest
+
+
+def _row_ids(tables: Mapping[str, TableSnapshot], schema: Schema, every_id: bool) -> np.ndarray:
+    """The ids, ascending, whose rows are not the initial ones; those of numeric fields are the tower's."""
+    if every_id:
+        return np.arange(schema.num_numeric, schema.vocabulary_size)
+    row_ids = np.union1d(tables[WIDE].row_ids, tables[DEEP].row_ids)
+    return row_ids[row_ids >= schema.num_numeric]
+
+
+def _reader(
+    tables: Mapping[str, TableSnapshot], spec: RowsSpec, history: StepHistory | None
+) -> Callable[[str, np.ndarray], np.ndarray]:
+    """A function from table and ids [n] to their rows: saved ones, else initial ones as the steps since left them."""
+
+    if history is not None:
+        tables = {**tables, DEEP: CaughtUpTable(tables[DEEP], history)}
+
+    def read(table: str, ids: np.ndarray) -> np.ndarray:
+        saved = tables[table]
+        if table == WIDE:
+            values = np.zeros((len(ids), 1), np.float32)
+        else:
+            values = initial_rows(spec.seed, ids, spec.width, spec.initial_scale)
+        places = np.searchsorted(saved.row_ids, ids)
+        places[places == len(saved.row_ids)] = 0
+        known = saved.row_ids[places] == ids if len(saved.row_ids) else np.zeros(len(ids), np.bool_)
+        if table == DEEP and history is not None and not known.all():
+            others = values[~known]
+            moments = np.zeros_like(others), np.zeros_like(others)
+            history.catch_up((others, *moments, np.zeros((len(others), 1), np.int32)))
+            values[~known] = others
+        values[known] = saved.read(ROWS, places[known])
+        return values[:, 0] if table == WIDE else values
+
+    return read
+
+
+def _write_golden(folder: Path, manifest: Manifest, given: GivenVocabulary) -> None:
+    """Write golden.parquet: made rows with the scores of this bundle."""
+    predictor = Predictor(folder, manifest, num_threads=1)
+    table = make_rows(given, predictor.log_format, GOLDEN_ROWS, seed=1)
+    logits = predictor.logits(table)
+    scores = {"logit": pa.array(logits), "score": pa.array(probabilities(logits))}
+    for name, values in scores.items():
+        table = table.append_column(name, values)
+    pq.write_table(table, folder / GOLDEN)
+
+
+def _write_code(folder: Path) -> None:
+    """Copy the modules that scoring consists of, and the native encoder where it is built."""
+    for module in code_modules(CODE_ROOTS):
+        path = _module_path(module)
+        assert path is not None
+        target = folder / path.relative_to(PROJECT)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+    if (PROJECT / LIBRARY).is_file():
+        (folder / LIBRARY).parent.mkdir(parents=True)
+        shutil.copyfile(PROJECT / LIBRARY, folder / LIBRARY)
+
+
+def code_modules(roots: Iterable[str]) -> list[str]:
+    """The project's modules that `roots` import, inside functions too, with their packages."""
+    found: set[str] = set()
+    left = list(roots)
+    while left:
+        module = left.pop()
+        path = _module_path(module)
+        if path is None or module in found:
+            continue
+        found.add(module)
+        left.append(module.rpartition(".")[0] or module)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                left += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                left += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return sorted(found)
+
+
+def _module_path(module: str) -> Path | None:
+    """The file of one of the project's modules; None for any other name."""
+    if module.split(".")[0] not in ("app", "data_prep", "common"):
+        return None
+    path = PROJECT.joinpath(*module.split("."))
+    return next((p for p in (path.with_suffix(".py"), path / "__init__.py") if p.is_file()), None)
+
+
+def finish(folder: Path, manifest: Manifest, texts: Mapping[str, str]) -> None:
+    """Write the other files, by name, and last the manifest."""
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    write_manifest(folder, manifest)

@@ -1,0 +1,44 @@
+"""Made-up raw rows: values drawn from the vocabulary and from outside it, field by field. Never rows of a log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from data_prep.encoding.encoder import GivenVocabulary
+from data_prep.options.log_format import LogFormat
+
+OUTSIDE, MISSING = 0.1, 0.1  # shares of the cells
+
+
+def make_rows(given: GivenVocabulary, log_format: LogFormat, num_rows: int, seed: int) -> pa.Table:
+    """Rows of all columns that a model reads: text, whole numbers, null where a value is missing."""
+    generator = np.random.default_rng(seed)
+    columns: dict[str, list[Any]] = {name: _integers(num_rows, generator) for name in log_format.numeric_fields}
+    for field, column in zip(given.fields(), given.columns, strict=True):
+        if column.kind == "bucket":
+            continue
+        known = np.flatnonzero(field.values >= 0)
+        drawn = known[generator.integers(0, len(known), num_rows)] if len(known) else np.full(num_rows, -1)
+        kind = generator.random(num_rows)
+        if field.texts is not None:
+            outside = [f"outside-{number}" for number in generator.integers(0, 2**31, num_rows)]
+            inside = [text.decode() for text in field.texts.take(np.maximum(drawn, 0)).tolist()]
+        else:
+            outside = [f"{number:08x}" for number in generator.integers(0, 2**32, num_rows)]
+            inside = [f"{number:08x}" for number in field.values[np.maximum(drawn, 0)].clip(0)]
+        columns[column.name] = [
+            None if kind[i] < MISSING else outside[i] if kind[i] < MISSING + OUTSIDE or drawn[i] < 0 else inside[i]
+            for i in range(num_rows)
+        ]
+    types = {name: pa.int64() if name in log_format.numeric_fields else pa.string() for name in columns}
+    order = [name for name in log_format.columns if name in columns]
+    return pa.table({name: pa.array(columns[name], types[name]) for name in order})
+
+
+def _integers(num_rows: int, generator: np.random.Generator) -> list[int | None]:
+    numbers = np.rint(generator.lognormal(1.5, 1.5, num_rows)).astype(int) - 1
+    missing = generator.random(num_rows) < MISSING
+    return [None if absent else int(number) for number, absent in zip(numbers, missing, strict=True)]

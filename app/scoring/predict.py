@@ -1,0 +1,249 @@
+"""Score a whole log by a bundle: lines or tables in, CSV or Parquet out, a row for each line of the log.
+
+The work stands in OUTPUT.partial/ until it is done: run.json (what is scored by what), the lock, and the scores of
+each finished chunk, by which the same command resumes.
+
+Letters: n lines of a chunk.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from app.evaluation.metrics import MEASURED, MetricStream, confidence_intervals
+from app.scoring.predictor import Predictor, probabilities
+from common.files import LOCK_FILE, lock_folder, sync_folder, write_whole
+from data_prep.encoding.encoder import Chunk
+from data_prep.encoding.raw_rows import (
+    MAGIC,
+    ExecutorChoice,
+    LogFile,
+    absolute,
+    add_label,
+    find_log,
+    first_line_number,
+    log_has_label,
+    read_log,
+    split_line,
+    without_label,
+)
+
+STDIN = "-"
+CHUNK_BYTES = 2 << 20  # of the log: some 10,000 rows
+STATE, WORK, RESULT, SPOOLED = "run.json", "work", "result", "stdin"
+REPLICATES = 200
+LINE, FILE, SCORE, REASON = "line", "file", "score", "reason"
+
+
+@dataclass(frozen=True)
+class ScoreChunk:
+    """A worker's function: the scores of a chunk's lines as plain arrays; opens the bundle once a process."""
+
+    bundle: str
+    bundle_id: str
+    labelled: bool
+    keep: tuple[str, ...]
+
+    def __call__(self, chunk: Chunk) -> dict[str, Any]:
+        """`line` [n], `logits` [n] (NaN where the line is bad), `labels` [n], `reasons` by place, `kept` cells."""
+        predictor = _open(self.bundle, self.bundle_id)
+        log_format = predictor.log_format
+        kept = self._kept(chunk, predictor)
+        scored = predictor.score_chunk(chunk if self.labelled else add_label(chunk, log_format))
+        first = first_line_number(chunk)
+        logits, labels = np.full(chunk.num_lines, np.nan, np.float32), np.zeros(chunk.num_lines, np.bool_)
+        logits[scored.places], labels[scored.places] = scored.logits, scored.labels > 0
+        return {
+            "file": chunk.file.name,
+            "line": np.arange(first, first + chunk.num_lines),
+            "logits": logits,
+            "labels": labels,
+            "reasons": scored.rejected,
+            "kept": kept,
+        }
+
+    def _kept(self, chunk: Chunk, predictor: Predictor) -> list[list[str]]:
+        """The cells of the columns to keep, column by column; "" where a line does not reach so far."""
+        if not self.keep:
+            return []
+        log_format = predictor.log_format
+        names = list((log_format if self.labelled else without_label(log_format)).columns)
+        places = [names.index(name) for name in self.keep]
+        lines = [split_line(line, log_format, chunk.is_bare) for line in chunk.lines.split(b"\n")[:-1]]
+        return [[cells[place] if place < len(cells) else "" for cells in lines] for place in places]
+
+
+@functools.lru_cache(maxsize=1)
+def _open(bundle: str, bundle_id: str) -> Predictor:
+    predictor = Predictor.open(bundle)
+    if predictor.manifest.id != bundle_id:
+        raise ValueError(f"{bundle} is another bundle than when the prediction began; begin anew with --restart")
+    return predictor
+
+
+def predict(
+    bundle: Path,
+    inputs: Sequence[str],
+    output: str,
+    keep: Sequence[str] = (),
+    executor: ExecutorChoice | None = None,
+    num_workers: int = 1,
+    overwrite: bool = False,
+    restart: bool = False,
+    chunk_bytes: int = CHUNK_BYTES,
+) -> dict[str, Any]:
+    """Score the log `inputs` (files, folders, globs, URIs, or - for standard input) into `output`.
+
+    `output` is a .csv or .parquet file, or - for CSV on standard output; it is there whole or not at all. Returns the
+    numbers of rows and of bad lines and, of a log with labels, metrics and their 95 % intervals. Raises
+    FileExistsError for an output that is there, ValueError for input that is none, or of another unfinished prediction.
+    """
+    executor = executor or ExecutorChoice()
+    predictor = Predictor.open(bundle)
+    log_format = predictor.log_format
+    _check_output(output, overwrite)
+    unknown = [name for name in keep if name not in log_format.columns]
+    if unknown:
+        raise ValueError(f"--keep {unknown[0]}: the log has no such column; it has {', '.join(log_format.columns)}")
+    with _work_folder(output) as folder:
+        files = _spool(folder) if list(inputs) == [STDIN] else find_log(list(inputs))
+        if executor.kind != "processes":
+            files, bundle = tuple(map(absolute, files)), bundle.absolute()
+        labelled = log_has_label(files, log_format)
+        if log_format.label in keep and not labelled:
+            raise ValueError(f"--keep {log_format.label}: the log has no labels")
+        asked = {
+            "bundle": predictor.manifest.id,
+            "files": [[file.location, file.state.size, file.state.modified_ns] for file in files],
+            "keep": list(keep),
+            "chunk_bytes": chunk_bytes,
+        }
+        _begin_or_resume(folder, asked, restart)
+        score = ScoreChunk(str(bundle), predictor.manifest.id, labelled, tuple(keep))
+        with _Writer(folder / RESULT, output, keep, has_files=len(files) > 1, labelled=labelled) as writer:
+            format_of_lines = log_format if labelled else without_label(log_format)
+            work = folder / WORK
+            read_log(files, format_of_lines, score, writer.add, "score", work, executor, num_workers, chunk_bytes)
+        if output != STDIN:
+            (folder / RESULT).replace(output)
+            sync_folder(Path(output).parent)
+    return writer.summary()
+
+
+def _check_output(output: str, overwrite: bool) -> None:
+    path = Path(output)
+    if output == STDIN:
+        return
+    if path.suffix not in (".csv", ".parquet"):
+        raise ValueError(f"the output {output} must end in .csv or .parquet, or be - for CSV on standard output")
+    if path.exists() and not overwrite:
+        raise FileExistsError(f"{output} is there; replace it with --overwrite or give another output")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"the output {output}: there is no folder {path.parent}; make it")
+
+
+@contextmanager
+def _work_folder(output: str) -> Iterator[Path]:
+    """OUTPUT.partial, locked and kept where the block does not end; removed where it does."""
+    if output == STDIN:
+        with tempfile.TemporaryDirectory(prefix="predict-") as temporary:
+            yield Path(temporary)
+        return
+    folder = Path(f"{output}.partial")
+    if folder.exists() and not (folder / LOCK_FILE).exists():
+        raise FileExistsError(f"{folder} is in the way: no prediction made it; remove it or give another output")
+    with lock_folder(folder, mode=0o700):
+        yield folder
+        shutil.rmtree(folder)
+
+
+def _begin_or_resume(folder: Path, asked: dict[str, Any], restart: bool) -> None:
+    state = folder / STATE
+    if state.is_file() and not restart:
+        try:
+            found = json.loads(state.read_text(encoding="utf-8"))
+        except ValueError:
+            found = None
+        if found != asked:
+            raise ValueError(
+                f"an unfinished prediction left {folder}, by another bundle, of another log or with other settings. "
+                "Give the same again to resume it, or begin anew with --restart"
+            )
+        return
+    shutil.rmtree(folder / WORK, ignore_errors=True)
+    (folder / WORK).mkdir()
+    write_whole(state, json.dumps(asked) + "\n")
+
+
+def _spool(folder: Path) -> tuple[LogFile, ...]:
+    """Standard input as a file of the work folder: a log is read in pieces, and again by a run that resumes."""
+    stream: Any = sys.stdin.buffer
+    ending = next((end for magic, end in MAGIC.items() if end and stream.peek(8).startswith(magic)), ".txt")
+    path = folder / f"{SPOOLED}{ending}"
+    with path.open("wb") as file:
+        shutil.copyfileobj(stream, file, 1 << 20)
+    return find_log(str(path))
+
+
+class _Writer:
+    """Writes the chunks' rows in the log's order, and counts them."""
+
+    def __init__(self, path: Path, output: str, keep: Sequence[str], has_files: bool, labelled: bool) -> None:
+        self._names = [LINE, *([FILE] if has_files else []), *keep, SCORE, REASON]
+        types = {LINE: pa.int64(), SCORE: pa.float32()}
+        self._schema = pa.schema([(name, types.get(name, pa.string())) for name in self._names])
+        self._metrics = MetricStream() if labelled else None
+        self._keep = tuple(keep)
+        self._num_rows = self._num_bad = 0
+        open_writer: Callable[..., Any] = pq.ParquetWriter if output.endswith(".parquet") else pa_csv.CSVWriter
+        self._writer = open_writer(sys.stdout.buffer if output == STDIN else path, self._schema)
+
+    def __enter__(self) -> _Writer:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._writer.close()
+
+    def add(self, scored: dict[str, Any]) -> None:
+        """Write the rows of a chunk."""
+        logits, num_rows = scored["logits"], len(scored["logits"])
+        good = ~np.isnan(logits)
+        reasons: list[str | None] = [None] * num_rows
+        for place, reason in scored["reasons"].items():
+            reasons[place] = reason
+        columns = {
+            LINE: pa.array(scored["line"], pa.int64()),
+            FILE: pa.array([scored["file"]] * num_rows, pa.string()),
+            SCORE: pa.array(probabilities(np.where(good, logits, 0)), pa.float32(), mask=~good),
+            REASON: pa.array(reasons, pa.string()),
+            **{name: pa.array(cells, pa.string()) for name, cells in zip(self._keep, scored["kept"], strict=True)},
+        }
+        self._writer.write_table(pa.table([columns[name] for name in self._names], schema=self._schema))
+        self._num_rows += num_rows
+        self._num_bad += int(num_rows - good.sum())
+        if self._metrics is not None:
+            self._metrics.add(logits[good], scored["labels"][good].astype(np.float32))
+
+    def summary(self) -> dict[str, Any]:
+        """Numbers of rows and, with labels, metrics and intervals."""
+        found: dict[str, Any] = {"rows": self._num_rows, "bad_lines": self._num_bad}
+        if self._metrics is not None and self._num_rows > self._num_bad:
+            metrics, bins = self._metrics.result_and_bins()
+            found["metrics"] = {name: getattr(metrics, name) for name in ("click_rate", *MEASURED)}
+            if not np.isnan(metrics.auc):
+                found["intervals"] = confidence_intervals(bins, REPLICATES, seed=1)
+        return found

@@ -1,0 +1,216 @@
+"""Raw rows to scores by a bundle, in any process: no MindSpore, no prepared folder.
+
+Letters: n rows, B rows of one lookup, C fields, D width, N numeric columns.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from app.evaluation.score_bins import sigmoid
+from app.scoring.bundle import GOLDEN, GOLDEN_TOLERANCE, Manifest, again, check_files, read_manifest
+from app.scoring.rows import RowsSpec, RowTables
+from app.scoring.tower import TOWER, Tower
+from data_prep.encoding.encoder import Chunk, open_lookup, options_of
+from data_prep.encoding.raw_rows import lines_to_chunk, mappings_to_chunk, rejected, table_to_chunk
+from data_prep.options.log_format import LogFormat
+from data_prep.prepared.schema import Schema, read_schema
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    import pandas as pd
+    import pyarrow as pa
+
+    RawRows: TypeAlias = Sequence[str | bytes] | Sequence[Mapping[str, Any]] | pa.Table | pd.DataFrame
+
+ROWS_AT_ONCE = 1024  # looked up and scored: their embeddings stay near the core
+
+
+@dataclass(frozen=True)
+class ScoredChunk:
+    """The good lines of a chunk, and the reasons of the others by their place in the chunk."""
+
+    places: np.ndarray  # [n] of good lines in the chunk
+    logits: np.ndarray  # [n] float32
+    labels: np.ndarray  # [n] float32
+    rejected: dict[int, str]
+
+
+@dataclass(frozen=True)
+class FieldEffect:
+    """What one column of a row does: its wide weight, and what the logit loses when the cell is blanked."""
+
+    field: str
+    value: str | None
+    in_vocabulary: bool | None  # None of numbers
+    wide: float
+    change: float
+
+
+class Predictor:
+    """A bundle that is open. Every method may be called from several threads."""
+
+    def __init__(self, folder: Path, manifest: Manifest, num_threads: int) -> None:
+        """Open the bundle in `folder`, whose files were checked; see `open`."""
+        self.folder, self.manifest = folder, manifest
+        try:
+            self.schema: Schema = read_schema(folder)
+            self._options = options_of(self.schema, folder)
+            self._rows = RowTables(folder, RowsSpec(**manifest.rows))
+            self._encoder = open_lookup(manifest.vocabulary, folder, self.schema, self._options)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"the bundle {folder} is of another version ({error!r}); {again(folder)}") from error
+        if self._rows.spec.num_ids != self.schema.vocabulary_size:
+            raise ValueError(
+                f"the bundle {folder} has tables of {self._rows.spec.num_ids:,} ids and a vocabulary of "
+                f"{self.schema.vocabulary_size:,}; {again(folder)}"
+            )
+        self._tower = Tower(folder / TOWER, num_threads)
+
+    @classmethod
+    def open(cls, path: str | Path, num_threads: int = 1) -> Predictor:
+        """Open a bundle: all but the tables' rows is read and checked.
+
+        Raises FileNotFoundError where it is none, ValueError where it is damaged or of another version.
+        """
+        folder = Path(path)
+        manifest = read_manifest(folder)
+        check_files(folder, manifest, every_byte=False)
+        return cls(folder, manifest, num_threads)
+
+    @property
+    def log_format(self) -> LogFormat:
+        """How raw lines are written."""
+        return self._options.data
+
+    def score(self, rows: RawRows) -> np.ndarray:
+        """The click probabilities of raw rows, float32 [n].
+
+        Rows are lines as in the log (a label is ignored, and may be left out), mappings from columns to values, or a
+        table of pyarrow or pandas. Raises ValueError or TypeError, naming the first row, for what is no row.
+        """
+        return probabilities(self.logits(rows))
+
+    def logits(self, rows: RawRows) -> np.ndarray:
+        """The logits of raw rows, float32 [n]. Raises as `score`."""
+        scored = self.score_chunk(self.chunk_of(rows))
+        if scored.rejected:
+            place, reason = min(scored.rejected.items())
+            raise ValueError(
+                f"row {place} cannot be scored: {reason} ({len(scored.rejected):,} such rows); expected "
+                f"{len(self.log_format.columns)} columns, {', '.join(self.log_format.columns)}, between "
+                f"{self.log_format.separator!r}; the label may be left out"
+            )
+        return scored.logits
+
+    def chunk_of(self, rows: Any) -> Chunk:
+        """Raw rows as lines."""
+        if hasattr(rows, "schema"):
+            return table_to_chunk(rows, self.log_format)
+        if hasattr(rows, "iloc"):
+            import pyarrow as pa
+
+            try:
+                return table_to_chunk(pa.Table.from_pandas(rows, preserve_index=False), self.log_format)
+            except pa.ArrowException as error:
+                raise TypeError(f"a column of the table holds values of several types: {error}") from error
+        if isinstance(rows, str | bytes | Mapping):
+            raise TypeError(f"rows must be a sequence or a table; for one row give [row], found {type(rows).__name__}")
+        if len(rows) and isinstance(rows[0], Mapping):
+            return mappings_to_chunk(rows, self.log_format)
+        return lines_to_chunk(rows, self.log_format)
+
+    def score_chunk(self, chunk: Chunk) -> ScoredChunk:
+        """Score the good lines of a chunk, whose lines have labels."""
+        if not chunk.num_lines:
+            empty = np.zeros(0, np.float32)
+            return ScoredChunk(np.zeros(0, np.int64), empty, empty, {})
+        parsed, rows = self._encoder.encode(chunk)
+        reasons = rejected(chunk, parsed) if parsed.rejects_tsv else {}
+        places = parsed.rows.row_numbers - chunk.first_line
+        return ScoredChunk(places, self.logits_of_ids(rows.ids, rows.numeric), rows.labels, reasons)
+
+    def logits_of_ids(self, ids: np.ndarray, numeric: np.ndarray) -> np.ndarray:
+        """The logits of encoded rows: `ids` [n, C], `numeric` [n, N] -> float32 [n]."""
+        logits = np.empty(len(ids), np.float32)
+        for start in range(0, len(ids), ROWS_AT_ONCE):
+            part = slice(start, start + ROWS_AT_ONCE)
+            deep, wide = self._rows.lookup(ids[part])
+            logits[part] = self._tower(deep, _sum_over_fields(wide), numeric[part])
+        return logits
+
+    def explain(self, row: str | bytes | Mapping[str, Any]) -> list[FieldEffect]:
+        """What each column of one raw row does to its logit, the largest change first."""
+        chunk = self.chunk_of([row])
+        parsed, encoded = self._encoder.encode(chunk)
+        if parsed.rejects_tsv:
+            raise ValueError(f"the row cannot be explained: {rejected(chunk, parsed)[0]}")
+        cells = self._cells(chunk)
+        columns = [name for name, kind in self.log_format.columns.items() if kind not in ("label", "ignored")]
+        # The row, then the same with each of its cells blanked.
+        lines = [cells, *({**cells, name: None} for name in columns)]
+        logits = self.logits(lines)
+        _, wide = self._rows.lookup(encoded.ids)
+        effects = []
+        for place, name in enumerate(columns):
+            fields = [i for i, field in enumerate(self.schema.categorical) if field.name in (name, f"{name}_bucket")]
+            weight, known = float(sum(wide[0, fields])), None
+            if name in self.log_format.categorical_fields:
+                first, end = self.schema.categorical[fields[0]].oov_ids
+                known = not first <= encoded.ids[0, fields[0]] < end
+            effects.append(FieldEffect(name, cells[name], known, weight, float(logits[0] - logits[place + 1])))
+        return sorted(effects, key=lambda effect: -abs(effect.change))
+
+    def _cells(self, chunk: Chunk) -> dict[str, Any]:
+        """The cells of a chunk's only line, as a mapping of values."""
+        from data_prep.encoding.raw_rows import split_line
+
+        cells = split_line(chunk.lines, self.log_format, chunk.is_bare)
+        kinds = self.log_format.columns
+        named = dict(zip(kinds, cells, strict=True))
+        values = {name: named[name] for name, kind in kinds.items() if kind not in ("label", "ignored")}
+        return {
+            name: None if value == "" or value in self.log_format.missing else
+            int(value) if kinds[name] == "integer" else value
+            for name, value in values.items()
+        }  # fmt: skip
+
+    def verify(self) -> int:
+        """Read and check every byte, score the golden rows and return their number.
+
+        Raises ValueError naming the file that is damaged, or the first golden row that scores otherwise.
+        """
+        import pyarrow.parquet as pq
+
+        check_files(self.folder, self.manifest, every_byte=True)
+        self._rows.check_all()
+        golden = pq.read_table(self.folder / GOLDEN)
+        expected = golden["logit"].to_numpy()
+        found = self.logits(golden.drop_columns(["logit", "score"]))
+        bad = np.flatnonzero(~(np.abs(found - expected) <= GOLDEN_TOLERANCE))
+        if bad.size:
+            raise ValueError(
+                f"row {bad[0]} of {self.folder / GOLDEN} has logit {found[bad[0]]} here, expected {expected[bad[0]]}; "
+                f"the packages here are {json.dumps(self.manifest.versions)} in the bundle: install requirements.txt"
+            )
+        return len(expected)
+
+
+def probabilities(logits: np.ndarray) -> np.ndarray:
+    """float32 [n]."""
+    return sigmoid(logits.astype(np.float64)).astype(np.float32)
+
+
+def _sum_over_fields(wide: np.ndarray) -> np.ndarray:
+    """[B, C] -> [B], field by field, as training adds them."""
+    total = np.zeros(len(wide), np.float32)
+    for column in range(wide.shape[1]):
+        total += wide[:, column]
+    return total

@@ -1,0 +1,262 @@
+"""The tables of a bundle: written by rising id, then mapped, and checked a block at a time as they are touched.
+
+    tables.safetensors   index    [G, 2] uint64   of 64 ids: bit i is 1 where id 64 · g + i has a row; the rows before
+                         wide     [T] float32
+                         scale, offset  [T] float32, of int8 rows alone: value = scale · number + offset
+                         deep     [T, D] float32, float16 or int8
+    checksums.safetensors   of each array its blocks' checksums, xxh3 as int64
+
+An id without a row has its initial one: wide 0, deep a function of seed, id and column (app/tables/initial.py).
+
+Letters: T rows, V ids, D width, G groups of 64 ids, B examples, C fields, n ids of one lookup.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import xxhash
+
+from app.checkpoint.array_file import Column, Place, read_places, write_arrays
+from app.tables.initial import initial_rows
+
+TABLES, CHECKSUMS = "tables.safetensors", "checksums.safetensors"
+BLOCK_BYTES = 1 << 16  # of the index and of deep rows, about: what the first touch of a row reads
+ALIGNMENT = 64  # of arrays in the file: a row of 16 float32 is one cache line
+WRITTEN_ROWS = 1 << 16  # at a time
+INDEX = "index"
+GROUPS_A_BLOCK = BLOCK_BYTES // 16
+_EVERY_ROW = 255.0
+
+RowType = Literal["float32", "float16", "int8"]
+
+
+@dataclass(frozen=True)
+class RowsSpec:
+    """What a manifest says of the tables."""
+
+    num_rows: int
+    num_ids: int
+    width: int
+    dtype: RowType
+    seed: int  # of the initial rows
+    initial_scale: float
+
+    @property
+    def rows_a_block(self) -> int:
+        """Rows that are checked together: a power of 2."""
+        row_bytes = self.width * np.dtype(self.dtype).itemsize
+        return 1 << max(BLOCK_BYTES // row_bytes, 1).bit_length() - 1
+
+    def layout(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Dtype and shape of each array, in the order of the file; an array is filled up to whole cache lines."""
+        scales = {name: ("float32", (self.num_rows,)) for name in ("scale", "offset") if self.dtype == "int8"}
+        arrays: dict[str, tuple[str, tuple[int, ...]]] = {
+            INDEX: ("uint64", (-(-self.num_ids // 64), 2)),
+            "wide": ("float32", (self.num_rows,)),
+            **scales,
+            "deep": (self.dtype, (self.num_rows, self.width)),
+        }
+        padded: dict[str, tuple[str, tuple[int, ...]]] = {}
+        for name, (dtype, shape) in arrays.items():
+            padded[name] = dtype, shape
+            size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+            padded[f"{name}.padding"] = "uint8", (-size % ALIGNMENT,)
+        return padded
+
+
+ReadRows = Callable[[str, np.ndarray], np.ndarray]  # "deep" or "wide", ids [n] -> [n, D] or [n], float32
+
+
+def write_rows(folder: Path, spec: RowsSpec, row_ids: np.ndarray, read: ReadRows) -> None:
+    """Write the rows of `row_ids` [T], ascending, as `read` gives them.
+
+    Raises ValueError for a row that `spec.dtype` cannot hold.
+    """
+    checksums: dict[str, list[int]] = {}
+    columns = {}
+    for name, (dtype, shape) in spec.layout().items():
+        columns[name] = Column(dtype, shape, lambda name=name: _pieces(name, spec, row_ids, read, checksums))  # type: ignore[misc]
+    write_arrays(folder / TABLES, columns, alignment=ALIGNMENT)
+    found = {name: np.array(values, np.uint64).view(np.int64) for name, values in checksums.items()}
+    write_arrays(
+        folder / CHECKSUMS,
+        {name: Column("int64", array.shape, lambda array=array: [array]) for name, array in found.items()},  # type: ignore[misc]
+    )
+
+
+def _pieces(
+    name: str, spec: RowsSpec, row_ids: np.ndarray, read: ReadRows, checksums: dict[str, list[int]]
+) -> Iterator[np.ndarray]:
+    """One array in pieces of whole blocks; the blocks' checksums are appended on the way."""
+    if name.endswith(".padding"):
+        yield np.zeros(spec.layout()[name][1], np.uint8)
+        return
+    noted = checksums.setdefault(name, [])
+    if name == INDEX:
+        index = _index(row_ids, spec.num_ids)
+        noted += _block_checksums(index, GROUPS_A_BLOCK)
+        yield index
+        return
+    for start in range(0, len(row_ids), max(WRITTEN_ROWS, spec.rows_a_block)):
+        ids = row_ids[start : start + max(WRITTEN_ROWS, spec.rows_a_block)]
+        piece = read("wide", ids) if name == "wide" else _stored(name, ids, read("deep", ids), spec.dtype)
+        noted += _block_checksums(piece, spec.rows_a_block)
+        yield piece
+
+
+def _stored(name: str, ids: np.ndarray, deep: np.ndarray, dtype: RowType) -> np.ndarray:
+    """One array of deep rows as they are stored; of int8 the numbers, scales or offsets."""
+    if dtype == "float32":
+        return deep
+    if dtype == "float16":
+        with np.errstate(over="ignore"):
+            half = deep.astype(np.float16)
+        bad = np.flatnonzero(~np.isfinite(half).all(axis=1))
+        if bad.size:
+            raise ValueError(f"row {ids[bad[0]]} has a value beyond float16's 65,504; export with rows=float32")
+        return half
+    lowest = deep.min(axis=1, keepdims=True)
+    scale = (deep.max(axis=1, keepdims=True) - lowest) / np.float32(_EVERY_ROW)
+    if name == "scale":
+        return scale[:, 0]
+    if name == "offset":
+        return (lowest + np.float32(128) * scale)[:, 0]
+    steps = np.rint((deep - lowest) / np.where(scale > 0, scale, np.float32(1)))
+    return (np.clip(steps, 0, _EVERY_ROW) - 128).astype(np.int8)
+
+
+def _index(row_ids: np.ndarray, num_ids: int) -> np.ndarray:
+    """The index [G, 2] of ascending `row_ids`."""
+    present = np.zeros(-(-num_ids // 64) * 64, np.bool_)
+    present[row_ids] = True
+    bits = np.packbits(present, bitorder="little").view(np.uint64)
+    counts = np.bitwise_count(bits).astype(np.uint64)
+    return np.stack([bits, np.cumsum(counts) - counts], axis=1)
+
+
+def _block_checksums(array: np.ndarray, rows: int) -> list[int]:
+    return [xxhash.xxh3_64_intdigest(array[start : start + rows].data) for start in range(0, len(array), rows)]
+
+
+class RowTables:
+    """Both tables of a bundle, mapped: opening reads headers only, a block is checked when it is first touched."""
+
+    def __init__(self, folder: Path, spec: RowsSpec) -> None:
+        """Raise ValueError where the files' headers are not those of `spec`."""
+        self.spec = spec
+        self._path = folder / TABLES
+        places = read_places(self._path)
+        found = {name: (place.dtype, place.shape) for name, place in places.items()}
+        if found != spec.layout():
+            raise ValueError(f"{self._path} holds {_short(found)}; by the manifest it is {_short(spec.layout())}")
+        with self._path.open("rb") as file:
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._map.madvise(mmap.MADV_RANDOM)
+        self._address = np.frombuffer(self._map, np.uint8).ctypes.data
+        self._arrays = {name: self._array(place) for name, place in places.items() if not name.endswith(".padding")}
+        self._rows_shift = spec.rows_a_block.bit_length() - 1
+        self._groups_shift = GROUPS_A_BLOCK.bit_length() - 1
+        self._checksums = _read_checksums(folder / CHECKSUMS)
+        self._names = {"ids": [INDEX], "rows": [name for name in self._arrays if name != INDEX]}
+        self._blocks = {"ids": self._checksums[INDEX].size, "rows": self._checksums["deep"].size}
+        self._checked = {part: np.zeros(count, np.bool_) for part, count in self._blocks.items()}
+        self._is_all_checked = dict.fromkeys(self._blocks, False)
+
+    def _array(self, place: Place) -> np.ndarray:
+        count = int(np.prod(place.shape))
+        return np.frombuffer(self._map, place.dtype, count, place.start if count else 0).reshape(place.shape)
+
+    def lookup(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """`ids` [B, C] -> deep rows [B, C * D], wide rows [B, C], float32.
+
+        Raises ValueError naming the file where a block that is touched is damaged.
+        """
+        flat = ids.reshape(-1)
+        places, known = self._find(flat)
+        if self.spec.num_rows:
+            self._check("rows", places >> self._rows_shift)
+            deep = self._deep(places)
+            wide = self._arrays["wide"].take(places, mode="clip")
+        else:
+            deep, wide = np.zeros((flat.size, self.spec.width), np.float32), np.zeros(flat.size, np.float32)
+        if not known.all():
+            others = np.flatnonzero(~known)
+            spec = self.spec
+            deep[others] = initial_rows(spec.seed, flat[others], spec.width, spec.initial_scale)
+            wide[others] = 0
+        return deep.reshape(len(ids), -1), wide.reshape(ids.shape)
+
+    def _find(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The place of each id's row [n] and whether it has one [n]."""
+        groups = ids >> 6
+        self._check("ids", groups >> self._groups_shift)
+        index = self._arrays[INDEX].take(groups, axis=0)
+        bits, bit = index[:, 0], (ids & 63).astype(np.uint64)
+        below = np.bitwise_count(bits & ((np.uint64(1) << bit) - np.uint64(1)))
+        places = (index[:, 1] + below).astype(np.int64)
+        # A place behind the last row is that of an id without one.
+        return np.minimum(places, max(self.spec.num_rows - 1, 0)), (bits >> bit & np.uint64(1)).astype(np.bool_)
+
+    def _deep(self, places: np.ndarray) -> np.ndarray:
+        rows = self._arrays["deep"].take(places, axis=0, mode="clip")
+        if self.spec.dtype == "float32":
+            return rows
+        values: np.ndarray = rows.astype(np.float32)
+        if self.spec.dtype == "int8":
+            values *= self._arrays["scale"].take(places, mode="clip")[:, None]
+            values += self._arrays["offset"].take(places, mode="clip")[:, None]
+        return values
+
+    def _check(self, part: str, blocks: np.ndarray) -> None:
+        """Compare the checksums of blocks that were not touched before; from any thread."""
+        if self._is_all_checked[part]:
+            return
+        checked = self._checked[part]
+        if checked[blocks].all():
+            return
+        for block in np.unique(blocks[~checked[blocks]]):
+            self._check_block(part, int(block))
+            checked[block] = True
+        self._is_all_checked[part] = bool(checked.all())
+
+    def _check_block(self, part: str, block: int) -> None:
+        shift = self._rows_shift if part == "rows" else self._groups_shift
+        for name in self._names[part]:
+            rows = self._arrays[name][block << shift : (block + 1) << shift]
+            self._read_ahead(rows)
+            found = xxhash.xxh3_64_intdigest(rows.data)
+            expected = int(self._checksums[name][block].astype(np.uint64))
+            if found != expected:
+                first = block << shift
+                raise ValueError(
+                    f"{self._path} is damaged: block {block} of {name!r} (from row {first}) has checksum xxh3:"
+                    f"{found:016x}, expected xxh3:{expected:016x}; copy or export the bundle again"
+                )
+
+    def _read_ahead(self, rows: np.ndarray) -> None:
+        """Ask for a block in one request: of pages that are touched at random, the system reads each alone."""
+        start = rows.ctypes.data - self._address
+        self._map.madvise(mmap.MADV_WILLNEED, start // mmap.PAGESIZE * mmap.PAGESIZE, rows.nbytes)
+
+    def check_all(self) -> None:
+        """Check every block. Raises as `lookup`."""
+        for part, count in self._blocks.items():
+            for block in range(count):
+                self._check_block(part, block)
+
+
+def _read_checksums(path: Path) -> dict[str, np.ndarray]:
+    """By array; the file was checked as a whole."""
+    places = read_places(path)
+    return {name: np.fromfile(path, place.dtype, place.shape[0], offset=place.start) for name, place in places.items()}
+
+
+def _short(layout: dict[str, tuple[str, tuple[int, ...]]]) -> str:
+    shown = {name: array for name, array in layout.items() if not name.endswith(".padding")}
+    return ", ".join(f"{name} {dtype} {list(shape)}" for name, (dtype, shape) in shown.items())

@@ -1,0 +1,181 @@
+"""The tower with the wide head as an ONNX model: built from a checkpoint's parameters, and run by onnxruntime.
+
+    logit = Σ_f wide row_f + numeric · w + b + tower([deep row_f …, numeric])
+
+What the numeric fields add to the first layer is folded into its matrix, batch normalization into matrices and biases.
+
+Letters: n examples, C fields, N numeric fields, D width, H width of a layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnxruntime
+
+if TYPE_CHECKING:
+    import onnx
+
+TOWER = "tower.onnx"
+OPSET, IR_VERSION = 20, 9  # the first with Gelu; what onnxruntime 1.16 and later read
+MOST_BYTES = 2_000_000_000  # of a model in one file: protobuf's limit is 2 GiB
+NORM_EPSILON = 1e-5  # app/model/batch_norm.py
+# A product's bits could depend on how many rows it has, so it has one of two numbers; `Tower` checks that both agree.
+FEW, MANY = 8, 256
+MOST_RUNS_OF_FEW = 12  # beyond that one run of MANY takes less time
+
+
+def write_tower(folder: Path, dense: Mapping[str, np.ndarray], activation: str) -> None:
+    """Write tower.onnx for the dense arrays of a checkpoint, with its weights beside it where they are large."""
+    import onnx
+
+    model = build_tower(dense, activation)
+    size = sum(len(tensor.raw_data) for tensor in model.graph.initializer)
+    path = folder / TOWER
+    if size <= MOST_BYTES:
+        onnx.checker.check_model(model)
+        onnx.save_model(model, path)
+    else:
+        data = f"{TOWER}.data"
+        onnx.save_model(model, path, save_as_external_data=True, location=data, size_threshold=1024)
+        onnx.checker.check_model(str(path))
+
+
+def build_tower(dense: Mapping[str, np.ndarray], activation: str) -> onnx.ModelProto:
+    """The model: deep_rows [n, C * D], wide_rows [n] (summed over fields), numeric [n, N] -> logits [n]."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    layers, last = folded_layers(dense)
+    num_numeric = len(dense.get("wide.numeric_weight", ()))
+    weights = {f"matrix_{i}": matrix for i, (matrix, _) in enumerate(layers)}
+    weights |= {f"bias_{i}": bias for i, (_, bias) in enumerate(layers)}
+    weights |= {"last_matrix": last, "bias": dense["wide.bias"].reshape(1), "flat": np.array([-1], np.int64)}
+    nodes, hidden = [], "deep_rows"
+    if num_numeric:
+        weights["numeric_weight"] = dense["wide.numeric_weight"]
+        nodes.append(helper.make_node("Concat", ["deep_rows", "numeric"], ["inputs"], axis=1))
+        hidden = "inputs"
+    for i in range(len(layers)):
+        nodes.append(helper.make_node("Gemm", [hidden, f"matrix_{i}", f"bias_{i}"], [f"sums_{i}"]))
+        nodes += _activation(activation, f"sums_{i}", f"hidden_{i}")
+        hidden = f"hidden_{i}"
+    nodes += [helper.make_node("MatMul", [hidden, "last_matrix"], ["tower_column"])]
+    column = "tower_column"
+    if num_numeric:
+        nodes += [
+            helper.make_node("MatMul", ["numeric", "numeric_weight"], ["numeric_column"]),
+            helper.make_node("Add", ["tower_column", "numeric_column"], ["column"]),
+        ]
+        column = "column"
+    nodes += [
+        helper.make_node("Reshape", [column, "flat"], ["tower_logits"]),
+        helper.make_node("Add", ["tower_logits", "wide_rows"], ["without_bias"]),
+        helper.make_node("Add", ["without_bias", "bias"], ["logits"]),
+    ]
+    num_deep = len(layers[0][0]) - num_numeric
+    graph = helper.make_graph(
+        nodes,
+        "wide_deep",
+        [
+            helper.make_tensor_value_info("deep_rows", TensorProto.FLOAT, ["n", num_deep]),
+            helper.make_tensor_value_info("wide_rows", TensorProto.FLOAT, ["n"]),
+            helper.make_tensor_value_info("numeric", TensorProto.FLOAT, ["n", num_numeric]),
+        ],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n"])],
+        [numpy_helper.from_array(np.ascontiguousarray(array), name) for name, array in weights.items()],
+    )
+    opset = helper.make_opsetid("", OPSET)
+    return helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION, producer_name="wide-deep")
+
+
+def folded_layers(dense: Mapping[str, np.ndarray]) -> tuple[list[tuple[np.ndarray, np.ndarray]], np.ndarray]:
+    """(matrix, bias) of each hidden layer, and the last matrix [H, 1], float32; folded in float64."""
+    num_hidden = sum(name.startswith("tower.bias_") for name in dense)
+    layers = []
+    for i in range(num_hidden):
+        matrix, bias = (dense[f"tower.{name}_{i}"].astype(np.float64) for name in ("matrix", "bias"))
+        if i == 0 and "tower.numeric_rows" in dense:
+            # Field f adds x_f · (E_f · W_f): one more row of the matrix.
+            rows, matrices = dense["tower.numeric_rows"], dense["tower.numeric_matrix"]
+            folded = np.einsum("nd,ndh->nh", rows.astype(np.float64), matrices.astype(np.float64))
+            matrix = np.concatenate([matrix, folded])
+        if f"tower.norm_scale_{i}" in dense:
+            names = ("norm_scale", "norm_shift", "running_mean", "running_variance")
+            scale, shift, mean, variance = (dense[f"tower.{name}_{i}"].astype(np.float64).reshape(-1) for name in names)
+            factor = scale / np.sqrt(variance + NORM_EPSILON)
+            matrix, bias = matrix * factor, (bias - mean) * factor + shift
+        layers.append((matrix.astype(np.float32), bias.astype(np.float32)))
+    return layers, dense[f"tower.matrix_{num_hidden}"]
+
+
+def _activation(name: str, sums: str, outputs: str) -> list[onnx.NodeProto]:
+    from onnx.helper import make_node
+
+    if name == "silu":
+        gate = f"{outputs}_gate"
+        return [make_node("Sigmoid", [sums], [gate]), make_node("Mul", [sums, gate], [outputs])]
+    kinds: dict[str, tuple[str, dict[str, Any]]] = {
+        "relu": ("Relu", {}),
+        "gelu": ("Gelu", {"approximate": "tanh"}),  # MindSpore's nn.GELU
+        "leaky_relu": ("LeakyRelu", {"alpha": 0.01}),
+        "tanh": ("Tanh", {}),
+        "sigmoid": ("Sigmoid", {}),
+    }
+    operator, attributes = kinds[name]
+    return [make_node(operator, [sums], [outputs], **attributes)]
+
+
+class Tower:
+    """tower.onnx in onnxruntime, for any number of rows: a row's logit does not depend on those beside it."""
+
+    def __init__(self, path: Path, num_threads: int) -> None:
+        """Raise ValueError where onnxruntime does not read the file."""
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = num_threads, 1
+        options.enable_cpu_mem_arena = False  # it keeps the most that any run took
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.log_severity_level = 3
+        try:
+            self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # its errors have no base of their own
+            raise ValueError(
+                f"{path} cannot be used by onnxruntime {onnxruntime.__version__}: {error}; install the version of the "
+                "bundle's requirements.txt"
+            ) from error
+        self._widths = [value.shape[1:] for value in self._session.get_inputs()]
+        self._sizes = (FEW, MANY) if self._sizes_agree() else (MANY,)
+
+    def _sizes_agree(self) -> bool:
+        """Whether a row has the same bits in runs of FEW and of MANY rows, at any place."""
+        generator = np.random.default_rng(0)
+        inputs = [generator.standard_normal((MANY, *width), np.float32) for width in self._widths]
+        by_few = [self._run([values[i : i + FEW] for values in inputs]) for i in range(0, MANY, FEW)]
+        return np.array_equal(np.concatenate(by_few), self._run(inputs))
+
+    def __call__(self, deep_rows: np.ndarray, wide_rows: np.ndarray, numeric: np.ndarray) -> np.ndarray:
+        """-> logits [n] float32."""
+        logits = np.empty(len(wide_rows), np.float32)
+        start = 0
+        while start < len(logits):
+            left = len(logits) - start
+            size = self._sizes[0] if left <= MOST_RUNS_OF_FEW * FEW else MANY
+            inputs = [_padded(values[start : start + size], size) for values in (deep_rows, wide_rows, numeric)]
+            logits[start : start + size] = self._run(inputs)[:left]
+            start += size
+        return logits
+
+    def _run(self, inputs: list[np.ndarray]) -> np.ndarray:
+        names = ("deep_rows", "wide_rows", "numeric")
+        (logits,) = self._session.run(None, dict(zip(names, inputs, strict=True)))
+        return np.asarray(logits)
+
+
+def _padded(values: np.ndarray, size: int) -> np.ndarray:
+    if len(values) == size:
+        return values
+    padded = np.zeros((size, *values.shape[1:]), np.float32)
+    padded[: len(values)] = values
+    return padded

@@ -1,0 +1,56 @@
+"""A trained model exported: its bundle scores the log as training does, or there is no bundle."""
+
+import re
+
+import numpy as np
+import pyarrow.csv as pa_csv
+import pytest
+
+from app.__main__ import main as app
+from app.scoring.predictor import Predictor
+from app.scoring.rows import RowTables
+
+
+@pytest.fixture
+def trained(run_here, project, tiny_dataset, tmp_path):
+    """A run of the optimizer that moves every row at every step: all ways of reading rows are used."""
+    settings = ("train.epochs=1", "deep_optimizer.name=adam", "model.activation=gelu", "loss.label_smoothing=0.1")
+    run_here(app, "train", "--config", project / "configs" / "tiny.yaml", "--dataset", tiny_dataset, *settings)
+    return tmp_path / "device_0"
+
+
+def test_a_bundle_scores_as_training_does(run_here, trained, tiny_log, tmp_path, monkeypatch, caplog):
+    printed = run_here(app, "export", "device_0", "bundle")
+    assert float(re.search(r"logits differ by at most (\S+)", printed)[1]) <= 1e-5
+    here, there = map(float, re.search(r"AUC (\S+), by the training code (\S+);", printed).groups())
+    evaluated = run_here(app, "evaluate")
+    assert here == pytest.approx(there, abs=1e-5)
+    assert here == pytest.approx(float(re.search(r"AUC +(\S+)", evaluated)[1]), abs=1e-5)
+    card = (tmp_path / "bundle" / "README.md").read_text()
+    assert f"| auc | {here:.6f} |" in card
+    assert "label smoothing 0.1" in card
+
+    assert "100 golden rows score the same" in run_here(app, "bundle", "verify", "bundle")
+    run_here(app, "predict", "bundle", tiny_log, "scores.csv", "--workers", "1")
+    lines = tiny_log.read_text().splitlines()
+    scores = pa_csv.read_csv(tmp_path / "scores.csv")["score"].to_numpy()
+    predictor = Predictor.open(tmp_path / "bundle")
+    np.testing.assert_array_equal(scores.astype(np.float32), predictor.score(lines))
+
+    small = run_here(app, "export", "device_0", "small", "rows=int8")
+    assert float(re.search(r"logits differ by at most (\S+)", small)[1]) > 0
+    sizes = [(tmp_path / name / "tables.safetensors").stat().st_size for name in ("bundle", "small")]
+    assert sizes[1] < sizes[0]
+
+    assert app(["export", "device_0", "bundle"]) == 2  # it is there
+    assert "rows=float32, rows=float16 or rows=int8" in fails(caplog, "export", "device_0", "other", "rows=int4")
+    lookup = RowTables.lookup
+    monkeypatch.setattr(RowTables, "lookup", lambda self, ids: tuple(r + np.float32(1e-4) for r in lookup(self, ids)))
+    assert "the self-test failed" in fails(caplog, "export", "device_0", "wrong")
+    assert not (tmp_path / "wrong").exists()
+
+
+def fails(caplog, *words):
+    caplog.clear()
+    assert app(list(words)) == 2
+    return caplog.text

@@ -1,0 +1,113 @@
+"""Bundles of models with random weights: none is trained, and only the preparation needs MindSpore."""
+
+import dataclasses
+import itertools
+import shutil
+
+import numpy as np
+import pytest
+
+from app.checkpoint.write import ModelState
+from app.scoring.export import finish, write_model
+from app.scoring.predictor import Predictor
+from app.tables.interface import TableState
+from data_prep.options.prepare_options import PrepareOptions, read_options
+from data_prep.pipeline.prepare import prepare
+from data_prep.prepared.schema import read_schema
+
+CHECKPOINT = {"id": "xxh3:0", "step": 3, "epoch": 1, "train_rows": 10, "train_clicks": 2}
+
+
+def random_dense(schema, config, generator):
+    """Dense arrays of a checkpoint, as `WideDeep.named_parameters` names and shapes them, all of them at work."""
+    width, num_numeric = config.model.embedding_dim, schema.num_numeric
+    widths = [schema.num_categorical * width, *config.model.hidden_widths]
+
+    def draw(*shape, scale=1.0):
+        return (scale * generator.standard_normal(shape)).astype(np.float32)
+
+    dense = {"wide.bias": draw(1)}
+    if num_numeric:
+        dense["wide.numeric_weight"] = draw(num_numeric, 1)
+        dense["tower.numeric_rows"] = draw(num_numeric, width)
+        dense["tower.numeric_matrix"] = draw(num_numeric, width, widths[1], scale=1 / width)
+    for i, (rows, columns) in enumerate(itertools.pairwise(widths)):
+        dense[f"tower.matrix_{i}"] = draw(rows, columns, scale=rows**-0.5)
+        dense[f"tower.bias_{i}"] = draw(columns)
+        if config.model.batch_norm:
+            dense |= {f"tower.norm_scale_{i}": 1 + draw(1, columns) / 4, f"tower.norm_shift_{i}": draw(1, columns)}
+            dense[f"tower.running_mean_{i}"] = draw(1, columns)
+            dense[f"tower.running_variance_{i}"] = np.exp(draw(1, columns))
+    dense[f"tower.matrix_{len(widths) - 1}"] = draw(widths[-1], 1)
+    return dense
+
+
+def random_state(schema, config, seed=0, touched=0.8):
+    """A state in which not every row was touched, and not the same ones in both tables."""
+    generator = np.random.default_rng(seed)
+
+    def table(width):
+        ids = np.flatnonzero(generator.random(schema.vocabulary_size) < touched)
+        return TableState(ids, {"rows": generator.standard_normal((len(ids), width)).astype(np.float32)})
+
+    dense = random_dense(schema, config, generator)
+    return ModelState(dense, {"wide": table(1), "deep": table(config.model.embedding_dim)})
+
+
+@pytest.fixture(scope="session")
+def make_state():
+    return random_state
+
+
+@pytest.fixture(scope="session")
+def make_bundle(tmp_path_factory):
+    """Writes a bundle of a state for a prepared folder; gives its folder."""
+
+    def make(prepared, config, state, rows="float32", history=None):
+        folder = tmp_path_factory.mktemp("bundle") / "bundle"
+        folder.mkdir()
+        manifest = write_model(folder, state, config, prepared, CHECKPOINT, rows, history)
+        finish(folder, manifest, {"README.md": "card\n"})
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tiny_state(tiny_schema, tiny_config):
+    return random_state(tiny_schema, tiny_config())
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(make_bundle, tiny_dataset, tiny_config, tiny_state):
+    """A bundle for `tiny_dataset`; not to be changed."""
+    return make_bundle(tiny_dataset, tiny_config(), tiny_state)
+
+
+@pytest.fixture(scope="session")
+def predictor(tiny_bundle):
+    return Predictor.open(tiny_bundle)
+
+
+@pytest.fixture
+def copied(tiny_bundle, tmp_path):
+    """A copy of the bundle, to be damaged."""
+    return shutil.copytree(tiny_bundle, tmp_path / "copy")
+
+
+@pytest.fixture(scope="session")
+def text_dataset(tmp_path_factory, make_avazu, project):
+    """Text categories between commas, a header, the label in the second place, quotes; and buckets of no integers."""
+    folder = tmp_path_factory.mktemp("text")
+    (folder / "log.csv").write_text(make_avazu(1500))
+    options = read_options(None, ["prepare.min_count=2", "prepare.workers=1"], project / "configs/data/avazu.yaml")
+    options = dataclasses.replace(options, data=dataclasses.replace(options.data, quotes=True))
+    assert isinstance(options, PrepareOptions)
+    prepare(folder / "log.csv", folder / "prepared", options)
+    return folder / "prepared"
+
+
+@pytest.fixture(scope="session")
+def text_bundle(make_bundle, text_dataset, tiny_config):
+    config = tiny_config()
+    return make_bundle(text_dataset, config, random_state(read_schema(text_dataset), config))

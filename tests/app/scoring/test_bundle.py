@@ -1,0 +1,257 @@
+"""A bundle is whole, or refused by name: never a wrong score. And it opens at once, however large it is."""
+
+import dataclasses
+import json
+import shutil
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import xxhash
+
+from app.checkpoint.array_file import read_places
+from app.scoring import bundle
+from app.scoring.export import new_bundle
+from app.scoring.predictor import Predictor
+from app.scoring.rows import CHECKSUMS, TABLES, RowsSpec, RowTables, write_rows
+from app.tables.initial import initial_rows
+
+
+def rewrite_manifest(folder, **changes):
+    """As who knows how the checksum is made."""
+    path = folder / bundle.MANIFEST
+    content = json.loads(path.read_text()) | changes
+    content.pop("checksum")
+    path.write_text(json.dumps({**content, "checksum": bundle._checksum(content)}))
+
+
+def test_a_bundle_is_whole(predictor):
+    assert predictor.verify() == 100
+
+
+def test_every_file_is_in_the_manifest(tiny_bundle):
+    files = {str(path.relative_to(tiny_bundle)) for path in tiny_bundle.rglob("*") if path.is_file()}
+    assert files == {*bundle.read_manifest(tiny_bundle).files, bundle.MANIFEST}
+
+
+FILES = ["manifest.json", "schema.json", "tower.onnx", TABLES, CHECKSUMS, "lookup.bin", "golden.parquet", "README.md"]
+
+
+@pytest.fixture(scope="module")
+def many_lines(tiny_log):
+    return tiny_log.read_bytes().splitlines()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_flipped_byte_never_makes_a_wrong_score(copied, predictor, many_lines, name):
+    """At 16 places of each file, and in each array of the tables: refused at open, at first touch, or by verify."""
+    content = bytearray((copied / name).read_bytes())
+    expected = predictor.logits(many_lines)
+    places = {int(place) for place in np.linspace(0, len(content) - 1, 16)}
+    if name == TABLES:
+        arrays = read_places(copied / name).values()
+        places |= {place.start + at for place in arrays if place.num_bytes for at in (0, place.num_bytes - 1)}
+    outcomes = set()
+    for place in places:
+        content[place] ^= 0x10
+        (copied / name).write_bytes(content)
+        with pytest.raises((ValueError, FileNotFoundError), match=name.split(".")[0]) as refused:
+            opened = Predictor.open(copied)
+            try:
+                assert np.array_equal(opened.logits(many_lines), expected)
+            except ValueError:
+                outcomes.add("touched")
+                raise
+            outcomes.add("verified")
+            opened.verify()
+        outcomes.add(type(refused.value).__name__)
+        content[place] ^= 0x10
+    assert ("touched" in outcomes) == (name == TABLES)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("size", [0, 0.5, -2])
+def test_a_file_that_was_cut_is_refused_at_open(copied, name, size):
+    content = (copied / name).read_bytes()
+    (copied / name).write_bytes(content[: int(len(content) * size) if size >= 0 else size])
+    with pytest.raises(ValueError, match=name):
+        Predictor.open(copied)
+
+
+def test_a_file_that_is_missing_is_refused_at_open(copied):
+    (copied / "lookup.bin").unlink()
+    with pytest.raises(ValueError, match=r"lookup.bin is missing"):
+        Predictor.open(copied)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"format_version": 2}, "format version 2.*version 1"), ({"format": "other"}, "is of 'other'")],
+)
+def test_a_bundle_of_another_version_is_refused(copied, changes, message):
+    rewrite_manifest(copied, **changes)
+    with pytest.raises(ValueError, match=message):
+        Predictor.open(copied)
+
+
+@pytest.mark.parametrize("name", ["lookup.bin", "schema.json", "tower.onnx", TABLES])
+def test_a_file_of_another_bundle_is_refused(copied, text_bundle, name):
+    shutil.copyfile(text_bundle / name, copied / name)
+    with pytest.raises(ValueError, match=name):
+        Predictor.open(copied)
+
+
+def test_a_vocabulary_that_is_not_the_tables_is_refused(copied):
+    rows = json.loads((copied / bundle.MANIFEST).read_text())["rows"]
+    rewrite_manifest(copied, rows={**rows, "num_ids": rows["num_ids"] - 64})
+    with pytest.raises(ValueError, match=r"tables.safetensors holds|tables of"):
+        Predictor.open(copied)
+
+
+def test_golden_rows_that_score_otherwise_are_found(copied, monkeypatch):
+    predictor = Predictor.open(copied)
+    logits = predictor.logits
+    monkeypatch.setattr(predictor, "logits", lambda rows: logits(rows) + np.float32(2e-5))
+    with pytest.raises(ValueError, match=r"row 0 of .*golden.parquet has logit"):
+        predictor.verify()
+
+
+def test_what_is_no_bundle_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"is no bundle.*python -m app export"):
+        Predictor.open(tmp_path)
+
+
+def test_a_bundle_is_there_whole_or_not_at_all(tmp_path, tiny_bundle):
+    output = tmp_path / "out"
+    with pytest.raises(RuntimeError), new_bundle(output, overwrite=False) as folder:
+        (folder / "file").write_text("half")
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+    shutil.copytree(tiny_bundle, output)
+    with pytest.raises(FileExistsError, match="--overwrite"), new_bundle(output, overwrite=False):
+        pass
+    with new_bundle(output, overwrite=True) as folder:
+        (folder / "file").write_text("new")
+    assert [path.name for path in tmp_path.rglob("*")] == ["out", "file"]
+    with pytest.raises(FileExistsError, match="no bundle"), new_bundle(output, overwrite=True):
+        pass
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("width", [1, 5, 16])
+def test_rows_are_found_by_their_ids(tmp_path, dtype, width):
+    generator = np.random.default_rng(width)
+    ids = np.unique(generator.integers(0, 300_000, 70_000))  # several blocks of rows and of ids
+    spec = RowsSpec(len(ids), 300_000, width, dtype, seed=3, initial_scale=0.5)
+    deep, wide = initial_rows(3, np.arange(300_000), width, 0.5), np.zeros(300_000, np.float32)
+    deep[ids], wide[ids] = generator.standard_normal((len(ids), width)), generator.standard_normal(len(ids))
+    write_rows(tmp_path, spec, ids, lambda table, chosen: (deep if table == "deep" else wide)[chosen])
+    tables = RowTables(tmp_path, spec)
+    asked = generator.integers(0, 300_000, (500, 7)).astype(np.int32)
+    asked[0] = [0, 63, 64, 299_999, ids[0], ids[-1], ids[-1]]
+    found_deep, found_wide = tables.lookup(asked)
+    assert np.array_equal(found_wide, wide[asked])
+    expected = deep[asked].reshape(500, -1)
+    steps = (deep.max() - deep.min()) / 255  # of the widest row
+    tolerance = {"float32": 0, "float16": 4e-3, "int8": steps}[dtype]
+    np.testing.assert_allclose(found_deep, expected, rtol=0, atol=tolerance)
+    places = read_places(tmp_path / TABLES)
+    assert all(place.start % 64 == 0 for name, place in places.items() if not name.endswith(".padding"))
+    tables.check_all()
+
+
+def test_no_row_at_all_is_a_table_too(tmp_path):
+    spec = RowsSpec(0, 10, 2, "float32", 1, 0.1)
+    write_rows(tmp_path, spec, np.zeros(0, np.int64), lambda table, ids: np.zeros((0, 2), np.float32))
+    deep, wide = RowTables(tmp_path, spec).lookup(np.array([[0, 9]]))
+    assert np.array_equal(deep.reshape(2, 2), initial_rows(1, np.array([0, 9]), 2, 0.1))
+    assert not wide.any()
+
+
+def test_a_row_beyond_float16_is_refused(tmp_path):
+    spec = RowsSpec(1, 10, 2, "float16", 1, 0.1)
+    with pytest.raises(ValueError, match=r"row 4 .*float16"):
+        write_rows(tmp_path, spec, np.array([4]), lambda table, ids: np.full((1, 2), 1e5, np.float32))
+
+
+MEASURE = """
+import sys, time
+from app.scoring.predictor import Predictor
+def rss(kind):
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith(kind)) / 1024
+start = time.perf_counter()
+predictor = Predictor.open(sys.argv[1])
+seconds = time.perf_counter() - start
+predictor.score([sys.stdin.readline()])
+print(seconds, rss("VmRSS"), rss("VmSize"))
+"""
+
+
+def test_50_gb_open_within_a_second(copied, tiny_log, command_environment):
+    """A sparse file: every row is 0, and the checksums are those of zeros."""
+    manifest = bundle.read_manifest(copied)
+    spec = RowsSpec(**manifest.rows)
+    # As many ids as the vocabulary has, and rows for ids far beyond it: only the file's size is to be large.
+    spec = dataclasses.replace(spec, num_rows=50 * 10**9 // (4 * spec.width + 4))
+    layout, start = spec.layout(), 0
+    header = {}
+    for name, (dtype, shape) in layout.items():
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        short = {"float32": "F32", "uint64": "U64", "uint8": "U8"}[dtype]
+        header[name] = {"dtype": short, "shape": shape, "data_offsets": [start, start + size]}
+        start += size
+    text = json.dumps(header).encode()
+    text += b" " * (-(8 + len(text)) % 64)
+    index = np.zeros(layout["index"][1], np.uint64)
+    index[:, 0] = np.iinfo(np.uint64).max
+    index[:, 1] = np.arange(len(index)) * 64
+    with (copied / TABLES).open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text + index.tobytes())
+        file.truncate(8 + len(text) + start)
+    assert (copied / TABLES).stat().st_size > 49 * 10**9
+    assert (copied / TABLES).stat().st_blocks * 512 < 10**8
+
+    rows, blocks = spec.rows_a_block, -(-spec.num_rows // spec.rows_a_block)
+    last = spec.num_rows - (blocks - 1) * rows
+    sums = {"index": np.array([xxhash.xxh3_64_intdigest(index.data)], np.uint64)}
+    for name, width in (("wide", 1), ("deep", spec.width)):
+        sums[name] = np.full(blocks, xxhash.xxh3_64_intdigest(bytes(rows * width * 4)), np.uint64)
+        sums[name][-1] = xxhash.xxh3_64_intdigest(bytes(last * width * 4))
+    from app.checkpoint.array_file import column_of, write_arrays
+
+    write_arrays(copied / CHECKSUMS, {name: column_of(array.view(np.int64)) for name, array in sums.items()})
+    files = dict(manifest.files)
+    files[TABLES] = {"size_bytes": (copied / TABLES).stat().st_size, "checksum": "xxh3:of no use"}
+    files[CHECKSUMS] = {
+        "size_bytes": (copied / CHECKSUMS).stat().st_size,
+        "checksum": bundle.checksum(copied / CHECKSUMS),
+    }
+    rewrite_manifest(copied, rows=dataclasses.asdict(spec), files=files)
+    line = tiny_log.read_text().splitlines()[0]
+    best = min(
+        tuple(map(float, measured.split()))
+        for measured in (
+            subprocess.run(
+                [sys.executable, "-c", MEASURE, str(copied)],
+                env=command_environment,
+                input=line,
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+            for _ in range(2)
+        )
+    )
+    seconds, resident, mapped = best
+    assert seconds <= 1, best
+    assert resident <= 300, best
+    assert mapped > 45_000, best  # it is the whole file that was opened
+
+
+def test_opening_is_quick(tiny_bundle):
+    start = time.perf_counter()
+    Predictor.open(tiny_bundle)
+    assert time.perf_counter() - start < 1

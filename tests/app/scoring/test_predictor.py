@@ -1,0 +1,281 @@
+"""Scores of raw rows: against the model's formula, in every form of rows, alone and beside others."""
+
+import math
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from app.scoring.predictor import Predictor
+from app.tables.initial import initial_rows
+from data_prep.encoding.encoder import Chunk, open_encoder
+from data_prep.prepared.schema import read_schema
+
+ACTIVATIONS = {
+    "relu": lambda x: np.maximum(x, 0),
+    "gelu": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "leaky_relu": lambda x: np.where(x > 0, x, 0.01 * x),
+    "tanh": np.tanh,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+}
+
+
+def whole_table(saved, schema, config):
+    width = 1 if saved.arrays["rows"].shape[1] == 1 else config.model.embedding_dim
+    rows = np.zeros((schema.vocabulary_size, 1), np.float32)
+    if width > 1:
+        rows = initial_rows(config.train.seed, np.arange(schema.vocabulary_size), width, config.model.initial_scale)
+    rows[saved.row_ids] = saved.arrays["rows"]
+    return rows.astype(np.float64)
+
+
+def formula(state, config, schema, ids, numeric):
+    """The model in float64, written down from docs/DESIGN.md: nothing folded."""
+    dense = {name: array.astype(np.float64) for name, array in state.dense.items()}
+    deep, wide = (whole_table(state.tables[name], schema, config) for name in ("deep", "wide"))
+    hidden = deep[ids].reshape(len(ids), -1)
+    logits = wide[ids][..., 0].sum(1) + dense["wide.bias"]
+    sums = hidden @ dense["tower.matrix_0"] + dense["tower.bias_0"]
+    if numeric.shape[1]:
+        logits += numeric @ dense["wide.numeric_weight"][:, 0]
+        for f in range(numeric.shape[1]):
+            row = numeric[:, f, None] * dense["tower.numeric_rows"][f]
+            sums += row @ dense["tower.numeric_matrix"][f]
+    for i in range(len(config.model.hidden_widths)):
+        if i:
+            sums = hidden @ dense[f"tower.matrix_{i}"] + dense[f"tower.bias_{i}"]
+        if config.model.batch_norm:
+            sums = (sums - dense[f"tower.running_mean_{i}"]) / np.sqrt(dense[f"tower.running_variance_{i}"] + 1e-5)
+            sums = sums * dense[f"tower.norm_scale_{i}"] + dense[f"tower.norm_shift_{i}"]
+        hidden = ACTIVATIONS[config.model.activation](sums)
+    return logits + (hidden @ dense[f"tower.matrix_{len(config.model.hidden_widths)}"])[:, 0]
+
+
+def encoded(prepared, lines):
+    return open_encoder(prepared).encode(Chunk(0, len(lines), b"".join(lines)))[1]
+
+
+@pytest.fixture(scope="module")
+def lines(tiny_log):
+    return tiny_log.read_bytes().splitlines(keepends=True)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_scores_are_those_of_the_model_s_formula(
+    make_bundle, make_state, tiny_dataset, tiny_schema, tiny_config, lines, activation, batch_norm
+):
+    config = tiny_config(f"model.activation={activation}", f"model.batch_norm={str(batch_norm).lower()}")
+    state = make_state(tiny_schema, config)
+    found = Predictor.open(make_bundle(tiny_dataset, config, state)).logits(lines[:200])
+    rows = encoded(tiny_dataset, lines[:200])
+    expected = formula(state, config, tiny_schema, rows.ids, rows.numeric.astype(np.float64))
+    assert np.abs(expected).max() > 1
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("rows", "most"), [("float16", 5e-3), ("int8", 5e-2)])
+def test_short_rows_score_about_the_same(
+    make_bundle, tiny_dataset, tiny_config, tiny_state, predictor, lines, rows, most
+):
+    folder = make_bundle(tiny_dataset, tiny_config(), tiny_state, rows)
+    difference = np.abs(Predictor.open(folder).logits(lines[:300]) - predictor.logits(lines[:300])).max()
+    assert 0 < difference < most
+    small, large = (
+        path.stat().st_size for path in (folder / "tables.safetensors", predictor.folder / "tables.safetensors")
+    )
+    assert small < large
+
+
+def test_values_out_of_the_vocabulary_have_the_ids_of_training(
+    predictor, tiny_dataset, tiny_schema, tiny_config, tiny_state
+):
+    line = b"\t".join([b"1", *[b"7"] * 13, *[b"deadbeef"] * 25, b""]) + b"\n"
+    rows = encoded(tiny_dataset, [line])
+    assert [field.oov_ids[0] for field in tiny_schema.categorical[:25]] == rows.ids[0, :25].tolist()
+    expected = formula(tiny_state, tiny_config(), tiny_schema, rows.ids, rows.numeric.astype(np.float64))
+    np.testing.assert_allclose(predictor.logits([line]), expected, rtol=0, atol=1e-5)
+
+
+def as_mappings(predictor, lines, sep):
+    names = list(predictor.log_format.columns)
+    kinds = predictor.log_format.columns
+    rows = []
+    for line in lines:
+        cells = dict(zip(names, line.decode().rstrip("\r\n").split(sep), strict=True))
+        rows.append(
+            {
+                name: None if cell == "" else int(cell) if kinds[name] == "integer" else cell
+                for name, cell in cells.items()
+                if kinds[name] in ("integer", "hex32", "string")
+            }
+        )
+    return rows
+
+
+@pytest.mark.parametrize("name", ["tiny_bundle", "text_bundle"])
+def test_every_form_of_rows_scores_the_same_bits(request, lines, make_avazu, name):
+    predictor = Predictor.open(request.getfixturevalue(name))
+    log_format = predictor.log_format
+    if name == "text_bundle":
+        lines = make_avazu(300, seed=2).encode().splitlines(keepends=True)[1:]
+    lines = lines[:100]
+    expected = predictor.score(lines)
+    assert len(np.unique(expected)) > 50
+    rows = as_mappings(predictor, lines, log_format.separator)
+    place = list(log_format.columns).index(log_format.label)
+    cells = [line.decode().rstrip("\n").split(log_format.separator) for line in lines]
+    unlabelled = [log_format.separator.join(row[:place] + row[place + 1 :]) for row in cells]
+    table = pa.Table.from_pylist(rows)
+    assert np.array_equal(predictor.score(unlabelled), expected)
+    assert np.array_equal(predictor.score(rows), expected)
+    assert np.array_equal(predictor.score(table), expected)
+    assert np.array_equal(predictor.score(table.to_pandas()), expected)
+    assert expected.dtype == np.float32
+
+
+def test_a_quoted_cell_and_a_plain_one_are_the_same(text_bundle, make_avazu):
+    predictor = Predictor.open(text_bundle)
+    line = make_avazu(3, seed=2).splitlines()[1]
+    quoted = ",".join(f'"{cell}"' for cell in line.split(","))
+    assert predictor.score([line]) == predictor.score([quoted])
+    cells = quoted.split(",")
+    assert predictor.score([",".join(cells[:1] + cells[2:])]) == predictor.score([line])  # without the label
+
+
+def test_a_score_does_not_depend_on_the_rows_beside_it(predictor, lines):
+    expected = predictor.logits(lines[:1500])
+    order = np.random.default_rng(1).permutation(1500)
+    assert np.array_equal(predictor.logits([lines[i] for i in order]), expected[order])
+    for size in (1, 2, 7, 8, 9, 95, 97, 255, 257, 1025):
+        assert np.array_equal(predictor.logits(lines[:size]), expected[:size]), size
+
+
+def test_where_runs_of_few_and_many_rows_differ_one_size_is_used(predictor, lines, monkeypatch):
+    expected = predictor.logits(lines[:300])
+    monkeypatch.setattr(predictor._tower, "_sizes", (256,))
+    sizes = []
+    run = predictor._tower._run
+    monkeypatch.setattr(predictor._tower, "_run", lambda inputs: sizes.append(len(inputs[1])) or run(inputs))
+    assert np.array_equal(predictor.logits(lines[:300]), expected)
+    assert set(sizes) == {256}
+
+
+def test_threads_score_the_same_bits(tiny_bundle, lines):
+    predictor = Predictor.open(tiny_bundle, num_threads=2)
+    expected = Predictor.open(tiny_bundle).logits(lines)
+    parts = [lines[start : start + 300] for start in range(0, len(lines), 300)]
+    with ThreadPoolExecutor(4) as threads:
+        assert np.array_equal(np.concatenate(list(threads.map(predictor.logits, parts))), expected)
+
+
+def change(row, **values):
+    return {**row, **values}
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda row: {k: v for k, v in row.items() if k != "C3"}, "missing C3"),
+        (lambda row: change(row, C27="0123abcd"), "unknown C27"),
+        (lambda row: change(row, I1="many"), "whole number.*'many'"),
+        (lambda row: change(row, I1=1.5), "whole number.*1.5"),
+        (lambda row: change(row, C1=2**40), "32 bits"),
+        (lambda row: change(row, C1=[1]), "expected text"),
+        (lambda row: change(row, C1="a\tb"), "separator"),
+        (lambda row: change(row, C1="xyz"), "row 1 cannot be scored: categorical"),
+    ],
+)
+def test_a_mapping_that_is_no_row_is_refused(predictor, lines, damage, message):
+    row = as_mappings(predictor, lines[:1], "\t")[0]
+    with pytest.raises((ValueError, TypeError), match=message):
+        predictor.score([row, damage(row)])
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (["1\t2"], "row 0 cannot be scored: columns"),
+        (["a\nb"], "line end"),
+        ("1\t2", "for one row give"),
+        (pa.table({"C1": ["0123abcd"]}), "not found, or not once: I1"),
+        (pa.table({"other": [1]}), "does not know: other"),
+    ],
+)
+def test_what_is_no_row_is_refused(predictor, rows, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        predictor.score(rows)
+
+
+def test_a_column_of_another_type_is_refused(predictor, lines):
+    table = pa.Table.from_pylist(as_mappings(predictor, lines[:2], "\t"))
+    bad = table.set_column(0, "I1", pa.array([[1], [2]]))
+    with pytest.raises(ValueError, match="'I1' is of type list"):
+        predictor.score(bad)
+
+
+def test_nothing_scores_as_nothing(predictor):
+    assert predictor.score([]).shape == (0,)
+
+
+@pytest.mark.parametrize("name", ["tiny_bundle", "text_bundle"])
+def test_an_explanation_has_each_field_s_wide_weight_and_change(request, lines, make_avazu, name):
+    predictor = Predictor.open(request.getfixturevalue(name))
+    if name == "text_bundle":
+        lines = [make_avazu(3, seed=2).splitlines()[1].encode()]
+    (row,) = as_mappings(predictor, lines[:1], predictor.log_format.separator)
+    effects = predictor.explain(lines[0])
+    assert [e.field for e in effects] != list(row)
+    assert sorted(e.field for e in effects) == sorted(row)
+    (logit,) = predictor.logits([row])
+    for effect in effects[:3]:
+        (blanked,) = predictor.logits([change(row, **{effect.field: None})])
+        assert effect.change == logit - blanked != 0
+    state_wide, _ = predictor._rows.lookup(predictor._encoder.encode(predictor.chunk_of(lines[:1]))[1].ids)[::-1]
+    expected = dict(zip((f.name for f in predictor.schema.categorical), state_wide[0], strict=True))
+    assert {e.field: np.float32(e.wide) for e in effects if e.in_vocabulary is not None} == expected
+
+
+def test_rows_that_no_step_touched_follow_a_whole_table_adam(make_bundle, make_state, tiny_dataset, tiny_config, lines):
+    """There the loss pulls every row at every step, so each id has a row in the bundle."""
+    from app.config.optimizers import AdamOptions
+    from app.tables.whole_table_adam import StepHistory
+
+    schema = read_schema(tiny_dataset)
+    config = replace(tiny_config(), deep_optimizer=AdamOptions(learning_rate=0.01))
+    history = StepHistory.of_steps(config.deep_optimizer, 0.1, lambda _: 0.01, 5)
+    state = make_state(schema, config, touched=0.0)
+    empty = np.zeros((0, config.model.embedding_dim), np.float32)
+    moments = dict.fromkeys(("first_moment", "second_moment"), empty)
+    state.tables["deep"].arrays.update(moments, last_step=np.zeros((0, 1), np.int32))
+    predictor = Predictor.open(make_bundle(tiny_dataset, config, state, history=history))
+    ids = np.arange(schema.num_numeric, schema.num_numeric + 40).reshape(2, 20)
+    rows = initial_rows(config.train.seed, ids.reshape(-1), config.model.embedding_dim, config.model.initial_scale)
+    before = rows.copy()
+    history.catch_up((rows, np.zeros_like(rows), np.zeros_like(rows), np.zeros((40, 1), np.int32)))
+    assert np.abs(rows - before).max() > 1e-3
+    assert np.array_equal(predictor._rows.lookup(ids)[0].reshape(40, -1), rows)
+
+
+def test_scoring_loads_neither_mindspore_nor_mpi(tiny_bundle, command_environment):
+    program = (
+        "import sys; from app.scoring.predictor import Predictor; import app.scoring.pyfunc, app.cli.predict\n"
+        f"Predictor.open({str(tiny_bundle)!r}).verify()\n"
+        "print(sorted({'mindspore', 'mpi4py', 'torch', 'onnx'} & sys.modules.keys()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=command_environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_mlflow_s_loader_scores_a_table(tiny_bundle, predictor, lines):
+    from app.scoring.pyfunc import _load_pyfunc
+
+    table = pa.Table.from_pylist(as_mappings(predictor, lines[:20], "\t")).to_pandas()
+    assert _load_pyfunc(str(tiny_bundle)).predict(table) == predictor.score(lines[:20]).tolist()
