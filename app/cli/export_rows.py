@@ -18,9 +18,8 @@ import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from app.checkpoint.read import Checkpoint, FileTable
-from app.tables.interface import DEEP, TableSnapshot
+from app.tables.interface import DEEP, CaughtUpTable, TableSnapshot
 from app.tables.optimizers import ROWS
-from app.tables.whole_table_adam import CaughtUpTable
 from app.training.learning_rates import step_history
 from data_prep.prepared.schema import VOCABULARY_FILE, Schema
 

@@ -11,7 +11,7 @@ from app.config.run import EvalOptions, nearest
 from app.config.schedules import ConstantSchedule
 from app.distributed.process_group import largest_share
 from app.evaluation.metrics import NEED_BOTH_CLASSES
-from app.tables.checks import check_supported
+from app.tables import check_supported
 from app.training.parallel.pipeline.plan import plan_pipeline
 from app.training.parallel.tensor.plan import plan_run, run_shapes
 from data_prep.prepared.schema import Schema

@@ -12,8 +12,7 @@ import numpy as np
 
 from app.tables.checks import check_ids
 from app.tables.interface import TablesSpec, UniqueIds
-from app.tables.native.library import NativeHandle
-from app.tables.native.rows import NativeUniqueIds, find_unique, own
+from app.tables.native.library import NativeHandle, NativeUniqueIds, own
 from app.tables.reference import sum_by_id, sum_over_fields
 from common.memory import HugeBuffer
 from common.native_library import address, room
@@ -61,7 +60,7 @@ class NativeBatchKernels(BatchKernels):
         self._sums = HugeBuffer()
 
     def unique(self, ids: np.ndarray) -> NativeUniqueIds:
-        return find_unique(self._handle, ids, self._spec)
+        return self._handle.unique(ids)
 
     def reorder(self, unique: UniqueIds, order: np.ndarray) -> UniqueIds:
         unique = own(unique)

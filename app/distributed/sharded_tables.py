@@ -22,7 +22,7 @@ from mpi4py import MPI
 from app.distributed.batch_kernels import BatchKernels
 from app.distributed.exchange import Exchange, Header, Operation
 from app.tables import make_host_tables
-from app.tables.checks import check_gradients, check_gradients_shape, check_state
+from app.tables.checks import check_gradients, check_gradients_shape
 from app.tables.interface import (
     HostTables,
     RowGradients,
@@ -34,7 +34,6 @@ from app.tables.interface import (
     TableState,
     UniqueIds,
     WriteRows,
-    write_state,
 )
 
 
@@ -122,7 +121,7 @@ class OwnedRows:
             self.update(header, nothing, nothing[:, 0])
 
 
-class ShardedTables:
+class ShardedTables(HostTables):
     """`HostTables` of which this rank owns a part, or none; all ranks that train call each method together."""
 
     def __init__(self, spec: TablesSpec, kernels: BatchKernels, owned: OwnedRows) -> None:
@@ -179,12 +178,6 @@ class ShardedTables:
         self.step = step
         with self.owned.loading(step) as write:
             yield write
-
-    def load_state(self, state: Mapping[str, TableSnapshot], step: int) -> None:
-        """See `HostTables.load_state`; rows of other owners are passed over."""
-        check_state(state, self.spec, step)
-        with self.loading(step) as write:
-            write_state(write, state)
 
     def _pull_request(self, operation: Operation, unique: ShardedIds) -> None:
         header = self.owned.exchange.start(operation, unique.counts)

@@ -28,9 +28,8 @@ from app.scoring.predictor import Predictor, probabilities
 from app.scoring.rows import RowsSpec, RowType, write_rows
 from app.scoring.tower import write_tower
 from app.tables.initial import initial_rows
-from app.tables.interface import DEEP, WIDE, TableSnapshot
-from app.tables.optimizers import ROWS
-from app.tables.whole_table_adam import CaughtUpTable, StepHistory
+from app.tables.interface import DEEP, WIDE, CaughtUpTable, TableSnapshot
+from app.tables.optimizers import ROWS, StepHistory
 from common.files import sync_folder
 from data_prep.encoding.encoder import GivenVocabulary, open_vocabulary, write_lookup
 from data_prep.prepared.schema import Schema, write_schema

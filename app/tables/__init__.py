@@ -1,4 +1,4 @@
-"""Host tables: interface, checks, initial, optimizers, whole_table_adam, reference (NumPy), native/ (C++),
+"""Host tables: interface, checks, initial, optimizers, reference (NumPy), native/ (C++),
 statistics. The backend is picked here, once.
 """
 
@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import logging
 
+from app.config.optimizers import DeepOptimizer, FtrlOptions, LazyAdamOptions, WideOptimizer
 from app.config.run import Backend
+from app.config.schedules import ConstantSchedule
 from app.tables.interface import HostTables, TableRates, TablesSpec
 
 log = logging.getLogger(__name__)
@@ -32,6 +34,26 @@ def pick_backend(wanted: Backend, fold_numeric: bool, num_ranks: int = 1) -> str
 def pick_host_backend() -> str:
     """The best backend whose tables live outside MindSpore's graph."""
     return "native" if _native_works("reference") else "reference"
+
+
+def check_supported(
+    wide: WideOptimizer, deep: DeepOptimizer, wide_l2_coef: float = 0.0, row_clip_value: float = 0.0
+) -> None:
+    """Raise ValueError for what MindSpore's host operators cannot do."""
+    for section, options, supported in (("wide", wide, FtrlOptions), ("deep", deep, LazyAdamOptions)):
+        if not isinstance(options, supported):
+            raise ValueError(
+                f"{section}_optimizer.name={options.name} is for tables.backend=native or reference; stock has "
+                f"{supported.name} only, as MindSpore's host operators do"
+            )
+    if wide.schedule != ConstantSchedule():
+        raise ValueError(
+            f"wide_optimizer.schedule.name={wide.schedule.name} with warmup_steps={wide.schedule.warmup_steps} is for "
+            "tables.backend=native or reference: on stock the learning rate of MindSpore's FTRL operator is fixed"
+        )
+    for setting, value in (("wide_l2_coef", wide_l2_coef), ("row_clip_value", row_clip_value)):
+        if value:
+            raise ValueError(f"loss.{setting}={value} is for tables.backend=native or reference; stock has none")
 
 
 def make_host_tables(backend: str, spec: TablesSpec, learning_rates: TableRates, num_threads: int) -> HostTables:

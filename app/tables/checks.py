@@ -11,35 +11,22 @@ from typing import Any
 
 import numpy as np
 
-from app.config.optimizers import DeepOptimizer, FtrlOptions, LazyAdamOptions, WideOptimizer
-from app.config.schedules import ConstantSchedule
-from app.tables.interface import DEEP, WIDE, RowArray, RowGradients, TableSnapshot, TablesSpec, UniqueIds
+from app.tables.interface import (
+    DEEP,
+    WIDE,
+    RowArray,
+    RowGradients,
+    Tables,
+    TableSnapshot,
+    TablesSpec,
+    UniqueIds,
+)
 from app.tables.optimizers import LAST_RATE, LAST_STEP
 
 # Optimizers square the sums of an id's gradients without the loss scale, which must stay below 2^64: with a
 # loss_scale of 1024 those of 16,000 positions do.
 LARGEST_GRADIENT = np.float32(2.0**60)
 NEVER_NEGATIVE = ("accumulator", "second_moment", LAST_RATE, LAST_STEP)
-
-
-def check_supported(
-    wide: WideOptimizer, deep: DeepOptimizer, wide_l2_coef: float = 0.0, row_clip_value: float = 0.0
-) -> None:
-    """Raise ValueError for what MindSpore's host operators cannot do."""
-    for section, options, supported in (("wide", wide, FtrlOptions), ("deep", deep, LazyAdamOptions)):
-        if not isinstance(options, supported):
-            raise ValueError(
-                f"{section}_optimizer.name={options.name} is for tables.backend=native or reference; stock has "
-                f"{supported.name} only, as MindSpore's host operators do"
-            )
-    if wide.schedule != ConstantSchedule():
-        raise ValueError(
-            f"wide_optimizer.schedule.name={wide.schedule.name} with warmup_steps={wide.schedule.warmup_steps} is for "
-            "tables.backend=native or reference: on stock the learning rate of MindSpore's FTRL operator is fixed"
-        )
-    for setting, value in (("wide_l2_coef", wide_l2_coef), ("row_clip_value", row_clip_value)):
-        if value:
-            raise ValueError(f"loss.{setting}={value} is for tables.backend=native or reference; stock has none")
 
 
 def check_ids(ids: np.ndarray, spec: TablesSpec) -> None:
@@ -88,9 +75,18 @@ def check_gradients_shape(gradients: RowGradients, unique: UniqueIds, spec: Tabl
         raise ValueError(f"the scale of the row gradients must be finite, found {gradients.scale}")
 
 
+def load_state(tables: Tables, state: Mapping[str, TableSnapshot], step: int) -> None:
+    """Replace the rows and the step count of `tables`. Raise as `check_state`, before anything is forgotten."""
+    check_state(state, tables.spec, step)
+    with tables.loading(step) as write:
+        for table, saved in state.items():
+            for name in saved.layout:
+                write(table, name, saved.row_ids, saved.read(name, slice(None)))
+
+
 def check_state(state: Mapping[str, TableSnapshot], spec: TablesSpec, step: int) -> None:
-    """Raise ValueError unless each table's rows fit `spec`, ascend and have values that `step` steps can leave; names
-    table, array and row."""
+    """Raise ValueError, naming table, array and row, unless each table's rows fit `spec`, ascend and have values that
+    `step` steps can leave."""
     for table, saved in state.items():
         check_table(table, saved.row_ids, saved.layout, spec)
         for name in saved.layout:
@@ -163,3 +159,9 @@ def _describe(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"{value.dtype} {list(value.shape)}"
     return type(value).__name__
+
+
+def check_released(released: bool) -> None:
+    """Raise RuntimeError if the last snapshot is still open."""
+    if not released:
+        raise RuntimeError("a snapshot of the tables is open: release it before the next one, and before a load")

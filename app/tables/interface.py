@@ -10,6 +10,7 @@ Letters: B batch, C looked-up fields, D embedding width, V vocabulary size, U un
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -18,12 +19,13 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from app.config.optimizers import DeepOptimizer, WideOptimizer
-from app.tables.optimizers import StateArray, TableOptimizer, state_arrays
+from app.tables.optimizers import StateArray, StepHistory, TableOptimizer, state_arrays
 
 Places = np.ndarray | slice  # of rows in a list of row ids
 
 WIDE, DEEP = "wide", "deep"
-FTRL, LAZY_ADAM = "FusedSparseFtrl", "FusedSparseLazyAdam"  # as MindSpore calls its own ones
+# The kernels by the names of MindSpore's own ones.
+LOOKUP, FTRL, LAZY_ADAM = "EmbeddingLookup", "FusedSparseFtrl", "FusedSparseLazyAdam"
 UPDATE_NAMES = {"ftrl": FTRL, "lazy_adam": LAZY_ADAM}  # of `update_seconds`; others go by their own names
 STATE_ARRAYS = {  # with the default optimizers, FTRL and LazyAdam
     WIDE: ("rows", "accumulator", "linear"),
@@ -53,7 +55,7 @@ class TablesSpec:
     wide_optimizer: WideOptimizer
     deep_optimizer: DeepOptimizer
     wide_l2_coef: float = 0.0
-    clip_value: float = 0.0  # bounds each value of a unique row's gradient before L2; 0 does not
+    row_clip_value: float = 0.0  # bounds each value of a unique row's gradient before L2; 0 does not
 
     def width(self, table: str) -> int:
         """Values of a row."""
@@ -119,7 +121,7 @@ class TableState:
     """The touched rows of one table: `row_ids` int64 [T], ascending; `arrays` by name, [T, width] or [T, 1].
 
     Which there are is up to the table's optimizer (`state_arrays`); `rows` always. With `adam` a row stands at its
-    `last_step`: `app/tables/whole_table_adam.py` takes it further.
+    `last_step`: `CaughtUpTable` takes it further.
     """
 
     row_ids: np.ndarray
@@ -127,11 +129,9 @@ class TableState:
 
     @property
     def layout(self) -> dict[str, RowArray]:
-        """See `TableSnapshot.layout`."""
         return {name: RowArray(array.dtype.name, array.shape[1]) for name, array in self.arrays.items()}
 
     def read(self, name: str, places: Places) -> np.ndarray:
-        """See `TableSnapshot.read`."""
         return self.arrays[name][places]
 
 
@@ -153,6 +153,20 @@ class TableSnapshot(Protocol):
         ...
 
 
+class CaughtUpTable:
+    """A deep table with all rows as after the newest step of `history`; `saved` has each as its last step left it."""
+
+    def __init__(self, saved: TableSnapshot, history: StepHistory) -> None:
+        self._saved = saved
+        self._history = history
+        self.row_ids, self.layout = saved.row_ids, saved.layout
+
+    def read(self, name: str, places: Places) -> np.ndarray:
+        states = {state: self._saved.read(state, places).copy() for state in self.layout}
+        self._history.catch_up(tuple(states.values()))
+        return states[name]
+
+
 class Snapshot(Protocol):
     """Both tables at one moment; to be released when it was read, soon once it is `awaited`."""
 
@@ -171,66 +185,55 @@ class Snapshot(Protocol):
 WriteRows = Callable[[str, str, np.ndarray, np.ndarray], None]  # table, array, row ids [n], values [n, width]
 
 
-class HostTables(Protocol):
-    """Both tables with their optimizers, in host memory."""
+class Tables(ABC):
+    """Both tables with their optimizers, but for lookup and update, which `stock` does inside its graph."""
 
     spec: TablesSpec
     step: int  # updates so far; Adam's bias correction counts by it
-    update_seconds: dict[str, float]  # what the last update took, by optimizer
 
+    @abstractmethod
     def unique(self, ids: np.ndarray) -> UniqueIds:
-        """The distinct ids of `ids` [B, C]; changes nothing, so it may run beside `lookup` and `update`.
+        """Return the distinct ids of `ids` [B, C]. Changes nothing, so it may run beside `lookup` and `update`.
 
-        Raises ValueError naming batch row, field and id where an id is outside 0 … V-1, or where
-        dtype or shape is wrong.
+        Raise ValueError naming batch row, field and id if an id is outside 0 … V-1, or if dtype or shape is wrong.
         """
-        ...
 
-    def lookup(self, unique: UniqueIds) -> Rows:
-        """The rows of a batch; changes nothing. The arrays are valid until the next lookup."""
-        ...
-
-    def update(self, unique: UniqueIds, gradients: RowGradients, checked: bool = False) -> None:
-        """One step of both optimizers: each unique row once, its gradients summed in order of position.
-
-        Raises ValueError for a wrong dtype or shape and FloatingPointError, naming batch row and
-        field, for a gradient that is not finite, or whose square might not be;
-        both before anything is written. `checked` says that the
-        caller knows the gradients to be finite, as a training step does whose graph has looked.
-        """
-        ...
-
+    @abstractmethod
     def state(self) -> dict[str, TableState]:
-        """The touched rows of each table, by table name (copies)."""
-        ...
+        """Return copies of the touched rows, by table name."""
 
+    @abstractmethod
     def snapshot(self, changed_only: bool) -> Snapshot:
-        """The touched rows as they are now, or those that were updated since the last snapshot that was saved.
+        """Return the touched rows as they are now, or only those updated since the last snapshot that was saved.
 
-        Loaded rows count as saved. One at a time: RuntimeError while the last one is not released.
+        Loaded rows count as saved. There is one snapshot at a time: raise RuntimeError while the last one is not
+        released.
         """
-        ...
 
+    @abstractmethod
     def loading(self, step: int) -> AbstractContextManager[WriteRows]:
-        """Forget everything and set the step count; the block then writes rows, array by array.
+        """Forget all rows, set the step count, and give the block a function that writes rows, array by array.
 
-        A write raises ValueError for values that are not finite, or that no optimizer leaves (`check_bounds`). Where
-        the block raises, the tables are empty after it. RuntimeError, and nothing is forgotten, while a snapshot is
-        not released.
+        A write raises ValueError for values that are not finite, or that no optimizer leaves (`check_bounds`). If the
+        block raises, the tables are empty after it. Raise RuntimeError, before anything is forgotten, while a snapshot
+        is not released.
         """
-        ...
 
-    def load_state(self, state: Mapping[str, TableSnapshot], step: int) -> None:
-        """Forget everything, then take over `state` and the step count.
 
-        Raises ValueError for arrays that do not fit the tables, or for values as in `loading`, before anything is
-        forgotten.
+class HostTables(Tables):
+    """Both tables with their optimizers, in host memory."""
+
+    update_seconds: dict[str, float]  # of the last update, by optimizer
+
+    @abstractmethod
+    def lookup(self, unique: UniqueIds) -> Rows:
+        """Return the rows of a batch; changes nothing. The arrays are valid until the next lookup."""
+
+    @abstractmethod
+    def update(self, unique: UniqueIds, gradients: RowGradients, checked: bool = False) -> None:
+        """Take one step of both optimizers: each unique row once, its gradients summed in order of position.
+
+        Raise ValueError for a wrong dtype or shape and FloatingPointError, naming batch row and field, for a gradient
+        that is not finite or whose square might not be; both before anything is written. With `checked` the caller
+        knows that the gradients are finite, as a training step does, whose graph has checked them.
         """
-        ...
-
-
-def write_state(write: WriteRows, state: Mapping[str, TableSnapshot]) -> None:
-    """Write all rows of a state."""
-    for table, saved in state.items():
-        for name in saved.layout:
-            write(table, name, saved.row_ids, saved.read(name, slice(None)))

@@ -22,6 +22,7 @@ from app.model.native_layer import dense_layer
 from app.model.optimizers import DenseOptimizers
 from app.model.wide_deep import Tower, WideDeep
 from app.tables import make_host_tables, pick_host_backend
+from app.tables.checks import load_state
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, HostTables, Snapshot, TablesSpec
 from app.training.learning_rates import LearningRates, learning_rates, table_learning_rates, table_spec
@@ -69,7 +70,7 @@ class Parts:
         Raises ValueError naming what does not fit.
         """
         self.check_dense(state.dense, self._dense())
-        self.step.tables.load_state(state.tables, step)
+        load_state(self.step.tables, state.tables, step)
         self._take_dense(state.dense, step)
 
     def restore(self, checkpoint: Checkpoint) -> None:

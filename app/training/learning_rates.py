@@ -16,7 +16,7 @@ from app.config.optimizers import AdamOptions, DeepOptimizer, LazyAdamOptions
 from app.config.schedules import PlateauSchedule, Schedule
 from app.run.older import read_config
 from app.tables.interface import DEEP, WIDE, TableRates, TablesSpec
-from app.tables.whole_table_adam import StepHistory
+from app.tables.optimizers import StepHistory, history_of_steps
 from data_prep.prepared.schema import Schema
 
 STEPS_BEFORE = "steps_before"
@@ -121,7 +121,7 @@ def table_spec(config: Config, schema: Schema, field_names: tuple[str, ...]) -> 
         wide_optimizer=config.wide_optimizer,
         deep_optimizer=config.deep_optimizer,
         wide_l2_coef=config.loss.wide_l2_coef,
-        clip_value=config.loss.row_clip_value,
+        row_clip_value=config.loss.row_clip_value,
     )
 
 
@@ -149,12 +149,9 @@ def table_learning_rates(rates: LearningRates, deep_optimizer: DeepOptimizer) ->
 
 
 def step_history(manifest: Manifest) -> StepHistory | None:
-    """The steps that deep rows of a checkpoint may have missed; None where its optimizer lets rows miss none."""
+    """Return the steps that deep rows of a checkpoint may have missed; None if its optimizer lets rows miss none."""
     config = read_config(manifest.config, where="the checkpoint")
-    optimizer = config.deep_optimizer
-    if not isinstance(optimizer, AdamOptions):
-        return None
     rates = learning_rates(config)
     rates.load_state(manifest.schedules)
-    rate = table_learning_rates(rates, optimizer)[DEEP]
-    return StepHistory.of_steps(optimizer, config.loss.l2_coef, rate, manifest.step)
+    rate = table_learning_rates(rates, config.deep_optimizer)[DEEP]
+    return history_of_steps(config.deep_optimizer, config.loss.l2_coef, rate, manifest.step)

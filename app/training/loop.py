@@ -26,6 +26,7 @@ from app.tables.interface import UniqueIds
 from app.training.assemble import Parts, assemble
 from app.training.progress import Position, Progress
 from app.training.saving import Saver
+from app.training.step.profile import KernelProfile
 from app.training.step.step import Losses
 from app.training.stopping import Stopped, StopRequest
 from app.training.warm_start.dense import warm_start
@@ -55,7 +56,7 @@ class Trainer:
         self.run = run
         self.stop = stop
         self.parts: Parts = assemble(config, schema, backend, group)
-        self.profile = self.parts.step.profile(run.path / PROFILE_FOLDER) if config.train.profile else None
+        self.profile = KernelProfile(self.parts.step, run.path / PROFILE_FOLDER) if config.train.profile else None
         self.position = Position()
         self.epoch_steps = num_batches(schema, "train", config.train.batch_size)
         self.selection = Selection(config.eval)

@@ -1,4 +1,4 @@
-"""The library of the native tables (`csrc/`): its functions and structures as ctypes has them, and how it is loaded.
+"""The C interface of the native tables (`csrc/`) as ctypes sees it, and a handle on tables.
 
 All calls release the GIL. `csrc/host_tables.h` says what each function promises.
 """
@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import ctypes
 import os
+from dataclasses import dataclass
 from typing import Any
 
-from app.config.optimizers import FtrlOptions
-from app.tables.interface import DEEP, WIDE, TablesSpec
+import numpy as np
+
+from app.tables.checks import check_ids, check_ids_shape
+from app.tables.interface import DEEP, WIDE, TablesSpec, UniqueIds
 from app.tables.optimizers import TableOptimizer
-from common.native_library import NativeLibrary
+from common.native_library import NativeLibrary, address, room
+
+MAX_POSITIONS = 2**31 - 1  # of a batch: positions are int32
 
 OK, BAD_ID, NO_MEMORY, UNKNOWN_ISA = range(4)  # HostTablesStatus
 
@@ -59,7 +64,7 @@ class Step(ctypes.Structure):
 
     _fields_ = [
         (name, ctypes.c_float)
-        for name in ("learning_rate", "beta1", "beta2", "epsilon", "l1", "l2", "l2_coef", "clip_value")
+        for name in ("learning_rate", "beta1", "beta2", "epsilon", "l1", "l2", "l2_coef", "row_clip_value")
     ]
 
 
@@ -134,14 +139,43 @@ LIBRARY = NativeLibrary(
 )
 
 
+@dataclass(frozen=True)
+class NativeUniqueIds(UniqueIds):
+    """`UniqueIds` numbered in order of first position, `values` int64, and their positions.
+
+    Id u has the positions `positions[offsets[u] : offsets[u + 1]]`, ascending.
+    """
+
+    offsets: np.ndarray
+    positions: np.ndarray
+
+    def as_struct(self) -> Batch:
+        """Return the same for C; valid as long as this object lives."""
+        (num_rows, num_fields), num_unique = self.shape, self.values.size
+        return Batch(
+            num_rows,
+            num_fields,
+            num_unique,
+            address(self.values, np.int64, num_unique),
+            address(self.inverse, np.int32, num_rows * num_fields),
+            address(self.offsets, np.int32, num_unique + 1),
+            address(self.positions, np.int32, num_rows * num_fields),
+        )
+
+
+def own(unique: UniqueIds) -> NativeUniqueIds:
+    """Return `unique`. Raise TypeError unless the native tables made it."""
+    if not isinstance(unique, NativeUniqueIds):
+        raise TypeError(f"the native tables need the result of their own unique(), found {type(unique).__name__}")
+    return unique
+
+
 class NativeHandle:
-    """Tables of the library in which no row is touched yet; destroyed with this object."""
+    """Tables of the library, with no row touched at first; destroyed with this object."""
 
     def __init__(self, spec: TablesSpec, num_threads: int) -> None:
         self._library = LIBRARY.load()
-        self._handle = self._create(spec, num_threads)
-
-    def _create(self, spec: TablesSpec, num_threads: int) -> ctypes.c_void_p:
+        self._spec = spec
         handle = HANDLE()
         options = Spec(
             spec.vocabulary_size,
@@ -162,22 +196,46 @@ class NativeHandle:
             )
         if status == NO_MEMORY:
             raise MemoryError("no memory for an empty table")
-        return handle
+        self._handle = handle
 
     def __del__(self) -> None:
         if handle := getattr(self, "_handle", None):
             self._library.host_tables_destroy(handle)
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """What `host_tables_<name>` returns for this handle; arrays go by their `address`, or as `room`."""
+        """Call `host_tables_<name>` of this handle; arrays are passed as their `address`, or as `room`."""
         return getattr(self._library, f"host_tables_{name}")(self._handle, *arguments)
 
-    @property
-    def instruction_set(self) -> str:
-        """What the kernels use: avx512, avx2 or plain."""
-        return str(self.call("isa").decode())
+    def unique(self, ids: np.ndarray) -> NativeUniqueIds:
+        """See `Tables.unique`. Runs on one thread, beside the step before."""
+        check_ids_shape(ids, self._spec)
+        if ids.size > MAX_POSITIONS:
+            raise ValueError(f"a batch may have {MAX_POSITIONS} ids, found {ids.size}; choose a smaller batch size")
+        ids = np.ascontiguousarray(ids)
+        values, inverse, offsets, positions = _arrays_in_one_block(
+            (np.int64, ids.size), (np.int32, ids.size), (np.int32, ids.size + 1), (np.int32, ids.size)
+        )
+        num_unique = COUNT()
+        outputs = (*map(room, (values, inverse, offsets, positions)), ctypes.byref(num_unique))
+        status = self.call("unique", address(ids, ids.dtype, *ids.shape), ids.itemsize, ids.size, *outputs)
+        if status == BAD_ID:
+            check_ids(ids, self._spec)
+        if status == NO_MEMORY:
+            raise MemoryError(f"no memory to find the distinct ones of {ids.size} ids")
+        count = num_unique.value
+        return NativeUniqueIds((ids.shape[0], ids.shape[1]), values[:count], inverse, offsets[: count + 1], positions)
 
 
 def _optimizer_number(options: TableOptimizer) -> int:
-    scheduled = isinstance(options, FtrlOptions) and options.is_scheduled
+    scheduled = options.name == "ftrl" and options.is_scheduled
     return OPTIMIZER_NUMBERS["scheduled_ftrl" if scheduled else options.name]
+
+
+def _arrays_in_one_block(*shapes: tuple[type, int]) -> list[np.ndarray]:
+    """Return arrays of (dtype, size) in one allocation: the allocator keeps one block for the next batch, and would
+    return several to the system."""
+    sizes = [np.dtype(dtype).itemsize * size for dtype, size in shapes]
+    block, starts = np.empty(sum(sizes), np.uint8), np.cumsum([0, *sizes])
+    return [
+        block[start : start + size].view(dtype) for (dtype, _), start, size in zip(shapes, starts, sizes, strict=False)
+    ]

@@ -1,39 +1,92 @@
-"""The native tables' touched rows: their slots, and their state arrays out of and into them.
+"""The touched rows of the native tables: their slots, their state arrays, and snapshots of them.
+
+A snapshot is copy on write by slots: taking one costs a list of the rows and no more.
 
 Letters: T touched rows, U distinct rows of a call.
 """
 
 from __future__ import annotations
 
-import ctypes
+import logging
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from app.tables.checks import check_finite, check_ids, check_ids_shape
-from app.tables.interface import TablesSpec, UniqueIds
-from app.tables.native.library import BAD_ID, COUNT, NO_MEMORY, TABLE_NUMBERS, Batch, NativeHandle
+from app.tables.checks import check_finite, check_released
+from app.tables.interface import Places, RowArray, TablesSpec
+from app.tables.native.library import NO_MEMORY, OK, TABLE_NUMBERS, NativeHandle
 from common.memory import require_memory
 from common.native_library import address, room
 
+log = logging.getLogger(__name__)
+
 MAX_TOUCHED = 2**31 - 2  # slots are int32, and the map keeps slot + 1
+
+# Bytes of a touched row that a snapshot takes at most. While ids are sorted: id, slot, and both as a pair (28). Then id
+# and slot (12), whether it has changed, by slot and by id (2), its slot among the changed ones (4), with changed rows
+# alone id and slot again (12), and its entry in the tables' own list, with room to grow (5).
+LIST_BYTES = 36
+
+ReadArray = Callable[[str, str, np.ndarray, np.ndarray], None]  # table, array, slots [n], out [n, width]
+
+
+@dataclass(frozen=True)
+class NativeTableSnapshot:
+    """A `TableSnapshot` whose values are where the tables have them, or had them preserved."""
+
+    table: str
+    row_ids: np.ndarray
+    slots: np.ndarray  # int32 [T]
+    layout: dict[str, RowArray]
+    read_array: ReadArray
+    buffer: list[np.ndarray]  # used again by each read
+
+    def read(self, name: str, places: Places) -> np.ndarray:
+        slots = np.ascontiguousarray(self.slots[places])
+        dtype, width = self.layout[name]
+        num_bytes = slots.size * width * np.dtype(dtype).itemsize
+        if not self.buffer or self.buffer[0].size < num_bytes:
+            self.buffer[:] = [np.empty(num_bytes, np.uint8)]
+        values = self.buffer[0][:num_bytes].view(dtype).reshape(slots.size, width)
+        self.read_array(self.table, name, slots, values)
+        return values
+
+
+@dataclass
+class NativeSnapshot:
+    """A `Snapshot`. The tables close it in their own thread, at their next update or snapshot."""
+
+    tables: Mapping[str, NativeTableSnapshot]
+    changed_slots: np.ndarray  # to be marked again if nothing was saved
+    saved: bool = False
+
+    def __post_init__(self) -> None:
+        self.released = threading.Event()
+        self.awaited = threading.Event()  # set while an update waits for the release
+
+    def release(self, saved: bool) -> None:
+        self.saved = saved
+        self.released.set()
 
 
 class NativeRows:
-    """The rows of a handle."""
+    """The touched rows of a handle, and the one snapshot of them that may be open."""
 
     def __init__(self, handle: NativeHandle, spec: TablesSpec) -> None:
         self._handle = handle
         self._spec = spec
+        self._open: NativeSnapshot | None = None
 
     def find(self, row_ids: np.ndarray) -> tuple[np.ndarray, int]:
-        """Slots of `row_ids` int64, -1 where a row is untouched, and how many are."""
+        """Return the slots of `row_ids` int64, -1 for untouched rows, and the number of those."""
         slots = np.empty(row_ids.size, np.int32)
         num_new = self._handle.call("find", address(row_ids, np.int64, row_ids.size), row_ids.size, room(slots))
         return slots, num_new
 
     def touch(self, row_ids: np.ndarray) -> np.ndarray:
-        """The slots [U] of the distinct `row_ids` [U] int64; rows that had none get one, with their initial values."""
+        """Return the slots [U] of the distinct `row_ids` [U] int64; new rows get one, with their initial values."""
         return self._slots_for(row_ids, "touch")
 
     def _slots_for(self, row_ids: np.ndarray, give_slots: str) -> np.ndarray:
@@ -47,13 +100,13 @@ class NativeRows:
         purpose = f"storing {num_new:,} new rows beside {num_touched:,} touched ones, {row_bytes:,} bytes each,"
         if growth_bytes := self._handle.call("growth_bytes", num_new):
             require_memory(growth_bytes, purpose, self._handle.call("uncommitted_bytes"))
-        places = address(row_ids, np.int64, row_ids.size), row_ids.size, room(slots)
-        if self._handle.call(give_slots, *places) == NO_MEMORY:
+        ids = address(row_ids, np.int64, row_ids.size), row_ids.size
+        if self._handle.call(give_slots, *ids, room(slots)) == NO_MEMORY:
             raise MemoryError(f"{purpose} needs {growth_bytes / 2**20:,.0f} MiB more, which the system refused")
         return slots
 
     def touched(self) -> tuple[np.ndarray, np.ndarray]:
-        """The ids of the touched rows, int64 [T] ascending, and their slots, int32 [T]."""
+        """Return the ids of the touched rows, int64 [T] ascending, and their slots, int32 [T]."""
         num_rows = self._handle.call("num_touched")
         row_ids, slots = np.empty(num_rows, np.int64), np.empty(num_rows, np.int32)
         if self._handle.call("touched", room(row_ids), room(slots)) == NO_MEMORY:
@@ -61,96 +114,117 @@ class NativeRows:
         return row_ids, slots
 
     def read(self, table: str, slots: np.ndarray) -> dict[str, np.ndarray]:
-        """All state arrays of rows, copies."""
+        """Return copies of all state arrays of rows."""
         layout = self._spec.layout(table).items()
         arrays = {name: np.empty((slots.size, width), dtype) for name, (dtype, width) in layout}
-        places = address(slots, np.int32, slots.size), slots.size
         for number, values in enumerate(arrays.values()):
-            self._handle.call("read", TABLE_NUMBERS[table], number, *places, room(values))
+            self._handle.call("read", TABLE_NUMBERS[table], number, *_slots(slots), room(values))
         return arrays
 
     def write(self, table: str, name: str, row_ids: np.ndarray, values: np.ndarray) -> None:
-        """One state array of rows that may be new, after `clear`; `end_writing` comes after the last of them.
+        """Write one state array of rows that may be new, after `clear`; `end_writing` follows the last of them.
 
-        Raises ValueError for values that are not finite: then the rows mean nothing.
+        Raise ValueError for values that are not finite: the rows are then undefined.
         """
         values = np.require(values, requirements=["C", "A"])
         slots = self._slots_for(np.ascontiguousarray(row_ids), "place")
-        layout = self._spec.layout(table)
-        dtype, width = layout[name]
-        rows = address(slots, np.int32, slots.size), slots.size, address(values, dtype, slots.size, width)
-        if not self._handle.call("write", TABLE_NUMBERS[table], list(layout).index(name), *rows):
+        dtype, width = self._spec.layout(table)[name]
+        array = TABLE_NUMBERS[table], self._array_number(table, name)
+        if not self._handle.call("write", *array, *_slots(slots), address(values, dtype, slots.size, width)):
             check_finite(table, name, row_ids, values)
 
     def end_writing(self) -> None:
-        """Give what was not written of the new rows its initial values."""
+        """Give the state arrays of new rows that were not written their initial values."""
         if self._handle.call("end_writing") == NO_MEMORY:
             raise MemoryError("no memory to find the rows that were written in part")
 
     def clear(self) -> None:
-        """Forget all rows and give their memory back."""
+        """Forget all rows and return their memory to the system."""
+        self._open = None
         self._handle.call("clear")
 
+    def snapshot(self, changed_only: bool) -> NativeSnapshot:
+        """See `Tables.snapshot`; no row is copied but those that are updated before the release.
 
-MAX_POSITIONS = 2**31 - 1  # positions of a batch are int32
+        Raise MemoryError, with nothing changed, if there is no room for lists of all touched rows.
+        """
+        self.check_released()
+        self._close_snapshot()
+        num_touched = self._handle.call("num_touched")
+        purpose = f"listing {num_touched:,} touched rows for a checkpoint"
+        require_memory(LIST_BYTES * num_touched, purpose, self._handle.call("uncommitted_bytes"))
+        row_ids, slots = self.touched()
+        flags = np.empty(slots.size, bool)
+        all_slots = slots
+        self._handle.call("take_changed", room(flags))
+        try:
+            changed_slots = np.flatnonzero(flags).astype(np.int32)
+            if changed_only:
+                included = flags[slots]
+                row_ids, slots = row_ids[included], slots[included]
+            if self._handle.call("open_snapshot", *_slots(slots)) == NO_MEMORY:
+                raise MemoryError(f"no memory for a snapshot of {slots.size:,} rows")
+        except MemoryError:
+            self._mark_changed(all_slots)  # too many rather than too few
+            raise
+        tables = {
+            table: NativeTableSnapshot(table, row_ids, slots, self._spec.layout(table), self._read_snapshot, [])
+            for table in TABLE_NUMBERS
+        }
+        self._open = NativeSnapshot(tables, changed_slots)
+        return self._open
+
+    def check_released(self) -> None:
+        """Raise RuntimeError while a snapshot is open: another snapshot or a load would free its rows."""
+        if self._open is not None:
+            check_released(self._open.released.is_set())
+
+    def before_change(self, slots: np.ndarray) -> None:
+        """Preserve the states of `slots`, which are about to change, if a snapshot needs them; mark them as changed.
+
+        Waits for the snapshot's release if there is no memory to preserve them.
+        """
+        if self._open is not None and not self._preserve(self._open, slots):
+            log.warning("warning: no memory to train on while a checkpoint is written: waiting for it")
+            self._open.awaited.set()
+            self._open.released.wait()
+            self._close_snapshot()
+        self._mark_changed(slots)
+
+    def _preserve(self, snapshot: NativeSnapshot, slots: np.ndarray) -> bool:
+        if snapshot.released.is_set():
+            self._close_snapshot()
+            return True
+        if growth_bytes := self._handle.call("preserve_bytes", slots.size):
+            try:
+                reserved = self._handle.call("uncommitted_bytes")
+                require_memory(growth_bytes, "keeping rows for the checkpoint that is being written", reserved)
+            except MemoryError:
+                return False
+        return bool(self._handle.call("preserve", *_slots(slots)) == OK)
+
+    def _read_snapshot(self, table: str, name: str, slots: np.ndarray, values: np.ndarray) -> None:
+        # One thread: in the background a second one would take the training's other core.
+        array = TABLE_NUMBERS[table], self._array_number(table, name)
+        self._handle.call("read_snapshot", *array, *_slots(slots), room(values), 1)
+
+    def _mark_changed(self, slots: np.ndarray) -> None:
+        if self._handle.call("mark_changed", *_slots(slots)) == NO_MEMORY:
+            raise MemoryError("no memory for a bit a row")
+
+    def _close_snapshot(self) -> None:
+        """Do what a snapshot's release could not do in its own thread."""
+        if self._open is None:
+            return
+        self._handle.call("close_snapshot")
+        if not self._open.saved:
+            self._mark_changed(self._open.changed_slots)
+        self._open = None
+
+    def _array_number(self, table: str, name: str) -> int:
+        return list(self._spec.layout(table)).index(name)
 
 
-@dataclass(frozen=True)
-class NativeUniqueIds(UniqueIds):
-    """`UniqueIds` numbered in order of first position, `values` int64, and their positions.
-
-    Id u has the positions `positions[offsets[u] : offsets[u + 1]]`, ascending.
-    """
-
-    offsets: np.ndarray
-    positions: np.ndarray
-
-    def as_struct(self) -> Batch:
-        """The same for C; valid as long as this object lives."""
-        (num_rows, num_fields), num_unique = self.shape, self.values.size
-        return Batch(
-            num_rows,
-            num_fields,
-            num_unique,
-            address(self.values, np.int64, num_unique),
-            address(self.inverse, np.int32, num_rows * num_fields),
-            address(self.offsets, np.int32, num_unique + 1),
-            address(self.positions, np.int32, num_rows * num_fields),
-        )
-
-
-def own(unique: UniqueIds) -> NativeUniqueIds:
-    """`unique`, which must be the native tables' own. Raises TypeError."""
-    if not isinstance(unique, NativeUniqueIds):
-        raise TypeError(f"the native tables need the result of their own unique(), found {type(unique).__name__}")
-    return unique
-
-
-def find_unique(handle: NativeHandle, ids: np.ndarray, spec: TablesSpec) -> NativeUniqueIds:
-    """See `HostTables.unique`; one thread, meant to run beside the step before."""
-    check_ids_shape(ids, spec)
-    if ids.size > MAX_POSITIONS:
-        raise ValueError(f"a batch may have {MAX_POSITIONS} ids, found {ids.size}; choose a smaller batch size")
-    ids = np.ascontiguousarray(ids)
-    values, inverse, offsets, positions = _arrays_in_one_block(
-        (np.int64, ids.size), (np.int32, ids.size), (np.int32, ids.size + 1), (np.int32, ids.size)
-    )
-    num_unique = COUNT()
-    outputs = (*map(room, (values, inverse, offsets, positions)), ctypes.byref(num_unique))
-    status = handle.call("unique", address(ids, ids.dtype, *ids.shape), ids.itemsize, ids.size, *outputs)
-    if status == BAD_ID:
-        check_ids(ids, spec)
-    if status == NO_MEMORY:
-        raise MemoryError(f"no memory to find the distinct ones of {ids.size} ids")
-    count = num_unique.value
-    return NativeUniqueIds((ids.shape[0], ids.shape[1]), values[:count], inverse, offsets[: count + 1], positions)
-
-
-def _arrays_in_one_block(*shapes: tuple[type, int]) -> list[np.ndarray]:
-    """Arrays of (dtype, size), side by side in one allocation: the allocator keeps one block for the next batch,
-    where it would hand several back to the system."""
-    sizes = [np.dtype(dtype).itemsize * size for dtype, size in shapes]
-    block, starts = np.empty(sum(sizes), np.uint8), np.cumsum([0, *sizes])
-    return [
-        block[start : start + size].view(dtype) for (dtype, _), start, size in zip(shapes, starts, sizes, strict=False)
-    ]
+def _slots(slots: np.ndarray) -> tuple[int, int]:
+    """Return the address and number of slots, as the library takes them."""
+    return address(slots, np.int32, slots.size), slots.size

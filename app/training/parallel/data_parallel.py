@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import mindspore as ms
 import numpy as np
@@ -29,9 +28,7 @@ from app.tables.interface import TableRates, TablesSpec, UniqueIds
 from app.training.parallel.accelerator import AcceleratorRun
 from app.training.parallel.pipeline.run import PipelineRun
 from app.training.parallel.tensor.run import ShardedRun
-from app.training.step.not_finite import OVERFLOWED
-from app.training.step.profile import KernelProfile
-from app.training.step.step import Graph, HostTablesScorer, HostTablesStep, Losses, StepParts, StepTables
+from app.training.step.step import OVERFLOWED, Graph, HostTablesScorer, HostTablesStep, Losses, StepParts, TrainStep
 
 RowsOf = Callable[[int, int, int], slice]
 
@@ -60,13 +57,13 @@ class SummedGraph:
         return (*losses, Tensor(bool(finite)), deep_gradients, wide_gradients)
 
 
-class DataParallelStep:
+class DataParallelStep(TrainStep):
     """`TrainStep` on whole batches, of which each rank takes its slice."""
 
     def __init__(self, step: HostTablesStep, group: ProcessGroup, rows_of: RowsOf = share) -> None:
         """`rows_of` a batch's size, a rank and the number of ranks are the rows that the rank looks up."""
         self._rows_of = rows_of
-        self.seconds = step.seconds
+        self.tables, self.seconds = step.tables, step.seconds
         self._step = step
         self._group = group
 
@@ -75,17 +72,10 @@ class DataParallelStep:
         """What runs on the device, and the sums over ranks in it."""
         return self._step.graph
 
-    @property
-    def tables(self) -> StepTables:
-        """See `TrainStep.tables`."""
-        return self._step.tables
-
     def prepare(self, batch: Batch) -> UniqueIds:
-        """See `TrainStep.prepare`."""
         return self._step.prepare(self._slice(batch))
 
     def __call__(self, batch: Batch, unique: UniqueIds) -> Losses:
-        """See `TrainStep.__call__`."""
         try:
             return self._step(self._slice(batch), unique)
         except FloatingPointError as error:  # all ranks have one here, the reason is known to some
@@ -101,9 +91,8 @@ class DataParallelStep:
         logits = self._step.score(self._slice(batch), unique)
         return gather_logits(logits, batch, self._group, self._rows_of)
 
-    def profile(self, folder: Path) -> KernelProfile:
-        """See `TrainStep.profile`."""
-        return self._step.profile(folder)
+    def kernel_seconds(self) -> dict[str, float]:
+        return self._step.kernel_seconds()
 
     def _slice(self, batch: Batch) -> Batch:
         return rows_of_batch(batch, self._rows_of(batch.num_rows, self._group.rank, self._group.size))

@@ -11,81 +11,47 @@ import json
 import logging
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from app.device import records_dropped
 from app.run.logs import OP_TIMES, PROFILED_STEPS
-from app.tables.interface import FTRL, LAZY_ADAM
+from app.tables.interface import FTRL, LAZY_ADAM, LOOKUP
+from app.training.step.step import TrainStep
 
 log = logging.getLogger(__name__)
-
-LOOKUP = "EmbeddingLookup"
 
 TIMES_FILE = "cpu_op_execute_timestamp_*.txt"
 
 
-class KernelProfile(Protocol):
-    """Watches the steps of a run and logs the kernels' times."""
-
-    def after_step(self) -> None:
-        """Call after each step."""
-        ...
-
-    def finish(self) -> None:
-        """Call after the last step: a run may have fewer of them than are profiled."""
-        ...
-
-
-class HostProfile:
-    """For tables outside the graph: `kernel_seconds` gives the times of the last step's kernels, by name.
-
-    The graph's own operators are watched beside.
-    """
-
-    def __init__(self, kernel_seconds: Callable[[], dict[str, float]], folder: Path) -> None:
-        self._kernel_seconds = kernel_seconds
-        self._graph = GraphProfile(folder)
-        self._steps = 0
-
-    def after_step(self) -> None:
-        """See `KernelProfile.after_step`."""
-        self._steps += 1
-        if 1 < self._steps <= 1 + PROFILED_STEPS:
-            for kernel, seconds in self._kernel_seconds().items():
-                log_kernel_time(kernel, 1e6 * seconds)
-                self._graph.host_runs.append((kernel, 1e6 * seconds))
-        self._graph.after_step()
-
-    def finish(self) -> None:
-        """See `KernelProfile.finish`."""
-        self._graph.finish()
-
-
-class GraphProfile:
-    """MindSpore's profiler over a few steps of a graph; its raw output stays in `folder`.
+class KernelProfile:
+    """Times of the kernels over a few steps; MindSpore's profiler writes its raw output to `folder`.
 
     It is made elsewhere first: MindSpore 2.10's profiler refuses a path with a space or a letter beyond ASCII.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, step: TrainStep, folder: Path) -> None:
+        self._step = step
         self._folder = folder
-        self.host_runs: list[tuple[str, float]] = []  # kernel, microseconds: what ran outside the graph
+        self._host_runs: list[tuple[str, float]] = []  # kernel, microseconds: what ran outside the graph
         self._profiler: Any = None  # while it runs
         self._made_in = Path()
         self._steps = 0
 
     def after_step(self) -> None:
-        """See `KernelProfile.after_step`; logs all times after the last profiled step."""
+        """Call after each step."""
         self._steps += 1
+        if 1 < self._steps <= 1 + PROFILED_STEPS:
+            for kernel, seconds in self._step.kernel_seconds().items():
+                log_kernel_time(kernel, 1e6 * seconds)
+                self._host_runs.append((kernel, 1e6 * seconds))
         if self._steps == 1:
             self._start()
         elif self._steps == 1 + PROFILED_STEPS:
             self.finish()
 
     def finish(self) -> None:
-        """See `KernelProfile.finish`."""
+        """Call after the last step: a run may have fewer of them than are profiled."""
         if self._profiler is None:
             return
         with records_dropped(lambda record: True):
@@ -95,7 +61,7 @@ class GraphProfile:
         for kernel, micros in runs:
             if kernel in (LOOKUP, FTRL, LAZY_ADAM):
                 log_kernel_time(kernel, micros)
-        (self._made_in / OP_TIMES).write_text(json.dumps(sum_by_op(runs, self.host_runs)), encoding="utf-8")
+        (self._made_in / OP_TIMES).write_text(json.dumps(sum_by_op(runs, self._host_runs)), encoding="utf-8")
         shutil.rmtree(self._folder, ignore_errors=True)
         shutil.move(self._made_in, self._folder)
 

@@ -12,15 +12,14 @@ Letters: B batch size, n rows of this batch (n < B only in an epoch's last), C f
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Protocol
 
 import numpy as np
-from mindspore import Tensor
+from mindspore import Parameter, Tensor
 
 from app.batches import Batch
 from app.config.config import LossOptions
@@ -28,20 +27,12 @@ from app.model.dropout import DropoutNoise
 from app.model.graph import DeviceGraph, ForwardBackward, l2_loss
 from app.model.optimizers import DenseOptimizers
 from app.model.wide_deep import WideDeep
-from app.tables.interface import (
-    HostTables,
-    RowGradients,
-    Rows,
-    Snapshot,
-    TableSnapshot,
-    TablesSpec,
-    TableState,
-    UniqueIds,
-    WriteRows,
-)
+from app.tables.checks import LARGEST_GRADIENT
+from app.tables.interface import LOOKUP, HostTables, RowGradients, Rows, Tables, UniqueIds
 from app.training.learning_rates import LearningRates
-from app.training.step.not_finite import Place, batch_places, describe_not_finite, gradient_places
-from app.training.step.profile import LOOKUP, HostProfile, KernelProfile
+
+OVERFLOWED = "the loss or a gradient overflowed"
+ADVICE = "try a lower loss.loss_scale or learning rate"
 
 
 @dataclass(frozen=True)
@@ -52,58 +43,27 @@ class Losses:
     deep_loss: float
 
 
-class StepTables(Protocol):
-    """What a run needs of the tables besides the step itself: their state."""
+class TrainStep(ABC):
+    """One update of tables and tower, and scoring, over one backend."""
 
-    spec: TablesSpec
-    step: int
-
-    def unique(self, ids: np.ndarray) -> UniqueIds:
-        """See `HostTables.unique`."""
-        ...
-
-    def state(self) -> dict[str, TableState]:
-        """See `HostTables.state`."""
-        ...
-
-    def snapshot(self, changed_only: bool) -> Snapshot:
-        """See `HostTables.snapshot`."""
-        ...
-
-    def load_state(self, state: Mapping[str, TableSnapshot], step: int) -> None:
-        """See `HostTables.load_state`."""
-        ...
-
-    def loading(self, step: int) -> AbstractContextManager[WriteRows]:
-        """See `HostTables.loading`."""
-        ...
-
-
-class TrainStep(Protocol):
-    """What the training loop calls."""
-
+    tables: Tables
     seconds: dict[str, float]  # spent in each part of the steps so far, by name
 
-    @property
-    def tables(self) -> StepTables:
-        """The tables that the step updates."""
-        ...
-
+    @abstractmethod
     def prepare(self, batch: Batch) -> UniqueIds:
-        """What can be made of a batch before its step; called on the prefetch thread."""
-        ...
+        """Return what can be computed of a batch before its step; called on the prefetch thread."""
 
+    @abstractmethod
     def __call__(self, batch: Batch, unique: UniqueIds) -> Losses:
-        """One update of tables and tower; raises FloatingPointError, with nothing written, if not finite."""
-        ...
+        """Take one step. Raise FloatingPointError, with nothing written, if a value is NaN or infinite."""
 
+    @abstractmethod
     def score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
-        """The logits [n] of a batch; changes nothing."""
-        ...
+        """Return the logits [n] of a batch; changes nothing."""
 
-    def profile(self, folder: Path) -> KernelProfile:
-        """What logs the table kernels' times; raw measurements go to `folder`."""
-        ...
+    def kernel_seconds(self) -> dict[str, float]:
+        """Return what the table kernels of the last step took outside the graph, by name."""
+        return {}
 
 
 @dataclass(frozen=True)
@@ -132,12 +92,8 @@ class StepParts:
         self.optimizers.set_learning_rates(rates["wide"], rates["tower"])
 
 
-class Graph(Protocol):
-    """What a step runs on the device, and what surrounds that: `DeviceGraph`, or its like over several ranks."""
-
-    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """See `DeviceGraph.construct`."""
-        ...
+# What a step runs on the device: `DeviceGraph`, or the same over several ranks.
+Graph = Callable[..., tuple[Tensor, ...]]
 
 
 class HostTablesScorer:
@@ -149,7 +105,6 @@ class HostTablesScorer:
         self._batch_size = batch_size
 
     def prepare(self, batch: Batch) -> UniqueIds:
-        """See `TrainStep.prepare`."""
         return self.tables.unique(batch.ids)
 
     def __call__(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
@@ -159,8 +114,10 @@ class HostTablesScorer:
         return self._model(*(Tensor.from_numpy(values) for values in inputs)).asnumpy()[: batch.num_rows]
 
 
-class HostTablesStep:
+class HostTablesStep(TrainStep):
     """The step over tables that live outside the graph (`reference`, `native`)."""
+
+    tables: HostTables
 
     def __init__(
         self,
@@ -178,11 +135,9 @@ class HostTablesStep:
         self._scorer = HostTablesScorer(tables, model or parts.model, parts.batch_size)
 
     def prepare(self, batch: Batch) -> UniqueIds:
-        """See `TrainStep.prepare`."""
         return self.tables.unique(batch.ids)
 
     def __call__(self, batch: Batch, unique: UniqueIds) -> Losses:
-        """See `TrainStep.__call__`."""
         start = time.perf_counter()
         self.parts.set_learning_rates(self.tables.step + 1)
         rows = self.tables.lookup(unique)
@@ -211,12 +166,10 @@ class HostTablesStep:
         return float(wide_loss), float(deep_loss), bool(finite), gradients
 
     def score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
-        """See `TrainStep.score`."""
         return self._scorer(batch, unique)
 
-    def profile(self, folder: Path) -> KernelProfile:
-        """See `TrainStep.profile`."""
-        return HostProfile(lambda: self._kernel_seconds, folder)
+    def kernel_seconds(self) -> dict[str, float]:
+        return self._kernel_seconds
 
     def _find_bad(self, batch: Batch, unique: UniqueIds, rows: Rows, gradients: RowGradients) -> str:
         fields, ids = self.tables.spec.field_names, unique.values[unique.inverse].reshape(unique.shape)
@@ -253,3 +206,63 @@ def pad_rows(values: np.ndarray, batch_size: int) -> np.ndarray:
 def example_weights(batch: Batch) -> np.ndarray:
     """[n] float32, 1 / rows of the whole batch each; padding then weighs 0."""
     return np.full(batch.num_rows, batch.weight, np.float32)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Values that a step took or made: [n], or [n, F * W] for F `fields`, whose `ids` [n, F] are told where given."""
+
+    what: str
+    values: np.ndarray
+    fields: tuple[str, ...] = ()
+    ids: np.ndarray | None = None
+    limit: float = math.inf
+
+    def first_bad(self) -> str | None:
+        """The first value that is not finite, or not within ±limit, in words; None where all are."""
+        bad = np.argwhere(~(np.abs(self.values) < self.limit))
+        if not len(bad):
+            return None
+        row, *column = bad[0]
+        field = self._field(row, column[0]) if column else ""
+        return f"the {self.what} of batch row {row}{field} is {self.values[tuple(bad[0])]}"
+
+    def _field(self, row: int, column: int) -> str:
+        field = column // (self.values.shape[1] // len(self.fields))
+        told_id = "" if self.ids is None else f" (id {self.ids[row, field]})"
+        return f", field {self.fields[field]}{told_id}"
+
+
+def batch_places(batch: Batch, numeric_names: tuple[str, ...]) -> tuple[Place, Place]:
+    """What a batch holds besides its ids."""
+    return Place("numeric input", batch.numeric, numeric_names), Place("label", batch.labels)
+
+
+def gradient_places(
+    deep: np.ndarray, wide: np.ndarray, fields: tuple[str, ...], ids: np.ndarray
+) -> tuple[Place, Place]:
+    """Return the row gradients [n, F * D] and [n], which may not come near infinity."""
+    limit = float(LARGEST_GRADIENT)
+    return (
+        Place("gradient of the deep row", deep, fields, ids, limit),
+        Place("gradient of the wide rows", wide, limit=limit),
+    )
+
+
+def describe_not_finite(inputs: Iterable[Place], parameters: dict[str, Parameter], gradients: Iterable[Place]) -> str:
+    """The first bad value among inputs, then parameters, then gradients, as each may have come from those before."""
+    found = _first_in(inputs) or _first_parameter(parameters)
+    return (found or f"{_first_in(gradients) or OVERFLOWED}; {ADVICE}") + "; no table and no parameter was changed"
+
+
+def _first_in(places: Iterable[Place]) -> str | None:
+    return next((bad for place in places if (bad := place.first_bad())), None)
+
+
+def _first_parameter(parameters: dict[str, Parameter]) -> str | None:
+    for name, parameter in parameters.items():
+        values = parameter.asnumpy()
+        bad = np.argwhere(~np.isfinite(values))
+        if len(bad):
+            return f"the parameter {name}{bad[0].tolist()} is {values[tuple(bad[0])]}"
+    return None

@@ -6,7 +6,6 @@ Letters: B batch size, F looked-up fields, N numeric fields, D embedding width.
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import mindspore as ms
 import numpy as np
@@ -17,9 +16,17 @@ from app.model.graph import ForwardBackward, l2_loss
 from app.model.optimizers import DenseOptimizers
 from app.model.wide_deep import WideDeep
 from app.tables.interface import UniqueIds
-from app.training.step.not_finite import Place, batch_places, describe_not_finite, gradient_places
-from app.training.step.profile import GraphProfile, KernelProfile
-from app.training.step.step import Losses, StepParts, example_weights, pad_rows
+from app.training.step.step import (
+    Losses,
+    Place,
+    StepParts,
+    TrainStep,
+    batch_places,
+    describe_not_finite,
+    example_weights,
+    gradient_places,
+    pad_rows,
+)
 from app.training.step.stock_tables import StockIds, StockTables
 
 
@@ -116,8 +123,10 @@ class StockScoring(nn.Cell):
         return self.model(deep_rows, wide_rows, numeric)
 
 
-class StockStep:
+class StockStep(TrainStep):
     """`TrainStep` over MindSpore's own host ops."""
+
+    tables: StockTables
 
     def __init__(self, tables: StockTables, parts: StepParts) -> None:
         self.tables = tables
@@ -127,11 +136,9 @@ class StockStep:
         self._scoring = StockScoring(self.graph.lookup, parts.model)
 
     def prepare(self, batch: Batch) -> UniqueIds:
-        """See `TrainStep.prepare`."""
         return self.tables.unique(batch.ids)
 
     def __call__(self, batch: Batch, unique: UniqueIds) -> Losses:
-        """See `TrainStep.__call__`."""
         assert isinstance(unique, StockIds)
         start = time.perf_counter()
         first_seen = np.zeros((self.parts.batch_size * unique.shape[1], 1), np.float32)
@@ -148,19 +155,15 @@ class StockStep:
         deep_loss, wide_loss, squared_norm, finite = (output.asnumpy() for output in outputs)
         if not finite:
             raise FloatingPointError(self._find_bad(batch, unique))
-        self.tables.note_update(unique)
+        self.tables.step += 1
+        self.tables.mark_updated(unique.values)
         self.seconds["graph"] += time.perf_counter() - start
         return Losses(float(wide_loss), float(deep_loss) + float(l2_loss(float(squared_norm), self.parts.loss.l2_coef)))
 
     def score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
-        """See `TrainStep.score`."""
         assert isinstance(unique, StockIds)
         inputs = (pad_rows(values, self.parts.batch_size) for values in (unique.ids, batch.numeric))
         return self._scoring(*(Tensor.from_numpy(values) for values in inputs)).asnumpy()[: batch.num_rows]
-
-    def profile(self, folder: Path) -> KernelProfile:
-        """See `TrainStep.profile`."""
-        return GraphProfile(folder)
 
     def _find_bad(self, batch: Batch, unique: StockIds) -> str:
         noise = self.parts.noise.of_step(self.tables.step + 1)

@@ -14,8 +14,6 @@ D embedding width, V vocabulary size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import mindspore as ms
@@ -25,19 +23,10 @@ from mindspore import Parameter, Tensor, nn, ops
 from app.config.optimizers import FtrlOptions, LazyAdamOptions
 from app.device import deprecations_silenced
 from app.model import dense_layer
-from app.tables.checks import check_ids, check_state, check_supported, check_values
-from app.tables.interface import (
-    DEEP,
-    STATE_ARRAYS,
-    TableRates,
-    TableSnapshot,
-    TablesSpec,
-    TableState,
-    UniqueIds,
-    WriteRows,
-    write_state,
-)
-from app.tables.reference import ChangedRows, CopiedSnapshot, copied_snapshot, initial_arrays
+from app.tables import check_supported
+from app.tables.checks import check_ids
+from app.tables.interface import DEEP, STATE_ARRAYS, TableRates, TablesSpec, TableState, UniqueIds
+from app.tables.reference import Arrays, WholeTables, initial_arrays
 
 HOST = "CPU"
 MAX_VOCABULARY = 2**31
@@ -129,7 +118,7 @@ class StockIds(UniqueIds):
     first_seen: np.ndarray
 
 
-class StockTables:
+class StockTables(WholeTables):
     """The tables as MindSpore parameters; lookup and update happen inside `StockGraph`.
 
     `num_looked_up_numeric` is N with unfolded numeric fields, else 0.
@@ -141,14 +130,11 @@ class StockTables:
                 f"tables.backend=stock takes int32 ids: the vocabulary of {spec.vocabulary_size} is above "
                 f"{MAX_VOCABULARY - 1}; use tables.backend=native"
             )
-        check_supported(spec.wide_optimizer, spec.deep_optimizer, spec.wide_l2_coef, spec.clip_value)
-        self.spec = spec
+        check_supported(spec.wide_optimizer, spec.deep_optimizer, spec.wide_l2_coef, spec.row_clip_value)
+        super().__init__(spec)
         self._learning_rates = learning_rates
-        self.step = 0
         self.num_looked_up_numeric = num_looked_up_numeric
         self.parameters = TableParameters(spec)
-        self.touched = np.zeros(spec.vocabulary_size, bool)
-        self.changed = ChangedRows(spec.vocabulary_size)
 
     def deep_rate(self, step: int) -> float:
         """LazyAdam's learning rate of a step with its bias corrections."""
@@ -157,7 +143,7 @@ class StockTables:
         return self._learning_rates[DEEP](step) * options.correction(step)
 
     def unique(self, ids: np.ndarray) -> StockIds:
-        """See `HostTables.unique`; `ids` are those of the C categorical fields."""
+        """See `Tables.unique`; `ids` are those of the C categorical fields."""
         numeric_ids = np.broadcast_to(
             np.arange(self.num_looked_up_numeric, dtype=ids.dtype), (len(ids), self.num_looked_up_numeric)
         )
@@ -168,17 +154,7 @@ class StockTables:
         first_seen[first] = 1
         return StockIds((ids.shape[0], ids.shape[1]), values, inverse.reshape(-1), ids.astype(np.int32), first_seen)
 
-    def note_update(self, unique: UniqueIds) -> None:
-        """Count one update, of the rows of `unique`."""
-        self.step += 1
-        self.touched[unique.values] = True
-        self.changed.mark(unique.values)
-
-    def state(self) -> dict[str, TableState]:
-        """See `HostTables.state`."""
-        return self._state_of(np.flatnonzero(self.touched).astype(np.int64))
-
-    def _state_of(self, row_ids: np.ndarray) -> dict[str, TableState]:
+    def copied_rows(self, row_ids: np.ndarray) -> dict[str, TableState]:
         return {
             table: TableState(
                 row_ids, {name: parameter.asnumpy()[row_ids] for name, parameter in self._parameters(table).items()}
@@ -186,41 +162,10 @@ class StockTables:
             for table in STATE_ARRAYS
         }
 
-    def snapshot(self, changed_only: bool) -> CopiedSnapshot:
-        """See `HostTables.snapshot`."""
-        return copied_snapshot(self.changed, self.touched, changed_only, self._state_of)
-
-    def load_state(self, state: Mapping[str, TableSnapshot], step: int) -> None:
-        """See `HostTables.load_state`."""
-        check_state(state, self.spec, step)
-        with self.loading(step) as write:
-            write_state(write, state)
-
-    @contextmanager
-    def loading(self, step: int) -> Iterator[WriteRows]:
-        """See `HostTables.loading`; the parameters are written when the block is over."""
-        self.changed.check_released()
-        arrays = initial_arrays(self.spec)
-        self.step = 0
-        self.touched[:] = False
-        self.changed = ChangedRows(self.spec.vocabulary_size)
-
-        def write(table: str, name: str, row_ids: np.ndarray, values: np.ndarray) -> None:
-            check_values(table, name, row_ids, values, step)
-            self.touched[row_ids] = True
-            arrays[table][name][row_ids] = values
-
-        try:
-            yield write
-            self.step = step
-        except BaseException:
-            self.touched[:] = False
-            arrays = initial_arrays(self.spec)
-            raise
-        finally:
-            for table, by_name in arrays.items():
-                for name, parameter in self._parameters(table).items():
-                    dense_layer.write_parameter(parameter, by_name[name])
+    def take_arrays(self, arrays: Arrays) -> None:
+        for table, by_name in arrays.items():
+            for name, parameter in self._parameters(table).items():
+                dense_layer.write_parameter(parameter, by_name[name])
 
     def _parameters(self, table: str) -> dict[str, Parameter]:
         return {name: getattr(self.parameters, f"{table}_{name}") for name in STATE_ARRAYS[table]}

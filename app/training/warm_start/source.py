@@ -18,8 +18,7 @@ from app.checkpoint.write import ModelState
 from app.config.config import Config
 from app.run.folder import CONFIG_FILE, best_of_run
 from app.run.identity import data_identity
-from app.tables.interface import DEEP
-from app.tables.whole_table_adam import CaughtUpTable
+from app.tables.interface import DEEP, CaughtUpTable
 from app.training.learning_rates import STEPS_BEFORE, step_history
 from data_prep.prepared.schema import VOCABULARY_FILE, Schema, read_schema, wrong_ids
 

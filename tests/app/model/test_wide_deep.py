@@ -5,6 +5,7 @@ import pytest
 from mindspore import Tensor
 
 from app.model import dense_layer
+from app.tables.checks import load_state
 from app.tables.interface import DEEP, WIDE
 from app.training.assemble import fold_numeric, make_model
 
@@ -98,6 +99,6 @@ def test_folding_a_looked_up_state_keeps_the_function(both_ways, make_schema, ra
     named = folded.model.named_parameters()
     for name, parameter in named.items():
         dense_layer.write_parameter(parameter, arrays[name])
-    folded.step.tables.load_state(state.tables, step=1)
+    load_state(folded.step.tables, state.tables, step=1)
     scores = [parts.step.score(batch, parts.step.prepare(batch)) for parts in both_ways]
     np.testing.assert_allclose(scores[0], scores[1], atol=1e-6)

@@ -244,7 +244,7 @@ def test_an_explanation_has_each_field_s_wide_weight_and_change(request, lines, 
 def test_rows_that_no_step_touched_follow_a_whole_table_adam(make_bundle, make_state, tiny_dataset, tiny_config, lines):
     """There the loss pulls every row at every step, so each id has a row in the bundle."""
     from app.config.optimizers import AdamOptions
-    from app.tables.whole_table_adam import StepHistory
+    from app.tables.optimizers import StepHistory
 
     schema = read_schema(tiny_dataset)
     config = replace(tiny_config(), deep_optimizer=AdamOptions(learning_rate=0.01))

@@ -12,6 +12,7 @@ from app.config.optimizers import (
     SgdOptions,
 )
 from app.config.schedules import ConstantSchedule, StepSchedule
+from app.tables.checks import load_state
 from app.tables.interface import DEEP, WIDE, RowGradients
 from tests.app.tables.tables_of_spec import native_tables, reference_tables
 
@@ -57,7 +58,7 @@ def test_native_deep_rows_have_the_reference_s_bits(
     native_library, make_spec, run_steps, assert_same_state, monkeypatch, isa, deep, embedding_dim
 ):
     monkeypatch.setenv("HOST_TABLES_ISA", isa)
-    spec = make_spec(300, embedding_dim, deep=deep, clip_value=0.4)
+    spec = make_spec(300, embedding_dim, deep=deep, row_clip_value=0.4)
     try:
         tables = native_tables(spec, num_threads=2, deep=falling)
     except ValueError as error:
@@ -77,7 +78,7 @@ def test_native_wide_rows_have_the_reference_s_bits(
     native_library, make_spec, run_steps, assert_same_state, monkeypatch, isa, wide
 ):
     monkeypatch.setenv("HOST_TABLES_ISA", isa)
-    spec = make_spec(300, 2, wide=wide, wide_l2_coef=0.1, clip_value=0.5)
+    spec = make_spec(300, 2, wide=wide, wide_l2_coef=0.1, row_clip_value=0.5)
     try:
         tables = native_tables(spec, num_threads=2, wide=falling)
     except ValueError as error:
@@ -106,7 +107,7 @@ def test_a_loaded_state_goes_on_as_if_nothing_had_happened(make_tables, make_spe
     spec = make_spec(deep=deep, wide=AdagradOptions())
     trained, resumed = make_tables(spec), make_tables(spec)
     run_steps(trained)
-    resumed.load_state(trained.state(), trained.step)
+    load_state(resumed, trained.state(), trained.step)
     assert_same_state(resumed, trained)
     for tables in (trained, resumed):
         run_steps(tables, seed=4)
@@ -124,7 +125,7 @@ def test_learning_rates_follow_their_schedule(make_tables, make_spec, run_steps,
     )
     halved = make_tables(spec, wide=lambda step: 0.05, deep=lambda step: 0.01)
     run_steps(scheduled, num_steps=2)
-    halved.load_state(scheduled.state(), 2)
+    load_state(halved, scheduled.state(), 2)
     for tables in (scheduled, halved):
         run_steps(tables, seed=4)
     assert_same_state(halved, scheduled)
@@ -132,7 +133,7 @@ def test_learning_rates_follow_their_schedule(make_tables, make_spec, run_steps,
 
 def test_clipping_and_wide_l2_by_hand(make_tables, make_spec):
     """Two positions of one id: 0.5 · (1 + 3) is clipped to 1, wide 0.5 · (6 + 2) too; then L2 adds to both."""
-    options = {"wide": SgdOptions(), "deep": SgdOptions(), "clip_value": 1.0, "l2_coef": 10.0, "wide_l2_coef": 2.0}
+    options = {"wide": SgdOptions(), "deep": SgdOptions(), "row_clip_value": 1.0, "l2_coef": 10.0, "wide_l2_coef": 2.0}
     rates = dict.fromkeys((WIDE, DEEP), lambda step: 0.25)
     tables = make_tables(make_spec(embedding_dim=1, num_fields=2, **options), **rates)
     ids = np.array([[4, 9], [0, 4]])

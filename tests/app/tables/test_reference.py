@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.tables.checks import load_state
 from app.tables.interface import DEEP, TableState
-from app.tables.native import snapshot as native_snapshot
+from app.tables.native import rows as native_rows
 from tests.app.tables.tables_of_spec import native_tables, reference_tables
 
 IDS = np.array([[4, 9, 4], [9, 9, 0], [49, 4, 30]], np.int32)
@@ -106,18 +107,18 @@ def test_a_snapshot_is_released_before_the_next_one_and_before_a_load(make_table
     with pytest.raises(RuntimeError, match="a snapshot of the tables is open: release it"):
         tables.snapshot(changed_only=True)
     with pytest.raises(RuntimeError, match="a snapshot of the tables is open: release it"):
-        tables.load_state(before, tables.step)
+        load_state(tables, before, tables.step)
     train(tables, 1, seed=2)
     assert_equal(read_all(snapshot), before)
     snapshot.release(saved=True)
-    tables.load_state(before, tables.step)
+    load_state(tables, before, tables.step)
     assert_equal(read_all(tables.snapshot(changed_only=False)), before)
 
 
 def test_loaded_rows_count_as_saved(make_tables, make_spec, train):
     tables = make_tables(make_spec())
     train(tables, 2, seed=1)
-    tables.load_state(tables.state(), tables.step)
+    load_state(tables, tables.state(), tables.step)
     assert tables.snapshot(changed_only=True).tables[DEEP].row_ids.size == 0
 
 
@@ -193,7 +194,7 @@ def test_where_no_row_can_be_kept_the_update_waits_for_the_release(
     train(tables, 1, seed=1)
     before = tables.state()
     snapshot = tables.snapshot(changed_only=False)
-    monkeypatch.setattr(native_snapshot, "require_memory", refuse_memory)
+    monkeypatch.setattr(native_rows, "require_memory", refuse_memory)
     updates = threading.Thread(target=train, args=(tables, 1, 2))
     updates.start()
     assert snapshot.awaited.wait(10)

@@ -30,7 +30,7 @@ from app.config.optimizers import (
 )
 from app.config.schedules import ConstantSchedule, CosineSchedule, PlateauSchedule, StepSchedule
 from app.run.identity import data_identity
-from app.tables import whole_table_adam
+from app.tables import optimizers
 from app.tables.interface import DEEP, WIDE, RowGradients
 from app.tables.native import tables as native_step
 from app.tables.native.tables import NativeTables
@@ -154,7 +154,7 @@ class TablesMachine(RuleBasedStateMachine):
         self.run_number += 1
         self.saved, self.parent, self.changed = {}, None, np.zeros(self.vocabulary_size, bool)
         initial = self.lookup_all("reference")
-        clip = self.spec.clip_value
+        clip = self.spec.row_clip_value
         self.plain = {
             WIDE: PlainTable(spec.wide_optimizer, initial[WIDE], spec.wide_l2_coef, clip, MOST_EXACT),
             DEEP: PlainTable(spec.deep_optimizer, initial[DEEP], spec.l2_coef, clip, MOST_EXACT),
@@ -431,7 +431,7 @@ def assert_same_state(found, expected, where):
 @pytest.mark.hypothesis
 @pytest.mark.parametrize(("deep", "schedule", "wide"), CASES)
 def test_any_order_of_steps_is_right(native_library, monkeypatch, deep, schedule, wide):
-    for module in (whole_table_adam, native_step):
+    for module in (optimizers, native_step):
         monkeypatch.setattr(module, "MOST_EXACT_STEPS", MOST_EXACT)
     monkeypatch.setattr("os.fsync", lambda descriptor: None)
     machine = type("Machine", (TablesMachine,), {"optimizers": {DEEP: deep, WIDE: wide}, "schedule": schedule})

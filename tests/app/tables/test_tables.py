@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.config.optimizers import FtrlOptions, LazyAdamOptions
+from app.tables.checks import load_state
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, RowGradients, TableState
 from tests.app.tables.tables_of_spec import reference_tables
@@ -85,7 +86,7 @@ def test_lookup_changes_nothing(trained, make_tables, assert_same_state):
     before = trained.state()
     trained.lookup(trained.unique(np.arange(48, dtype=np.int64).reshape(16, 3)))
     same = make_tables(trained.spec)
-    same.load_state(before, trained.step)
+    load_state(same, before, trained.step)
     assert_same_state(trained, same)
 
 
@@ -107,7 +108,7 @@ def test_bad_ids_are_refused_by_row_field_and_id(trained, make_tables, assert_sa
     with pytest.raises(ValueError, match=message):
         trained.unique(ids)
     same = make_tables(trained.spec)
-    same.load_state(before, trained.step)
+    load_state(same, before, trained.step)
     assert_same_state(trained, same)
 
 
@@ -135,7 +136,7 @@ def test_gradients_that_are_not_finite_change_nothing(
     with pytest.raises(FloatingPointError, match=message):
         trained.update(trained.unique(IDS + 1 - IDS // 49), with_value(trained.spec, table, place, value))
     same = make_tables(trained.spec)
-    same.load_state(before, 3)
+    load_state(same, before, 3)
     assert_same_state(trained, same)
 
 
@@ -173,7 +174,7 @@ def test_gradients_need_not_be_contiguous(make_tables, make_spec, random_gradien
 
 def test_a_loaded_state_goes_on_as_if_nothing_had_happened(trained, make_tables, random_gradients, assert_same_state):
     resumed = make_tables(trained.spec)
-    resumed.load_state(trained.state(), trained.step)
+    load_state(resumed, trained.state(), trained.step)
     assert_same_state(resumed, trained)
     gradients = random_gradients(trained.spec, 3, np.random.default_rng(2))
     for tables in (trained, resumed):
@@ -182,7 +183,7 @@ def test_a_loaded_state_goes_on_as_if_nothing_had_happened(trained, make_tables,
 
 
 def test_load_state_forgets_what_was_there(trained, make_tables, assert_same_state):
-    trained.load_state({}, step=0)
+    load_state(trained, {}, step=0)
     assert_same_state(trained, make_tables(trained.spec))
 
 
@@ -212,9 +213,9 @@ def one_row_state(row_id=3, value=1.0, width=5):
 )
 def test_a_state_that_does_not_fit_is_refused(trained, make_tables, assert_same_state, state, message):
     same = make_tables(trained.spec)
-    same.load_state(trained.state(), trained.step)
+    load_state(same, trained.state(), trained.step)
     with pytest.raises(ValueError, match=message):
-        trained.load_state(state, step=9)
+        load_state(trained, state, step=9)
     assert_same_state(trained, same)
 
 
@@ -269,7 +270,7 @@ def test_a_step_is_the_reference_s(make_tables, make_spec, random_ids, random_gr
             for name, array in saved.arrays.items():
                 scale = np.abs(array).max(initial=1e-30)
                 np.testing.assert_allclose(found_state[table].arrays[name], array, rtol=0, atol=1e-6 * scale)
-        reference.load_state(found_state, tables.step)
+        load_state(reference, found_state, tables.step)
 
 
 def test_many_steps_stay_with_the_reference(make_tables, make_spec, random_ids, random_gradients):

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from app.config.optimizers import AdamOptions
+from app.tables.checks import load_state
 from app.tables.initial import initial_rows
-from app.tables.interface import DEEP, RowGradients
-from app.tables.whole_table_adam import MOST_EXACT_STEPS, CaughtUpTable, StepHistory
+from app.tables.interface import DEEP, CaughtUpTable, RowGradients
+from app.tables.optimizers import MOST_EXACT_STEPS, StepHistory
 from tests.app.tables.tables_of_spec import native_tables, reference_tables
 
 ROWS, WIDTH, STEPS = 40, 4, int(os.environ.get("ADAM_STEPS", "300"))
@@ -192,7 +193,7 @@ def test_native_is_the_reference_far_behind(native_library, make_spec, assert_sa
 def test_a_state_resumes_to_the_same_bits_with_its_rates(make_adam, assert_same_state):
     trained, resumed = make_adam(), make_adam()
     train(trained, 40)
-    resumed.load_state(trained.state(), trained.step)
+    load_state(resumed, trained.state(), trained.step)
     np.testing.assert_array_equal(all_rows(resumed), all_rows(trained))
     for tables in (trained, resumed):
         train(tables, 40, seed=1)

@@ -29,7 +29,7 @@ typedef enum { HOST_TABLES_WIDE = 0, HOST_TABLES_DEEP = 1 } HostTablesTable;
 
 typedef enum {
   HOST_TABLES_LAZY_ADAM = 0,
-  HOST_TABLES_ADAM = 1,  // of every row at every step; see app/tables/whole_table_adam.py
+  HOST_TABLES_ADAM = 1,  // of every row at every step; see StepHistory of app/tables/optimizers.py
   HOST_TABLES_ADAGRAD = 2,
   HOST_TABLES_ROWWISE_ADAGRAD = 3,
   HOST_TABLES_SGD = 4,
@@ -67,7 +67,7 @@ typedef struct {
   float beta1, beta2, epsilon;
   float l1, l2;      // FTRL's own
   float l2_coef;     // l2_coef * row is added to the gradient of each unique row
-  float clip_value;  // the gradient's values lie within +-clip_value before that; may be infinite
+  float row_clip_value;  // the gradient's values lie within +-row_clip_value before that; may be infinite
 } HostTablesStep;
 
 // With HOST_TABLES_ADAM: what rows need to catch up with steps 1 ... `step`; the arrays have that of step s at place s.

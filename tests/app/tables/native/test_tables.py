@@ -9,6 +9,7 @@ import numpy as np
 import psutil
 import pytest
 
+from app.tables.checks import load_state
 from app.tables.interface import DEEP, RowGradients, UniqueIds
 from app.tables.native import rows as native_rows
 from common.memory import MemoryLimit
@@ -101,7 +102,7 @@ def test_row_ids_beyond_32_bits(make_spec, random_gradients, assert_same_state):
     ids[:, 2] = ids[:, 1] + 2**32 * (ids[:, 1] < 2**39)  # the same low half, another row
     tables.update(tables.unique(ids), random_gradients(spec, 500, rng))
     np.testing.assert_array_equal(tables.state()[DEEP].row_ids, np.unique(ids))
-    resumed.load_state(tables.state(), tables.step)
+    load_state(resumed, tables.state(), tables.step)
     assert_same_state(resumed, tables)
     unique = tables.unique(ids)
     np.testing.assert_array_equal(unique.values[unique.inverse], ids.reshape(-1))
@@ -156,7 +157,7 @@ def test_load_state_gives_the_memory_back(make_spec):
     tables = native_tables(spec)
     tables.touch(np.arange(100_000))
     before = psutil.Process().memory_info().rss
-    tables.load_state({}, step=0)
+    load_state(tables, {}, step=0)
     assert before - psutil.Process().memory_info().rss > 0.9 * 100_000 * 3 * 80 * 4
 
 

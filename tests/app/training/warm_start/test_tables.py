@@ -22,6 +22,7 @@ from app.config.optimizers import (
 )
 from app.config.schedules import ConstantSchedule, CosineSchedule, PlateauSchedule, StepSchedule
 from app.distributed.sharded_tables import OwnedRows
+from app.tables.checks import load_state
 from app.tables.interface import DEEP, WIDE, RowGradients, TablesSpec, TableState
 from app.tables.native.tables import NativeTables
 from app.tables.reference import ReferenceTables
@@ -390,7 +391,7 @@ def test_a_run_that_was_stopped_after_a_warm_start_goes_on_to_the_same_bits(make
     warm(whole, source, init_optimizer=True)
     for saved_at in (0, 3):
         zero_step(whole, EARLY[: 2 + saved_at])
-        resumed.load_state(whole.state(), whole.step)
+        load_state(resumed, whole.state(), whole.step)
     for tables in (whole, resumed):
         rng = np.random.default_rng(3)
         for row_ids in (EARLY, LATE, LATE):

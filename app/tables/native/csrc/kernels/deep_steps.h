@@ -32,8 +32,8 @@ struct StepInput {
 static inline __attribute__((always_inline)) float gradient_of(float sum, float row, float scale,
                                                                const HostTablesStep& options) {
   const float scaled = sum * scale;
-  const float above = scaled < -options.clip_value ? -options.clip_value : scaled;
-  const float clipped = above > options.clip_value ? options.clip_value : above;
+  const float above = scaled < -options.row_clip_value ? -options.row_clip_value : scaled;
+  const float clipped = above > options.row_clip_value ? options.row_clip_value : above;
   return clipped + options.l2_coef * row;
 }
 

@@ -64,7 +64,7 @@ void lookup(const Slots& slots, const InitialValues& initial, const HostTablesBa
 void sum_by_id(const HostTablesBatch& batch, std::int64_t embedding_dim, const float* deep, const float* wide,
                float* deep_sums, float* wide_sums, int num_threads);
 
-// See host_tables_update_deep; the steps are those of app/tables/optimizers.py and whole_table_adam.py. Threads split
+// See host_tables_update_deep; the steps are those of app/tables/optimizers.py. Threads split
 // the unique ids by their number of positions, and the columns of ids too frequent for one thread.
 void update_deep(const Slots& slots, HostTablesOptimizer optimizer, const HostTablesBatch& batch,
                  const std::int32_t* row_slots, const float* gradient, float scale, const HostTablesStep& step,

@@ -1,4 +1,4 @@
-// The steps that a row missed under Adam of the whole table: StepHistory.catch_up of app/tables/whole_table_adam.py.
+// The steps that a row missed under Adam of the whole table: StepHistory.catch_up of app/tables/optimizers.py.
 
 #ifndef MISSED_STEPS_H_
 #define MISSED_STEPS_H_
