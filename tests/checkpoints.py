@@ -1,8 +1,16 @@
-"""Checkpoints read into memory, for tests that compare states."""
+"""Checkpoints read into memory, and a manager of checkpoints without a model, for tests that save."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
 
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import ModelState
+from app.config.config import Config
+from app.distributed.process_group import SingleProcess
 from app.tables.interface import TableState
+from app.training.saving import CheckpointManager
 
 
 def load(path):
@@ -15,3 +23,42 @@ def load(path):
         for table, rows in state.tables.items()
     }
     return checkpoint.manifest, ModelState(state.dense, tables)
+
+
+class Run:
+    """A run folder that notes what is logged of saves."""
+
+    def __init__(self, folder):
+        self.checkpoints, self.failed, self.metrics = folder, [], []
+
+    def sync_logs(self):
+        pass
+
+    def note_failed_save(self, step, error):
+        self.failed.append(str(error))
+
+    def append_metrics(self, **values):
+        self.metrics.append(values)
+
+
+class Parts:
+    """The parts of a run that a save asks: tables, and one dense array with the value `dense`."""
+
+    learning_rates = SimpleNamespace(state=dict)
+
+    def __init__(self, tables):
+        self.snapshot_rows, self.dense = tables.snapshot, 0.0
+
+    def dense_to_save(self):
+        return {"wide.bias": np.full(1, self.dense, np.float32)}
+
+
+def manager_of(run, parts, options, vocabulary_size, group=None):
+    """Return the manager of a run of one process, or of one rank of `group`; the data is made up."""
+    train = SimpleNamespace(files=())
+    schema = SimpleNamespace(
+        vocabulary_size=vocabulary_size, numeric=(), categorical=(), other_files=(), splits={"train": train}
+    )
+    selection, stop = SimpleNamespace(state=dict), SimpleNamespace(note_save=lambda seconds: None)
+    config = Config(checkpoint=options)
+    return CheckpointManager(config, Path(), schema, run, parts, selection, stop, group or SingleProcess())

@@ -1,3 +1,3 @@
-"""Checkpoints, whole or not there: disk, array_file, slices, manifest, write, read, background, retention;
+"""Checkpoints, whole or not there: disk, array_file, slices, manifest, write, read, retention;
 zoo reads the model zoo's.
 """

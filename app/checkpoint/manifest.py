@@ -25,13 +25,30 @@ class ParentRecord(TypedDict):
 
 
 @dataclass(frozen=True)
+class Position:
+    """`step` steps in all; the next batch is number `epoch_step` (0, 1, …) of `epoch` (1, 2, …)."""
+
+    step: int = 0
+    epoch: int = 1
+    epoch_step: int = 0
+
+    @property
+    def last_epoch(self) -> int:
+        """The epoch of the last step taken: at an epoch's end `epoch` is the next one already."""
+        return self.epoch if self.epoch_step else self.epoch - 1
+
+    def after_step(self) -> Position:
+        """Return the position one step later in the same epoch."""
+        return Position(self.step + 1, self.epoch, self.epoch_step + 1)
+
+
+@dataclass(frozen=True)
 class Manifest:
     """What a checkpoint says of itself.
 
-    `step` counts from the start of the run, `epoch_step` from the start of `epoch` (1, 2, …): the next batch
-    is number `epoch_step` (0, 1, …) of that epoch. `metrics` are those of `valid`, where it was evaluated then;
-    `selection` is what the evaluations before decide (`app.evaluation.selection.SelectionState`), `schedules` that of
-    learning rates (`app.training.learning_rates.LearningRates.state`).
+    `step`, `epoch` and `epoch_step` are those of `Position`. `metrics` are those of `valid`, where it was evaluated
+    then; `selection` is what the evaluations before decide (`app.evaluation.selection.SelectionState`), `schedules`
+    that of learning rates (`app.training.learning_rates.LearningRates.state`).
     `data` identifies the prepared folder, `dataset` says where it was. `parent` is None in a full checkpoint. `shards`
     by table, and `files` by name with size and checksum, are filled in by `save`; so is `id`, which stands for the
     state: it stays when the same state is written with other shards, or full where it was a delta.
@@ -57,9 +74,9 @@ class Manifest:
         return replace(self, parent=None, shards={}, files={})
 
     @property
-    def last_epoch(self) -> int:
-        """The epoch of the last step taken: at an epoch's end `epoch` is the next one already."""
-        return self.epoch if self.epoch_step else self.epoch - 1
+    def position(self) -> Position:
+        """The position of the run when it was saved."""
+        return Position(self.step, self.epoch, self.epoch_step)
 
     @property
     def size_bytes(self) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 from app.checkpoint.disk import Progress, ignore
 from app.checkpoint.manifest import Manifest, read_manifest
 from app.checkpoint.read import Checkpoint
-from app.checkpoint.write import PARTIAL, save
+from app.checkpoint.write import PARTIAL, write_checkpoint
 from app.config.run import CheckpointOptions
 from app.evaluation.metrics import merit
 from common.files import sync_folder
@@ -102,4 +102,4 @@ def compact(checkpoint: Checkpoint, num_shards: int, progress: Progress = ignore
 
 def rewrite(checkpoint: Checkpoint, folder: Path, num_shards: int, progress: Progress = ignore) -> Path:
     """Write the state of a verified checkpoint as a full one below `folder`; rows go through bounded memory."""
-    return save(folder, checkpoint.state(), checkpoint.manifest.as_full(), num_shards, progress)
+    return write_checkpoint(folder, checkpoint.state(), checkpoint.manifest.as_full(), num_shards, progress)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from app.checkpoint.array_file import Column, column_of, write_arrays
 from app.checkpoint.disk import BLOCK_BYTES, FileRecord, Progress, ignore
 from app.checkpoint.manifest import Manifest, identify, write_manifest
 from app.checkpoint.slices import WHOLE_FILE, slice_file
-from app.distributed.process_group import CARRIED, MpiGroup, first_error, is_together
+from app.distributed.process_group import CARRIED, MpiGroup, SingleProcess, first_error, is_together
 from app.tables.interface import DEEP, WIDE, Places, RowArray, TableSnapshot
 from common.files import sync_folder
 
@@ -56,35 +56,84 @@ def shard_name(table: str, shard: int, shards: int) -> str:
     return f"{table}-{shard}-of-{shards}.safetensors"
 
 
-def save(folder: Path, state: ModelState, manifest: Manifest, num_shards: int = 1, progress: Progress = ignore) -> Path:
-    """Write one checkpoint below `folder` and return its path; whole, or (on any error) not there at all.
+def write_checkpoint(
+    folder: Path,
+    state: ModelState,
+    manifest: Manifest,
+    num_shards: int = 1,
+    progress: Progress = ignore,
+    group: MpiGroup | None = None,
+    sliced: bool = False,
+) -> Path:
+    """Write one checkpoint below `folder` and return its path: complete, or (after any error) not there at all.
 
-    The caller holds the lock of `folder`.
+    The caller holds the lock of `folder`. One process writes `num_shards` files a table. All ranks of a `group` call it
+    together: `state.tables` are the rows that this rank owns, servers write theirs. Rank 0 writes `state.dense`, or
+    with `sliced` each rank its part. An OSError, ValueError or MemoryError of one rank is raised on all of them; after
+    any other error that rank must end the job, as the others wait for it.
     """
     final = folder / step_name(manifest.step)
-    partial = folder / f"{final.name}{PARTIAL}"
-    clear_leftovers(folder)
-    partial.mkdir(parents=True)
+    partial = final.with_suffix(PARTIAL)
+    ranks = group or SingleProcess()
+
+    def begin() -> None:
+        clear_leftovers(folder)
+        partial.mkdir(parents=True)
+
+    def write_own() -> dict[str, FileRecord]:
+        own = {}
+        if sliced or ranks.rank == 0:
+            name = slice_file(ranks.rank, ranks.size) if sliced else DENSE
+            own[name] = write_arrays(partial / name, {key: column_of(a) for key, a in state.dense.items()}, progress)
+        if group is not None:
+            return own | write_shards(partial, state.tables, group.rank, group.num_owners)
+        for table, rows in state.tables.items():
+            for shard in range(num_shards):
+                name = shard_name(table, shard, num_shards)
+                own[name] = write_arrays(partial / name, shard_columns(rows, shard, num_shards), progress)
+        return own
+
+    def finish() -> None:
+        files = {name: record for records in written for name, record in records.items()}
+        shards = dict.fromkeys((WIDE, DEEP), group.num_owners) if group else dict.fromkeys(state.tables, num_shards)
+        write_manifest(partial, identify(replace(manifest, shards=shards, files=files)))
+        sync_folder(partial)
+        _put_in_place(partial, final)
+
     try:
-        _write_files(partial, state, manifest, num_shards, progress)
-        put_in_place(partial, final)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
+        ranks.first(begin)
+        own = write_own() if group is None else _on_all_ranks(group, write_own)
+        written = [*ranks.call_servers("write_shards", partial, manifest.parent is not None), *ranks.gather(own)]
+        ranks.first(finish)
+    except BaseException as error:
+        if ranks.rank == 0:
+            shutil.rmtree(partial, ignore_errors=True)
+        if is_together(error):
+            ranks.call_servers("release", False)
         raise
+    ranks.call_servers("release", True)
     return final
 
 
-def _write_files(partial: Path, state: ModelState, manifest: Manifest, num_shards: int, progress: Progress) -> None:
-    """Write and sync all files of a checkpoint into the empty folder `partial`, the manifest last."""
-    dense = {name: column_of(array) for name, array in state.dense.items()}
-    files = {DENSE: write_arrays(partial / DENSE, dense, progress)}
-    for table, rows in state.tables.items():
-        for shard in range(num_shards):
-            name = shard_name(table, shard, num_shards)
-            files[name] = write_arrays(partial / name, shard_columns(rows, shard, num_shards), progress)
-    shards = dict.fromkeys(state.tables, num_shards)
-    write_manifest(partial, identify(replace(manifest, shards=shards, files=files)))
-    sync_folder(partial)
+def _on_all_ranks(group: MpiGroup, write_own: Callable[[], dict[str, FileRecord]]) -> dict[str, FileRecord]:
+    """Return this rank's result; raise the first rank's error on all of them."""
+    own: dict[str, FileRecord] = {}
+    error: Exception | None = None
+    try:
+        own = write_own()
+    except CARRIED as raised:
+        error = raised
+    if (failed := first_error(group, error)) is not None:
+        raise failed
+    return own
+
+
+def write_shards(
+    partial: Path, tables: Mapping[str, TableSnapshot], owner: int, num_owners: int
+) -> dict[str, FileRecord]:
+    """Write and sync the files of one owner of rows: `tables` hold its rows alone, or nothing."""
+    names = {table: shard_name(table, owner, num_owners) for table in tables}
+    return {name: write_arrays(partial / name, shard_columns(tables[table], 0, 1)) for table, name in names.items()}
 
 
 def shard_columns(rows: TableSnapshot, shard: int, num_shards: int) -> dict[str, Column]:
@@ -121,7 +170,7 @@ def clear_leftovers(folder: Path) -> None:
             shutil.rmtree(path)
 
 
-def put_in_place(partial: Path, final: Path) -> None:
+def _put_in_place(partial: Path, final: Path) -> None:
     """Give a checkpoint that is whole and synced its name, in place of one of the same step."""
     replaced = final.with_suffix(REPLACED)
     if final.exists():
@@ -134,72 +183,3 @@ def put_in_place(partial: Path, final: Path) -> None:
         raise
     sync_folder(final.parent)
     shutil.rmtree(replaced, ignore_errors=True)
-
-
-def save_together(folder: Path, state: ModelState, manifest: Manifest, group: MpiGroup, sliced: bool = False) -> Path:
-    """Write one checkpoint below `folder` and return its path; whole, or (on an error of any rank) not there at all.
-
-    `state.tables` are the rows that this rank owns; those of servers are written by them. `sliced`: so is
-    `state.dense` what this rank writes of the dense arrays. Raises OSError, ValueError or MemoryError on all ranks. Any
-    other error is one rank's alone, and is to end the job: the others wait for it.
-    """
-    final = folder / step_name(manifest.step)
-    partial = final.with_suffix(PARTIAL)
-
-    def begin() -> None:
-        clear_leftovers(folder)
-        partial.mkdir(parents=True)
-
-    def finish() -> None:
-        files = {name: record for records in written for name, record in records.items()}
-        if not sliced:
-            files[DENSE] = write_dense(partial / DENSE, state.dense)
-        shards = dict.fromkeys((WIDE, DEEP), group.num_owners)
-        write_manifest(partial, identify(replace(manifest, shards=shards, files=files)))
-        sync_folder(partial)
-        put_in_place(partial, final)
-
-    try:
-        group.first(begin)
-        written = _write_all_shards(partial, state, manifest.parent is not None, group, sliced)
-        group.first(finish)
-    except BaseException as error:
-        if group.rank == 0:
-            shutil.rmtree(partial, ignore_errors=True)
-        if is_together(error):
-            group.call_servers("release", False)
-        raise
-    group.call_servers("release", True)
-    return final
-
-
-def _write_all_shards(
-    partial: Path, state: ModelState, changed_only: bool, group: MpiGroup, sliced: bool
-) -> list[dict[str, FileRecord]]:
-    """The files of all owners; raises the first one's error on all ranks."""
-    records: dict[str, FileRecord] = {}
-    error: Exception | None = None
-    try:
-        records = write_shards(partial, state.tables, group.rank, group.num_owners)
-        if sliced:
-            name = slice_file(group.rank, group.size)
-            records[name] = write_dense(partial / name, state.dense)
-    except CARRIED as raised:
-        error = raised
-    error = first_error(group, error)
-    if error is not None:
-        raise error
-    return [*group.call_servers("write_shards", partial, changed_only), *group.gather(records)]
-
-
-def write_dense(path: Path, arrays: Mapping[str, np.ndarray]) -> FileRecord:
-    """Write and sync a file of dense arrays."""
-    return write_arrays(path, {name: column_of(array) for name, array in arrays.items()})
-
-
-def write_shards(
-    partial: Path, tables: Mapping[str, TableSnapshot], owner: int, num_owners: int
-) -> dict[str, FileRecord]:
-    """Write and sync one owner's files, which hold `tables`: none, where it owns nothing."""
-    names = {table: shard_name(table, owner, num_owners) for table in tables}
-    return {name: write_arrays(partial / name, shard_columns(tables[table], 0, 1)) for table, name in names.items()}

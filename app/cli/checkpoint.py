@@ -80,8 +80,8 @@ def _one_line(path: Path) -> str:
     shards = max(manifest.shards.values(), default=0)
     kind = f"changes since step {manifest.parent['step']}" if manifest.parent else "full"
     return (
-        f"epoch {manifest.last_epoch:>3}  {manifest.size_bytes / 2**20:>10,.1f} MiB  {shards:>3} files a table  "
-        f"AUC {auc}  {kind}"
+        f"epoch {manifest.position.last_epoch:>3}  {manifest.size_bytes / 2**20:>10,.1f} MiB  "
+        f"{shards:>3} files a table  AUC {auc}  {kind}"
     )
 
 

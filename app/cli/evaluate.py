@@ -236,7 +236,7 @@ def evaluate_checkpoint(
     best = best_on(folder, schema, split)
     intervals = intervals_of(measured, config)
     manifest = checkpoint.manifest
-    return Evaluation(checkpoint.path, manifest.step, manifest.last_epoch, split, measured, intervals, best)
+    return Evaluation(checkpoint.path, manifest.step, manifest.position.last_epoch, split, measured, intervals, best)
 
 
 def check_data(checkpoint: Checkpoint, split: str, dataset: Path | None, config: Config) -> tuple[Path, Schema]:

@@ -84,7 +84,7 @@ def _export(
         spec = table_spec(config, schema, ())
         state = ModelState(fold_numeric(state, spec, schema.num_numeric), state.tables)
     train = schema.splits["train"]
-    checkpoint = {"id": manifest.id, "step": manifest.step, "epoch": manifest.last_epoch}
+    checkpoint = {"id": manifest.id, "step": manifest.step, "epoch": manifest.position.last_epoch}
     checkpoint |= {"train_rows": train.rows, "train_clicks": train.clicks}
     made = write_model(folder, state, config, dataset, checkpoint, rows, step_history(manifest))
     predictor = Predictor(folder, made, num_threads=config.device.num_threads)

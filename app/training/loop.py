@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from app.batches import Batch, Prefetcher, num_batches, read_batches, training_order
+from app.checkpoint.manifest import Position
 from app.config.config import Config
 from app.distributed.process_group import ProcessGroup, SingleProcess, shows_progress
 from app.evaluation.evaluate import measure
@@ -24,8 +25,8 @@ from app.run.folder import RunFolder
 from app.run.logs import PROFILE_FOLDER
 from app.tables.interface import UniqueIds
 from app.training.assemble import Parts, assemble
-from app.training.progress import Position, Progress
-from app.training.saving import Saver
+from app.training.progress import Progress
+from app.training.saving import CheckpointManager
 from app.training.step.profile import KernelProfile
 from app.training.step.step import Losses
 from app.training.stopping import Stopped, StopRequest
@@ -61,9 +62,9 @@ class Trainer:
         self.epoch_steps = num_batches(schema, "train", config.train.batch_size)
         self.selection = Selection(config.eval)
         self.metrics: Metrics | None = None  # of valid at this position, where it was evaluated
-        self.saver = Saver(config, dataset, schema, run, self.parts, self.selection, stop, group)
+        self.checkpoints = CheckpointManager(config, dataset, schema, run, self.parts, self.selection, stop, group)
         if run.plan.checkpoint is not None:
-            self.position = self.saver.restore(run.plan.checkpoint)
+            self.position = self.checkpoints.restore(run.plan.checkpoint)
         elif config.train.init_from:
             warm_start(self.parts, config, schema, dataset, group)
 
@@ -76,7 +77,7 @@ class Trainer:
         try:
             self._train_epochs()
         finally:
-            self.saver.close()
+            self.checkpoints.close()
 
     def _train_epochs(self) -> None:
         try:
@@ -120,9 +121,9 @@ class Trainer:
             with progress.paused():
                 is_best = self._evaluate()
         save_best = is_best and self.config.checkpoint.keep_best > 0  # it is gone after the next step
-        if save_best or (self.saver.saved != self.position and self.saver.is_due(self.position.step)):
+        if save_best or (self.checkpoints.saved != self.position and self.checkpoints.is_due(self.position.step)):
             with progress.paused():
-                self.saver.save(self.position, self.metrics)
+                self.checkpoints.save(self.position, self.metrics)
 
     def _evaluation_is_due(self) -> bool:
         every, step = self.config.eval.every_steps, self.position.step
@@ -131,7 +132,7 @@ class Trainer:
     def _end_epoch(self) -> None:
         self._evaluate()
         self.position = Position(self.position.step, self.position.epoch + 1, 0)
-        self.saver.save(self.position, self.metrics)
+        self.checkpoints.save(self.position, self.metrics)
 
     def _prepared_batches(self) -> Iterator[tuple[Batch, UniqueIds]]:
         options = self.config.train
@@ -148,8 +149,7 @@ class Trainer:
         except FloatingPointError as error:
             at = f"epoch {self.position.epoch} step {self.position.epoch_step + 1}"
             raise FloatingPointError(f"{at}: not finite: {error}") from error
-        self.position.step += 1
-        self.position.epoch_step += 1
+        self.position = self.position.after_step()
         self.metrics = None
         return losses
 
@@ -199,4 +199,4 @@ class Trainer:
     def _end(self) -> None:
         if self.profile is not None:
             self.profile.finish()
-        self.saver.finish(self.position, self.metrics)
+        self.checkpoints.finish(self.position, self.metrics)

@@ -11,25 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
+from app.checkpoint.manifest import Position
 from app.distributed.process_group import shows_progress
 from app.run.folder import RunFolder
 from app.training.learning_rates import LearningRates
 from app.training.step.step import Losses
 from common.console import progress_bar
-
-
-@dataclasses.dataclass
-class Position:
-    """Where a run stands: `step` steps in all, the next batch is number `epoch_step` (0, 1, …) of `epoch` (1, 2, …)."""
-
-    step: int = 0
-    epoch: int = 1
-    epoch_step: int = 0
-
-    @property
-    def last_epoch(self) -> int:
-        """The epoch of the last step taken: at an epoch's end `epoch` is the next one already."""
-        return self.epoch if self.epoch_step else self.epoch - 1
 
 
 class Progress:
@@ -69,7 +56,7 @@ class Progress:
         """Note one step; `waited_seconds` is the epoch's sum of waiting for data."""
         self._lines.append(loss_line(position.epoch, position.epoch_step, losses))
         self._rows += rows
-        self._last = (dataclasses.replace(position), losses, waited_seconds)
+        self._last = (position, losses, waited_seconds)
         self._bar.update()
         if position.epoch_step % self._log_every_steps == 0:
             self.flush()

@@ -1,43 +1,90 @@
-"""When a run is saved, the saving itself, and what becomes of a save that failed."""
+"""A run's checkpoints: when one is written, in which thread, which of them stay, and what a failed save costs."""
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import math
+import threading
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from app.checkpoint.background import CheckpointWriter, Writing
-from app.checkpoint.manifest import Manifest, ParentRecord
+from app.checkpoint.disk import Progress, ignore
+from app.checkpoint.manifest import Manifest, ManifestReader, ParentRecord, Position
 from app.checkpoint.read import Checkpoint
+from app.checkpoint.retention import compact, delta_to_compact, open_if_whole, remove_old
+from app.checkpoint.write import ModelState, write_checkpoint
 from app.config.config import Config
-from app.distributed.process_group import ProcessGroup, first_error, is_together
+from app.distributed.process_group import MpiGroup, ProcessGroup, first_error, is_together
 from app.evaluation.metrics import Metrics, defined
 from app.evaluation.selection import Selection
 from app.run.folder import RunFolder
 from app.run.identity import data_identity
 from app.tables.interface import Snapshot
 from app.tables.statistics import merged, table_statistics
-from app.training.assemble import Parts
-from app.training.progress import Position
 from app.training.stopping import StopRequest
 from common import settings
 from data_prep.prepared.schema import Schema
 
+if TYPE_CHECKING:
+    from app.training.assemble import Parts  # imports MindSpore
+
 log = logging.getLogger(__name__)
+
+# Of the time of one core. Measured on two cores that both train: docs/results.md.
+BACKGROUND_SHARE = 0.25
 
 
 class NotSavedError(Exception):
     """The training ended, and its last state could not be written."""
 
 
-class Saver:
-    """Writes a run's checkpoints and knows which of its steps the newest one has.
+class Throttle:
+    """A `Progress` that sleeps so that its thread works a `share` of the time, until `hurried` is set."""
 
-    A write error costs that checkpoint alone: it is said, and the training goes on.
+    def __init__(self, share: float, hurried: threading.Event) -> None:
+        self.slept_seconds = 0.0
+        self._rest_over_work = 1 / share - 1
+        self._hurried = hurried
+        self._worked_until: float | None = None  # on the thread's own clock, which stands while it waits
+
+    def __call__(self, _: int) -> None:
+        """Sleep in proportion to what was worked since the last call."""
+        if self._worked_until is not None and not self._hurried.is_set():
+            start = time.perf_counter()
+            self._hurried.wait((time.thread_time() - self._worked_until) * self._rest_over_work)
+            self.slept_seconds += time.perf_counter() - start
+        self._worked_until = time.thread_time()
+
+
+@dataclass(frozen=True)
+class Written:
+    """A finished checkpoint; `tidy_error` is why older ones could not be removed or compacted."""
+
+    checkpoint: Checkpoint
+    seconds: float  # without those that the throttle slept
+    tidy_error: OSError | ValueError | None
+
+
+@dataclass(frozen=True)
+class Writing:
+    """A checkpoint that the thread writes; it hurries once `awaited` is set."""
+
+    future: Future[Written]
+    awaited: threading.Event
+    position: Position
+    saved_before: Position | None
+
+
+class CheckpointManager:
+    """Writes a run's checkpoints, one at a time in a thread, and removes those that the settings do not keep.
+
+    A failed write loses only that checkpoint: it is logged, and training continues. `saved` is the position of the
+    newest checkpoint that is written or being written.
     """
 
     def __init__(
@@ -51,62 +98,79 @@ class Saver:
         stop: StopRequest,
         group: ProcessGroup,
     ) -> None:
-        self._group = group
-        self.saved: Position | None = None  # where the newest checkpoint stands that is written, or on its way
+        self.saved: Position | None = None
         self._config = config
+        self._options = config.checkpoint
         self._dataset = dataset
         self._schema = schema
         self._run = run
         self._parts = parts
         self._selection = selection
         self._stop = stop
-        self._writer = CheckpointWriter(run.checkpoints, config.checkpoint, config.eval.metric, group)
-        self._on_its_way: tuple[Writing, Position, Position | None] | None = None  # with its position and that before
+        self._group = group
+        self._ranks = group if isinstance(group, MpiGroup) else None
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._writing: Writing | None = None
+        self._newest: Checkpoint | None = None  # a delta holds the changes since it
+        self._read_manifest = ManifestReader()
         self._longest_save = 0.0
         self._due_at = self._next_timed_save()
 
     def restore(self, checkpoint: Checkpoint) -> Position:
-        """Take over the state of a checkpoint, and return where it stands.
+        """Load a checkpoint's state into the tables and the model on all ranks; return its position.
 
-        Raises ValueError where it is damaged or does not fit.
+        Raises ValueError if it is damaged or does not fit.
         """
-        path, manifest = checkpoint.path, checkpoint.manifest
         self._group.call_servers("load", checkpoint)
         self._parts.restore(checkpoint)
-        self._selection.load_state(manifest.selection)
-        self._writer.go_on_from(checkpoint)
-        self.saved = Position(manifest.step, manifest.epoch, manifest.epoch_step)
-        log.info("going on from %s: epoch %d, step %d of it", path, manifest.epoch, manifest.epoch_step + 1)
-        return dataclasses.replace(self.saved)
+        self._selection.load_state(checkpoint.manifest.selection)
+        self._newest = checkpoint
+        self.saved = position = checkpoint.manifest.position
+        log.info("going on from %s: epoch %d, step %d of it", checkpoint.path, position.epoch, position.epoch_step + 1)
+        return position
 
     def is_due(self, step: int) -> bool:
-        """Whether a checkpoint is to be written after `step` steps, in the middle of an epoch."""
-        if self._on_its_way is not None and self._on_its_way[0].is_done():
+        """Return True if a checkpoint is to be written after `step` steps, in the middle of an epoch."""
+        if self._writing is not None and self._writing.future.done():
             self._settle()
-        every = self._config.checkpoint.every_steps
+        every = self._options.every_steps
         return bool(every and step % every == 0) or bool(self._group.agree(time.monotonic() >= self._due_at))
 
-    def save(self, position: Position, metrics: Metrics | None) -> None:
-        """Save, or say that it failed: the next save may work again, and a step's work is not thrown away for it.
+    def save(self, position: Position, metrics: Metrics | None, wait: bool = False) -> None:
+        """Write a checkpoint; an error is logged, as the next save may work again.
 
-        With `checkpoint.background` this returns when the state is safe from the next steps. One that is still on its
-        way is waited for.
+        With `checkpoint.background`, and without `wait`, return as soon as the next steps cannot change what is saved.
+        The checkpoint before is waited for.
         """
         self._settle()
-        in_background = self._config.checkpoint.background and self._writer.can_write_aside
-        self._begin(position, metrics, in_background)
+        start = time.perf_counter()
+        self._due_at = self._next_timed_save()
+        try:
+            parent = self._group.first(lambda: self._parent_for(position.step))
+            dense, snapshot = self._snapshot(position, changed_only=parent is not None)
+        except (OSError, MemoryError) as error:
+            self._note_failed(position, error)
+            return
+        self._run.sync_logs()
+        # Several ranks write in steps that all of them take, so they cannot train meanwhile.
+        in_background = self._options.background and self._ranks is None and not wait
+        progress = Throttle(BACKGROUND_SHARE, snapshot.awaited) if in_background else ignore
+        manifest = self._manifest(position, metrics, parent)
+        future = self._thread.submit(self._write, dense, snapshot, manifest, progress)
+        self._writing = Writing(future, snapshot.awaited, position, self.saved)
+        self.saved = position
         if not in_background:
             self._settle()
+        log.debug("the training stood for %.2f s", time.perf_counter() - start)
 
     def finish(self, position: Position, metrics: Metrics | None) -> None:
-        """Save what is not saved yet; once more where that failed before.
+        """Save the last state if no checkpoint has it; try once more if that failed before.
 
-        Raises NotSavedError where it fails again.
+        Raises NotSavedError if it fails again.
         """
         self._settle()
         if self.saved != position:
-            self._begin(position, metrics, in_background=False)
-            self._settle()
+            self.save(position, metrics, wait=True)
         if self.saved != position:
             raise NotSavedError(
                 f"step {position.step} is in no checkpoint; make room, and the same command goes on from "
@@ -114,31 +178,30 @@ class Saver:
             )
 
     def close(self) -> None:
-        """Wait for what is on its way, and end the thread; to be called however the training ends."""
+        """Wait for the checkpoint that is being written, and end the thread; to be called however the training ends."""
         try:
             self._settle()
         finally:
-            self._writer.close()
+            self._thread.shutdown()
 
-    def _begin(self, position: Position, metrics: Metrics | None, in_background: bool) -> None:
-        start = time.perf_counter()
-        self._due_at = self._next_timed_save()
-        try:
-            parent = self._writer.parent_for(position.step)
-            dense, snapshot = self._snapshot(position, changed_only=parent is not None)
-        except (OSError, MemoryError) as error:
-            self._note_failed(position, error)
-            return
-        self._run.sync_logs()
-        writing = self._writer.start(dense, snapshot, self._manifest(position, metrics, parent), in_background)
-        self._on_its_way = writing, dataclasses.replace(position), self.saved
-        self.saved = dataclasses.replace(position)
-        log.debug("the training stood for %.2f s", time.perf_counter() - start)
+    def _parent_for(self, step: int) -> ParentRecord | None:
+        """Return the checkpoint that the one of `step` is to hold the changes since; None if it is to be a full one.
+
+        Called on rank 0 alone: a file system shows its files to one rank sooner than to another.
+        """
+        options, newest = self._options, self._newest
+        if not options.delta or newest is None or newest.manifest.step >= step:
+            return None
+        if not options.compact and len(newest.older) + 1 >= options.full_every:
+            return None
+        if isinstance(open_if_whole(newest.path, self._read_manifest), str):
+            return None
+        return ParentRecord(step=newest.manifest.step, id=newest.manifest.id)
 
     def _snapshot(self, position: Position, changed_only: bool) -> tuple[dict[str, np.ndarray], Snapshot]:
-        """What a checkpoint is to hold, as it is now; the sizes of a full one are logged.
+        """Return the dense arrays and rows as they are now; log the sizes of a full checkpoint.
 
-        Raises MemoryError, on all ranks, where one has none for its rows.
+        Raises MemoryError, on all ranks, if one has none for its rows.
         """
         snapshot: Snapshot | None = None
         own: dict[str, float] = {}
@@ -162,31 +225,6 @@ class Saver:
                 snapshot.release(saved=False)
             raise
 
-    def _note_failed(self, position: Position, error: Exception) -> None:
-        """Say that a save failed; an error of this rank alone is raised, and ends the job: the others wait for it."""
-        if self._group.size > 1 and not is_together(error):
-            raise error
-        self._run.note_failed_save(position.step, error)
-
-    def _settle(self) -> None:
-        """Wait for the checkpoint that is on its way, and say what became of it."""
-        if self._on_its_way is None:
-            return
-        (writing, position, before), self._on_its_way = self._on_its_way, None
-        try:
-            written = writing.result()
-        except (OSError, MemoryError) as error:
-            self._note_failed(position, error)
-            self.saved = before
-            return
-        if written.tidy_error is not None:
-            self._run.note_failed_save(position.step, written.tidy_error)
-        self._longest_save = max(self._longest_save, written.seconds)
-        # At the end one may be on its way, and the last one comes after it.
-        self._stop.note_save(self._longest_save * (2 if self._config.checkpoint.background else 1))
-        kind = "the changes" if written.manifest.parent else "all"
-        log.info("saved %s (%s) in %.1f s", written.path, kind, written.seconds)
-
     def _manifest(self, position: Position, metrics: Metrics | None, parent: ParentRecord | None) -> Manifest:
         return Manifest(
             step=position.step,
@@ -201,5 +239,60 @@ class Saver:
             parent=parent,
         )
 
+    def _write(
+        self, dense: dict[str, np.ndarray], snapshot: Snapshot, manifest: Manifest, progress: Progress
+    ) -> Written:
+        """Write one checkpoint and tidy up the older ones, in the thread; the snapshot is released in any case."""
+        start, saved = time.perf_counter(), False
+        folder, state = self._run.checkpoints, ModelState(dense, snapshot.tables)
+        sliced = self._ranks is not None and self._options.sliced
+        try:
+            path = write_checkpoint(folder, state, manifest, self._options.shards, progress, self._ranks, sliced)
+            self._newest = written = self._group.first(lambda: Checkpoint.open(path, self._read_manifest))
+            saved = True
+        finally:
+            snapshot.release(saved)
+        tidy_error = self._group.first(lambda: self._tidy(progress))
+        slept = progress.slept_seconds if isinstance(progress, Throttle) else 0.0
+        return Written(written, time.perf_counter() - start - slept, tidy_error)
+
+    def _tidy(self, progress: Progress) -> OSError | ValueError | None:
+        """Remove old checkpoints; before that, compact a delta for whose sake too many of them stay."""
+        keep = (self._run.checkpoints, self._options, self._config.eval.metric, self._read_manifest)
+        try:
+            if self._options.compact and (delta := delta_to_compact(*keep)):
+                compact(delta, self._options.shards, progress)
+                log.info("compacted %s", delta.path)
+            remove_old(*keep)
+        except (OSError, ValueError) as error:
+            return error
+        return None
+
+    def _settle(self) -> None:
+        """Wait for the checkpoint that is being written, and log how it ended."""
+        if self._writing is None:
+            return
+        writing, self._writing = self._writing, None
+        writing.awaited.set()
+        try:
+            written = writing.future.result()
+        except (OSError, MemoryError) as error:
+            self._note_failed(writing.position, error)
+            self.saved = writing.saved_before
+            return
+        if written.tidy_error is not None:
+            self._run.note_failed_save(writing.position.step, written.tidy_error)
+        self._longest_save = max(self._longest_save, written.seconds)
+        # At the end one may be on its way, and the last one comes after it.
+        self._stop.note_save(self._longest_save * (2 if self._options.background else 1))
+        kind = "the changes" if written.checkpoint.older else "all"
+        log.info("saved %s (%s) in %.1f s", written.checkpoint.path, kind, written.seconds)
+
+    def _note_failed(self, position: Position, error: Exception) -> None:
+        """Log a failed save; raise an error of this rank alone, which ends the job: the others wait for it."""
+        if self._group.size > 1 and not is_together(error):
+            raise error
+        self._run.note_failed_save(position.step, error)
+
     def _next_timed_save(self) -> float:
-        return time.monotonic() + (60 * self._config.checkpoint.every_minutes or math.inf)
+        return time.monotonic() + (60 * self._options.every_minutes or math.inf)

@@ -19,16 +19,18 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from app.checkpoint.background import CheckpointWriter
 from app.checkpoint.manifest import Manifest
 from app.checkpoint.read import Checkpoint
-from app.config.run import CheckpointOptions
+from app.checkpoint.write import ModelState, write_checkpoint
+from app.training.saving import BACKGROUND_SHARE, Throttle
 from benchmarks.harness.timing import machine
 from benchmarks.harness.workload import Workload, steps_on_prefetched_batches
 from benchmarks.training.mindspore_contender import assemble_parts, prepare_device
@@ -65,12 +67,12 @@ def touch_rows(tables: Any, num_rows: int) -> None:
 
 def measure_disk(parts: Any, folder: Path, rounds: int) -> dict[str, Any]:
     """Seconds and bytes of saving and loading, alone, and of `dd`."""
-    writer = make_writer(folder)
     path, dd_file = folder / "step-00000001", folder / "dd.bin"
 
     def save() -> None:
         dense, snapshot = parts.dense_to_save(), parts.snapshot_rows(changed_only=False)
-        writer.start(dense, snapshot, make_manifest(), throttled=False).result()
+        write_checkpoint(folder, ModelState(dense, snapshot.tables), make_manifest())
+        snapshot.release(saved=True)
 
     def load() -> None:
         parts.restore(Checkpoint.open(path))
@@ -95,7 +97,6 @@ def measure_disk(parts: Any, folder: Path, rounds: int) -> dict[str, Any]:
                 seconds[name].append(elapsed)
     dd_file.unlink()
     num_bytes = sum(file.stat().st_size for file in path.iterdir())
-    writer.close()
     rates = {
         name: (num_blocks * DD_BLOCK if name.startswith("dd") else num_bytes) / float(np.median(values)) / GIGABYTE
         for name, values in seconds.items()
@@ -106,18 +107,21 @@ def measure_disk(parts: Any, folder: Path, rounds: int) -> dict[str, Any]:
 
 def measure_steps(parts: Any, folder: Path, take_steps: Callable[[int], object], rounds: int) -> dict[str, Any]:
     """Seconds of each step, alone and beside a checkpoint, and how long the training stands while one begins."""
-    writer = make_writer(folder)
     alone, beside, pauses, saves = [], [], [], []
+    thread = ThreadPoolExecutor(1, "checkpoint")
     for _ in range(rounds):
         alone += [seconds_of(lambda: take_steps(1)) for _ in range(4)]
         start = time.perf_counter()
         dense, snapshot = parts.dense_to_save(), parts.snapshot_rows(changed_only=False)
-        writing = writer.start(dense, snapshot, make_manifest(), throttled=True)
+        throttle = Throttle(BACKGROUND_SHARE, snapshot.awaited)
+        state = ModelState(dense, snapshot.tables)
+        writing = thread.submit(seconds_of, partial(write_checkpoint, folder, state, make_manifest(), 1, throttle))
         pauses.append(time.perf_counter() - start)
-        while not writing.is_done():
+        while not writing.done():
             beside.append(seconds_of(lambda: take_steps(1)))
-        saves.append(writing.result().seconds)
-    writer.close()
+        saves.append(writing.result() - throttle.slept_seconds)
+        snapshot.release(saved=True)
+    thread.shutdown()
     slowdown = float(np.median(beside) / np.median(alone))
     return {
         "alone": alone,
@@ -126,11 +130,6 @@ def measure_steps(parts: Any, folder: Path, take_steps: Callable[[int], object],
         "worked_seconds": saves,
         "ratios": {"step beside a save over alone": slowdown},
     }
-
-
-def make_writer(folder: Path) -> CheckpointWriter:
-    """A writer of full checkpoints into `folder`."""
-    return CheckpointWriter(folder, CheckpointOptions(keep_last=1), "auc")
 
 
 def make_manifest() -> Manifest:

@@ -19,6 +19,7 @@ from app.checkpoint import write
 from app.checkpoint.manifest import Manifest, read_manifest
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import remove_old, step_folders, whole_checkpoints
+from app.checkpoint.write import write_checkpoint
 from app.cli.checkpoint import reshard
 from app.config.config import Config
 from app.config.run import CheckpointOptions
@@ -91,10 +92,10 @@ class Save(Scene):
 
     def before(self, root: Path) -> None:
         for step in (1, 2):
-            write.save(root, make_state(seed=step), manifest_of(step))
+            write_checkpoint(root, make_state(seed=step), manifest_of(step))
 
     def act(self, root: Path) -> None:
-        write.save(root, make_state(seed=9), manifest_of(self.step), num_shards=2)
+        write_checkpoint(root, make_state(seed=9), manifest_of(self.step), num_shards=2)
         remove_old(root, CheckpointOptions(keep_last=1, keep_best=0), "auc")
 
     def begin(self, recording: Recording) -> None:
@@ -147,11 +148,11 @@ class Delta(Scene):
     """A delta follows a full checkpoint."""
 
     def before(self, root: Path) -> None:
-        write.save(root, make_state(seed=1), manifest_of(1))
+        write_checkpoint(root, make_state(seed=1), manifest_of(1))
 
     def act(self, root: Path) -> None:
         parent = {"step": 1, "id": read_manifest(root / "step-00000001").id}
-        write.save(root, make_state(seed=2), dataclasses.replace(manifest_of(2), parent=parent))
+        write_checkpoint(root, make_state(seed=2), dataclasses.replace(manifest_of(2), parent=parent))
 
     def judge(self, root: Path, count: int) -> str:
         write.clear_leftovers(root)
@@ -165,7 +166,7 @@ class Merge(Scene):
     """A checkpoint is written with other files into a new folder, two levels down."""
 
     def before(self, root: Path) -> None:
-        write.save(root, make_state(seed=1), manifest_of(1))
+        write_checkpoint(root, make_state(seed=1), manifest_of(1))
 
     def act(self, root: Path) -> None:
         reshard(root / "step-00000001", root / "new" / "here", num_shards=2)
@@ -277,7 +278,7 @@ class Train(Scene):
         run, locks = open_run(root, config, schema)
         with locks:
             manifest = Manifest(4, 1, 4, settings.as_dict(config), "", data_identity(schema), {}, {"last_step": -1})
-            write.save(run.checkpoints, make_state(seed=4), manifest)
+            write_checkpoint(run.checkpoints, make_state(seed=4), manifest)
             run.append_losses([f"epoch: 1 step: {step}" for step in range(1, 5)])
 
     def act(self, root: Path) -> None:

@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.checkpoint import write
 from app.checkpoint.array_file import DTYPES, column_of, read_arrays_once, read_places, write_arrays
 from app.checkpoint.disk import DamagedFileError, checksum_is, write_file
 from app.checkpoint.manifest import MANIFEST, Manifest, read_manifest, write_manifest
 from app.checkpoint.read import Checkpoint, DamagedCheckpointError, FileTable
-from app.checkpoint.write import ModelState
+from app.checkpoint.write import ModelState, write_checkpoint
 from app.config.optimizers import FtrlOptions, LazyAdamOptions
 from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, TablesSpec, TableState
 from tests.checkpoints import load
@@ -196,7 +195,7 @@ def test_a_table_s_file_that_is_whole_and_makes_no_sense(tmp_path, arrays, messa
         table: TableState(np.arange(2), {name: np.zeros((2, width), np.float32) for name in STATE_ARRAYS[table]})
         for table, width in ((WIDE, 1), (DEEP, 3))
     }
-    path = write.save(tmp_path, ModelState({}, zeros), Manifest(1, 1, 1, {}, "", DATA, {}))
+    path = write_checkpoint(tmp_path, ModelState({}, zeros), Manifest(1, 1, 1, {}, "", DATA, {}))
     manifest = read_manifest(path)
     name = "deep-0-of-1.safetensors"
     (path / name).unlink()
@@ -212,9 +211,9 @@ def test_a_table_s_file_that_is_whole_and_makes_no_sense(tmp_path, arrays, messa
 def test_links_of_a_chain_with_other_arrays_are_refused(tmp_path):
     row = TableState(np.arange(1), {"rows": np.zeros((1, 3), np.float32)})
     wider = TableState(np.arange(1), {"rows": np.zeros((1, 4), np.float32)})
-    first = write.save(tmp_path, ModelState({}, {DEEP: row}), Manifest(1, 1, 1, {}, "", DATA, {}))
+    first = write_checkpoint(tmp_path, ModelState({}, {DEEP: row}), Manifest(1, 1, 1, {}, "", DATA, {}))
     parent = {"step": 1, "id": read_manifest(first).id}
-    path = write.save(tmp_path, ModelState({}, {DEEP: wider}), Manifest(2, 1, 2, {}, "", DATA, {}, parent=parent))
+    path = write_checkpoint(tmp_path, ModelState({}, {DEEP: wider}), Manifest(2, 1, 2, {}, "", DATA, {}, parent=parent))
     with pytest.raises(ValueError, match=r"step-00000002/deep-0-of-1.* has arrays .*; expected the same"):
         Checkpoint.open(path).state()
 
@@ -222,7 +221,7 @@ def test_links_of_a_chain_with_other_arrays_are_refused(tmp_path):
 @pytest.mark.parametrize("shards", [-1, 0, 10**12])
 def test_a_number_of_files_that_are_not_there(tmp_path, shards):
     row = TableState(np.arange(1), {"rows": np.zeros((1, 3), np.float32)})
-    path = write.save(tmp_path, ModelState({}, {DEEP: row}), Manifest(1, 1, 1, {}, "", DATA, {}))
+    path = write_checkpoint(tmp_path, ModelState({}, {DEEP: row}), Manifest(1, 1, 1, {}, "", DATA, {}))
     manifest = read_manifest(path)
     manifest.shards[DEEP] = shards
     (path / MANIFEST).unlink()

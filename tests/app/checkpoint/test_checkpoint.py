@@ -5,12 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.checkpoint import write as checkpoint
 from app.checkpoint.array_file import Place
 from app.checkpoint.manifest import MANIFEST, Manifest, read_manifest
 from app.checkpoint.read import Checkpoint, row_layout
 from app.checkpoint.retention import best_or_newest, remove_old, whole_checkpoints
-from app.checkpoint.write import ModelState
+from app.checkpoint.write import ModelState, write_checkpoint
 from app.config.optimizers import AdamOptions, FtrlOptions
 from app.config.run import CheckpointOptions
 from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, TablesSpec, TableState
@@ -48,7 +47,7 @@ def assert_same(found: ModelState, expected: ModelState):
 
 @pytest.fixture
 def saved(tmp_path):
-    return checkpoint.save(tmp_path, make_state(), make_manifest())
+    return write_checkpoint(tmp_path, make_state(), make_manifest())
 
 
 CRAFTED = [
@@ -73,7 +72,7 @@ def crafted(tmp_path):
         change(state[table].arrays[name])
         manifest = make_manifest()
         manifest.data["vocabulary_size"] = 10
-        return spec, checkpoint.save(tmp_path, ModelState({}, state), manifest, num_shards=2)
+        return spec, write_checkpoint(tmp_path, ModelState({}, state), manifest, num_shards=2)
 
     return save
 
@@ -104,7 +103,7 @@ def test_row_ids_that_are_none_of_the_table_s_are_refused(tmp_path, row_ids, mes
     arrays = {"rows": np.ones((2, 5), np.float32)}
     manifest = make_manifest()
     manifest.data["vocabulary_size"] = 10
-    path = checkpoint.save(tmp_path, ModelState({}, {DEEP: TableState(np.array(row_ids), arrays)}), manifest)
+    path = write_checkpoint(tmp_path, ModelState({}, {DEEP: TableState(np.array(row_ids), arrays)}), manifest)
     with pytest.raises(ValueError, match=f"deep-0-of-1.safetensors: {message}"):
         Checkpoint.open(path).state()
 
@@ -136,11 +135,11 @@ def test_tables_without_a_touched_row(tmp_path):
         for table, names in STATE_ARRAYS.items()
     }
     state = ModelState({"wide.bias": np.zeros(1, np.float32)}, empty)
-    assert_same(load(checkpoint.save(tmp_path, state, make_manifest()))[1], state)
+    assert_same(load(write_checkpoint(tmp_path, state, make_manifest()))[1], state)
 
 
 def test_saving_the_same_step_again_replaces_it(tmp_path, saved):
-    assert checkpoint.save(tmp_path, make_state(seed=1), make_manifest()) == saved
+    assert write_checkpoint(tmp_path, make_state(seed=1), make_manifest()) == saved
     assert_same(load(saved)[1], make_state(seed=1))
     assert [path.name for path in tmp_path.iterdir()] == [saved.name]
 
@@ -183,12 +182,12 @@ def test_a_manifest_that_is_missing_damaged_or_newer(saved):
 def test_only_whole_checkpoints_count(tmp_path):
     """No manifest, a damaged one, one of a newer form, and what a kill left just before the renaming."""
     for step in (1, 20, 100):
-        checkpoint.save(tmp_path, make_state(), make_manifest(step))
-    (checkpoint.save(tmp_path, make_state(), make_manifest(200)) / MANIFEST).unlink()
-    (checkpoint.save(tmp_path, make_state(), make_manifest(201)) / MANIFEST).write_text("{")
-    newer = checkpoint.save(tmp_path, make_state(), make_manifest(202)) / MANIFEST
+        write_checkpoint(tmp_path, make_state(), make_manifest(step))
+    (write_checkpoint(tmp_path, make_state(), make_manifest(200)) / MANIFEST).unlink()
+    (write_checkpoint(tmp_path, make_state(), make_manifest(201)) / MANIFEST).write_text("{")
+    newer = write_checkpoint(tmp_path, make_state(), make_manifest(202)) / MANIFEST
     newer.write_text(json.dumps({**json.loads(newer.read_text()), "format_version": 99}))
-    unnamed = checkpoint.save(tmp_path, make_state(), make_manifest(203))
+    unnamed = write_checkpoint(tmp_path, make_state(), make_manifest(203))
     unnamed.rename(unnamed.with_name("step-00000203.partial"))
     assert [checkpoint.path.name for checkpoint in whole_checkpoints(tmp_path)] == [
         "step-00000001",
@@ -202,14 +201,14 @@ def test_leftovers_of_a_killed_save_are_written_over(tmp_path):
     leftover = tmp_path / "step-00000003.partial"
     leftover.mkdir()
     (leftover / "foreign.safetensors").write_text("cut")
-    manifest, _ = load(checkpoint.save(tmp_path, make_state(), make_manifest()))
+    manifest, _ = load(write_checkpoint(tmp_path, make_state(), make_manifest()))
     assert "foreign.safetensors" not in manifest.files
     assert not leftover.exists()
 
 
 def save_steps(folder, aucs):
     for step, auc in enumerate(aucs, start=1):
-        checkpoint.save(folder, make_state(), make_manifest(step, auc))
+        write_checkpoint(folder, make_state(), make_manifest(step, auc))
 
 
 def steps_in(folder):

@@ -14,7 +14,7 @@ from app.__main__ import main
 from app.checkpoint.manifest import Manifest, ParentRecord, read_manifest
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import compact, delta_to_compact, remove_old, rewrite, whole_checkpoints
-from app.checkpoint.write import ModelState, save
+from app.checkpoint.write import ModelState, write_checkpoint
 from app.config.run import CheckpointOptions
 from app.tables.interface import DEEP, WIDE, TableState
 from tests.checkpoints import load
@@ -46,7 +46,7 @@ class Run:
         manifest = Manifest(
             step, 1, step, {}, "", {"vocabulary_size": 1000}, {} if auc is None else {"auc": auc}, parent=parent
         )
-        path = save(self.folder, written, manifest, self.num_shards)
+        path = write_checkpoint(self.folder, written, manifest, self.num_shards)
         self.parent = ParentRecord(step=step, id=read_manifest(path).id)
         return path
 
@@ -120,7 +120,7 @@ def test_a_chain_that_is_broken_is_refused_by_the_link_that_is_at_fault(run):
 
 def test_a_parent_that_was_written_anew_is_another_one(run):
     manifest = dataclasses.replace(read_manifest(path_of(run, 2)).as_full(), id="")
-    save(run.folder, run.states[4], manifest)
+    write_checkpoint(run.folder, run.states[4], manifest)
     with pytest.raises(ValueError, match=r"step-00000003 holds changes since step-00000002 with id .* written anew"):
         Checkpoint.open(path_of(run, 4)).verify()
 

@@ -7,9 +7,8 @@ import sys
 import pytest
 
 from app.__main__ import main
-from app.checkpoint import write
 from app.checkpoint.manifest import Manifest, read_manifest, write_manifest
-from app.checkpoint.write import ModelState
+from app.checkpoint.write import ModelState, write_checkpoint
 from app.run.folder import open_run
 from app.run.identity import data_identity
 from common import settings
@@ -41,7 +40,7 @@ def checkpoint_of(tmp_path, tiny_config, tiny_schema, tiny_dataset):
     def save(**changed):
         config = settings.as_dict(tiny_config())
         manifest = Manifest(2, 2, 0, config, str(tiny_dataset), data_identity(tiny_schema), {})
-        path = write.save(tmp_path / "checkpoints", ModelState({}, {}), manifest)
+        path = write_checkpoint(tmp_path / "checkpoints", ModelState({}, {}), manifest)
         write_manifest(path, dataclasses.replace(read_manifest(path), **changed))
         return path
 

@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.__main__ import main
-from app.checkpoint import write
 from app.checkpoint.manifest import Manifest, read_manifest
-from app.checkpoint.write import ModelState
+from app.checkpoint.write import ModelState, write_checkpoint
 from app.cli.checkpoint import reshard
 from app.run.identity import data_identity
 from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, TableState
@@ -51,7 +50,7 @@ def make_manifest(step, schema=None, dataset=Path(), metrics=None, vocabulary_si
 def test_any_layout_to_any_layout_gives_the_same_bits(assert_same_bits, row_ids, layouts):
     state = make_state(row_ids)
     with tempfile.TemporaryDirectory() as folder:
-        path = write.save(Path(folder) / "first", state, make_manifest(5, vocabulary_size=2**40 + 1))
+        path = write_checkpoint(Path(folder) / "first", state, make_manifest(5, vocabulary_size=2**40 + 1))
         for number, num_shards in enumerate([*layouts, 1]):
             path = reshard(path, Path(folder) / str(number), num_shards)
             manifest, found = load(path)
@@ -61,7 +60,7 @@ def test_any_layout_to_any_layout_gives_the_same_bits(assert_same_bits, row_ids,
 
 def test_one_four_three_one(tmp_path, assert_same_bits):
     state = make_state(range(0, 500, 3))
-    path = write.save(tmp_path, state, make_manifest(5))
+    path = write_checkpoint(tmp_path, state, make_manifest(5))
     for words in (("reshard", "--shards", "4"), ("reshard", "--shards", "3"), ("merge",)):
         target = tmp_path / "-".join(words)
         assert main(["checkpoint", words[0], str(path), str(target), *words[1:]]) == 0
@@ -74,7 +73,7 @@ def test_one_four_three_one(tmp_path, assert_same_bits):
 @pytest.fixture
 def saved(tmp_path):
     metrics = {"auc": 0.75, "log_loss": 0.5}
-    return write.save(tmp_path / "kept", make_state(range(40)), make_manifest(9, metrics=metrics), num_shards=2)
+    return write_checkpoint(tmp_path / "kept", make_state(range(40)), make_manifest(9, metrics=metrics), num_shards=2)
 
 
 def test_list_gives_a_line_each_and_the_reason_where_one_is_not_whole(saved, capsys):
@@ -164,7 +163,7 @@ def trained(tmp_path, tiny_schema, tiny_dataset):
     """Every third row is touched, out-of-vocabulary ones among them."""
     first = tiny_schema.categorical[0].oov_ids[0]
     state = make_state(range(first, tiny_schema.vocabulary_size, 3))
-    return write.save(tmp_path, state, make_manifest(1, tiny_schema, tiny_dataset), num_shards=3)
+    return write_checkpoint(tmp_path, state, make_manifest(1, tiny_schema, tiny_dataset), num_shards=3)
 
 
 @pytest.mark.parametrize("table", [DEEP, WIDE])
@@ -197,7 +196,7 @@ def test_rows_of_adam_on_the_table_are_exported_as_they_are_after_the_newest_ste
     state.tables[DEEP] = TableState(row_ids, arrays)
     config = {"deep_optimizer": {"name": "adam", "learning_rate": 0.5}, "loss": {"l2_coef": 0.1}}
     manifest = replace(make_manifest(1, tiny_schema, tiny_dataset), config=config)
-    path = write.save(tmp_path, state, manifest)
+    path = write_checkpoint(tmp_path, state, manifest)
     assert main(["checkpoint", "export-rows", str(path), str(tmp_path / "rows.parquet")]) == 0
     vectors = pq.read_table(tmp_path / "rows.parquet")["vector"].combine_chunks().flatten().to_numpy()
     np.testing.assert_allclose(vectors, 0.5, rtol=1e-5)  # Adam's first step is one learning rate
@@ -206,7 +205,7 @@ def test_rows_of_adam_on_the_table_are_exported_as_they_are_after_the_newest_ste
 def test_rows_are_not_exported_through_another_vocabulary(trained, tmp_path, tiny_schema, tiny_dataset, caplog):
     manifest, state = load(trained)
     manifest = Manifest(2, 1, 2, {}, str(tiny_dataset), {**manifest.data, "vocabulary": ["xxh3:0"]}, {})
-    other = write.save(tmp_path, state, manifest)
+    other = write_checkpoint(tmp_path, state, manifest)
     assert main(["checkpoint", "export-rows", str(other), str(tmp_path / "rows.parquet")]) == 2
     assert "does not fit the checkpoint, whose inputs mean something else: vocabulary was ['xxh3:0']" in caplog.text
     assert not (tmp_path / "rows.parquet").exists()

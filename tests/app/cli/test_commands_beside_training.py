@@ -10,26 +10,28 @@ import threading
 import time
 import traceback
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from app.__main__ import main
 from app.checkpoint import write
-from app.checkpoint.background import CheckpointWriter
-from app.checkpoint.manifest import Manifest, read_manifest
+from app.checkpoint.manifest import Manifest, Position, read_manifest
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import step_folders, whole_checkpoints
-from app.checkpoint.write import ModelState
+from app.checkpoint.write import ModelState, write_checkpoint
 from app.config.config import Config
 from app.config.optimizers import FtrlOptions, LazyAdamOptions
+from app.distributed.process_group import SingleProcess
 from app.run.folder import open_run
-from app.run.identity import data_identity
 from app.tables.interface import RowGradients, TablesSpec
+from app.training.saving import CheckpointManager
 from common import settings
 from common.files import lock_folder
 from data_prep.prepared.schema import read_schema
 from tests.app.tables.tables_of_spec import reference_tables
+from tests.checkpoints import Parts
 from tests.kills import num_kills
 
 SPEC = TablesSpec(200, 4, ("C1", "C2"), 7, 0.01, 1e-3, FtrlOptions(), LazyAdamOptions())
@@ -41,11 +43,11 @@ class Training:
 
     def __init__(self, base, config, schema):
         self.run, self.locks = open_run(base, config, schema)
-        self._inputs = {"config": settings.as_dict(config), "data": data_identity(schema)}
         self._tables = reference_tables(SPEC)
-        self._writer = CheckpointWriter(self.run.checkpoints, config.checkpoint, "auc")
+        selection, stop = SimpleNamespace(state=dict), SimpleNamespace(note_save=lambda seconds: None)
+        parts, group = Parts(self._tables), SingleProcess()
+        self.manager = CheckpointManager(config, Path(), schema, self.run, parts, selection, stop, group)
         self.step = 0
-        self.errors = []
 
     def save(self):
         self.step += 1
@@ -53,19 +55,11 @@ class Training:
         ids = rng.integers(0, SPEC.vocabulary_size, (20, 2), np.int32)
         gradients = RowGradients(rng.standard_normal((20, 8), np.float32), rng.standard_normal(20, np.float32))
         self._tables.update(self._tables.unique(ids), gradients)
-        parent = self._writer.parent_for(self.step)
-        manifest = Manifest(self.step, 1, self.step, dataset="", metrics={}, parent=parent, **self._inputs)
-        snapshot = self._tables.snapshot(changed_only=parent is not None)
-        written = self._writer.start({"wide.bias": np.zeros(1, np.float32)}, snapshot, manifest, False).result()
-        if written.tidy_error is not None:
-            self.errors.append(written.tidy_error)
+        self.manager.save(Position(self.step, 1, self.step), None, wait=True)
 
     def save_all(self):
         while self.step < LAST_STEP:
-            try:
-                self.save()
-            except OSError as error:
-                self.errors.append(error)
+            self.save()
 
 
 DELTAS = ("checkpoint.delta=true", "checkpoint.full_every=4", "checkpoint.keep_last=6")
@@ -78,13 +72,13 @@ def training(tmp_path, tiny_config, tiny_schema):
         made.save()
         made.save()
         yield made
-    made._writer.close()
+    made.manager.close()
 
 
 @pytest.fixture
 def foreign(tmp_path):
     """A checkpoint of a step that the training never has, to be written into its folder."""
-    return write.save(tmp_path / "foreign", ModelState({}, {}), Manifest(999, 1, 9, {}, "", {}, {}))
+    return write_checkpoint(tmp_path / "foreign", ModelState({}, {}), Manifest(999, 1, 9, {}, "", {}, {}))
 
 
 def commands(training, foreign, elsewhere):
@@ -105,7 +99,7 @@ def test_a_training_loses_nothing_to_commands_that_race_it(training, foreign, tm
         for words in commands(training, foreign, tmp_path / f"elsewhere-{turn}"):
             statuses.add((words[0], main(["checkpoint", *map(str, words)])))
     saving.join()
-    assert training.errors == []
+    assert training.run.write_errors() == []
     kept = step_folders(training.run.checkpoints)
     assert [path.name for path in kept[-6:]] == [f"step-{step:08d}" for step in range(LAST_STEP - 5, LAST_STEP + 1)]
     for path in kept:
@@ -211,7 +205,7 @@ def train_and_save(base, config, schema):
     training = Training(base, config, schema)
     with training.locks:
         training.save_all()
-    assert training.errors == []
+    assert training.run.write_errors() == []
 
 
 def run_commands(checkpoints, elsewhere):

@@ -8,16 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from app.checkpoint import write
 from app.checkpoint.manifest import Manifest
 from app.checkpoint.read import DamagedCheckpointError
-from app.checkpoint.write import ModelState
+from app.checkpoint.write import ModelState, write_checkpoint
 from app.cli import evaluate as evaluate_command
 
 
 @pytest.fixture
 def paths(tmp_path):
-    return [write.save(tmp_path, ModelState({}, {}), Manifest(step, 1, step, {}, "", {}, {})) for step in (1, 2)]
+    return [write_checkpoint(tmp_path, ModelState({}, {}), Manifest(step, 1, step, {}, "", {}, {})) for step in (1, 2)]
 
 
 @pytest.fixture
@@ -62,7 +61,7 @@ def test_a_checkpoint_that_is_compacted_while_it_is_evaluated_is_read_again(foll
 
     def evaluate(path):
         if next(turns):
-            write.save(path.parent, ModelState({}, {}), replace(Manifest(1, 1, 1, {}, "", {}, {}), id="anew"))
+            write_checkpoint(path.parent, ModelState({}, {}), replace(Manifest(1, 1, 1, {}, "", {}, {}), id="anew"))
             raise DamagedCheckpointError("a file is missing")
         return 0
 

@@ -6,9 +6,8 @@ import shutil
 
 import pytest
 
-from app.checkpoint import write
 from app.checkpoint.manifest import Manifest
-from app.checkpoint.write import ModelState
+from app.checkpoint.write import ModelState, write_checkpoint
 from app.cli.evaluate import POLL_SECONDS, RESUME_SECONDS, new_checkpoints
 from common.files import lock_folder
 
@@ -38,7 +37,7 @@ class Run:
     def save(self, *steps):
         for step in steps:
             manifest = Manifest(step, 1, step, {}, "", {}, {})
-            write.save(self.path / "checkpoints", ModelState({}, {}), manifest)
+            write_checkpoint(self.path / "checkpoints", ModelState({}, {}), manifest)
 
     def remove(self, step):
         shutil.rmtree(self.path / "checkpoints" / f"step-{step:08d}")

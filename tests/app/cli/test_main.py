@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from app.__main__ import main
-from app.checkpoint import write
 from app.checkpoint.manifest import MANIFEST, read_manifest
 from app.checkpoint.retention import whole_checkpoints
-from app.training import loop
+from app.training import loop, saving
 
 
 @pytest.fixture
@@ -133,14 +132,14 @@ def test_minutes_between_checkpoints(command, tmp_path):
 
 def fail_saves(monkeypatch, steps):
     """Saves of `steps` find the disk full."""
-    save = write.save
+    save = saving.write_checkpoint
 
     def save_or_fail(folder, state, manifest, *rest):
         if manifest.step in steps:
             raise OSError(errno.ENOSPC, "No space left on device")
         return save(folder, state, manifest, *rest)
 
-    monkeypatch.setattr(write, "save", save_or_fail)
+    monkeypatch.setattr(saving, "write_checkpoint", save_or_fail)
 
 
 def test_a_save_that_fails_is_loud_and_the_training_goes_on(command, tmp_path, monkeypatch):

@@ -9,9 +9,9 @@ import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
 from app.batches import read_batches, written_order
-from app.checkpoint import write
 from app.checkpoint.manifest import Manifest, read_manifest
 from app.checkpoint.read import Checkpoint
+from app.checkpoint.write import write_checkpoint
 from app.cli.evaluate import check_data, evaluate_checkpoint, saved_config
 from app.evaluation.evaluate import measure
 from app.evaluation.results import MISSING, OUT_OF_VOCABULARY
@@ -32,7 +32,7 @@ def saved(request, make_parts, tiny_config, tiny_dataset, tiny_schema, tmp_path_
     for batch in batches:
         parts.step(batch, parts.step.prepare(batch))
     manifest = Manifest(2, 1, 2, settings.as_dict(config), str(tiny_dataset), data_identity(tiny_schema), {})
-    path = write.save(tmp_path_factory.mktemp("saved"), parts.state(), manifest)
+    path = write_checkpoint(tmp_path_factory.mktemp("saved"), parts.state(), manifest)
     logits = np.concatenate([parts.step.score(batch, parts.step.prepare(batch)) for batch in batches])
     return path, logits, np.concatenate([batch.labels for batch in batches])
 
@@ -59,7 +59,7 @@ def one_saved(make_parts, tiny_config, tiny_dataset, tiny_schema, tmp_path_facto
     config = tiny_config("tables.backend=reference")
     manifest = Manifest(0, 1, 0, settings.as_dict(config), str(tiny_dataset), data_identity(tiny_schema), {})
     state = make_parts("reference", tiny_schema).state()
-    return write.save(tmp_path_factory.mktemp("one"), state, manifest)
+    return write_checkpoint(tmp_path_factory.mktemp("one"), state, manifest)
 
 
 def test_the_best_possible_stands_beside(one_saved, tiny_dataset, tiny_log):

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from app.checkpoint import write
 from app.checkpoint.manifest import Manifest, read_manifest, write_manifest
 from app.checkpoint.retention import whole_checkpoints
-from app.checkpoint.write import ModelState
+from app.checkpoint.write import ModelState, write_checkpoint
 from app.run.folder import RunFolder, RunIsFinishedError, check_launch, open_run, run_checkpoints
 from app.run.identity import data_identity, first_difference, identity
 from app.run.plan import Plan, make_plan, settings_of_run
@@ -52,7 +51,7 @@ def save_checkpoint(folder, step, config, schema, epochs_done=0):
         {},
         evaluated,
     )
-    return write.save(folder, ModelState({}, {}), manifest)
+    return write_checkpoint(folder, ModelState({}, {}), manifest)
 
 
 def state_of(run):

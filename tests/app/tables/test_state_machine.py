@@ -19,6 +19,7 @@ from app.checkpoint import write as checkpoint
 from app.checkpoint.manifest import Manifest, ParentRecord, read_manifest
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import compact, rewrite
+from app.checkpoint.write import write_checkpoint
 from app.config.config import Config
 from app.config.optimizers import (
     AdagradOptions,
@@ -322,7 +323,7 @@ class TablesMachine(RuleBasedStateMachine):
             shutil.rmtree(later)
         self.saved = {other: saved for other, saved in self.saved.items() if other < step}
         state = checkpoint.ModelState({}, snapshots[source].tables)
-        path = checkpoint.save(self.folder / str(self.run_number), state, manifest, shards)
+        path = write_checkpoint(self.folder / str(self.run_number), state, manifest, shards)
         self.saved[step] = path, kept
         self.parent = ParentRecord(step=step, id=read_manifest(path).id)
         self.close_snapshot(saved=True)

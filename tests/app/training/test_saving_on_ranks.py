@@ -7,18 +7,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from app.checkpoint import background
 from app.checkpoint import write as sharded_checkpoint
-from app.checkpoint.background import CheckpointWriter
-from app.checkpoint.manifest import Manifest, ParentRecord, write_manifest
+from app.checkpoint.manifest import Manifest, Position, write_manifest
 from app.checkpoint.read import Checkpoint
-from app.checkpoint.write import ModelState
+from app.checkpoint.write import ModelState, write_checkpoint
 from app.config.run import CheckpointOptions
 from app.distributed.process_group import first_error, is_together
 from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, TableState
-from app.training.progress import Position
-from app.training.saving import Saver
-from tests.checkpoints import load
+from app.training import saving
+from tests.checkpoints import Parts, Run, load, manager_of
 
 MANIFEST = Manifest(3, 1, 3, {}, "", {}, {})
 
@@ -42,15 +39,15 @@ class Released:
         self.saved = saved
 
 
-class Parts:
+class RankParts(Parts):
     """A rank's rows, or no memory for a list of them."""
 
-    learning_rates = SimpleNamespace(state=dict)
-
     def __init__(self, group, fails):
-        self._group, self._fails, self.snapshots = group, fails, []
+        super().__init__(SimpleNamespace(snapshot=self._snapshot))
+        self._group, self._fails, self.snapshots, self.changed_only = group, fails, [], []
 
-    def snapshot_rows(self, changed_only):
+    def _snapshot(self, changed_only):
+        self.changed_only.append(changed_only)
         if self._group.rank == self._fails:
             raise MemoryError("no list of the rows")
         self.snapshots.append(Released(rows_of(self._group.rank, self._group.size)))
@@ -58,44 +55,26 @@ class Parts:
 
     def dense_to_save(self):
         self._group.gather("a tower that is spread")
-        return {"wide.bias": np.zeros(1, np.float32)}
-
-
-class Run:
-    """A run folder that notes what is said of saves."""
-
-    def __init__(self, folder):
-        self.checkpoints, self.failed, self.metrics = folder, [], []
-
-    def sync_logs(self):
-        pass
-
-    def note_failed_save(self, step, error):
-        self.failed.append(str(error))
-
-    def append_metrics(self, **values):
-        self.metrics.append(values)
+        return super().dense_to_save()
 
 
 @pytest.fixture
-def make_saver(tmp_path, monkeypatch, tiny_config, tiny_schema):
-    monkeypatch.setattr(background, "MpiGroup", object)  # any group saves as ranks do
-    selection = SimpleNamespace(state=dict)
-    stop = SimpleNamespace(note_save=lambda seconds: None)
+def make_manager(tmp_path, monkeypatch):
+    monkeypatch.setattr(saving, "MpiGroup", object)  # any group saves as ranks do
 
     def make(group, fails=None):
-        run, parts = Run(tmp_path / "checkpoints"), Parts(group, fails)
-        return Saver(tiny_config(), tmp_path, tiny_schema, run, parts, selection, stop, group), run, parts
+        run, parts = Run(tmp_path / "checkpoints"), RankParts(group, fails)
+        return manager_of(run, parts, CheckpointOptions(), 20, group), run, parts
 
     return make
 
 
-def test_one_rank_without_memory_for_its_rows_costs_all_ranks_that_save(thread_ranks, make_saver):
+def test_one_rank_without_memory_for_its_rows_costs_all_ranks_that_save(thread_ranks, make_manager):
     def work(group):
-        saver, run, parts = make_saver(group, fails=1)
-        saver.save(Position(3, 1, 3), None)
-        saver.close()
-        return run.failed, [snapshot.saved for snapshot in parts.snapshots], saver.saved
+        manager, run, parts = make_manager(group, fails=1)
+        manager.save(Position(3, 1, 3), None)
+        manager.close()
+        return run.failed, [snapshot.saved for snapshot in parts.snapshots], manager.saved
 
     for rank, (failed, released, saved) in enumerate(thread_ranks(3, work)):
         assert failed == ["rank 1: no list of the rows"]
@@ -103,12 +82,12 @@ def test_one_rank_without_memory_for_its_rows_costs_all_ranks_that_save(thread_r
         assert saved is None
 
 
-def test_ranks_save_together(thread_ranks, make_saver, tmp_path):
+def test_ranks_save_together(thread_ranks, make_manager, tmp_path):
     def work(group):
-        saver, run, parts = make_saver(group)
-        saver.save(Position(3, 1, 3), None)
-        saver.close()
-        return run.failed, parts.snapshots[0].saved, saver.saved.step
+        manager, run, parts = make_manager(group)
+        manager.save(Position(3, 1, 3), None)
+        manager.close()
+        return run.failed, parts.snapshots[0].saved, manager.saved.step
 
     assert thread_ranks(2, work) == [([], True, 3)] * 2
     assert load(tmp_path / "checkpoints" / "step-00000003")[1].tables[DEEP].row_ids.tolist() == list(range(20))
@@ -116,7 +95,7 @@ def test_ranks_save_together(thread_ranks, make_saver, tmp_path):
 
 @pytest.mark.parametrize("where", ["begin", "shards", "dense", "manifest", "tidy"])
 def test_an_error_of_one_rank_while_it_writes_is_all_ranks_error(
-    thread_ranks, make_saver, tmp_path, monkeypatch, where
+    thread_ranks, make_manager, tmp_path, monkeypatch, where
 ):
     """`manifest` is what is read again after the save."""
 
@@ -137,18 +116,18 @@ def test_an_error_of_one_rank_while_it_writes_is_all_ranks_error(
         )
     failing = {
         "begin": (sharded_checkpoint, "clear_leftovers", OSError(5, "Input/output error")),
-        "dense": (sharded_checkpoint, "write_dense", MemoryError("no buffer")),
-        "manifest": (background.Checkpoint, "open", FileNotFoundError(2, "not seen yet")),
-        "tidy": (background, "remove_old", OSError(5, "Input/output error")),
+        "dense": (sharded_checkpoint, "column_of", MemoryError("no buffer")),
+        "manifest": (saving.Checkpoint, "open", FileNotFoundError(2, "not seen yet")),
+        "tidy": (saving, "remove_old", OSError(5, "Input/output error")),
     }
     if where in failing:
         module, name, error = failing[where]
         monkeypatch.setattr(module, name, fail(error))
 
     def work(group):
-        saver, run, _ = make_saver(group)
-        saver.save(Position(3, 1, 3), None)
-        saver.close()
+        manager, run, _ = make_manager(group)
+        manager.save(Position(3, 1, 3), None)
+        manager.close()
         return len(run.failed), group.calls[-1]
 
     released = [True] if where in ("manifest", "tidy") else [False]
@@ -169,7 +148,7 @@ def test_an_error_of_another_kind_ends_its_rank_without_waiting(thread_ranks, tm
 
     def work(group):
         try:
-            sharded_checkpoint.save_together(tmp_path, ModelState({}, rows_of(group.rank, 2)), MANIFEST, group)
+            write_checkpoint(tmp_path, ModelState({}, rows_of(group.rank, 2)), MANIFEST, group=group)
         except KeyError:
             group._ranks.meeting.abort()
             raise
@@ -178,19 +157,22 @@ def test_an_error_of_another_kind_ends_its_rank_without_waiting(thread_ranks, tm
     assert [type(error) for error in errors] == [threading.BrokenBarrierError, KeyError]
 
 
-def test_rank_0_decides_whether_a_checkpoint_is_full(thread_ranks, tmp_path):
+def test_rank_0_decides_whether_a_checkpoint_is_full(thread_ranks, tmp_path, make_manager):
     """The parent's folder is not seen by rank 1 yet."""
-    parent = tmp_path / "0" / "step-00000003"
-    parent.mkdir(parents=True)
-    write_manifest(parent, MANIFEST)
+    name, manifest = "step-00000003", dataclasses.replace(MANIFEST, id="x")
+    (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    write_manifest(tmp_path / "checkpoints" / name, manifest)
 
     def work(group):
-        writer = CheckpointWriter(tmp_path / str(group.rank), CheckpointOptions(delta=True), "auc", group)
-        writer.go_on_from(Checkpoint(parent, dataclasses.replace(MANIFEST, id="x")))
-        writer.close()
-        return writer.parent_for(4)
+        manager, _, parts = make_manager(group)
+        manager._options = CheckpointOptions(delta=True)
+        seen = "unseen" if group.rank else "checkpoints"
+        manager._newest = Checkpoint(tmp_path / seen / name, manifest)
+        manager.save(Position(4, 1, 4), None)
+        manager.close()
+        return parts.changed_only
 
-    assert thread_ranks(2, work) == [ParentRecord(step=3, id="x")] * 2
+    assert thread_ranks(2, work) == [[True]] * 2
 
 
 def test_the_first_rank_s_error_is_every_rank_s(thread_ranks):

@@ -30,7 +30,7 @@ def write_nothing(*_):
 def save():
     write.write_shards = write_nothing
     try:
-        write.save_together(folder, ModelState({}, {}), Manifest(1, 1, 1, {}, "", {}, {}), group)
+        write.write_checkpoint(folder, ModelState({}, {}), Manifest(1, 1, 1, {}, "", {}, {}), group=group)
     except MemoryError as raised:
         print(f"on rank {group.rank}: {raised}", flush=True)
     return 0

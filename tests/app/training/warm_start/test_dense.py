@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from app.checkpoint import write
 from app.checkpoint.manifest import Manifest, read_manifest, write_manifest
 from app.checkpoint.read import Checkpoint
+from app.checkpoint.write import write_checkpoint
 from app.distributed.process_group import SingleProcess
 from app.distributed.sharded_tables import OwnedRows
 from app.run.folder import open_run
@@ -68,7 +68,7 @@ def trained(tmp_path_factory, make_parts, random_batch, tiny_config, tiny_schema
         parts.step(batch, parts.step.prepare(batch))
     config = tiny_config("tables.backend=reference")
     manifest = Manifest(3, 1, 3, settings.as_dict(config), str(tiny_dataset), data_identity(tiny_schema), {"auc": 0.5})
-    return write.save(tmp_path_factory.mktemp("trained"), parts.state(), manifest), parts.state()
+    return write_checkpoint(tmp_path_factory.mktemp("trained"), parts.state(), manifest), parts.state()
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_with_the_optimizers_memory_the_next_step_is_the_one_that_would_have_com
     def save(parts, step, name):
         rates = parts.learning_rates.state()
         manifest = Manifest(step, 1, step, config, str(tiny_dataset), data_identity(tiny_schema), {}, schedules=rates)
-        return write.save(tmp_path / name, parts.state(), manifest)
+        return write_checkpoint(tmp_path / name, parts.state(), manifest)
 
     def take_step(parts, batch):
         parts.step(batch, parts.step.prepare(batch))
@@ -157,7 +157,7 @@ def test_rows_of_adam_come_as_they_are_after_the_last_step(
         parts.step(batch, parts.step.prepare(batch))
     config = settings.as_dict(tiny_config("tables.backend=reference", *words))
     manifest = Manifest(4, 1, 4, config, str(tiny_dataset), data_identity(tiny_schema), {})
-    path = write.save(tmp_path, parts.state(), manifest)
+    path = write_checkpoint(tmp_path, parts.state(), manifest)
     warm = start(tiny_schema, tiny_dataset, path, "train.init_take=tables")
     trained, taken = (each.step.tables.lookup(each.step.prepare(batches[0])).deep for each in (parts, warm))
     np.testing.assert_array_equal(taken, trained)
@@ -184,7 +184,7 @@ def test_the_statistics_of_batch_normalization_come_along(
     parts.step(batch, parts.step.prepare(batch))
     config = tiny_config("tables.backend=reference", *words)
     manifest = Manifest(1, 1, 1, settings.as_dict(config), str(tiny_dataset), data_identity(tiny_schema), {})
-    path = write.save(tmp_path, parts.state(), manifest)
+    path = write_checkpoint(tmp_path, parts.state(), manifest)
     found = start(tiny_schema, tiny_dataset, path, *words)
     for name, parameter in parts.model.named_statistics().items():
         np.testing.assert_array_equal(found.model.named_statistics()[name].asnumpy(), parameter.asnumpy())
@@ -272,7 +272,7 @@ def falling(tmp_path_factory, make_parts, tiny_config, tiny_schema, tiny_dataset
         parts.step(batch, parts.step.prepare(batch))
     config = settings.as_dict(tiny_config("tables.backend=reference", FALLING))
     manifest = Manifest(3, 1, 3, config, str(tiny_dataset), data_identity(tiny_schema), {})
-    return write.save(tmp_path_factory.mktemp("falling"), parts.state(), manifest), parts.state()
+    return write_checkpoint(tmp_path_factory.mktemp("falling"), parts.state(), manifest), parts.state()
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_the_wide_head_stays_without_a_gradient(
     config = settings.as_dict(tiny_config("tables.backend=reference", *words))
     manifest = Manifest(0, 1, 0, config, str(tiny_dataset), data_identity(tiny_schema), {})
     resumed = make_parts("reference", tiny_schema, *words)
-    resumed.restore(Checkpoint.open(write.save(tmp_path, parts.state(), manifest)))
+    resumed.restore(Checkpoint.open(write_checkpoint(tmp_path, parts.state(), manifest)))
     head = [name for name in parts.model.named_parameters() if name.startswith("wide.")]
     assert np.abs(state.dense["wide.numeric_weight"]).max() > 1e-4
     for step in (1, 2, 3, 4):

@@ -1,0 +1,206 @@
+"""Checkpoints written in a thread, beside updates and under write errors."""
+
+import contextlib
+import errno
+import importlib.util
+import itertools
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.checkpoint.manifest import Position, read_manifest
+from app.checkpoint.read import Checkpoint
+from app.config.optimizers import FtrlOptions, LazyAdamOptions
+from app.config.run import CheckpointOptions
+from app.tables.interface import RowGradients, TablesSpec
+from app.tables.native.library import LIBRARY
+from app.training.saving import Throttle
+from tests.app.tables.tables_of_spec import native_tables, reference_tables
+from tests.checkpoints import Parts, Run, load, manager_of
+
+SPEC = TablesSpec(200, 4, ("C1", "C2"), 7, 0.01, 1e-3, FtrlOptions(), LazyAdamOptions())
+
+
+def make_native():
+    if not LIBRARY.is_available() and "CI" not in os.environ:
+        pytest.skip("the native tables are not built")
+    return native_tables(SPEC, 2)
+
+
+BACKENDS = {"reference": lambda: reference_tables(SPEC), "native": make_native}
+
+
+def train(tables, seed):
+    rng = np.random.default_rng(seed)
+    ids = rng.integers(0, SPEC.vocabulary_size, (10, 2), np.int32)
+    gradients = RowGradients(rng.standard_normal((10, 8), np.float32), rng.standard_normal(10, np.float32))
+    tables.update(tables.unique(ids), gradients)
+
+
+def path_of(folder, step):
+    return folder / f"step-{step:08d}"
+
+
+def assert_holds(path, state):
+    found = load(path)[1].tables
+    for table, saved in state.items():
+        np.testing.assert_array_equal(found[table].row_ids, saved.row_ids)
+        for name, array in saved.arrays.items():
+            np.testing.assert_array_equal(found[table].arrays[name].view(np.int32), array.view(np.int32))
+
+
+@pytest.fixture
+def make_manager(tmp_path):
+    """Make managers of the tables' checkpoints, each with its run."""
+    with contextlib.ExitStack() as open_ones:
+
+        def make(tables, folder=tmp_path, background=False, **options):
+            run = Run(folder)
+            options = CheckpointOptions(background=background, **{"keep_last": 0, "delta": True, **options})
+            manager = manager_of(run, Parts(tables), options, SPEC.vocabulary_size)
+            open_ones.callback(manager.close)
+            return manager, run
+
+        yield make
+
+
+def at(step):
+    return Position(step, 1, step)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_is_written_is_what_was_there_when_it_began(backend, make_manager, tmp_path, monkeypatch):
+    """The first write to the disk waits until three updates were made."""
+    tables, updated, write = BACKENDS[backend](), threading.Event(), os.pwrite
+    manager, run = make_manager(tables, background=True)
+
+    def write_late(*words):
+        assert updated.wait(10)
+        return write(*words)
+
+    monkeypatch.setattr(os, "pwrite", write_late)
+    train(tables, seed=0)
+    for step in (1, 2, 3, 4):
+        before = tables.state()
+        updated.clear()
+        manager.save(at(step), None)
+        for seed in range(3):
+            train(tables, 10 * step + seed)
+        assert not path_of(tmp_path, step).exists()
+        updated.set()
+        manager.finish(at(step), None)
+        assert_holds(path_of(tmp_path, step), before)
+    assert read_manifest(path_of(tmp_path, 4)).parent["step"] == 3
+    assert run.failed == []
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_after_a_write_error_at_any_call_the_next_delta_has_all_that_changed(backend, code, make_manager, tmp_path):
+    faults = faults_of_the_disk()
+    for number in itertools.count():
+        tables, folder = BACKENDS[backend](), tmp_path / str(number)
+        manager, run = make_manager(tables, folder)
+        train(tables, seed=0)
+        manager.save(at(1), None)
+        state = tables.state()
+        train(tables, seed=1)
+        with faults.disk_error(number, code) as broken:
+            manager.save(at(2), None)
+        assert bool(run.failed) == bool(broken)
+        train(tables, seed=2)
+        manager.save(at(3), None)
+        assert manager.saved == at(3)
+        assert read_manifest(path_of(folder, 3)).parent["step"] in (1, 2)
+        assert_holds(path_of(folder, 3), tables.state())
+        assert_holds(path_of(folder, 1), state)
+        if not broken:
+            break
+    assert number > 15
+
+
+def faults_of_the_disk():
+    """The fault layer of the tests of saving."""
+    path = Path(__file__).parents[1] / "checkpoint" / "test_checkpoint_faults.py"
+    spec = importlib.util.spec_from_file_location("checkpoint_faults", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def train_and_save(manager, tables, step, folder):
+    """Train a step and save; return the step of the checkpoint's parent."""
+    train(tables, step)
+    manager.save(at(step), None)
+    parent = read_manifest(path_of(folder, step)).parent
+    return parent and parent["step"]
+
+
+def test_full_ones_and_deltas_take_turns(make_manager, tmp_path):
+    tables = reference_tables(SPEC)
+    manager, _ = make_manager(tables, full_every=3)
+    parents = [train_and_save(manager, tables, step, tmp_path) for step in range(1, 8)]
+    assert parents == [None, 1, 2, None, 4, 5, None]
+
+
+@pytest.mark.parametrize(("resumed", "saved", "parent"), [(5, 6, 5), (5, 5, None), (6, 7, None)])
+def test_a_resumed_run_goes_on_with_the_turns(make_manager, tmp_path, resumed, saved, parent):
+    """A checkpoint cannot hold changes since the one that it replaces."""
+    tables = reference_tables(SPEC)
+    manager, _ = make_manager(tables, full_every=3)
+    for step in range(1, resumed + 1):
+        train_and_save(manager, tables, step, tmp_path)
+    again, _ = make_manager(tables, full_every=3)
+    again._parts.restore = lambda checkpoint: None
+    again._selection.load_state = lambda state: None
+    assert again.restore(Checkpoint.open(path_of(tmp_path, resumed))) == at(resumed)
+    assert train_and_save(again, tables, saved, tmp_path) == parent
+
+
+def test_what_lost_its_parent_is_followed_by_a_full_one(make_manager, tmp_path):
+    tables = reference_tables(SPEC)
+    manager, _ = make_manager(tables)
+    train_and_save(manager, tables, 1, tmp_path)
+    path_of(tmp_path, 1).rename(tmp_path / "away")
+    assert train_and_save(manager, tables, 2, tmp_path) is None
+
+
+def test_compaction_keeps_the_chain_short(make_manager, tmp_path):
+    tables = reference_tables(SPEC)
+    manager, run = make_manager(tables, keep_last=2, keep_best=0, full_every=2, compact=True)
+    for step in range(1, 10):
+        train_and_save(manager, tables, step, tmp_path)
+        assert_holds(path_of(tmp_path, step), tables.state())
+        assert len(list(tmp_path.iterdir())) <= 4
+    assert run.failed == []
+
+
+class Hurried:
+    """Notes how long it is waited for."""
+
+    def __init__(self):
+        self.waits, self.set = [], False
+
+    def is_set(self):
+        return self.set
+
+    def wait(self, seconds):
+        self.waits.append(seconds)
+
+
+def test_the_throttle_sleeps_three_times_what_was_worked(monkeypatch):
+    times = iter([10.0, 10.2, 10.3, 10.3, 10.4, 10.5])
+    monkeypatch.setattr("app.training.saving.time.thread_time", lambda: next(times))
+    hurried = Hurried()
+    throttle = Throttle(0.25, hurried)
+    throttle(1)  # nothing is known yet
+    throttle(1)
+    assert hurried.waits == pytest.approx([0.6])
+    throttle(1)
+    assert hurried.waits == pytest.approx([0.6, 0.0])
+    hurried.set = True
+    throttle(1)
+    assert len(hurried.waits) == 2
