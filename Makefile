@@ -92,6 +92,10 @@ eval: setup  ## judge a run's best checkpoint: RUN=device_0 SPLIT=test CHECKPOIN
 	$(RUN_PYTHON) -m app evaluate --run "$(RUN)" --split "$(SPLIT)" --ranks "$(RANKS)" $(if $(CHECKPOINT),--checkpoint "$(CHECKPOINT)") \
 		$(if $(filter command environment,$(firstword $(origin DATASET))),--dataset "$(DATASET)") $(ARGS)
 
+.PHONY: baseline
+baseline: setup  ## fit logistic regression, the floor for a model: DATASET=prepared ARGS='--run device_0 --max-rows 1000000'
+	$(RUN_PYTHON) -m app baseline "$(DATASET)" $(ARGS)
+
 # Without a run here, what `make demo` left.
 DEMO := $(if $(wildcard $(RUN)),,demo/)
 .PHONY: export

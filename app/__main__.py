@@ -1,4 +1,4 @@
-"""The command line: `python -m app {train,evaluate,report,checkpoint,export,predict,bundle}`.
+"""The command line: `python -m app {train,evaluate,baseline,report,checkpoint,export,predict,bundle}`.
 
 Exit status: 0 done, or train.time_limit is up; 1 the training stopped (not finite); 2 wrong input or settings; 3 not
 all could be written; 4 the training ended with a loss above that of predicting the click rate; 130 after Ctrl-C, 143
@@ -17,9 +17,9 @@ if __name__ == "__main__":  # the threads that libraries make as they are import
 
 from common.packages import require
 
-require("bokeh", "jinja2", "mindspore", "numpy", "pyarrow", "safetensors", "tensorboardX", "xxhash", "yaml")
+require("bokeh", "jinja2", "mindspore", "numpy", "pyarrow", "safetensors", "sklearn", "tensorboardX", "xxhash", "yaml")
 
-from app.cli import bundle, checkpoint, evaluate, export, predict, rank
+from app.cli import baseline, bundle, checkpoint, evaluate, export, predict, rank
 from app.cli.train import _train
 from app.distributed.process_group import started_by_mpi
 from app.run.report import REPORT_FILE, write_report
@@ -66,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     train.set_defaults(command=_train)
 
     evaluate.add_parser(commands)
+    baseline.add_parser(commands)
     report = commands.add_parser("report", help="draw one run, or several over one another, as a page")
     report.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders such as device_0")
     report.add_argument(

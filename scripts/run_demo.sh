@@ -18,4 +18,5 @@ echo "== training"
 CONFIG=$config bash "$project_dir/scripts/run_auto_parallel_train.sh" 1 "$epochs" prepared - train.resume=never
 echo "== evaluating"
 "$python" -P -m app evaluate
-exec "$python" -P -m benchmarks.accuracy.demo_table device_0 prepared
+echo "== logistic regression on the same rows"
+exec "$python" -P -m app baseline prepared --run device_0

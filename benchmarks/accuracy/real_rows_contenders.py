@@ -75,9 +75,7 @@ class Regression:
         return self._scores(cut.testing(PREPARE), "test", setting)
 
     def _scores(self, folder: Path, split: str, setting: str) -> np.ndarray:
-        schema = read_schema(folder)
-        train, judged = (logistic_regression.read_split(folder, schema, name) for name in ("train", split))
-        return logistic_regression.predict(train, judged, self.penalties[setting])
+        return logistic_regression.predict(folder, split, self.penalties[setting])
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,7 @@ def train(prepared: Path, recipe: str, changes: tuple[str, ...], commands: Comma
 
 def regression(prepared: Path) -> Figures:
     """Logistic regression on the same rows, its penalty chosen on `valid`."""
-    probabilities = logistic_regression.fit_and_predict(prepared, "test").probabilities
+    probabilities = logistic_regression.probabilities_of(prepared, "test")
     return read_test(prepared, read_schema(prepared)).judge(probabilities)
 
 
