@@ -4,6 +4,7 @@ import logging
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,9 @@ from data_prep.sources.synthetic import synthesize
 
 PROJECT = Path(__file__).parents[1]
 TINY_CONFIG = PROJECT / "configs" / "tiny.yaml"
+# A background job of a shell ignores Ctrl-C, and every process that the tests start would inherit that.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 FILE_ROWS = 700  # several files a split, where the default is millions of rows
 
 # A test draws the same examples on every machine, however slow that is; `make fuzz` draws at random.
