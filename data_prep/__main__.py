@@ -7,6 +7,7 @@ import dataclasses
 import io
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
@@ -22,13 +23,11 @@ from data_prep.options.prepare_options import PREPARE_SECTION, PrepareOptions, r
 
 CRITEO_DATA = Path(__file__).parents[1] / "configs" / "data" / "criteo.yaml"
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Run: TypeAlias = Callable[[argparse.Namespace, list[str]], None]
+_DATA_HELP = "YAML file with the log's format (Criteo's)"
 _SETTING = re.compile(r"\w+(\.\w+)+=")  # section.key=value
 _SETTING_NAMES = [field.name for field in dataclasses.fields(PrepareOptions)]
-_SETTINGS_HELP = (
-    "Any number of prepare.key=value changes a setting, such as prepare.min_count=101 prepare.split=chronological; "
-    "data_prep/options/prepare_options.py lists them all."
-)
-# What a layout for others needs of the options; a setting that is given beside it counts.
+# Settings that a layout stands for; those on the command line come after them.
 _LAYOUTS = {
     "blocks": (),
     "zoo": (
@@ -41,20 +40,20 @@ _LAYOUTS = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; the exit status is 2 where input or settings are wrong, 130 after Ctrl-C, 143 after SIGTERM."""
+    """Run one command; the exit status is 2 for wrong input or settings, 130 after Ctrl-C, 143 after SIGTERM."""
     parser = _parser()
-    words = sys.argv[1:] if arguments is None else arguments
-    # Settings may stand before and after everything else, which argparse does not allow.
-    settings = [word for word in words if _SETTING.match(word)]
-    command = parser.parse_args([word for word in words if not _SETTING.match(word)])
+    argv = sys.argv[1:] if arguments is None else arguments
+    # Settings may come before and after all other arguments, which argparse does not support.
+    settings = [argument for argument in argv if _SETTING.match(argument)]
+    command = parser.parse_args([argument for argument in argv if not _SETTING.match(argument)])
     if settings and command.run is not _prepare:
         parser.error(f"unexpected arguments: {' '.join(settings)}")
-    for word in words:
-        if word.partition("=")[0] in _SETTING_NAMES and "=" in word:
-            parser.error(f"{word}: a setting needs its section before it: {PREPARE_SECTION}.{word}")
+    for argument in argv:
+        if argument.partition("=")[0] in _SETTING_NAMES and "=" in argument:
+            parser.error(f"{argument}: a setting needs its section before it: {PREPARE_SECTION}.{argument}")
     if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that is not UTF-8 gets ? for …
         sys.stdout.reconfigure(errors="replace")
-    from common.console import STOPPED_BY_READER, has_no_reader, log_to_console  # what workers need not import
+    from common.console import STOPPED_BY_READER, has_no_reader, log_to_console  # not for workers
 
     log_to_console()
     try:
@@ -63,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
             sys.stdout.flush()
         return 0
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] == "data_prep":  # a flaw of this program
+        if error.name is None or error.name.partition(".")[0] == "data_prep":  # a bug of this program
             raise
         print(f"error: {explain_missing(error.name.partition('.')[0])}", file=sys.stderr)
         return 2
@@ -78,98 +77,120 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m data_prep", description="Prepare click logs for training.")
+    parser = argparse.ArgumentParser(
+        prog="python -m data_prep",
+        description="Prepare click logs for training.",
+        epilog="python -m data_prep COMMAND --help describes a command.",
+    )
     parser.set_defaults(after_stop="")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for add in (_add_pre_check, _add_download, _add_prepare, _add_inspect, _add_report, _add_synthesize):
-        add(commands)
+
+    download = _add_command(
+        commands, "download", _download, "Download a data set's log, or resume a download.", "download data"
+    )
+    download.add_argument(
+        "output", type=Path, nargs="?", default=Path(), help="file or folder to write to (the current folder)"
+    )
+    download.add_argument(
+        "--data", type=Path, metavar="FILE", default=CRITEO_DATA, help="YAML file with the addresses (%(default)s)"
+    )
+    download.add_argument("--accept-terms", action="store_true", help="accept the terms without being asked")
+    download.set_defaults(after_stop="; the same command resumes")
+
+    pre_check = _add_command(
+        commands,
+        "pre-check",
+        _pre_check,
+        "Check the first rows of a log in seconds: what is wrong with it, and what to do.",
+        "pre-check data/dac.tar.gz",
+    )
+    pre_check.add_argument("input", nargs="+", help="the log, as for prepare; of several files the first rows of each")
+    pre_check.add_argument("--rows", type=int, default=100_000, metavar="N", help="rows to read in all (%(default)s)")
+    pre_check.add_argument("--data", type=Path, metavar="FILE", help=_DATA_HELP)
+
+    _add_prepare_arguments(
+        _add_command(
+            commands,
+            "prepare",
+            _prepare,
+            "Turn a raw log into a prepared folder, or resume an interrupted run.",
+            "prepare data/dac.tar.gz prepared --config configs/criteo.yaml prepare.min_count=101",
+        )
+    )
+    inspect = _add_command(
+        commands, "inspect", _inspect, "Verify a prepared folder and print tables of its rows.", "inspect prepared"
+    )
+    inspect.add_argument("folder", type=Path, help="the prepared folder")
+
+    report = _add_command(commands, "report", _report, "Draw a prepared folder's report.html again.", "report prepared")
+    report.add_argument("folder", type=Path, help="the prepared folder")
+
+    synthesize = _add_command(
+        commands,
+        "synthesize",
+        _synthesize,
+        "Write a synthetic log in Criteo's form.",
+        "synthesize log.txt --rows 1000000",
+    )
+    synthesize.add_argument("output", type=Path, help="the log to write; compressed if it ends in .gz")
+    synthesize.add_argument("--rows", type=int, required=True, metavar="N", help="rows to write")
+    synthesize.add_argument("--seed", type=int, default=1, metavar="N", help="decides every byte (%(default)s)")
+    synthesize.add_argument("--workers", type=int, metavar="N", help="processes (one per core)")
     return parser
 
 
-def _add_pre_check(commands: Commands) -> None:
-    pre_check = commands.add_parser("pre-check", help="judge the first rows of a log, in seconds")
-    pre_check.add_argument("input", nargs="+", help="as of prepare; of several files the first rows of each")
-    pre_check.add_argument("--rows", type=int, default=100_000, help="lines to look at, in all (%(default)s)")
-    pre_check.add_argument("--data", type=Path, metavar="FILE", help="as of prepare")
-    pre_check.set_defaults(run=_pre_check)
-
-
-def _add_download(commands: Commands) -> None:
-    get = commands.add_parser("download", help="get a data set's log, and go on where a download broke off")
-    get.add_argument("output", type=Path, nargs="?", default=Path(), help="a file or a folder; default: this folder")
-    get.add_argument(
-        "--data", type=Path, metavar="FILE", default=CRITEO_DATA, help="YAML file that says where it is (%(default)s)"
+def _add_command(commands: Commands, name: str, run: Run, summary: str, example: str) -> argparse.ArgumentParser:
+    command = commands.add_parser(
+        name,
+        help=summary[0].lower() + summary[1:-1],
+        description=summary,
+        epilog=f"example:\n  python -m data_prep {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    get.add_argument("--accept-terms", action="store_true", help="accept the terms that are shown, without a question")
-    get.set_defaults(run=_download, after_stop="; the same command goes on")
+    command.set_defaults(run=run)
+    return command
 
 
-def _add_prepare(commands: Commands) -> None:
-    prepare = commands.add_parser("prepare", help="raw log to a prepared folder", epilog=_SETTINGS_HELP)
+def _add_prepare_arguments(prepare: argparse.ArgumentParser) -> None:
     prepare.add_argument(
         "input",
         nargs="+",
-        help="the log: text, .gz, .zst, .tar.gz; several files, a folder or a quoted glob of part files; paths or URIs "
+        help="the log: text, .gz, .zst, .tar.gz or Parquet; several files, a folder or a quoted glob; paths or URIs "
         "(s3://bucket/day_*.gz)",
     )
     prepare.add_argument("output", type=Path, help="the prepared folder to make")
-    prepare.add_argument("--config", type=Path, metavar="FILE", help="YAML file; its section prepare: is used")
-    prepare.add_argument(
-        "--data", type=Path, metavar="FILE", help="YAML file that says how the log is written; default: as Criteo's"
+    prepare.set_defaults(after_stop="; the same command resumes")
+
+    settings = prepare.add_argument_group(
+        "settings",
+        "Any number of prepare.key=value changes settings; data_prep/options/prepare_options.py lists all of them.",
     )
-    prepare.add_argument(
-        "--vocabulary", type=Path, metavar="DIR", help="a prepared folder: give these rows its ids, fit nothing to them"
-    )
-    prepare.add_argument(
-        "--extend",
-        action="store_true",
-        help="with --vocabulary: values that are new in this log get ids after all others",
-    )
-    prepare.add_argument(
+    settings.add_argument("--config", type=Path, metavar="FILE", help="YAML file; its section prepare: is used")
+    settings.add_argument("--data", type=Path, metavar="FILE", help=_DATA_HELP)
+    settings.add_argument(
         "--layout",
         choices=tuple(_LAYOUTS),
         default="blocks",
         help="zoo: MindRecord as the MindSpore model zoo's Wide&Deep reads it; short for: " + " ".join(_LAYOUTS["zoo"]),
     )
-    prepare.add_argument("--overwrite", action="store_true", help="replace a prepared folder that is there")
-    prepare.add_argument("--restart", action="store_true", help="begin anew where an ended run could be gone on with")
-    _add_executor(prepare)
-    prepare.set_defaults(run=_prepare, after_stop="; the same command goes on where it was")
-
-
-def _add_executor(prepare: argparse.ArgumentParser) -> None:
-    prepare.add_argument(
-        "--executor",
-        choices=KINDS,
-        default=KINDS[0],
-        help="what runs the chunks: processes here (default), dask or mpi",
+    vocabulary = prepare.add_argument_group("vocabulary of another folder")
+    vocabulary.add_argument(
+        "--vocabulary", type=Path, metavar="DIR", help="give rows the ids of this prepared folder, fit nothing"
     )
-    prepare.add_argument(
-        "--scheduler",
-        metavar="ADDRESS",
-        help="of a Dask cluster (tcp://...); without it one is started on this machine",
+    vocabulary.add_argument(
+        "--extend", action="store_true", help="with --vocabulary: values new in this log get ids after all others"
     )
+    existing = prepare.add_argument_group("existing output")
+    existing.add_argument("--overwrite", action="store_true", help="replace an existing prepared folder")
+    existing.add_argument("--restart", action="store_true", help="start over instead of resuming an interrupted run")
 
-
-def _add_inspect(commands: Commands) -> None:
-    inspect = commands.add_parser("inspect", help="check a prepared folder and print what it holds")
-    inspect.add_argument("folder", type=Path)
-    inspect.set_defaults(run=_inspect)
-
-
-def _add_report(commands: Commands) -> None:
-    report = commands.add_parser("report", help="draw the report of a prepared folder again, FOLDER/report.html")
-    report.add_argument("folder", type=Path)
-    report.set_defaults(run=_report)
-
-
-def _add_synthesize(commands: Commands) -> None:
-    synthesize = commands.add_parser("synthesize", help="make a synthetic log of the raw form")
-    synthesize.add_argument("output", type=Path, help="the log to write")
-    synthesize.add_argument("--rows", type=int, required=True)
-    synthesize.add_argument("--seed", type=int, default=1)
-    synthesize.add_argument("--workers", type=int, help="processes; default: one a core")
-    synthesize.set_defaults(run=_synthesize)
+    workers = prepare.add_argument_group("workers")
+    workers.add_argument(
+        "--executor", choices=KINDS, default=KINDS[0], help="run on local processes, Dask or MPI (%(default)s)"
+    )
+    workers.add_argument(
+        "--scheduler", metavar="ADDRESS", help="of a Dask cluster, such as tcp://host:8786 (a new one on this machine)"
+    )
 
 
 def _pre_check(command: argparse.Namespace, _: list[str]) -> None:

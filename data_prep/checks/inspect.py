@@ -149,12 +149,12 @@ class SplitSummary:
 
     @property
     def missing_percent(self) -> NDArray[np.float64]:
-        """Of the rows, by categorical column [C]."""
+        """Percent of the rows, by categorical column [C]."""
         return 100 * self._num_missing / self._num_rows
 
     @property
     def oov_percent(self) -> NDArray[np.float64]:
-        """Of the rows, by categorical column [C]: values without an id of their own."""
+        """Percent of the rows with a value without an id of its own, by categorical column [C]."""
         return 100 * self._num_oov / self._num_rows
 
     def numeric(self) -> dict[str, list[float]]:

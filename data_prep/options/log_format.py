@@ -1,6 +1,6 @@
-"""How a raw log is written: its columns in the file's order, and what its cells mean. The default is Criteo's.
+"""Format of a raw log: its columns in the file's order, and the meaning of its cells. The default is Criteo's.
 
-`configs/data/*.yaml` describe data sets by these keys; a run's settings have them as `prepare.data`.
+`configs/data/*.yaml` describe data sets by these keys; in a run's settings they are `prepare.data`.
 """
 
 from __future__ import annotations
@@ -12,35 +12,31 @@ from typing import Literal
 
 Kind = Literal["label", "integer", "hex32", "string", "ignored"]
 
-_CRITEO_COLUMNS: dict[str, Kind] = {
-    "label": "label",
-    **{f"I{number}": "integer" for number in range(1, 14)},
-    **{f"C{number}": "hex32" for number in range(1, 27)},
-}
-
 _NO_SEPARATORS = ("\n", "\r", '"', "\x1f", "-")
 
 
 def _criteo_columns() -> dict[str, Kind]:
-    return dict(_CRITEO_COLUMNS)
+    integers: dict[str, Kind] = {f"I{number}": "integer" for number in range(1, 14)}
+    categories: dict[str, Kind] = {f"C{number}": "hex32" for number in range(1, 27)}
+    return {"label": "label", **integers, **categories}
 
 
 @dataclass(frozen=True)
 class LogFormat:
-    """A log of lines, or of Parquet files with the same columns by name.
+    """Format of text lines, or of Parquet files with the same columns by name.
 
-    Kinds: `label`, one of them; `integer`, a numeric field of whole numbers; `hex32`, a categorical field of eight
-    lower-case hex digits, worked on as a number; `string`, a categorical field of any UTF-8 text; `ignored`.
+    Kinds: `label`, exactly one column; `integer`, a numeric field of whole numbers; `hex32`, a categorical field of
+    eight lower-case hex digits, kept as a number; `string`, a categorical field of any UTF-8 text; `ignored`.
     """
 
     columns: dict[str, Kind] = field(default_factory=_criteo_columns)
     separator: str = "\t"
     header: bool = False  # every file's first line names its columns
-    quotes: bool = False  # cells may stand in double quotes, as in RFC 4180, but not go over a line's end
-    missing: tuple[str, ...] = ()  # what a missing cell holds besides nothing
-    clicked: tuple[str, ...] = ("1",)  # the label's cell of a click
+    quotes: bool = False  # cells may be in double quotes, as in RFC 4180, but not contain a line's end
+    missing: tuple[str, ...] = ()  # values of a missing cell, besides the empty one
+    clicked: tuple[str, ...] = ("1",)  # label of a click
     not_clicked: tuple[str, ...] = ("0",)
-    archive_member: str = "train.txt"  # which file of a .tar.gz is the log
+    archive_member: str = "train.txt"  # name of the log in a .tar.gz
 
     def __post_init__(self) -> None:
         if len(self.separator.encode()) != 1 or self.separator in _NO_SEPARATORS:
@@ -60,47 +56,47 @@ class LogFormat:
             )
 
     def of_kind(self, *kinds: Kind) -> tuple[str, ...]:
-        """The columns of these kinds, in the file's order."""
+        """Return the columns of these kinds, in the file's order."""
         return tuple(name for name, kind in self.columns.items() if kind in kinds)
 
     @property
     def label(self) -> str:
-        """The label's column."""
+        """Name of the label's column."""
         return self.of_kind("label")[0]
 
     @functools.cached_property
     def numeric_fields(self) -> tuple[str, ...]:
-        """Fields of whole numbers."""
+        """Names of the fields of whole numbers."""
         return self.of_kind("integer")
 
     @functools.cached_property
     def hex_fields(self) -> tuple[str, ...]:
-        """Categorical fields worked on as numbers."""
+        """Names of the categorical fields kept as numbers."""
         return self.of_kind("hex32")
 
     @functools.cached_property
     def text_fields(self) -> tuple[str, ...]:
-        """Categorical fields of text."""
+        """Names of the categorical fields of text."""
         return self.of_kind("string")
 
     @functools.cached_property
     def categorical_fields(self) -> tuple[str, ...]:
-        """All categorical fields."""
+        """Names of all categorical fields."""
         return self.of_kind("hex32", "string")
 
     def places(self, names: Iterable[str]) -> list[int]:
-        """Where columns stand in a line."""
-        order = {name: place for place, name in enumerate(self.columns)}
+        """Return the indices of columns in a line."""
+        order = {name: index for index, name in enumerate(self.columns)}
         return [order[name] for name in names]
 
     @property
     def fields(self) -> list[tuple[str, str]]:
-        """The fields that rows are made of, with their kinds: what a vocabulary is for, however a log is written."""
+        """Names and kinds of all fields; a vocabulary is for these, in whatever format a log has them."""
         return [(name, kind) for name, kind in self.columns.items() if kind not in ("label", "ignored")]
 
     @functools.cached_property
     def is_criteo_like(self) -> bool:
-        """Whether lines are a label, integers and hex values between tabs, which the native parser reads."""
+        """True if lines are a label, integers and hex values between tabs, which the native parser reads."""
         in_order = [self.label, *self.numeric_fields, *self.hex_fields]
         return (
             list(self.columns) == in_order
@@ -111,7 +107,7 @@ class LogFormat:
 
     @property
     def in_words(self) -> str:
-        """A line of the log: its columns and what is between them."""
+        """Description of a line: its columns and the separator."""
         between = {"\t": "tabs", ",": "commas", ";": "semicolons", " ": "blanks"}.get(
             self.separator, repr(self.separator)
         )
@@ -120,7 +116,6 @@ class LogFormat:
         return f"{len(names)} columns ({shown}) between {between}"
 
 
-# Why a line is rejected. The code of a reason is its place; 0 is a kept line.
+# Reasons to reject a line, by code; 0 is a kept line.
 REASONS = ("", "too long", "columns", "label", "integer", "categorical", "quotes")
-
 TOO_LONG, COLUMNS, LABEL, INTEGER, CATEGORICAL, QUOTES = range(1, 7)

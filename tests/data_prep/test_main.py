@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from data_prep.__main__ import main
+from data_prep.__main__ import _parser, main
 from data_prep.pipeline import prepare as prepare_module
 from data_prep.prepared.schema import read_schema
 
@@ -52,6 +52,18 @@ def test_user_errors_are_one_line_and_status_2(tmp_path, log_path, capsys, argum
     assert message in printed[0]
 
 
+@pytest.mark.parametrize("command", ["download", "pre-check", "prepare", "inspect", "report", "synthesize"])
+def test_the_help_of_a_command_ends_with_an_example_that_its_parser_takes(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([command, "--help"])
+    assert stop.value.code == 0
+    *_, title, example = capsys.readouterr().out.rstrip().splitlines()
+    assert title == "example:"
+    program, words = example.split("data_prep ")
+    assert program == "  python -m "
+    _parser().parse_args([word for word in words.split() if "=" not in word])
+
+
 def test_a_setting_without_its_section_is_an_error(tmp_path, log_path, capsys):
     with pytest.raises(SystemExit):
         main(["prepare", str(log_path), str(tmp_path / "out"), "min_count=3"])
@@ -78,7 +90,7 @@ def test_ctrl_c_is_one_line_and_status_130(tmp_path, log_path, capsys, monkeypat
 
     monkeypatch.setattr(prepare_module, "find_split", interrupt)
     assert main(["prepare", str(log_path), str(tmp_path / "out"), "prepare.workers=1"]) == 130
-    assert capsys.readouterr().err.strip() == "stopped by SIGINT; the same command goes on where it was"
+    assert capsys.readouterr().err.strip() == "stopped by SIGINT; the same command resumes"
     assert [path.name for path in tmp_path.iterdir()] == ["out.partial"]
 
 

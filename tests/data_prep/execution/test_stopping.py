@@ -53,4 +53,4 @@ def test_a_signal_to_all_processes_while_workers_start_is_one_line(tmp_path, log
         errors = process.communicate()[1]
     assert process.returncode == 128 + number
     lines = [line for line in errors.replace("\r", "\n").splitlines() if line and "counts:" not in line]
-    assert lines == [f"stopped by {number.name}; the same command goes on where it was"]
+    assert lines == [f"stopped by {number.name}; the same command resumes"]
