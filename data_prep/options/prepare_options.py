@@ -13,41 +13,41 @@ from common import settings
 from data_prep.options.columns import CategoricalColumn, categorical_columns
 from data_prep.options.log_format import LogFormat
 
-# Other sections of the file are not about the preparation; `app` checks them.
+# `app` checks the other sections of the file.
 PREPARE_SECTION = "prepare"
 DOWNLOAD_SECTION = "download"
-INDECISIVE = ("workers", "memory_limit", "kernels")  # options that no byte of the result depends on
+INDECISIVE = ("workers", "memory_limit", "kernels")  # options that change no byte of the result
 ZOO_BLOCK_ROWS = 1000  # of layout: zoo
 MAX_BLOCK_ROWS = 100_000  # eight blocks of 300 bytes a row still fit MindRecord's largest page, 256 MB
 
 
 @dataclass(frozen=True)
 class PrepareOptions:
-    """What decides the bytes of the prepared folder, and at the end what does not (`INDECISIVE`)."""
+    """Options that decide the bytes of the prepared folder; at the end those that do not (`INDECISIVE`)."""
 
-    data: LogFormat = field(default_factory=LogFormat)  # how the log is written; configs/data/*.yaml
-    vocabulary: Literal["counted", "hash"] = "counted"  # hash: every value has one of oov_buckets ids, none its own
+    data: LogFormat = field(default_factory=LogFormat)  # the log's format, as in configs/data/*.yaml
+    vocabulary: Literal["counted", "hash"] = "counted"  # hash: oov_buckets ids a field, none for a single value
     min_count: int = 10  # a value seen less often in the training rows has no id of its own
     field_min_count: dict[str, int] = field(default_factory=dict)  # by field, in place of min_count
-    field_max_size: dict[str, int] = field(default_factory=dict)  # by field: so many values at most, the most frequent
-    oov_buckets: int = 1  # ids of a field for the values without one of their own, by a hash of the value
+    field_max_size: dict[str, int] = field(default_factory=dict)  # by field: only its most frequent values have ids
+    oov_buckets: int = 1  # ids of a field, chosen by hash, for values without one of their own
     split: Literal["hash", "chronological", "stratified", "files"] = "hash"
     train_fraction: float = 0.8
     valid_fraction: float = 0.1
     test_fraction: float = 0.1
-    valid_files: tuple[str, ...] = ()  # of split: files, by name or glob; what is in neither is to train on
+    valid_files: tuple[str, ...] = ()  # for split: files, by name or glob; all other files are train
     test_files: tuple[str, ...] = ()
-    seed: int = 1  # of the split and of the order of the training rows
+    seed: int = 1  # of the split and of the training rows' order
     numeric_transform: Literal["log1p", "max", "standardize"] = "log1p"
-    integer_buckets: bool = False  # each integer field is a categorical one too, see kernels.rows.bucket_of
-    missing_indicator: bool = True  # one more numeric column a field: 1 where the cell is missing
+    integer_buckets: bool = False  # each integer field also has a categorical column of buckets, see kernels/rows.py
+    missing_indicator: bool = True  # a second numeric column for each field: 1 where the cell is missing
     shuffle_window_rows: int = 1_000_000
     block_rows: int = 1_000
     layout: Literal["blocks", "zoo"] = "blocks"  # zoo: MindRecord as the MindSpore model zoo's Wide&Deep reads it
     max_reject_fraction: float = 0.01
-    workers: int | None = None  # processes; None: one a core, as far as memory_limit allows
-    memory_limit: str = "4 GiB"  # of all processes together (the sum of their Pss)
-    kernels: Literal["auto", "native", "numpy"] = "auto"  # auto: native where it is built
+    workers: int | None = None  # processes; None: one per core, as far as memory_limit allows
+    memory_limit: str = "4 GiB"  # of all processes together (sum of their Pss)
+    kernels: Literal["auto", "native", "numpy"] = "auto"  # auto: native if it is built
 
     def __post_init__(self) -> None:
         fractions = (self.train_fraction, self.valid_fraction, self.test_fraction)
@@ -96,16 +96,16 @@ class PrepareOptions:
 
     @property
     def needs_counting(self) -> bool:
-        """Whether anything is fitted to the training rows: else the log is read once."""
+        """True if anything is fitted to the training rows, which takes a first pass over the log."""
         return self.vocabulary == "counted" or self.numeric_transform != "log1p"
 
     @functools.cached_property  # a row in a service would spend most of its time here
     def categorical_columns(self) -> tuple[CategoricalColumn, ...]:
-        """Columns of `ids`, in their order."""
+        """Columns of `ids`, in order."""
         return categorical_columns(self.data, self.integer_buckets)
 
     def decisive(self) -> dict[str, Any]:
-        """The options that decide the result, as plain values."""
+        """Return the options that decide the result, as plain values."""
         return {name: value for name, value in settings.as_dict(self).items() if name not in INDECISIVE}
 
     @property
@@ -115,7 +115,7 @@ class PrepareOptions:
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes of "4 GiB", "512MiB" or plain "1000000". Raises ValueError."""
+    """Return the bytes of "4 GiB", "512MiB" or plain "1000000". Raises ValueError."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB|TiB)?\s*", text)
     if match is None:
         raise ValueError(f"memory_limit must be a size such as '4 GiB' or '512 MiB'; found {text!r}")
@@ -123,15 +123,15 @@ def parse_bytes(text: str) -> int:
 
 
 def read_data(path: Path) -> dict[str, Any]:
-    """What a data set's YAML file says of its logs; where they are to be had (`download`) is another matter.
+    """Read the log format from a data set's YAML file, without its section `download`.
 
-    Raises ValueError where it says nothing: all defaults together are Criteo's log.
+    Raises ValueError if there is none, as it would silently be Criteo's.
     """
     data = {key: value for key, value in settings.read_yaml(path).items() if key != DOWNLOAD_SECTION}
     if not data:
         raise ValueError(
-            f"{path} says nothing of how a log is written; expected columns: and what else differs from Criteo's, as "
-            "in configs/data/avazu.yaml. For a log as Criteo's leave --data out"
+            f"{path} does not describe a log's format; expected columns: and what else differs from Criteo's, as in "
+            "configs/data/avazu.yaml. For a log in Criteo's format leave --data out"
         )
     return data
 
@@ -144,9 +144,7 @@ class _Run:
 def read_options(
     yaml_path: Path | None = None, overrides: Iterable[str] = (), data_path: Path | None = None
 ) -> PrepareOptions:
-    """Options from a run's YAML file (its section `prepare`; the rest is app's), then `prepare.key=value`.
-
-    `data_path` is a YAML file of the data set, whose keys are those of `prepare.data`.
+    """Read the section `prepare` of a run's YAML file, the log format of `data_path`, then `prepare.key=value`.
 
     Raises ValueError and FileNotFoundError as `settings.resolve`.
     """

@@ -25,9 +25,10 @@ from typing import Any
 import numpy as np
 
 from data_prep.options.prepare_options import ZOO_BLOCK_ROWS, PrepareOptions
+from data_prep.prepared.reader import read_files
 from data_prep.prepared.rows import Rows
 from data_prep.prepared.schema import Split, data_file
-from data_prep.prepared.writer import as_os_error, read_files
+from data_prep.prepared.writer import as_os_error
 
 # The zoo's reader appends "00" for train and "0" for test, so these shard numbers need two digits or one.
 _FEWEST, _MOST = {"train": 11, "valid": 2, "test": 2}, {"train": 100, "valid": 10, "test": 10}

@@ -1,6 +1,6 @@
-"""The rows of a prepared folder, a block at a time, in either layout (see schema.py).
+"""Read the rows of a prepared folder block by block, in either layout (see schema.py).
 
-Letters: n rows of a block, N numeric columns, C categorical fields.
+Letters: n rows of a block, N numeric columns, C categorical columns.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _COLUMNS = {"blocks": ["ids", "numeric", "label"], "zoo": ["feat_ids", "feat_val
 
 
 def read_blocks(folder: Path, schema: Schema, split: str, numbers: Sequence[int] | None = None) -> Iterator[Rows]:
-    """The blocks of a split with these numbers, in this order; by default all, in theirs.
+    """Yield the blocks of a split with these numbers, in this order; by default all of them.
 
-    Raises ValueError where MindSpore cannot read the files.
+    Raises ValueError if MindSpore cannot read the files.
     """
     numbers = range(len(schema.block_sizes(split))) if numbers is None else numbers
     if not len(numbers):
@@ -30,7 +30,7 @@ def read_blocks(folder: Path, schema: Schema, split: str, numbers: Sequence[int]
         for ids, values, labels in read_samples(paths, schema.layout, numbers):
             yield _block(schema, ids, values, labels)
     except RuntimeError as error:
-        lines = str(error).splitlines()  # pages for developers, of which one line is for users
+        lines = str(error).splitlines()  # one line of many pages is for users
         reason = next((line.removeprefix("[ERROR] ") for line in lines if line.startswith("[ERROR] ")), lines[0])
         raise ValueError(
             f"MindSpore cannot read the rows of split {split!r} in {folder}: {reason} Find the damaged file with: "
@@ -41,9 +41,9 @@ def read_blocks(folder: Path, schema: Schema, split: str, numbers: Sequence[int]
 def read_samples(
     paths: Sequence[Path], layout: str, numbers: Sequence[int] | None = None
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """The samples of .mindrecord files as they are stored: those with these numbers, by default all, in that order.
+    """Yield the stored samples of .mindrecord files with these numbers, in this order; by default all of them.
 
-    Raises RuntimeError where MindSpore cannot read them.
+    Raises RuntimeError if MindSpore cannot read them.
     """
     import mindspore.dataset as ds
 
@@ -52,24 +52,35 @@ def read_samples(
     reader = ds.MindDataset(
         list(map(str, paths)),
         columns_list=_COLUMNS[layout],
-        num_parallel_workers=1,  # more workers do not read faster here, and they would take the tower's cores
+        num_parallel_workers=1,  # more workers read no faster, and would take cores from the dense tower
         **order,
     )
     yield from reader.create_tuple_iterator(num_epochs=1, output_numpy=True)
 
 
+def read_files(
+    folder: Path, files: Sequence[str], numbers: Sequence[int] | None = None, ids_dtype: DTypeLike = "int32"
+) -> Iterator[Rows]:
+    """Yield the blocks of some .mindrecord files of the layout `blocks`; `numbers` as for `read_samples`."""
+    if not files:
+        return
+    for ids, numeric, labels in read_samples([folder / name for name in files], "blocks", numbers):
+        n = len(labels)
+        yield Rows(ids_of(ids, n, ids_dtype), rows_of(numeric, n), labels)
+
+
 def ids_of(stored: np.ndarray, n: int, dtype: DTypeLike) -> NDArray[np.signedinteger]:
-    """A sample's ids as n rows; they are bytes, in folders of format version 1 numbers."""
+    """Return a sample's ids as n rows; they are stored as bytes, in format version 1 as numbers."""
     return stored.view(np.dtype(dtype).newbyteorder("<")).reshape(n, -1)
 
 
 def rows_of(values: np.ndarray, n: int) -> np.ndarray:
-    """A sample's array as n rows; MindRecord gives a single number for an empty one, as of a log without numbers."""
+    """Return a sample's array as n rows; MindRecord returns an empty one as a scalar."""
     return values.reshape(n, -1) if values.ndim else np.empty((n, 0), values.dtype)
 
 
 def _block(schema: Schema, ids: np.ndarray, values: np.ndarray, labels: np.ndarray) -> Rows:
-    """From a sample's arrays: the bytes of [n · C] and [n · N] or, in the zoo's layout, both [n · (N + C)]."""
+    """Convert a sample's arrays: the bytes of [n · C] and [n · N] or, in the zoo's layout, both [n · (N + C)]."""
     n, num_numeric = len(labels), schema.num_numeric
     if schema.layout == "blocks":
         return Rows(ids_of(ids, n, schema.ids_dtype), rows_of(values, n), labels)

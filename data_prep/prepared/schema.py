@@ -1,7 +1,7 @@
-"""schema.json: what a prepared folder holds. `data_prep` writes it last, `app` reads it first.
+"""schema.json describes a prepared folder. `data_prep` writes it last, `app` reads it first.
 
-Ids (V of them): the N numeric fields are 0 … N-1, then the out-of-vocabulary id(s) of each categorical
-field, then every (field, value) of the vocabulary. Values added later come after all of them.
+Ids (V of them): 0 … N-1 are the numeric fields, then come the out-of-vocabulary id(s) of each categorical field, then
+every (field, value) of the vocabulary. Values added later come after all of them.
 
 A MindRecord sample is a block of up to `block_rows` rows:
 
@@ -9,7 +9,7 @@ A MindRecord sample is a block of up to `block_rows` rows:
     numeric  [n * N]  float32
     label    [n]      float32
 
-With `layout: zoo` it is one as the MindSpore model zoo's Wide&Deep reads it, of 1,000 rows:
+With `layout: zoo` it is a sample of the MindSpore model zoo's Wide&Deep, of 1,000 rows:
 
     feat_ids   [n * (N + C)]  int32    of a row 0 … N-1, then the ids of the categorical fields
     feat_vals  [n * (N + C)]  float32  the numeric fields, then C ones
@@ -35,11 +35,8 @@ from common.files import checksum, write_whole
 from data_prep.options.log_format import CATEGORICAL, INTEGER, LABEL, REASONS, LogFormat
 
 SCHEMA_FILE = "schema.json"
-
 VOCABULARY_FILE = "vocabulary.parquet"
-
 FORMAT_VERSION = 3
-
 _READ_VERSIONS = (1, 2, FORMAT_VERSION)  # in 1, ids are a column of numbers; up to 2, see `wrong_ids`
 
 SPLITS = ("train", "valid", "test")
@@ -47,11 +44,10 @@ SPLITS = ("train", "valid", "test")
 
 @dataclass(frozen=True)
 class NumericField:
-    """One column of `numeric`; its id is its place in `Schema.numeric`.
+    """A column of `numeric`; its id is its index in `Schema.numeric`.
 
-    `source` is the raw column, `transform` what was done with it, `parameters` what that was fitted to
-    (by name; the training rows' `max`, `mean`, `standard_deviation`). `transform` "missing" is the
-    indicator of `source`: 1 where the raw cell is empty, else 0.
+    `source` is the raw column, `parameters` are those of `transform` by name: the training rows' `max`, `mean`,
+    `standard_deviation`. `transform` "missing" is the indicator of `source`: 1 if the raw cell is empty, else 0.
     """
 
     name: str
@@ -62,10 +58,10 @@ class NumericField:
 
 @dataclass(frozen=True)
 class CategoricalField:
-    """One column of `ids`. Ranges are half-open: [first, end).
+    """A column of `ids`. Ranges are half-open: [first, end).
 
-    `oov_ids` take every value that the vocabulary does not hold; `id_ranges` (one, or more after
-    values were added later) take its values.
+    `id_ranges` (more than one if values were added later) are the ids of values in the vocabulary, `oov_ids` those of
+    all other values.
     """
 
     name: str
@@ -74,13 +70,13 @@ class CategoricalField:
 
     @property
     def num_values(self) -> int:
-        """Values of this field in the vocabulary, without the out-of-vocabulary ids."""
+        """Number of this field's values in the vocabulary."""
         return sum(end - first for first, end in self.id_ranges)
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file of the prepared folder; `rows` is 0 where it holds none (the .db beside a .mindrecord)."""
+    """A file of the prepared folder; `rows` is 0 if it holds none (such as the .db beside a .mindrecord)."""
 
     name: str
     rows: int
@@ -90,22 +86,22 @@ class DataFile:
 
 @dataclass(frozen=True)
 class Split:
-    """Rows of one split; `files` in reading order, each with blocks of `block_rows` and one short last."""
+    """Rows of one split; each of `files`, in order, has blocks of `block_rows` rows, the last of which may be short."""
 
     rows: int
     clicks: int
     files: tuple[DataFile, ...]
-    membership: str = ""  # checksum of which lines of the log its rows are: their numbers, int64, in the log's order
+    membership: str = ""  # checksum of its rows' line numbers in the log, int64, in rising order
 
     @property
     def click_rate(self) -> float:
-        """Clicks over rows; NaN for an empty split."""
+        """Clicks divided by rows; NaN for an empty split."""
         return self.clicks / self.rows if self.rows else float("nan")
 
 
 @dataclass(frozen=True)
 class Schema:
-    """All that `app` has to know of a prepared folder."""
+    """Content of schema.json."""
 
     format_version: int
     numeric: tuple[NumericField, ...]
@@ -121,7 +117,7 @@ class Schema:
 
     @property
     def layout(self) -> Literal["blocks", "zoo"]:
-        """What a MindRecord sample holds."""
+        """Form of a MindRecord sample."""
         return "zoo" if self.options.get("layout") == "zoo" else "blocks"
 
     @property
@@ -135,7 +131,7 @@ class Schema:
         return len(self.categorical)
 
     def block_sizes(self, split: str) -> list[int]:
-        """Rows of each block of a split, in reading order."""
+        """Return the number of rows of each block of a split, in order."""
         sizes: list[int] = []
         for file in self.splits[split].files:
             sizes += [self.block_rows] * (file.rows // self.block_rows)
@@ -144,19 +140,19 @@ class Schema:
         return sizes
 
     def all_files(self) -> Iterator[DataFile]:
-        """Every file of the folder but schema.json itself."""
+        """Yield every file of the folder but schema.json itself."""
         for split in self.splits.values():
             yield from split.files
         yield from self.other_files
 
 
 def row_numbers_file(split: str) -> str:
-    """Which line of the raw log, from 0, each row of valid or test was: int64 [rows], in the order written."""
+    """Return the name of the file with the line number, from 0, of each row of valid or test: int64 [rows]."""
     return f"row_numbers-{split}.npy"
 
 
 def write_schema(schema: Schema, folder: Path) -> None:
-    """Write `folder`/schema.json in one rename, so that it is there whole or not at all."""
+    """Write `folder`/schema.json; it appears whole or not at all."""
     write_whole(folder / SCHEMA_FILE, json.dumps(dataclasses.asdict(schema), indent=1) + "\n")
 
 
@@ -283,7 +279,7 @@ def _mixed_up_lines(schema: Schema, folder: Path) -> tuple[int, LogFormat]:
 
 
 def data_file(folder: Path, name: str, rows: int = 0) -> DataFile:
-    """A finished file, as schema.json names it."""
+    """Return schema.json's entry of a finished file."""
     path = folder / name
     return DataFile(name, rows, path.stat().st_size, checksum(path))
 
@@ -292,7 +288,7 @@ INDICATOR = "missing"
 
 
 def transform_integers(field: NumericField, integers: NDArray[np.number]) -> NDArray[np.float64]:
-    """The numbers of a numeric column from the integers [n] of present cells."""
+    """Return the numbers of a numeric column from the integers [n] of present cells."""
     numbers = integers.astype(np.float64)
     if field.transform == "log1p":
         return np.copysign(np.log1p(np.abs(numbers)), numbers)

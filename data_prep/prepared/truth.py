@@ -1,7 +1,7 @@
-"""The true click probability of each row of a synthetic log, and the best that a model can do with it.
+"""True click probabilities of a synthetic log's rows, and the best that a model can reach on them.
 
-`LOG.truth.parquet` lies beside the log: row_number int64 (from 0, the log's line number less one),
-probability float64, label int8, in the order of the log.
+`LOG.truth.parquet` lies beside the log, in its order: row_number int64 (the line number, from 0), probability float64,
+label int8.
 
 Letters: n rows.
 """
@@ -20,7 +20,7 @@ TRUTH_SCHEMA = pa.schema([("row_number", pa.int64()), ("probability", pa.float64
 
 @dataclass(frozen=True)
 class Best:
-    """What scoring by the true probability reaches on rows with their actual labels."""
+    """Metrics of scoring by the true probability, on the actual labels."""
 
     rows: int
     auc: float
@@ -28,15 +28,15 @@ class Best:
 
 
 def truth_path(log_path: Path) -> Path:
-    """Where the truth of a log lies: `train.txt` has `train.txt.truth.parquet`."""
+    """Return the path of a log's truth: `train.txt` has `train.txt.truth.parquet`."""
     return log_path.with_name(log_path.name + ".truth.parquet")
 
 
 def read_truth(path: Path, row_numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities [n] float64 and labels [n] int8 of these rows of the log [n], in the order asked for.
+    """Return probabilities [n] float64 and labels [n] int8 of these rows of the log [n], in this order.
 
-    Reads one row group at a time, and only those that hold a row asked for. Raises FileNotFoundError
-    where there is no such file, ValueError for a row that the log does not have.
+    Reads only the row groups that hold one of them, one at a time. Raises FileNotFoundError if there is no such file,
+    ValueError for a row that the log does not have.
     """
     if not path.is_file():
         raise FileNotFoundError(
@@ -63,17 +63,14 @@ def read_truth(path: Path, row_numbers: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def best_possible(path: Path, row_numbers: np.ndarray) -> Best:
-    """AUC and log loss of the true probabilities against the actual labels of these rows [n].
-
-    The AUC is NaN where all labels are the same.
-    """
+    """Return AUC (NaN if all labels are equal) and log loss of the true probabilities on these rows' labels [n]."""
     probability, label = read_truth(path, row_numbers)
     likelihood = np.where(label == 1, probability, 1 - probability)
     return Best(len(label), area_under_curve(probability, label), float(-np.log(likelihood).mean()))
 
 
 def area_under_curve(score: np.ndarray, label: np.ndarray) -> float:
-    """AUC by ranks (Mann-Whitney U): tied scores share their mean rank."""
+    """Return the AUC by ranks (Mann-Whitney U); tied scores share their mean rank."""
     _, group, count = np.unique(score, return_inverse=True, return_counts=True)
     rank = np.cumsum(count) - (count - 1) / 2
     clicks = int(label.sum())

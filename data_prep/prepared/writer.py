@@ -1,12 +1,11 @@
-"""MindRecord files of a split: twin writer and reader.
+"""Write the MindRecord files of a split, in blocks of up to `block_rows` rows (see schema.py).
 
-A sample is a block of up to `block_rows` rows (see schema.py). MindSpore is imported when a file is written or read,
-not before: it costs 414 MB and seconds, and workers must go without it.
+MindSpore is imported when a file is written, not before: it costs 414 MB and seconds, which workers must not pay.
 
-Ids are a column of bytes, as MindRecord stores whole numbers one by one, each in as few bytes as it needs: of ids that
-saves no room, and took three quarters of the writing and half of the reading.
+Ids are a column of bytes, as MindRecord stores integers one by one, each in as few bytes as it needs. For ids that
+saves no room, and it took three quarters of the writing time and half of the reading time.
 
-Letters: n rows of a block, N numeric columns, C categorical fields.
+Letters: n rows of a block.
 """
 
 from __future__ import annotations
@@ -21,25 +20,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
-from data_prep.prepared.reader import ids_of, read_samples, rows_of
 from data_prep.prepared.rows import Rows, concatenate
 from data_prep.prepared.schema import DataFile, data_file
 
-FILE_ROWS = 2_000_000  # about 430 MB; until a file is finished, its rows are kept in pieces as well
-# MindRecord's own 16 MB of header and 32 MB a page would make every small file 50 MB long. A page holds whole
-# blocks and the header a line for each page, so pages are cut to fit some blocks but not made tiny.
+FILE_ROWS = 2_000_000  # about 430 MB; until a file is finished, its rows are in pieces as well
+# By default a header of 16 MB and pages of 32 MB make every small file 50 MB long. A page holds whole blocks, and the
+# header has a line for each page, so pages fit several blocks.
 _HEADER_BYTES = 1 << 18
-
 _PAGE_BLOCKS = 8
-
 _MIN_PAGE_BYTES = 1 << 20
-
 _PAGE_UNIT_BYTES = 4096
-
-_BLOCK_EXTRA_BYTES = 64  # lengths that MindRecord stores with each of the three arrays of a block
-
+_BLOCK_EXTRA_BYTES = 64  # lengths that MindRecord stores with the three arrays of a block
 _SAMPLES_PER_WRITE = 32
 
 
@@ -49,14 +42,14 @@ def mindrecord_file(split: str, number: int) -> str:
 
 
 def import_mindspore_early() -> threading.Thread:
-    """Import MindSpore beside the first reading, which leaves room on the cores, not before the first write.
+    """Import MindSpore in a thread during the first pass, which leaves cores idle, not before the first write.
 
-    Join the thread before the process ends, after an error too: an interpreter that ends in the middle of an import
-    crashes, even where it waits for the thread itself.
+    Join the thread before the process ends, even after an error: an interpreter that ends in the middle of this import
+    crashes, also if it waits for the thread itself.
     """
 
     def run() -> None:
-        with suppress(ImportError):  # the first write says what is missing
+        with suppress(ImportError):  # the first write reports what is missing
             _import_writer()
 
     thread = threading.Thread(target=run, name="import mindspore")
@@ -66,7 +59,7 @@ def import_mindspore_early() -> threading.Thread:
 
 @functools.cache
 def _import_writer() -> type:
-    """MindSpore's FileWriter, without the garbage collector looking through all of MindSpore then and ever after."""
+    """Import MindSpore's FileWriter, and keep the garbage collector from scanning all of MindSpore then and later."""
     gc.disable()
     try:
         from mindspore.mindrecord import FileWriter
@@ -77,7 +70,7 @@ def _import_writer() -> type:
 
 
 class MindRecordWriter:
-    """Writes the rows of a split in the order they come, into files of `file_rows` rows each."""
+    """Writes the rows of a split, in the order given, into files of `file_rows` rows."""
 
     def __init__(
         self,
@@ -93,7 +86,7 @@ class MindRecordWriter:
         self._split = split
         self._block_rows = block_rows
         self._file_blocks = max(file_rows // block_rows, 1)  # only the last file's last block may be short
-        self._rest: list[Rows] = []  # less than a block
+        self._rest: list[Rows] = []  # fewer than a block
         self._file: Any = None
         self._blocks_in_file = 0
         self._rows_in_file = 0
@@ -101,7 +94,7 @@ class MindRecordWriter:
         self.files = list(written)
 
     def write(self, rows: Rows) -> None:
-        """Append rows; those that do not fill a block wait."""
+        """Append rows; those that do not fill a block are kept for the next call."""
         rows = concatenate([*self._rest, rows])
         whole = len(rows) - len(rows) % self._block_rows
         self._write_blocks([rows.take(slice(i, i + self._block_rows)) for i in range(0, whole, self._block_rows)])
@@ -159,7 +152,7 @@ class MindRecordWriter:
 
 @contextmanager
 def as_os_error(folder: Path) -> Iterator[None]:
-    """OSError for a full disk and the like, which MindSpore reports as RuntimeError, the reason in one line of many."""
+    """Raise OSError for a full disk and the like, which MindSpore reports as RuntimeError with pages of text."""
     try:
         yield
     except RuntimeError as error:
@@ -167,19 +160,8 @@ def as_os_error(folder: Path) -> Iterator[None]:
         raise OSError(f"cannot write to {folder}: {reason[1] if reason else error}") from error
 
 
-def read_files(
-    folder: Path, files: Sequence[str], numbers: Sequence[int] | None = None, ids_dtype: DTypeLike = "int32"
-) -> Iterator[Rows]:
-    """The blocks with these numbers of some .mindrecord files of this form; by default all, as they were written."""
-    if not files:
-        return
-    for ids, numeric, labels in read_samples([folder / name for name in files], "blocks", numbers):
-        n = len(labels)
-        yield Rows(ids_of(ids, n, ids_dtype), rows_of(numeric, n), labels)
-
-
 class ArrayWriter:
-    """Writes int64 numbers to `path`, which appears when it is complete: the bytes that `numpy.save` gives."""
+    """Writes int64 numbers to `path` as `numpy.save` does, but piece by piece; the file appears when it is complete."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -201,6 +183,6 @@ class ArrayWriter:
         self._beside.replace(self._path)
 
     def _write_header(self) -> None:
-        # NumPy leaves room for an axis to grow, so the header is as long with the last length as with the first.
+        # NumPy pads the header for growing arrays, so that with the final length it is as long as with the first.
         header = {"descr": "<i8", "fortran_order": False, "shape": (self._length,)}
         np.lib.format.write_array_header_1_0(self._file, header)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.batches import check_files, num_batches, read_batches, training_order, written_order
-from data_prep.prepared.writer import read_files
+from data_prep.prepared.reader import read_files
 
 POOL_BLOCKS = 4
 

@@ -10,8 +10,8 @@ from data_prep.encoding.given import read_given_vocabulary
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
+from data_prep.prepared.reader import read_files
 from data_prep.prepared.schema import read_schema
-from data_prep.prepared.writer import read_files
 
 
 def read_split(folder, split):

@@ -83,5 +83,5 @@ def test_sizes(text, size):
 @pytest.mark.parametrize("text", ["", "# nothing\n", "download: {file: a.gz}\n"])
 def test_a_data_file_that_says_nothing_is_not_criteos(tmp_path, text):
     (tmp_path / "mine.yaml").write_text(text)
-    with pytest.raises(ValueError, match=r"mine.yaml says nothing of how a log is written; expected columns:"):
+    with pytest.raises(ValueError, match=r"mine.yaml does not describe a log.s format; expected columns:"):
         read_options(data_path=tmp_path / "mine.yaml")

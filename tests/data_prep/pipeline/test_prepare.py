@@ -17,8 +17,8 @@ from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.count import ChunkCounter
 from data_prep.pipeline.prepare import prepare
 from data_prep.pipeline.split import make_split
+from data_prep.prepared.reader import read_files
 from data_prep.prepared.schema import SPLITS, read_schema, row_numbers_file
-from data_prep.prepared.writer import read_files
 
 
 def contents(folder):

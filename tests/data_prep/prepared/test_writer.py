@@ -3,8 +3,9 @@ import shutil
 import numpy as np
 import pytest
 
+from data_prep.prepared.reader import read_files
 from data_prep.prepared.rows import Rows
-from data_prep.prepared.writer import MindRecordWriter, read_files
+from data_prep.prepared.writer import MindRecordWriter
 
 
 def random_rows(num_rows, dtype=np.int32, seed=1):
