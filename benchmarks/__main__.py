@@ -25,7 +25,7 @@ RESULTS_TEXT, RESULTS_JSON = PROJECT / "docs" / "results.md", PROJECT / "docs" /
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One command; `quick` are the arguments of a short trial, None where there is no short form."""
+    """A benchmark's command; `quick` are the arguments of a short trial, None if there is no short form."""
 
     title: str
     module: str
@@ -88,9 +88,9 @@ BENCHMARKS = {
 
 
 def run(module: str, arguments: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
-    """Run a benchmark, showing what it prints; returns its printout and the JSON of its last line.
+    """Run a benchmark and show its output; return the output and the JSON of its last line.
 
-    Raises CalledProcessError where it fails.
+    Raises CalledProcessError if it fails.
     """
     command = [sys.executable, "-m", module, *arguments]
     lines = []

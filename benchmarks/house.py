@@ -1,4 +1,4 @@
-"""How is the code laid out? Entries, floors, circles, imports that run up, and what a reader of a training step opens.
+"""Print the layout's figures: entries, floors, circles, upward imports, and the files of a training step.
 
     python -m benchmarks.house [FOLDER_OR_COMMIT ...]     default: this working tree; several are shown side by side
 
@@ -8,11 +8,11 @@ down over imports. Imports inside functions count.
 
 from __future__ import annotations
 
+import argparse
 import ast
 import io
 import statistics
 import subprocess
-import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -112,7 +112,7 @@ class House:
         return len({module for module, _ in seen}), lines
 
     def _bound(self, tree: ast.Module) -> dict[str, tuple[str, str]]:
-        """What names mean in a file: a module, or a definition of one."""
+        """Return the meaning of names in a file: a module, or a definition in one."""
         found = {}
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and node.module:
@@ -223,8 +223,10 @@ def figures_of(name: str) -> dict[str, str]:
 
 
 def main() -> None:
-    """Print a column for each name of the command line."""
-    names = sys.argv[1:] or [str(PROJECT)]
+    """Print a column of figures for each folder or commit."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="FOLDER_OR_COMMIT", default=[str(PROJECT)])
+    names = parser.parse_args().names
     columns = [figures_of(name) for name in names]
     print(f"{'':38}" + "".join(f"{name[-30:]:>32}" for name in names))
     for row in columns[0]:

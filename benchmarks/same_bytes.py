@@ -1,4 +1,4 @@
-"""Do two commits make the same bytes? Prepared folders, runs and exit codes of one against those of the other.
+"""Compare prepared folders, runs and exit codes of two commits, byte by byte.
 
     python -m benchmarks.same_bytes COMMIT_A COMMIT_B [--rows 3000] [--only prepare commands one_rank] [--keep DIR]
 
@@ -86,7 +86,7 @@ def write_avazu(path: Path, rows: int) -> None:
 
 
 def same_schema(a: Path, b: Path) -> bool:
-    """Whether two schema.json say the same, apart from the folder that a synthetic log's truth lies in."""
+    """Return True if two schema.json are equal, except for the folder of a synthetic log's truth."""
     ours, theirs = (json.loads(path.read_text()) for path in (a, b))
     for content in (ours, theirs):
         if truth := content["source"]["truth"]:
@@ -95,7 +95,7 @@ def same_schema(a: Path, b: Path) -> bool:
 
 
 def same_tensors(a: Path, b: Path) -> bool:
-    """Whether two safetensors files hold the same arrays, bit by bit."""
+    """Return True if two safetensors files hold the same arrays, bit by bit."""
     ours, theirs = load_file(a), load_file(b)
     return ours.keys() == theirs.keys() and all(
         ours[name].dtype == theirs[name].dtype
@@ -106,7 +106,7 @@ def same_tensors(a: Path, b: Path) -> bool:
 
 
 def same_bytes(a: Path, b: Path) -> bool:
-    """Whether two files hold the same bytes."""
+    """Return True if two files hold the same bytes."""
     return a.read_bytes() == b.read_bytes()
 
 

@@ -1,4 +1,4 @@
-"""How near do power laws come to the published value counts of C1-C26? Fits and writes the generator's shape.
+"""Fit power laws to the published value counts of C1-C26, for the synthetic log's generator.
 
     python -m benchmarks.accuracy.fit_synthetic_shape [--write]
 
@@ -44,7 +44,7 @@ def published_counts(facts: dict, field: int) -> np.ndarray:
 
 
 def expected_counts(shape: ValueShape, log_rows: int) -> np.ndarray:
-    """What `published_counts` would find in a log drawn from `shape`."""
+    """Return the expected `published_counts` of a log drawn from `shape`."""
     values, share = np.diff(shape.edges), shape.share_of_bin
     return np.array(
         [
@@ -95,7 +95,7 @@ def fit(facts: dict, field: int) -> tuple[ValueShape, np.ndarray, np.ndarray]:
 
 
 def write_knots(knots: dict[str, dict[str, list]]) -> None:
-    """One line a field, so that a new fit shows as a readable difference."""
+    """Write one line per field, so that a new fit makes a readable diff."""
     about = "Share of all rows held by the value of each rank, at knots; straight lines in log-log between."
     fields = ",\n".join(f'  "{name}": {json.dumps(knots[name])}' for name in knots)
     SHAPE_FILE.write_text(

@@ -20,7 +20,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Group:
-    """One test period: `labels` [n] bool and, by contender, `scores` [S, n]."""
+    """A test period: `labels` [n] bool and, by contender, `scores` [S, n]."""
 
     labels: np.ndarray
     scores: dict[str, np.ndarray]
@@ -37,7 +37,7 @@ class Difference:
 
 
 class RankedScores:
-    """One model's scores [n] of a group, sorted once, so that replicates only sum."""
+    """A model's scores [n] of a group, sorted once, so that replicates only sum."""
 
     def __init__(self, scores: np.ndarray, labels: np.ndarray) -> None:
         self.order = np.argsort(scores, kind="stable")
@@ -61,7 +61,7 @@ def mean_auc(models: list[RankedScores], weights: np.ndarray) -> float:
 
 
 def differences(groups: list[Group], ours: str, peers: tuple[str, ...], replicates: int, seed: int) -> list[Difference]:
-    """How much `ours` is above each of `peers`."""
+    """Return the differences of `ours` to each of `peers`, with bootstrap intervals."""
     rng = np.random.default_rng(seed)
     found = np.empty((len(groups), replicates + 1, len(peers)))  # replicate 0 is the rows as they are
     for place, group in enumerate(groups):

@@ -103,7 +103,7 @@ def _line(cut: Cut, contender: Contender, choice: Choice, scores: np.ndarray, la
 
 
 def verdict(peer: str, found: Difference) -> str:
-    """One line for people."""
+    """Return a printed line."""
     rows, clusters = (f"{low:+.4f} … {high:+.4f}" for low, high in (found.rows_interval, found.clusters_interval))
     cuts = " ".join(f"{value:+.4f}" for value in found.of_groups)
     return f"above {peer}: {found.mean:+.4f}   rows drawn anew {rows}; cuts as well {clusters}   by cut {cuts}"

@@ -1,6 +1,6 @@
-"""Who is compared on the real rows: each with as many settings as the others.
+"""Contenders on the real rows, all with the same number of settings.
 
-A contender judges its settings on a cut's valid tenth (`valid_aucs`) and, with the one chosen there, scores the test
+A contender evaluates its settings on a cut's valid tenth (`valid_aucs`) and, with the one chosen there, scores the test
 tenth by a model of all rows before it (`test_scores`). The networks also choose after how many epochs to stop.
 """
 
@@ -33,7 +33,7 @@ EMBEDDING_DIM, HIDDEN_WIDTHS = 8, (64, 32)
 
 
 class Contender(Protocol):
-    """One kind of model; `settings` are the names of what its settings are chosen from."""
+    """A kind of model; `settings` are the names of the settings to choose from."""
 
     @property
     def name(self) -> str:
@@ -42,7 +42,7 @@ class Contender(Protocol):
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """What is tried."""
+        """Names of the settings to try."""
         ...
 
     def valid_aucs(self, cut: Cut, setting: str) -> list[float]:
@@ -155,7 +155,7 @@ class Application:
 
 @dataclass(frozen=True)
 class Choice:
-    """What the valid tenth of a cut chose, and all that was tried there: AUC after each epoch, by setting."""
+    """The setting chosen on a cut's valid tenth, and the AUC after each epoch of every setting tried."""
 
     setting: str
     epochs: int

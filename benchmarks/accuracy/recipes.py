@@ -1,4 +1,4 @@
-"""What each of configs/ gives, on synthetic logs of two sizes and on real rows; how much a seed moves it.
+"""Train the recipes of configs/ on synthetic logs of two sizes and on real rows, with several seeds.
 
     python -m benchmarks.accuracy.recipes [--data 500k 5m real] [--recipes criteo bars_x4_001 best few_rows] [--epochs
     3]
@@ -118,7 +118,7 @@ def prepare(data: Data, recipe: str, work: Path) -> Path:
 
 
 def train(prepared: Path, recipe: str, changes: tuple[str, ...], commands: CommandServer, work: Path) -> dict[str, Any]:
-    """One run: metrics of `valid` at each evaluation, and the test rows judged by the best of them."""
+    """Train once: metrics of `valid` at each evaluation, and of the test rows at the best of them."""
     place = work / "run"
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
@@ -145,13 +145,13 @@ def best_possible(prepared: Path) -> Figures | None:
 
 
 def memory(work: Path, data: str, recipe: str, changes: tuple[str, ...]) -> Path:
-    """Where a run's figures are kept: others for another text of the recipe, or other changes to it."""
+    """Return the file of a run's figures; its name depends on the recipe's text and the changes to it."""
     digest = hashlib.sha256("\0".join((recipe_file(recipe).read_text("utf-8"), *changes)).encode()).hexdigest()[:16]
     return work / f"{data}-{recipe}-{digest}.json"
 
 
 def remembered(path: Path, make: Any) -> Any:
-    """What `make` returned when `path` was not there yet."""
+    """Return the JSON of `path`, which `make` produces if it does not exist."""
     if not path.is_file():
         path.write_text(json.dumps(make()), encoding="utf-8")
     return json.loads(path.read_text(encoding="utf-8"))
@@ -186,12 +186,12 @@ def measure(
 
 
 def own_epochs(recipe: str) -> int:
-    """How many epochs the recipe itself asks for."""
+    """Return the recipe's own number of epochs."""
     return settings.resolve(Config, recipe_file(recipe)).train.epochs
 
 
 def line(name: str, figures: Figures) -> str:
-    """One line for people."""
+    """Return a printed line."""
     parts = [
         f"{test_set} {of['rows']:,.0f} rows: AUC {of['auc']:.4f}, log loss {of['log_loss']:.4f}"
         for test_set, of in figures.items()

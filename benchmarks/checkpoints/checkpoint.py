@@ -31,7 +31,7 @@ from app.checkpoint.manifest import Manifest
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import ModelState, write_checkpoint
 from app.training.saving import BACKGROUND_SHARE, Throttle
-from benchmarks.harness.timing import machine
+from benchmarks.harness.timing import machine, seconds_of
 from benchmarks.harness.workload import Workload, steps_on_prefetched_batches
 from benchmarks.training.mindspore_contender import assemble_parts, prepare_device
 
@@ -133,7 +133,7 @@ def measure_steps(parts: Any, folder: Path, take_steps: Callable[[int], object],
 
 
 def make_manifest() -> Manifest:
-    """That of a checkpoint that nothing else is asked of."""
+    """Return the manifest of a checkpoint that is only written and read."""
     return Manifest(1, 1, 1, {}, "", {}, {})
 
 
@@ -150,13 +150,6 @@ def drop_from_cache(paths: list[Path]) -> None:
             os.fsync(descriptor)
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             os.close(descriptor)
-
-
-def seconds_of(function: Callable[[], object]) -> float:
-    """What one call takes."""
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
 
 
 def report_disk(disk: dict[str, Any]) -> None:

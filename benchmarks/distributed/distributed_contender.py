@@ -1,5 +1,5 @@
-"""One rank (or one process) of `benchmarks.distributed.ranks_and_servers`: takes steps when the first rank that trains
-is told to.
+"""Rank (or single process) of `benchmarks.distributed.ranks_and_servers`: takes steps when the first training rank gets
+a command.
 
     [mpirun -n N] python -m benchmarks.distributed.distributed_contender WORKLOAD SERVERS
 
@@ -89,7 +89,7 @@ class Turn:
         return {**parts, **sent, "least_table_bytes": least}
 
     def _totals(self) -> Parts:
-        """Of all steps so far."""
+        """Return the bytes exchanged in all steps so far."""
         remote = self._exchange.remote_bytes
         # Rows that servers sent are known to them alone: as many bytes as came back in gradients.
         table_bytes = sum(remote.values()) + (remote["gradients"] if self._group.num_servers else 0)
@@ -103,7 +103,7 @@ class Turn:
 
 
 def least_bytes(workload: Workload, group: MpiGroup) -> list[float]:
-    """Of each batch: what must cross between ranks at least, unique remote rows there and back, and their ids."""
+    """Return the fewest bytes that each batch must exchange: unique remote rows there and back, and their ids."""
     element_bytes = 2 * 4 * (workload.embedding_dim + 1) + 8
     sums = []
     for batch in make_batches(workload):

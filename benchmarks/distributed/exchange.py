@@ -1,4 +1,4 @@
-"""What do ids, rows and gradients take on their way between the ranks of a host, and what could at most be saved?
+"""Time the exchange of ids, rows and gradients between the ranks of a host, and its lower bound.
 
     python -m benchmarks.distributed.exchange                      2 ranks, batch 16,000 of 26 fields, D 80, V 200,000
     python -m benchmarks.distributed.exchange --batch 1000         the same, small: does everything work?
@@ -38,7 +38,7 @@ Seconds = dict[str, float]
 
 
 class Rank:
-    """One rank's tables, and its slice of one batch."""
+    """A rank's tables, and its slice of a batch."""
 
     def __init__(self, group: MpiGroup, batch_size: int) -> None:
         fields = tuple(f"C{number + 1}" for number in range(NUM_FIELDS))
@@ -53,7 +53,7 @@ class Rank:
         self._barrier = group.world.Barrier
 
     def round(self) -> Seconds:
-        """What the parts of one lookup and one update have taken."""
+        """Return the seconds of the parts of one lookup and one update."""
         exchange = self.tables.owned.exchange
         before = dict(exchange.seconds)
         taken = {"lookup": self._timed(lambda: self.tables.lookup(self.unique))}

@@ -1,4 +1,4 @@
-"""How much memory do the tables take in each of N ranks that share the rows?
+"""Measure the memory of the tables in each of N ranks that share the rows.
 
     python -m benchmarks.distributed.rank_memory                          V 500,000, D 80, FTRL and LazyAdam, every row
     touched python -m benchmarks.distributed.rank_memory --vocabulary 50000       the same, small: does everything work?
@@ -14,13 +14,13 @@ import json
 from typing import Any
 
 import numpy as np
+from benchmarks.harness.memory import memory_mib
 
 from app.config.optimizers import FtrlOptions, LazyAdamOptions
 from app.distributed.batch_kernels import make_batch_kernels
 from app.distributed.process_group import MpiGroup, load_mpi
 from app.distributed.sharded_tables import ShardedTables, make_owned_rows
 from app.tables.interface import RowGradients, TablesSpec
-from benchmarks.harness.memory import memory_mib
 from benchmarks.harness.ranks import found_by_ranks
 from benchmarks.harness.timing import machine
 from benchmarks.training.kernels import RATES

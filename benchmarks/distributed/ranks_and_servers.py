@@ -1,4 +1,4 @@
-"""How fast are several ranks against one, with the same batch on the same cores? And what do they send each other?
+"""Compare the speed of several ranks with one, with the same batch on the same cores, and count their messages' bytes.
 
     python -m benchmarks.distributed.ranks_and_servers             batch 16,000, D 80, V 200,000, tower 1024-512-256-128
     python -m benchmarks.distributed.ranks_and_servers --quick     the same at batch 1,000: does everything work?

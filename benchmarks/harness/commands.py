@@ -91,7 +91,7 @@ def serve() -> None:
 
 
 def validations(run: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl that judge the split `valid`, in the order written."""
+    """Return the lines of metrics.jsonl with evaluations of the split `valid`, in the order written."""
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [line for line in map(json.loads, lines) if line.get("split") == "valid"]
 

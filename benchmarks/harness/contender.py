@@ -1,4 +1,4 @@
-"""Contenders in processes of their own that take steps when they are told to.
+"""Contenders in processes of their own that take steps on command.
 
 Threads, oneDNN's math mode and malloc's settings are read once, at start, so contenders cannot share a process. One
 that has no turn is stopped by SIGSTOP: thread pools spin for a while after their last task, and prefetch

@@ -1,4 +1,4 @@
-"""All rows of a split of a prepared folder, in memory."""
+"""Read all rows of a prepared folder's split into memory."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ READ_ROWS = 100_000
 
 
 def read_rows(folder: Path, schema: Schema, split: str) -> Rows:
-    """All rows of a split, in the order of the folder."""
+    """Return all rows of a split, in the order written."""
     return concatenate(list(read_batches(folder, schema, split, written_order(schema, split), READ_ROWS)))

@@ -33,7 +33,7 @@ class Target:
     find: Callable[[Results], float]
 
     def row(self, results: Results) -> tuple[str, str, str, str]:
-        """What, target, measured, and whether the target is reached."""
+        """Return the table row: name, target, measured value, and yes or no."""
         target = f"{self.sign} {self.bound:,.0f}" if self.bound >= 1000 else f"{self.sign} {self.bound:g}"
         try:
             measured = self.find(results)
@@ -51,7 +51,7 @@ class Target:
 
 
 def kernel_ratio(name: str) -> Callable[[Results], float]:
-    """One of the ratios that benchmarks.training.kernels gives."""
+    """Return a function that finds this ratio of benchmarks.training.kernels."""
     return lambda results: results["kernels"]["kernels"]["ratios"][name]
 
 
@@ -85,7 +85,7 @@ def auc_difference(results: Results) -> float:
 
 
 def checkpoint_ratio(name: str) -> Callable[[Results], float]:
-    """One of the ratios that benchmarks.checkpoints.checkpoint gives."""
+    """Return a function that finds this ratio of benchmarks.checkpoints.checkpoint."""
     return lambda results: results["checkpoint"]["ratios"][name]
 
 
@@ -152,7 +152,7 @@ def synthetic_gain(results: Results) -> float:
 
 
 def shortfall(metric: str) -> Callable[[Results], float]:
-    """How much worse than the best possible on the test rows whose values were all seen often."""
+    """Return a function that finds the loss above the best possible, on test rows whose values were all frequent."""
 
     def find(results: Results) -> float:
         of = _synthetic(results)

@@ -1,9 +1,10 @@
-"""Contenders measured side by side: in turn, round by round, so that what else the machine does hits all of them."""
+"""Measure time and memory; contenders take turns, so that other load on the machine hits all of them."""
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -28,16 +29,14 @@ class Timing:
 
 
 def side_by_side(contenders: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = 2) -> dict[str, Timing]:
-    """Each contender once a round, in turn, starting with another one each round; the warm-up rounds do not count."""
+    """Time each contender once a round, starting with another one each round; warm-up rounds do not count."""
     names = list(contenders)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(warm_up + rounds):
         first = turn % len(names)
         for name in names[first:] + names[:first]:
             time.sleep(SETTLE_SECONDS)
-            start = time.perf_counter()
-            contenders[name]()
-            elapsed = time.perf_counter() - start
+            elapsed = seconds_of(contenders[name])
             if turn >= warm_up:
                 seconds[name].append(elapsed)
     return {name: _summary(values) for name, values in seconds.items()}
@@ -48,8 +47,22 @@ def _summary(seconds: list[float]) -> Timing:
     return Timing(float(median), float(lower), float(upper))
 
 
+def seconds_of(function: Callable[[], object]) -> float:
+    """Call a function and return its wall-clock seconds."""
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def memory_mib(key: str) -> float:
+    """Return this process's memory in MiB from /proc: VmRSS is the current, VmHWM the largest so far."""
+    found = re.search(rf"{key}:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8"))
+    assert found
+    return int(found[1]) / 1024
+
+
 def machine() -> dict[str, str | int]:
-    """What a figure depends on and a reader has to know."""
+    """Return the machine and the commit, on which all figures depend."""
     return {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),

@@ -1,4 +1,4 @@
-"""What every contender of the step benchmarks does: one model, one size, the same seeded batches.
+"""Workload of all contenders of the step benchmarks: one model, one size, the same seeded batches.
 
 Letters: B batch, C categorical fields, N numeric fields, V vocabulary size.
 """
@@ -66,7 +66,7 @@ class Step(Protocol):
     seconds: dict[str, float]
 
     def prepare(self, batch: Batch) -> Any:
-        """What can be made of a batch before its step."""
+        """Prepare a batch ahead of its step."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""How fast are lookup and update of the deep table in FBGEMM (CPU), beside the native tables?
+"""Compare lookup and update of the deep table in FBGEMM (CPU) with the native tables.
 
     python -m benchmarks.peers.fbgemm_tables             batch 16,000, 26 fields, D 80, V 200,000
     python -m benchmarks.peers.fbgemm_tables --quick     batch 1,000 and few rounds
@@ -84,7 +84,7 @@ def fbgemm_calls(workload: Workload, optimizer: str, num_weighted: int = 0) -> C
 
 
 def make_fbgemm_table(workload: Workload, optimizer: str, num_fields: int) -> Any:
-    """One table that all fields share, as the ids of all fields are of one range."""
+    """Make a table that all fields share, as their ids have one range."""
     import torch
     from fbgemm_gpu.split_embedding_configs import EmbOptimType
     from fbgemm_gpu.split_table_batched_embeddings_ops_training import (

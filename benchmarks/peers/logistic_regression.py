@@ -19,7 +19,7 @@ def predict(folder: Path, split: str, inverse_penalty: float) -> np.ndarray:
 
 
 def probabilities_of(folder: Path, split: str) -> np.ndarray:
-    """Click probabilities [rows] of a split, by a regression fitted to all of `train`; `valid` chose its penalty."""
+    """Return click probabilities [rows] of a split, by a regression fitted to all of `train`; `valid` chose its penalty."""
     schema = read_schema(folder)
     fitted = fit(folder, schema, max_rows=schema.splits["train"].rows)
     probabilities: np.ndarray = fitted.model.predict_proba(read_features(folder, schema, split)[0])[:, 1]

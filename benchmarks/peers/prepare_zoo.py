@@ -89,7 +89,7 @@ class Part:
         self._labels: list[float] = []
 
     def add(self, ids: list[int], weights: list[float], label: float) -> None:
-        """One row."""
+        """Append a row."""
         self._ids.extend(ids)
         self._weights.extend(weights)
         self._labels.append(label)

@@ -36,7 +36,7 @@ class PlainEmbeddingStep(PyTorchStep):
         return Prepared(nothing, inverse, weights, torch.from_numpy(batch.numeric), torch.from_numpy(batch.labels))
 
     def __call__(self, _: Batch, batch: Prepared) -> float:
-        """One update; returns the deep loss."""
+        """Update all parameters; return the deep loss."""
         start = time.perf_counter()
         deep_rows = functional.embedding(batch.inverse, self.deep, sparse=True)  # [B, F, D]
         wide_rows = functional.embedding(batch.inverse, self.wide, sparse=True)[:, :, 0]

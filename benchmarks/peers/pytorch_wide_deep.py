@@ -69,7 +69,7 @@ class Tower(nn.Module):
 
 @dataclass(frozen=True)
 class PeerSettings:
-    """What is tuned of the peer; the defaults are the project's own.
+    """Tuned settings of the peer; the defaults are the project's own.
 
     `whole_table` trains both tables by `torch.optim.Adam` over all rows with weight decay (what BARS's Wide&Deep does),
     where the default is SparseAdam and Adagrad; `wide_l2_coef` is the wide table's decay then.
@@ -145,7 +145,7 @@ class PyTorchStep:
         return np.concatenate([numeric_ids, batch.ids], axis=1), torch.from_numpy(weights)
 
     def prepare(self, batch: Batch) -> Prepared:
-        """What can be made of a batch before its step."""
+        """Prepare a batch ahead of its step."""
         ids, weights = batch.ids, None
         if not self.fold_numeric:
             ids, weights = self.with_numeric(batch)
@@ -159,7 +159,7 @@ class PyTorchStep:
         )
 
     def __call__(self, _: Batch, batch: Prepared) -> float:
-        """One update; returns the deep loss."""
+        """Update all parameters; return the deep loss."""
         start = time.perf_counter()
         deep_rows = self.deep.detach().index_select(0, batch.unique).requires_grad_()
         wide_rows = self.wide.detach().index_select(0, batch.unique).requires_grad_()

@@ -1,4 +1,4 @@
-"""How fast is the data preparation, against the MindSpore model zoo's way and polars, and how much memory do they take?
+"""Compare time and memory of the data preparation with the MindSpore model zoo's way and polars.
 
     python -m benchmarks.preparation.prepare                      5 M synthetic rows; zoo: 200,000 of them
     python -m benchmarks.preparation.prepare --log train.txt      the first --rows of this log
@@ -62,7 +62,7 @@ class Contender:
 
 @dataclass(frozen=True)
 class Run:
-    """What one run of a contender took."""
+    """Time and memory of one run of a contender."""
 
     seconds: float
     cpu_seconds: float

@@ -1,4 +1,4 @@
-"""Whether a peer's rows have the ids and numbers that `data_prep prepare` gave them: else times mean nothing.
+"""Compare a peer's ids and numbers with those of `data_prep prepare`, as times mean nothing if they differ.
 
 Letters: n rows, N numeric columns, C categorical fields.
 """

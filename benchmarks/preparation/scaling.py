@@ -1,4 +1,4 @@
-"""What would a log of any size take? Costs a row and a distinct value, part by part, and what follows from them.
+"""Estimate the preparation of a log of any size from the measured costs of a row and of a distinct value.
 
     python -m benchmarks.preparation.scaling                          measure, then Criteo's 1 TB log on these cores
     python -m benchmarks.preparation.scaling --cores 32 --rows 45840617 --distinct 33762577
@@ -58,7 +58,7 @@ _ROUNDS = 3
 
 @dataclass(frozen=True)
 class Costs:
-    """Of one core; times in seconds, sizes in bytes. `parallel` parts run on all cores, `main` ones on one."""
+    """Costs on one core, in seconds and bytes; `parallel` parts run on all cores, `main` parts on one."""
 
     parallel_count: float  # a row: parse, count, put the counts on disk
     main_count: float  # a row: read the counts, add them up
@@ -67,19 +67,19 @@ class Costs:
     unpack: float  # a row of a .gz file, in each reading, by a thread of the main process
     main_distinct: float  # a distinct value: merge runs on disk, order, vocabulary.parquet and the search table
     log_bytes: float  # a row
-    counts_bytes: float  # a row, on disk during the first reading
+    counts_bytes: float  # a row, on disk during the first pass
     rows_bytes: float  # a row, on disk from its encoding until its file is finished
     output_bytes: float  # a row
-    lookup_bytes: float  # a value with an id, in memory during the second reading
+    lookup_bytes: float  # a value with an id, in memory during the second pass
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Of a whole preparation."""
+    """Estimate of a whole preparation."""
 
-    first_reading_seconds: float
+    first_pass_seconds: float
     vocabulary_seconds: float
-    second_reading_seconds: float
+    second_pass_seconds: float
     output_bytes: float
     temporary_bytes: float
     lookup_bytes: float
@@ -87,12 +87,12 @@ class Estimate:
     @property
     def seconds(self) -> float:
         """In all."""
-        return self.first_reading_seconds + self.vocabulary_seconds + self.second_reading_seconds
+        return self.first_pass_seconds + self.vocabulary_seconds + self.second_pass_seconds
 
 
 @dataclass(frozen=True)
 class Size:
-    """Of a log."""
+    """Size of a log."""
 
     rows: int
     distinct: int  # values of all fields
@@ -101,16 +101,16 @@ class Size:
 
 
 def estimate(costs: Costs, size: Size, cores: int) -> Estimate:
-    """What a log takes on `cores`."""
+    """Estimate a log's preparation on `cores`."""
     rows, unpack = size.rows, costs.unpack * size.is_packed
 
     def reading(parallel: float, main: float) -> float:
         return rows * max((parallel + main + unpack) / cores, main, unpack)
 
     return Estimate(
-        first_reading_seconds=reading(costs.parallel_count, costs.main_count),
+        first_pass_seconds=reading(costs.parallel_count, costs.main_count),
         vocabulary_seconds=size.distinct * costs.main_distinct,
-        second_reading_seconds=reading(costs.parallel_encode, costs.main_encode),
+        second_pass_seconds=reading(costs.parallel_encode, costs.main_encode),
         output_bytes=rows * costs.output_bytes,
         temporary_bytes=rows * costs.counts_bytes + size.distinct * WORD_BYTES,
         lookup_bytes=size.with_id * costs.lookup_bytes,
@@ -255,8 +255,8 @@ def _cpu_seconds(log: Path, output: Path) -> float:
 def show(costs: Costs, ratio: float, size: Size, cores: int) -> Estimate:
     """Print what was measured and what follows."""
     print("a row, one core:" + f"{'all cores share':>38} {'main process':>14}")
-    print(f"  first reading  {1e6 * costs.parallel_count:33.2f} µs {1e6 * costs.main_count:11.2f} µs")
-    print(f"  second reading {1e6 * costs.parallel_encode:33.2f} µs {1e6 * costs.main_encode:11.2f} µs")
+    print(f"  first pass     {1e6 * costs.parallel_count:33.2f} µs {1e6 * costs.main_count:11.2f} µs")
+    print(f"  second pass    {1e6 * costs.parallel_encode:33.2f} µs {1e6 * costs.main_encode:11.2f} µs")
     print(f"  unpack .gz     {'(a thread)':>33} {1e6 * costs.unpack:14.2f} µs")
     print(f"a distinct value {'':33} {1e6 * costs.main_distinct:14.2f} µs")
     for name in ("log_bytes", "counts_bytes", "rows_bytes", "output_bytes", "lookup_bytes"):
@@ -274,7 +274,7 @@ def show(costs: Costs, ratio: float, size: Size, cores: int) -> Estimate:
     unpack = costs.unpack * size.is_packed
     slowest = max(costs.main_encode, unpack)
     fewest = (costs.parallel_encode + costs.main_encode + unpack) / slowest
-    print(f"  more than {fewest:.1f} cores make the second reading no faster: one process unpacks and writes")
+    print(f"  more than {fewest:.1f} cores make the second pass no faster: one process unpacks and writes")
     return total
 
 

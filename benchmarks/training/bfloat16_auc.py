@@ -21,7 +21,7 @@ PRECISIONS = ("float32", "bfloat16")
 
 
 def auc(folder: Path, seed: int, precision: str) -> float:
-    """Train one epoch and judge it on the test rows."""
+    """Train one epoch and evaluate it on the test rows."""
     settings = (f"train.seed={seed}", f"device.precision={precision}", "train.resume=never")
     run_command("app", "train", "--config", str(CONFIG), "--dataset", "prepared", *settings, folder=folder)
     run_command("app", "evaluate", folder=folder)

@@ -1,4 +1,4 @@
-"""How fast are the native table kernels, against MindSpore's stock host operators and a plain memory copy?
+"""Compare the native table kernels with MindSpore's stock host operators and a plain memory copy.
 
     python -m benchmarks.training.kernels             lookup, LazyAdam, FTRL, unique at batch 16,000, D 80, V 200,000
     python -m benchmarks.training.kernels --growth    lookup + update as vocabulary and batch grow
@@ -35,7 +35,7 @@ import psutil
 from app.config.optimizers import FtrlOptions, LazyAdamOptions
 from app.tables.interface import DEEP, WIDE, RowGradients, TableRates, TablesSpec
 from app.tables.native.tables import NativeTables
-from benchmarks.harness.timing import Timing, machine, side_by_side
+from benchmarks.harness.timing import Timing, machine, seconds_of, side_by_side
 from common.memory import huge_pages
 
 NUM_FIELDS = 26
@@ -76,7 +76,7 @@ class MemoryCopy:
         self._pool = ThreadPoolExecutor(num_threads)
 
     def __call__(self) -> None:
-        """One copy."""
+        """Copy once."""
         list(self._pool.map(self._copy, self._parts))
 
     def _copy(self, part: slice) -> None:
@@ -84,7 +84,7 @@ class MemoryCopy:
 
 
 def native_contenders(tables: NativeTables, ids: np.ndarray, gradients: RowGradients) -> Contenders:
-    """Each kernel as a step calls it."""
+    """Call each kernel as a step does."""
     unique = tables.unique(ids)
     tables.update(unique, gradients)
     slots = tables.touch(unique.values)
@@ -154,7 +154,7 @@ def medians(timings: dict[str, Timing]) -> dict[str, float]:
 
 
 def ratios(timings: dict[str, Timing]) -> dict[str, float]:
-    """How many times faster than stock, and how many times as long as the copy, native is."""
+    """Return the speedup of native over stock, and its time relative to the copy."""
     found = {}
     for name, timing in timings.items():
         operation, _, contender = name.partition(" ")
@@ -263,13 +263,6 @@ def measure_huge(threads: int) -> dict[str, Any]:
     for name, value in result.items():
         print(f"{name:25s} {value:,.4g}")
     return result
-
-
-def seconds_of(function: Callable[[], object]) -> float:
-    """How long one call takes."""
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -1,4 +1,4 @@
-"""What recomputed layers save of memory, and what they cost of time: `parallel.recompute` against all values kept.
+"""Measure memory saved and time lost by recomputed layers (`parallel.recompute`).
 
     python -m benchmarks.training.recompute [--layers 8] [--width 512] [--batch 16000] [--dropout 0.1] [--activation
     gelu]
@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness.memory import memory_mib
-from benchmarks.harness.timing import machine
+from benchmarks.harness.timing import machine, memory_mib
 
 EMBEDDING_DIM, FIELDS, NUMERIC = 16, 8, 3
 KINDS = {"kept": "[]", "recomputed": "[all]"}
@@ -51,7 +50,7 @@ def main() -> None:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """One process: the peak, the median step and the last loss."""
+    """Train in this process; return peak memory, median step time and last loss."""
     from app.config.config import Config
     from app.device import prepare_environment, select_device
     from common import settings

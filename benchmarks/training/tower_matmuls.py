@@ -29,7 +29,7 @@ class TowerMatmuls(nn.Cell):
         self.slice = ops.Slice()
 
     def construct(self) -> Tensor:
-        """One number of each product, summed, so that none is left out and no result has to be copied."""
+        """Sum one number of each product, so that none is left out and no result has to be copied."""
         total = Tensor([[0.0]], ms.float32)
         for i in range(self.num_layers):
             inputs, outputs, matrix = self.activations[i], self.activations[i + 1], self.matrices[i]

@@ -1,4 +1,4 @@
-"""How much memory does the tower take in each of N ranks, in each mode that spreads it?
+"""Measure the tower's memory in each of N ranks, in each mode that splits it.
 
     python -m benchmarks.training.tower_memory              4 hidden layers of 2,048, batch 4,000, 2 ranks
     python -m benchmarks.training.tower_memory --quick      the same, small: does everything work?
@@ -19,9 +19,8 @@ import numpy as np
 
 from app import device
 from app.distributed.process_group import MpiGroup, load_mpi
-from benchmarks.harness.memory import memory_mib
 from benchmarks.harness.ranks import found_by_ranks
-from benchmarks.harness.timing import machine
+from benchmarks.harness.timing import machine, memory_mib
 from benchmarks.harness.workload import Workload, make_batches
 from benchmarks.training.mindspore_contender import make_config, make_schema
 from common import settings

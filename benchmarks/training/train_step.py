@@ -1,4 +1,4 @@
-"""How fast is the whole training step, against MindSpore's own host operators, PyTorch, and its matrix products alone?
+"""Compare the training step with MindSpore's own host operators, PyTorch, and its matrix products alone.
 
     python -m benchmarks.training.train_step             batch 16,000, D 80, V 200,000, 26 + 13 fields, tower
     1024-512-256-128 python -m benchmarks.training.train_step --quick     the same at batch 1,000 and few rounds: does
@@ -106,7 +106,7 @@ def measure(group: Group, rounds: int, steps: int) -> dict[str, Any]:
 
 
 def describe(contender: Contender, timing: Timing, native: Timing, steps: int, group: Group) -> dict[str, Any]:
-    """One contender's figures; all times are seconds a step."""
+    """Return a contender's figures, in seconds per step."""
     counted = contender.parts[WARM_UP_TURNS:]
     return {
         "median": timing.median / steps,

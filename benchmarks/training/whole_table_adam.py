@@ -1,4 +1,4 @@
-"""What does `adam` on a whole table cost beside `lazy_adam`, row by row the same batches?
+"""Compare the cost of `adam` on a whole table with `lazy_adam`, on the same batches.
 
     python -m benchmarks.training.whole_table_adam     lookup and update at batch 16,000, 26 fields, D 80, V 200,000
 

@@ -27,7 +27,7 @@ COSTS = Costs(
 @pytest.mark.parametrize(("cores", "first", "second"), [(1, 4.0, 4.0), (2, 2.0, 2.0), (4, 1.0, 2.0), (100, 1.0, 2.0)])
 def test_cores_help_until_the_main_process_is_the_slowest(cores, first, second):
     found = estimate(COSTS, Size(1_000_000, 1_000_000, 200_000, False), cores)
-    assert (found.first_reading_seconds, found.second_reading_seconds) == pytest.approx((first, second))
+    assert (found.first_pass_seconds, found.second_pass_seconds) == pytest.approx((first, second))
     assert found.vocabulary_seconds == pytest.approx(1)
     assert found.seconds == pytest.approx(first + second + 1)
 
@@ -35,7 +35,7 @@ def test_cores_help_until_the_main_process_is_the_slowest(cores, first, second):
 @pytest.mark.parametrize(("cores", "first", "second"), [(1, 7.0, 7.0), (2, 3.5, 3.5), (8, 3.0, 3.0)])
 def test_a_thread_of_the_main_process_unpacks(cores, first, second):
     packed = estimate(COSTS, Size(1_000_000, 0, 0, True), cores)
-    assert (packed.first_reading_seconds, packed.second_reading_seconds) == pytest.approx((first, second))
+    assert (packed.first_pass_seconds, packed.second_pass_seconds) == pytest.approx((first, second))
 
 
 def test_sizes_follow_rows_and_values():
@@ -53,4 +53,4 @@ def test_costs_of_an_earlier_run_are_taken(project, tmp_path):
     done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=True)
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["estimate"]["seconds"] == pytest.approx(5)
-    assert "more than 2.0 cores make the second reading no faster" in done.stdout
+    assert "more than 2.0 cores make the second pass no faster" in done.stdout
