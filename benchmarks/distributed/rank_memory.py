@@ -14,7 +14,6 @@ import json
 from typing import Any
 
 import numpy as np
-from benchmarks.harness.memory import memory_mib
 
 from app.config.optimizers import FtrlOptions, LazyAdamOptions
 from app.distributed.batch_kernels import make_batch_kernels
@@ -22,7 +21,7 @@ from app.distributed.process_group import MpiGroup, load_mpi
 from app.distributed.sharded_tables import ShardedTables, make_owned_rows
 from app.tables.interface import RowGradients, TablesSpec
 from benchmarks.harness.ranks import found_by_ranks
-from benchmarks.harness.timing import machine
+from benchmarks.harness.timing import machine, memory_mib
 from benchmarks.training.kernels import RATES
 
 EMBEDDING_DIM = 80
