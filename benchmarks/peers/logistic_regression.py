@@ -19,7 +19,7 @@ def predict(folder: Path, split: str, inverse_penalty: float) -> np.ndarray:
 
 
 def probabilities_of(folder: Path, split: str) -> np.ndarray:
-    """Return click probabilities [rows] of a split, by a regression fitted to all of `train`; `valid` chose its penalty."""
+    """Fit to all of `train`, with the penalty chosen on `valid`; return the probabilities [rows] of a split."""
     schema = read_schema(folder)
     fitted = fit(folder, schema, max_rows=schema.splits["train"].rows)
     probabilities: np.ndarray = fitted.model.predict_proba(read_features(folder, schema, split)[0])[:, 1]
