@@ -1,11 +1,12 @@
-"""Both tables, their rows spread over the ranks of a job: row r is owned by rank `r % owners`.
+"""Both tables, their rows sharded over the ranks of a job: row r is owned by rank `r % owners`.
 
-A lookup: unique ids -> all-to-all ids -> owners gather -> all-to-all rows -> spread over positions. An update is the
-same road back: a rank sums its gradients for each of its unique ids, their owner sums over ranks, in the order of
-ranks, and does the step. Owners keep their rows in tables of any backend, which look up "batches" of one field: the
-ids asked of them. So the optimizers are the backends' own, and a row that several ranks ask for is one unique row.
+A lookup: unique ids -> all-to-all ids -> owners gather -> all-to-all rows -> expand to positions. An update takes the
+same way back: a rank sums its gradients by unique id, the owner sums over ranks, in the order of ranks, and takes the
+step. Owners keep their rows in tables of any backend, whose "batches" of one field are the ids requested of them. So
+the optimizers are the backends' own, and a row that several ranks request is one unique row.
 
-Letters: B rows of this rank's batch, C looked-up fields, D embedding width, U its unique ids, R ids asked of an owner.
+Letters: B rows of this rank's batch, C looked-up fields, D embedding width, U its unique ids, R ids requested of an
+owner.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -38,23 +38,20 @@ from app.tables.interface import (
 
 
 def owner_spec(spec: TablesSpec) -> TablesSpec:
-    """The spec of an owner's tables: a batch is [R, 1], the ids asked of it."""
+    """Return the spec of an owner's tables, whose batches are the ids requested of it, [R, 1]."""
     return replace(spec, field_names=("row",))
 
 
 @dataclass(frozen=True)
 class ShardedIds(UniqueIds):
-    """A batch's distinct ids, those of the first owner first: `counts` [owners] of them belong to each.
-
-    `kernel_ids` are the same ids as the batch kernels want them.
-    """
+    """A batch's distinct ids in the order of owners, `counts` [owners] of them each; `kernel_ids` for the kernels."""
 
     kernel_ids: UniqueIds
     counts: np.ndarray
 
 
-class NothingOwned:
-    """The `Snapshot` of a rank without rows."""
+class EmptySnapshot:
+    """`Snapshot` of a rank without rows."""
 
     tables: Mapping[str, TableSnapshot] = {}
 
@@ -62,11 +59,11 @@ class NothingOwned:
         self.awaited = threading.Event()
 
     def release(self, saved: bool) -> None:
-        """See `Snapshot.release`."""
+        """Do nothing."""
 
 
 class OwnedRows:
-    """A rank's part in every operation on rows; `tables` is None where it owns none."""
+    """A rank's part in every operation on rows; `tables` is None if it owns none."""
 
     def __init__(self, exchange: Exchange, tables: HostTables | None) -> None:
         self.exchange = exchange
@@ -75,13 +72,13 @@ class OwnedRows:
         self._embedding_dim = exchange.embedding_dim
 
     def pull_request(self, header: Header, ids: np.ndarray, counts: np.ndarray) -> None:
-        """Tell the owners which rows are meant from now on."""
-        asked = self.exchange.pull_request(ids, counts, header)
+        """Send the owners the ids of the next operations; take those that are requested of this rank."""
+        requested = self.exchange.pull_request(ids, counts, header)
         if self.tables is not None:
-            self._pulled = self.tables.unique(asked[:, None])
+            self._pulled = self.tables.unique(requested[:, None])
 
     def lookup(self) -> tuple[np.ndarray, np.ndarray, float]:
-        """The rows asked for, [U, D] and [U], and Σ‖row‖² over the unique deep rows of all ranks."""
+        """Return the rows requested last, [U, D] and [U], and Σ‖row‖² over the unique deep rows of all ranks."""
         if self.tables is None:
             rows = Rows(np.zeros((0, self._embedding_dim), np.float32), np.zeros(0, np.float32), 0.0)
         else:
@@ -90,14 +87,14 @@ class OwnedRows:
         return deep, wide, self.exchange.sum(rows.squared_norm)
 
     def update(self, header: Header, deep_sums: np.ndarray, wide_sums: np.ndarray) -> None:
-        """One step of the optimizers on all rows asked for; gradients [U, D] and [U]."""
+        """Take one step of the optimizers on the rows requested last, with gradients [U, D] and [U]."""
         deep, wide = self.exchange.push(deep_sums, wide_sums)
         if self.tables is not None:
             self.tables.update(self._pulled, RowGradients(deep, wide, header.scale), checked=True)
 
     @contextmanager
     def loading(self, step: int) -> Iterator[WriteRows]:
-        """See `HostTables.loading`; rows of other owners are passed over."""
+        """As `HostTables.loading`; rows of other owners are skipped."""
         if self.tables is None:
             yield lambda table, name, row_ids, values: None
             return
@@ -111,7 +108,7 @@ class OwnedRows:
             yield write_own
 
     def serve(self, header: Header) -> None:
-        """This rank's part in an operation in which it asks for nothing itself."""
+        """Take part in an operation of the ranks that train, without a batch of its own."""
         nothing = np.zeros((0, self._embedding_dim), np.float32)
         if header.operation in (Operation.LOOKUP, Operation.PULL_REQUEST):
             self.pull_request(header, np.zeros(0, np.int64), np.zeros(self.exchange.num_owners, np.int64))
@@ -122,7 +119,7 @@ class OwnedRows:
 
 
 class ShardedTables(HostTables):
-    """`HostTables` of which this rank owns a part, or none; all ranks that train call each method together."""
+    """`HostTables` sharded over ranks; all ranks that train call each method together. This one may own no rows."""
 
     def __init__(self, spec: TablesSpec, kernels: BatchKernels, owned: OwnedRows) -> None:
         self.spec = spec
@@ -133,7 +130,7 @@ class ShardedTables(HostTables):
         self._pulled: ShardedIds | None = None
 
     def unique(self, ids: np.ndarray) -> ShardedIds:
-        """See `HostTables.unique`; this rank's alone."""
+        """As `HostTables.unique`, on this rank alone."""
         unique = self._kernels.unique(ids)
         num_owners = self.owned.exchange.num_owners
         owners = unique.values % num_owners
@@ -143,7 +140,7 @@ class ShardedTables(HostTables):
         return ShardedIds(unique.shape, unique.values, unique.inverse, unique, counts)
 
     def lookup(self, unique: UniqueIds) -> Rows:
-        """See `HostTables.lookup`; `squared_norm` is that of the unique rows of all ranks' batches together."""
+        """As `HostTables.lookup`; `squared_norm` is that of the unique rows of all ranks' batches together."""
         unique = _own(unique)
         self._pull_request(Operation.LOOKUP, unique)
         deep_rows, wide_rows, squared_norm = self.owned.lookup()
@@ -151,7 +148,7 @@ class ShardedTables(HostTables):
         return Rows(deep, wide, squared_norm)
 
     def update(self, unique: UniqueIds, gradients: RowGradients, checked: bool = False) -> None:
-        """See `HostTables.update`; the gradients of each unique row are summed over all ranks' batches."""
+        """As `HostTables.update`; the gradients of each unique row are summed over all ranks' batches."""
         unique = _own(unique)
         check = check_gradients_shape if checked else check_gradients
         check(gradients, unique, self.spec)
@@ -165,16 +162,15 @@ class ShardedTables(HostTables):
             self.update_seconds = self.owned.tables.update_seconds
 
     def state(self) -> dict[str, TableState]:
-        """The touched rows that this rank owns, by table name."""
+        """Return the touched rows that this rank owns, by table name."""
         return self.owned.tables.state() if self.owned.tables is not None else {}
 
     def snapshot(self, changed_only: bool) -> Snapshot:
-        """See `HostTables.snapshot`; of the rows that this rank owns."""
-        return self.owned.tables.snapshot(changed_only) if self.owned.tables is not None else NothingOwned()
+        """As `HostTables.snapshot`, of the rows that this rank owns."""
+        return self.owned.tables.snapshot(changed_only) if self.owned.tables is not None else EmptySnapshot()
 
     @contextmanager
     def loading(self, step: int) -> Iterator[WriteRows]:
-        """See `HostTables.loading`; rows of other owners are passed over."""
         self.step = step
         with self.owned.loading(step) as write:
             yield write
@@ -188,38 +184,24 @@ class ShardedTables(HostTables):
 def make_owned_rows(
     backend: str, spec: TablesSpec, learning_rates: TableRates, world: MPI.Comm, num_owners: int, num_threads: int
 ) -> OwnedRows:
-    """This rank's share of the rows, in tables of a backend; the first `num_owners` ranks of `world` own rows.
+    """Make this rank's shard of the rows, in tables of a backend; the first `num_owners` ranks of `world` own rows.
 
-    Every owner must have the same learning rates.
-
-    Raises ValueError, naming the first difference, where ranks do not mean the same tables.
+    Every owner must have the same learning rates. Raises ValueError, naming the first difference, unless all ranks
+    give the same tables.
     """
     shapes = {**asdict(owner_spec(spec)), "backend": backend, "owners": num_owners}
-    check_same_tables(world.allgather(shapes))
-    own = None
-    if world.rank < num_owners:
-        own = make_host_tables(backend, owner_spec(spec), learning_rates, num_threads)
-    return OwnedRows(Exchange(world, num_owners, spec.embedding_dim), own)
-
-
-def check_same_tables(of_ranks: list[dict[str, Any]]) -> None:
-    """Raise ValueError, naming the first difference, unless the tables of all ranks are the same."""
-    for rank, other in enumerate(of_ranks):
-        for name, expected in of_ranks[0].items():
+    first, *others = world.allgather(shapes)
+    for rank, other in enumerate(others, start=1):
+        for name, expected in first.items():
             if other[name] != expected:
                 raise ValueError(
                     f"the tables of rank {rank} differ from those of rank 0: {name} was {expected!r}, is "
                     f"{other[name]!r}; all ranks need the same settings, data and release"
                 )
-
-
-def rows_of_owner(state: Mapping[str, TableState], owner: int, num_owners: int) -> dict[str, TableState]:
-    """Those rows of `state` that `owner` owns."""
-    kept = {}
-    for table, saved in state.items():
-        chosen = saved.row_ids % num_owners == owner
-        kept[table] = TableState(saved.row_ids[chosen], {name: array[chosen] for name, array in saved.arrays.items()})
-    return kept
+    own = None
+    if world.rank < num_owners:
+        own = make_host_tables(backend, owner_spec(spec), learning_rates, num_threads)
+    return OwnedRows(Exchange(world, num_owners, spec.embedding_dim), own)
 
 
 def _own(unique: UniqueIds) -> ShardedIds:
