@@ -1,4 +1,3 @@
-"""What is neither about clicks nor tables: settings, files (locks, checksums), native_library, memory, number_text,
-console (commands' messages), packages (is all installed),
-signals, html/.
+"""Code that knows neither clicks nor tables: settings, files (locks, checksums), native_library, memory,
+console (commands' messages), packages (are all installed), signals, html/.
 """

@@ -1,7 +1,7 @@
-"""What a command says on standard error while it works, and how it ends where nobody reads what it prints.
+"""Console output of a command: progress bars, log lines, and the end of a command whose output nobody reads.
 
-On a terminal, progress is a bar, and log lines stand above it. Elsewhere (a file, a pipe, mpirun) each state is a plain
-line of its own, every ten seconds: no carriage return and no escape sequence.
+On a terminal, progress is a bar, with log lines above it. Elsewhere (a file, a pipe, mpirun) it is a plain line every
+ten seconds, without carriage returns or escape sequences.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LINE_WITHOUT_TOTAL = "{desc}: {n_fmt}{unit} [{elapsed}, {rate_fmt}{postfix}]"
 
 
 def progress_bar(**options: Any) -> tqdm:
-    """Return tqdm's bar on a terminal; elsewhere one that prints a line now and then, and nothing if it is short."""
+    """Return tqdm's bar on a terminal; elsewhere one that prints a line every ten seconds, and none for short work."""
     if sys.stderr.isatty():
         return tqdm(**{"mininterval": 0.5, **options})
     line = _LINE if options.get("total") else _LINE_WITHOUT_TOTAL
@@ -39,9 +39,9 @@ def log_to_console() -> None:
 
 
 def has_no_reader(error: BaseException) -> bool:
-    """Whether an error says that the reader of standard output, such as `head`, has had enough.
+    """Return True if `error` came because the reader of standard output, such as `head`, has closed it.
 
-    What is printed after that goes nowhere. Another pipe that broke, such as to a worker, is an error like any other.
+    Later output is then discarded. Any other broken pipe, such as to a worker, is an error like others.
     """
     if not isinstance(error, BrokenPipeError):
         return False
@@ -54,23 +54,22 @@ def has_no_reader(error: BaseException) -> bool:
 
 
 class _AboveBars(logging.StreamHandler[TextIO]):
-    """Puts a message on a line of its own where a bar is drawn, and the bar below it again."""
+    """Writes a message on a line of its own above a bar that is drawn."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one message."""
         with tqdm.external_write_mode(self.stream):
             super().emit(record)
 
 
 class _Lines:
-    """In place of a terminal: what tqdm draws becomes a line. A reader that has gone does not end the work."""
+    """Stream that turns tqdm's drawing into lines. A reader that has closed the stream does not end the work."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._last = ""
 
     def write(self, text: str) -> None:
-        """Write what is drawn, if it is anything new, as a line."""
+        """Write the drawn text as a line if it has changed."""
         if (line := text.replace(_MOVE_UP, "").strip()) not in ("", self._last):
             self._last = line
             with contextlib.suppress(OSError):

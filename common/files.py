@@ -1,6 +1,6 @@
-"""Write a file whole, take its checksum, and keep other processes out of a folder.
+"""Write a file atomically, compute its checksum, and lock a folder against other processes.
 
-The system ends a lock with the process that holds it, however that ends.
+The system releases a lock when the process that holds it ends, however it ends.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import IO, Any
 import xxhash
 
 LOCK_FILE = "run.lock"
-# To ask whether a lock is free (`is_locked`) is to hold it for a moment: who meets that tries again.
+# `is_locked` holds the lock for a moment; a process that meets that tries again.
 PROBE_TRIES, PROBE_SECONDS = 3, 0.02
 
 
@@ -24,15 +24,15 @@ class FolderInUse(ValueError):
 
 
 def lock_folder(folder: Path, mode: int = 0o777) -> IO[str]:
-    """Lock a folder, which is made with `mode` if need be, until the result is closed.
+    """Lock a folder until the result is closed; make it with `mode` if it is missing.
 
-    Raises FolderInUse, or OSError where nothing can be written there.
+    Raises FolderInUse, or OSError if nothing can be written there.
     """
     tries = PROBE_TRIES
     while True:
         make_folder(folder, mode)
         path = folder / LOCK_FILE
-        # Neither through a link nor with what is in it lost, should somebody else have put it there.
+        # Should somebody else have put a file there, do not follow it as a link, nor truncate it.
         lock = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666), "w")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -45,11 +45,11 @@ def lock_folder(folder: Path, mode: int = 0o777) -> IO[str]:
             raise FolderInUse(f"another process works in {folder}") from None
         if _is_at(lock, path):
             return lock
-        lock.close()  # its folder was renamed or removed in between: try again with the one that is there now
+        lock.close()  # the folder was renamed or removed in between: try again with the present one
 
 
 def is_locked(folder: Path) -> bool:
-    """Return whether a process holds the lock of `folder`; nothing is made or changed there."""
+    """Return True if a process holds the lock of `folder`; change nothing there."""
     try:
         with (folder / LOCK_FILE).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -79,10 +79,10 @@ def format_checksum(digest: Any) -> str:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write `text` beside `path` and rename it, so that a kill or a power cut leaves the old or the new one.
+    """Write `text` to `path` atomically: a kill or a power cut leaves the old or the new file.
 
-    The file is synced before it is renamed, and its folder after: some milliseconds. Every caller writes at most one
-    such file for an evaluation, a launch or a preparation; not for steps.
+    A temporary file is synced and renamed, then the folder is synced, which takes some milliseconds. Use it once for an
+    evaluation, a launch or a preparation, not for steps.
     """
     beside = path.with_name(f"{path.name}.tmp")
     with beside.open("w", encoding="utf-8") as file:
@@ -94,7 +94,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Sync the names in a folder: a file that was made or renamed there is found after a crash."""
+    """Sync the names in a folder, so that a file that was made or renamed there is found after a crash."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -103,7 +103,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path, mode: int = 0o777) -> None:
-    """Make a folder, and those that it lies in, where they are not there; their names are synced."""
+    """Make a folder and its missing parents, and sync their names."""
     if folder.is_dir():
         return
     make_folder(folder.parent)

@@ -1,6 +1,6 @@
 """Memory and cores of this process: what it may still take, and buffers on huge pages.
 
-It is asked before the tables grow, as the answer to taking more than there is would be the end of the process.
+The tables ask before they grow, as the system kills a process that takes more memory than there is.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ UNLIMITED = 2**60  # cgroup 1 writes "no limit" as a number near 2**63
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """One limit and what is in use under it, in bytes."""
+    """A limit and the use under it, in bytes."""
 
     name: str
     limit: int
     used: int
-    counts_reserved: bool = False  # also what was taken from the system and not written to yet
+    counts_reserved: bool = False  # also pages that were taken from the system and not written to yet
 
     @property
     def free(self) -> int:
@@ -41,7 +41,7 @@ class MemoryLimit:
 def require_memory(num_bytes: int, purpose: str, reserved_bytes: int = 0) -> None:
     """Raise MemoryError naming `purpose`, sizes and limit, unless `num_bytes` more fit under every known limit.
 
-    `reserved_bytes` were taken from the system before and not written to yet: it counts them as free, and they are not.
+    `reserved_bytes` were taken from the system and not written to yet: it counts them as free, though they are not.
     """
     free = {limit: max(limit.free - (0 if limit.counts_reserved else reserved_bytes), 0) for limit in memory_limits()}
     tightest = min(free, key=lambda limit: free[limit])
@@ -58,7 +58,7 @@ def num_cores() -> int:
 
 
 def memory_limits() -> list[MemoryLimit]:
-    """Every limit that is set for this process; the machine's own memory always is."""
+    """Return every limit that is set for this process; the machine's own memory always is."""
     return [_machine(), *_address_space(), *_cgroups()]
 
 
@@ -76,7 +76,7 @@ def _address_space() -> Iterator[MemoryLimit]:
 
 
 def _cgroups() -> Iterator[MemoryLimit]:
-    """The limits of the process's memory cgroup and of all above it."""
+    """Yield the limits of the process's memory cgroup and of all above it."""
     for line in (PROC / "self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", maxsplit=2)
         if controllers == "":
@@ -95,7 +95,7 @@ def _cgroups() -> Iterator[MemoryLimit]:
 
 
 def _reclaimable(cgroup: Path) -> int:
-    """Bytes of file cache that count as used but are given up before anything is killed."""
+    """Return the bytes of file cache that count as used but are freed before anything is killed."""
     fields = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
     return int(fields.get("total_inactive_file", fields.get("inactive_file", 0)))
 
@@ -108,13 +108,13 @@ HUGE_PAGE = 2 << 20
 
 
 class HugeBuffer:
-    """Memory on huge pages that is used again: fresh pages for each batch's rows would cost more than the lookup."""
+    """Reused memory on huge pages, as fresh pages for each batch's rows would cost more than the lookup."""
 
     def __init__(self) -> None:
         self._bytes = np.empty(0, np.uint8)
 
     def array(self, shape: tuple[int, int]) -> np.ndarray:
-        """A float32 array of `shape` at the buffer's start; a larger shape than ever before takes new memory."""
+        """Return a float32 array of `shape` at the start of the buffer, which grows if it is too small."""
         num_bytes = shape[0] * shape[1] * 4
         if num_bytes > self._bytes.size:
             self._bytes = huge_pages(num_bytes)
@@ -122,7 +122,7 @@ class HugeBuffer:
 
 
 def huge_pages(num_bytes: int) -> np.ndarray:
-    """Fresh bytes that start on a huge page."""
+    """Return fresh bytes that start on a huge page."""
     mapped = mmap.mmap(-1, num_bytes + HUGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared pages stay small
     mapped.madvise(mmap.MADV_HUGEPAGE)
     everything = np.frombuffer(mapped, np.uint8)

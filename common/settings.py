@@ -7,6 +7,7 @@ An unknown key or a value of the wrong type is an error that names the place and
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import types
@@ -21,9 +22,9 @@ Settings = TypeVar("Settings")
 
 
 def resolve(cls: type[Settings], yaml_path: Path | None = None, overrides: Iterable[str] = ()) -> Settings:
-    """One settings object of `cls`: its defaults, changed by a YAML file, then by `section.key=value`.
+    """Return a `cls` with its defaults changed by a YAML file, then by `section.key=value`.
 
-    Raises ValueError for an unknown key, a wrong type or a word without `=`, FileNotFoundError for a
+    Raises ValueError for an unknown key, a wrong type or an override without `=`, FileNotFoundError for a
     missing file.
     """
     settings = cls()
@@ -33,40 +34,40 @@ def resolve(cls: type[Settings], yaml_path: Path | None = None, overrides: Itera
 
 
 def override(settings: Settings, words: Iterable[str]) -> Settings:
-    """`settings` changed by all of `words` (`section.key=value`) at once, as some only fit together.
+    """Return `settings` changed by all of `words` (`section.key=value`) at once, as some are only valid together.
 
-    Of two for the same key the later one counts. Raises ValueError as `resolve`.
+    Of two for the same key the later one counts. Raises ValueError as `resolve` does.
     """
     words = list(words)
     changes: dict[str, Any] = {}
     for word in words:
-        _lay_over(changes, parse_override(word))
+        _merge_into(changes, parse_override(word))
     return merge(settings, changes, where=f"argument{'s' * (len(words) > 1)} {', '.join(map(repr, words))}")
 
 
-def _lay_over(changes: dict[str, Any], more: dict[str, Any]) -> None:
+def _merge_into(changes: dict[str, Any], more: dict[str, Any]) -> None:
     for name, value in more.items():
         if isinstance(value, dict) and isinstance(changes.get(name), dict):
-            _lay_over(changes[name], value)
+            _merge_into(changes[name], value)
         else:
             changes[name] = value
 
 
 class _UniqueKeys(yaml.SafeLoader):
-    """YAML whose mappings have each key once; PyYAML would take the last one in silence."""
+    """YAML loader that refuses duplicate keys, of which PyYAML would silently take the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """A mapping. Raises yaml.YAMLError where a key is there twice."""
+        """Construct a mapping. Raises yaml.YAMLError for a duplicate key."""
         seen: set[str] = set()
         for key, _ in node.value:
             if key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key.value!r} is there twice", key.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"key {key.value!r} occurs twice", key.start_mark)
             seen.add(str(key.value))
         return super().construct_mapping(node, deep)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping a YAML file holds; an empty file is an empty mapping."""
+    """Return the mapping in a YAML file; an empty file is an empty mapping."""
     if not path.is_file():
         folder = path.parent if path.parent.is_dir() else Path()
         there = ", ".join(sorted(p.name for p in folder.glob("*.yaml"))) or "none"
@@ -85,7 +86,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def parse_override(word: str) -> dict[str, Any]:
-    """`section.key=value` as nested mappings; the value is read as YAML (`[64, 32]`, `1e-3`, `true`)."""
+    """Parse `section.key=value` to nested mappings; the value is YAML (`[64, 32]`, `1e-3`, `true`)."""
     key, equals, text = word.partition("=")
     if not equals or not key:
         raise ValueError(f"argument {word!r}: expected section.key=value, such as train.batch_size=4096")
@@ -99,7 +100,7 @@ def parse_override(word: str) -> dict[str, Any]:
 
 
 def merge(settings: Settings, changes: Mapping[str, Any], where: str, prefix: str = "") -> Settings:
-    """`settings` with `changes` laid over it; `where` and `prefix` say in errors whose change it was."""
+    """Return `settings` with `changes` applied; `where` and `prefix` name their origin in errors."""
     hints = typing.get_type_hints(type(settings))
     names = [field.name for field in dataclasses.fields(settings)]  # type: ignore[arg-type]
     changed: dict[str, Any] = {}
@@ -123,8 +124,10 @@ def merge(settings: Settings, changes: Mapping[str, Any], where: str, prefix: st
 
 
 def _variant(current: Any, hint: Any, changes: Mapping[str, Any], where: str, key: str) -> Any:
-    """What `changes` are laid over: of a section that is one of several, told apart by `name`, the defaults of the one
-    that they name, where that is another than `current`."""
+    """Return the section that `changes` apply to.
+
+    A section with variants is selected by `name`: if `changes` name another one than `current`, its defaults.
+    """
     variants: dict[str, Any] = {getattr(variant, "name", ""): variant for variant in typing.get_args(hint)}
     wanted = changes.get("name")
     if not variants or wanted is None or wanted == current.name:
@@ -137,7 +140,7 @@ def _variant(current: Any, hint: Any, changes: Mapping[str, Any], where: str, ke
 
 
 def convert(value: Any, hint: Any, where: str, key: str) -> Any:
-    """`value` as `hint` says: bool, int, float, str, Literal, tuple[X, ...], dict[str, X] or one of them | None."""
+    """Convert `value` to type `hint`: bool, int, float, str, Literal, tuple[X, ...], dict[str, X], or one | None."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
         if value is None and type(None) in arguments:
@@ -159,32 +162,27 @@ def convert(value: Any, hint: Any, where: str, key: str) -> Any:
     return _convert_scalar(value, hint, where, key)
 
 
+# What YAML may have parsed a value of each type to: it parses 1e-3 (no dot) as text, so text that is a number is one.
+_SCALARS: dict[Any, tuple[tuple[type, ...], str]] = {
+    bool: ((bool,), "true or false"),
+    int: ((int,), "a whole number"),
+    float: ((int, float, str), "a number"),
+    str: ((str, int, float), "text"),
+}
+
+
 def _convert_scalar(value: Any, hint: Any, where: str, key: str) -> Any:
-    if hint is bool:
-        if isinstance(value, bool):
-            return value
-        raise _wrong_type(where, key, "true or false", value)
-    if hint is int:
-        if isinstance(value, int) and not isinstance(value, bool):
-            return value
-        raise _wrong_type(where, key, "a whole number", value)
-    if hint is float:
-        # YAML 1.1 reads 1e-3 (no dot) as text, so text that is a number counts as one.
-        try:
-            if not isinstance(value, bool):
-                return float(value)
-        except (TypeError, ValueError):
-            pass
-        raise _wrong_type(where, key, "a number", value)
-    if hint is str:
-        if isinstance(value, (str, int, float)) and not isinstance(value, bool):
-            return str(value)
-        raise _wrong_type(where, key, "text", value)
-    raise TypeError(f"settings field '{key}' has type {hint!r}, which settings.py does not read")
+    if hint not in _SCALARS:
+        raise TypeError(f"settings field '{key}' has type {hint!r}, which settings.py does not support")
+    accepted, expected = _SCALARS[hint]
+    if isinstance(value, accepted) and isinstance(value, bool) == (hint is bool):
+        with contextlib.suppress(ValueError):
+            return hint(value)
+    raise _wrong_type(where, key, expected, value)
 
 
 def as_dict(settings: Any) -> dict[str, Any]:
-    """Settings as plain mappings and lists, ready for YAML or JSON."""
+    """Convert settings to plain mappings and lists, for YAML or JSON."""
     plain: dict[str, Any] = {}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)

@@ -1,4 +1,4 @@
-"""Signals of the system that end a program, and a block that lets them wait."""
+"""The signals that end a program, and a block that defers them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Let signals wait until the end of the block, and block them for good in threads that are made in it."""
-    taken: list[int] = []  # by threads that were there before, and do not block it
+    """Defer signals to the end of the block; threads that are started in it block them for good."""
+    taken: list[int] = []  # by threads that were started before, and do not block it
     handler = signal.signal(signal.SIGINT, lambda number, _: taken.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:

@@ -118,5 +118,5 @@ def test_as_dict_gives_what_a_yaml_file_can_hold():
 
 
 def test_a_field_type_that_cannot_be_read_is_a_programming_error():
-    with pytest.raises(TypeError, match=r"which settings\.py does not read"):
+    with pytest.raises(TypeError, match=r"which settings\.py does not support"):
         settings.convert(1, complex, "here", "key")

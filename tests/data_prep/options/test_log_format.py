@@ -46,7 +46,7 @@ def test_other_forms_are_not_for_the_native_parser(change):
         ("columns: {a: label, b: label, c: string}", "columns must have one of kind label; found a, b"),
         ("columns: {a: label, b: integer}", "at least one categorical field .*; found none"),
         ("columns: {a: label, b: text}", "'prepare.data.columns.b' must be one of label, integer, hex32, string"),
-        ("columns: {a: label, b: string, b: integer}", "key 'b' is there twice"),
+        ("columns: {a: label, b: string, b: integer}", "key 'b' occurs twice"),
         ("clicked: ['1', '0']", "clicked and not_clicked must be cells that differ"),
         ("colums: {}", "did you mean 'prepare.data.columns'"),
     ],
