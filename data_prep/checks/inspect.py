@@ -139,7 +139,6 @@ class SplitSummary:
         self._sample: list[NDArray[np.float32]] = []
 
     def add(self, block: Rows) -> None:
-        """Count a block."""
         self._num_missing += np.sum(block.ids == self._missing_ids, axis=0)
         self._num_oov += np.sum((block.ids >= self._oov_ids[:, 0]) & (block.ids < self._oov_ids[:, 1]), axis=0)
         if self._num_blocks % self._sample_every == 0:

@@ -61,12 +61,10 @@ class LogFormat:
 
     @property
     def label(self) -> str:
-        """Name of the label's column."""
         return self.of_kind("label")[0]
 
     @functools.cached_property
     def numeric_fields(self) -> tuple[str, ...]:
-        """Names of the fields of whole numbers."""
         return self.of_kind("integer")
 
     @functools.cached_property
@@ -76,12 +74,10 @@ class LogFormat:
 
     @functools.cached_property
     def text_fields(self) -> tuple[str, ...]:
-        """Names of the categorical fields of text."""
         return self.of_kind("string")
 
     @functools.cached_property
     def categorical_fields(self) -> tuple[str, ...]:
-        """Names of all categorical fields."""
         return self.of_kind("hex32", "string")
 
     def places(self, names: Iterable[str]) -> list[int]:

@@ -101,7 +101,6 @@ class PrepareOptions:
 
     @functools.cached_property  # a row in a service would spend most of its time here
     def categorical_columns(self) -> tuple[CategoricalColumn, ...]:
-        """Columns of `ids`, in order."""
         return categorical_columns(self.data, self.integer_buckets)
 
     def decisive(self) -> dict[str, Any]:
@@ -110,7 +109,6 @@ class PrepareOptions:
 
     @property
     def memory_limit_bytes(self) -> int:
-        """`memory_limit` as a number."""
         return parse_bytes(self.memory_limit)
 
 

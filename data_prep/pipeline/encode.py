@@ -28,7 +28,7 @@ REST = "rest"  # the part of a chunk's result that is not rows of a split
 
 @dataclass(frozen=True)
 class EncodedRest:
-    """What is known of an encoded chunk besides its rows; by split."""
+    """Figures of an encoded chunk besides its rows; by split."""
 
     row_numbers: dict[str, NDArray[np.int64]]
     clicks: dict[str, int]

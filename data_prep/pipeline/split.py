@@ -61,7 +61,6 @@ class ChronologicalSplit:
     valid_end: int
 
     def assign(self, row_numbers: NDArray[np.int64], labels: NDArray[np.bool_], file: int = 0) -> NDArray[np.int8]:
-        """Return TRAIN, VALID or TEST for each row [n]."""
         return _between(row_numbers, self.train_end, self.valid_end)
 
 
@@ -74,7 +73,6 @@ class StratifiedSplit:
     valid_ends: tuple[int, int]
 
     def assign(self, row_numbers: NDArray[np.int64], labels: NDArray[np.bool_], file: int = 0) -> NDArray[np.int8]:
-        """Return TRAIN, VALID or TEST for each row [n]."""
         hashes = splitmix64(self.seed, row_numbers)
         splits = np.empty(len(hashes), np.int8)
         for label in _LABELS:

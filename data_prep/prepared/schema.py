@@ -140,7 +140,7 @@ class Schema:
         return sizes
 
     def all_files(self) -> Iterator[DataFile]:
-        """Yield every file of the folder but schema.json itself."""
+        """Yield every file but schema.json itself."""
         for split in self.splits.values():
             yield from split.files
         yield from self.other_files

@@ -1,1 +1,1 @@
-"""Where logs come from: download, or synthetic with its shape and its clicks."""
+"""Sources of logs: download, and synthetic with its shape and clicks."""

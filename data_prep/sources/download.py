@@ -1,7 +1,7 @@
-"""`download`: get a data set's log from the addresses that its file in configs/data names.
+"""`download`: get a data set's log from the addresses in its file in configs/data.
 
-Addresses are tried in turn. What has come stays in FILE.partial, and is gone on with by a range request, now or by the
-same command later, as long as the server has the same file; FILE appears when all of it is there and checked.
+Addresses are tried in turn. Received bytes stay in FILE.partial. A range request resumes the download, now or by the same
+command later, if the server still has the same file. FILE appears when it is complete and checked.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from data_prep.options.prepare_options import DOWNLOAD_SECTION
 
 _READ_BYTES = 1 << 20
 _STALLED_SECONDS = 60.0
-_ATTEMPTS = 5  # in a row that bring nothing, at an address
+_ATTEMPTS = 5  # at an address, in a row, without a new byte
 _PAUSE_SECONDS = 1.0  # before the second attempt; doubled each time
 _GZIP_MAGIC = b"\x1f\x8b"
 _NOTHING_THERE = http.client.REQUESTED_RANGE_NOT_SATISFIABLE
-_RETRIED = (408, 429, 500, 502, 503, 504)  # HTTP statuses that may pass
+_RETRIED = (408, 429, 500, 502, 503, 504)  # temporary HTTP statuses
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class DownloadOptions:
 
     file: str = ""
     terms: str = ""
-    sources: dict[str, int] = field(default_factory=dict)  # address: size in bytes, 0 where sha256 is known instead
+    sources: dict[str, int] = field(default_factory=dict)  # address: size in bytes, 0 if sha256 is known instead
     sha256: str = ""  # of the file
 
     def __post_init__(self) -> None:
@@ -64,24 +64,24 @@ class DownloadOptions:
 
 
 class Refused(Exception):
-    """What an address serves is not the file, or it serves nothing: another one may."""
+    """Raised if an address serves nothing, or another file: the next address is tried."""
 
 
 class _BrokenOff(Exception):
-    """The connection ended before the file did."""
+    """Raised if the connection ended before the file did: the same address is tried again."""
 
 
 def read_download_options(data_path: Path) -> DownloadOptions:
-    """What a data set's file says. Raises ValueError where it names no addresses."""
+    """Read the section `download` of a data set's file. Raises ValueError if it names no addresses."""
     section: Any = settings.read_yaml(data_path).get(DOWNLOAD_SECTION, {})
     options = settings.merge(DownloadOptions(), section, where=f"{data_path}, {DOWNLOAD_SECTION}")
     if not options.sources or not options.file:
-        raise ValueError(f"{data_path} does not say where its log is to be had (section {DOWNLOAD_SECTION})")
+        raise ValueError(f"{data_path} does not name an address of its log (section {DOWNLOAD_SECTION})")
     return options
 
 
 def accept_terms(terms: str, accepted: bool) -> None:
-    """Show the terms, and ask unless they are `accepted` already. Raises ValueError where they are not."""
+    """Print the terms, and ask unless they are `accepted` already. Raises ValueError if they are not."""
     print(terms.strip(), file=sys.stderr)
     if accepted:
         return
@@ -92,19 +92,24 @@ def accept_terms(terms: str, accepted: bool) -> None:
 
 
 def download(options: DownloadOptions, output: Path) -> Path:
-    """Get the file as `output`, or into it where it is a folder; returns where it is.
+    """Download the file to `output`, or into it if it is a folder; return its path.
 
-    Raises OSError where no address gives it, or there is no room for it; what has come is kept.
+    Raises OSError if no address serves it or the disk is full; received bytes are kept.
     """
     path = output / options.file if output.is_dir() else output
     if path.exists():
-        _check_size(path, set(options.sources.values()) - {0})
-        log.info("%s is there already", path)
+        found, sizes = path.stat().st_size, set(options.sources.values()) - {0}
+        if sizes and path.is_file() and found not in sizes:
+            raise OSError(
+                f"{path} exists, but has {found:,} bytes, expected {' or '.join(f'{size:,}' for size in sizes)}; "
+                "remove it, or give another output"
+            )
+        log.info("%s exists already", path)
         return path
     make_folder(path.parent)
     partial = _Partial(path)
     refusals = []
-    for address in _in_turn(options, partial):
+    for address in sorted(options.sources, key=lambda address: address != partial.state.get("address")):
         try:
             _get(address, options.sources[address], partial)
             _check_content(partial, path.name, options.sha256)
@@ -114,30 +119,12 @@ def download(options: DownloadOptions, output: Path) -> Path:
             continue
         partial.finish()
         return path
-    raise OSError(
-        f"no address gave {path.name}:\n"
-        + "\n".join(refusals)
-        + "\nGet it by hand, and give it to prepare as the input"
-    )
-
-
-def _check_size(path: Path, sizes: set[int]) -> None:
-    """Raise OSError where a file that is there already cannot be the one that is wanted."""
-    found = path.stat().st_size
-    if sizes and path.is_file() and found not in sizes:
-        raise OSError(
-            f"{path} is there already, but has {found:,} bytes, where {' or '.join(f'{size:,}' for size in sizes)} are "
-            "expected; remove it, or give another place"
-        )
-
-
-def _in_turn(options: DownloadOptions, partial: _Partial) -> list[str]:
-    """The addresses, first the one that a part has come from."""
-    return sorted(options.sources, key=lambda address: address != partial.state.get("address"))
+    listed = "\n".join(refusals)
+    raise OSError(f"no address served {path.name}:\n{listed}\nDownload it by hand, and give it to prepare as the input")
 
 
 class _Partial:
-    """What has come so far, and of what: FILE.partial and FILE.partial.json."""
+    """Received bytes and their origin: FILE.partial and FILE.partial.json."""
 
     def __init__(self, path: Path) -> None:
         self._finished_path = path
@@ -150,31 +137,28 @@ class _Partial:
         except FileNotFoundError:
             if self.path.is_symlink() or self.size:
                 raise FileExistsError(
-                    f"{self.path} is in the way: there is no {self._state_path.name} beside it, so it is not of this "
-                    "program; remove it or give another place"
+                    f"{self.path} is in the way: there is no {self._state_path.name} beside it, so it is not "
+                    "this program's; remove it or give another output"
                 ) from None
-        except ValueError:  # begun anew
+        except ValueError:  # damaged: start over
             pass
 
     @property
     def size(self) -> int:
-        """How much has come."""
         return self.path.stat().st_size if self.path.is_file() else 0
 
     def begin(self, **state: Any) -> None:
-        """Begin anew."""
+        """Start over."""
         self.state = state
         self._state_path.write_text(json.dumps(state), encoding="utf-8")
         self.path.write_bytes(b"")
 
     def discard(self) -> None:
-        """Remove what has come."""
         self.path.unlink()
         self._state_path.unlink()
         self.state = {}
 
     def finish(self) -> None:
-        """Give it its name."""
         with self.path.open("rb") as file:
             os.fsync(file.fileno())
         self.path.replace(self._finished_path)
@@ -183,7 +167,7 @@ class _Partial:
 
 
 def _get(address: str, size: int, partial: _Partial) -> None:
-    """All of the file at an address, in as many attempts as it takes as long as each brings something."""
+    """Download the file from an address, with as many attempts as it takes while they bring new bytes."""
     failures, reached = 0, partial.size
     while True:
         try:
@@ -191,7 +175,7 @@ def _get(address: str, size: int, partial: _Partial) -> None:
             return
         except _BrokenOff as error:
             failures = 0 if partial.size > reached else failures + 1
-            reached = max(reached, partial.size)  # a server that makes this begin anew brings nothing either
+            reached = max(reached, partial.size)  # starting over brings no new bytes either
             if failures == _ATTEMPTS:
                 raise Refused(f"{error}, {_ATTEMPTS} times in a row") from error
             log.info("%s; trying again", error)
@@ -201,7 +185,7 @@ def _get(address: str, size: int, partial: _Partial) -> None:
 def _attempt(address: str, size: int, partial: _Partial) -> None:
     validator = partial.state.get("validator") if partial.state.get("address") == address else None
     with _ask(address, partial.size, validator) as answer:
-        total = _begin_or_go_on(answer, address, size, partial)
+        total = _check_answer(answer, address, size, partial)
         _check_room(partial, total)
         if answer.status != _NOTHING_THERE:
             _append(answer, total, partial.path)
@@ -209,14 +193,14 @@ def _attempt(address: str, size: int, partial: _Partial) -> None:
         raise _BrokenOff(f"the connection ended after {partial.size:,} of {total:,} bytes")
     if partial.size > total:
         partial.discard()
-        raise Refused(f"served more than the {total:,} bytes that are expected")
+        raise Refused(f"served more than the expected {total:,} bytes")
 
 
 class _SafeRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows a server to another address, but never from https to what anybody on the way can change."""
+    """Follows redirects, but never from https to an address whose content others could change."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        """Return the request to make now. Raises Refused."""
+        """Return the redirected request. Raises Refused."""
         allowed = ("https://",) if req.full_url.startswith("https://") else ("https://", "http://")
         if not newurl.startswith(allowed):
             raise Refused(f"leads to {newurl}, which is no {' or '.join(allowed)} address")
@@ -230,11 +214,11 @@ def _opener() -> urllib.request.OpenerDirector:
 
 @contextmanager
 def _ask(address: str, first: int, validator: str | None) -> Iterator[Any]:
-    """The server's answer to a request for the bytes from `first` on: a response, or an error of _NOTHING_THERE."""
+    """Request the bytes from `first` on; yield the response, or the HTTPError of status _NOTHING_THERE."""
     headers = {"User-Agent": "wide-deep-data-prep", "Accept-Encoding": "identity"}
     if first:
         headers["Range"] = f"bytes={first}-"
-        if validator:  # else the whole file, where the server has another one now
+        if validator:  # the server sends the whole file if it has changed
             headers["If-Range"] = validator
     try:
         request = urllib.request.Request(address, headers=headers)
@@ -253,33 +237,33 @@ def _ask(address: str, first: int, validator: str | None) -> Iterator[Any]:
         raise _BrokenOff(f"the connection broke off ({error})") from error
 
 
-def _begin_or_go_on(answer: Any, address: str, size: int, partial: _Partial) -> int:
-    """The size of the whole file; begins anew where the answer is not what is still missing.
+def _check_answer(answer: Any, address: str, size: int, partial: _Partial) -> int:
+    """Return the size of the whole file, from the server or else `size`; start over if the answer is not the rest.
 
-    It is what the server says, or else the `size` that is known. Raises Refused where there is neither.
+    Raises Refused if neither is known.
     """
     length = answer.headers.get("Content-Length") if answer.status == http.client.OK else None
     span = re.fullmatch(r"bytes (?:(\d+)-\d+|\*)/(\d+)", answer.headers.get("Content-Range", ""))
     total = int(span[2]) if span else int(length) if length is not None else size
-    if size and total != size:  # what has come from another address stays
-        raise Refused(f"serves {total:,} bytes, where {size:,} are expected")
+    if size and total != size:  # bytes from another address stay
+        raise Refused(f"serves {total:,} bytes, expected {size:,}")
     if not total:
-        raise Refused("does not say how large the file is")
+        raise Refused("does not send the file's size")
     if answer.status == http.client.OK:
         if partial.size:
-            log.info("the server sends the file from its start: it has changed, or cannot send parts")
+            log.info("the server sends the file from its start: the file has changed, or the server cannot send parts")
         partial.begin(address=address, validator=_validator(answer), total=total)
         return total
-    # Two addresses of a file of the same size have the same file; a gzip file's own checksum has the last word.
+    # Files of the same size at two addresses count as the same; a gzip file's own checksum decides in the end.
     is_rest = span is not None and total == partial.state.get("total") and int(span[1] or partial.size) == partial.size
     if not is_rest or (answer.status == _NOTHING_THERE and total != partial.size):
         partial.begin()
-        raise _BrokenOff("the server has another file than the part that is here; beginning anew")
+        raise _BrokenOff("the server's file is not the one that was partly received; starting over")
     return total
 
 
 def _validator(answer: Any) -> str | None:
-    """By what a server tells whether a file is still the same: its strong ETag, else its time."""
+    """Return the server's mark of the file's version: its strong ETag, else its time."""
     tag: str | None = answer.headers.get("ETag")
     return tag if tag and not tag.startswith("W/") else answer.headers.get("Last-Modified")
 
@@ -288,13 +272,11 @@ def _check_room(partial: _Partial, total: int) -> None:
     folder = partial.path.parent
     needed, free = total - partial.size, shutil.disk_usage(folder).free
     if needed > free:
-        raise OSError(
-            f"no room for {partial.path.name}: {needed:,} bytes more are needed in {folder}, {free:,} are free"
-        )
+        raise OSError(f"no room for {partial.path.name}: {needed:,} more bytes needed in {folder}, {free:,} free")
 
 
 def _append(answer: Any, total: int, path: Path) -> None:
-    """Write what comes behind what is there, at most a block more than `total` bytes in all."""
+    """Append the answer's bytes to the file, at most a block more than `total` bytes in all."""
     with (
         path.open("ab") as file,
         progress_bar(total=total, initial=file.tell(), desc="download", unit="B", unit_scale=True) as bar,
@@ -305,16 +287,16 @@ def _append(answer: Any, total: int, path: Path) -> None:
 
 
 def _check_content(partial: _Partial, name: str, sha256: str) -> None:
-    """Whether it is the file. What is not is removed."""
+    """Raise Refused, and remove the file, if it is not gzip as its name says or has another SHA-256."""
     with partial.path.open("rb") as file:
         start = file.read(len(_GZIP_MAGIC))
         file.seek(0)
         found = hashlib.file_digest(file, "sha256").hexdigest() if sha256 else ""
     wrong = ""
     if name.endswith((".gz", ".tgz")) and start != _GZIP_MAGIC:
-        wrong = f"served no gzip file: it starts with {start!r}, as a page for people may"
+        wrong = f"served no gzip file: it starts with {start!r}, as a web page might"
     elif found != sha256.lower():
-        wrong = f"served a file with SHA-256 {found}, where {sha256} is expected"
+        wrong = f"served a file with SHA-256 {found}, expected {sha256}"
     if wrong:
         partial.discard()
         raise Refused(wrong)

@@ -143,7 +143,7 @@ def test_a_server_that_ignores_ranges_begins_anew(tmp_path, server):
 
 
 def kept_part(folder, server, words="dead"):
-    with pytest.raises(OSError, match="no address gave"):
+    with pytest.raises(OSError, match="no address served"):
         download(options_of(server, words), folder)
     assert names(folder) == ["log.gz.partial", "log.gz.partial.json"]
     server.asked.clear()
@@ -179,7 +179,7 @@ def test_a_part_that_is_all_of_it_or_too_much(tmp_path, server):
 def test_the_checksum_is_checked(tmp_path, server):
     good = SHA256
     assert download(options_of(server, "good", sha256=good.upper()), tmp_path / "a.gz").exists()
-    with pytest.raises(OSError, match=rf"served a file with SHA-256 {good}, where {'0' * 64} is expected"):
+    with pytest.raises(OSError, match=rf"served a file with SHA-256 {good}, expected {'0' * 64}"):
         download(options_of(server, "good", sha256="0" * 64), tmp_path / "b.gz")
     assert names(tmp_path) == ["a.gz"]
 
@@ -188,15 +188,15 @@ def test_the_checksum_is_checked(tmp_path, server):
     ("words", "size", "message"),
     [
         ("missing", SIZE, "missing: HTTP status 404 Not Found"),
-        ("short", SIZE, f"short: serves {SIZE - 7:,} bytes, where {SIZE:,} are expected"),
-        ("short-endless", SIZE, f"short-endless: serves {SIZE - 7:,} bytes, where {SIZE:,} are expected"),
-        ("more-endless", SIZE, f"served more than the {SIZE:,} bytes that are expected"),
-        ("endless", 0, "does not say how large the file is"),
+        ("short", SIZE, f"short: serves {SIZE - 7:,} bytes, expected {SIZE:,}"),
+        ("short-endless", SIZE, f"short-endless: serves {SIZE - 7:,} bytes, expected {SIZE:,}"),
+        ("more-endless", SIZE, f"served more than the expected {SIZE:,} bytes"),
+        ("endless", 0, "does not send the file's size"),
         ("page", 0, "served no gzip file: it starts with b'<h'"),
     ],
 )
 def test_what_is_not_the_file_is_refused(tmp_path, server, words, size, message):
-    with pytest.raises(OSError, match=rf"(?s)no address gave log.gz:\n.*{message}.*\nGet it by hand"):
+    with pytest.raises(OSError, match=rf"(?s)no address served log.gz:\n.*{message}.*\nDownload it by hand"):
         download(options_of(server, words, size=size), tmp_path)
     assert "log.gz" not in names(tmp_path)
 
@@ -205,7 +205,7 @@ def test_no_server_and_no_room_are_errors(tmp_path, server, monkeypatch):
     with pytest.raises(OSError, match=r"127.0.0.1:9/x: no connection \(.*refused\), 5 times in a row"):
         download(DownloadOptions("log.gz", "", {"http://127.0.0.1:9/x": 1}), tmp_path)
     monkeypatch.setattr(download_module.shutil, "disk_usage", lambda _: SimpleNamespace(free=1))
-    with pytest.raises(OSError, match=rf"no room for log.gz.partial: {SIZE:,} bytes more are needed in .*, 1 are free"):
+    with pytest.raises(OSError, match=rf"no room for log.gz.partial: {SIZE:,} more bytes needed in .*, 1 free"):
         download(options_of(server, "good"), tmp_path)
 
 
@@ -258,7 +258,7 @@ def test_a_users_file_of_a_name_of_ours_stays(tmp_path, server):
     assert (tmp_path / "log.gz.partial").read_bytes() == b"mine" and names(tmp_path) == ["log.gz.partial"]
     (tmp_path / "log.gz.partial").unlink()
     (tmp_path / "log.gz").write_bytes(CONTENT[:-1])
-    with pytest.raises(OSError, match=rf"log.gz is there already, but has {SIZE - 1:,} bytes, where {SIZE:,} are"):
+    with pytest.raises(OSError, match=rf"log.gz exists, but has {SIZE - 1:,} bytes, expected {SIZE:,};"):
         download(options_of(server, "good"), tmp_path)
 
 
@@ -301,5 +301,5 @@ def test_criteos_file_names_addresses(pytestconfig):
     assert options.file == "dac.tar.gz"
     assert "Criteo" in options.terms
     assert len(options.sources) >= 2
-    with pytest.raises(ValueError, match=r"avazu.yaml does not say where its log is to be had"):
+    with pytest.raises(ValueError, match=r"avazu.yaml does not name an address of its log"):
         download_module.read_download_options(pytestconfig.rootpath / "configs" / "data" / "avazu.yaml")
