@@ -1,7 +1,7 @@
 """`download`: get a data set's log from the addresses in its file in configs/data.
 
-Addresses are tried in turn. Received bytes stay in FILE.partial. A range request resumes the download, now or by the same
-command later, if the server still has the same file. FILE appears when it is complete and checked.
+Addresses are tried in turn. Received bytes stay in FILE.partial. A range request resumes the download, now or by the
+same command later, if the server still has the same file. FILE appears when it is complete and checked.
 """
 
 from __future__ import annotations

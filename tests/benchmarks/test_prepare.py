@@ -1,4 +1,4 @@
-"""The parts of benchmarks.preparation.prepare that judge: agreement of the contenders, memory limits, the summary."""
+"""Checks in benchmarks.preparation.prepare: agreement of the contenders, memory limits, the summary."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What is written into docs/results.md."""
+"""Text that benchmarks write into docs/results.md."""
 
 import datetime
 

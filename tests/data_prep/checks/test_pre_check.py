@@ -39,7 +39,7 @@ def changed(lines, change):
     return b"".join(b"\t".join(change(number, row)) + b"\n" for number, row in enumerate(rows))
 
 
-def test_a_good_log_is_told_so(log, capsys):
+def test_a_good_log_has_no_findings(log, capsys):
     assert main(["pre-check", str(log)]) == 0
     printed = capsys.readouterr().out
     assert "5,000 lines; looked at the first 5,000, of which 5,000 are good" in printed
@@ -65,7 +65,7 @@ def as_parquet(lines, path, log_format=None, **written):
     pq.write_table(pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))), path, **written)
 
 
-def test_parquet_files_are_judged_as_the_same_lines_are(log, lines, tmp_path, capsys):
+def test_parquet_files_have_the_findings_of_the_same_lines(log, lines, tmp_path, capsys):
     as_parquet(lines, tmp_path / "log.parquet", row_group_size=1_000)
     printed = []
     for path in (log, tmp_path / "log.parquet"):
@@ -269,8 +269,8 @@ def test_the_area_under_the_curve_counts_pairs(scores):
     assert area_under_curve(np.array(scores), labels) == pytest.approx(sum(pairs) / len(pairs))
 
 
-def test_many_days_with_the_same_oddities_are_told_in_few_lines(lines, tmp_path):
-    """As Criteo's log of 24 days: another click rate, other ranges, and columns that are empty or constant at first."""
+def test_the_same_oddities_of_many_days_take_few_lines(lines, tmp_path):
+    """Like 24 days of Criteo's log: another click rate and other ranges, columns empty or constant at first."""
 
     def change(number, row):
         integers = [b"", b"5", *(b"%d" % (10**8 + number % 7) for _ in range(11))]
@@ -282,10 +282,10 @@ def test_many_days_with_the_same_oddities_are_told_in_few_lines(lines, tmp_path)
     findings = pre_check(tmp_path, 4_800)
     assert findings.wrong == []
     assert len(findings.odd) <= 6 and max(map(len, findings.odd)) < 400
-    told = "\n".join(findings.odd)
-    assert "I1, C1, C2, C3, C4 and 4 more are missing in all rows" in told
-    assert "I2, C9, C10, C11, C12 and 4 more have one value only" in told
-    assert re.search(r"I3 goes from 100,000,000 to .*; I4 goes .* and 6 more$", told, re.MULTILINE)
+    found = "\n".join(findings.odd)
+    assert "I1, C1, C2, C3, C4 and 4 more are missing in all rows" in found
+    assert "I2, C9, C10, C11, C12 and 4 more have one value only" in found
+    assert re.search(r"I3 goes from 100,000,000 to .*; I4 goes .* and 6 more$", found, re.MULTILINE)
 
 
 @pytest.mark.parametrize(("words", "message"), [(["--rows", "0"], "at least 1 row"), ([], "no log at")])

@@ -46,7 +46,7 @@ def oracle_ids(lines, training, min_count):
 
 
 def oracle_row(cells, ids):
-    """One row as it must be written."""
+    """Return the row as it must be written."""
     numbers = [int(cell) if cell else 0 for cell in cells[1:14]]
     numeric = [math.copysign(math.log1p(abs(number)), number) for number in numbers]
     indicators = [float(cell == "") for cell in cells[1:14]]

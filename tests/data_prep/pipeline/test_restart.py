@@ -1,7 +1,7 @@
-"""Preparations that are ended at any moment, and gone on with by the same command.
+"""Preparations that are interrupted at any moment, and resumed by the same command.
 
-They run in children that are forked from a process of their own, which has imported MindSpore: seconds are saved each
-time. `make test-faults` kills more often.
+They run in children forked from a process that has imported MindSpore, which saves seconds each time.
+`make test-faults` kills more often.
 """
 
 import dataclasses
