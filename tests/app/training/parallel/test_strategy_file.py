@@ -121,3 +121,10 @@ def test_a_pipelines_file_of_another_model_is_refused(saved, tiny_config, tiny_s
     word = saved(*PIPELINE_WORDS, "model.hidden_widths=[64, 32, 16]")
     with pytest.raises(ValueError, match="is of another model: bias_2"):
         read_strategies(tiny_config(word, "model.hidden_widths=[64, 32]"), tiny_schema)
+
+
+def test_a_pipeline_is_recorded_by_layers_and_pairs(tiny_config, tiny_schema):
+    record = strategy_record(tiny_config(*PIPELINE_WORDS), tiny_schema, 4).pipeline
+    assert record.stages == {"matrix_0": 0, "matrix_1": 0, "matrix_2": 1}
+    assert record.pairs == ((0, 2), (1, 3))
+    assert (record.micro_batches, record.second_stage) == (3, "matrix_2")

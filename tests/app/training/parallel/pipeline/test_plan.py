@@ -8,7 +8,6 @@ from app.training.parallel.pipeline.plan import (
     balanced,
     describe_pipeline,
     plan_pipeline,
-    record_of,
 )
 from app.training.parallel.tensor.plan import tower_shapes
 
@@ -45,13 +44,6 @@ def test_a_line_a_rank_says_who_holds_what():
     first, last = describe_pipeline(plan_pipeline(options, SHAPES, 2), SHAPES)
     assert first.startswith("rank 0: stage 0, with rank 1, 3 micro-batches: wide head, matrix_0 [32, 16], ")
     assert last == "rank 1: stage 1, with rank 0, 3 micro-batches: matrix_2 [8, 1]"
-
-
-def test_a_plan_is_recorded_by_layers_and_pairs():
-    record = record_of(PipelinePlan(num_ranks=4, micro_batches=3, second_stage=2), SHAPES)
-    assert record.stages == {"matrix_0": 0, "matrix_1": 0, "matrix_2": 1}
-    assert record.pairs == ((0, 2), (1, 3))
-    assert (record.micro_batches, record.second_stage) == (3, "matrix_2")
 
 
 @pytest.mark.parametrize(
