@@ -24,11 +24,11 @@ from app.model.wide_deep import Tower, WideDeep
 from app.tables import make_host_tables, pick_host_backend
 from app.tables.checks import load_state
 from app.tables.initial import initial_rows
-from app.tables.interface import DEEP, WIDE, HostTables, Snapshot, TablesSpec
+from app.tables.interface import DEEP, WIDE, HostTables, Snapshot, TableRates, TablesSpec
 from app.training.learning_rates import LearningRates, learning_rates, table_learning_rates, table_spec
-from app.training.parallel.accelerator import AcceleratorRun, recompute_layers
-from app.training.parallel.tensor.blocks import DenseBlocks
-from app.training.parallel.tensor.run import ShardedRun, take_weights
+from app.training.parallel.accelerator import AcceleratorPlacement, recompute_layers
+from app.training.parallel.placement import TowerPlacement
+from app.training.parallel.tensor.run import ShardedPlacement
 from app.training.step.step import HostTablesScorer, HostTablesStep, StepParts, TrainStep
 from app.training.step.stock_step import StockStep
 from app.training.step.stock_tables import StockTables
@@ -36,9 +36,6 @@ from data_prep.prepared.schema import Schema
 
 if TYPE_CHECKING:
     from app.training.parallel.data_parallel import DataParallelScorer
-    from app.training.parallel.pipeline.run import PipelineRun
-
-    Spread = ShardedRun | PipelineRun | AcceleratorRun
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,7 @@ class Parts:
     model: WideDeep
     optimizers: DenseOptimizers
     learning_rates: LearningRates
-    blocks: DenseBlocks | PipelineRun | AcceleratorRun | None = None  # where the tower is split over ranks
+    placement: TowerPlacement
     sliced: bool = False  # each rank saves its part of the dense arrays
 
     def state(self) -> ModelState:
@@ -88,9 +85,7 @@ class Parts:
 
     def _dense_values(self, sliced: bool = False) -> dict[str, np.ndarray]:
         values = {name: parameter.asnumpy().copy() for name, parameter in self._dense().items()}
-        if self.blocks is None:
-            return values
-        return self.blocks.slices(values) if sliced else self.blocks.whole(values)
+        return self.placement.slices(values) if sliced else self.placement.gather(values)
 
     def _take_dense(self, values: dict[str, np.ndarray], step: int) -> None:
         self.write_dense(values)
@@ -99,18 +94,16 @@ class Parts:
 
     def check_dense(self, found: dict[str, np.ndarray], names: Iterable[str]) -> None:
         """Raise ValueError unless `found` are the dense arrays `names`, whole."""
-        shapes = {name: self._dense()[name].shape for name in names}
-        if self.blocks:
-            found = self.blocks.held(found)
-            shapes = {name: self.blocks.whole_shape(name, shape) for name, shape in shapes.items()}
-        check_dense(found, shapes)
+        dense = self._dense()
+        shapes = {name: self.placement.whole_shape(name, dense[name].shape) for name in names}
+        check_dense({name: array for name, array in found.items() if self.placement.holds(name)}, shapes)
 
     def write_dense(self, values: dict[str, np.ndarray]) -> None:
         """Set dense arrays, given whole."""
         dense = self._dense()
-        for name, value in (self.blocks.parts(values) if self.blocks else values).items():
+        for name, value in self.placement.scatter(values).items():
             parameters.write_parameter(dense[name], value)
-        take_weights(self.optimizers)
+        self.placement.weights_were_written(self.optimizers)
 
     def _dense(self) -> dict[str, Parameter]:
         return self.model.named_parameters() | self.model.named_statistics() | self.optimizers.named_state()
@@ -126,10 +119,8 @@ def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup |
     numeric = tuple(field.name for field in schema.numeric)
     looked_up = () if folded else numeric
     spec = table_spec(config, schema, looked_up + categorical)
-    model = make_model(config, schema, folded)
-    spread = spread_tower(config, model, group) if isinstance(group, MpiGroup) else None
-    if spread:
-        model = spread.model
+    placement = place_tower(config, make_model(config, schema, folded), group)
+    model = placement.model
     with deprecations_silenced():
         optimizers = DenseOptimizers(
             model,
@@ -137,38 +128,45 @@ def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup |
             config.tower_optimizer,
             config.loss.loss_scale,
             config.loss.tower_clip_norm,
-            spread.wrap_tower if spread else None,
-            spread.squared_norm if spread else None,
+            placement.wrap_tower,
+            placement.squared_norm,
         )
     rates = learning_rates(config)
     noise = DropoutNoise(config.train.seed, config.model.dropout, len(config.model.hidden_widths))
-    parts = StepParts(model, optimizers, rates, noise, config.loss, config.train.batch_size, numeric)
+    parts = StepParts(model, optimizers, rates, noise, config.loss, placement.batch_rows, numeric)
     table_rates = table_learning_rates(rates, config.deep_optimizer)
     step: TrainStep
     if backend == "stock":
         step = StockStep(StockTables(spec, table_rates, len(looked_up)), parts)
-    elif isinstance(group, MpiGroup):
-        from app.training.parallel.data_parallel import data_parallel_step  # loads MPI, which one process does not need
-
-        step = data_parallel_step(config, spec, table_rates, backend, parts, group, spread)
     else:
-        step = HostTablesStep(make_host_tables(backend, spec, table_rates, config.device.num_threads), parts)
-    return Parts(step, model, optimizers, rates, spread.blocks() if spread else None, config.checkpoint.sliced)
+        tables = host_tables(config, spec, table_rates, backend, group)
+        step = HostTablesStep(tables, parts, placement.graph(parts), placement.scorer())
+        if isinstance(group, MpiGroup):
+            from app.training.parallel.data_parallel import DataParallelStep  # loads MPI, which one process lacks
+
+            step = DataParallelStep(step, group, placement.rows_of)
+    return Parts(step, model, optimizers, rates, placement, config.checkpoint.sliced)
 
 
-def spread_tower(config: Config, model: WideDeep, group: MpiGroup) -> Spread | None:
-    """How the tower is spread over ranks, where each does not have the whole; `model` has it at its initial values."""
+def place_tower(config: Config, model: WideDeep, group: ProcessGroup | None) -> TowerPlacement:
+    """Choose where the dense model lies, by the section `parallel` and the device; `model` has its initial values."""
+    if not isinstance(group, MpiGroup):
+        return TowerPlacement(model, config.train.batch_size)
+    # These load MPI, which one process does not need.
+    from app.training.parallel.data_parallel import DataParallelPlacement
+    from app.training.parallel.pipeline.run import PipelinePlacement
+
     options, on_cpu = config.parallel, ms.get_current_device().device_target == "CPU"
+    rows = largest_share(config.train.batch_size, group.size)
     if options.pipeline_stages > 1:
-        from app.training.parallel.pipeline.run import PipelineRun  # loads MPI, which one process does not need
-
         if not on_cpu:
             take_device()
-        return PipelineRun(config, model, group)
-    if on_cpu:
-        return ShardedRun(config, model.tower, group) if options.is_sharded else None
-    searched = options.search_mode != "none"
-    return AcceleratorRun(options, model) if options.is_sharded or searched else None
+        return PipelinePlacement(config, model, group)
+    if on_cpu and options.is_sharded:
+        return ShardedPlacement(config, model.tower, group)
+    if not on_cpu and (options.is_sharded or options.search_mode != "none"):
+        return AcceleratorPlacement(options, model, rows)
+    return DataParallelPlacement(model, rows, group)
 
 
 def load_for_scoring(
@@ -182,13 +180,7 @@ def load_for_scoring(
     rates = learning_rates(config)
     rates.load_state(checkpoint.manifest.schedules)
     table_rates = table_learning_rates(rates, config.deep_optimizer)
-    tables: HostTables
-    if isinstance(group, MpiGroup):
-        from app.training.parallel.data_parallel import DataParallelScorer, sharded_tables
-
-        tables = sharded_tables(config, spec, table_rates, pick_host_backend(), group)
-    else:
-        tables = make_host_tables(pick_host_backend(), spec, table_rates, config.device.num_threads)
+    tables = host_tables(config, spec, table_rates, pick_host_backend(), group)
     with tables.loading(checkpoint.manifest.step) as write:
         found = checkpoint.read_once(spec, write)
     if not config.model.fold_numeric:
@@ -200,9 +192,25 @@ def load_for_scoring(
     for name, parameter in expected.items():
         parameters.write_parameter(parameter, dense[name])
     if isinstance(group, MpiGroup):
+        from app.training.parallel.data_parallel import DataParallelScorer
+
         scorer = HostTablesScorer(tables, model, largest_share(batch_size, group.size))
         return DataParallelScorer(scorer, group)
     return HostTablesScorer(tables, model, batch_size)
+
+
+def host_tables(
+    config: Config, spec: TablesSpec, learning_rates: TableRates, backend: str, group: ProcessGroup | None
+) -> HostTables:
+    """Make tables outside the graph; the rows of several ranks, or of servers, lie in all owners together."""
+    threads = config.device.num_threads
+    if not isinstance(group, MpiGroup):
+        return make_host_tables(backend, spec, learning_rates, threads)
+    from app.distributed.batch_kernels import make_batch_kernels
+    from app.distributed.sharded_tables import ShardedTables, make_owned_rows
+
+    owned = make_owned_rows(backend, spec, learning_rates, group.world, group.num_owners, threads)
+    return ShardedTables(spec, make_batch_kernels(backend, spec, threads), owned)
 
 
 def fold_numeric(state: ModelState, spec: TablesSpec, num_numeric: int) -> dict[str, np.ndarray]:

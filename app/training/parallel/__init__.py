@@ -1,1 +1,1 @@
-"""The tower over ranks: strategy_file, data_parallel, accelerator (Ascend, GPU), tensor/, pipeline/."""
+"""The tower over ranks: strategy_file, placement, data_parallel, accelerator (Ascend, GPU), tensor/, pipeline/."""

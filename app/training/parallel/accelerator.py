@@ -12,7 +12,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import mindspore as ms
-import numpy as np
 from mindspore import Parameter, communication, nn
 from mindspore.parallel.auto_parallel import AutoParallel
 
@@ -20,64 +19,50 @@ from app.config.parallel import ParallelOptions
 from app.device import take_device
 from app.model.graph import DeviceGraph
 from app.model.wide_deep import Tower, WideDeep
+from app.training.parallel.placement import Arrays, TowerPlacement
 from app.training.parallel.tensor.plan import layer_names
 from app.training.parallel.tensor.strategy import parse_all
 from app.training.step.step import StepParts
 
-Arrays = dict[str, np.ndarray]
 
+class AcceleratorPlacement(TowerPlacement):
+    """The tower split by MindSpore; `model` is whole, each rank's inputs are its slice of the batch.
 
-class AcceleratorRun:
-    """What `app.training.parallel.tensor.run.ShardedRun` is on a CPU; `model` is whole, each rank's inputs are its
-    slice.
+    MindSpore shares out the optimizer's state, and sums over ranks, itself. Nothing is loaded after the first step,
+    until which parameters are whole.
     """
 
-    wrap_tower = squared_norm = None  # MindSpore shares out the optimizer's state, and sums over ranks, itself
-
-    def __init__(self, options: ParallelOptions, model: WideDeep) -> None:
+    def __init__(self, options: ParallelOptions, model: WideDeep, batch_rows: int) -> None:
         take_device()
-        self.model = model
+        super().__init__(model, batch_rows)
         self._options = options
         self._graph: AutoParallel | None = None
         self._named: dict[str, Parameter] = {}
         shard_products(model.tower, options, communication.get_group_size())
 
     def graph(self, parts: StepParts) -> AutoParallel:
-        """The step's graph; sums over the batch in it are sums over all ranks."""
+        """Make the step's graph; sums over the batch in it are sums over all ranks."""
         self._named = parts.model.named_parameters() | parts.optimizers.named_state()
-        self._graph = self._spread(DeviceGraph(parts.forward_backward(), parts.optimizers))
+        self._graph = self._auto_parallel(DeviceGraph(parts.forward_backward(), parts.optimizers))
         if self._options.optimizer_shards:
             self._graph.hsdp(threshold=self._options.shard_threshold_kib, optimizer_level=self._options.optimizer_level)
         self._graph.save_param_strategy_file(f"device_{communication.get_rank()}/strategy.ckpt")
         return self._graph
 
     def scorer(self) -> AutoParallel:
-        """What makes logits."""
-        return self._spread(self.model)
+        return self._auto_parallel(self.model)
 
-    def blocks(self) -> AcceleratorRun:
-        """See `ShardedRun.blocks`."""
-        return self
-
-    def whole(self, arrays: Arrays) -> Arrays:
-        """All ranks' parts of the dense arrays joined, by MindSpore's integrated checkpoint."""
+    def gather(self, arrays: Arrays) -> Arrays:
+        """Join by MindSpore's integrated checkpoint."""
         with TemporaryDirectory() as folder:
             path = str(Path(folder) / "whole.ckpt")
             ms.save_checkpoint(self._graph, path, integrated_save=True)
             saved = ms.load_checkpoint(path)
         return {name: saved[self._named[name].name].asnumpy() for name in arrays}
 
-    def parts(self, arrays: Arrays) -> Arrays:
-        """Parameters are whole until the first step, and nothing is loaded after it."""
-        return arrays
+    slices = gather
 
-    held, slices = parts, whole
-
-    def whole_shape(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """See `parts`."""
-        return shape
-
-    def _spread(self, cell: nn.Cell) -> AutoParallel:
+    def _auto_parallel(self, cell: nn.Cell) -> AutoParallel:
         mode = self._options.search_mode
         spread = AutoParallel(cell, parallel_mode="semi_auto" if mode == "none" else mode)
         spread.dataset_strategy("data_parallel")

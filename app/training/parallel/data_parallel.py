@@ -10,27 +10,38 @@ Letters: B rows of a rank at most.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
 from app.batches import Batch, rows_of_batch
-from app.config.config import Config
 from app.device import take_device
-from app.distributed.batch_kernels import make_batch_kernels
 from app.distributed.gradient_sum import GradientSum
-from app.distributed.process_group import MpiGroup, ProcessGroup, largest_share, share, together
-from app.distributed.sharded_tables import ShardedTables, make_owned_rows
-from app.model.graph import DEEP_LOSS, NUM_BAD, WIDE_LOSS, AllFinite, DeviceGraph, Gradients, Optimizers, scalars
-from app.tables.interface import TableRates, TablesSpec, UniqueIds
-from app.training.parallel.accelerator import AcceleratorRun
-from app.training.parallel.pipeline.run import PipelineRun
-from app.training.parallel.tensor.run import ShardedRun
+from app.distributed.process_group import MpiGroup, ProcessGroup, share, together
+from app.model.graph import DEEP_LOSS, NUM_BAD, WIDE_LOSS, AllFinite, Gradients, Optimizers, scalars
+from app.model.wide_deep import WideDeep
+from app.tables.interface import UniqueIds
+from app.training.parallel.placement import TowerPlacement
 from app.training.step.step import OVERFLOWED, Graph, HostTablesScorer, HostTablesStep, Losses, StepParts, TrainStep
 
 RowsOf = Callable[[int, int, int], slice]
+
+
+class DataParallelPlacement(TowerPlacement):
+    """The whole tower on every rank, each of which computes its slice of the batch."""
+
+    def __init__(self, model: WideDeep, batch_rows: int, group: MpiGroup) -> None:
+        super().__init__(model, batch_rows)
+        self._group = group
+
+    def graph(self, parts: StepParts) -> Graph:
+        if self._group.size == 1:
+            return super().graph(parts)
+        if ms.get_current_device().device_target == "CPU":
+            return SummedGraph(parts, self._group)
+        take_device()
+        return AllReducedGraph(parts, self._group)
 
 
 class SummedGraph:
@@ -142,42 +153,3 @@ class AllReducedGraph(nn.Cell):
         if finite:
             deep_loss = ops.depend(deep_loss, self.optimizers(summed))
         return deep_loss, sums[WIDE_LOSS], finite, row_gradients[0], row_gradients[1]
-
-
-def data_parallel_step(
-    config: Config,
-    spec: TablesSpec,
-    learning_rates: TableRates,
-    backend: str,
-    parts: StepParts,
-    group: MpiGroup,
-    spread: ShardedRun | PipelineRun | AcceleratorRun | None,
-) -> DataParallelStep:
-    """The step of one of several ranks: rows in all owners' tables, its slice of each batch, gradients summed."""
-    tables = sharded_tables(config, spec, learning_rates, backend, group)
-    graph = spread.graph(parts) if spread else make_graph(parts, group)
-    scorer, rows = spread.scorer() if spread else None, largest_share(parts.batch_size, group.size)
-    rows_of: RowsOf = share
-    if isinstance(spread, PipelineRun):
-        rows, rows_of = spread.batch_size(), spread.plan.rows_of
-    step = HostTablesStep(tables, replace(parts, batch_size=rows), graph, scorer)
-    return DataParallelStep(step, group, rows_of)
-
-
-def sharded_tables(
-    config: Config, spec: TablesSpec, learning_rates: TableRates, backend: str, group: MpiGroup
-) -> ShardedTables:
-    """Tables whose rows lie in all owners, for a rank that trains or scores."""
-    threads = config.device.num_threads
-    owned = make_owned_rows(backend, spec, learning_rates, group.world, group.num_owners, threads)
-    return ShardedTables(spec, make_batch_kernels(backend, spec, threads), owned)
-
-
-def make_graph(parts: StepParts, group: MpiGroup) -> DeviceGraph | SummedGraph | AllReducedGraph:
-    """The step's graph of one of the ranks that train, each of which has the whole tower, for the selected device."""
-    if group.size == 1:
-        return DeviceGraph(parts.forward_backward(), parts.optimizers)
-    if ms.get_current_device().device_target == "CPU":
-        return SummedGraph(parts, group)
-    take_device()
-    return AllReducedGraph(parts, group)

@@ -30,67 +30,49 @@ from app.training.parallel.pipeline.stages import (
     LastStage,
     StageModel,
 )
+from app.training.parallel.placement import Arrays, TowerPlacement
 from app.training.parallel.tensor.plan import TOWER
 from app.training.step.step import StepParts
 
-Arrays = dict[str, np.ndarray]
 
-
-class PipelineRun:
-    """What is special about such a run; `whole` is the model at its initial values, as one rank has it."""
-
-    wrap_tower = None
+class PipelinePlacement(TowerPlacement):
+    """The tower in two stages; `whole` is the model at its initial values."""
 
     def __init__(self, config: Config, whole: WideDeep, group: MpiGroup) -> None:
         named = whole.named_parameters()
         shapes = {name.removeprefix(TOWER): p.shape for name, p in named.items() if name.startswith(TOWER)}
         self.plan: PipelinePlan = plan_pipeline(config.parallel, shapes, group.size)
         self.stage = self.plan.stage(group.rank)
-        self.cell = (FirstStage if self.stage == FIRST else LastStage)(whole, self.plan.second_stage)
-        own = {name: parameter for name, parameter in named.items() if self.plan.holds(self.stage, name)}
-        self.model = cast(WideDeep, StageModel(self.cell, own, whole.wide.num_numeric))  # this rank's share of it
         self.rows = self.plan.micro_rows(config.train.batch_size) * self.plan.micro_batches
+        self.cell = (FirstStage if self.stage == FIRST else LastStage)(whole, self.plan.second_stage)
+        own = {name: parameter for name, parameter in named.items() if self.holds(name)}
+        model = cast(WideDeep, StageModel(self.cell, own, whole.wide.num_numeric))
+        super().__init__(model, self.rows if self.stage == FIRST else 1)  # the last stage looks up no row
         widths = (0, *config.model.hidden_widths)
-        self.squared_norm = GivenSquaredNorm()
+        self.squared_norm: GivenSquaredNorm = GivenSquaredNorm()
         self.link = Link(group, self.plan, self.rows, widths[self.plan.second_stage])
         self._group = group
 
-    def batch_size(self) -> int:
-        """The rows that this rank brings to a step: one on the last stage, which has none of its own."""
-        return self.rows if self.stage == FIRST else 1
-
     def graph(self, parts: StepParts) -> PipelineGraph:
-        """The step; the model and the optimizers are of this run."""
         return PipelineGraph(self, parts.shared_by(self.plan.num_pairs * self.plan.micro_batches), self._group)
 
     def scorer(self) -> PipelineScorer:
-        """What makes logits."""
         return PipelineScorer(self)
 
-    def blocks(self) -> PipelineRun:
-        """Between this rank's dense arrays and whole ones."""
-        return self
+    def rows_of(self, num_rows: int, rank: int, num_ranks: int) -> slice:
+        return self.plan.rows_of(num_rows, rank, num_ranks)
 
-    def whole(self, arrays: Arrays) -> Arrays:
-        """Both stages' arrays, on every rank."""
+    def holds(self, name: str) -> bool:
+        return self.plan.holds(self.stage, name)
+
+    def gather(self, arrays: Arrays) -> Arrays:
         mine = arrays if self._group.rank % self.plan.num_pairs == 0 else {}
         return {name: array for held in self._group.gather(mine) for name, array in held.items()}
 
     def slices(self, arrays: Arrays) -> Arrays:
-        """What this rank writes of the arrays: those that no rank before it has."""
         if self._group.rank % self.plan.num_pairs:
             return {}
         return {n: array for n, array in arrays.items() if self.stage == FIRST or not self.plan.holds(FIRST, n)}
-
-    def held(self, arrays: Arrays) -> Arrays:
-        """Those of a whole model's arrays that this rank holds."""
-        return {name: array for name, array in arrays.items() if self.plan.holds(self.stage, name)}
-
-    parts = held
-
-    def whole_shape(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """An array is on one stage, whole."""
-        return shape
 
 
 class Link:
@@ -124,7 +106,7 @@ class Link:
 class PipelineGraph:
     """What `DeviceGraph` does, over a pair of ranks, with losses, flag and dense gradients summed over all."""
 
-    def __init__(self, run: PipelineRun, parts: StepParts, group: MpiGroup) -> None:
+    def __init__(self, run: PipelinePlacement, parts: StepParts, group: MpiGroup) -> None:
         self._run, self._group, self._link = run, group, run.link
         self._micro_rows = run.rows // run.plan.micro_batches
         drops = parts.noise.rate > 0
@@ -224,7 +206,7 @@ class Forward(nn.Cell):
 class PipelineScorer:
     """Logits of a pair's rows: forward through both stages, and back to the first."""
 
-    def __init__(self, run: PipelineRun) -> None:
+    def __init__(self, run: PipelinePlacement) -> None:
         self._run, self._link = run, run.link
 
     def __call__(self, deep_rows: Tensor, wide_rows: Tensor, numeric: Tensor) -> Tensor:

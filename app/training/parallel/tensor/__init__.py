@@ -1,1 +1,1 @@
-"""A layer's product split: strategy, layout, plan, collectives, tower, optimizer_shards, run, blocks."""
+"""A layer's product split: strategy, layout, plan, collectives, tower, optimizer_shards, run."""

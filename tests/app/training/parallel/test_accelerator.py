@@ -33,13 +33,13 @@ def accelerator(cpu, monkeypatch):
 @pytest.fixture
 def spread_run(accelerator, tiny_config, make_schema, make_parts):
     """The run of a tower of operators, as `assemble` asks for it, and the parts of its step."""
-    from app.training.assemble import spread_tower
+    from app.training.assemble import place_tower
 
     def make(*settings):
         parts = make_parts("reference", make_schema(), "train.batch_size=8")
         group = create_autospec(MpiGroup, instance=True, size=4, rank=3, communicator=None)
         config = tiny_config("train.batch_size=8", *settings)
-        return spread_tower(config, parts.model, group), parts.step.parts
+        return place_tower(config, parts.model, group), parts.step.parts
 
     return make
 
@@ -50,7 +50,9 @@ def strategies(model):
 
 
 def test_plain_data_parallel_needs_none_of_it(spread_run, accelerator):
-    assert spread_run()[0] is None
+    from app.training.parallel.data_parallel import DataParallelPlacement
+
+    assert isinstance(spread_run()[0], DataParallelPlacement)
     assert not accelerator.init.called
 
 
@@ -71,10 +73,10 @@ def test_strategies_and_optimizer_shards_become_calls_of_mindspore(spread_run, a
 
 
 def test_a_pipeline_takes_a_device_a_rank_and_runs_nothing_that_is_for_a_cpu_alone(spread_run, accelerator):
-    from app.training.parallel.pipeline.run import PipelineRun
+    from app.training.parallel.pipeline.run import PipelinePlacement
 
     run, _ = spread_run("parallel.pipeline_stages=2")
-    assert isinstance(run, PipelineRun)
+    assert isinstance(run, PipelinePlacement)
     accelerator.init.assert_called_once_with()
     assert not accelerator.auto_parallel.called
     cells = [cell for _, cell in run.cell.cells_and_names()]
@@ -109,7 +111,7 @@ def test_a_checkpoint_is_joined_by_mindspores_integrated_save(spread_run, accele
     run.graph(parts)
     named = parts.model.named_parameters() | parts.optimizers.named_state()
     ms.load_checkpoint.return_value = {p.name: p for p in named.values()}
-    whole = run.blocks().whole({name: p.asnumpy() for name, p in named.items()})
+    whole = run.gather({name: p.asnumpy() for name, p in named.items()})
     assert ms.save_checkpoint.call_args.kwargs == {"integrated_save": True}
     np.testing.assert_array_equal(whole["tower.bias_0"], parts.model.tower.biases[0].asnumpy())
     assert len({p.name for p in named.values()}) == len(named)

@@ -1,0 +1,64 @@
+"""`TowerPlacement`: where the dense model lies while ranks train it. This one: whole, in one process."""
+
+from __future__ import annotations
+
+import numpy as np
+from mindspore import nn
+
+from app.distributed.process_group import share
+from app.model.graph import DeviceGraph
+from app.model.optimizers import DenseOptimizers, WrapOptimizer
+from app.model.wide_deep import WideDeep
+from app.training.step.step import Graph, StepParts
+
+Arrays = dict[str, np.ndarray]
+
+
+class TowerPlacement:
+    """The whole model in one process; subclasses spread it, or its batch, over ranks.
+
+    `model` is this rank's part, `batch_rows` the most rows that it brings to a step. Dense arrays have the names of the
+    whole model; ranks call `gather` and `slices` together, with the same names in the same order.
+    """
+
+    wrap_tower: WrapOptimizer | None = None
+    squared_norm: nn.Cell | None = None  # Σ gradient² of the tower over all ranks; None where a rank has all of it
+
+    def __init__(self, model: WideDeep, batch_rows: int) -> None:
+        self.model = model
+        self.batch_rows = batch_rows
+
+    def graph(self, parts: StepParts) -> Graph:
+        """Make the step's graph; `parts` hold this placement's model and its optimizers."""
+        return DeviceGraph(parts.forward_backward(), parts.optimizers)
+
+    def scorer(self) -> Graph:
+        """Make the graph from rows to logits."""
+        return self.model
+
+    def rows_of(self, num_rows: int, rank: int, num_ranks: int) -> slice:
+        """Return the rows of a batch that a rank looks up."""
+        return share(num_rows, rank, num_ranks)
+
+    def holds(self, name: str) -> bool:
+        """Return True if this rank holds the array, or a part of it."""
+        return True
+
+    def whole_shape(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the whole array whose part on this rank has `shape`."""
+        return shape
+
+    def gather(self, arrays: Arrays) -> Arrays:
+        """Join the ranks' parts: the whole arrays, on every rank."""
+        return arrays
+
+    def slices(self, arrays: Arrays) -> Arrays:
+        """Return what this rank writes to a sliced checkpoint; of copies one rank writes one."""
+        return arrays
+
+    def scatter(self, arrays: Arrays) -> Arrays:
+        """Return this rank's parts of whole arrays."""
+        return {name: array for name, array in arrays.items() if self.holds(name)}
+
+    def weights_were_written(self, optimizers: DenseOptimizers) -> None:
+        """Let optimizers that keep copies of the weights copy them again."""
