@@ -148,6 +148,11 @@ $(VENV)/.bench-installed: $(VENV)/.installed
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check $$($(VENV)/bin/python -c '$(BENCH_EXTRA)')
 	touch $@
 
+.PHONY: docs
+docs: setup  ## write docs/configuration.md from the settings' dataclasses
+	$(RUN_PYTHON) -m scripts.configuration_docs > docs/configuration.md.new
+	mv docs/configuration.md.new docs/configuration.md
+
 .PHONY: bench
 bench: setup $(VENV)/.bench-installed  ## run all benchmarks and write docs/results.md: ARGS='--quick', '--only train_step'
 	$(RUN_PYTHON) -m benchmarks $(ARGS)

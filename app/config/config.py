@@ -1,6 +1,6 @@
-"""One run's settings: every section's dataclass, nested. Read before MindSpore is imported, so it imports none.
+"""`Config`: all settings of a run, and its sections model, loss and train. Imports no MindSpore.
 
-Most sections stand beside the code that uses them; those of files that import MindSpore stand here.
+The comment at a field, or the lines above it, is its sentence in docs/configuration.md.
 """
 
 from __future__ import annotations
@@ -26,19 +26,18 @@ LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """The shape of Wide&Deep. `fold_numeric` false looks the numeric fields up like the others (`stock` only).
+    """The Wide&Deep model."""
 
-    `dropout` is the share of each hidden layer's units that a training step leaves out. The native kernels have the
-    `activation` relu and no `batch_norm`; the others are made of MindSpore's operators.
-    """
-
-    embedding_dim: int = 80
-    hidden_widths: tuple[int, ...] = (1024, 512, 256, 128)
-    initial_scale: float = 0.01
+    embedding_dim: int = 80  # width of a row of the deep table
+    hidden_widths: tuple[int, ...] = (1024, 512, 256, 128)  # units of each hidden layer of the tower
+    initial_scale: float = 0.01  # new rows of the deep table are uniform in ± this
+    # Multiply the numeric fields by rows of the tower; false looks them up in the tables like the others, with
+    # tables.backend=stock only. Both are the same function.
     fold_numeric: bool = True
-    batch_norm: bool = False
+    batch_norm: bool = False  # normalize each hidden layer before its activation; on one rank only
+    # relu has a native kernel; the others are made of MindSpore's operators.
     activation: Literal["relu", "gelu", "silu", "leaky_relu", "tanh", "sigmoid"] = "relu"
-    dropout: float = 0.0
+    dropout: float = 0.0  # fraction of each hidden layer's units that a training step leaves out
 
     def __post_init__(self) -> None:
         if self.embedding_dim < 1:
@@ -53,20 +52,16 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class LossOptions:
-    """`loss_scale` multiplies the loss before and divides the gradients after the backward pass.
+    """The loss and what bounds its gradients."""
 
-    `l2_coef` is that of the deep table, `wide_l2_coef` of the wide one: coefficient · ½ Σ‖row‖² over the batch's unique
-    rows, or over the whole table with `adam`. `row_clip_value` bounds each value of a unique row's gradient, before
-    its L2 term, `tower_clip_norm` the norm of all the tower's gradients; 0 does not. `label_smoothing` s trains on the
-    labels (1 - s) · label + s / 2.
-    """
-
+    # L2 term of the deep table, l2_coef · ½ Σ‖row‖²: over the batch's unique rows, with deep_optimizer.name=adam over
+    # the whole table.
     l2_coef: float = 8e-5
-    wide_l2_coef: float = 0.0
-    row_clip_value: float = 0.0
-    tower_clip_norm: float = 0.0
-    label_smoothing: float = 0.0
-    loss_scale: float = 1024.0
+    wide_l2_coef: float = 0.0  # the same for the wide table
+    row_clip_value: float = 0.0  # bound of each value of a unique row's gradient, before its L2 term; 0: none
+    tower_clip_norm: float = 0.0  # bound of the norm of all the tower's gradients together; 0: none
+    label_smoothing: float = 0.0  # s trains on the labels (1 - s) · label + s / 2
+    loss_scale: float = 1024.0  # multiplies the loss before, and divides the gradients after the backward pass
 
     def __post_init__(self) -> None:
         for name in ("l2_coef", "wide_l2_coef", "row_clip_value", "tower_clip_norm"):
@@ -80,29 +75,22 @@ class LossOptions:
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """How the data is passed over, and what is said of it.
+    """Passes over the data, logging, and the model that a run starts from."""
 
-    `pool_blocks` blocks of rows are mixed at a time; `log_every_steps` is for the progress line and
-    metrics.jsonl (loss.log has every step); `profile` writes the host kernels' times to the run's log. `time_limit`
-    minutes after its launch a run has saved and ended; the same command goes on. 0 is no limit.
-
-    A new run begins with what `init_take` says of the model in `init_from`: a checkpoint, a run's folder (its best one)
-    or a `.ckpt` of the model zoo; with `init_optimizer` its optimizers' memory too. Rows follow their field and value
-    from the vocabulary of the folder that it was trained on, which may have moved to `init_dataset`.
-    """
-
-    epochs: int = 1
-    batch_size: int = 16_000
-    seed: int = 1
-    pool_blocks: int = 256
-    log_every_steps: int = 10
+    epochs: int = 1  # passes over the training rows
+    batch_size: int = 16_000  # rows of a step, of all ranks together
+    seed: int = 1  # of the initial values, the order of the rows and dropout
+    pool_blocks: int = 256  # blocks of rows that are mixed at a time
+    log_every_steps: int = 10  # steps between lines of metrics.jsonl and the progress bar; loss.log has every step
+    # auto resumes an unfinished run with the same settings and data, else starts a new one; never starts a new one;
+    # require fails unless there is a run to resume.
     resume: Literal["auto", "never", "require"] = "auto"
-    profile: bool = False
-    time_limit: float = 0.0
-    init_from: str = ""
-    init_take: Literal["all", "tables", "tower"] = "all"
-    init_optimizer: bool = False
-    init_dataset: str = ""
+    profile: bool = False  # write the host kernels' times to the run's log
+    time_limit: float = 0.0  # minutes after the launch by which the run has saved and stopped, to be resumed; 0: none
+    init_from: str = ""  # model that a new run starts from: a checkpoint, a run folder (its best) or the zoo's .ckpt
+    init_take: Literal["all", "tables", "tower"] = "all"  # parts of that model to take
+    init_optimizer: bool = False  # take its optimizers' state too
+    init_dataset: str = ""  # where the prepared folder is now that the model was trained on, if it has moved
 
     def __post_init__(self) -> None:
         if not 0 <= self.time_limit < math.inf:
@@ -116,7 +104,7 @@ class TrainOptions:
 
 @dataclass(frozen=True)
 class Config:
-    """All settings of a run, in the order of the data's way."""
+    """All settings of a run."""
 
     prepare: PrepareOptions = field(default_factory=PrepareOptions)
     device: DeviceOptions = field(default_factory=DeviceOptions)

@@ -1,4 +1,4 @@
-"""The section `parallel:` of a run: how the tower is spread over ranks. The tables are not concerned by it."""
+"""The section `parallel`: how the tower is spread over ranks. The tables' rows are spread in any case."""
 
 from __future__ import annotations
 
@@ -13,36 +13,25 @@ FOR_ACCELERATORS = ("search_mode", "optimizer_level", "shard_threshold_kib")
 
 @dataclass(frozen=True)
 class ParallelOptions:
-    """Modes of the tower (docs/parallel.md).
+    """The tower over several ranks (docs/parallel.md)."""
 
-    `tensor_parallel` ranks form a group that computes its share of the batch together; the ranks divided by it are the
-    groups, among which the batch is split. `strategies` gives a layer's product a split over the ranks of a group,
-    in MindSpore's notation: `{matrix_0: "((2, 4), (4, 1))"}`; `strategy_file` takes both, or the stages of a pipeline,
-    from another run's strategy.json. With `optimizer_shards` what the optimizer remembers of the tower is split over
-    the ranks that hold the same weights.
-
-    The values of the hidden layers in `recompute` are made again in the backward pass instead of being kept: `[all]`,
-    or runs of layers such as `["matrix_0:matrix_2", matrix_4]`; a run's inputs are kept.
-
-    With `pipeline_stages` 2 a pair of ranks holds the tower: its first layers, and from `second_stage` on (such as
-    matrix_1; empty: where it halves the work best) the others; the rows go through it in `micro_batches`.
-
-    For Ascend and GPU alone: `search_mode` lets MindSpore find splits for what `strategies` does not name; with
-    `optimizer_shards`, `optimizer_level` and `shard_threshold_kib` (smaller parameters stay whole) are those of
-    MindSpore's `AutoParallel.hsdp`.
-    """
-
-    tensor_parallel: int = 1
+    tensor_parallel: int = 1  # ranks of a group that computes its part of the batch together
+    # How the ranks of a group split a layer's product, in MindSpore's notation: {matrix_0: "((2, 4), (4, 1))"}; other
+    # layers split the batch.
     strategies: dict[str, str] = field(default_factory=dict)
-    strategy_file: str = ""
-    optimizer_shards: bool = False
+    strategy_file: str = ""  # another run's strategy.json, with its strategies or pipeline stages
+    optimizer_shards: bool = False  # split the optimizer's state among the ranks that hold the same weights (ZeRO 1)
+    # Hidden layers whose values the backward pass computes again instead of keeping them: [all], or runs of layers such
+    # as ["matrix_0:matrix_2", matrix_4]. The inputs of a run are kept.
     recompute: tuple[str, ...] = ()
-    pipeline_stages: int = 1
-    second_stage: str = ""
-    micro_batches: int = 4
+    pipeline_stages: int = 1  # 2: the first and the last layers of the tower are on different ranks of a pair
+    second_stage: str = ""  # first layer of the second stage, such as matrix_1; empty: chosen to halve the work
+    micro_batches: int = 4  # parts of the batch that go through the pipeline one after the other
+    # On Ascend and GPU only: let MindSpore find splits for the layers that strategies does not name.
     search_mode: Literal["none", "sharding_propagation", "recursive_programming"] = "none"
+    # On Ascend and GPU only, with optimizer_shards: the level of MindSpore's AutoParallel.hsdp.
     optimizer_level: Literal["level1", "level2", "level3"] = "level1"
-    shard_threshold_kib: int = 64
+    shard_threshold_kib: int = 64  # on Ascend and GPU only, with optimizer_shards: smaller parameters stay whole
 
     def __post_init__(self) -> None:
         if self.tensor_parallel < 1:
@@ -69,16 +58,16 @@ class ParallelOptions:
 
     @property
     def is_sharded(self) -> bool:
-        """Whether ranks hold parts of the tower, or of its optimizer."""
+        """True if ranks hold parts of layers, or of the optimizer's state."""
         return self.tensor_parallel > 1 or self.optimizer_shards or bool(self.strategy_file)
 
     @property
     def is_spread(self) -> bool:
-        """Whether a rank has less than the whole tower with its optimizer."""
+        """True if a rank holds less than the whole tower with its optimizer's state."""
         return self.is_sharded or self.pipeline_stages > 1
 
     def unused_on_cpu(self) -> list[str]:
-        """What is set and is for Ascend and GPU alone, as `parallel.key=value`."""
+        """Return the changed settings that only Ascend and GPU have, as `parallel.key=value`."""
         defaults = {f.name: f.default for f in fields(self) if f.name in FOR_ACCELERATORS}
         values = {name: getattr(self, name) for name in defaults}
         return [f"parallel.{name}={value}" for name, value in values.items() if value != defaults[name]]
@@ -90,9 +79,9 @@ Run = tuple[int, int]  # the first layer, and the one after the last
 
 
 def recomputed_runs(entries: Sequence[str], num_hidden: int) -> tuple[Run, ...]:
-    """The runs of layers that `entries` name: `matrix_2`, `matrix_0:matrix_2`, or `all`, in runs of about √layers.
+    """Return the runs of layers of `parallel.recompute`; `all` means runs of about √layers.
 
-    Raises ValueError for what is no hidden layer, and for one that is named twice.
+    Raises ValueError for an unknown layer, and for one that is named twice.
     """
     if ALL in entries:
         if len(entries) > 1:

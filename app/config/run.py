@@ -1,4 +1,4 @@
-"""Sections of a run's settings that are beside model and training: device, tables, checkpoint, eval, cluster."""
+"""Sections of a run's settings beside the model and its training: checkpoint, device, eval, cluster, tables."""
 
 from __future__ import annotations
 
@@ -14,33 +14,22 @@ from common.memory import num_cores
 
 @dataclass(frozen=True)
 class CheckpointOptions:
-    """`dir` empty is `checkpoints` in the run folder.
+    """Checkpoints, which are saved at each epoch's end, and after an evaluation that is the best so far."""
 
-    Saved at each epoch's end, every `every_steps` steps and after `every_minutes` minutes (0 is never), and where an
-    evaluation within an epoch is the best so far. The newest `keep_last` and the `keep_best` best by `eval.metric`
-    on `valid` stay; `keep_last` 0 keeps all. `integrated` writes one file a table, else `shards` files a table.
-
-    `sliced` has each rank write its part of a tower that is spread over ranks (section parallel), a file a rank.
-
-    `background` writes beside the next steps; memory for the rows that they update meanwhile is needed then.
-
-    `delta` writes only the rows that changed since the checkpoint before; after `full_every` - 1 of them comes a full
-    one. With `compact` the training writes no full one but the first: of the checkpoints that stay the oldest is made
-    full from the files, when `full_every` older ones are there for its sake alone.
-    """
-
-    dir: str = ""
-    every_steps: int = 0
-    every_minutes: float = 0.0
-    keep_last: int = 3
-    keep_best: int = 1
-    integrated: bool = True
-    shards: int = 1
-    background: bool = True
-    delta: bool = False
-    full_every: int = 10
+    dir: str = ""  # their folder; empty: checkpoints/ in the run folder
+    every_steps: int = 0  # steps between further checkpoints; 0: none
+    every_minutes: float = 0.0  # minutes between further checkpoints; 0: none
+    keep_last: int = 3  # number of newest checkpoints to keep; 0: all
+    keep_best: int = 1  # number of best checkpoints to keep besides, by eval.metric on the split valid
+    integrated: bool = True  # write one file a table; false writes as many as shards
+    shards: int = 1  # files a table, with integrated=false
+    background: bool = True  # write beside the next steps, with memory for the rows that they update meanwhile
+    delta: bool = False  # write only the rows that changed since the checkpoint before
+    full_every: int = 10  # with delta, every so many checkpoints one is full
+    # With delta, write no full checkpoint but the first: once full_every older ones are there only for its sake, the
+    # oldest that is kept is made full from the files.
     compact: bool = False
-    sliced: bool = False
+    sliced: bool = False  # each rank writes its part of a tower that is spread over ranks (section parallel)
 
     def __post_init__(self) -> None:
         for name in ("every_steps", "every_minutes", "keep_last", "keep_best"):
@@ -63,14 +52,11 @@ Precision = Literal["float32", "bfloat16"]
 
 @dataclass(frozen=True)
 class DeviceOptions:
-    """`target` auto takes Ascend, then GPU, then CPU; `threads` 0 takes every core this process may use.
+    """The device of the tower, and the host's threads."""
 
-    `precision` bfloat16 rounds the inputs of the tower's matrix products; sums and parameters stay float32.
-    """
-
-    target: Target = "auto"
-    threads: int = 0
-    precision: Precision = "float32"
+    target: Target = "auto"  # auto: Ascend, else GPU, else CPU
+    threads: int = 0  # on the host; 0: every core that this process may use
+    precision: Precision = "float32"  # bfloat16 rounds the inputs of the tower's products; all else stays float32
 
     def __post_init__(self) -> None:
         if self.threads < 0:
@@ -78,32 +64,25 @@ class DeviceOptions:
 
     @property
     def num_threads(self) -> int:
-        """Threads to use on the host; the ranks that share it share its cores."""
+        """Threads to use on the host; ranks on one host share its cores."""
         local_ranks = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", 1))
         return self.threads or max(1, num_cores() // local_ranks)
 
 
-SELECTABLE = ("auc", "pr_auc", "log_loss", "normalized_entropy", "grouped_auc")  # one value can be the better one
+SELECTABLE = ("auc", "pr_auc", "log_loss", "normalized_entropy", "grouped_auc")  # metrics with a better direction
 
 
 @dataclass(frozen=True)
 class EvalOptions:
-    """When a run is judged on `valid`, by what, and when it ends early.
+    """Evaluation on the split valid, at each epoch's end, and early stopping."""
 
-    Evaluated at each epoch's end and every `every_steps` steps (0: only then). `metric` decides which checkpoints are
-    the best, and with `patience` above 0 the run ends after so many evaluations in a row that did not improve
-    it by more than `min_improvement`. `group_field` names a categorical field for AUC per value of it. `batch_size` is
-    that of `evaluate`, 0 the training's (while training the training's graph is used), `bootstrap` the
-    replicates behind its confidence intervals, 0 none.
-    """
-
-    batch_size: int = 0
-    every_steps: int = 0
-    metric: str = "auc"
-    patience: int = 0
-    min_improvement: float = 0.0
-    group_field: str = ""
-    bootstrap: int = 200
+    batch_size: int = 0  # rows of a batch of the command evaluate; 0: as in training
+    every_steps: int = 0  # steps between further evaluations within an epoch; 0: none
+    metric: str = "auc"  # decides which checkpoints are the best
+    patience: int = 0  # stop after so many evaluations in a row without improvement; 0: never
+    min_improvement: float = 0.0  # change of the metric that is an improvement if it is larger
+    group_field: str = ""  # categorical field for grouped_auc, the mean AUC within each of its values
+    bootstrap: int = 200  # replicates for the confidence intervals of the command evaluate; 0: no intervals
 
     def __post_init__(self) -> None:
         for name in ("every_steps", "patience", "bootstrap", "min_improvement"):
@@ -128,9 +107,9 @@ def nearest(name: str, known: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """After `timeout_s` seconds in which the others waited for it, a rank is named in the log; they wait on."""
+    """Several ranks."""
 
-    timeout_s: float = 300.0
+    timeout_s: float = 300.0  # seconds after which a rank that the others wait for is named in the log; they wait on
 
     def __post_init__(self) -> None:
         if not 0 < self.timeout_s < float("inf"):
@@ -142,6 +121,8 @@ Backend = Literal["auto", "native", "stock", "reference"]
 
 @dataclass(frozen=True)
 class TablesOptions:
-    """`backend` auto takes `native` where its library is built, else `stock` with a warning."""
+    """The embedding tables in host memory."""
 
+    # native: C++; reference: NumPy; stock: MindSpore's host operators, in the graph; auto: native if its library is
+    # built, else stock (on several ranks reference) with a warning.
     backend: Backend = "auto"

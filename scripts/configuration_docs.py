@@ -1,0 +1,166 @@
+"""Print docs/configuration.md: every setting, read from the dataclasses that hold them.
+
+    python -m scripts.configuration_docs > docs/configuration.md
+
+A setting's sentence is the comment at its field, or the comment lines above it. Its range is what its section's own
+check answers to a wrong value, so that both always agree.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import io
+import re
+import textwrap
+import tokenize
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+from app.config.config import Config
+from app.config.optimizers import DeepOptimizer, TowerOptimizer, WideOptimizer
+from app.config.schedules import Schedule
+from data_prep.options.log_format import LogFormat
+
+OPENING = """# Configuration
+
+Written by `make docs` from the dataclasses in `app/config/` and `data_prep/options/`; do not edit it by hand.
+
+A run's settings are the defaults below, changed by the YAML file of `--config`, then by words such as
+`train.batch_size=4096` on the command line. An unknown name or a value of the wrong type is an error that names the
+nearest setting. `configs/*.yaml` are complete examples.
+"""
+DATA = """The format of a raw log. A file of `configs/data/` has these names without `prepare.data.`; the defaults are
+Criteo's."""
+OPTIMIZERS = """The wide table with the wide head, the deep table and the tower have an optimizer each, chosen by name
+(`deep_optimizer.name=adam`); another name starts from that optimizer's defaults. Below, `GROUP` is `wide`, `deep` or
+`tower`.
+"""
+SCHEDULES = """Each optimizer has a schedule of its own, such as `deep_optimizer.schedule.name=cosine`. The first of the
+following is the default.
+"""
+GROUPS: dict[str, Any] = {"wide": WideOptimizer, "deep": DeepOptimizer, "tower": TowerOptimizer}
+WRONG_VALUES: tuple[Any, ...] = (-1, "?", "", ())
+TYPES = {bool: "true or false", int: "whole number", float: "number", str: "text"}
+
+
+def markdown() -> str:
+    """Return the whole page."""
+    return "\n".join([OPENING, *_sections(), *_optimizers(), *_schedules()])
+
+
+def _sections() -> Iterator[str]:
+    for field in dataclasses.fields(Config):
+        if field.name.removesuffix("_optimizer") not in GROUPS:
+            section = type(getattr(Config(), field.name))
+            yield from _table(f"## {field.name}", section.__doc__, section, f"{field.name}.")
+            if field.name == "prepare":
+                yield from _table("## prepare.data", DATA, LogFormat, "prepare.data.")
+
+
+def _optimizers() -> Iterator[str]:
+    yield f"## Optimizers\n\n{OPTIMIZERS}"
+    yield "| setting | default | names |\n|---|---|---|"
+    for group, variants in GROUPS.items():
+        default = getattr(Config(), f"{group}_optimizer").name
+        yield f"| `{group}_optimizer.name` | {default} | {', '.join(v.name for v in typing.get_args(variants))} |"
+    yield ""
+    classes = dict.fromkeys(v for variants in GROUPS.values() for v in typing.get_args(variants))
+    for cls in classes:
+        yield from _table(f"### {cls.name}", cls.__doc__, cls, "GROUP_optimizer.")
+
+
+def _schedules() -> Iterator[str]:
+    yield f"## Learning rate schedules\n\n{SCHEDULES}"
+    for cls in typing.get_args(Schedule):
+        yield from _table(f"### {cls.name}", cls.__doc__, cls, "GROUP_optimizer.schedule.")
+
+
+def _table(heading: str, text: str | None, cls: Any, prefix: str) -> Iterator[str]:
+    yield f"{heading}\n\n{' '.join((text or '').split())}\n"
+    yield "| setting | type | default | allowed | meaning |\n|---|---|---|---|---|"
+    hints, sentences = typing.get_type_hints(cls), sentences_of(cls)
+    for field in dataclasses.fields(cls):
+        hint, value = hints[field.name], getattr(cls(), field.name)
+        if field.name == "name" or dataclasses.is_dataclass(value):
+            continue
+        allowed = _allowed(cls, field.name, hint)
+        cells = (_type(hint), _default(value), allowed, _sentence(sentences[field.name], allowed))
+        yield f"| `{prefix}{field.name}` | {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+    yield ""
+
+
+def sentences_of(cls: type) -> dict[str, str]:
+    """Return the comment of each field, those of base classes too; empty where there is none."""
+    found: dict[str, str] = {}
+    for each in reversed([base for base in cls.__mro__ if dataclasses.is_dataclass(base)]):
+        source = textwrap.dedent(inspect.getsource(each))
+        comments = {
+            token.start[0]: token.string.lstrip("# ")
+            for token in tokenize.generate_tokens(io.StringIO(source).readline)
+            if token.type == tokenize.COMMENT
+        }
+        lines = source.splitlines()
+        (definition,) = ast.parse(source).body
+        assert isinstance(definition, ast.ClassDef)
+        for node in definition.body:
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                words, above = [comments.get(node.end_lineno or 0, "")], node.lineno - 1
+                while above and lines[above - 1].lstrip().startswith("#"):
+                    words, above = [comments[above], *words], above - 1
+                found[node.target.id] = " ".join(words).strip() or found.get(node.target.id, "")
+    return found
+
+
+def _sentence(text: str, allowed: str) -> str:
+    """Return the comment with a capital, unless it begins with a value, and a full stop."""
+    first = text.split(" ")[0].rstrip(":")
+    if first not in [*allowed.split(", "), "true", "false"] and not re.match(r"[a-z]+_|\w+:", text):
+        text = text[:1].upper() + text[1:]
+    return text + "." * (not text.endswith("."))
+
+
+def _type(hint: Any) -> str:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        return _type(arguments[0])
+    if origin is typing.Literal:
+        return "text"
+    if origin is tuple:
+        return f"list of {_type(arguments[0])}s".replace("texts", "text")
+    if origin is dict:
+        return f"mapping to {_type(arguments[1])}"
+    return TYPES[hint]
+
+
+def _default(value: Any) -> str:
+    if isinstance(value, dict) and len(value) > 3:
+        return "Criteo's"
+    if isinstance(value, tuple):
+        return f"`[{', '.join(map(str, value))}]`"
+    if value is None or value == "":
+        return ""
+    return f"`{str(value).lower() if isinstance(value, bool) else repr(value).strip(chr(39))}`"
+
+
+def _allowed(cls: Any, name: str, hint: Any) -> str:
+    arguments = typing.get_args(hint)
+    if typing.get_origin(hint) is typing.Literal:
+        return ", ".join(map(str, arguments))
+    if typing.get_origin(hint) is dict and typing.get_origin(arguments[1]) is typing.Literal:
+        return ", ".join(typing.get_args(arguments[1]))
+    for wrong in WRONG_VALUES:
+        try:
+            cls(**{name: wrong})
+        except (ValueError, TypeError, AttributeError) as error:
+            answer = re.search(r"\bmust be (.+?)(?:, and finite)?(?:[;,] found|$)", str(error))
+            if answer and name in str(error):
+                return answer[1]
+    return ""
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")
