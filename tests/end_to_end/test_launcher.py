@@ -1,11 +1,16 @@
 """scripts/run_auto_parallel_train.sh as a user starts it: from any folder, with the status of the training."""
 
 import json
+import logging
+import os
 import re
 import shutil
 import subprocess
+import sys
 
 import pytest
+
+from app.__main__ import main
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +57,39 @@ def test_the_times_of_a_few_stock_steps_in_a_folder_that_the_profiler_refuses(la
     assert any((folder / "device_0" / "profile").iterdir())
 
 
+@pytest.fixture
+def launch_here(project, tmp_path, monkeypatch, caplog, capsys):
+    """Start the script with an `echo` as its Python, run the command that it would run in this process, in `tmp_path`.
+
+    Returns the status, and what the script and the command wrote.
+    """
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "mindspore", None)  # what is wrong is found before the slow import
+    caplog.set_level(logging.INFO)
+    echo = tmp_path / "python"
+    echo.write_text('#!/usr/bin/env bash\nprintf "%s\\0" "$@"\n')
+    echo.chmod(0o755)
+    environment = {**os.environ, "PYTHON": str(echo), "CONFIG": str(project / "configs" / "tiny.yaml")}
+
+    def run(*arguments):
+        command = ["bash", str(project / "scripts" / "run_auto_parallel_train.sh"), *map(str, arguments)]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            return done.returncode, done.stderr
+        isolated, module, app, *words = done.stdout.split("\0")[:-1]
+        assert (isolated, module, app) == ("-P", "-m", "app")
+        try:
+            status = main(words)
+        except SystemExit as end:  # of argparse
+            status = end.code
+        return status, caplog.text + capsys.readouterr().err
+
+    handlers = list(logging.getLogger().handlers)
+    yield run
+    for handler in set(logging.getLogger().handlers) - set(handlers):
+        logging.getLogger().removeHandler(handler)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -67,18 +105,18 @@ def test_the_times_of_a_few_stock_steps_in_a_folder_that_the_profiler_refuses(la
         ((1, 1, "{data}", "-", "train.batchsize=1"), "unknown key 'train.batchsize'; did you mean 'train.batch_size'"),
     ],
 )
-def test_what_is_wrong_is_said_with_status_2_and_no_run_folder(launch, tiny_dataset, tmp_path, arguments, message):
+def test_an_error_ends_with_status_2_and_leaves_no_run_folder(launch_here, tiny_dataset, tmp_path, arguments, message):
     (tmp_path / "bad.json").write_text("{")
     device = [{"device_id": "0", "rank_id": str(rank)} for rank in range(2)]
     (tmp_path / "two.json").write_text(json.dumps({"version": "1.0", "server_list": [{"device": device}]}))
     words = [str(word).format(data=tiny_dataset) for word in arguments]
-    status, errors = launch(tmp_path, *words)
+    status, errors = launch_here(*words)
     assert status == 2
     assert re.search(message, errors)
     assert not (tmp_path / "device_0").exists()
 
 
-def test_without_its_python_the_launcher_says_how_to_get_one(project, tmp_path):
+def test_without_its_python_the_launcher_names_the_command_that_installs_it(project, tmp_path):
     script = project / "scripts" / "run_auto_parallel_train.sh"
     done = subprocess.run(
         ["bash", str(script), "1", "1", "data", "-"],
