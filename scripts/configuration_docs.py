@@ -33,6 +33,7 @@ A run's settings are the defaults below, changed by the YAML file of `--config`,
 `train.batch_size=4096` on the command line. An unknown name or a value of the wrong type is an error that names the
 nearest setting. `configs/*.yaml` are complete examples.
 """
+PREPARE = "The preparation, `python -m data_prep prepare`. All settings but the last three decide its result."
 DATA = """The format of a raw log. A file of `configs/data/` has these names without `prepare.data.`; the defaults are
 Criteo's."""
 OPTIMIZERS = """The wide table with the wide head, the deep table and the tower have an optimizer each, chosen by name
@@ -56,7 +57,8 @@ def _sections() -> Iterator[str]:
     for field in dataclasses.fields(Config):
         if field.name.removesuffix("_optimizer") not in GROUPS:
             section = type(getattr(Config(), field.name))
-            yield from _table(f"## {field.name}", section.__doc__, section, f"{field.name}.")
+            text = PREPARE if field.name == "prepare" else section.__doc__
+            yield from _table(f"## {field.name}", text, section, f"{field.name}.")
             if field.name == "prepare":
                 yield from _table("## prepare.data", DATA, LogFormat, "prepare.data.")
 
@@ -118,7 +120,7 @@ def sentences_of(cls: type) -> dict[str, str]:
 def _sentence(text: str, allowed: str) -> str:
     """Return the comment with a capital, unless it begins with a value, and a full stop."""
     first = text.split(" ")[0].rstrip(":")
-    if first not in [*allowed.split(", "), "true", "false"] and not re.match(r"[a-z]+_|\w+:", text):
+    if first not in [*allowed.split(", "), "true", "false"] and not re.match(r"\w+(_\w+|:)", text):
         text = text[:1].upper() + text[1:]
     return text + "." * (not text.endswith("."))
 

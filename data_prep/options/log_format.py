@@ -23,19 +23,17 @@ def _criteo_columns() -> dict[str, Kind]:
 
 @dataclass(frozen=True)
 class LogFormat:
-    """Format of text lines, or of Parquet files with the same columns by name.
+    """Format of text lines, or of Parquet files with the same columns by name."""
 
-    Kinds: `label`, exactly one column; `integer`, a numeric field of whole numbers; `hex32`, a categorical field of
-    eight lower-case hex digits, kept as a number; `string`, a categorical field of any UTF-8 text; `ignored`.
-    """
-
+    # The columns in the file's order, with their kinds. label: exactly one; integer: a numeric field; hex32: a
+    # categorical field of eight lower-case hex digits, kept as a number; string: a categorical field of UTF-8 text.
     columns: dict[str, Kind] = field(default_factory=_criteo_columns)
-    separator: str = "\t"
+    separator: str = "\t"  # between the cells of a line
     header: bool = False  # every file's first line names its columns
     quotes: bool = False  # cells may be in double quotes, as in RFC 4180, but not contain a line's end
     missing: tuple[str, ...] = ()  # values of a missing cell, besides the empty one
     clicked: tuple[str, ...] = ("1",)  # label of a click
-    not_clicked: tuple[str, ...] = ("0",)
+    not_clicked: tuple[str, ...] = ("0",)  # label of a row without a click
     archive_member: str = "train.txt"  # name of the log in a .tar.gz
 
     def __post_init__(self) -> None:

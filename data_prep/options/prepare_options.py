@@ -31,20 +31,23 @@ class PrepareOptions:
     field_min_count: dict[str, int] = field(default_factory=dict)  # by field, in place of min_count
     field_max_size: dict[str, int] = field(default_factory=dict)  # by field: only its most frequent values have ids
     oov_buckets: int = 1  # ids of a field, chosen by hash, for values without one of their own
+    # hash: by a hash of the line's number; chronological: the last lines are test, those before them valid; stratified:
+    # as hash, clicks and other rows each; files: by valid_files and test_files.
     split: Literal["hash", "chronological", "stratified", "files"] = "hash"
-    train_fraction: float = 0.8
-    valid_fraction: float = 0.1
-    test_fraction: float = 0.1
+    train_fraction: float = 0.8  # of the rows, for the split train
+    valid_fraction: float = 0.1  # of the rows, for the split valid
+    test_fraction: float = 0.1  # of the rows, for the split test
     valid_files: tuple[str, ...] = ()  # for split: files, by name or glob; all other files are train
-    test_files: tuple[str, ...] = ()
+    test_files: tuple[str, ...] = ()  # for split: files, by name or glob
     seed: int = 1  # of the split and of the training rows' order
+    # log1p: sign(x) · ln(1 + |x|); max: x over the training rows' largest; standardize: (x - mean) / standard deviation
     numeric_transform: Literal["log1p", "max", "standardize"] = "log1p"
     integer_buckets: bool = False  # each integer field also has a categorical column of buckets, see kernels/rows.py
     missing_indicator: bool = True  # a second numeric column for each field: 1 where the cell is missing
-    shuffle_window_rows: int = 1_000_000
-    block_rows: int = 1_000
+    shuffle_window_rows: int = 1_000_000  # training rows that are shuffled together, in memory
+    block_rows: int = 1_000  # rows of a MindRecord sample
     layout: Literal["blocks", "zoo"] = "blocks"  # zoo: MindRecord as the MindSpore model zoo's Wide&Deep reads it
-    max_reject_fraction: float = 0.01
+    max_reject_fraction: float = 0.01  # of the lines; if more are rejected the preparation fails
     workers: int | None = None  # processes; None: one per core, as far as memory_limit allows
     memory_limit: str = "4 GiB"  # of all processes together (sum of their Pss)
     kernels: Literal["auto", "native", "numpy"] = "auto"  # auto: native if it is built
