@@ -4,7 +4,7 @@
     schema.json        fields, their transforms and how a log is written, as in a prepared folder
     tower.onnx         rows of the tables and numbers to a logit (tower.onnx.data beside it where that is large)
     tables.safetensors, checksums.safetensors   rows.py
-    lookup.bin, lookup-text-*.bin   the vocabulary as it is searched
+    lookup.bin                      the vocabulary as it is searched
     golden.parquet     made rows and their logits, for a consumer's own check
     code/, MLmodel, python_env.yaml, requirements.txt, README.md
 

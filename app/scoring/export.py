@@ -31,7 +31,8 @@ from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, CaughtUpTable, TableSnapshot
 from app.tables.optimizers import ROWS, StepHistory
 from common.files import sync_folder
-from data_prep.encoding.encoder import GivenVocabulary, open_vocabulary, write_lookup
+from data_prep.encoding.base import GivenVocabulary
+from data_prep.encoding.encoder import open_vocabulary, write_lookup
 from data_prep.prepared.schema import Schema, write_schema
 
 GOLDEN_ROWS = 100

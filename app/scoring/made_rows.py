@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from data_prep.encoding.encoder import GivenVocabulary
+from data_prep.encoding.base import GivenVocabulary
 from data_prep.options.log_format import LogFormat
 
 OUTSIDE, MISSING = 0.1, 0.1  # shares of the cells

@@ -1,3 +1,3 @@
-"""From values to ids: vocabulary (which value has which id), fit, given, extended, file, lookup_file;
-row_encoder (in workers); encoder and raw_rows are the door for raw rows outside of a preparation.
+"""From values to ids: vocabulary (the id of each value), file (vocabulary.parquet), base (of another folder), fit,
+lookup_file (search tables), encoder (raw lines to rows); raw_rows (raw rows outside of a preparation).
 """

@@ -1,37 +1,101 @@
-"""Encode raw lines exactly as a finished preparation did, with its vocabulary; without MindSpore."""
+"""Encode raw lines: ids and numbers from a chunk of the log, with a vocabulary that is fitted already.
+
+Without MindSpore. Workers import this module, so it imports pyarrow only to open a prepared folder: pyarrow would cost
+each of them memory and start-up time.
+
+Letters: n rows, C categorical columns, N numeric columns.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from common import settings
-from data_prep.encoding.given import GivenVocabulary, read_given_vocabulary
-from data_prep.encoding.lookup_file import LookupFile, LookupTables, LookupTablesWriter, Place, TextLookupFile
-from data_prep.encoding.row_encoder import RowEncoder
-from data_prep.kernels.rows import Chunk, ParsedChunk
+from data_prep.encoding.lookup_file import LOOKUP_FILE, LookupTables, TableLayout, write_lookup_tables
+from data_prep.kernels.choose import choose_kernels
+from data_prep.kernels.rows import Chunk, LogRows, ParsedChunk
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.rows import Rows
-from data_prep.prepared.schema import SCHEMA_FILE, Schema, read_schema
+from data_prep.prepared.schema import INDICATOR, SCHEMA_FILE, NumericField, Schema, read_schema, transform_integers
 
-__all__ = ["Chunk", "GivenVocabulary", "ParsedChunk", "RowEncoder", "Rows", "open_encoder"]
+if TYPE_CHECKING:
+    from data_prep.encoding.base import GivenVocabulary
+
+__all__ = ["Chunk", "ParsedChunk", "RowEncoder", "Rows", "open_encoder"]
+
+
+class RowEncoder:
+    """Encodes the good lines of chunks."""
+
+    def __init__(
+        self, numeric: Sequence[NumericField], lookup: LookupTables, dtype: str, options: PrepareOptions
+    ) -> None:
+        self._numeric = numeric
+        self._lookup = lookup
+        self._dtype = dtype
+        self._options = options
+
+    def encode(self, chunk: Chunk) -> tuple[ParsedChunk, Rows]:
+        """Return the parsed chunk, bad lines included, and its good lines encoded."""
+        kernels = choose_kernels(self._options.kernels)
+        parsed: ParsedChunk = kernels.parse_chunk(chunk, self._options.data)
+        rows = parsed.rows
+        return parsed, Rows(self._ids(rows, kernels), self._numbers(rows), rows.labels.astype(np.float32))
+
+    def _ids(self, rows: LogRows, kernels: ModuleType) -> NDArray[np.signedinteger]:
+        """Return ids [n, C]."""
+        of_numbers, of_texts = self._lookup.opened
+        number_columns = rows.number_columns(self._options.integer_buckets)
+        number_ids: NDArray[np.signedinteger] = kernels.encode_values(of_numbers, *number_columns, self._dtype)
+        if not of_texts:
+            return number_ids
+        columns = self._options.categorical_columns
+        ids = np.empty((len(rows.labels), len(columns)), self._dtype)
+        for index, column in enumerate(columns):
+            here = column.place
+            if column.is_text:
+                ids[:, index] = kernels.find_texts(of_texts[here], rows.texts[here], rows.texts_present[here])
+            else:
+                ids[:, index] = number_ids[:, here]
+        return ids
+
+    def _numbers(self, rows: LogRows) -> NDArray[np.float32]:
+        """Return numbers [n, N]."""
+        numbers = np.empty((len(rows.labels), len(self._numeric)), np.float32)
+        for index, field in enumerate(self._numeric):
+            source = self._options.data.numeric_fields.index(field.source)
+            present = rows.integers_present[source]
+            if field.transform == INDICATOR:
+                numbers[:, index] = ~present
+            else:
+                numbers[:, index] = np.where(present, transform_integers(field, rows.integers[source]), 0)
+        return numbers
 
 
 def open_encoder(prepared: Path) -> RowEncoder:
     """Return an encoder with the vocabulary and the numeric transforms of a prepared folder, for use in this process.
 
-    Raises FileNotFoundError where the folder is not a prepared one, ValueError where its schema.json is not readable.
+    Raises FileNotFoundError if the folder is not a prepared one, ValueError if its schema.json is not readable.
     """
-    schema, options, given = open_vocabulary(prepared)
+    schema, options, base = open_vocabulary(prepared)
     with tempfile.TemporaryDirectory(prefix="vocabulary-") as folder:
-        lookup = _write_lookup(given, Path(folder)).mapped()
+        lookup = write_lookup_tables(base.fields(), Path(folder) / LOOKUP_FILE)
+        _ = lookup.opened  # before the file is deleted
     return RowEncoder(schema.numeric, lookup, schema.ids_dtype, options)
 
 
 def open_vocabulary(prepared: Path) -> tuple[Schema, PrepareOptions, GivenVocabulary]:
     """Return the schema, the options and the vocabulary of a prepared folder. Raises as `open_encoder`."""
+    from data_prep.encoding.base import read_given_vocabulary
+
     schema = read_schema(prepared)
     options = options_of(schema, prepared)
     return schema, options, read_given_vocabulary(prepared, options)
@@ -42,29 +106,20 @@ def options_of(schema: Schema, folder: Path) -> PrepareOptions:
     return settings.merge(PrepareOptions(), schema.options, where=str(folder / SCHEMA_FILE))
 
 
-def write_lookup(given: GivenVocabulary, folder: Path) -> dict[str, Any]:
-    """Write the vocabulary as it is searched into `folder`; return what `open_lookup` needs, as plain values."""
-    lookup = _write_lookup(given, folder)
-    description = dataclasses.asdict(lookup)
-    for file in (description["numbers"], *description["texts"]):
-        file["path"] = file["path"].name
-    return description
+def write_lookup(base: GivenVocabulary, folder: Path) -> dict[str, Any]:
+    """Write a vocabulary's search tables into `folder`; return what `open_lookup` needs, as plain values."""
+    lookup = write_lookup_tables(base.fields(), folder / LOOKUP_FILE)
+    return {"tables": [dataclasses.asdict(layout) for layout in lookup.layouts]}
 
 
 def open_lookup(description: dict[str, Any], folder: Path, schema: Schema, options: PrepareOptions) -> RowEncoder:
-    """Return an encoder over the files of `write_lookup`, mapped."""
-    numbers = description["numbers"]
-    places = tuple(Place(**{**place, "numbers": tuple(place["numbers"])}) for place in numbers["places"])
-    texts = tuple(
-        TextLookupFile(folder / file["path"], file["num_strings"], tuple(file["numbers"]))
-        for file in description["texts"]
+    """Return an encoder that maps the file of `write_lookup`."""
+    layouts = tuple(
+        TableLayout(
+            table["is_text"], tuple((dtype, length) for dtype, length in table["arrays"]), tuple(table["numbers"])
+        )
+        for table in description["tables"]
     )
-    lookup = LookupTables(LookupFile(folder / numbers["path"], places), texts)
-    return RowEncoder(schema.numeric, lookup.mapped(), schema.ids_dtype, options)
-
-
-def _write_lookup(given: GivenVocabulary, folder: Path) -> LookupTables:
-    tables = LookupTablesWriter(folder)
-    for field in given.fields():
-        tables.add(field)
-    return tables.finish()
+    lookup = LookupTables(folder / LOOKUP_FILE, layouts)
+    _ = lookup.opened
+    return RowEncoder(schema.numeric, lookup, schema.ids_dtype, options)

@@ -1,22 +1,29 @@
-"""The vocabulary that the rows get: fitted to the counts or taken from another folder, and written down."""
+"""Make the vocabulary of a preparation: fit it to the counts, take a base vocabulary, or extend one.
+
+An extended field has several ranges of ids: those of the base vocabulary, which stay what they were, and one for the
+values added here. Letters: K values of a field.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from data_prep.encoding.extended import extended_fields
+from data_prep.encoding.base import GivenVocabulary
 from data_prep.encoding.file import VocabularyWriter, order_texts
-from data_prep.encoding.given import GivenVocabulary
-from data_prep.encoding.lookup_file import LookupTables, LookupTablesWriter
-from data_prep.encoding.vocabulary import OrderedValues, ids_dtype, make_vocabulary, order_values
+from data_prep.encoding.lookup_file import LOOKUP_FILE, LookupTables, write_lookup_tables
+from data_prep.encoding.vocabulary import FieldVocabulary, OrderedValues, ids_dtype, make_vocabulary, order_values
 from data_prep.execution import memory
 from data_prep.execution.folder import WORK_FOLDER
 from data_prep.execution.stopping import check_stop
-from data_prep.kernels.reference import NOTHING
+from data_prep.kernels.reference import COUNT_BITS, NOTHING
+from data_prep.kernels.rows import MISSING
+from data_prep.kernels.texts import concatenate_texts, group_equal
 from data_prep.options.columns import CategoricalColumn
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import VOCABULARY_FILE, CategoricalField
@@ -25,7 +32,7 @@ from data_prep.statistics.statistics import LogStatistics
 
 @dataclass(frozen=True)
 class UsedVocabulary:
-    """What the second reading and schema.json need of the vocabulary."""
+    """The vocabulary of a preparation, as the second pass and schema.json need it."""
 
     lookup: LookupTables
     categorical: tuple[CategoricalField, ...]
@@ -40,32 +47,78 @@ class UsedVocabulary:
 def fit_vocabulary(
     statistics: LogStatistics, options: PrepareOptions, num_numeric: int, folder: Path
 ) -> UsedVocabulary:
-    """Give ids to the frequent values, and write them down for readers and for the second reading."""
+    """Give ids to the frequent values. Writes vocabulary.parquet and the search tables, and forgets the counts."""
     columns = options.categorical_columns
     ordered = (
-        _ordered_values(statistics, options, column, num_missing)
+        _fitted_values(statistics, options, column, num_missing)
         for column, num_missing in zip(columns, statistics.missing, strict=True)
     )
     names = [column.name for column in columns]
-    listed = VocabularyWriter(folder / VOCABULARY_FILE, columns)
-    searched = LookupTablesWriter(folder / WORK_FOLDER)
-    categorical = []
-    for field in make_vocabulary(names, ordered, num_numeric, options.oov_buckets):
-        check_stop()
-        listed.add(field)
-        searched.add(field)
-        categorical.append(field.ids)
-        end_id = field.id_ranges[-1][1]
-    listed.finish()
-    statistics.close()
-    memory.give_back_freed_memory()
-    return UsedVocabulary(searched.finish(), tuple(categorical), end_id)
+    writer = VocabularyWriter(folder / VOCABULARY_FILE, columns)
+
+    def listed() -> Iterator[FieldVocabulary]:
+        for field in make_vocabulary(names, ordered, num_numeric, options.oov_buckets):
+            writer.add(field)
+            yield field
+        writer.finish()
+
+    return _write_tables(listed(), folder, statistics)
 
 
-def _ordered_values(
+def take_vocabulary(base: GivenVocabulary, folder: Path) -> UsedVocabulary:
+    """Take a base vocabulary as it is. Copies vocabulary.parquet and writes the search tables."""
+    shutil.copyfile(base.path, folder / VOCABULARY_FILE)
+    return _write_tables(base.fields(), folder, size=base.schema.vocabulary_size)
+
+
+def extend_vocabulary(
+    base: GivenVocabulary, statistics: LogStatistics, options: PrepareOptions, folder: Path
+) -> UsedVocabulary:
+    """Give ids after those of a base vocabulary to the values that are new. Writes and forgets as `fit_vocabulary`.
+
+    A new value has the count of this log's training rows, an old one the count it was written with.
+    """
+    columns = options.categorical_columns
+    writer = VocabularyWriter(folder / VOCABULARY_FILE, columns)
+    writer.copy(base.path)
+
+    def listed() -> Iterator[FieldVocabulary]:
+        next_id = base.schema.vocabulary_size
+        for old, column in zip(base.fields(), columns, strict=True):
+            values, counts, texts = _new_values(old, statistics, options, column)
+            new = FieldVocabulary(old.name, old.oov_ids, ((next_id, next_id + len(values)),), values, counts, texts)
+            writer.add(new)
+            next_id += len(values)
+            yield _join(old, new)
+        writer.finish()
+
+    return _write_tables(listed(), folder, statistics, base.schema.vocabulary_size)
+
+
+def _write_tables(
+    fields: Iterable[FieldVocabulary], folder: Path, statistics: LogStatistics | None = None, size: int = 0
+) -> UsedVocabulary:
+    """Write the fields' search tables; then close the `statistics` that the fields come from."""
+    categorical: list[CategoricalField] = []
+
+    def noted() -> Iterator[FieldVocabulary]:
+        for field in fields:
+            check_stop()
+            categorical.append(field.ids)
+            yield field
+
+    lookup = write_lookup_tables(noted(), folder / WORK_FOLDER / LOOKUP_FILE)
+    size = max(size, *(field.id_ranges[-1][1] for field in categorical))
+    if statistics is not None:
+        statistics.close()
+        memory.give_back_freed_memory()
+    return UsedVocabulary(lookup, tuple(categorical), size)
+
+
+def _fitted_values(
     statistics: LogStatistics, options: PrepareOptions, column: CategoricalColumn, num_missing: int
 ) -> OrderedValues:
-    """The values of a column that get an id of their own, and their counts."""
+    """Return the values of a column that get an id of their own, and their counts."""
     if options.vocabulary == "hash":
         nothing = np.empty(0, np.uint64)
         return order_texts(NOTHING, num_missing) if column.is_text else order_values(nothing, num_missing)
@@ -76,26 +129,38 @@ def _ordered_values(
     return order_values(statistics.values.frequent(column.place, min_count), num_missing, max_size)
 
 
-def take_vocabulary(given: GivenVocabulary, folder: Path) -> UsedVocabulary:
-    """The vocabulary of another folder: the same file, and its tables for the reading."""
-    shutil.copyfile(given.path, folder / VOCABULARY_FILE)
-    searched = LookupTablesWriter(folder / WORK_FOLDER)
-    for field in given.fields():
-        searched.add(field)
-    return UsedVocabulary(searched.finish(), given.schema.categorical, given.schema.vocabulary_size)
+def _new_values(
+    old: FieldVocabulary, statistics: LogStatistics, options: PrepareOptions, column: CategoricalColumn
+) -> OrderedValues:
+    """Return the frequent values that the base vocabulary lacks; `field_max_size` limits old and new ones together."""
+    min_count = options.field_min_count.get(column.name, options.min_count)
+    max_size = options.field_max_size.get(column.name)
+    room = None if max_size is None else max(max_size - (len(old.values) - 1), 0)  # a missing value does not count
+    if old.texts is None:
+        packed = statistics.values.frequent(column.place, min_count)
+        known = np.isin((packed >> COUNT_BITS).astype(np.int64), old.values)
+        values, counts, _ = order_values(packed[~known], 0, room)
+        kept = values != MISSING  # which has its id already
+        return values[kept], counts[kept], None
+    counted = statistics.texts.frequent(column.place, min_count)
+    both = concatenate_texts([old.texts, counted.texts])
+    order, firsts = group_equal(both.keys(), both)
+    first_of_group = np.minimum.reduceat(order, firsts) if len(firsts) else firsts
+    is_new = np.sort(first_of_group[first_of_group >= len(old.texts)]) - len(old.texts)
+    values, counts, texts = order_texts(counted.take(is_new), 0, room)
+    assert texts is not None
+    kept = np.flatnonzero(values != MISSING)
+    return np.arange(len(kept)), counts[kept], texts.take(kept).compact()
 
 
-def extend_vocabulary(
-    given: GivenVocabulary, statistics: LogStatistics, options: PrepareOptions, folder: Path
-) -> UsedVocabulary:
-    """The vocabulary of another folder and after it the values that are new in this log."""
-    searched = LookupTablesWriter(folder / WORK_FOLDER)
-    categorical = []
-    for field in extended_fields(given, statistics, options, folder):
-        check_stop()
-        searched.add(field)
-        categorical.append(field.ids)
-    size = max(given.schema.vocabulary_size, *(field.id_ranges[-1][1] for field in categorical))
-    statistics.close()
-    memory.give_back_freed_memory()
-    return UsedVocabulary(searched.finish(), tuple(categorical), size)
+def _join(old: FieldVocabulary, new: FieldVocabulary) -> FieldVocabulary:
+    if not len(new.values):
+        return old
+    values = np.concatenate([old.values, new.values if new.texts is None else len(old.values) + new.values])
+    return dataclasses.replace(
+        old,
+        id_ranges=(*old.id_ranges, *new.id_ranges),
+        values=values,
+        counts=np.concatenate([old.counts, new.counts]),
+        texts=None if old.texts is None or new.texts is None else concatenate_texts([old.texts, new.texts]),
+    )

@@ -1,10 +1,10 @@
-"""The vocabulary: which value of which field has which id.
+"""The vocabulary: the id of each value of each field.
 
 Ids: the numeric fields, then the out-of-vocabulary ids of each categorical field, then field by field the values
 seen at least `min_count` times in the training rows, by falling count, then by value. A missing cell is a
-value of its own (written ""), which has an id however seldom it is seen: missing is never out of vocabulary.
+value of its own (written ""), which always has an id: missing is never out of vocabulary.
 
-Letters: N numeric fields, C categorical fields, K values of a field, V ids in all.
+Letters: K values of a field.
 """
 
 from __future__ import annotations
@@ -28,12 +28,10 @@ class FieldVocabulary:
 
     name: str
     oov_ids: tuple[int, int]  # half-open
-    id_ranges: tuple[tuple[int, int], ...]  # half-open, rising; more than one where values were added later
-    values: NDArray[
-        np.int64
-    ]  # [K] the number a value's hex digits write, or MISSING (of buckets, see kernels.rows.bucket_of)
+    id_ranges: tuple[tuple[int, int], ...]  # half-open, rising; more than one if values were added later
+    values: NDArray[np.int64]  # [K] as LogRows.number_columns has them, or MISSING; of a text field, indices of `texts`
     counts: NDArray[np.int64]  # [K]
-    texts: Texts | None = None  # [K] of a field of text: the values, whose numbers are then their places
+    texts: Texts | None = None  # [K] of a text field
 
     @property
     def value_ids(self) -> NDArray[np.int64]:
@@ -42,46 +40,40 @@ class FieldVocabulary:
 
     @property
     def ids(self) -> CategoricalField:
-        """The field's ids as the schema names them."""
+        """The field's ids as schema.json has them."""
         return CategoricalField(self.name, self.oov_ids, self.id_ranges)
 
 
-# Values and counts by falling count, then by value, MISSING among them; and the texts of a field that has them.
+# Values and counts by falling count, then by value, MISSING among them; and the strings of a text field.
 OrderedValues = tuple[NDArray[np.int64], NDArray[np.int64], Texts | None]
 
 
-def order_values(words: NDArray[np.uint64], num_missing: int, max_size: int | None = None) -> OrderedValues:
-    """Values and their counts, by falling count, then by value, from words of (value, count).
-
-    The first `max_size` of them, and MISSING among them.
-    """
+def order_values(packed: NDArray[np.uint64], num_missing: int, max_size: int | None = None) -> OrderedValues:
+    """Order packed (value, count) pairs by falling count, then by value; keep the first `max_size`, and add MISSING."""
     check_count(num_missing)
     # Sorted as one number: the count's complement above, the value below.
-    order = (COUNT_MASK - (words & COUNT_MASK)) << COUNT_BITS | words >> COUNT_BITS
+    order = (COUNT_MASK - (packed & COUNT_MASK)) << COUNT_BITS | packed >> COUNT_BITS
     order.sort()
     order = order[:max_size]
-    missing_place = np.searchsorted(order, (COUNT_MASK - np.uint64(num_missing)) << COUNT_BITS)
+    missing_index = np.searchsorted(order, (COUNT_MASK - np.uint64(num_missing)) << COUNT_BITS)
     values = (order & COUNT_MASK).astype(np.int64)
     counts = (COUNT_MASK - (order >> COUNT_BITS)).astype(np.int64)
-    return np.insert(values, missing_place, MISSING), np.insert(counts, missing_place, num_missing), None
+    return np.insert(values, missing_index, MISSING), np.insert(counts, missing_index, num_missing), None
 
 
 def make_vocabulary(
-    names: Iterable[str],
-    ordered: Iterable[OrderedValues],
-    num_numeric: int,
-    oov_buckets: int,
+    names: Iterable[str], ordered: Iterable[OrderedValues], num_numeric: int, oov_buckets: int
 ) -> Iterator[FieldVocabulary]:
-    """Give ids to the ordered values of every field, a field at a time: all of them may be large."""
+    """Give ids to the ordered values of every field. Yields a field at a time, as all of them may be large."""
     names = list(names)
     next_id = num_numeric + len(names) * oov_buckets
-    for place, (name, of_field) in enumerate(zip(names, ordered, strict=True)):
-        first_oov_id = num_numeric + place * oov_buckets
+    for index, (name, of_field) in enumerate(zip(names, ordered, strict=True)):
+        first_oov_id = num_numeric + index * oov_buckets
         end_id = next_id + len(of_field[0])
         yield FieldVocabulary(name, (first_oov_id, first_oov_id + oov_buckets), ((next_id, end_id),), *of_field)
         next_id = end_id
 
 
 def ids_dtype(vocabulary_size: int) -> str:
-    """The smallest of int32 and int64 that holds all ids."""
+    """Return the smallest of int32 and int64 that holds all ids."""
     return "int32" if vocabulary_size < 2**31 else "int64"

@@ -117,28 +117,27 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
         text = np.concatenate([raw, np.zeros(PADDING_BYTES, np.uint8)])
     num_integers, num_hex, num_strings = (len(log_format.of_kind(kind)) for kind in ("integer", "hex32", "string"))
     row_numbers, labels = np.empty(capacity, np.int64), np.empty(capacity, np.bool_)
+    # Integers, values of hex fields, starts and lengths of strings; the former two with where they are present.
+    columns = [(num_integers, np.int64), (num_integers, np.bool_), (num_hex, np.uint32), (num_hex, np.bool_)]
+    columns += [(num_strings, np.int64)] * 2
+    cells: list[NDArray[Any]] = [np.empty((count, capacity), dtype) for count, dtype in columns]
     line_numbers, starts, ends = (np.empty(capacity, np.int64) for _ in range(3))
     reasons = np.empty(capacity, np.int8)
     num_rejects = _COUNT()
     format_in_c = _FormatInC(log_format, chunk.is_bare)
-    cells: list[NDArray[Any]] = [
-        *(np.empty((num_integers, capacity), dtype) for dtype in (np.int64, np.bool_)),
-        *(np.empty((num_hex, capacity), dtype) for dtype in (np.uint32, np.bool_)),
-        *(np.empty((num_strings, capacity), np.int64) for _ in range(2)),
-    ]
     num_rows = load().log_kernels_parse(
         address(text, np.uint8, len(text)),
         num_bytes,
         MAX_LINE_BYTES,
         format_in_c.struct,
-        _Rows(capacity, *map(room, (row_numbers, labels, *cells))),
+        _Rows(capacity, room(row_numbers), room(labels), *map(room, cells)),
         _Rejects(room(line_numbers), room(starts), room(ends), room(reasons)),
         num_rejects,
     )
     chunk.check_num_lines(num_rows + num_rejects.value)
-    filled = (_filled(columns, num_rows) for columns in cells)
-    integers, integers_present, values, values_present, string_starts, string_lengths = filled
-    strings = tuple(Texts(text, *places) for places in zip(string_starts, string_lengths, strict=True))
+    cells = [_filled(columns, num_rows) for columns in cells]
+    integers, integers_present, values, values_present, string_starts, string_lengths = cells
+    strings = tuple(Texts(text, *positions) for positions in zip(string_starts, string_lengths, strict=True))
     bad = range(num_rejects.value)
     return ParsedChunk(
         rows=LogRows(

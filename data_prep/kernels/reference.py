@@ -78,8 +78,17 @@ class CountedTexts:
         return self.keys.nbytes + self.counts.nbytes + self.texts.nbytes
 
     def take(self, chosen: NDArray[np.generic] | slice) -> CountedTexts:
-        """Some of them, in memory of their own."""
+        """Return some of them, in memory of their own."""
         return CountedTexts(self.keys[chosen], self.counts[chosen], self.texts.take(chosen).compact())
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[CountedTexts]) -> CountedTexts:
+        """Return those of all parts one after the other, which need not be distinct any more."""
+        return cls(
+            np.concatenate([part.keys for part in parts]),
+            np.concatenate([part.counts for part in parts]),
+            concatenate_texts([part.texts for part in parts]),
+        )
 
 
 NOTHING = CountedTexts(np.empty(0, np.uint64), np.empty(0, np.int64), Texts.of([]))
@@ -92,11 +101,8 @@ def count_texts(texts: Texts) -> CountedTexts:
 
 def merge(parts: Sequence[CountedTexts]) -> CountedTexts:
     """The distinct strings of all parts, with the sums of their counts."""
-    return add_up(
-        np.concatenate([part.keys for part in parts]),
-        np.concatenate([part.counts for part in parts]),
-        concatenate_texts([part.texts for part in parts]),
-    )
+    all_parts = CountedTexts.concatenate(parts)
+    return add_up(all_parts.keys, all_parts.counts, all_parts.texts)
 
 
 def add_up(keys: NDArray[np.uint64], counts: NDArray[np.int64], texts: Texts) -> CountedTexts:

@@ -13,8 +13,8 @@ from typing import Any
 import xxhash
 
 from common.files import checksum, format_checksum
+from data_prep.encoding.base import GivenVocabulary
 from data_prep.encoding.fit import UsedVocabulary
-from data_prep.encoding.given import GivenVocabulary
 from data_prep.execution.folder import OWN_NAMES
 from data_prep.options.prepare_options import PREPARE_SECTION, PrepareOptions
 from data_prep.prepared import schema

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from data_prep.encoding.encoder import RowEncoder
 from data_prep.encoding.lookup_file import LookupTables
-from data_prep.encoding.row_encoder import RowEncoder
 from data_prep.execution.pieces import storable
 from data_prep.kernels.choose import choose_kernels
 from data_prep.kernels.rows import Chunk

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from common.files import checksum
+from data_prep.encoding.base import GivenVocabulary
 from data_prep.encoding.fit import UsedVocabulary, extend_vocabulary, fit_vocabulary, take_vocabulary
-from data_prep.encoding.given import GivenVocabulary
-from data_prep.encoding.lookup_file import LOOKUP_FILES
+from data_prep.encoding.lookup_file import LOOKUP_FILE
 from data_prep.execution.folder import REJECTS_FILE, Workplace
 from data_prep.execution.pieces import storable
 from data_prep.options.prepare_options import PrepareOptions
@@ -80,13 +80,13 @@ def _restore(
     statistics.restore(kept[0])
     numeric: tuple[NumericField, ...] = kept[1]
     vocabulary: UsedVocabulary = kept[2]
-    lookup = vocabulary.lookup.moved_to(workplace.work_folder)
+    lookup = dataclasses.replace(vocabulary.lookup, path=workplace.work_folder / LOOKUP_FILE)
     return Fitted(statistics, numeric, dataclasses.replace(vocabulary, lookup=lookup))
 
 
 def _checksums(workplace: Workplace, options: PrepareOptions, given: GivenVocabulary | None) -> dict[str, str | None]:
     """Return the checksums of the files that belong to the piece; rejects.tsv only if the first pass writes it."""
-    files = [*sorted(workplace.work_folder.glob(LOOKUP_FILES)), workplace.folder / VOCABULARY_FILE]
+    files = [workplace.work_folder / LOOKUP_FILE, workplace.folder / VOCABULARY_FILE]
     if needs_counting(options, given):
         files.append(workplace.folder / REJECTS_FILE)
     return {path.name: checksum(path) if path.is_file() else None for path in files}

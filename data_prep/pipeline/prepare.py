@@ -15,8 +15,8 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 from common.memory import num_cores
+from data_prep.encoding.base import GivenVocabulary, read_given_vocabulary
 from data_prep.encoding.fit import fit_vocabulary
-from data_prep.encoding.given import GivenVocabulary, read_given_vocabulary
 from data_prep.execution import memory
 from data_prep.execution.folder import Workplace, new_folder, real_output, sync_files
 from data_prep.execution.pools import ExecutorChoice, Pools

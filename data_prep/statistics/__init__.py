@@ -1,1 +1,1 @@
-"""What is counted of a log: value_counts, text_counts, profile; statistics (all of them), file."""
+"""Counts of a log: value_counts, profile (for the report); statistics (all of them), file (statistics.json)."""

@@ -1,9 +1,9 @@
-"""statistics.json: what was counted on the way, for the report and whoever wants it; no byte depends on the run."""
+"""statistics.json: the counts of a preparation, for its report and for other programs; the same bytes in every run."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,7 @@ STATISTICS_FILE = "statistics.json"
 
 @dataclass(frozen=True)
 class NumericProfile:
-    """Of a numeric field's cells in the training rows; `bins` are (number, count) as statistics/profile.py numbers
-    them.
-    """
+    """Counts of a numeric field's cells in the training rows; `bins` are (number, count), see reference.bin_bounds."""
 
     missing: int
     bins: tuple[tuple[int, int], ...]
@@ -28,10 +26,10 @@ class NumericProfile:
 
 @dataclass(frozen=True)
 class CategoricalProfile:
-    """Of a categorical field's cells in the training rows; `unknown` ones are out of vocabulary.
+    """Counts of a categorical field's cells in the training rows; `unknown` ones are out of vocabulary.
 
-    At the i-th of the file's `min_counts`, a vocabulary has `values[i]` values, which `rows[i]` rows have; both are
-    empty where values were not counted.
+    At the i-th of the file's `min_counts`, a vocabulary has `values[i]` values, which occur in `rows[i]` rows; both are
+    empty if values were not counted.
     """
 
     missing: int
@@ -42,7 +40,7 @@ class CategoricalProfile:
 
 @dataclass(frozen=True)
 class Profile:
-    """statistics.json. `rows` and `clicks` are of all kept lines, a span of `span_lines` lines of the log each."""
+    """The content of statistics.json. `rows` and `clicks` count all kept lines, by spans of `span_lines` lines."""
 
     training_rows: int
     span_lines: int
@@ -54,38 +52,27 @@ class Profile:
 
 
 def write_statistics(statistics: LogStatistics, options: PrepareOptions, folder: Path) -> None:
-    """Write the file."""
-    bins = dict(zip(options.data.numeric_fields, statistics.bins, strict=True))
-    names = [column.name for column in options.categorical_columns]
-    columns = zip(names, statistics.missing, statistics.unknown.tolist(), statistics.coverage, strict=True)
-    content = {
-        "training_rows": statistics.num_training_rows,
-        "span_lines": statistics.timeline.span_lines,
-        "rows": statistics.timeline.rows.tolist(),
-        "clicks": statistics.timeline.clicks.tolist(),
-        "min_counts": MIN_COUNTS,
-        "numeric": {
-            name: {
-                "missing": statistics.num_training_rows - int(counts.sum()),
-                "bins": [[int(number), int(counts[number])] for number in np.flatnonzero(counts)],
-            }
-            for name, counts in bins.items()
-        },
-        "categorical": {
-            name: {
-                "missing": missing,
-                "unknown": unknown,
-                "values": covered.values.tolist() if covered.values.any() else [],
-                "rows": covered.rows.tolist() if covered.values.any() else [],
-            }
-            for name, missing, unknown, covered in columns
-        },
+    """Write statistics.json into a prepared folder."""
+    num_rows, timeline = statistics.num_training_rows, statistics.timeline
+    numeric = {
+        name: NumericProfile(
+            num_rows - int(counts.sum()), tuple((int(number), int(counts[number])) for number in np.flatnonzero(counts))
+        )
+        for name, counts in zip(options.data.numeric_fields, statistics.bins, strict=True)
     }
-    (folder / STATISTICS_FILE).write_text(json.dumps(content) + "\n", encoding="utf-8")
+    columns = zip(statistics.missing, statistics.unknown.tolist(), statistics.coverage, strict=True)
+    categorical = {}
+    for column, (missing, unknown, covered) in zip(options.categorical_columns, columns, strict=True):
+        is_counted = covered.values.any()
+        values, rows = (tuple(c.tolist()) if is_counted else () for c in (covered.values, covered.rows))
+        categorical[column.name] = CategoricalProfile(missing, unknown, values, rows)
+    by_span = (tuple(timeline.rows.tolist()), tuple(timeline.clicks.tolist()))
+    profile = Profile(num_rows, timeline.span_lines, *by_span, MIN_COUNTS, numeric, categorical)
+    (folder / STATISTICS_FILE).write_text(json.dumps(asdict(profile)) + "\n", encoding="utf-8")
 
 
 def read_statistics(folder: Path) -> Profile:
-    """Read the file. Raises FileNotFoundError where a folder has none, ValueError where it is damaged."""
+    """Read statistics.json. Raises FileNotFoundError if the folder has none, ValueError if it is damaged."""
     path = folder / STATISTICS_FILE
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing: the folder was prepared by an older version; prepare it again")

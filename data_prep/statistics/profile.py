@@ -1,9 +1,9 @@
-"""What a report tells of the log beside the counts that the preparation needs: integers by size, clicks over time.
+"""Counts for the report alone: clicks over the log, and the size of the vocabulary by `min_count`.
 
-Gathered chunk by chunk, added up as whole numbers: the same however the log was cut. It takes a bounded room,
-and about one per cent of a reading's time.
+Sums of whole numbers over chunks, so they are the same however the log was cut. They take bounded memory, and about one
+per cent of a pass's time.
 
-Letters: n rows, N numeric fields.
+Letters: n rows.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 SHORTEST_SPAN = 1 << 10  # lines
-
 MOST_SPANS = 1 << 12
 
 
 @dataclass(frozen=True)
 class ChunkSpans:
-    """Kept rows and clicks of a chunk, by spans of SHORTEST_SPAN lines of the log."""
+    """Kept rows and clicks of a chunk, by spans of SHORTEST_SPAN lines."""
 
     first_span: int
     rows: NDArray[np.int64]
@@ -28,7 +27,7 @@ class ChunkSpans:
 
     @classmethod
     def of(cls, row_numbers: NDArray[np.int64], labels: NDArray[np.bool_]) -> ChunkSpans:
-        """Of rows [n], their numbers ascending."""
+        """Count rows [n], whose numbers ascend."""
         if not len(row_numbers):
             return cls(0, np.empty(0, np.int64), np.empty(0, np.int64))
         first, last = int(row_numbers[0]) // SHORTEST_SPAN, int(row_numbers[-1]) // SHORTEST_SPAN
@@ -50,23 +49,23 @@ class Timeline:
         self.clicks: NDArray[np.int64] = np.zeros(0, np.int64)
 
     def add(self, chunk: ChunkSpans) -> None:
-        """Add what was found in a chunk."""
+        """Add the counts of a chunk."""
         while (chunk.first_span + len(chunk.rows)) * SHORTEST_SPAN > MOST_SPANS * self.span_lines:
-            self.rows, self.clicks = _halve(self.rows), _halve(self.clicks)
+            self.rows, self.clicks = _join_pairs(self.rows), _join_pairs(self.clicks)
             self.span_lines *= 2
-        places = (chunk.first_span + np.arange(len(chunk.rows))) * SHORTEST_SPAN // self.span_lines
-        if len(places) and places[-1] >= len(self.rows):
-            more = np.zeros(places[-1] + 1 - len(self.rows), np.int64)
+        indices = (chunk.first_span + np.arange(len(chunk.rows))) * SHORTEST_SPAN // self.span_lines
+        if len(indices) and indices[-1] >= len(self.rows):
+            more = np.zeros(indices[-1] + 1 - len(self.rows), np.int64)
             self.rows, self.clicks = np.concatenate([self.rows, more]), np.concatenate([self.clicks, more])
-        np.add.at(self.rows, places, chunk.rows)
-        np.add.at(self.clicks, places, chunk.clicks)
+        np.add.at(self.rows, indices, chunk.rows)
+        np.add.at(self.clicks, indices, chunk.clicks)
 
 
-def _halve(spans: NDArray[np.int64]) -> NDArray[np.int64]:
+def _join_pairs(spans: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.add.reduceat(spans, np.arange(0, len(spans), 2)) if len(spans) else spans
 
 
-# Counts of values at which the report shows what a vocabulary would hold.
+# Values of `min_count` for which the report shows the vocabulary's size.
 MIN_COUNTS = tuple(step * 10**power for power in range(7) for step in (1, 2, 3, 5, 7))
 
 _SMALL_COUNTS = 1 << 10
@@ -74,20 +73,20 @@ _SMALL_COUNTS = 1 << 10
 
 @dataclass(frozen=True)
 class Coverage:
-    """What a field's vocabulary would hold at each of MIN_COUNTS: distinct values, and training rows that have them."""
+    """Size of a field's vocabulary at each of MIN_COUNTS: distinct values, and training rows in which they occur."""
 
     values: NDArray[np.int64]
     rows: NDArray[np.int64]
 
     @classmethod
     def none(cls) -> Coverage:
-        """Of no values."""
+        """Return the coverage of no values."""
         return cls(np.zeros(len(MIN_COUNTS), np.int64), np.zeros(len(MIN_COUNTS), np.int64))
 
     @classmethod
     def of(cls, counts: NDArray[np.uint64]) -> Coverage:
-        """Of values with these counts, each at least 1."""
-        # Nearly all counts are small: they are told apart by their value, which is much faster than a search.
+        """Return the coverage of values with these counts, each at least 1."""
+        # Nearly all counts are small: a histogram of them is much faster than a search for each.
         is_large = counts >= _SMALL_COUNTS
         large = counts[is_large].astype(np.int64)
         of_small = np.bincount(counts[~is_large].astype(np.int64), minlength=_SMALL_COUNTS)

@@ -1,7 +1,7 @@
-"""First reading of the log: counts of values and ranges of integers over the training rows.
+"""Statistics of the training rows: counts of values, and sums over integers.
 
-Chunks are counted on their own and added up. All sums are of whole numbers, so the result is the same
-bits however the log was cut into chunks.
+Chunks are counted separately and added up. All sums are of whole numbers, so the result has the same bits however the
+log was cut into chunks.
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ from data_prep.kernels.reference import NUM_BINS, CountedTexts
 from data_prep.kernels.texts import Texts
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.statistics.profile import ChunkSpans, Coverage, Timeline
-from data_prep.statistics.text_counts import TextCounts
-from data_prep.statistics.value_counts import ValueCounts
+from data_prep.statistics.value_counts import TextCounts, ValueCounts
 
-# Of the log's statistics, what is kept in a piece as it is.
+# Attributes of LogStatistics that are stored as they are.
 _KEPT = ("num_lines", "rejects_by_reason", "num_training_rows", "integers", "missing", "bins")
 
 
 @dataclass(frozen=True)
 class IntegerStatistics:
-    """Of the present cells of an integer field; exact."""
+    """Exact sums over the present cells of an integer field."""
 
     count: int = 0
     total: int = 0
@@ -38,11 +37,11 @@ class IntegerStatistics:
 
     @classmethod
     def of(cls, integers: NDArray[np.int64]) -> IntegerStatistics:
-        """Statistics of integers [n]."""
+        """Return the statistics of integers [n]."""
         if len(integers) == 0:
             return cls()
         largest = max(abs(int(integers.min())), abs(int(integers.max())))
-        # Python's whole numbers where a sum of squares could leave int64.
+        # Python's integers if a sum of squares could exceed int64.
         exact = integers if largest**2 * len(integers) < 2**63 else integers.astype(object)
         return cls(len(integers), int(exact.sum()), int(np.dot(exact, exact)), int(integers.max()))
 
@@ -57,33 +56,31 @@ class IntegerStatistics:
 
     @property
     def mean(self) -> float:
-        """NaN where no cell is present."""
+        """NaN if no cell is present."""
         return self.total / self.count if self.count else math.nan
 
     @property
     def standard_deviation(self) -> float:
-        """Of the cells as the whole population; NaN where no cell is present."""
+        """Of the population, not of a sample; NaN if no cell is present."""
         if not self.count:
             return math.nan
-        # Variance as one division of whole numbers: rounded once, nothing cancels.
+        # The variance is one division of integers: rounded once, and nothing cancels.
         return math.sqrt((self.count * self.total_squares - self.total**2) / self.count**2)
 
 
 @dataclass(frozen=True)
 class ChunkCounts:
-    """What the first reading takes from a chunk; counts and statistics of its training rows."""
+    """Counts of a chunk's lines, and counts and statistics of its training rows."""
 
     num_lines: int
     rejects_by_reason: Counter[str]
     rejects_tsv: bytes
     num_training_rows: int
-    integers: list[IntegerStatistics]  # a numeric field
-    missing: list[int]  # a categorical field
-    values: list[
-        NDArray[np.uint64]
-    ]  # a column worked on as numbers: words of (value, count), see statistics/value_counts.py
-    texts: list[CountedTexts]  # a column of text
-    bins: list[NDArray[np.int64]]  # a numeric field: see statistics/profile.py
+    integers: list[IntegerStatistics]  # by numeric field
+    missing: list[int]  # by categorical column
+    values: list[NDArray[np.uint64]]  # by column of numbers: packed (value, count) pairs, see reference.count_values
+    texts: list[CountedTexts]  # by text column
+    bins: list[NDArray[np.int64]]  # by numeric field, see reference.count_bins
     spans: ChunkSpans  # of all kept rows
 
 
@@ -91,7 +88,7 @@ storable(IntegerStatistics, ChunkSpans, Coverage, Texts, CountedTexts, ChunkCoun
 
 
 class LogStatistics:
-    """What the first reading found in the whole log; counts of values go on disk where they outgrow the memory."""
+    """Statistics of the whole log. Counts of values that exceed `counts_bytes` of memory are written to `folder`."""
 
     def __init__(self, options: PrepareOptions, folder: Path, counts_bytes: int) -> None:
         columns = options.categorical_columns
@@ -104,14 +101,14 @@ class LogStatistics:
         self.missing = [0] * len(columns)
         self.bins = [np.zeros(NUM_BINS, np.int64) for _ in options.data.numeric_fields]
         self.timeline = Timeline()
-        self.unknown = np.zeros(len(columns), np.int64)  # by the second reading: training rows out of vocabulary
+        self.unknown = np.zeros(len(columns), np.int64)  # training rows out of vocabulary; from the second pass
         self._columns = columns
         self.values = ValueCounts(len(columns) - num_texts, folder, counts_bytes - texts_bytes)
         self.texts = TextCounts(num_texts, folder, texts_bytes)
 
     @property
     def coverage(self) -> list[Coverage]:
-        """Of each categorical column, once its frequent values were asked for."""
+        """Coverage of each categorical column whose frequent values were asked for."""
         return [(self.texts if column.is_text else self.values).coverage[column.place] for column in self._columns]
 
     @property
@@ -125,7 +122,7 @@ class LogStatistics:
         return self.num_lines - self.num_rejects
 
     def add(self, chunk: ChunkCounts) -> None:
-        """Add what was counted in a chunk."""
+        """Add the counts of a chunk."""
         self.num_lines += chunk.num_lines
         self.rejects_by_reason += chunk.rejects_by_reason
         self.num_training_rows += chunk.num_training_rows
@@ -140,18 +137,18 @@ class LogStatistics:
             self.texts.add(chunk.texts)
 
     def close(self) -> None:
-        """Forget all counts of values."""
+        """Forget the counts of values."""
         self.values.close()
         self.texts.close()
 
     def kept(self) -> dict[str, Any]:
-        """Return what is known once all counts are forgotten, as a piece holds it."""
+        """Return what remains once the counts of values are forgotten, to be stored."""
         timeline = (self.timeline.span_lines, self.timeline.rows, self.timeline.clicks)
         coverage = (self.values.coverage, self.texts.coverage)
         return {name: getattr(self, name) for name in _KEPT} | {"timeline": timeline, "coverage": coverage}
 
     def restore(self, kept: dict[str, Any]) -> None:
-        """Take what `kept` returned."""
+        """Set what `kept` returned."""
         for name in _KEPT:
             setattr(self, name, kept[name])
         self.timeline.span_lines, self.timeline.rows, self.timeline.clicks = kept["timeline"]

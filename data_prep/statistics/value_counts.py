@@ -1,154 +1,200 @@
-"""How often each value of each categorical field was seen, in bounded memory.
+"""How often each value of each categorical field occurs, in bounded memory: numbers, and strings.
 
-Letters: n rows, K distinct values of a field.
+Letters: K distinct values of a field.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.kernels.reference import COUNT_BITS, COUNT_MASK
+from data_prep.kernels.reference import COUNT_BITS, COUNT_MASK, NOTHING, CountedTexts, merge
+from data_prep.kernels.texts import Texts
 from data_prep.statistics.profile import Coverage
 
-_WORD_BYTES = 8
+# At least so many wait for a merge.
+_WAITING_WORDS = 1 << 22
+_WAITING_STRINGS = 1 << 20
 
-_WAITING_WORDS = 1 << 22  # at least so many wait for a merge
+# So many are merged at a time at the end, so that the counts themselves need most of the memory.
+_BLOCK_WORDS = 1 << 20
+_BLOCK_STRINGS = 1 << 19
 
-_BLOCK_WORDS = 1 << 20  # worked on at a time, so that only the words themselves need much memory
-
-
-@dataclass(frozen=True)
-class _Run:
-    """Words of all fields written to a file, one field after the other, each ascending."""
-
-    path: Path
-    bounds: NDArray[np.int64]  # [C + 1] in words
-
-    def words(self, field: int) -> NDArray[np.uint64]:
-        """A field's words, mapped: only what is looked at is read."""
-        first, end = self.bounds[field : field + 2]
-        if first == end:  # no file can be mapped from its end on
-            return np.empty(0, np.uint64)
-        return np.memmap(self.path, np.uint64, "r", offset=int(first) * _WORD_BYTES, shape=(int(end - first),))
-
-    def read(self, field: int, first: int, end: int) -> NDArray[np.uint64]:
-        """Some of a field's words as a copy: pages of a map would stay in this process's memory."""
-        offset = (int(self.bounds[field]) + first) * _WORD_BYTES
-        return np.fromfile(self.path, np.uint64, end - first, offset=offset)
+Counted = TypeVar("Counted", NDArray[np.uint64], CountedTexts)
 
 
-class ValueCounts:
-    """Counts of the values of all fields, added up over chunks.
+class _FieldCounts(ABC, Generic[Counted]):
+    """Counts of the values of several fields, added up over chunks.
 
     Chunks' counts wait until they are as many as the distinct values so far, then all are merged: a value is
-    merged a logarithmic number of times. What outgrows `limit_bytes` is written to `folder` as a run of
-    ascending values, and the runs are merged at the end, a range of values at a time.
+    merged a logarithmic number of times. What outgrows `limit_bytes` is written to `folder` as a sorted run of each
+    field, and the runs are merged at the end, a range of values at a time.
     """
 
-    def __init__(self, num_fields: int, folder: Path, limit_bytes: int) -> None:
+    def __init__(self, num_fields: int, folder: Path, limit_bytes: int, nothing: Counted, least_waiting: int) -> None:
         self._folder = folder
-        self._limit_words = max(limit_bytes // _WORD_BYTES, 1)
-        self._merged: list[NDArray[np.uint64]] = [np.empty(0, np.uint64)] * num_fields
-        self._waiting: list[list[NDArray[np.uint64]]] = [[] for _ in range(num_fields)]
-        self._num_waiting = 0
-        self._runs: list[_Run] = []
+        self._limit_bytes = limit_bytes
+        self._nothing: Counted = nothing
+        self._least_waiting = least_waiting
+        self._merged: list[Counted] = [nothing] * num_fields
+        self._waiting: list[list[Counted]] = [[] for _ in range(num_fields)]
+        self._num_waiting = self._waiting_bytes = 0
+        self._runs: list[list[Any]] = [[] for _ in range(num_fields)]
         self.coverage = [Coverage.none()] * num_fields  # of the fields whose `frequent` values were asked for
 
     @property
     def num_runs(self) -> int:
-        """Runs written to disk."""
-        return len(self._runs)
+        """Runs written to disk, of all fields."""
+        return sum(map(len, self._runs))
 
-    def add(self, words_by_field: Sequence[NDArray[np.uint64]]) -> None:
-        """Add a chunk's words of (value, count) of each field."""
-        for waiting, words in zip(self._waiting, words_by_field, strict=True):
-            waiting.append(words)
-            self._num_waiting += len(words)
-        num_merged = sum(map(len, self._merged))
-        if self._num_waiting >= max(_WAITING_WORDS, num_merged) or num_merged + self._num_waiting > self._limit_words:
+    def add(self, by_field: Sequence[Counted]) -> None:
+        """Add a chunk's counted values of each field."""
+        for waiting, counted in zip(self._waiting, by_field, strict=True):
+            waiting.append(counted)
+            self._num_waiting += len(counted)
+            self._waiting_bytes += counted.nbytes
+        merged_bytes = sum(counted.nbytes for counted in self._merged)
+        if (
+            self._num_waiting >= max(self._least_waiting, sum(map(len, self._merged)))
+            or merged_bytes + self._waiting_bytes > self._limit_bytes
+        ):
             self._merge()
 
-    def frequent(self, field: int, min_count: int) -> NDArray[np.uint64]:
-        """A field's words of (value, count), ascending, with a count of at least `min_count`."""
+    def frequent(self, field: int, min_count: int) -> Counted:
+        """Return a field's values with a count of at least `min_count`, sorted, and note the field's coverage."""
         if self._num_waiting:
             self._merge()
-        self.coverage[field] = Coverage.none()
-        if not self._runs:
-            self._cover(field, self._merged[field])
-            return _at_least(self._merged[field], min_count)
-        maps = [run.words(field) for run in self._runs]
-        parts = [np.empty(0, np.uint64)]
-        for bounds in _even_ranges([*maps, self._merged[field]]):
-            read = [run.read(field, *pair) for run, pair in zip(self._runs, bounds, strict=False)]
-            words = np.concatenate([*read, self._merged[field][slice(*bounds[-1])]])
-            words.sort()
-            words = _add_up(words)
-            self._cover(field, words)
-            parts.append(_at_least(words, min_count))
-        return np.concatenate(parts)
+        self.coverage[field], parts = Coverage.none(), [self._nothing]
+        for block in self._blocks(field):
+            counts, frequent = self._at_least(block, min_count)
+            self.coverage[field] += Coverage.of(counts)
+            parts.append(frequent)
+        return self._concatenate(parts)
 
     def close(self) -> None:
         """Forget all counts, and remove the runs."""
-        for run in self._runs:
-            run.path.unlink()
-        self._runs, self._merged = [], []
-
-    def _cover(self, field: int, words: NDArray[np.uint64]) -> None:
-        for first in range(0, len(words), _BLOCK_WORDS):
-            self.coverage[field] += Coverage.of(words[first : first + _BLOCK_WORDS] & COUNT_MASK)
+        for runs in self._runs:
+            for run in runs:
+                run.path.unlink()
+        self._runs = [[] for _ in self._runs]
+        self._merged = [self._nothing] * len(self._merged)
 
     def _merge(self) -> None:
-        for field, waiting in enumerate(self._waiting):
-            words = np.concatenate([self._merged[field], *waiting])
-            self._merged[field], self._waiting[field] = words, []
-            words.sort()
-            num_distinct = len(_add_up(words))
-            words.resize(num_distinct, refcheck=False)
-        self._num_waiting = 0
+        for field in range(len(self._merged)):
+            parts = self._waiting[field]
+            parts.append(self._merged[field])
+            # So that `parts` alone holds what is merged.
+            self._merged[field], self._waiting[field] = self._nothing, []
+            self._merged[field] = self._add_up(parts)
+        self._num_waiting = self._waiting_bytes = 0
         # Half of the limit: room for as many counts again to wait for the next merge.
-        if 2 * sum(map(len, self._merged)) > self._limit_words:
-            self._spill()
+        if 2 * sum(counted.nbytes for counted in self._merged) > self._limit_bytes:
+            for field, counted in enumerate(self._merged):
+                if len(counted):
+                    name = f"{field:03d}-{len(self._runs[field]):05d}.bin"
+                    self._runs[field].append(self._write(name, counted))
+            self._merged = [self._nothing] * len(self._merged)
 
-    def _spill(self) -> None:
-        run = _Run(
-            self._folder / f"counts-{len(self._runs):05d}.bin",
-            np.cumsum([0, *map(len, self._merged)]),
-        )
-        with run.path.open("wb") as file:
-            for words in self._merged:
-                file.write(words.data)  # tofile has no errno
-        self._runs.append(run)
-        self._merged = [np.empty(0, np.uint64)] * len(self._merged)
+    @abstractmethod
+    def _write(self, name: str, counted: Counted) -> Any:
+        """Write a run, and return it."""
+
+    @abstractmethod
+    def _add_up(self, parts: list[Counted]) -> Counted:
+        """Return the distinct values of all parts with the sums of their counts, sorted; `parts` may be emptied."""
+
+    @abstractmethod
+    def _concatenate(self, parts: Sequence[Counted]) -> Counted: ...
+
+    @abstractmethod
+    def _at_least(self, counted: Counted, min_count: int) -> tuple[NDArray[np.uint64], Counted]:
+        """Return the counts of all values, and the values with at least `min_count`."""
+
+    @abstractmethod
+    def _blocks(self, field: int) -> Iterator[Counted]:
+        """Yield all of a field's values, sorted, in blocks: those of the runs and of memory added up."""
 
 
-def _at_least(words: NDArray[np.uint64], min_count: int) -> NDArray[np.uint64]:
-    return words[words & COUNT_MASK >= np.uint64(min_count)]
+@dataclass(frozen=True)
+class _NumberRun:
+    """A field's packed (value, count) pairs in a file."""
+
+    path: Path
+    length: int
+
+    def mapped(self) -> NDArray[np.uint64]:
+        """All of them, mapped: only what is looked at is read."""
+        return np.memmap(self.path, np.uint64, "r", shape=(self.length,))
+
+    def read(self, first: int, end: int) -> NDArray[np.uint64]:
+        """Some of them as a copy: pages of a map would stay in this process's memory."""
+        return np.fromfile(self.path, np.uint64, end - first, offset=8 * first)
 
 
-def _add_up(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """One word a value, with the sum of its counts, from ascending words; at the front of the same array."""
+class ValueCounts(_FieldCounts[NDArray[np.uint64]]):
+    """Counts of values that are numbers, as packed pairs value << 32 | count, ascending."""
+
+    def __init__(self, num_fields: int, folder: Path, limit_bytes: int) -> None:
+        super().__init__(num_fields, folder, limit_bytes, np.empty(0, np.uint64), _WAITING_WORDS)
+
+    def _write(self, name: str, counted: NDArray[np.uint64]) -> _NumberRun:
+        path = self._folder / f"counts-{name}"
+        with path.open("wb") as file:
+            file.write(counted.data)  # not tofile, whose errors have no errno
+        return _NumberRun(path, len(counted))
+
+    def _add_up(self, parts: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
+        packed = np.concatenate(parts)
+        parts.clear()
+        packed.sort()
+        packed.resize(len(_add_up_sorted(packed)), refcheck=False)
+        return packed
+
+    def _concatenate(self, parts: Sequence[NDArray[np.uint64]]) -> NDArray[np.uint64]:
+        return np.concatenate(parts)
+
+    def _at_least(self, counted: NDArray[np.uint64], min_count: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        counts = counted & COUNT_MASK
+        return counts, counted[counts >= np.uint64(min_count)]
+
+    def _blocks(self, field: int) -> Iterator[NDArray[np.uint64]]:
+        runs, merged = self._runs[field], self._merged[field]
+        if not runs:
+            for first in range(0, len(merged), _BLOCK_WORDS):
+                yield merged[first : first + _BLOCK_WORDS]
+            return
+        for bounds in _even_ranges([*(run.mapped() for run in runs), merged]):
+            read = [run.read(*pair) for run, pair in zip(runs, bounds, strict=False)]
+            packed = np.concatenate([*read, merged[slice(*bounds[-1])]])
+            packed.sort()
+            yield _add_up_sorted(packed)
+
+
+def _add_up_sorted(packed: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return one pair a value, with the sum of its counts, from ascending pairs; at the front of the same array."""
     first = num_distinct = 0
-    while first < len(words):
-        end = min(first + _BLOCK_WORDS, len(words))
-        end = int(np.searchsorted(words, words[end - 1] | COUNT_MASK, side="right"))  # all of the last value
-        block = words[first:end]
+    while first < len(packed):
+        end = min(first + _BLOCK_WORDS, len(packed))
+        end = int(np.searchsorted(packed, packed[end - 1] | COUNT_MASK, side="right"))  # all of the last value
+        block = packed[first:end]
         values = block >> COUNT_BITS
         firsts = np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]]))
         counts = np.add.reduceat(block & COUNT_MASK, firsts)
         check_count(int(counts.max()))
-        words[num_distinct : num_distinct + len(firsts)] = values[firsts] << COUNT_BITS | counts
+        packed[num_distinct : num_distinct + len(firsts)] = values[firsts] << COUNT_BITS | counts
         num_distinct += len(firsts)
         first = end
-    return words[:num_distinct]
+    return packed[:num_distinct]
 
 
 def check_count(count: int) -> None:
-    """Raise ValueError where a count does not fit its bits, as it would change the value beside it."""
+    """Raise ValueError if a count does not fit its bits, as it would change the value beside it."""
     if count > COUNT_MASK:
         raise ValueError(
             f"a value is in {count:,} training rows, and at most {COUNT_MASK:,} can be counted; prepare some of the "
@@ -157,10 +203,15 @@ def check_count(count: int) -> None:
 
 
 def _even_ranges(runs: Sequence[NDArray[np.uint64]]) -> Iterator[list[tuple[int, int]]]:
-    """Ascending ranges of values, of _BLOCK_WORDS words at most: for each, the places [first, end) in each run."""
+    """Cut all values into ascending ranges of at most _BLOCK_WORDS pairs: yield [first, end) of each in each run."""
 
     def cut(low: int, high: int) -> Iterator[list[tuple[int, int]]]:
-        bounds = [_places(run, low, high) for run in runs]
+        # The largest pair, as 2**32 << 32 would leave 64 bits; low << 32 is no pair, as no count is 0.
+        last = np.uint64((high - 1) << 32) | COUNT_MASK
+        bounds = [
+            (int(np.searchsorted(run, np.uint64(low << 32))), int(np.searchsorted(run, last, side="right")))
+            for run in runs
+        ]
         if sum(end - first for first, end in bounds) <= _BLOCK_WORDS or high - low == 1:
             yield bounds
         else:
@@ -171,8 +222,69 @@ def _even_ranges(runs: Sequence[NDArray[np.uint64]]) -> Iterator[list[tuple[int,
     yield from cut(0, 2**32)
 
 
-def _places(run: NDArray[np.uint64], low: int, high: int) -> tuple[int, int]:
-    """Where the words of the values low … high - 1 are."""
-    # The largest word of a value, as 2**32 << 32 would leave 64 bits; a count is never 0, so `low << 32` is no word.
-    last = np.uint64((high - 1) << 32) | COUNT_MASK
-    return int(np.searchsorted(run, np.uint64(low << 32))), int(np.searchsorted(run, last, side="right"))
+@dataclass(frozen=True)
+class _TextRun:
+    """Counted strings of a field in a file: K keys, counts, ends of the strings, then the strings."""
+
+    path: Path
+    num_strings: int
+
+    @classmethod
+    def write(cls, path: Path, counted: CountedTexts) -> _TextRun:
+        with path.open("wb") as file:
+            for array in (counted.keys, counted.counts, np.cumsum(counted.texts.lengths), counted.texts.data):
+                file.write(np.ascontiguousarray(array).data)  # not tofile, whose errors have no errno
+        return cls(path, len(counted))
+
+    def keys(self) -> NDArray[np.uint64]:
+        """All keys, mapped: only what is looked at is read."""
+        return np.memmap(self.path, np.uint64, "r", shape=(self.num_strings,))
+
+    def read(self, first: int, end: int) -> CountedTexts:
+        """Some of them as a copy: pages of a map would stay in this process's memory."""
+        keys = np.fromfile(self.path, np.uint64, end - first, offset=8 * first)
+        counts = np.fromfile(self.path, np.int64, end - first, offset=8 * (self.num_strings + first))
+        ends = np.fromfile(self.path, np.int64, end - first, offset=8 * (2 * self.num_strings + first))
+        start = 0
+        if first:
+            start = int(np.fromfile(self.path, np.int64, 1, offset=8 * (2 * self.num_strings + first - 1))[0])
+        num_bytes = int(ends[-1]) - start if len(ends) else 0
+        data = np.fromfile(self.path, np.uint8, num_bytes + 8, offset=24 * self.num_strings + start)
+        starts = np.concatenate([[start], ends[:-1]])[: len(ends)] - start
+        return CountedTexts(keys, counts, Texts(data, starts, ends - start - starts))
+
+
+class TextCounts(_FieldCounts[CountedTexts]):
+    """Counts of strings, by rising key."""
+
+    def __init__(self, num_fields: int, folder: Path, limit_bytes: int) -> None:
+        super().__init__(num_fields, folder, limit_bytes, NOTHING, _WAITING_STRINGS)
+
+    def _write(self, name: str, counted: CountedTexts) -> _TextRun:
+        return _TextRun.write(self._folder / f"texts-{name}", counted)
+
+    def _add_up(self, parts: list[CountedTexts]) -> CountedTexts:
+        return merge(parts)
+
+    def _concatenate(self, parts: Sequence[CountedTexts]) -> CountedTexts:
+        return CountedTexts.concatenate(parts)
+
+    def _at_least(self, counted: CountedTexts, min_count: int) -> tuple[NDArray[np.uint64], CountedTexts]:
+        return counted.counts.astype(np.uint64), counted.take(np.flatnonzero(counted.counts >= min_count))
+
+    def _blocks(self, field: int) -> Iterator[CountedTexts]:
+        runs, merged = self._runs[field], self._merged[field]
+        if not runs:
+            yield merged
+            return
+        # By ranges of keys, which are hashes, so they spread evenly.
+        num_blocks = -(-(sum(run.num_strings for run in runs) + len(merged)) // _BLOCK_STRINGS)
+        bounds = [np.uint64(number * 2**64 // num_blocks) for number in range(1, num_blocks)]
+        cuts = [
+            [0, *np.searchsorted(keys, np.array(bounds, np.uint64)).tolist(), len(keys)]
+            for keys in [*(run.keys() for run in runs), merged.keys]
+        ]
+        for number in range(num_blocks):
+            parts = [run.read(cut[number], cut[number + 1]) for run, cut in zip(runs, cuts, strict=False)]
+            rest = merged.take(slice(cuts[-1][number], cuts[-1][number + 1]))
+            yield merge([*parts, rest])

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.encoding.lookup_file import LookupWriter, make_lookup
+from data_prep.encoding.lookup_file import make_lookup, write_lookup_tables
 from data_prep.encoding.vocabulary import FieldVocabulary
 from data_prep.kernels.reference import bucket, encode_values
 from data_prep.kernels.rows import MISSING
@@ -30,11 +30,9 @@ def test_every_value_is_found_through_the_file(tmp_path_factory, values, random)
     half = len(values) // 2
     ranges = ((50, 50 + half), (1000, 1000 + len(values) - half))  # as after --extend
     vocabulary = FieldVocabulary("C1", (3, 4), ranges, np.array(values), np.ones(len(values), np.int64))
-    writer = LookupWriter(tmp_path_factory.mktemp("lookup") / "lookup.bin")
-    for field in (vocabulary, vocabulary):
-        writer.add(field)
+    tables = write_lookup_tables((vocabulary, vocabulary), tmp_path_factory.mktemp("lookup") / "lookup.bin")
     ids = dict(zip(values, vocabulary.value_ids.tolist(), strict=True))
-    for field in writer.finish().open():
+    for field in tables.opened[0]:
         known = [value for value in values if value != MISSING]
         assert encode(field, known, [True] * len(known)) == [ids[value] for value in known]
         unknown = sorted({0, 1, 5, 77, 2**32 - 1} - set(known))

@@ -243,7 +243,7 @@ def test_strings_are_found_alike(known, asked, num_oov):
     ids = ((2**33, 2**33 + len(texts)),)
     field = FieldVocabulary("C", (3, 3 + num_oov), ids, numbers, np.ones_like(numbers), texts)
     with tempfile.TemporaryDirectory() as folder:
-        looked_up = lookup_file.write_text_lookup(Path(folder) / "lookup.bin", field).open()
+        looked_up = lookup_file.write_lookup_tables([field], Path(folder) / "lookup.bin").opened[1][0]
         cells = Texts.of([*(cell for cell, _ in asked), *known])
         present = np.array([is_present for _, is_present in asked] + [True] * len(known))
         ours, theirs = (find(looked_up, cells, present) for find in (native.find_texts, find_texts))

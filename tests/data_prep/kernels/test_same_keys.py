@@ -52,7 +52,7 @@ def lookup_of(folder, known):
     field = FieldVocabulary(
         "C", (3, 4), ((4, 5 + len(known)),), numbers, np.ones_like(numbers), Texts.of([b"", *known])
     )
-    return lookup_file.write_text_lookup(folder / "lookup.bin", field).open()
+    return lookup_file.write_lookup_tables([field], folder / "lookup.bin").opened[1][0]
 
 
 def seconds(function, *arguments):

@@ -3,12 +3,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.encoding.lookup_file import write_text_lookup
+from data_prep.encoding.lookup_file import write_lookup_tables
 from data_prep.encoding.vocabulary import FieldVocabulary
 from data_prep.kernels.reference import count_texts, find_texts
 from data_prep.kernels.rows import MISSING
 from data_prep.kernels.texts import Texts, concatenate_texts, group_equal
-from data_prep.statistics.text_counts import TextCounts
+from data_prep.statistics.value_counts import TextCounts
 
 # Many that are equal, and some of every length around the eight bytes that are worked on at once.
 strings = st.sampled_from([b"", b"a", b"b", b"12345678", b"123456789"]) | st.binary(max_size=40)
@@ -96,7 +96,7 @@ def test_strings_are_counted_alike_in_any_memory(tmp_path_factory, chunks, limit
 
 @pytest.mark.parametrize("block", [3, 1 << 19])
 def test_runs_on_disk_are_merged_block_by_block(tmp_path, monkeypatch, block, few_keys):
-    monkeypatch.setattr("data_prep.statistics.text_counts._BLOCK_STRINGS", block)
+    monkeypatch.setattr("data_prep.statistics.value_counts._BLOCK_STRINGS", block)
     counts = TextCounts(2, tmp_path, limit_bytes=1)
     words = [f"value-{number % 17}".encode() for number in range(100)]
     for first in range(0, 100, 10):
@@ -113,7 +113,7 @@ def lookup_of(folder, known):
     field = FieldVocabulary(
         "C", (3, 10), ((1000, 1000 + len(numbers)),), numbers, np.ones_like(numbers), Texts.of([b"", *known])
     )
-    return write_text_lookup(folder / "lookup.bin", field).open()
+    return write_lookup_tables([field], folder / "lookup.bin").opened[1][0]
 
 
 def check_lookup(folder, known):

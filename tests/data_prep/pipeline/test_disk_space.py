@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from data_prep.encoding.lookup_file import write_text_lookup
+from data_prep.encoding.lookup_file import write_lookup_tables
 from data_prep.encoding.vocabulary import FieldVocabulary
 from data_prep.execution.pieces import Pieces
 from data_prep.kernels.reference import CountedTexts
@@ -32,7 +32,7 @@ from data_prep.pipeline.prepare import prepare
 from data_prep.pipeline.zoo_layout import zoo_row_bytes
 from data_prep.raw_log.files import LogFile
 from data_prep.raw_log.storage import FileState
-from data_prep.statistics.text_counts import _Run
+from data_prep.statistics.value_counts import _TextRun
 
 MIB = 1 << 20
 
@@ -90,7 +90,9 @@ def test_the_layout_of_the_zoo_takes_room_beside_ours(tmp_path, make_log, small_
         assert ("may not fit" in caplog.text) == is_told
 
 
-@pytest.mark.parametrize("write", [_Run.write, lambda path, counted: write_text_lookup(path, as_vocabulary(counted))])
+@pytest.mark.parametrize(
+    "write", [_TextRun.write, lambda path, counted: write_lookup_tables([as_vocabulary(counted)], path)]
+)
 def test_counts_and_tables_of_text_tell_a_full_disk(write):
     texts = Texts.of([f"text {number}".encode() for number in range(10_000)])
     counted = CountedTexts(np.sort(texts.keys()), np.ones(len(texts), np.int64), texts)

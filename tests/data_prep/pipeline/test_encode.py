@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from data_prep.encoding.lookup_file import LookupTablesWriter
+from data_prep.encoding.lookup_file import write_lookup_tables
 from data_prep.encoding.vocabulary import FieldVocabulary
 from data_prep.kernels.rows import MISSING, Chunk
 from data_prep.options.prepare_options import PrepareOptions
@@ -17,11 +17,11 @@ STATISTICS = IntegerStatistics.of(np.array([-1, 0, 4, 9]))  # mean 3, variance (
 
 @pytest.fixture(scope="module")
 def lookup(tmp_path_factory):
-    writer = LookupTablesWriter(tmp_path_factory.mktemp("lookup"))
-    for i in range(1, 27):
-        values, counts = np.array([0xABCDEF01, MISSING, 0x12]), np.array([3, 2, 1])
-        writer.add(FieldVocabulary(f"C{i}", (100 + i, 101 + i), ((1000 * i, 1000 * i + len(values)),), values, counts))
-    return writer.finish()
+    values, counts = np.array([0xABCDEF01, MISSING, 0x12]), np.array([3, 2, 1])
+    fields = (
+        FieldVocabulary(f"C{i}", (100 + i, 101 + i), ((1000 * i, 1000 * i + 3),), values, counts) for i in range(1, 27)
+    )
+    return write_lookup_tables(fields, tmp_path_factory.mktemp("lookup") / "lookup.bin")
 
 
 def encode(lookup, line, transform, missing_indicator=True):
@@ -70,13 +70,14 @@ def test_known_missing_and_unknown_values(make_line, lookup, cell, place):
 
 def test_a_chunk_s_parts_say_what_its_rows_are(make_line, tmp_path):
     """Ids as `prepare` gives them: those of numeric columns, of unknown values, then of each field's own."""
-    writer = LookupTablesWriter(tmp_path)
-    for i in range(26):
-        values, counts = np.array([0xABCDEF01, MISSING]), np.array([3, 2])
-        writer.add(FieldVocabulary(f"C{i + 1}", (26 + i, 27 + i), ((52 + 2 * i, 54 + 2 * i),), values, counts))
+    values, counts = np.array([0xABCDEF01, MISSING]), np.array([3, 2])
+    fields = (
+        FieldVocabulary(f"C{i + 1}", (26 + i, 27 + i), ((52 + 2 * i, 54 + 2 * i),), values, counts) for i in range(26)
+    )
+    lookup = write_lookup_tables(fields, tmp_path / "lookup.bin")
     options = PrepareOptions(split="chronological", train_fraction=0.6, valid_fraction=0.2, test_fraction=0.2)
     numeric = numeric_fields(options, [STATISTICS] * 13)
-    encoder = Encoder(numeric, writer.finish(), "int32", make_split(options, lambda: 5, None), options, counts=False)
+    encoder = Encoder(numeric, lookup, "int32", make_split(options, lambda: 5, None), options, counts=False)
     lines = [make_line("1", value="abcdef01"), make_line("1", value="00000013"), make_line("0", value="")]
     lines += [make_line("0", value="00000013"), make_line("1", value="00000013")]
     parts = encoder.encode(Chunk(0, 5, "".join(f"{line}\n" for line in lines).encode()))

@@ -108,7 +108,7 @@ def test_the_folder_has_the_same_bytes_for_any_chunk_size_workers_memory_and_ker
     log_path, _ = some_log
     folder = tmp_path / "whole"
     prepare(log_path, folder, options)
-    monkeypatch.setattr("data_prep.statistics.text_counts._WAITING_STRINGS", 100)
+    monkeypatch.setattr("data_prep.statistics.value_counts._WAITING_STRINGS", 100)
     ways = {"chunks": {}, "workers": {"workers": 2}, "numpy": {"kernels": "numpy"}}
     for name, way in ways.items():
         prepare(log_path, tmp_path / name, dataclasses.replace(options, **way), chunk_bytes=30_000)

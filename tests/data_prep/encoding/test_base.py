@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_prep.__main__ import main
-from data_prep.encoding.given import read_given_vocabulary
+from data_prep.encoding.base import read_given_vocabulary
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
@@ -191,8 +191,8 @@ def test_other_limits_for_new_values_are_said(prepared, small_options, caplog):
     read_given_vocabulary(prepared, other)  # nothing new gets an id
     assert caplog.text == ""
     read_given_vocabulary(prepared, other, extend=True)
-    assert "new get ids by prepare.min_count=10, prepare.field_max_size={'C3': 7}, those of " in caplog.text
-    assert "if that is not meant: 'prepare.min_count=3' 'prepare.field_max_size={}'" in caplog.text
+    assert "new values get ids by prepare.min_count=10, prepare.field_max_size={'C3': 7}, those of " in caplog.text
+    assert "if that is not intended, give: 'prepare.min_count=3' 'prepare.field_max_size={}'" in caplog.text
 
 
 def test_a_hashed_vocabulary_is_not_extended(tmp_path, log_path, small_options):
