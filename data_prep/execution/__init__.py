@@ -1,3 +1,1 @@
-"""How work is run: folder (the output, whole or not there), pieces (finished work on disk), pools, tasks,
-memory, stopping.
-"""
+"""How work is run: folder (of the output), pieces (results on disk), pools, tasks, memory, stopping."""

@@ -1,6 +1,6 @@
-"""What `memory_limit` allows: how many workers, how large chunks, how much room for the counts of values.
+"""Divide `memory_limit`: the number of workers, the size of chunks, and the memory for counts of values.
 
-The constants are upper bounds of what was measured (Pss, so that shared pages count once).
+The constants are upper bounds of measurements (Pss, so that shared pages count once).
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ import ctypes
 from data_prep.options.prepare_options import PrepareOptions
 
 _MIB = 1 << 20
-LIMIT_FOR_EARLY_IMPORT = 2048 * _MIB  # below, the counts of the first reading need MindSpore's room
+LIMIT_FOR_EARLY_IMPORT = 2048 * _MIB  # below, the counts of the first pass need MindSpore's memory
 _LIMIT_FOR_LARGE_CHUNKS = 2048 * _MIB
 _LARGE_CHUNK_BYTES, _SMALL_CHUNK_BYTES = 8 * _MIB, 2 * _MIB
-_COUNTER_BYTES = 200 * _MIB  # the main process in the first reading: Python, its libraries, results under way
-_WRITER_BYTES = 600 * _MIB  # and in the second, most of it MindSpore's
-_WORKER_BYTES_A_CHUNK_BYTE = 10  # a chunk's text, columns and rows, and its results under way; less with native kernels
+_COUNTER_BYTES = 200 * _MIB  # the main process in the first pass: Python, its libraries, results in transit
+_WRITER_BYTES = 600 * _MIB  # and in the second pass, most of it MindSpore's
+_WORKER_BYTES_A_CHUNK_BYTE = 10  # a chunk's text, columns, rows and results; less with native kernels
 _WORKER_BYTES = 40 * _MIB  # Python and NumPy
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
 
 def keep_freed_memory() -> None:
-    """For workers and the writer: a chunk's or a block's arrays take the place of the last one's.
+    """Let glibc keep freed memory, so that the arrays of a chunk or a block reuse those of the last one.
 
-    glibc would give each of these megabytes back to the system and get them again, cleared, for the next chunk:
-    a sixth of the whole preparation's time.
+    Else it returns these megabytes to the system and gets them back, cleared, for the next chunk: a sixth of the whole
+    preparation's time.
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
@@ -33,19 +33,19 @@ def keep_freed_memory() -> None:
 
 
 def give_back_freed_memory() -> None:
-    """Between the readings: what the counts took is not needed again."""
+    """Return freed memory to the system: between the passes, that of the counts."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "malloc_trim"):
         libc.malloc_trim(0)
 
 
 def chunk_bytes(options: PrepareOptions) -> int:
-    """How large chunks of the log are."""
+    """Return the size of a chunk of the log in bytes."""
     return _LARGE_CHUNK_BYTES if options.memory_limit_bytes >= _LIMIT_FOR_LARGE_CHUNKS else _SMALL_CHUNK_BYTES
 
 
 def check_limit(options: PrepareOptions) -> None:
-    """Raise MemoryError where no log can be written within `memory_limit`, before time is spent on one."""
+    """Raise MemoryError if `memory_limit` is too low to write any log, before time is spent on one."""
     if options.memory_limit_bytes < _WRITER_BYTES:
         raise MemoryError(
             f"prepare.memory_limit={options.memory_limit} is too low: MindSpore and the process itself take "
@@ -54,13 +54,13 @@ def check_limit(options: PrepareOptions) -> None:
 
 
 def counting_workers(options: PrepareOptions, num_cores: int, chunk_bytes: int) -> int:
-    """Workers of the first reading: as many as were asked for, or as there are cores, in at most half of the memory."""
+    """Return the workers of the first pass: as many as asked for, or as cores, in at most half of the memory."""
     room = (options.memory_limit_bytes - _COUNTER_BYTES) // 2 // worker_bytes(chunk_bytes)
     return max(1, min(options.workers or num_cores, room))
 
 
 def counts_bytes(options: PrepareOptions, num_workers: int, chunk_bytes: int) -> int:
-    """Bytes that counts may take in the first reading: half of what is left, as a merge needs them twice."""
+    """Return the bytes for counts in the first pass: half of what is left, as a merge needs them twice."""
     left = options.memory_limit_bytes - _COUNTER_BYTES - num_workers * worker_bytes(chunk_bytes)
     return max(left, 0) // 2
 
@@ -68,9 +68,9 @@ def counts_bytes(options: PrepareOptions, num_workers: int, chunk_bytes: int) ->
 def encoding_workers(
     options: PrepareOptions, num_workers: int, chunk_bytes: int, window_bytes: int, lookup_bytes: int
 ) -> int:
-    """Workers of the second reading, at most `num_workers`; 1 is the main process itself.
+    """Return the workers of the second pass, at most `num_workers`; 1 is the main process itself.
 
-    Raises MemoryError where the limit is too low for that too.
+    Raises MemoryError if the limit is too low for that too.
     """
     needed = _WRITER_BYTES + window_bytes + lookup_bytes
     left = options.memory_limit_bytes - needed
@@ -84,5 +84,5 @@ def encoding_workers(
 
 
 def worker_bytes(chunk_bytes: int) -> int:
-    """What a worker takes, wherever it is; the second reading's have the vocabulary besides, once a machine."""
+    """Return the memory of a worker. In the second pass, the workers of a machine share the vocabulary besides."""
     return _WORKER_BYTES + _WORKER_BYTES_A_CHUNK_BYTE * chunk_bytes

@@ -1,11 +1,12 @@
-"""Finished pieces of work as files, so that a preparation that was ended goes on where it was.
+"""Results of finished work as files, so that an interrupted preparation can be resumed.
 
-A piece is an object in a file of its own: JSON, and its arrays beside each other, which the reader maps into memory.
-It is written under another name and renamed, and its checksum stands in front: it is there whole or it is made again.
-No list says which pieces there are, so none can be wrong.
+A piece is an object in a file of its own: JSON, then its arrays, which the reader maps into memory. It is written under
+another name and renamed, and begins with its checksum: it is there whole or it is computed again. There is no list of
+pieces that could be wrong.
 
-A piece holds plain values, arrays of numbers, and objects of the dataclasses that `storable` was told of. Reading one
-runs no code that the file names, as unpickling would: who can write to the folder can change numbers, not run programs.
+A piece holds plain values, arrays of numbers, and objects of the dataclasses registered by `storable`. Unlike
+unpickling, reading one runs no code that the file names: whoever can write to the folder can change numbers, but not
+run programs.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ import xxhash
 from numpy.typing import NDArray
 
 _MAGIC = b"wd-piece"
-_NUMBERS = np.dtype("<u8")  # of the header: checksum of all that follows it, number of parts, their sizes
-_ALIGNMENT = 64  # where arrays start in a file, so that they lie as NumPy and the native kernels like them
+_NUMBERS = np.dtype("<u8")  # in the header: checksum of all that follows it, number of parts, their sizes
+_ALIGNMENT = 64  # of arrays in a file, as NumPy and the native kernels prefer it
 _UNFINISHED = ".unfinished-"
-_NUMBER_KINDS = "biuf"  # of NumPy's types, those whose bytes are numbers
+_NUMBER_KINDS = "biuf"  # NumPy's types whose bytes are numbers
 
 _storable: dict[str, type] = {}
 
 
 def storable(*classes: type) -> None:
-    """Let objects of these dataclasses be in pieces; whoever reads them has told so, too."""
+    """Register dataclasses whose objects may be in pieces; the reading process has to register them too."""
     for cls in classes:
         if not dataclasses.is_dataclass(cls) or _storable.setdefault(cls.__name__, cls) is not cls:
-            raise TypeError(f"{cls!r} is no dataclass, or another one of its name is storable")
+            raise TypeError(f"{cls!r} is not a dataclass, or another one of its name is storable")
 
 
 class Pieces:
@@ -48,7 +49,7 @@ class Pieces:
         self.folder = folder
 
     def write(self, name: str, value: object) -> None:
-        """Put a piece there, in one rename. Raises OSError, after which it is as if it had not been tried."""
+        """Write a piece atomically. After an OSError the folder is as it was before."""
         path, content = self.folder / name, _pack(value)
         beside = path.with_name(f"{name}{_UNFINISHED}{socket.gethostname()}-{os.getpid()}")
         try:
@@ -60,21 +61,21 @@ class Pieces:
             raise
 
     def read(self, name: str) -> Any:
-        """A piece; None where it is not there, or not as it was written. Its arrays are the reader's own."""
+        """Return a piece, or None if it is missing or damaged. Its arrays may be changed; the file stays as it is."""
         content = self._mapped(name)
         if not _is_whole(content):
             return None
         try:
             return _unpack(content)
-        except (ValueError, LookupError, TypeError, RecursionError):  # its checksum is right, yet it is none of ours
+        except (ValueError, LookupError, TypeError, RecursionError):  # a right checksum, but not our content
             return None
 
     def is_whole(self, name: str) -> bool:
-        """Whether a piece is there as it was written."""
+        """Return True if a piece is there and undamaged."""
         return _is_whole(self._mapped(name))
 
     def _mapped(self, name: str) -> memoryview:
-        """A piece's file in memory; nothing where there is none."""
+        """Return a piece's file mapped into memory; nothing if there is none."""
         try:
             with (self.folder / name).open("rb") as file:
                 return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
@@ -86,18 +87,18 @@ class Pieces:
         (self.folder / name).unlink(missing_ok=True)
 
     def clear(self, prefix: str) -> None:
-        """Remove all pieces whose names start so."""
+        """Remove all pieces whose names start with `prefix`."""
         for path in self.folder.glob(f"{prefix}*"):
             path.unlink()
 
     def clear_unfinished(self) -> None:
-        """Remove what was being written when a run ended."""
+        """Remove the files that an interrupted run was writing."""
         for path in self.folder.glob(f"*{_UNFINISHED}*"):
             path.unlink()
 
 
 def _pack(value: object) -> list[bytes | memoryview]:
-    """The parts of a piece's file."""
+    """Return the parts of a piece's file."""
     buffers: list[memoryview] = []
     plain = json.dumps(_plain(value, buffers), separators=(",", ":")).encode()
     parts = [memoryview(plain), *buffers]
@@ -114,7 +115,7 @@ def _pack(value: object) -> list[bytes | memoryview]:
 
 
 def _plain(value: Any, buffers: list[memoryview]) -> Any:
-    """A value as JSON has it; bytes and arrays go to `buffers`. What JSON has not is {kind: content}."""
+    """Return a value for JSON, types that JSON lacks as {kind: content}; append bytes and arrays to `buffers`."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, np.generic):
@@ -141,7 +142,7 @@ def _plain(value: Any, buffers: list[memoryview]) -> Any:
 
 
 def _is_whole(content: memoryview) -> bool:
-    """Whether a piece's file is as it was written."""
+    """Return True if the content of a piece's file has its checksum."""
     start = len(_MAGIC) + _NUMBERS.itemsize
     if len(content) < start + _NUMBERS.itemsize or content[: len(_MAGIC)] != _MAGIC:
         return False
@@ -163,7 +164,7 @@ def _unpack(content: memoryview) -> Any:
 
 
 def _value(plain: Any, parts: list[memoryview]) -> Any:
-    """What `_plain` made JSON of; `parts` are those of the file, the JSON itself the first."""
+    """Invert `_plain`; `parts` are those of the file, the first one the JSON itself."""
     if isinstance(plain, list):
         return [_value(item, parts) for item in plain]
     if not isinstance(plain, dict):
@@ -177,7 +178,7 @@ def _value(plain: Any, parts: list[memoryview]) -> Any:
 def _array(content: Any, parts: list[memoryview]) -> NDArray[Any]:
     part, dtype, shape = content
     if np.dtype(dtype).kind not in _NUMBER_KINDS:
-        raise TypeError(f"an array of {dtype} is none of numbers")
+        raise TypeError(f"an array of {dtype} is not an array of numbers")
     return np.ndarray(shape, dtype, parts[part])
 
 
@@ -196,12 +197,12 @@ _KINDS: dict[str, Callable[[Any, list[memoryview]], Any]] = {
 
 
 def numbered(title: str, number: int, part: str) -> str:
-    """The name of a part of the result of a reading's task."""
+    """Return the name of a part of a task's result; `title` is that of the pass."""
     return f"{title}-{number:07d}.{part}"
 
 
 def leading(pieces: Pieces, title: str, part: str) -> Any:
-    """The parts of that name of task 0, 1, … up to the first that is not whole."""
+    """Yield the part of that name of task 0, 1, … up to the first that is missing or damaged."""
     for number in itertools.count():
         value = pieces.read(numbered(title, number, part))
         if value is None:

@@ -1,7 +1,7 @@
-"""Where a reading's tasks are run: processes of this machine, a Dask cluster or MPI ranks.
+"""Where the tasks of a pass are run: processes of this machine, a Dask cluster or MPI ranks.
 
-`memory_limit` says how many processes of this machine there are. Of Dask and MPI it knows nothing but this process:
-give each of their workers what `memory.worker_bytes` says.
+`memory_limit` decides the number of processes of this machine. With Dask and MPI it covers only this process: give each
+of their workers the memory that `memory.worker_bytes` returns.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MPI_COMMAND = "mpirun -n 3 python -m mpi4py.futures -m data_prep prepare ... --
 
 @dataclass(frozen=True)
 class ExecutorChoice:
-    """What runs the tasks; `scheduler` is the address of a Dask cluster, None starts one on this machine."""
+    """The kind of executor; `scheduler` is the address of a Dask cluster, None starts one on this machine."""
 
     kind: Kind = "processes"
     scheduler: str | None = None
@@ -46,100 +46,87 @@ class ExecutorChoice:
 
 @dataclass(frozen=True)
 class Pool:
-    """An executor, how many tasks it runs at a time, and a name that no other pool has."""
+    """An executor, the number of tasks it runs at a time, and an id that no other pool has."""
 
     executor: Executor
     num_workers: int
     job_id: str
 
-    def submit(self, function: Callable[..., None], *words: Any) -> Future[None]:
-        """As the executor's."""
-        return self.executor.submit(function, *words)
+    def submit(self, function: Callable[..., None], *arguments: Any) -> Future[None]:
+        """Submit a task to the executor."""
+        return self.executor.submit(function, *arguments)
 
 
 @dataclass(frozen=True)
 class _Cluster:
-    """What a run joins once."""
+    """Workers for several passes."""
 
     executor: Executor
     num_workers: int
-    deaths: tuple[type[Exception], ...] = ()  # errors that say that workers died on a task
+    deaths: tuple[type[Exception], ...] = ()  # errors that mean that workers died
+    advice: str = ""  # after such an error
 
 
 class Pools:
-    """Opens a pool for each reading. The processes or the cluster are the same for all of them, until `close`."""
+    """Opens a pool for each pass. All passes use the same processes or the same cluster, until `close`."""
 
     def __init__(self, choice: ExecutorChoice) -> None:
         self._choice = choice
         self._at_the_end = ExitStack()
-        self._cluster: _Cluster | None = None  # or processes of this machine
+        self._cluster: _Cluster | None = None
 
     @contextmanager
     def open(self, num_workers: int) -> Iterator[Pool | None]:
-        """A pool for a reading; None: one worker of this machine's is this process itself.
+        """Yield a pool for a pass; None if the only worker is this process.
 
-        `num_workers` is for this machine; a cluster that was given brings its own number. Raises MemoryError where
-        a worker was ended from outside, OSError where the cluster cannot be used.
+        `num_workers` is for this machine; a given cluster has its own number. Raises MemoryError if a worker was
+        killed, OSError if the cluster cannot be used.
         """
-        job_id = uuid.uuid4().hex
-        if self._choice.kind != "processes":
-            if self._cluster is None:
-                with children_without_interrupt():
-                    self._cluster = self._at_the_end.enter_context(
-                        _CLUSTERS[self._choice.kind](self._choice, num_workers)
-                    )
-            try:
-                yield Pool(self._cluster.executor, self._cluster.num_workers, job_id)
-            except self._cluster.deaths as error:
-                raise MemoryError(
-                    f"workers died again and again on the same chunk ({error}), most likely for want of memory; what "
-                    "is finished is kept: give them more and run the same command again"
-                ) from error
-        else:
-            if self._cluster is None or self._cluster.num_workers != num_workers:
+        if self._choice.kind == "processes":
+            if self._cluster is not None and self._cluster.num_workers != num_workers:
                 self.close()
-                if num_workers > 1:
-                    self._cluster = self._at_the_end.enter_context(_processes(num_workers))
-            with _explained(num_workers):
-                yield Pool(self._cluster.executor, num_workers, job_id) if self._cluster else None
+            if num_workers == 1:
+                yield None
+                return
+        if self._cluster is None:
+            with children_without_interrupt():
+                self._cluster = self._at_the_end.enter_context(_CLUSTERS[self._choice.kind](self._choice, num_workers))
+        cluster = self._cluster
+        try:
+            yield Pool(cluster.executor, cluster.num_workers, uuid.uuid4().hex)
+        except cluster.deaths as error:
+            time.sleep(_SIGNAL_SECONDS)  # the signal that killed a worker may come here too
+            check_stop()
+            raise MemoryError(
+                f"a worker was killed ({error}), most likely for lack of memory; finished work is kept: "
+                f"{cluster.advice}"
+            ) from error
 
     def close(self) -> None:
-        """End the processes; leave the cluster, and end it where it was started here."""
+        """End the processes; leave the cluster, and end it if it was started here."""
         self._cluster = None
         self._at_the_end.close()
 
 
 @contextmanager
-def _processes(num_workers: int) -> Iterator[_Cluster]:
+def _processes(_: ExecutorChoice, num_workers: int) -> Iterator[_Cluster]:
     # Fresh processes instead of forked ones: this one may hold MindSpore and its threads.
     executor = ProcessPoolExecutor(num_workers, multiprocessing.get_context("spawn"), _start_worker)
+    advice = f"run the same command again with fewer than {num_workers} workers, prepare.workers=1"
     try:
-        yield _Cluster(executor, num_workers)
+        yield _Cluster(executor, num_workers, (BrokenProcessPool,), advice)
     finally:
         executor.shutdown(wait=True, cancel_futures=True)
 
 
-@contextmanager
-def _explained(num_workers: int) -> Iterator[None]:
-    try:
-        yield
-    except BrokenProcessPool as error:
-        time.sleep(_SIGNAL_SECONDS)  # what ended a worker may be a signal that comes here too
-        check_stop()
-        raise MemoryError(
-            f"one of {num_workers} worker processes was ended from outside, most likely for want of memory; what is "
-            "finished is kept: run the same command again with fewer, prepare.workers=1"
-        ) from error
-
-
 def _start_worker() -> None:
-    """Ctrl-C is the parent's business, which ends the pool."""
+    """Leave Ctrl-C to the parent, which ends the pool."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """A pool's worker waits for tasks for ever, even when nobody is left to send one (after `kill -9`)."""
+    """End this worker when its parent is gone: after `kill -9` it would wait for tasks for ever."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
@@ -150,10 +137,10 @@ def _end_with_parent() -> None:
 def _dask(choice: ExecutorChoice, num_workers: int) -> Iterator[_Cluster]:
     distributed = _import("distributed", "dask")
     for name in ("distributed", "tornado"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters reaches us as an exception
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # errors reach us as exceptions
     with ExitStack() as stack:
         if choice.scheduler is None:
-            # What a worker may take is `memory_limit`'s business, not Dask's.
+            # `memory_limit` bounds the workers' memory, not Dask.
             try:
                 cluster = distributed.LocalCluster(
                     n_workers=num_workers,
@@ -175,8 +162,9 @@ def _dask(choice: ExecutorChoice, num_workers: int) -> Iterator[_Cluster]:
         threads = sum(client.nthreads().values())
         if threads == 0:
             raise OSError(f"the Dask scheduler at {choice.scheduler} has no workers; start some: dask worker ADDRESS")
-        # Of a worker that dies, Dask runs the tasks again elsewhere; not pure: the same words may be another log.
-        yield _Cluster(client.get_executor(pure=False), threads, (distributed.KilledWorker,))
+        # Dask runs the tasks of a worker that dies elsewhere. Not pure: the same arguments may be another log.
+        executor, advice = client.get_executor(pure=False), "give workers more memory and run the same command again"
+        yield _Cluster(executor, threads, (distributed.KilledWorker,), advice)
 
 
 @contextmanager
@@ -190,7 +178,8 @@ def _mpi(choice: ExecutorChoice, num_workers: int) -> Iterator[_Cluster]:
         yield _Cluster(executor, world.size - 1)
 
 
-_CLUSTERS: dict[str, Callable[[ExecutorChoice, int], AbstractContextManager[_Cluster]]] = {
+_CLUSTERS: dict[Kind, Callable[[ExecutorChoice, int], AbstractContextManager[_Cluster]]] = {
+    "processes": _processes,
     "dask": _dask,
     "mpi": _mpi,
 }

@@ -1,6 +1,6 @@
-"""SIGINT and SIGTERM end the program at the next safe place: never in the middle of an import or of starting a process.
+"""SIGINT and SIGTERM end the program at the next safe point, never in the middle of an import or of starting a process.
 
-An exception out of the signal's handler would do that, and leave locks behind that other threads wait for.
+An exception raised by the signal's handler would do that, and leave locks behind that other threads wait for.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _received: list[int] = []
 
 
 class Stopped(BaseException):
-    """A signal asked the program to end; no error, so what handles errors lets it pass, as KeyboardInterrupt."""
+    """Raised after a stop signal. A BaseException, like KeyboardInterrupt, so `except Exception` does not catch it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -26,7 +26,7 @@ class Stopped(BaseException):
 
 @contextmanager
 def stop_by_signals() -> Iterator[None]:
-    """In the block, the first signal is noted for `check_stop`; a second one ends the process at once."""
+    """In the block, note the first signal for `check_stop`; a second one kills the process."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
 
     def note(number: int, _: FrameType | None) -> None:
@@ -45,14 +45,14 @@ def stop_by_signals() -> Iterator[None]:
 
 
 def check_stop() -> None:
-    """A safe place: raise Stopped where a signal was noted."""
+    """Raise Stopped if a signal was noted; to be called at safe points."""
     if _received:
         raise Stopped(_received[0])
 
 
 @contextmanager
 def children_without_interrupt() -> Iterator[None]:
-    """Processes started in the block never get SIGINT.
+    """Start processes in the block that never get SIGINT.
 
     Ctrl-C goes to all processes of a terminal, and a worker that is still starting would print a traceback.
     """

@@ -203,7 +203,7 @@ def test_an_error_in_a_task_reaches_the_caller(tmp_path, num_workers):
 
 
 def test_a_worker_that_dies_is_an_error_that_says_what_to_do(tmp_path):
-    with pytest.raises(MemoryError, match=r"ended from outside.*prepare.workers=1"):
+    with pytest.raises(MemoryError, match=r"a worker was killed .*prepare.workers=1"):
         list(run(end_process, range(10), 2, tmp_path))
 
 

@@ -128,7 +128,9 @@ def test_what_is_finished_is_not_done_again(tmp_path, log_path, small_options, m
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("damaged", ["work/fitted", "work/lookup.bin", "vocabulary.parquet", "train-00001.mindrecord"])
+@pytest.mark.parametrize(
+    "damaged", ["work/fitted", "work/lookup-000.bin", "vocabulary.parquet", "train-00001.mindrecord"]
+)
 def test_what_is_damaged_meanwhile_is_made_again(tmp_path, log_path, small_options, monkeypatch, damaged):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr("data_prep.pipeline.prepare.describe", interrupt)
@@ -268,7 +270,7 @@ def test_a_users_folder_of_a_name_of_ours_stays(tmp_path, make_log, small_option
 def test_a_folder_with_files_of_the_users_is_not_replaced(tmp_path, log_path, small_options):
     mine = users_folder(tmp_path / "out", "schema.json", "README.md", "src/main.py")
     with pytest.raises(
-        FileExistsError, match=r"it holds what no preparation made: README.md, src; move that elsewhere"
+        FileExistsError, match=r"it holds files that no preparation made: README.md, src; move them elsewhere"
     ):
         prepare(log_path, tmp_path / "out", small_options, overwrite=True)
     assert tree(tmp_path / "out") == mine
@@ -299,7 +301,7 @@ def test_a_partial_folder_that_is_a_link_is_not_followed(ended, small_options, r
     elsewhere = partial.rename(partial.with_name("elsewhere"))
     partial.symlink_to(elsewhere)
     before = tree(elsewhere)
-    with pytest.raises(FileExistsError, match=r"out.partial is in the way: it is no folder"):
+    with pytest.raises(FileExistsError, match=r"out.partial is in the way: it is not a folder"):
         prepare_small(*ended, small_options, restart=restart)
     assert tree(elsewhere) == before
 
@@ -386,7 +388,7 @@ def test_a_run_that_ended_before_it_tidied_up_is_done_with_the_next(
     with monkeypatch.context() as patch, caplog.at_level("INFO"):
         patch.setattr("data_prep.pipeline.prepare._make_files", None)
         assert prepare_small(log_path, tmp_path / "out", small_options, overwrite=overwrite).options["seed"] == 1
-    assert "had done all but tidying up" in caplog.text
+    assert "is complete; removing the temporary files" in caplog.text
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
     assert contents(tmp_path / "out") == {name: made[name] for name in made if name not in ("run.json", "run.lock")}
     with pytest.raises(FileExistsError, match="holds prepared data"):
