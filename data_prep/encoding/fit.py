@@ -40,7 +40,7 @@ class UsedVocabulary:
 
     @property
     def ids_dtype(self) -> str:
-        """Of all ids."""
+        """int32, or int64 if an id needs it."""
         return ids_dtype(self.size)
 
 

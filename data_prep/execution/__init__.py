@@ -1,1 +1,1 @@
-"""How work is run: folder (of the output), pieces (results on disk), pools, tasks, memory, stopping."""
+"""Run the work of a preparation: folder (of the output), pieces (results on disk), pools, tasks, memory, stopping."""

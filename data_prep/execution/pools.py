@@ -1,4 +1,4 @@
-"""Where the tasks of a pass are run: processes of this machine, a Dask cluster or MPI ranks.
+"""Workers that run the tasks of a pass: processes of this machine, a Dask cluster or MPI ranks.
 
 `memory_limit` decides the number of processes of this machine. With Dask and MPI it covers only this process: give each
 of their workers the memory that `memory.worker_bytes` returns.

@@ -1,4 +1,4 @@
-"""Strings between this project's arrays and Arrow's."""
+"""Strings from this project's arrays to pyarrow's, and back."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _HEX_DIGITS = np.frombuffer("".join(f"{number:04x}" for number in range(1 << 16)
 
 
 def to_arrow(texts: Texts) -> pa.LargeStringArray:
-    """Strings as pyarrow has them, which are UTF-8."""
+    """Return strings, which have to be UTF-8, as a pyarrow array."""
     compact = texts.compact()
     offsets = np.append(compact.starts, len(compact.data) - 8)
     return pa.LargeStringArray.from_buffers(len(texts), pa.py_buffer(offsets), pa.py_buffer(compact.data))
 
 
 def from_arrow(strings: pa.StringArray) -> Texts:
-    """The same the other way."""
+    """Return the strings of a pyarrow array."""
     binary = strings.cast(pa.large_binary())
     offsets = np.frombuffer(binary.buffers()[1], np.int64)[binary.offset : binary.offset + len(binary) + 1]
     data = np.frombuffer(binary.buffers()[2] or b"", np.uint8)
@@ -28,8 +28,8 @@ def from_arrow(strings: pa.StringArray) -> Texts:
 
 
 def hex_text(values: NDArray[np.int64]) -> pa.Array:
-    """Eight hex digits a value, "" for MISSING."""
-    # Built in pyarrow's own layout (digits end to end, and where each value starts): no Python string a value.
+    """Return each value as eight hex digits, "" for MISSING."""
+    # Built in pyarrow's own layout (digits end to end, and offsets), without a Python string for each value.
     lengths = np.where(values == MISSING, 0, 8)
     digits = np.stack([_HEX_DIGITS[values >> 16 & 0xFFFF], _HEX_DIGITS[values & 0xFFFF]], axis=1)[values != MISSING]
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)

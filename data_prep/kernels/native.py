@@ -1,4 +1,4 @@
-"""The native kernels (csrc/): the same functions as the NumPy ones that they name, several times as fast.
+"""The native kernels (csrc/): the functions of reference.py, several times as fast.
 
 Letters: n rows, N numeric fields, C categorical fields.
 """
@@ -110,7 +110,7 @@ _KINDS: tuple[Kind, ...] = ("ignored", "label", "integer", "hex32", "string")
 
 
 def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
-    """Native `parse.parse_chunk`."""
+    """Native `reference.parse_chunk`."""
     num_bytes, capacity = len(chunk.lines), chunk.num_lines
     raw = text = np.frombuffer(chunk.lines, np.uint8)
     if log_format.text_fields or log_format.quotes:  # strings need padding; lines with quotes are rewritten in place
@@ -162,27 +162,27 @@ class _FormatInC:
         kinds = list(log_format.columns.values())
         num_columns = len(kinds)
         self._kinds = np.array([_KINDS.index(kind) for kind in kinds], np.uint8)
-        self._slots = np.array([kinds[:place].count(kind) for place, kind in enumerate(kinds)], np.int64)
-        words = (log_format.missing, log_format.clicked, log_format.not_clicked)
-        self._words = [Texts.of([word.encode() for word in of_kind]) for of_kind in words]
+        self._slots = np.array([kinds[:index].count(kind) for index, kind in enumerate(kinds)], np.int64)
+        cells = (log_format.missing, log_format.clicked, log_format.not_clicked)
+        self._cells = [Texts.of([cell.encode() for cell in of_kind]) for of_kind in cells]
         self.struct = _Format(
             BARE_SEPARATOR if is_bare else ord(log_format.separator),
             log_format.quotes and not is_bare,
             num_columns,
             address(self._kinds, np.uint8, num_columns),
             address(self._slots, np.int64, num_columns),
-            *map(_texts, self._words),
+            *map(_texts, self._cells),
         )
 
 
 def _filled(columns: NDArray[Any], num_rows: int) -> NDArray[Any]:
-    """Columns [M, capacity] of which `num_rows` are filled as [M, num_rows]: moved together in the same memory."""
+    """Return the first `num_rows` of columns [M, capacity] as [M, num_rows], moved together in the same memory."""
     num_columns, capacity = columns.shape
     if num_rows == capacity:
         return columns
     together = columns.reshape(-1)[: num_columns * num_rows].reshape(num_columns, num_rows)
-    for place, column in enumerate(columns):
-        together[place] = column[:num_rows]
+    for index, column in enumerate(columns):
+        together[index] = column[:num_rows]
     return together
 
 
@@ -238,7 +238,7 @@ def count_texts(texts: Texts, key_mask: int = _ALL_BITS) -> CountedTexts:
 
 @functools.cache
 def _secret() -> NDArray[np.uint64]:
-    """Random numbers of this process, so that no log can be written to make one slot of a table of all its strings."""
+    """Random numbers of this process, so that no log can be written whose strings all have the same slot of a table."""
     return np.frombuffer(os.urandom(16), np.uint64)
 
 
@@ -260,8 +260,8 @@ def find_texts(field: TextLookup, texts: Texts, present: NDArray[np.bool_]) -> N
 
 
 def _texts(texts: Texts) -> _Texts:
-    places = (address(array, np.int64, len(texts)) for array in (texts.starts, texts.lengths))
-    return _Texts(address(texts.data, np.uint8, len(texts.data)), *places, len(texts))
+    starts, lengths = (address(array, np.int64, len(texts)) for array in (texts.starts, texts.lengths))
+    return _Texts(address(texts.data, np.uint8, len(texts.data)), starts, lengths, len(texts))
 
 
 def encode_values(

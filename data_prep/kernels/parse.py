@@ -1,8 +1,8 @@
-"""Lines of the raw log to arrays.
+"""Parse lines of the raw log into arrays.
 
 All lines of a chunk are parsed at once, column by column, with NumPy on the raw bytes. One definition of a
-good line holds for every line, where a general CSV reader takes blanks, `0x1f` or a lone carriage return for
-something else (and is slower).
+good line holds for every line; a general CSV reader treats blanks, `0x1f` or a lone carriage return specially, and is
+slower.
 
 Letters: n rows, N numeric fields, H fields of hex values.
 """
@@ -32,7 +32,7 @@ _PAD_AFTER = b"0" * _WORD_BYTES
 
 
 class _Text:
-    """The bytes of a chunk: singly, or as little-endian words of eight that start at any byte."""
+    """The bytes of a chunk, and the little-endian word of eight bytes that starts at each of them."""
 
     def __init__(self, lines: bytes) -> None:
         padded = _PAD_BEFORE + lines + _PAD_AFTER
@@ -43,16 +43,16 @@ class _Text:
 
     @functools.cached_property
     def is_utf8(self) -> bool:
-        """Whether all of it is; if so, all cells are, as separators are ASCII."""
+        """True if the chunk is UTF-8; then all cells are, as separators are ASCII."""
         return _decodes(self.bytes.tobytes())
 
     def cells(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Texts:
-        """Cells [n] as strings."""
+        """Return cells [n] as strings."""
         return Texts(self.bytes, starts, ends - starts)
 
 
 def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
-    """Arrays from lines: every line is a row or a reject."""
+    """Parse a chunk: every line becomes a row or a reject."""
     if chunk.is_bare:
         return _parse_lines(chunk, chunk.lines, BARE_SEPARATOR, (), log_format)
     if not log_format.quotes:
@@ -73,12 +73,12 @@ def take_quotes_off(lines: bytes, separator: str) -> tuple[bytes, list[int]]:
     bare, badly_quoted = [], []
     for number, line in enumerate(lines.removesuffix(b"\n").split(b"\n")):
         if len(line) > MAX_LINE_BYTES:
-            bare.append(line)  # as long as it was, for the parser to see
-        elif _BARE in line:  # which no cell can hold any more; it spoils its own line alone
+            bare.append(line)  # keeps its length, for which the parser rejects it
+        elif _BARE in line:  # which no cell may contain; it spoils its own line alone
             badly_quoted.append(number)
             bare.append(b"")
         elif b'"' not in line:
-            bare.append(line.replace(divided, _BARE))  # as above: a line must not depend on those beside it
+            bare.append(line.replace(divided, _BARE))  # as above: a line must not depend on its neighbours
         else:
             cells = _quoted_cells(line, separator)
             if cells is None:
@@ -89,8 +89,8 @@ def take_quotes_off(lines: bytes, separator: str) -> tuple[bytes, list[int]]:
 
 def _quoted_cells(line: bytes, separator: str) -> list[bytes] | None:
     """Return the cells of a line with quotes; None if they do not match."""
-    text = line.removesuffix(b"\r").decode("latin-1")  # byte by byte: what they mean is not looked at here
-    if "\r" in text:  # csv would take it for a line's end
+    text = line.removesuffix(b"\r").decode("latin-1")  # keeps every byte as it is
+    if "\r" in text:  # for csv a line end
         return None
     try:
         cells = next(csv.reader([text], delimiter=separator, strict=True))
@@ -102,10 +102,10 @@ def _quoted_cells(line: bytes, separator: str) -> list[bytes] | None:
 def _parse_lines(
     chunk: Chunk, lines: bytes, separator: int, badly_quoted: Sequence[int], log_format: LogFormat
 ) -> ParsedChunk:
-    """`lines` are the chunk's without their quotes."""
+    """Parse `lines`, which are the chunk's without quotes."""
     text = _Text(lines)
     separators = np.flatnonzero((text.bytes[: text.end] == separator) | (text.bytes[: text.end] == _NEWLINE))
-    line_lasts = np.flatnonzero(text.bytes[separators] == _NEWLINE)  # places in `separators`
+    line_lasts = np.flatnonzero(text.bytes[separators] == _NEWLINE)  # indices of `separators`
     line_ends = separators[line_lasts]
     chunk.check_num_lines(len(line_ends))
     line_starts = np.concatenate([[text.first], line_ends[:-1] + 1])
@@ -129,7 +129,7 @@ def _parse_lines(
 
 
 def _raw_lines(chunk: Chunk, numbers: NDArray[np.int64]) -> Iterator[NDArray[np.uint8]]:
-    """Some of the chunk's lines as they stand in the log."""
+    """Yield some of the chunk's lines as they are in the log."""
     if len(numbers):
         raw = np.frombuffer(chunk.lines, np.uint8)
         ends = np.flatnonzero(raw == _NEWLINE)
@@ -144,7 +144,7 @@ def _cells(
     line_starts: NDArray[np.int64],
     num_columns: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """First and end offsets [columns, n] of every cell of lines that have the right number of columns."""
+    """Return the start and end offsets [columns, n] of the cells of lines with the right number of columns."""
     if len(line_lasts) * num_columns == len(separators):
         by_line = separators.reshape(-1, num_columns)
     else:
@@ -164,11 +164,11 @@ def _parse_cells(
     row_numbers: NDArray[np.int64],
     log_format: LogFormat,
 ) -> tuple[LogRows, NDArray[np.int8]]:
-    """Rows of all the lines, and per line the code of the reason to reject it or 0."""
+    """Return all lines as rows, and for each line the code of the reason to reject it, or 0."""
     if log_format.missing:
         missing = [text.cells(*cells).one_of(log_format.missing) for cells in zip(starts, ends, strict=True)]
         ends = np.where(missing, starts, ends)
-    columns = {name: (starts[place], ends[place]) for place, name in enumerate(log_format.columns)}
+    columns = {name: (starts[index], ends[index]) for index, name in enumerate(log_format.columns)}
     num_rows, numeric, hexadecimal = len(row_numbers), log_format.numeric_fields, log_format.hex_fields
     labels = text.cells(*columns[log_format.label])
     texts = tuple(text.cells(*columns[name]) for name in log_format.text_fields)
@@ -183,25 +183,25 @@ def _parse_cells(
         texts_present=tuple(cells.lengths > 0 for cells in texts),
     )
     reasons = np.zeros(num_rows, np.int8)
-    # From the last reason to the first, so that the first one stays.
+    # From the last reason to the first, so that the first one wins.
     for cells in texts:
         reasons[~_are_utf8(text, cells)] = CATEGORICAL
-    for place, name in enumerate(hexadecimal):
-        rows.values[place], rows.values_present[place], good = _parse_hex(text, *columns[name])
+    for index, name in enumerate(hexadecimal):
+        rows.values[index], rows.values_present[index], good = _parse_hex(text, *columns[name])
         reasons[~good] = CATEGORICAL
-    for place, name in enumerate(numeric):
-        rows.integers[place], rows.integers_present[place], good = _parse_integers(text, *columns[name])
+    for index, name in enumerate(numeric):
+        rows.integers[index], rows.integers_present[index], good = _parse_integers(text, *columns[name])
         reasons[~good] = INTEGER
     reasons[~(rows.labels | labels.one_of(log_format.not_clicked))] = LABEL
     return rows, reasons
 
 
 def _are_utf8(text: _Text, cells: Texts) -> NDArray[np.bool_]:
-    """Where cells [n] are UTF-8: a vocabulary is for people to read."""
+    """Return where cells [n] are UTF-8, as the vocabulary is text."""
     good = np.ones(len(cells), np.bool_)
     if not text.is_utf8:
-        for place in np.flatnonzero(~cells.are_ascii()):
-            good[place] = _decodes(cells.take(slice(place, place + 1)).tolist()[0])
+        for index in np.flatnonzero(~cells.are_ascii()):
+            good[index] = _decodes(cells.take(slice(index, index + 1)).tolist()[0])
     return good
 
 
@@ -216,14 +216,15 @@ def _decodes(text: bytes) -> bool:
 def _parse_hex(
     text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint32], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Values, where present, and where good, of cells [n] that hold eight lower-case hex digits or nothing.
+    """Parse cells [n], good ones of which hold eight lower-case hex digits or nothing.
 
-    The eight characters of a cell are worked on side by side in one 64-bit word.
+    Returns values, where they are present, and where they are good. The eight characters of a cell are processed
+    together in one 64-bit word.
     """
     present = ends > starts
     words = text.words[starts]
     is_letter = words >> 6 & _bytes(0x01)  # bit 6 is set in 'a'-'f' (0x61-0x66), not in '0'-'9' (0x30-0x39)
-    low = words ^ (_bytes(0x30) + is_letter * 0x30)  # of a good byte: 0-9, or 1-6 of a letter
+    low = words ^ (_bytes(0x30) + is_letter * 0x30)  # 0-9 for a good digit, 1-6 for a good letter
     digits = low + is_letter * 9
     is_zero_letter = is_letter & ~(low | low >> 1 | low >> 2)  # '`', the character before 'a'
     bad = _above_9(low) | digits & _bytes(0xF0) | is_zero_letter
@@ -240,7 +241,7 @@ def _parse_hex(
 def _parse_integers(
     text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Integers, where present, and where good, of cells [n] that hold -?[0-9]{1,19} within int64 or nothing."""
+    """Parse cells [n], good ones of which hold -?[0-9]{1,19} within int64 or nothing; returns as `_parse_hex`."""
     present = ends > starts
     negative = present & (text.bytes[starts] == _MINUS)
     num_digits = ends - starts - negative
@@ -250,7 +251,7 @@ def _parse_integers(
     magnitudes = np.zeros(len(starts), np.uint64)
     for skipped in range(0, longest, _WORD_BYTES):  # from the last eight digits to the first ones
         words = text.words[ends - skipped - _WORD_BYTES]
-        # The last characters are the highest bytes; what stands before the cell becomes digit 0.
+        # The last characters are the highest bytes; bytes before the cell become digit 0.
         num_foreign = (_WORD_BYTES - np.clip(num_digits - skipped, 0, _WORD_BYTES)).astype(np.uint64)
         digits = (words ^ _bytes(0x30)) & _FOREIGN_MASKS[num_foreign]
         good &= _above_9(digits) == 0
@@ -263,7 +264,7 @@ def _parse_integers(
 
 
 def _bytes(byte: int) -> np.uint64:
-    """A word of eight times the same byte."""
+    """Return a word of eight times the same byte."""
     return np.uint64(byte * 0x0101010101010101)
 
 
@@ -272,7 +273,7 @@ _FOREIGN_MASKS = np.array([2**64 - 2 ** (8 * n) for n in range(_WORD_BYTES + 1)]
 
 
 def _above_9(words: NDArray[np.integer]) -> NDArray[np.integer]:
-    """Words that are not 0 where a byte is above 9: adding 0x76 sets the byte's bit 7 from 10 on.
+    """Return words that are 0 only if no byte is above 9: adding 0x76 sets a byte's bit 7 from 10 on.
 
     A byte that carries into the next one has bit 7 set itself, so no bad word is missed.
     """
@@ -280,9 +281,9 @@ def _above_9(words: NDArray[np.integer]) -> NDArray[np.integer]:
 
 
 def _join_decimal(digits: NDArray[np.integer]) -> NDArray[np.integer]:
-    """Numbers from words of eight decimal digits, the first digit in the lowest byte.
+    """Return numbers from words of eight decimal digits, the first digit in the lowest byte.
 
-    Neighbours join to pairs, fours, eight: one multiplication adds 10, 100 or 10,000 times a digit group to
+    Neighbours join into pairs, fours, eight: one multiplication adds 10, 100 or 10,000 times a digit group to
     the one above it. (D. Lemire, "Quickly parsing eight digits", 2018.)
     """
     pairs = digits * (1 + (10 << 8)) >> 8 & 0x00FF00FF00FF00FF

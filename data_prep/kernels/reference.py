@@ -15,34 +15,30 @@ from numpy.typing import NDArray
 from data_prep.kernels.parse import parse_chunk as parse_chunk  # a kernel of this module too
 from data_prep.kernels.texts import Texts, concatenate_texts, group_equal
 
-# A value and its count in one 64-bit word: what is sorted by value stays with its count, and sorting plain
-# numbers is several times faster than sorting by an index.
+# A value and its count are packed into 64 bits, value above count: sorting plain numbers is several times faster than
+# sorting by an index.
 COUNT_BITS = np.uint64(32)
-
 COUNT_MASK = np.uint64(2**32 - 1)
 
 
 def count_values(
     values: NDArray[np.uint32], present: NDArray[np.bool_], chosen: NDArray[np.bool_]
 ) -> tuple[NDArray[np.uint64], int]:
-    """Words of (value, count), ascending, of the `chosen` [n] ones among values [n]; and how many are missing."""
+    """Return packed (value, count) pairs of the `chosen` values [n], ascending, and the number of missing ones."""
     unique, counts = np.unique(values[chosen & present], return_counts=True)
     return unique.astype(np.uint64) << COUNT_BITS | counts.astype(np.uint64), int(np.sum(chosen & ~present))
 
 
 # Integers are binned by the upper bits of their float64: sign, exponent, three bits of the mantissa. So bins are
-# an eighth of an octave wide, and all integers up to 16 have one of their own.
+# an eighth of an octave wide, and each integer up to 16 has a bin of its own.
 _DROPPED_BITS = 49
-
 _EXPONENT_OF_ONE = 1023 << 3
-
 ZERO_BIN = 8 * 63 + 1  # the largest magnitude is 2**63
-
 NUM_BINS = 2 * ZERO_BIN + 1
 
 
 def count_bins(integers: NDArray[np.int64], present: NDArray[np.bool_], chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """How many of the integers [n] that are `present` and `chosen` [n] are in each bin: [NUM_BINS]."""
+    """Return the number of integers [n] in each bin, [NUM_BINS], of those that are `present` and `chosen` [n]."""
     numbers = integers[present & chosen].astype(np.float64)
     sizes = (np.abs(numbers).view(np.uint64) >> np.uint64(_DROPPED_BITS)).astype(np.int64) - (_EXPONENT_OF_ONE - 1)
     sizes = np.maximum(sizes, 0)
@@ -50,7 +46,7 @@ def count_bins(integers: NDArray[np.int64], present: NDArray[np.bool_], chosen: 
 
 
 def bin_bounds(number: int) -> tuple[float, float]:
-    """From and to of a bin, half-open away from 0: of bin ZERO_BIN + 1 they are 1 and 1.125."""
+    """Return the bounds of a bin, half-open away from 0: those of bin ZERO_BIN + 1 are 1 and 1.125."""
     size = abs(number - ZERO_BIN)
     low, high = (_lower_end(size), _lower_end(size + 1)) if size else (0.0, 0.0)
     return (low, high) if number >= ZERO_BIN else (-high, -low)
@@ -95,18 +91,18 @@ NOTHING = CountedTexts(np.empty(0, np.uint64), np.empty(0, np.int64), Texts.of([
 
 
 def count_texts(texts: Texts) -> CountedTexts:
-    """The distinct ones among strings [n]."""
+    """Return the distinct strings among strings [n]."""
     return add_up(texts.keys(), np.ones(len(texts), np.int64), texts)
 
 
 def merge(parts: Sequence[CountedTexts]) -> CountedTexts:
-    """The distinct strings of all parts, with the sums of their counts."""
+    """Return the distinct strings of all parts, with the sums of their counts."""
     all_parts = CountedTexts.concatenate(parts)
     return add_up(all_parts.keys, all_parts.counts, all_parts.texts)
 
 
 def add_up(keys: NDArray[np.uint64], counts: NDArray[np.int64], texts: Texts) -> CountedTexts:
-    """The distinct ones among strings [n] with their keys, and the sums of their counts."""
+    """Return the distinct strings among strings [n] with these keys and counts, with the sums of their counts."""
     if len(keys) == 0:
         return NOTHING
     order, firsts = group_equal(keys, texts)
@@ -121,11 +117,10 @@ ID_MASK = np.uint64(2**32 - 1)
 
 @dataclass(frozen=True)
 class FieldLookup:
-    """One field's table.
+    """Search table of a field whose values are numbers.
 
-    `words` [K] uint64 are value << 32 | (id - base_id), ascending: searched by value, the id comes with it. A
-    directory makes the search short: the words whose value's upper bits are b = value >> shift are
-    words[starts[b] : starts[b + 1]].
+    `words` [K] uint64 are value << 32 | (id - base_id), ascending: the search for a value finds its id. A directory
+    shortens the search: the words whose value's upper bits are b = value >> shift are words[starts[b] : starts[b + 1]].
     """
 
     words: NDArray[np.uint64]
@@ -138,17 +133,17 @@ class FieldLookup:
 
 
 def ids_room(num_rows: int, num_fields: int, dtype: str) -> NDArray[np.signedinteger]:
-    """Room for ids [n, C]."""
+    """Return an uninitialized array of ids [n, C]."""
     return np.empty((num_rows, num_fields), dtype)
 
 
 def encode_values(
     fields: Sequence[FieldLookup], values: NDArray[np.uint32], present: NDArray[np.bool_], dtype: str
 ) -> NDArray[np.signedinteger]:
-    """Ids [n, C] of `dtype` for values [C, n]."""
+    """Return ids [n, C] of `dtype` for values [C, n]."""
     ids = ids_room(values.shape[1], len(fields), dtype)
-    for place, field in enumerate(fields):
-        ids[:, place] = np.where(present[place], _find(field, values[place]), field.missing_id)
+    for index, field in enumerate(fields):
+        ids[:, index] = np.where(present[index], _find(field, values[index]), field.missing_id)
     return ids
 
 
@@ -156,15 +151,15 @@ def _find(field: FieldLookup, values: NDArray[np.uint32]) -> NDArray[np.int64]:
     ids = field.first_oov_id + bucket(values, field.num_oov_ids)
     if len(field.words):
         wanted = values.astype(np.uint64)
-        places = np.minimum(np.searchsorted(field.words, wanted << ID_BITS), len(field.words) - 1)
-        words = field.words[places]
+        indices = np.minimum(np.searchsorted(field.words, wanted << ID_BITS), len(field.words) - 1)
+        words = field.words[indices]
         known = words >> ID_BITS == wanted
         ids[known] = field.base_id + (words[known] & ID_MASK).astype(np.int64)
     return ids
 
 
 def bucket(values: NDArray[np.uint32], num_buckets: int) -> NDArray[np.int64]:
-    """A hash of each value, 0 … num_buckets - 1.
+    """Return a hash of each value, 0 … num_buckets - 1.
 
     The finalizer of MurmurHash3 (A. Appleby, public domain), scaled by a multiplication (D. Lemire, "Fast
     random integer generation in an interval", 2019).
@@ -177,7 +172,7 @@ def bucket(values: NDArray[np.uint32], num_buckets: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class TextLookup:
-    """One field's table; strings stand by rising key, those that share a key by their bytes."""
+    """Search table of a field of text: strings by rising key, those that share a key by their bytes."""
 
     keys: NDArray[np.uint64]  # [K]
     ids: NDArray[np.int64]  # [K]
@@ -188,13 +183,13 @@ class TextLookup:
 
     @functools.cached_property
     def later_of_a_key(self) -> dict[bytes, int]:
-        """The ids of strings whose key another one before them has; Python's hashes of them are random."""
+        """Ids of the strings that share a key with one before them. Python's hashes of them are seeded at random."""
         later = np.flatnonzero(self.keys[1:] == self.keys[:-1]) + 1
         return dict(zip(self.texts.take(later).tolist(), self.ids[later].tolist(), strict=True))
 
 
 def find_texts(field: TextLookup, texts: Texts, present: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Ids [n] of the strings of some rows."""
+    """Return ids [n] of strings [n]."""
     wanted = texts.keys()
     ids = field.first_oov_id + bucket((wanted >> np.uint64(32)).astype(np.uint32), field.num_oov_ids)
     if len(field.keys):

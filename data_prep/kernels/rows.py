@@ -1,4 +1,4 @@
-"""What passes from the raw log to the arrays: chunks of lines, and the rows and rejects that they become.
+"""Chunks of the raw log's lines, and the rows and rejects that they become.
 
 Letters: n rows, N numeric fields, H fields of hex values, T fields of text.
 """
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from data_prep.kernels.texts import Texts
 from data_prep.options.log_format import REASONS
 
-# A good line has less than 1 KiB. A longer one than this is rejected and only its start is kept, so that a
-# file without line ends cannot fill the memory.
+# A good line has less than 1 KiB. A line longer than this is rejected and only its start is kept, so that a file
+# without line ends cannot fill the memory.
 MAX_LINE_BYTES = 1 << 16
 
 
@@ -24,12 +24,12 @@ BARE_SEPARATOR = 0x1F  # ASCII's unit separator: stands between the cells of a c
 
 @dataclass(frozen=True)
 class FileOfLog:
-    """Which of the log's files some lines are of."""
+    """The file of the log that a chunk is from."""
 
     place: int = 0  # among the files, from 0
-    name: str = ""  # "" where the log is one file
+    name: str = ""  # "" if the log is one file
     first_line: int = 0  # the number of its first line in the log
-    num_header_lines: int = 0  # which come before that and have no number
+    num_header_lines: int = 0  # which come before the first line and have no number
 
 
 ONLY_FILE = FileOfLog()
@@ -43,31 +43,31 @@ class Chunk:
     num_lines: int
     lines: bytes
     file: FileOfLog = ONLY_FILE
-    is_bare: bool = False  # cells stand between BARE_SEPARATOR and have no quotes, whatever the format says
+    is_bare: bool = False  # cells are separated by BARE_SEPARATOR and have no quotes, whatever the format says
 
     def load(self) -> Chunk:
-        """Itself; a `raw_log.StoredChunk` reads its lines."""
+        """Return the chunk itself; other tasks, such as `raw_log.chunks.StoredChunk`, read it."""
         return self
 
     def reject(self, line: int, code: int, text: NDArray[np.uint8]) -> bytes:
-        """The line of rejects.tsv for the chunk's line-th one, from 0."""
+        """Return the line of rejects.tsv for the chunk's line number `line`, from 0."""
         where = self.first_line - self.file.first_line + self.file.num_header_lines + line + 1
         name = self.file.name.encode() + b":" if self.file.name else b""
         return b"%s%d\t%s\t%s\n" % (name, where, REASONS[code].encode(), text[:MAX_LINE_BYTES].tobytes())
 
     def check_num_lines(self, num_lines: int) -> None:
-        """Raise ValueError where it has other lines than were counted, as a worker may have read it later."""
+        """Raise ValueError if the chunk has another number of lines now than when it was cut from the log."""
         if num_lines != self.num_lines:
             raise ValueError(
                 f"the log changed while it was read: {self.num_lines:,} lines were counted from line "
                 f"{self.first_line + 1:,} on, now there are {'more' if num_lines < 0 else f'{num_lines:,}'}; prepare "
-                "it again when it is at rest"
+                "it again when it no longer changes"
             )
 
 
 @dataclass(frozen=True)
 class LogRows:
-    """Rows of the log as columns, each field's cells side by side; a missing cell holds 0 or no text, not `present`."""
+    """Rows of the log as columns: each field's cells are contiguous. A missing cell is 0 or "", and not `present`."""
 
     row_numbers: NDArray[np.int64]  # [n] number of the line in the log, from 0; rejected lines count too
     labels: NDArray[np.bool_]  # [n]
@@ -79,18 +79,18 @@ class LogRows:
     texts_present: tuple[NDArray[np.bool_], ...] = ()  # T of them, [n] each
 
     def take(self, chosen: NDArray[np.bool_]) -> LogRows:
-        """The rows where `chosen` [n] is true."""
+        """Return the rows where `chosen` [n] is true."""
         if chosen.all():
             return self
-        places = np.flatnonzero(chosen)
-        # Not integers[:, chosen]: NumPy gives that row by row, and the native kernels read column by column.
+        indices = np.flatnonzero(chosen)
+        # Not integers[:, chosen], whose result is laid out by rows: the native kernels need contiguous columns.
         return LogRows(
             row_numbers=self.row_numbers[chosen],
             labels=self.labels[chosen],
-            integers=self.integers.take(places, axis=1),
-            integers_present=self.integers_present.take(places, axis=1),
-            values=self.values.take(places, axis=1),
-            values_present=self.values_present.take(places, axis=1),
+            integers=self.integers.take(indices, axis=1),
+            integers_present=self.integers_present.take(indices, axis=1),
+            values=self.values.take(indices, axis=1),
+            values_present=self.values_present.take(indices, axis=1),
             texts=tuple(texts.take(chosen) for texts in self.texts),
             texts_present=tuple(present[chosen] for present in self.texts_present),
         )
@@ -129,4 +129,4 @@ def bucket_of(integers: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.where(integers > 2, np.floor(squares).astype(np.int64), np.maximum(integers, SMALLEST_BUCKET))
 
 
-MISSING = -1  # among values as numbers; sorts before all of them, as "" does before all text
+MISSING = -1  # among values that are numbers; sorts before all of them, as "" sorts before all strings

@@ -1,7 +1,7 @@
-"""Byte strings as arrays: many cells of text worked on at once.
+"""Arrays of byte strings, processed many at a time.
 
-A string's key is a 64-bit hash of it. Keys only find strings quickly: equality is decided on the bytes, so two strings
-with the same key stay two. Such strings are easily written on purpose, so they may not cost more than others.
+A string's key is a 64-bit hash of it, to find it quickly. Equality is decided by comparing bytes, so different
+strings with the same key stay different. Such strings are easy to write on purpose, so they must not take longer.
 
 Letters: n strings.
 """
@@ -15,15 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 _WORD_BYTES = 8
-PADDING_BYTES = _WORD_BYTES  # to follow the last string
+PADDING_BYTES = _WORD_BYTES  # after the last string
 _PADDING = np.zeros(PADDING_BYTES, np.uint8)
-# To clear what follows a string in its last word: by the number of bytes that are its own, 0-8.
+# Masks that clear the bytes after a string's end in its last word; by the number of its own bytes there, 0-8.
 _OWN_MASKS = np.array([2 ** (8 * n) - 1 for n in range(_WORD_BYTES + 1)], np.uint64)
 
 
 @dataclass(frozen=True)
 class Texts:
-    """Strings as places in `data`, which has at least seven more bytes after the last of them."""
+    """Strings by their positions in `data`, which has at least seven more bytes after the last of them."""
 
     data: NDArray[np.uint8]
     starts: NDArray[np.int64]  # [n]
@@ -31,7 +31,7 @@ class Texts:
 
     @classmethod
     def of(cls, strings: Sequence[bytes]) -> Texts:
-        """From Python's strings."""
+        """Make an array of Python's byte strings."""
         lengths = np.array([len(string) for string in strings], np.int64)
         data = np.concatenate([np.frombuffer(b"".join(strings), np.uint8), _PADDING])
         return cls(data, np.cumsum(lengths) - lengths, lengths)
@@ -40,7 +40,7 @@ class Texts:
         return len(self.starts)
 
     def tolist(self) -> list[bytes]:
-        """As Python's strings."""
+        """Return Python's byte strings."""
         ends = self.starts + self.lengths
         return [self.data[start:end].tobytes() for start, end in zip(self.starts, ends, strict=True)]
 
@@ -50,17 +50,17 @@ class Texts:
         return self.data.nbytes + self.starts.nbytes + self.lengths.nbytes
 
     def take(self, chosen: NDArray[np.generic] | slice) -> Texts:
-        """The strings that a mask, an index or a slice chooses, in the same memory."""
+        """Return the strings that a mask, an index or a slice chooses, in the same memory."""
         return Texts(self.data, self.starts[chosen], self.lengths[chosen])
 
     def compact(self) -> Texts:
-        """The same strings end to end in memory of their own."""
+        """Return the same strings end to end in memory of their own."""
         starts = np.cumsum(self.lengths) - self.lengths
-        places = np.arange(int(self.lengths.sum())) + np.repeat(self.starts - starts, self.lengths)
-        return Texts(np.concatenate([self.data[places], _PADDING]), starts, self.lengths.copy())
+        positions = np.arange(int(self.lengths.sum())) + np.repeat(self.starts - starts, self.lengths)
+        return Texts(np.concatenate([self.data[positions], _PADDING]), starts, self.lengths.copy())
 
     def keys(self) -> NDArray[np.uint64]:
-        """A hash of each string [n]; strings of the same length up to eight bytes all differ."""
+        """Return a hash of each string [n]. Strings of the same length of up to eight bytes have different hashes."""
         keys = self.lengths.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         for number in range(-(-int(self.lengths.max(initial=0)) // _WORD_BYTES)):
             longer = np.flatnonzero(self.lengths > number * _WORD_BYTES)
@@ -72,7 +72,7 @@ class Texts:
         return keys ^ keys >> np.uint64(31)
 
     def equal(self, others: Texts) -> NDArray[np.bool_]:
-        """Whether each string is the one of the same place in `others` [n]."""
+        """Return where each string equals the one at the same index of `others` [n]."""
         same = self.lengths == others.lengths
         for number in range(-(-int(self.lengths.max(initial=0, where=same)) // _WORD_BYTES)):
             longer = np.flatnonzero(same & (self.lengths > number * _WORD_BYTES))
@@ -80,7 +80,7 @@ class Texts:
         return same
 
     def are_ascii(self) -> NDArray[np.bool_]:
-        """Whether all bytes of each string [n] are below 128."""
+        """Return where all bytes of a string [n] are below 128."""
         ascii_only = np.ones(len(self), np.bool_)
         for number in range(-(-int(self.lengths.max(initial=0)) // _WORD_BYTES)):
             longer = np.flatnonzero(self.lengths > number * _WORD_BYTES)
@@ -88,7 +88,7 @@ class Texts:
         return ascii_only
 
     def one_of(self, strings: Iterable[str]) -> NDArray[np.bool_]:
-        """Whether each string [n] is one of some few."""
+        """Return where a string [n] is one of a few given ones."""
         found = np.zeros(len(self), np.bool_)
         for string in strings:
             one = Texts.of([string.encode()])
@@ -96,14 +96,14 @@ class Texts:
         return found
 
     def _words(self, number: int, chosen: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """The number-th eight bytes, 0 behind its end, of each string that is chosen."""
+        """Return bytes 8 * number to 8 * number + 7 of each chosen string, 0 after its end, as one word."""
         words: NDArray[np.uint64] = np.ndarray((len(self.data) - _WORD_BYTES + 1,), "<u8", self.data, strides=(1,))
         own = np.clip(self.lengths[chosen] - number * _WORD_BYTES, 0, _WORD_BYTES)
         return words[self.starts[chosen] + number * _WORD_BYTES] & _OWN_MASKS[own]
 
 
 def concatenate_texts(parts: Sequence[Texts]) -> Texts:
-    """Strings of all parts, in order."""
+    """Return the strings of all parts, in order."""
     offsets = np.cumsum([0, *(len(part.data) for part in parts[:-1])])
     return Texts(
         np.concatenate([part.data for part in parts]),
@@ -113,9 +113,9 @@ def concatenate_texts(parts: Sequence[Texts]) -> Texts:
 
 
 def group_equal(keys: NDArray[np.uint64], texts: Texts) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """An order [n] by which equal strings stand together, and where in it each group starts.
+    """Return an order [n] in which equal strings are adjacent, and the start of each group of equal ones in it.
 
-    It goes by rising key, and among different strings that share a key by their bytes.
+    The order is by key, and by bytes among different strings that share a key.
     """
     order = np.argsort(keys, kind="stable")
     if len(order) == 0:
@@ -133,7 +133,7 @@ def group_equal(keys: NDArray[np.uint64], texts: Texts) -> tuple[NDArray[np.int6
 def _order_by_bytes(
     order: NDArray[np.int64], sorted_keys: NDArray[np.uint64], shared: NDArray[np.uint64], texts: Texts
 ) -> None:
-    """Sort the strings of each shared key by their bytes, which brings the equal ones together."""
+    """Sort the strings of each shared key by their bytes, so that equal ones are adjacent."""
     for key in shared:
         run = slice(np.searchsorted(sorted_keys, key), np.searchsorted(sorted_keys, key, side="right"))
         strings = texts.take(order[run]).tolist()

@@ -1,16 +1,16 @@
-"""A file of the raw log as it is stored: open it as a stream of bytes, cut it into chunks of whole lines.
+"""Read a file of the raw log and cut it into chunks of whole lines.
 
-It is text, or text packed by gzip or zstd, or in a `.tar.gz`; it is never unpacked to disk.
+The file is text, or text compressed by gzip or zstd, or in a `.tar.gz`; it is never unpacked to disk.
 """
 
 from __future__ import annotations
 
 import codecs
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 import xxhash
 
@@ -21,21 +21,19 @@ from data_prep.raw_log import storage
 from data_prep.raw_log.compression import DAMAGED, unpacked
 from data_prep.raw_log.files import LogFile
 
-Result = TypeVar("Result")
-
 _READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What tells a stored file from another."""
+    """Size and checksum of a stored file."""
 
     size_bytes: int
     checksum: str
 
 
 class StoredFile(io.RawIOBase):
-    """A file that is read once from start to end, with a checksum of what has been read."""
+    """A file that is read once from start to end, with a checksum of the bytes read."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -43,18 +41,18 @@ class StoredFile(io.RawIOBase):
         self.bytes_read = 0
 
     def readable(self) -> bool:
-        """Always."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read into `buffer`; the number of bytes, 0 at the end."""
+        """Read into `buffer` and return the number of bytes, 0 at the end."""
         size: int = self._file.readinto(buffer)
         self._hash.update(memoryview(buffer)[:size])
         self.bytes_read += size
         return size
 
     def fingerprint(self) -> Fingerprint:
-        """Of the whole file: what no decompressor asked for is read now."""
+        """Read the rest, which no decompressor asked for, and return the file's fingerprint."""
         while self.read(_READ_BYTES):
             pass
         return Fingerprint(self.bytes_read, format_checksum(self._hash))
@@ -62,7 +60,7 @@ class StoredFile(io.RawIOBase):
 
 @dataclass(frozen=True)
 class StoredChunk:
-    """Where a chunk lies in the log's file: a worker reads it there, so its bytes need not be sent."""
+    """The position of a chunk in its file, where a worker reads it: its bytes need not be sent."""
 
     location: str
     offset: int
@@ -72,7 +70,7 @@ class StoredChunk:
     file: FileOfLog = ONLY_FILE
 
     def load(self) -> Chunk:
-        """The chunk. Raises ValueError where other lines are there now, or none."""
+        """Read the chunk. Raises ValueError if the file has changed."""
         try:
             lines = storage.read_range(self.location, self.offset, self.num_bytes)
         except FileNotFoundError as error:
@@ -82,39 +80,13 @@ class StoredChunk:
         return Chunk(self.first_line, self.num_lines, lines, self.file)
 
 
-class Task(Protocol):
-    """A chunk, or how to get it."""
-
-    @property
-    def first_line(self) -> int:
-        """Its first line's number in the log."""
-
-    @property
-    def num_lines(self) -> int:
-        """Lines of it."""
-
-    def load(self) -> Chunk:
-        """The chunk."""
-
-
-@dataclass(frozen=True)
-class OnStored(Generic[Result]):
-    """A function of chunks as one of chunks that may have to be read first."""
-
-    function: Callable[[Chunk], Result]
-
-    def __call__(self, task: Task) -> Result:
-        """The function's result for the chunk, read now if need be."""
-        return self.function(task.load())
-
-
 def changed_while_read(location: str) -> str:
-    """The message of the error."""
-    return f"{location} changed or vanished while it was read; prepare it again when it is at rest"
+    """Return the message of the error."""
+    return f"{location} changed or vanished while it was read; prepare it again when it no longer changes"
 
 
 class LogReader:
-    """One reading of a file of the log, from its first line to its last."""
+    """Reads a file of the log once, from its first line to its last."""
 
     def __init__(
         self,
@@ -126,28 +98,31 @@ class LogReader:
     ) -> None:
         self._stored = stored
         self._stream = stream
-        self._plain_location = plain_location  # of the file where it is not packed
-        self._header_bytes = header_bytes  # that stand before the first line of a row
-        self._first_bytes = first_bytes  # of that line, which were read already
-        self.fingerprint: Fingerprint | None = None  # known when the reading is over
+        self._plain_location = plain_location  # of the file if it is not compressed
+        self._header_bytes = header_bytes  # before the first row
+        self._first_bytes = first_bytes  # of that row, which were read already
+        self.fingerprint: Fingerprint | None = None  # known once all is read
 
     @property
     def is_plain(self) -> bool:
-        """Whether the file holds the log as it is."""
+        """True if the file is not compressed."""
         return self._plain_location is not None
 
     @property
     def stored_bytes_read(self) -> int:
-        """How far the reading is, in bytes of the file as stored."""
+        """Bytes of the stored file that were read."""
         return self._stored.bytes_read
 
-    def chunks(self, chunk_bytes: int, file: FileOfLog = ONLY_FILE) -> Iterator[tuple[Task, StoredChunk | None]]:
-        """The log cut at line ends into chunks of about `chunk_bytes`, each with where it lies if it can be read there.
+    def chunks(
+        self, chunk_bytes: int, file: FileOfLog = ONLY_FILE
+    ) -> Iterator[tuple[Chunk | StoredChunk, StoredChunk | None]]:
+        """Cut the log at line ends into chunks of about `chunk_bytes`.
 
-        A last line without line end gets one. Raises ValueError where the file is damaged.
+        Yields each as a task, and its position if a worker can read it there. A last line without line end gets one.
+        Raises ValueError if the file is damaged.
         """
-        # One buffer for all chunks, as fresh memory costs more than the reading. What follows the last line end
-        # moves to the front; only where a line is longer than a chunk does the buffer grow.
+        # One buffer for all chunks, as fresh memory costs more time than reading. The bytes after the last line end
+        # move to the front; the buffer grows only for a line that is longer than a chunk.
         buffer, filled, num_dropped = bytearray(chunk_bytes), 0, 0
         offset, first_line = self._header_bytes, file.first_line
         while num_read := self._read_into(memoryview(buffer)[filled:]):
@@ -155,21 +130,20 @@ class LogReader:
             end = buffer.rfind(b"\n", 0, filled) + 1
             if end:
                 num_lines = buffer.count(b"\n", 0, end)
-                place = None
+                stored = None
                 if self._plain_location is not None and not num_dropped:
-                    place = StoredChunk(self._plain_location, offset, end, first_line, num_lines, file)
-                # What came over a network is sent on from here; a file of this machine is quicker read again.
-                is_near = place is not None and not storage.is_uri(place.location)
-                if place and is_near:
-                    yield place, place
+                    stored = StoredChunk(self._plain_location, offset, end, first_line, num_lines, file)
+                # Bytes that came over a network are sent on; a file of this machine is faster to read again.
+                if stored and not storage.is_uri(stored.location):
+                    yield stored, stored
                 else:
-                    yield Chunk(first_line, num_lines, bytes(memoryview(buffer)[:end]), file), place
+                    yield Chunk(first_line, num_lines, bytes(memoryview(buffer)[:end]), file), stored
                 first_line += num_lines
                 offset += end + num_dropped
                 buffer[: filled - end] = buffer[end:filled]
                 filled, num_dropped = filled - end, 0
-            elif filled == len(buffer) > MAX_LINE_BYTES + 1:  # else nothing would be dropped, nor room be made
-                # The parser rejects a longer line whatever follows, so that may be forgotten.
+            elif filled == len(buffer) > MAX_LINE_BYTES + 1:  # else nothing could be dropped
+                # The parser rejects a longer line whatever follows, so the rest of it is dropped.
                 num_dropped += filled - MAX_LINE_BYTES - 1
                 filled = MAX_LINE_BYTES + 1
             elif filled == len(buffer):
@@ -178,7 +152,7 @@ class LogReader:
             yield Chunk(first_line, 1, bytes(buffer[: min(filled, MAX_LINE_BYTES + 1)]) + b"\n", file), None
 
     def _read_into(self, room: memoryview) -> int:
-        """Read the next bytes of the log into `room`, which has some; their number, 0 at the end."""
+        """Read the next bytes of the log into `room`, which is not empty; return their number, 0 at the end."""
         if not self._first_bytes:
             return self._stream.readinto(room)
         now, self._first_bytes = self._first_bytes[: len(room)], self._first_bytes[len(room) :]
@@ -188,9 +162,9 @@ class LogReader:
 
 @contextmanager
 def open_log(file: LogFile, log_format: LogFormat) -> Iterator[LogReader]:
-    """Open a file of the log for one reading.
+    """Open a file of the log to be read once.
 
-    Raises ValueError, inside the `with` block too, where the file is damaged, vanished or is an archive without a log.
+    Raises ValueError, inside the `with` block too, if the file is damaged, vanished or is an archive without a log.
     """
     with ExitStack() as opened:
         try:
@@ -213,9 +187,9 @@ def open_log(file: LogFile, log_format: LogFormat) -> Iterator[LogReader]:
 
 
 def _skip_header(location: str, stream: io.BufferedIOBase, log_format: LogFormat) -> tuple[int, bytes]:
-    """Read a byte order mark and the line that names the columns, where they are there.
+    """Skip a byte order mark, and the header if the format has one.
 
-    Returns how many bytes of the file they are, and what else had to be read.
+    Returns their number of bytes, and the bytes after them that had to be read.
     """
     if not log_format.header:
         start = stream.read(len(codecs.BOM_UTF8))
@@ -229,11 +203,11 @@ def _skip_header(location: str, stream: io.BufferedIOBase, log_format: LogFormat
         unknown = [name for name in found if name not in expected]
         raise ValueError(
             f"{location}: its first line names other columns than prepare.data.columns (--data FILE): "
-            f"{_shown('not found', missing)}{_shown('not expected', unknown)}found {', '.join(found)[:500]}; expected "
-            f"{', '.join(expected)}, between {log_format.separator!r}"
+            f"{_listed('not found', missing)}{_listed('not expected', unknown)}found {', '.join(found)[:500]}; "
+            f"expected {', '.join(expected)}, between {log_format.separator!r}"
         )
     return len(line), b""
 
 
-def _shown(what: str, names: list[str]) -> str:
+def _listed(what: str, names: list[str]) -> str:
     return f"{what}: {', '.join(names)[:500]}; " if names else ""

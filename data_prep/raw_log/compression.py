@@ -1,6 +1,6 @@
-"""A stored file's text: unpacked on the way, by gzip, zstd, or as a member of an archive; never to disk.
+"""Decompress a stored file while it is read: gzip, zstd, or a member of an archive. Nothing is unpacked to disk.
 
-gzip's by ISA-L, which takes less than half of zlib's time.
+gzip is read by ISA-L, which takes less than half of zlib's time.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from data_prep.raw_log import storage
 from data_prep.raw_log.files import PACKED_ENDINGS, TAR_ENDINGS
 
 _READ_BYTES = 1 << 20
-# An archive of a log has a few members with short names. Beyond these it is made to fill the memory.
+# An archive of a log has a few members with short names. One beyond these limits was made to fill the memory.
 _MOST_MEMBERS = 10_000
-_MOST_EXTENSION_BYTES = 1 << 20  # of a header before a member's own: a long name, or pax
-_MOST_EXTENSIONS = 8  # such headers of a member
+_MOST_EXTENSION_BYTES = 1 << 20  # of a header before a member's own, such as a long name or pax
+_MOST_EXTENSIONS = 8  # such headers for a member
 _NAMES_SHOWN = 20
 
-# What a packed file starts with, and the ending by which it would be unpacked.
+# The first bytes of packed files, and the ending of those that can be read.
 MAGIC = {
     b"\x1f\x8b": ".gz",
     b"\x28\xb5\x2f\xfd": ".zst",
@@ -39,10 +39,10 @@ MAGIC = {
 
 @contextmanager
 def unpacked(location: str, stored: io.BufferedReader[Any], member: str) -> Iterator[io.BufferedIOBase]:
-    """The log's text, unpacked as its file's name says."""
+    """Open the log's text, decompressed according to the file's name."""
     name = storage.file_name(location)
     if name.endswith((*PACKED_ENDINGS, *TAR_ENDINGS)) and not stored.peek(1):
-        raise ValueError(f"{location} has 0 bytes, which is no packed file, not even an empty one; fetch it again")
+        raise ValueError(f"{location} has 0 bytes, which is not even an empty packed file; fetch it again")
     if name.endswith(TAR_ENDINGS):
         with IGzipFile(fileobj=stored) as unzipped, _log_in_tar(location, unzipped, wanted=member) as text:
             yield text
@@ -64,10 +64,10 @@ def _check_not_packed(location: str, start: bytes) -> None:
 
 
 class BadZstd(Exception):
-    """What pyarrow says of a damaged file."""
+    """A damaged zstd file, for which pyarrow raises OSError."""
 
 
-# What tells of a file that is damaged or cut off. (By isal's stub its error is no class.)
+# Errors that mean a damaged or truncated file. (In isal's stub its error is not a class.)
 DAMAGED: tuple[type[Exception], ...] = (
     EOFError,
     gzip.BadGzipFile,
@@ -78,7 +78,7 @@ DAMAGED: tuple[type[Exception], ...] = (
 
 
 class _Zstd(io.RawIOBase):
-    """Frames of zstd unpacked. (The zstandard package takes a file that is cut off for one that ends there.)"""
+    """Decompresses zstd frames. (The zstandard package does not notice that a file is truncated.)"""
 
     def __init__(self, stored: io.BufferedIOBase) -> None:
         import pyarrow as pa
@@ -86,11 +86,11 @@ class _Zstd(io.RawIOBase):
         self._stream = pa.CompressedInputStream(pa.PythonFile(stored, "r"), "zstd")
 
     def readable(self) -> bool:
-        """Always."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read into `buffer`; the number of bytes, 0 at the end."""
+        """Read into `buffer` and return the number of bytes, 0 at the end."""
         try:
             text = self._stream.read(len(buffer))
         except OSError as error:
@@ -102,11 +102,11 @@ class _Zstd(io.RawIOBase):
 
 
 class _Distrusted(ValueError):
-    """A member that no archive of a log has."""
+    """The archive has a member that no archive of a log has."""
 
 
 class _Member(tarfile.TarInfo):
-    """A member whose headers are bounded: tarfile reads a header of any size into memory, and any number of them."""
+    """A member with bounded headers: tarfile reads a header of any size into memory, and any number of them."""
 
     def _proc_member(self, archive: Any) -> Any:
         is_extension = self.type in (*tarfile.GNU_TYPES, tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
@@ -134,7 +134,7 @@ class _Archive(tarfile.TarFile):
 
 @contextmanager
 def _log_in_tar(location: str, unzipped: io.BufferedIOBase, wanted: str) -> Iterator[io.BufferedIOBase]:
-    """The member `wanted` of an archive, which is read in one go; on leaving, the rest is read and checked."""
+    """Open the member `wanted` of an archive, which is read as a stream; on leaving, read and check the rest."""
     try:
         with _Archive.open(fileobj=unzipped, mode="r|", bufsize=_READ_BYTES) as archive:
             members = _safe_members(archive)
@@ -155,11 +155,11 @@ def _log_in_tar(location: str, unzipped: io.BufferedIOBase, wanted: str) -> Iter
                 if _is_log(member, wanted):
                     raise ValueError(
                         f"{location} holds {wanted} twice, as {names[-1]} and {member.name}; unpack it and give the "
-                        "file that is meant"
+                        "right file"
                     )
     except _Distrusted as error:
         raise ValueError(f"{location} is not trusted: its member {error}; get the archive again") from error
-    while unzipped.read(_READ_BYTES):  # up to gzip's own check sum at the end
+    while unzipped.read(_READ_BYTES):  # up to gzip's checksum at the end
         pass
 
 
@@ -168,7 +168,7 @@ def _is_log(member: tarfile.TarInfo, wanted: str) -> bool:
 
 
 def _safe_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """The archive's members. Nothing is unpacked, but an archive that tries to write elsewhere is not Criteo's."""
+    """Yield the archive's members. Raises _Distrusted for one that would write outside of the folder, if unpacked."""
     for number in itertools.count():
         member = archive.next()
         if member is None:

@@ -1,4 +1,4 @@
-"""Which files the log is: one, or parts of it in their natural order (day_2 before day_10).
+"""Find the files of the log: a single one, or parts in their natural order (day_2 before day_10).
 
 An input is a file, a folder or a glob, each as a path or as a URI.
 """
@@ -21,7 +21,13 @@ from data_prep.raw_log.storage import FileState, file_name, file_state, files_in
 TAR_ENDINGS = (".tar.gz", ".tgz")
 PARQUET_ENDINGS = (".parquet", ".pq")
 PACKED_ENDINGS = (".gz", ".zst")
-_TEXT_ENDINGS = ("", ".txt", ".tsv", ".csv", ".log")  # of part files in a folder; any file can be named itself
+_TEXT_ENDINGS = (
+    "",
+    ".txt",
+    ".tsv",
+    ".csv",
+    ".log",
+)  # of parts in a folder; any file can be given directly
 _WHOLE_LOG = "train.txt"  # as Criteo names it
 _NAMES_SHOWN = 5
 _HOW_TO_GET_IT = (
@@ -35,7 +41,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LogFile:
-    """A file of the log; `name` tells it from the others in messages and rejects.tsv."""
+    """A file of the log; `name` identifies it in messages and rejects.tsv."""
 
     location: str
     name: str
@@ -43,9 +49,9 @@ class LogFile:
 
 
 def find_log(inputs: str | Path | Sequence[str | Path]) -> tuple[LogFile, ...]:
-    """The files of the log in the order they are read: of each input in turn, by natural order within.
+    """Return the files of the log in the order in which they are read: of each input in turn, in natural order.
 
-    Raises FileNotFoundError where an input is nothing, ValueError where it is not clear what is meant.
+    Raises FileNotFoundError if an input has no files, ValueError if it is ambiguous.
     """
     listed = [inputs] if isinstance(inputs, str | Path) else inputs
     locations = [location for one in listed for location in _expand(local_path(str(one)))]
@@ -58,48 +64,47 @@ def find_log(inputs: str | Path | Sequence[str | Path]) -> tuple[LogFile, ...]:
     names = [file_name(location) for location in locations]
     if len(set(names)) != len(names):
         names = locations
-    return tuple(LogFile(*pair, _state(pair[0])) for pair in zip(locations, names, strict=True))
+    files = []
+    for location, name in zip(locations, names, strict=True):
+        state = file_state(location)
+        if state is None:
+            raise FileNotFoundError(f"{location} vanished while the input was examined")
+        files.append(LogFile(location, name, state))
+    return tuple(files)
 
 
 def absolute(file: LogFile) -> LogFile:
-    """The same for a process that stands in another folder."""
+    """Return the same file for processes with another working directory."""
     location = file.location if is_uri(file.location) else str(Path(file.location).absolute())
     return dataclasses.replace(file, location=location)
 
 
 def is_parquet(location: str) -> bool:
-    """Whether a file is a table, by its name's ending; all others are lines."""
+    """Return True if a file is a table, by its name's ending; all others are lines."""
     return split_query(location)[0].endswith(PARQUET_ENDINGS)
 
 
 def natural_order(name: str) -> list[tuple[int, str]]:
-    """A key to sort names by, in which numbers count as numbers."""
+    """Return a sort key in which numbers count as numbers."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", name)]
 
 
-def _state(location: str) -> FileState:
-    state = file_state(location)
-    if state is None:
-        raise FileNotFoundError(f"{location} vanished while the input was looked at")
-    return state
-
-
 def _check_name(location: str) -> None:
-    """Raise ValueError where a file's name cannot stand in rejects.tsv and schema.json."""
+    """Raise ValueError if a file's name cannot be written to rejects.tsv and schema.json."""
     try:
         location.encode()
     except UnicodeEncodeError:
         raise ValueError(f"the name of {os.fsencode(location)!r} is not UTF-8; rename the file") from None
     if set(location) & set("\t\n\r"):
-        raise ValueError(f"the name of {location!r} has a tab or a line end in it; rename the file")
+        raise ValueError(f"the name of {location!r} contains a tab or a line end; rename the file")
 
 
 def _expand(location: str) -> list[str]:
-    """The files that one input stands for."""
+    """Return the files of one input."""
     if is_uri(location) and urlsplit(location).password:
         raise ValueError(
-            f"the URI of {file_name(location)} has a password in it, which would end up in files and messages; "
-            "give it by the environment, as docs/data_format.md says"
+            f"the URI of {file_name(location)} contains a password, which would appear in files and messages; "
+            "pass it in the environment, see docs/data_format.md"
         )
     if file_state(location) is not None:
         return [location]
@@ -110,11 +115,11 @@ def _expand(location: str) -> list[str]:
         return _matching(location)
     if location == "-" or Path(location).exists():
         raise ValueError(
-            f"{location} is no file but a stream or a device, which can be read only once; a log is read twice, and "
-            "again by a run that goes on: write it to a file first, packed if you like"
+            f"{location} is a stream or a device, which can be read only once; a log is read twice, and again after an "
+            "interruption: write it to a file first, compressed if you like"
         )
     if Path(location).is_symlink():
-        raise FileNotFoundError(f"{location} is a link that leads nowhere; mend it, or give the file itself")
+        raise FileNotFoundError(f"{location} is a link that leads nowhere; repair it, or give the file itself")
     raise FileNotFoundError(f"no log at {location}. {_HOW_TO_GET_IT}")
 
 
@@ -123,23 +128,23 @@ def _matching(pattern: str) -> list[str]:
         address, query = split_query(pattern)
         folder, _, name = address.rpartition("/")
         if glob.has_magic(folder):
-            raise ValueError(f"{pattern}: a URI can have * ? [] in its last part alone")
+            raise ValueError(f"{pattern}: a URI can have * ? [] only in its last part")
         files = [file for file in files_in(folder + query) or [] if fnmatch.fnmatchcase(file_name(file), name)]
     else:
         files = [file for file in glob.glob(pattern) if Path(file).is_file()]  # noqa: PTH207 (it takes absolute ones)
     if not files:
-        raise FileNotFoundError(f"no file matches {pattern} (quote the pattern, so that the shell leaves it as it is)")
+        raise FileNotFoundError(f"no file matches {pattern} (quote the pattern, so that the shell does not expand it)")
     return sorted(files, key=natural_order)
 
 
 def _files_of_folder(folder: str, found: list[str]) -> list[str]:
-    """Criteo's log where the folder holds that, else all that look like part files."""
+    """Return Criteo's log if the folder holds it, else all files that look like parts of a log."""
     whole = sorted(file for file in found if _is_whole_log(file_name(file)))
     if len(whole) > 1:
         names = ", ".join(map(file_name, whole))
         raise ValueError(f"the folder {folder} holds several logs ({names}); give one of them as the input")
     if whole:
-        _tell_skipped(folder, found, whole)
+        _log_skipped(folder, found, whole)
         return whole
     parts = sorted((file for file in found if _is_part(file_name(file))), key=natural_order)
     if not parts:
@@ -148,18 +153,18 @@ def _files_of_folder(folder: str, found: list[str]) -> list[str]:
             f"such as day_0.gz, part-0.parquet. {_HOW_TO_GET_IT}"
         )
     _check_not_twice(folder, parts)
-    _tell_skipped(folder, found, parts)
+    _log_skipped(folder, found, parts)
     return parts
 
 
-def _tell_skipped(folder: str, found: Iterable[str], taken: Iterable[str]) -> None:
-    """Log what a folder holds beside the log, but for what is hidden: it may have been meant."""
+def _log_skipped(folder: str, found: Iterable[str], taken: Iterable[str]) -> None:
+    """Log the files of a folder that are not taken, except for hidden ones: they may have been intended."""
     names = sorted(map(file_name, {*found} - {*taken}), key=natural_order)
     names = [name for name in names if not name.startswith((".", "_"))]
     if names:
         more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
         log.info(
-            "of the folder %s these are no part of the log: %s%s; to read one of them, name it as the input",
+            "these files of the folder %s are not read as parts of the log: %s%s; to read one, give it as the input",
             folder,
             ", ".join(names[:_NAMES_SHOWN]),
             more,
@@ -173,7 +178,7 @@ def _check_not_twice(folder: str, parts: Iterable[str]) -> None:
         if unpacked in seen:
             raise ValueError(
                 f"the folder {folder} holds {seen[unpacked]} and {part}, which seem to be the same; "
-                "name the files that you mean, such as 'FOLDER/*.gz'"
+                "give the files to read, such as 'FOLDER/*.gz'"
             )
         seen[unpacked] = part
 
@@ -187,7 +192,7 @@ def _is_whole_log(name: str) -> bool:
 
 
 def _is_part(name: str) -> bool:
-    """Not hidden, no marker of Spark's or Hadoop's (_SUCCESS), no text about the data, no truth of a synthetic log."""
+    """Return False for hidden files, markers of Spark and Hadoop (_SUCCESS), texts, and truths of synthetic logs."""
     if name.startswith((".", "_")) or name.endswith(".truth.parquet") or name.lower().startswith(("readme", "license")):
         return False
     return name.endswith(PARQUET_ENDINGS) or PurePosixPath(_unpacked(name)).suffix in _TEXT_ENDINGS

@@ -1,7 +1,7 @@
-"""A Parquet file of the log: its rows as lines of text, so that one parser says what a good row is.
+"""Read a Parquet file of the log. Its rows become lines of text, so that one parser defines a good row.
 
-Columns are found by name; others than the format's are left alone. Null and NaN are missing, whole floats are whole
-numbers, an integer in a `hex32` column is written as eight hex digits, true and false are 1 and 0.
+Columns are found by name; columns that the format lacks are ignored. Null and NaN are missing, whole floats are
+integers, an integer in a `hex32` column becomes eight hex digits, true and false become 1 and 0.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from data_prep.raw_log import storage
 from data_prep.raw_log.chunks import Fingerprint, StoredFile
 from data_prep.raw_log.files import LogFile
 
-_CELL_BYTES = 6  # of text, about: how many rows make a chunk
+_CELL_BYTES = 6  # of text, roughly: for the number of rows in a chunk
 _READABLE = "strings, whole numbers, floats or booleans"
 
 
 @dataclass(frozen=True)
 class TableChunk:
-    """Rows of a Parquet file; a worker makes lines of them."""
+    """Rows of a Parquet file; a worker turns them into lines."""
 
     first_line: int
     num_lines: int
@@ -38,14 +38,14 @@ class TableChunk:
     file: FileOfLog
 
     def load(self) -> Chunk:
-        """The rows as lines."""
+        """Return the rows as lines."""
         is_bare = self.log_format.quotes
         separator = bytes([BARE_SEPARATOR]) if is_bare else self.log_format.separator.encode()
         kinds = {name: kind for name, kind in self.log_format.columns.items() if kind != "ignored"}
         cells = {name: cells_as_text(self.rows.column(name), kind, separator) for name, kind in kinds.items()}
         empty = pa.repeat(pa.scalar(b"", pa.large_binary()), self.num_lines)
         columns = [cells.get(name, empty) for name in self.log_format.columns]
-        # The line end is a cell after the last one, before which the separator must not stand.
+        # The line end is a cell after the last one, joined without a separator.
         lines = pc.binary_join_element_wise(*columns, pa.scalar(separator, pa.large_binary()))
         ended = pc.binary_join_element_wise(lines, empty, pa.scalar(b"\n", pa.large_binary()))
         text = b"".join(ended.to_pylist())
@@ -53,9 +53,9 @@ class TableChunk:
 
 
 class TableReader:
-    """One reading of a Parquet file, from its first row to its last; the same as raw_log.LogReader for text."""
+    """Reads a Parquet file once, from its first row to its last, as chunks.LogReader does with text."""
 
-    is_plain = False  # workers get the rows, as they cannot begin anywhere
+    is_plain = False  # workers get the rows, as they cannot start reading anywhere
 
     def __init__(self, file: LogFile, table: pq.ParquetFile, log_format: LogFormat) -> None:
         self._file = file
@@ -65,17 +65,17 @@ class TableReader:
 
     @property
     def stored_bytes_read(self) -> int:
-        """How far the reading is, in bytes of the file as stored, about."""
+        """Bytes of the stored file that were read, roughly."""
         return self._file.state.size * self._num_rows_read // max(self._table.metadata.num_rows, 1)
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """Of the whole file, which is read for it."""
+        """Read the whole file and return its fingerprint."""
         with storage.open_stream(self._file.location) as raw, StoredFile(raw) as stored:
             return stored.fingerprint()
 
     def chunks(self, chunk_bytes: int, file: FileOfLog = ONLY_FILE) -> Iterator[tuple[TableChunk, None]]:
-        """The rows in chunks that give about `chunk_bytes` of text each."""
+        """Yield the rows in chunks of about `chunk_bytes` of text."""
         names = [name for name, kind in self._format.columns.items() if kind != "ignored"]
         num_rows = max(chunk_bytes // (_CELL_BYTES * len(names)), 1)
         for rows in self._table.iter_batches(num_rows, columns=names):
@@ -86,16 +86,16 @@ class TableReader:
 
 @contextmanager
 def open_table(file: LogFile, log_format: LogFormat) -> Iterator[TableReader]:
-    """Open a Parquet file of the log for one reading.
+    """Open a Parquet file of the log to be read once.
 
-    Raises ValueError, inside the `with` block too, where it is damaged, or has not the format's columns.
+    Raises ValueError, inside the `with` block too, if it is damaged or lacks columns of the format.
     """
     try:
         with storage.open_random(file.location) as stored, pq.ParquetFile(stored) as table:
             check_columns(file.location, table.schema_arrow, log_format)
             yield TableReader(file, table, log_format)
     except pa.ArrowInvalid as error:
-        raise ValueError(f"{file.location} is damaged or no Parquet file ({str(error).splitlines()[0]})") from error
+        raise ValueError(f"{file.location} is damaged or not a Parquet file ({str(error).splitlines()[0]})") from error
 
 
 def check_columns(location: str, schema: pa.Schema, log_format: LogFormat) -> None:
@@ -104,13 +104,14 @@ def check_columns(location: str, schema: pa.Schema, log_format: LogFormat) -> No
     missing = [name for name in expected if schema.names.count(name) != 1]
     if missing:
         raise ValueError(
-            f"{location} has not the columns of prepare.data.columns (--data FILE): not found, or not once: "
+            f"{location} lacks columns of prepare.data.columns (--data FILE): not found, or not once: "
             f"{', '.join(missing)}; found {', '.join(schema.names)}"
         )
     for name, kind in expected.items():
         if not _is_readable(schema.field(name).type, kind):
             raise ValueError(
-                f"{location}: column {name!r} is of type {schema.field(name).type}; one of kind {kind} has {_READABLE}"
+                f"{location}: column {name!r} is of type {schema.field(name).type}; expected for kind {kind}: "
+                f"{_READABLE}"
             )
 
 
@@ -125,7 +126,7 @@ def _is_readable(of_type: pa.DataType, kind: Kind) -> bool:
 
 
 def cells_as_text(cells: pa.Array, kind: Kind, separator: bytes) -> pa.LargeBinaryArray:
-    """Cells as they would stand in a line; one with a line end in it gets a separator, which spoils its line."""
+    """Return cells as text. A line end in a cell becomes a separator, so that its line is rejected."""
     if pa.types.is_dictionary(cells.type):
         cells = cells.dictionary_decode()
     if pa.types.is_boolean(cells.type):
@@ -151,7 +152,7 @@ def _float_text(cells: pa.Array) -> pa.Array:
 
 
 def _integer_hex(cells: pa.Array) -> pa.Array:
-    """Of 32 bits, signed or not; a larger number stays as it is, and is rejected."""
+    """Return integers of 32 bits, signed or not, as hex digits. A larger one stays decimal, and is rejected."""
     if pa.types.is_uint64(cells.type):
         return cells.cast(pa.large_string())
     numbers = cells.cast(pa.int64())

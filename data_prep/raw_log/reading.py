@@ -1,4 +1,4 @@
-"""Readings of the whole log, by workers chunk by chunk; the log must stay the same from the first to the last."""
+"""Passes over the whole log: workers process its chunks. The log must not change from the first pass to the last."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import xxhash
 
@@ -21,23 +21,24 @@ from data_prep.execution.stopping import check_stop
 from data_prep.execution.tasks import Parts, job_name, map_in_order
 from data_prep.kernels.rows import Chunk, FileOfLog
 from data_prep.options.log_format import LogFormat
-from data_prep.raw_log.chunks import Fingerprint, LogReader, OnStored, StoredChunk, Task, changed_while_read, open_log
+from data_prep.raw_log.chunks import Fingerprint, LogReader, StoredChunk, changed_while_read, open_log
 from data_prep.raw_log.files import LogFile, is_parquet
 from data_prep.raw_log.storage import file_state
 
 if TYPE_CHECKING:  # workers that read no Parquet need no pyarrow
-    from data_prep.raw_log.parquet import TableReader
+    from data_prep.raw_log.parquet import TableChunk, TableReader
 
 Result = TypeVar("Result")
+Task: TypeAlias = "Chunk | StoredChunk | TableChunk"  # a chunk, or what loads it
 
-_ONE = "all"  # the part of a result that is one piece
+_ONE = "all"  # the part of a result that has no others
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class FileRead:
-    """What a reading found of a file of the log."""
+    """Size, checksum and lines of a file of the log that was read."""
 
     name: str
     size_bytes: int
@@ -49,12 +50,12 @@ storable(FileRead, StoredChunk, Chunk, FileOfLog)
 
 
 def num_header_lines(file: LogFile, log_format: LogFormat) -> int:
-    """Lines of a file before its first row."""
+    """Return the number of lines of a file before its first row."""
     return int(log_format.header and not is_parquet(file.location))
 
 
 def open_reader(file: LogFile, log_format: LogFormat) -> AbstractContextManager[LogReader | TableReader]:
-    """Open a file of the log, lines or a table, for one reading. Raises as `open_log` and `open_table`."""
+    """Open a file of the log, lines or a table, to be read once. Raises as `open_log` and `open_table`."""
     if not is_parquet(file.location):
         return open_log(file, log_format)
     from data_prep.raw_log.parquet import open_table
@@ -63,7 +64,7 @@ def open_reader(file: LogFile, log_format: LogFormat) -> AbstractContextManager[
 
 
 class LogReading:
-    """Reads a log several times and makes sure that it stays the same."""
+    """Reads a log several times and checks that it stays the same."""
 
     def __init__(
         self,
@@ -80,38 +81,33 @@ class LogReading:
         self._pools = pools
         self._chunk_bytes = chunk_bytes
         self._pieces = pieces
-        self.seconds: dict[str, float] = {}  # of each reading, by title
+        self.seconds: dict[str, float] = {}  # of each pass, by title
         self._size = sum(file.state.size for file in files)
-        self._read_files: dict[int, FileRead] = {}  # by place in `files`
-        self._places: dict[int, list[Task]] = {}  # by place in `files`, of those that workers can read themselves
-        for place in range(len(files)):
-            self._remember(place)
-
-    def _remember(self, place: int) -> None:
-        """Take what a run that was ended found of a file."""
-        kept = self._pieces.read(_file_piece(place))
-        if kept is not None:
-            self._read_files[place], tasks = kept
-            location = self.files[place].location  # as it is written now
-            self._places[place] = [
-                dataclasses.replace(task, location=location) if isinstance(task, StoredChunk) else task
-                for task in tasks
-            ]
+        self._read_files: dict[int, FileRead] = {}  # by index in `files`
+        self._tasks_of: dict[int, list[Task]] = {}  # by index in `files`, of those that workers can read themselves
+        for index, file in enumerate(files):
+            kept = pieces.read(_file_piece(index))  # of an interrupted run
+            if kept is not None:
+                self._read_files[index], tasks = kept
+                self._tasks_of[index] = [
+                    dataclasses.replace(task, location=file.location) if isinstance(task, StoredChunk) else task
+                    for task in tasks
+                ]
 
     @property
     def name(self) -> str:
-        """Of the log in messages."""
+        """The log's name in messages."""
         first = self.files[0].location
         return first if len(self.files) == 1 else f"{first} … {self.files[-1].name} ({len(self.files)} files)"
 
     @property
     def files_read(self) -> tuple[FileRead, ...]:
-        """All files, after a reading."""
-        return tuple(self._read_files[place] for place in range(len(self.files)))
+        """All files, after a pass."""
+        return tuple(self._read_files[index] for index in range(len(self.files)))
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """Of the log, after a reading: of its file, or of the list of its files' sizes and checksums."""
+        """The fingerprint of the log's file or, of several, of the list of their sizes and checksums; after a pass."""
         files = self.files_read
         if len(files) == 1:
             return Fingerprint(files[0].size_bytes, files[0].checksum)
@@ -120,7 +116,7 @@ class LogReading:
         return Fingerprint(sum(file.size_bytes for file in files), checksum)
 
     def count_lines(self) -> int:
-        """Lines of the log."""
+        """Return the number of lines of the log."""
         num_lines = 0
         with Progress("count lines", self._size) as progress:
             for chunk in self._chunks(progress):
@@ -130,9 +126,9 @@ class LogReading:
         return num_lines
 
     def run(self, function: Callable[[Chunk], Result], consume: Callable[[Result], None], title: str) -> None:
-        """One reading: `function` of each chunk on the workers, their results to `consume` in the chunks' order.
+        """Make a pass: run `function` on each chunk by the workers, and `consume` the results in the chunks' order.
 
-        The results stay among the pieces, by `title`: readings that are not the same need titles of their own.
+        The results stay among the pieces by `title`, which must differ between different passes.
         """
         self.run_in_parts(_InOnePart(function), lambda parts: consume(parts[_ONE]), title, lambda _: (_ONE,))
 
@@ -143,11 +139,11 @@ class LogReading:
         title: str,
         needed: Callable[[int], Collection[str]],
     ) -> None:
-        """The same of results in parts that are pieces of their own; `consume` gets those `needed` of each chunk."""
+        """Make a pass whose results have parts, each a piece; `consume` gets the parts `needed` of each chunk."""
         check_stop()  # before there is a bar or a worker
         started = time.monotonic()
-        on_stored = OnStored(function)
-        # Closed at once on an error too: workers and progress bar are gone before anything is said or removed.
+        on_task = _OnTask(function)
+        # Closed at once on an error too: workers and progress bar are gone before anything is logged or removed.
         with (
             self._pools.open(self.num_workers) as pool,
             Progress(title, self._size) as progress,
@@ -155,7 +151,7 @@ class LogReading:
         ):
             if pool is not None:
                 self._pieces.write(job_name(title), pool.job_id)
-            in_order = map_in_order(on_stored, chunks, pool, self._pieces, title, needed, self._chunk_bytes)
+            in_order = map_in_order(on_task, chunks, pool, self._pieces, title, needed, self._chunk_bytes)
             with closing(in_order) as results:
                 for parts in results:
                     consume(parts)
@@ -165,9 +161,9 @@ class LogReading:
 
     def _chunks(self, progress: Progress) -> Generator[Task, None, None]:
         first_line = size_before = 0
-        for place, file in enumerate(self.files):
+        for index, file in enumerate(self.files):
             name = file.name if len(self.files) > 1 else ""
-            of_log = FileOfLog(place, name, first_line, num_header_lines(file, self._format))
+            of_log = FileOfLog(index, name, first_line, num_header_lines(file, self._format))
             for task, stored_bytes_read in self._tasks(file, of_log):
                 first_line = task.first_line + task.num_lines
                 progress.chunk_is_given(first_line, size_before + stored_bytes_read)
@@ -179,26 +175,26 @@ class LogReading:
             _check_unchanged(file)
 
     def _tasks(self, file: LogFile, of_log: FileOfLog) -> Iterator[tuple[Task, int]]:
-        """A file's chunks, each with how far that is in its bytes as stored."""
+        """Yield a file's chunks, each with the number of bytes of the stored file up to its end."""
         _check_unchanged(file)
-        if not self._places.get(of_log.place):
+        if not self._tasks_of.get(of_log.place):
             yield from self._read(file, of_log)
             return
-        for task in self._places[of_log.place]:  # it need not be read here again: the workers read it
+        for task in self._tasks_of[of_log.place]:  # which the workers read, not this process
             yield task, task.offset + task.num_bytes if isinstance(task, StoredChunk) else file.state.size
 
     def _read(self, file: LogFile, of_log: FileOfLog) -> Iterator[tuple[Task, int]]:
-        places: list[Task] = []
+        tasks: list[Task] = []
         num_lines = 0
         try:
             with open_reader(file, self._format) as reader:
-                for task, place in reader.chunks(self._chunk_bytes, of_log):
+                for task, stored in reader.chunks(self._chunk_bytes, of_log):
                     if reader.is_plain:
-                        places.append(place or task)
+                        tasks.append(stored or task)
                     num_lines += task.num_lines
                     yield task, reader.stored_bytes_read
         except ValueError:
-            _check_unchanged(file)  # a packed file that changes looks damaged
+            _check_unchanged(file)  # a compressed file that changes looks damaged
             raise
         _check_unchanged(file)
         if num_lines == 0 and len(self.files) > 1:
@@ -208,12 +204,12 @@ class LogReading:
         found = FileRead(file.name, fingerprint.size_bytes, fingerprint.checksum, num_lines)
         if self._read_files.setdefault(of_log.place, found) != found:
             raise ValueError(changed_while_read(file.location))
-        self._places[of_log.place] = places
-        self._pieces.write(_file_piece(of_log.place), (found, places))
+        self._tasks_of[of_log.place] = tasks
+        self._pieces.write(_file_piece(of_log.place), (found, tasks))
 
 
 class Progress:
-    """A bar of the log's bytes as stored, which moves as chunks are done: many are read ahead of the workers."""
+    """A progress bar over the stored bytes of the log. It counts finished chunks, as many are read ahead."""
 
     def __init__(self, title: str, size_bytes: int) -> None:
         self._bar = progress_bar(total=size_bytes, desc=title, unit="B", unit_scale=True)
@@ -226,11 +222,11 @@ class Progress:
         self._bar.close()
 
     def chunk_is_given(self, lines: int, stored_bytes: int) -> None:
-        """Note the next chunk, which ends after so many lines and bytes of the log."""
+        """Note the next chunk by the number of lines and bytes of the log up to its end."""
         self._given.append((lines, stored_bytes))
 
     def chunk_is_done(self) -> None:
-        """Move on to the end of the first chunk that was given and not done."""
+        """Advance to the end of the first chunk that was given and is not done."""
         lines, stored_bytes = self._given.popleft()
         self._bar.set_postfix_str(f"{lines / self._bar.format_dict['elapsed']:,.0f} rows/s", refresh=False)
         self._bar.update(stored_bytes - self._bar.n)
@@ -238,7 +234,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class _InOnePart:
-    """A function whose result is one piece."""
+    """A function whose result has one part."""
 
     function: Callable[[Chunk], Any]
 
@@ -246,8 +242,18 @@ class _InOnePart:
         return {_ONE: self.function(chunk)}
 
 
-def _file_piece(place: int) -> str:
-    return f"file-{place:07d}"
+@dataclass(frozen=True)
+class _OnTask:
+    """A function of chunks that loads them first."""
+
+    function: Callable[[Chunk], Parts]
+
+    def __call__(self, task: Task) -> Parts:
+        return self.function(task.load())
+
+
+def _file_piece(index: int) -> str:
+    return f"file-{index:07d}"
 
 
 def _check_unchanged(file: LogFile) -> None:

@@ -1,4 +1,4 @@
-"""The first rows of a log, for those who want to judge it before they read all of it."""
+"""Read the first rows of a log, to check it before all of it is read."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from data_prep.raw_log.files import LogFile
 from data_prep.raw_log.reading import num_header_lines, open_reader
 
 _CHUNK_BYTES = 1 << 20
-# Read for the estimate of how many lines there are: a stream reads ahead, and what waits there must not count much.
+# Read to estimate the number of lines: a stream reads ahead, and the bytes that wait there must not weigh much.
 _ESTIMATE_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
 class FileSample:
-    """The first lines of a file of the log, and how many there are in some of its bytes, as stored."""
+    """The first lines of a file of the log, and the number of lines in some of its stored bytes."""
 
     file: LogFile
-    chunk: Chunk | None  # None of an empty file
+    chunk: Chunk | None  # None for an empty file
     num_lines: int
     stored_bytes_read: int
     is_whole: bool
 
     @property
     def estimated_lines(self) -> float:
-        """Of the whole file, if its other lines are as long as these."""
+        """Lines of the whole file, if the others are as long as these."""
         if self.is_whole:
             return self.num_lines
         return self.num_lines * self.file.state.size / max(self.stored_bytes_read, 1)
 
 
 def sample_log(files: Sequence[LogFile], log_format: LogFormat, num_rows: int) -> Iterator[FileSample]:
-    """The first lines of each file, `num_rows` in all; of the first files only, where these are more than rows."""
+    """Yield the first lines of each file, `num_rows` in all; of more files than rows, only the first ones."""
     each = max(num_rows // len(files), 1)
-    for place, file in enumerate(files[:num_rows]):
+    for index, file in enumerate(files[:num_rows]):
         name = file.name if len(files) > 1 else ""
-        of_log = FileOfLog(place, name, num_header_lines=num_header_lines(file, log_format))
+        of_log = FileOfLog(index, name, num_header_lines=num_header_lines(file, log_format))
         yield _sample(file, of_log, log_format, each)
 
 
 class _Enough(Exception):
-    """Ends a reading without reading the file to its end."""
+    """Leaves a reader before the end of its file."""
 
 
 def _sample(file: LogFile, of_log: FileOfLog, log_format: LogFormat, num_rows: int) -> FileSample:

@@ -1,6 +1,6 @@
-"""Where stored files lie: paths of this machine, or URIs (`s3://`, `gs://`, `hdfs://`) read through pyarrow.
+"""Read stored files: paths of this machine, or URIs (`s3://`, `gs://`, `hdfs://`), which pyarrow reads.
 
-pyarrow is imported for URIs alone: it costs every worker memory and start.
+pyarrow is imported for URIs alone, as it costs every worker memory and start-up time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _STREAM_BYTES = 8 << 20  # asked for at a time: a request to a distant server ta
 
 @dataclass(frozen=True)
 class FileState:
-    """What changes when a file does."""
+    """Size, time and inode of a file; at least one of them differs after a change."""
 
     size: int
     modified_ns: int
@@ -27,20 +27,22 @@ class FileState:
 
 
 def is_uri(location: str) -> bool:
-    """Whether it is a URI, not a path."""
+    """Return True for a URI, False for a path."""
     return _URI.match(location) is not None
 
 
 def local_path(location: str) -> str:
-    """The path that a `file://` URI stands for; anything else as it is."""
+    """Return the path of a `file://` URI; anything else as it is."""
     return unquote(urlsplit(location).path) if location.startswith("file://") else location
 
 
 def file_state(location: str) -> FileState | None:
-    """The state of a file; None where there is none. Raises OSError where that cannot be found out."""
+    """Return the state of a file, None if there is none. Raises OSError if the storage does not answer."""
     if is_uri(location):
-        info = _look(location)
-        return FileState(info.size, info.mtime_ns) if info.is_file else None
+        with _clear_errors(location):
+            file_system, path_there = _file_system(location)
+            info = file_system.get_file_info(path_there)
+        return FileState(info.size or 0, info.mtime_ns or 0) if info.is_file else None
     path = Path(location)
     if not path.is_file():
         return None
@@ -49,7 +51,7 @@ def file_state(location: str) -> FileState | None:
 
 
 def files_in(location: str) -> list[str] | None:
-    """The files right in a folder, as locations; None where there is no such folder."""
+    """Return the locations of the files directly in a folder; None if there is no such folder."""
     if not is_uri(location):
         path = Path(location)
         return [str(file) for file in path.iterdir() if file.is_file()] if path.is_dir() else None
@@ -65,7 +67,7 @@ def files_in(location: str) -> list[str] | None:
 
 
 def split_query(location: str) -> tuple[str, str]:
-    """A URI without and its `?query` alone, which holds what a file system is told; a path has none."""
+    """Split a URI into address and `?query`, which holds options of the file system; a path has an empty one."""
     if not is_uri(location):
         return location, ""
     address, question_mark, query = location.partition("?")
@@ -73,13 +75,13 @@ def split_query(location: str) -> tuple[str, str]:
 
 
 def file_name(location: str) -> str:
-    """The last part of a path or URI."""
+    """Return the last part of a path or URI."""
     return PurePosixPath(split_query(location)[0]).name
 
 
 @contextmanager
 def open_stream(location: str) -> Iterator[Any]:
-    """A file to be read from its start, as an object with `readinto`. Raises OSError."""
+    """Open a file to be read from its start, as an object with `readinto`. Raises OSError."""
     if not is_uri(location):
         with Path(location).open("rb", buffering=0) as file:
             yield file
@@ -93,7 +95,7 @@ def open_stream(location: str) -> Iterator[Any]:
 
 @contextmanager
 def open_random(location: str) -> Iterator[Any]:
-    """A file that pyarrow can seek in. Raises OSError."""
+    """Open a file that pyarrow can seek in. Raises OSError."""
     import pyarrow as pa
 
     if not is_uri(location):
@@ -107,7 +109,7 @@ def open_random(location: str) -> Iterator[Any]:
 
 
 def read_range(location: str, offset: int, num_bytes: int) -> bytes:
-    """Some bytes of a file; fewer where it ends before. Raises OSError."""
+    """Read some bytes of a file; fewer if it ends before. Raises OSError."""
     if not is_uri(location):
         with Path(location).open("rb") as file:
             file.seek(offset)
@@ -118,7 +120,7 @@ def read_range(location: str, offset: int, num_bytes: int) -> bytes:
 
 @dataclass(frozen=True)
 class _ClearStream:
-    """A stream of pyarrow's whose errors name the file."""
+    """A pyarrow stream whose errors name the file."""
 
     stream: Any
     location: str
@@ -126,20 +128,6 @@ class _ClearStream:
     def readinto(self, buffer: Any) -> int:
         with _clear_errors(self.location):
             return int(self.stream.readinto(buffer))
-
-
-@dataclass(frozen=True)
-class _Info:
-    is_file: bool
-    size: int
-    mtime_ns: int
-
-
-def _look(location: str) -> _Info:
-    with _clear_errors(location):
-        file_system, path = _file_system(location)
-        info = file_system.get_file_info(path)
-        return _Info(info.is_file, info.size or 0, info.mtime_ns or 0)
 
 
 def _file_system(location: str) -> tuple[Any, str]:
@@ -151,7 +139,7 @@ def _file_system(location: str) -> tuple[Any, str]:
 
 @contextmanager
 def _clear_errors(location: str) -> Iterator[None]:
-    """pyarrow's errors as one line that names the file and what may be wrong."""
+    """Raise pyarrow's errors as one line that names the file and what may be wrong."""
     import pyarrow as pa
 
     try:

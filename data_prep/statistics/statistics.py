@@ -61,7 +61,7 @@ class IntegerStatistics:
 
     @property
     def standard_deviation(self) -> float:
-        """Of the population, not of a sample; NaN if no cell is present."""
+        """The population's standard deviation, not that of a sample; NaN if no cell is present."""
         if not self.count:
             return math.nan
         # The variance is one division of integers: rounded once, and nothing cancels.

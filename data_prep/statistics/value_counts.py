@@ -1,4 +1,4 @@
-"""How often each value of each categorical field occurs, in bounded memory: numbers, and strings.
+"""Count the values of categorical fields, numbers and strings, in bounded memory.
 
 Letters: K distinct values of a field.
 """

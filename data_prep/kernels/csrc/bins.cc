@@ -1,4 +1,4 @@
-// Integers of a chunk by sign and size.
+// Histogram of a chunk's integers by sign and size.
 
 #include <cstdint>
 #include <cstring>
@@ -15,7 +15,7 @@ constexpr std::int64_t kZeroBin = 8 * 63 + 1;
 
 void log_kernels_bins(const int64_t* integers, const uint8_t* present, const uint8_t* chosen, int64_t num_rows,
                       int64_t* counts) {
-  // Neighbours often fall into one bin: with two tables, one does not wait for the other's sum.
+  // Adjacent integers often fall into the same bin: with two tables, an addition does not wait for the one before it.
   std::int64_t tables[2][2 * kZeroBin + 1] = {};
   for (std::int64_t row = 0; row < num_rows; ++row) {
     const double number = static_cast<double>(integers[row]);

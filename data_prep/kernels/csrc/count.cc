@@ -1,4 +1,4 @@
-// Values of a chunk to distinct values with their counts: a radix sort, then runs of equal values.
+// Counts the distinct values of a chunk: a radix sort, then runs of equal values.
 
 #include <cstdint>
 #include <utility>
@@ -14,15 +14,15 @@ constexpr std::uint32_t kDigitMask = (1u << kDigitBits) - 1;
 
 // Sorts values [count] by least significant digits first; the result is in `values` or `spare`.
 std::uint32_t* radix_sort(std::uint32_t* values, std::uint32_t* spare, std::int64_t count) {
-  std::int32_t places[kDigits][1 << kDigitBits] = {};
+  std::int32_t starts[kDigits][1 << kDigitBits] = {};
   for (std::int64_t i = 0; i < count; ++i) {
-    for (int digit = 0; digit < kDigits; ++digit) ++places[digit][values[i] >> digit * kDigitBits & kDigitMask];
+    for (int digit = 0; digit < kDigits; ++digit) ++starts[digit][values[i] >> digit * kDigitBits & kDigitMask];
   }
   for (int digit = 0; digit < kDigits; ++digit) {
     std::int32_t start = 0;
-    for (std::int32_t& place : places[digit]) start += std::exchange(place, start);
+    for (std::int32_t& digit_start : starts[digit]) start += std::exchange(digit_start, start);
     for (std::int64_t i = 0; i < count; ++i) {
-      spare[places[digit][values[i] >> digit * kDigitBits & kDigitMask]++] = values[i];
+      spare[starts[digit][values[i] >> digit * kDigitBits & kDigitMask]++] = values[i];
     }
     std::swap(values, spare);
   }

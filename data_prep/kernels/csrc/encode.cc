@@ -1,5 +1,5 @@
-// Values to ids: a directory on a value's upper bits leads to a few sorted words, one of which is the value's.
-// Criteo's values are hashes, so they spread evenly; values that do not only make the search in a bucket longer.
+// Looks up the ids of values: a directory by a value's upper bits leads to a few sorted words, one of them the value's.
+// Criteo's values are hashes, so they spread evenly; other values only make the search in a bucket longer.
 
 #include <algorithm>
 #include <cstdint>
@@ -9,20 +9,20 @@
 
 namespace {
 
-// Rows whose ids are made field by field: their part of `ids` stays in the first-level cache.
+// Rows whose ids are looked up field by field: their part of `ids` stays in the first-level cache.
 constexpr std::int64_t kBlockRows = 128;
 
-// A bucket of few words is counted through, without a branch that is hard to foretell.
+// A bucket of few words is searched by counting, without branches that are hard to predict.
 constexpr std::int64_t kCountedWords = 8;
 
-// Where a value's words are, if the vocabulary has it.
+// The words among which a value's is, if the vocabulary has it.
 struct Bucket {
   const std::uint64_t* first;
   const std::uint64_t* end;
 };
 
-// The buckets of some values. What a step needs of memory is asked for in the step before it, for all values: the tables
-// are larger than the caches, and one wait after the other was most of the time.
+// Finds the buckets of some values. Each step prefetches the memory of the next one for all values: the tables are
+// larger than the caches, and most of the time was spent waiting for one cache line after the other.
 void find_buckets(const LogKernelsVocabulary& field, const std::uint32_t* values, std::int64_t count, Bucket* buckets) {
   for (std::int64_t i = 0; i < count; ++i) __builtin_prefetch(field.starts + (std::uint64_t{values[i]} >> field.shift));
   for (std::int64_t i = 0; i < count; ++i) {

@@ -1,10 +1,10 @@
 // The C interface of the data preparation's native kernels. Python's side is data_prep/kernels/native.py; each kernel
-// gives the same as the NumPy function that its comment names, which is its definition.
+// returns the same as the NumPy function that its comment names, which is its definition.
 //
 // Letters: n rows, L lines of a chunk, N numeric fields, C categorical fields, K values of a field.
 // Arrays are dense and row-major. Outputs must not overlap inputs or each other. Little-endian machines only.
 //
-// Threads: no kernel keeps state, so any may run beside any other.
+// Threads: no kernel keeps state, so all of them may run concurrently.
 
 #ifndef LOG_KERNELS_H_
 #define LOG_KERNELS_H_
@@ -17,7 +17,7 @@ extern "C" {
 
 #define LOG_KERNELS_API __attribute__((visibility("default")))
 
-// Why a line is rejected: the places in log_format.REASONS. If several apply, the smallest counts from LABEL on.
+// Reasons to reject a line: the indices of log_format.REASONS. If several apply, the smallest from LABEL on wins.
 typedef enum {
   LOG_KERNELS_KEPT = 0,
   LOG_KERNELS_TOO_LONG = 1,
@@ -28,7 +28,7 @@ typedef enum {
   LOG_KERNELS_QUOTES = 6
 } LogKernelsReason;
 
-// Kinds of columns: the places in native._KINDS.
+// Kinds of columns: the indices of native._KINDS.
 typedef enum {
   LOG_KERNELS_IGNORED_COLUMN = 0,
   LOG_KERNELS_LABEL_COLUMN = 1,
@@ -37,7 +37,7 @@ typedef enum {
   LOG_KERNELS_STRING_COLUMN = 4
 } LogKernelsKind;
 
-// Strings as places in `data`, which has at least seven more bytes after the last of them.
+// Strings by their positions in `data`, which has at least seven more bytes after the last of them.
 typedef struct {
   const uint8_t* data;
   const int64_t* starts;   // [count]
@@ -51,8 +51,8 @@ typedef struct {
   uint8_t quotes;            // 0 or 1
   int64_t num_columns;       // >= 2
   const uint8_t* kinds;      // [num_columns] LogKernelsKind
-  const int64_t* slots;      // [num_columns] place among the columns of its kind
-  LogKernelsTexts missing;   // what a missing cell holds besides nothing
+  const int64_t* slots;      // [num_columns] index among the columns of its kind
+  LogKernelsTexts missing;   // cells that are missing, besides empty ones
   LogKernelsTexts clicked;   // cells of the label
   LogKernelsTexts not_clicked;
 } LogKernelsFormat;
@@ -74,8 +74,8 @@ typedef struct {
 // Rejected lines; each array has room for L.
 typedef struct {
   int64_t* line_numbers;  // within the chunk, from 0
-  int64_t* starts;        // offset of the line's first byte
-  int64_t* ends;          // and one past its last byte, the '\n' not counted
+  int64_t* starts;        // offset of its first byte
+  int64_t* ends;          // one past its last byte, without '\n'
   int8_t* reasons;
 } LogKernelsRejects;
 
@@ -91,41 +91,41 @@ typedef struct {
   int64_t num_oov_ids;  // 1 ... 2^32 - 1; a value that is not in `words` has one of them by its hash
 } LogKernelsVocabulary;
 
-// parse.parse_chunk: the good lines of `text` [num_bytes], which ends in '\n', as rows, the others as rejects. With
-// format.quotes, lines that have quotes are rewritten in place, so that all cells are places in the text.
-// Returns n; *num_rejects is L - n. -1 and 0 if L is more than the capacity: the outputs mean nothing then.
-// A line of more than `max_line_bytes` is too long.
+// parse.parse_chunk: turns good lines of `text` [num_bytes], which ends in '\n', into rows, the others into rejects.
+// With format.quotes, lines that have quotes are rewritten in place, so that all cells are contiguous in the text.
+// Returns n; *num_rejects is L - n. Returns -1 and sets it to 0 if L exceeds the capacity; the other outputs are then
+// undefined. A line of more than `max_line_bytes` is too long.
 LOG_KERNELS_API int64_t log_kernels_parse(uint8_t* text, int64_t num_bytes, int64_t max_line_bytes,
                                           const LogKernelsFormat* format, const LogKernelsRows* rows,
                                           const LogKernelsRejects* rejects, int64_t* num_rejects);
 
-// reference.count_values: the distinct ones among the values [num_rows] that are `chosen` and `present`, ascending,
-// as words value << 32 | count. `scratch` has room for 2 * num_rows, `words` for num_rows. Returns how many;
-// *num_missing is the number of rows that are chosen and not present.
+// reference.count_values: writes to `words` the distinct values among those [num_rows] that are `chosen` and `present`,
+// ascending, as value << 32 | count, and returns their number. *num_missing is the number of rows that are chosen and
+// not present. `scratch` has room for 2 * num_rows, `words` for num_rows.
 LOG_KERNELS_API int64_t log_kernels_count(const uint32_t* values, const uint8_t* present, const uint8_t* chosen,
                                           int64_t num_rows, uint32_t* scratch, uint64_t* words, int64_t* num_missing);
 
-// reference.count_bins: in `counts` [1011] how many of the integers [num_rows] that are `present` and `chosen` are in each
-// bin.
+// reference.count_bins: writes to `counts` [1011] the number of integers [num_rows] in each bin, of those that are
+// `present` and `chosen`.
 LOG_KERNELS_API void log_kernels_bins(const int64_t* integers, const uint8_t* present, const uint8_t* chosen,
                                       int64_t num_rows, int64_t* counts);
 
-// reference.encode_values: ids [num_rows, num_fields], int32 or int64 by `id_bytes`, of values and present
+// reference.encode_values: writes the ids [num_rows, num_fields], int32 or int64 by `id_bytes`, of values and present
 // [num_fields, num_rows].
 LOG_KERNELS_API void log_kernels_encode(const LogKernelsVocabulary* fields, int64_t num_fields,
                                         const uint32_t* values, const uint8_t* present, int64_t num_rows,
                                         int32_t id_bytes, void* ids);
 
-// texts.Texts.keys and what reference.count_texts counts, not yet in order: keys, counts and first rows of the distinct
-// ones among strings [n]. `table` has room for table_size, a power of two above n; n is at most 2^30. Keys are
-// those bits of texts.Texts.keys that `key_mask` has (all; fewer in tests, where keys shall collide). Returns how many.
-// `secret` [2] are random numbers that nobody who writes a log knows; no output depends on them.
+// reference.count_texts, but not in order: writes keys, counts and first rows of the distinct strings among n strings,
+// and returns their number. `table` has room for table_size, a power of two above n; n is at most 2^30. Keys are those
+// bits of texts.Texts.keys that `key_mask` has (all; fewer in tests, so that keys collide). `secret` [2] are random
+// numbers that nobody who writes a log knows; no output depends on them.
 LOG_KERNELS_API int64_t log_kernels_count_texts(const LogKernelsTexts* texts, const uint64_t* secret,
                                                 uint64_t key_mask, int32_t* table, int64_t table_size,
                                                 uint64_t* keys, int64_t* counts, int64_t* firsts);
 
-// reference.find_texts: ids [n] of strings [n], where `present`, among those of a vocabulary by rising key, those that
-// share a key by their bytes.
+// reference.find_texts: writes the ids [n] of strings [n]. The vocabulary's strings are sorted by key, those that share
+// a key by their bytes.
 LOG_KERNELS_API void log_kernels_find_texts(const LogKernelsTexts* texts, const uint8_t* present,
                                             const LogKernelsTexts* vocabulary, const uint64_t* keys,
                                             const int64_t* known_ids, int64_t missing_id, int64_t first_oov_id,

@@ -1,5 +1,6 @@
-// Lines to columns, driven by the description of a log's format. A good line is read once, cell by cell. A line that is
-// not good, or may hold words for missing cells, is divided into cells first and gives the reason to reject it.
+// Parses lines into columns according to the description of a log's format. A good line is read once, cell by cell.
+// A bad line, or one in which strings may stand for missing cells, is split into cells first, to find the reason to
+// reject it.
 
 #include <cctype>
 #include <cstdint>
@@ -33,7 +34,7 @@ struct Cell {
   std::int64_t size() const { return end - start; }
 };
 
-// Eight lower-case hex digits, side by side in one word; see parse._parse_hex.
+// Parses eight lower-case hex digits, all in one word; see parse._parse_hex.
 inline bool parse_hex(const std::uint8_t* cell, std::uint32_t* value) {
   const std::uint64_t word = load_word(cell);
   const std::uint64_t is_letter = word >> 6 & bytes_of(0x01);
@@ -47,7 +48,7 @@ inline bool parse_hex(const std::uint8_t* cell, std::uint32_t* value) {
   return (above_9 | (digits & bytes_of(0xF0)) | is_zero_letter) == 0;
 }
 
-// -?[0-9]{1,19} within int64, from *place to `end` at most; moves *place past it.
+// Parses -?[0-9]{1,19} within int64, from *place to `end` at most; moves *place past it.
 inline bool parse_integer(const std::uint8_t** place, const std::uint8_t* end, std::int64_t* integer) {
   const std::uint8_t* next = *place;
   const bool negative = next < end && *next == '-';
@@ -61,7 +62,7 @@ inline bool parse_integer(const std::uint8_t** place, const std::uint8_t* end, s
   return num_digits >= 1 && num_digits <= kIntegerDigits && magnitude <= (std::uint64_t{1} << 63) - !negative;
 }
 
-// UTF-8 as Python decodes it: no surrogates, no longer form than needed, at most U+10FFFF.
+// True for UTF-8 as Python decodes it: no surrogates, no longer form than needed, at most U+10FFFF.
 bool is_utf8(Cell cell) {
   for (const std::uint8_t* place = cell.start; place < cell.end;) {
     const std::uint8_t first = *place++;
@@ -89,8 +90,8 @@ inline bool is_one_of(Cell cell, const LogKernelsTexts& words) {
   return false;
 }
 
-// Take the quotes of RFC 4180 off a line, in place, and put kBareSeparator between its cells. Returns its new end, or
-// null where quotes do not match, as csv.reader(strict=True) sees it: a cell that begins with a quote ends with one.
+// Removes the quotes of RFC 4180 from a line, in place, and puts kBareSeparator between its cells. Returns its new end,
+// or null if quotes do not match, as for csv.reader(strict=True): a cell that begins with a quote must end with one.
 std::uint8_t* unquote(std::uint8_t* line, std::uint8_t* end, std::uint8_t separator) {
   if (std::memchr(line, '\r', end - line) != nullptr) return nullptr;
   std::uint8_t* out = line;
@@ -114,7 +115,7 @@ std::uint8_t* unquote(std::uint8_t* line, std::uint8_t* end, std::uint8_t separa
   }
 }
 
-// Reads lines into places of the columns.
+// Parses lines into rows of the columns.
 class LineParser {
  public:
   LineParser(const std::uint8_t* text, const LogKernelsFormat& format, const LogKernelsRows& rows)
@@ -123,7 +124,7 @@ class LineParser {
         rows_(rows),
         can_be_read_at_once_(format.missing.count == 0 && !std::isalnum(format.separator)) {}
 
-  // Return why the line [line, end) is not good, or LOG_KERNELS_KEPT: row `row` of the columns then holds it.
+  // Returns the reason to reject the line [line, end), or LOG_KERNELS_KEPT: row `row` of the columns then holds it.
   LogKernelsReason parse(std::uint8_t* line, std::uint8_t* end, std::int64_t row) const {
     if (end > line && end[-1] == '\r') --end;  // a line may end in \r\n
     std::uint8_t separator = format_.separator;
@@ -140,9 +141,10 @@ class LineParser {
   }
 
  private:
-  // Read a line without words for missing cells; return false if it is not good. A separator is no part of a number.
+  // Parses a line in which no string stands for a missing cell; returns false for a bad one. No number may contain the
+  // separator.
   bool parse_good(const std::uint8_t* place, const std::uint8_t* end, std::uint8_t separator, std::int64_t row) const {
-    // In locals, as the compiler must expect each byte that is stored to change what a pointer leads to.
+    // Locals, as for the compiler any stored byte may alias what a pointer refers to.
     const LogKernelsRows rows = rows_;
     const std::uint8_t* const kinds = format_.kinds;
     const std::int64_t* const slots = format_.slots;
@@ -177,7 +179,7 @@ class LineParser {
     }
   }
 
-  // Divide a line into cells, read all of them, and return the first reason to reject it, or LOG_KERNELS_KEPT.
+  // Splits a line into cells, parses all of them, and returns the first reason to reject it, or LOG_KERNELS_KEPT.
   LogKernelsReason parse_any(const std::uint8_t* line, const std::uint8_t* end, std::uint8_t separator,
                              std::int64_t row) const {
     std::int64_t num_separators = 0;
@@ -194,7 +196,7 @@ class LineParser {
     return reason;
   }
 
-  // The first separator from `place` on, or `end`.
+  // Returns the first separator from `place` on, or `end`.
   static const std::uint8_t* cell_end(const std::uint8_t* place, const std::uint8_t* end, std::uint8_t separator) {
     const std::uint64_t pattern = bytes_of(separator);
     for (; end - place >= kWordBytes; place += kWordBytes) {
@@ -205,7 +207,7 @@ class LineParser {
     return place;
   }
 
-  // Put a cell into row `row` of its column; return why it is not good, or LOG_KERNELS_KEPT.
+  // Stores a cell in row `row` of its column; returns the reason to reject it, or LOG_KERNELS_KEPT.
   LogKernelsReason store(std::int64_t column, std::int64_t row, Cell cell) const {
     const std::int64_t slot = format_.slots[column] * rows_.capacity + row;
     const bool present = cell.size() != 0;

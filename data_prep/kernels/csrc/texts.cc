@@ -1,8 +1,8 @@
-// Strings: their distinct ones counted by a hash table, and their ids found among a vocabulary's. Keys only find strings;
-// equality is decided on the bytes.
+// Counts distinct strings by a hash table, and looks up the ids of strings in a vocabulary. Keys only find strings;
+// equality is decided by comparing bytes.
 //
-// Anyone can write strings that share a key. So the table's slots follow from another hash, with a secret, and of a
-// vocabulary's strings that share a key one is found by its bytes: such a log takes no longer than others.
+// Anyone can write strings that share a key. So the table's slots come from another hash, with a secret, and among the
+// strings of a vocabulary that share a key the right one is found by its bytes: such a log takes no longer than others.
 
 #include <algorithm>
 #include <cstdint>
@@ -69,7 +69,7 @@ bool same(const LogKernelsTexts& some, std::int64_t i, const LogKernelsTexts& ot
                      static_cast<std::size_t>(some.lengths[i])) == 0;
 }
 
-// Whether string i comes before string j of others by its bytes.
+// True if string i is less than string j of others, by bytes.
 bool before(const LogKernelsTexts& some, std::int64_t i, const LogKernelsTexts& others, std::int64_t j) {
   const std::int64_t shorter = std::min(some.lengths[i], others.lengths[j]);
   const int order = std::memcmp(some.data + some.starts[i], others.data + others.starts[j],
@@ -77,8 +77,8 @@ bool before(const LogKernelsTexts& some, std::int64_t i, const LogKernelsTexts& 
   return order != 0 ? order < 0 : some.lengths[i] < others.lengths[j];
 }
 
-// The first place from `first` on, where a vocabulary has `key`, whose string is not before string `row` by its bytes.
-std::int64_t place_among_equal_keys(const LogKernelsTexts& vocabulary, const std::uint64_t* keys, std::int64_t first,
+// Returns the index of the first string with the key of string `first` that is not less than string `row`, by bytes.
+std::int64_t index_among_equal_keys(const LogKernelsTexts& vocabulary, const std::uint64_t* keys, std::int64_t first,
                                     const LogKernelsTexts& texts, std::int64_t row) {
   if (first + 1 == vocabulary.count || keys[first + 1] != keys[first]) return first;
   std::int64_t end = std::upper_bound(keys + first, keys + vocabulary.count, keys[first]) - keys;
@@ -139,7 +139,7 @@ void log_kernels_find_texts(const LogKernelsTexts* texts, const uint8_t* present
     ids[row] = first_oov_id + value_bucket(static_cast<std::uint32_t>(key >> 32), num_oov_ids);
     const std::uint64_t* const found = std::lower_bound(keys, end, key);
     if (found == end || *found != key) continue;
-    const std::int64_t place = place_among_equal_keys(*vocabulary, keys, found - keys, *texts, row);
-    if (same(*texts, row, *vocabulary, place)) ids[row] = known_ids[place];
+    const std::int64_t index = index_among_equal_keys(*vocabulary, keys, found - keys, *texts, row);
+    if (same(*texts, row, *vocabulary, index)) ids[row] = known_ids[index];
   }
 }

@@ -1,4 +1,4 @@
-// Which of a field's out-of-vocabulary ids a value has.
+// The hash that decides which of a field's out-of-vocabulary ids a value has.
 
 #ifndef VALUE_BUCKET_H_
 #define VALUE_BUCKET_H_

@@ -81,12 +81,12 @@ def test_what_is_wrong_with_parquet_files_is_said(lines, project, make_avazu, tm
     assert "upper-case digits" in pre_check(tmp_path / "a.pq").wrong[1]
     (tmp_path / "b.parquet").write_bytes(b"PAR1" + bytes(100))
     assert main(["pre-check", str(tmp_path / "b.parquet")]) == 2
-    assert "is damaged or no Parquet file" in capsys.readouterr().err
+    assert "is damaged or not a Parquet file" in capsys.readouterr().err
     as_parquet(
         make_avazu(100).encode().splitlines()[1:], tmp_path / "c.pq", read_options(data_path=avazu(project)).data
     )
     assert main(["pre-check", str(tmp_path / "c.pq")]) == 2
-    assert "has not the columns of prepare.data.columns" in capsys.readouterr().err
+    assert "lacks columns of prepare.data.columns" in capsys.readouterr().err
     assert main(["pre-check", str(tmp_path / "c.pq"), "--data", str(avazu(project))]) == 0
     assert "looked at the first 100, of which 100 are good" in capsys.readouterr().out
 

@@ -185,7 +185,7 @@ def test_extending_text_fields(tmp_path, buckets):
 
 
 def test_other_limits_for_new_values_are_said(prepared, small_options, caplog):
-    """As without the --config that the vocabulary was made with."""
+    """Another min_count, as if the --config of the first preparation were left out."""
     read_given_vocabulary(prepared, small_options, extend=True)
     other = dataclasses.replace(small_options, min_count=10, field_max_size={"C3": 7})
     read_given_vocabulary(prepared, other)  # nothing new gets an id

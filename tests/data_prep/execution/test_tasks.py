@@ -124,7 +124,7 @@ def test_few_tasks_are_taken_ahead_of_the_results(tmp_path, num_workers):
 
 
 def test_few_tasks_are_undone_however_many_results_wait(tmp_path):
-    """What is not done may hold its lines in memory."""
+    """A task that is not done may hold its lines in memory."""
     taken = []
     pieces = Pieces(tmp_path)
     with closing(Pools(ExecutorChoice())) as pools, pools.open(2) as pool:

@@ -38,7 +38,7 @@ class GeneratedLog:
 
     @property
     def rejects_by_reason(self) -> Counter:
-        """How many lines are to be rejected, by reason."""
+        """Return the number of lines to reject, by reason."""
         return Counter(filter(None, self.reasons))
 
     def chunks(self, num_lines) -> list[Chunk]:

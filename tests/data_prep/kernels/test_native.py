@@ -1,4 +1,4 @@
-"""Each native kernel gives what its NumPy definition gives, on good and on dirty lines."""
+"""Compare each native kernel with its NumPy definition, on good and on dirty lines."""
 
 import os
 import tempfile

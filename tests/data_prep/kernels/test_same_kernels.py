@@ -59,7 +59,7 @@ def plain(value):
 
 
 def readings(log, options, kernels, lines_a_chunk, folder):
-    """What both readings make of a log, chunk by chunk."""
+    """Return the results of both passes over a log, chunk by chunk."""
     (folder / WORK_FOLDER).mkdir(parents=True)
     options = dataclasses.replace(options, kernels=kernels)
     chunks = log.chunks(lines_a_chunk)

@@ -128,9 +128,7 @@ def test_what_is_finished_is_not_done_again(tmp_path, log_path, small_options, m
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
-@pytest.mark.parametrize(
-    "damaged", ["work/fitted", "work/lookup-000.bin", "vocabulary.parquet", "train-00001.mindrecord"]
-)
+@pytest.mark.parametrize("damaged", ["work/fitted", "work/lookup.bin", "vocabulary.parquet", "train-00001.mindrecord"])
 def test_what_is_damaged_meanwhile_is_made_again(tmp_path, log_path, small_options, monkeypatch, damaged):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr("data_prep.pipeline.prepare.describe", interrupt)

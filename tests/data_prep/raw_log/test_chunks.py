@@ -307,5 +307,5 @@ def test_a_chunk_that_is_not_there_any_more_is_an_error(tmp_path):
 @pytest.mark.parametrize("name", ["train.txt.gz", "train.txt.zst", "dac.tar.gz"])
 def test_a_packed_file_of_no_bytes_is_an_error(tmp_path, name):
     (tmp_path / name).touch()
-    with pytest.raises(ValueError, match=rf"{name} has 0 bytes, which is no packed file"):
+    with pytest.raises(ValueError, match=rf"{name} has 0 bytes, which is not even an empty packed file"):
         read_all(tmp_path / name)

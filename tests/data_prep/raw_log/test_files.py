@@ -52,8 +52,8 @@ def test_files_of_a_folder_that_are_skipped_are_named(tmp_path, caplog, taken):
     with caplog.at_level("INFO"):
         assert names(tmp_path) == taken
     assert caplog.messages == [
-        f"of the folder {tmp_path} these are no part of the log: old0.bak, old1.bak, old2.bak, old3.bak, old4.bak and "
-        "6 more; to read one of them, name it as the input"
+        f"these files of the folder {tmp_path} are not read as parts of the log: old0.bak, old1.bak, old2.bak, "
+        "old3.bak, old4.bak and 6 more; to read one, give it as the input"
     ]
     caplog.clear()
     with caplog.at_level("INFO"):
@@ -95,7 +95,7 @@ def test_nothing_found_says_what_was_looked_for(tmp_path):
 def test_what_can_be_read_only_once_is_an_error(tmp_path):
     os.mkfifo(tmp_path / "stream")
     for stream in (tmp_path / "stream", "/dev/null", "-"):
-        with pytest.raises(ValueError, match="no file but a stream or a device, which can be read only once"):
+        with pytest.raises(ValueError, match="is a stream or a device, which can be read only once"):
             find_log(stream)
 
 
