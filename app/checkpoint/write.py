@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from app.checkpoint.array_file import Column, column_of, write_arrays
 from app.checkpoint.disk import BLOCK_BYTES, FileRecord, Progress, ignore
 from app.checkpoint.manifest import Manifest, identify, write_manifest
 from app.checkpoint.slices import WHOLE_FILE, slice_file
-from app.distributed.process_group import CARRIED, MpiGroup, SingleProcess, first_error, is_together
+from app.distributed.process_group import MpiGroup, SingleProcess, is_together, on_all_ranks
 from app.tables.interface import DEEP, WIDE, Places, RowArray, TableSnapshot
 from common.files import sync_folder
 
@@ -102,7 +102,7 @@ def write_checkpoint(
 
     try:
         ranks.first(begin)
-        own = write_own() if group is None else _on_all_ranks(group, write_own)
+        own = write_own() if group is None else on_all_ranks(group, write_own)
         written = [*ranks.call_servers("write_shards", partial, manifest.parent is not None), *ranks.gather(own)]
         ranks.first(finish)
     except BaseException as error:
@@ -113,19 +113,6 @@ def write_checkpoint(
         raise
     ranks.call_servers("release", True)
     return final
-
-
-def _on_all_ranks(group: MpiGroup, write_own: Callable[[], dict[str, FileRecord]]) -> dict[str, FileRecord]:
-    """Return this rank's result; raise the first rank's error on all of them."""
-    own: dict[str, FileRecord] = {}
-    error: Exception | None = None
-    try:
-        own = write_own()
-    except CARRIED as raised:
-        error = raised
-    if (failed := first_error(group, error)) is not None:
-        raise failed
-    return own
 
 
 def write_shards(

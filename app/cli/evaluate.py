@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,7 +23,14 @@ from app.cli.validate import check_group_field
 from app.config.config import Config
 from app.config.run import Target
 from app.distributed.launch import launch
-from app.distributed.process_group import ProcessGroup, SingleProcess, shows_progress, started_by_mpi
+from app.distributed.process_group import (
+    MpiGroup,
+    ProcessGroup,
+    SingleProcess,
+    on_all_ranks,
+    shows_progress,
+    started_by_mpi,
+)
 from app.evaluation.evaluate import Evaluation, best_on, check_split, intervals_of, measure
 from app.evaluation.results import content_of, write_evaluation
 from app.evaluation.text import describe, one_line
@@ -75,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             status = _evaluate_while_kept(arguments, checkpoint)
         except DamagedCheckpointError as error:
-            log.error("error: %s", error)
+            log.error("error: %s is skipped: %s", checkpoint.path, error)
             worst = WRONG_INPUT
             continue
         if status:
@@ -114,7 +122,10 @@ def _evaluate(arguments: argparse.Namespace, checkpoint: Checkpoint) -> int:
     if started_by_mpi():
         group = rank.join(config, data[1], arguments.ranks, 0, {"checkpoint": checkpoint.manifest.id})
     elif arguments.ranks > 1:
-        return launch(arguments.ranks, arguments.hostfile, _words(arguments, checkpoint.path))
+        status = launch(arguments.ranks, arguments.hostfile, _words(arguments, checkpoint.path))
+        if status == WRONG_INPUT and arguments.follow:
+            checkpoint.verify()  # raises if it is damaged: a job ends with a status alone
+        return status
     try:
         judged = _judge(arguments, checkpoint, config, data, group)
     except Stopped as stopped:
@@ -224,7 +235,8 @@ def evaluate_checkpoint(
 
     folder, schema = data
     batch_size = config.eval.batch_size or config.train.batch_size
-    scorer = load_for_scoring(checkpoint, config, schema, batch_size, group)
+    load = partial(load_for_scoring, checkpoint, config, schema, batch_size, group)
+    scorer = on_all_ranks(group, load) if isinstance(group, MpiGroup) else load()
 
     def score(batch: Batch, ids: UniqueIds) -> np.ndarray:
         check()

@@ -158,6 +158,18 @@ def first_error(group: ProcessGroup, error: Exception | None) -> Exception | Non
     return None
 
 
+def on_all_ranks(group: ProcessGroup, function: Callable[[], Result]) -> Result:
+    """Return this rank's result of a step that all ranks take; raise the first rank's error of `CARRIED` on all."""
+    error: Exception | None = None
+    try:
+        result = function()
+    except CARRIED as raised:
+        error = raised
+    if (failed := first_error(group, error)) is not None:
+        raise failed from error
+    return result
+
+
 def together(error: Exception) -> Exception:
     """Mark an error as one that all ranks raise, and return it."""
     error.on_all_ranks = True  # type: ignore[attr-defined]

@@ -1,5 +1,6 @@
 """Several ranks train, save and judge what one process with the same batch does."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -60,9 +61,9 @@ def test_three_ranks_judge_a_checkpoint_as_one_process_does(two_ranks, project, 
 def test_two_ranks_judge_each_checkpoint_of_a_run(two_ranks, project, command_environment, mpirun, tmp_path):
     """Those of the epochs' ends, as the training itself has judged them."""
     run = shutil.copytree(two_ranks / "device_0", tmp_path / "device_0")
-    for path in whole_checkpoints(run / "checkpoints"):
-        if int(path.name.split("-")[1]) % 5:
-            shutil.rmtree(path)
+    for checkpoint in whole_checkpoints(run / "checkpoints"):
+        if checkpoint.manifest.step % 5:
+            shutil.rmtree(checkpoint.path)
     words = ["--follow", "device_0", "--ranks", "2", "--split", "valid"]
     command = ["bash", project / "scripts" / "run_eval.sh", *words]
     environment = {**command_environment, "MPIRUN": mpirun}
@@ -70,6 +71,24 @@ def test_two_ranks_judge_each_checkpoint_of_a_run(two_ranks, project, command_en
     assert done.returncode == 0, done.stderr
     *trained, first, second = aucs(tmp_path)
     assert [first, second] == pytest.approx(trained[1::2], abs=1e-6)
+
+
+def test_two_ranks_skip_a_damaged_checkpoint_together(two_ranks, project, command_environment, mpirun, tmp_path):
+    run = shutil.copytree(two_ranks / "device_0", tmp_path / "device_0")
+    *before, damaged, last = whole_checkpoints(run / "checkpoints")
+    for checkpoint in before:
+        shutil.rmtree(checkpoint.path)
+    with (damaged.path / shard_name("deep", 0, 2)).open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\x55")
+    words = ["--follow", "device_0", "--ranks", "2", "--split", "valid"]
+    command = ["bash", project / "scripts" / "run_eval.sh", *words]
+    environment = {**command_environment, "MPIRUN": mpirun}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert f"error: device_0/checkpoints/{damaged.path.name} is skipped: checkpoint file" in done.stderr
+    assert done.stderr.count("error: ") == 2, done.stderr  # one rank's, and the command's
+    assert f"step: {last.manifest.step} " in (run / "eval.log").read_text().splitlines()[-1]
 
 
 def test_more_ranks_than_cores_go_on_from_another_number(run, two_ranks, one_rank, tmp_path):

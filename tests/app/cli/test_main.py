@@ -3,6 +3,9 @@
 import errno
 import json
 import logging
+import os
+import signal
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -11,6 +14,7 @@ import pytest
 from app.__main__ import main
 from app.checkpoint.manifest import MANIFEST, read_manifest
 from app.checkpoint.retention import whole_checkpoints
+from app.cli import evaluate
 from app.training import loop, saving
 
 
@@ -183,6 +187,22 @@ def test_evaluate_judges_the_run_in_this_folder(command, capsys, tmp_path):
     ]
     judged = [line for line in lines if "split: valid" in line]
     assert judged[-1] in judged[:-1]  # from the checkpoint alone, what was measured while training
+
+
+def test_ctrl_c_ends_an_evaluation_with_a_line_and_writes_nothing(command, tmp_path, monkeypatch):
+    assert command("train", "train.epochs=1")[0] == 0
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    measure = evaluate.measure
+
+    def interrupted(*arguments):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.5)  # until the thread that waits for signals has it
+        return measure(*arguments)
+
+    monkeypatch.setattr(evaluate, "measure", interrupted)
+    status, log = command("evaluate")
+    assert (status, log.count("stopped: SIGINT was received")) == (130, 1)
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
 
 def test_a_report_lies_in_the_run_and_has_what_was_judged_since(command, capsys, tmp_path):
