@@ -1,4 +1,4 @@
-"""The command line: `python -m data_prep {download,pre-check,prepare,inspect,report,synthesize}`."""
+"""The command line: `python -m data_prep {download,describe,pre-check,prepare,inspect,report,synthesize}`."""
 
 from __future__ import annotations
 
@@ -97,6 +97,16 @@ def _parser() -> argparse.ArgumentParser:
     download.add_argument("--accept-terms", action="store_true", help="accept the terms without being asked")
     download.set_defaults(after_stop="; the same command resumes")
 
+    describe = _add_command(
+        commands,
+        "describe",
+        _describe,
+        "Propose the description of a log with other columns than Criteo's, as a file for --data.",
+        "describe log.csv > my.yaml",
+    )
+    describe.add_argument("input", nargs="+", help="the log, as for prepare; of several files the first is read")
+    describe.add_argument("--rows", type=int, default=100_000, metavar="N", help="rows to read (%(default)s)")
+
     pre_check = _add_command(
         commands,
         "pre-check",
@@ -191,6 +201,12 @@ def _add_prepare_arguments(prepare: argparse.ArgumentParser) -> None:
     workers.add_argument(
         "--scheduler", metavar="ADDRESS", help="of a Dask cluster, such as tcp://host:8786 (a new one on this machine)"
     )
+
+
+def _describe(command: argparse.Namespace, _: list[str]) -> None:
+    from data_prep.checks.describe import describe
+
+    print(describe(command.input, command.rows), end="")
 
 
 def _pre_check(command: argparse.Namespace, _: list[str]) -> None:

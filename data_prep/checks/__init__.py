@@ -1,1 +1,1 @@
-"""Checks of a log (pre_check, rejects) and of a prepared folder (inspect)."""
+"""Checks of a log (describe, pre_check, rejects) and of a prepared folder (inspect)."""

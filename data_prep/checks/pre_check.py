@@ -91,7 +91,7 @@ def pre_check(
         check_rejects(rejects, b"".join(part.rejects_tsv for part in parsed), chunks, log_format, findings)
     if len(labels):
         facts = json.loads(FACTS_PATH.read_text("utf-8")) if log_format.columns == LogFormat().columns else None
-        columns = list(_columns(rows, log_format, facts))
+        columns = columns_of(rows, log_format, facts)
         _print_columns(columns, facts is not None)
         _check_labels(labels, facts, findings)
         _check_columns(columns, len(labels), findings)
@@ -121,6 +121,11 @@ def _print_size(samples: Sequence[FileSample], num_lines: int, num_rows: int, lo
     row_bytes = 4 * (len(log_format.categorical_fields) + 2 * len(log_format.numeric_fields) + 1)
     size = number_text(lines * row_bytes, "bytes")
     print(f"the prepared folder will take {about}{size}, up to twice that while it is made")
+
+
+def columns_of(rows: Sequence[LogRows], log_format: LogFormat, facts: dict[str, Any] | None = None) -> list[Column]:
+    """Return the fields of parsed rows, beside what is known of Criteo's."""
+    return list(_columns(rows, log_format, facts))
 
 
 def _columns(rows: Sequence[LogRows], log_format: LogFormat, facts: dict[str, Any] | None) -> Iterator[Column]:
@@ -221,6 +226,15 @@ def _differs(column: Column, num_rows: int) -> bool:
 
 def _check_leaks(columns: Iterable[Column], labels: NDArray[np.bool_], findings: Findings) -> None:
     """Report each column that predicts the label by itself."""
+    for name, auc in leaking_columns(columns, labels):
+        findings.odd.append(
+            f"{name} alone tells clicks from other rows (AUC {auc:.3f}): it seems to be made from the label, or known "
+            "only after the click. Unless it is known before, give it the kind ignored in the --data file"
+        )
+
+
+def leaking_columns(columns: Iterable[Column], labels: NDArray[np.bool_]) -> Iterator[tuple[str, float]]:
+    """Yield the name and the AUC of each column that predicts the labels [n] by itself; none if rows are too few."""
     is_test = np.random.default_rng(1).random(len(labels)) < 0.5
     num_clicks = int(labels[is_test].sum())
     if min(num_clicks, int(is_test.sum()) - num_clicks) < _MIN_TEST_ROWS:
@@ -231,11 +245,7 @@ def _check_leaks(columns: Iterable[Column], labels: NDArray[np.bool_], findings:
             by_number = area_under_curve(column.codes, labels)
             auc = max(auc, by_number, 1 - by_number)
         if auc > _LEAK_AUC:
-            findings.odd.append(
-                f"{column.name} alone tells clicks from other rows (AUC {auc:.3f}): it seems to be made from the "
-                "label, or known only after the click. Unless it is known before, give it the kind ignored in the "
-                "--data file"
-            )
+            yield column.name, auc
 
 
 def _click_rates(

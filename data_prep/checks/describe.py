@@ -1,0 +1,265 @@
+"""`describe`: propose the description of a log that the project has never seen, as a YAML file for `--data`.
+
+It reads the first rows, finds separator, header, quotes and words for missing cells, and guesses each column's kind. A
+guess is written with its reason, so that it can be corrected.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import yaml
+
+from data_prep.checks.pre_check import columns_of, leaking_columns
+from data_prep.kernels.choose import choose_kernels
+from data_prep.kernels.rows import Chunk
+from data_prep.options.log_format import Kind, LogFormat
+from data_prep.raw_log.files import LogFile, find_log, is_parquet
+from data_prep.raw_log.reading import open_reader
+
+DEFAULT_ROWS = 100_000
+_SEPARATORS = "\t,;|\x01 "
+_MISSING_WORDS = ("NULL", "null", r"\N", "NA", "N/A", "NaN", "nan", "None", "none")
+# Cells of a click and of no click, in the order in which a label is looked for.
+_LABELS = (("1", "0"), ("true", "false"), ("True", "False"), ("TRUE", "FALSE"), ("yes", "no"), ("Y", "N"), ("1", "-1"))
+_LABEL_NAMES = re.compile(r"(is_?)?(label|click(ed|s)?|clk|target|y|conver(sion|ted)|response|outcome)", re.IGNORECASE)
+_CODE_NAMES = re.compile(r"(^|_)(id|ids|type|code|cat|category|class|group|hour|day|weekday|month|zip)$", re.IGNORECASE)
+_INTEGER, _HEX = re.compile(r"-?[0-9]{1,18}"), re.compile("[0-9a-f]{8}")
+_DECIMAL = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?inf")
+_ENOUGH = 1_000  # rows from which a share of distinct values means something
+_UNIQUE = 0.99  # of the rows: a new value in nearly every one
+_FEW_CODES = 50  # whole numbers with so few values, some of them large, are codes
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class _Guess:
+    name: str
+    kind: Kind
+    reason: str
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """First rows of a log as text cells, column by column."""
+
+    names: list[str]
+    columns: list[list[str]]
+    layout: dict[str, Any]  # separator, header, quotes: fields of LogFormat that are not its defaults
+    lines: bytes  # the same rows as a chunk's lines; empty for a Parquet file
+
+
+def describe(inputs: str | Sequence[str], num_rows: int = DEFAULT_ROWS) -> str:
+    """Return the proposed description of a log as YAML with comments.
+
+    Raises FileNotFoundError and ValueError as `find_log` and `open_log`, and ValueError for a log without rows or
+    columns.
+    """
+    if num_rows < 1:
+        raise ValueError(f"describe needs at least 1 row to look at; found --rows {num_rows}")
+    file = find_log(inputs)[0]
+    sample = _read_table(file, num_rows) if is_parquet(file.location) else _read_lines(file, num_rows)
+    missing = _missing_words(sample.columns)
+    labels, words = _label_columns(sample, missing)
+    guesses = [_guess(name, cells, missing, labels) for name, cells in zip(sample.names, sample.columns, strict=True)]
+    log_format = _as_format(sample, guesses, missing, words)
+    comments = [f"Proposed from the first {len(sample.columns[0]):,} rows of {file.location}; please check it."]
+    if log_format is not None and sample.lines:
+        guesses, num_good = _without_leaks(sample, guesses, log_format)
+        comments.append(f"{num_good:,} of these rows are good by this description.")
+    comments += _label_comments(labels, len(sample.names))
+    return _as_yaml(sample, guesses, missing, words, comments)
+
+
+def _read_lines(file: LogFile, num_rows: int) -> _Sample:
+    wanted, parts, num_lines = num_rows + 1, [], 0
+    with open_reader(file, LogFormat()) as reader:
+        for task, _ in reader.chunks(1 << 20):
+            parts.append(task.load().lines)
+            num_lines += task.num_lines
+            if num_lines >= wanted:
+                break
+    lines = [line.removesuffix(b"\r") for line in b"".join(parts).split(b"\n")[:-1][:wanted]]
+    if not lines:
+        raise ValueError(f"{file.location} has no lines to describe")
+    if any(b"\0" in line for line in lines[:100]):
+        raise ValueError(f"{file.location} holds NUL bytes: it is no text, or it is UTF-16; convert it to UTF-8")
+    text = [line.decode("utf-8", errors="replace") for line in lines]
+    separator, rows = _divide(text, file.location)
+    header = _is_header(rows)
+    kept = rows[header:][:num_rows]
+    names = rows[0] if header else _make_names(len(rows[0]))
+    if not kept:
+        raise ValueError(f"{file.location} has a header and no rows to describe")
+    quotes = any(cell.startswith('"') for line in text[:_ENOUGH] for cell in line.split(separator))
+    given = {"separator": separator, "header": header, "quotes": quotes}
+    layout = {key: value for key, value in given.items() if value != getattr(LogFormat(), key)}
+    columns = [list(column) for column in zip(*kept, strict=True)]
+    return _Sample(names, columns, layout, b"\n".join(lines[header:][:num_rows]) + b"\n")
+
+
+def _make_names(num_columns: int) -> list[str]:
+    """Return Criteo's names for as many columns as its log has, else numbers."""
+    criteo = list(LogFormat().columns)
+    return criteo if num_columns == len(criteo) else [f"column_{number}" for number in range(1, num_columns + 1)]
+
+
+def _divide(lines: list[str], location: str) -> tuple[str, list[list[str]]]:
+    """Return the separator by which most lines have the same number of columns, and the cells of those lines."""
+    best: tuple[float, int, str, list[list[str]]] | None = None
+    for separator in _SEPARATORS:
+        rows = list(csv.reader((line.replace("\r", " ") for line in lines), delimiter=separator))
+        width, count = Counter(map(len, rows)).most_common(1)[0]
+        found = count / len(rows), width, separator, [row for row in rows if len(row) == width]
+        if width > 1 and (best is None or found[:2] > best[:2]):
+            best = found
+    if best is None:
+        raise ValueError(
+            f"{location}: no separator divides its lines into columns; tried {', '.join(map(repr, _SEPARATORS))}. The "
+            f"first line is {lines[0][:120]!r}"
+        )
+    return best[2], best[3]
+
+
+def _is_header(rows: list[list[str]]) -> bool:
+    """Return True if the first row holds names: all differ, none is a number, and no column has its name as a value."""
+    names = rows[0]
+    if len(set(names)) < len(names) or not all(names) or any(_DECIMAL.fullmatch(name) for name in names):
+        return False
+    return not any(name in column for name, *column in zip(*rows[: _ENOUGH + 1], strict=True))
+
+
+def _read_table(file: LogFile, num_rows: int) -> _Sample:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from data_prep.raw_log import storage
+
+    with storage.open_random(file.location) as stored, pq.ParquetFile(stored) as table:
+        batches = list(itertools.islice(table.iter_batches(num_rows), 1))
+        rows = pa.Table.from_batches(batches, table.schema_arrow)
+    if not rows.num_rows:
+        raise ValueError(f"{file.location} has no rows to describe")
+    return _Sample(rows.column_names, [list(map(_cell, column.to_pylist())) for column in rows.columns], {}, b"")
+
+
+def _cell(value: Any) -> str:
+    """Return a value as the text that the preparation makes of it."""
+    if value is None or value != value:
+        return ""
+    if isinstance(value, (bool, np.bool_)):
+        return str(int(value))
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _missing_words(columns: list[list[str]]) -> tuple[str, ...]:
+    """Return the words that stand for a missing cell: in the place of numbers, or in more than one column."""
+    places: Counter[str] = Counter()
+    for cells in columns:
+        distinct = set(cells)
+        words = distinct.intersection(_MISSING_WORDS)
+        others = distinct - words - {""}
+        is_number = bool(others) and all(_DECIMAL.fullmatch(c) or _HEX.fullmatch(c) for c in others)
+        places.update(dict.fromkeys(words, 2 if is_number else 1))
+    return tuple(word for word in _MISSING_WORDS if places[word] > 1)
+
+
+def _label_columns(sample: _Sample, missing: tuple[str, ...]) -> tuple[list[str], tuple[str, str]]:
+    """Return the columns that may be the label, the likeliest first, and the cells of a click and of no click."""
+    found: list[tuple[bool, str, tuple[str, str]]] = []
+    for name, cells in zip(sample.names, sample.columns, strict=True):
+        distinct = set(cells) - {"", *missing}
+        words = next((pair for pair in _LABELS if distinct == set(pair)), None)
+        if words is not None:
+            found.append((not _LABEL_NAMES.fullmatch(name), name, words))
+    found.sort(key=lambda candidate: candidate[0])  # stable: the log's order otherwise
+    return [name for _, name, _ in found], found[0][2] if found else _LABELS[0]
+
+
+def _guess(name: str, cells: list[str], missing: tuple[str, ...], labels: list[str]) -> _Guess:
+    present = [cell for cell in cells if cell and cell not in missing]
+    counts = Counter(present)
+    is_unique = len(cells) >= _ENOUGH and len(counts) > _UNIQUE * len(cells)
+    shown = ", ".join(repr(value)[1:-1][:24] for value, _ in counts.most_common(_SHOWN))
+    of = f"{len(counts):,} values: {shown}{', …' if len(counts) > _SHOWN else ''}"
+    if labels and name == labels[0]:
+        return _Guess(name, "label", of)
+    if not counts:
+        return _Guess(name, "ignored", "missing in all rows")
+    if len(counts) == 1:
+        return _Guess(name, "ignored", f"one value only: {shown}")
+    if all(map(_HEX.fullmatch, counts)) and not all(map(_INTEGER.fullmatch, counts)):
+        return _Guess(name, "hex32", of)
+    if all(map(_INTEGER.fullmatch, counts)):
+        return _guess_integer(name, counts, is_unique, of)
+    if all(map(_DECIMAL.fullmatch, counts)) and not all(map(str.isdigit, counts)):
+        return _Guess(name, "ignored", f"decimal numbers ({shown}): scale them to whole numbers to use them")
+    if is_unique:
+        return _Guess(name, "ignored", f"a new value in nearly every row: {shown}, …")
+    return _Guess(name, "string", of)
+
+
+def _guess_integer(name: str, counts: Counter[str], is_unique: bool, of: str) -> _Guess:
+    """Tell numbers from codes: a model may scale numbers, and looks codes up."""
+    numbers = [int(value) for value in counts]
+    is_code = bool(_CODE_NAMES.search(name)) or (len(counts) <= _FEW_CODES and max(map(abs, numbers)) > 1_000)
+    if is_unique and (is_code or max(numbers) - min(numbers) > 100 * len(numbers) or min(numbers) > 10**6):
+        return _Guess(name, "ignored", "a new number in nearly every row: an identifier, or a time")
+    if is_code:
+        return _Guess(name, "string", f"{of}; integer if it is an amount")
+    return _Guess(name, "integer", f"{of}; string if these are codes")
+
+
+def _as_format(
+    sample: _Sample, guesses: list[_Guess], missing: tuple[str, ...], words: tuple[str, str]
+) -> LogFormat | None:
+    """Return the description as the preparation would read it; None if a label or a category is still to be named."""
+    columns: dict[str, Kind] = {guess.name: guess.kind for guess in guesses}
+    if "label" not in columns.values() or not {"hex32", "string"} & set(columns.values()):
+        return None
+    return LogFormat(columns=columns, missing=missing, clicked=words[:1], not_clicked=words[1:], **sample.layout)
+
+
+def _without_leaks(sample: _Sample, guesses: list[_Guess], log_format: LogFormat) -> tuple[list[_Guess], int]:
+    """Ignore the columns that tell the label by themselves; return the guesses and the number of good rows."""
+    chunk = Chunk(0, sample.lines.count(b"\n"), sample.lines)
+    rows = choose_kernels("auto").parse_chunk(chunk, log_format).rows
+    leaks = dict(leaking_columns(columns_of([rows], log_format), rows.labels)) if len(rows.labels) else {}
+    reason = "predicts the label by itself (AUC {:.3f}): made from it, or known only after the click"
+    ignored = [
+        replace(guess, kind="ignored", reason=reason.format(leaks[guess.name])) if guess.name in leaks else guess
+        for guess in guesses
+    ]
+    return ignored, len(rows.labels)
+
+
+def _label_comments(labels: list[str], num_columns: int) -> list[str]:
+    if not labels:
+        return [f"No column of the {num_columns} has two values such as 0 and 1: give one the kind label."]
+    if len(labels) > 1:
+        return [f"The label is taken to be {labels[0]}; it may also be {', '.join(labels[1:])}."]
+    return []
+
+
+def _as_yaml(
+    sample: _Sample, guesses: list[_Guess], missing: tuple[str, ...], words: tuple[str, str], comments: list[str]
+) -> str:
+    settings: dict[str, Any] = dict(sample.layout)
+    if missing:
+        settings["missing"] = list(missing)
+    if words != _LABELS[0]:
+        settings |= {"clicked": [words[0]], "not_clicked": [words[1]]}
+    lines = [f"# {comment}" for comment in comments]
+    lines += yaml.safe_dump(settings, allow_unicode=True, sort_keys=False).splitlines() if settings else []
+    lines.append("columns:")
+    entries = [yaml.safe_dump({guess.name: guess.kind}, allow_unicode=True).strip() for guess in guesses]
+    width = min(max(map(len, entries)), 40)
+    lines += [f"  {entry:{width}}  # {guess.reason}" for entry, guess in zip(entries, guesses, strict=True)]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,119 @@
+"""The description that is proposed for a log prepares that log unedited."""
+
+import random
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from data_prep.__main__ import main
+from data_prep.checks.describe import describe
+from data_prep.prepared.schema import read_schema
+
+
+def columns_of(text):
+    return yaml.safe_load(text)["columns"]
+
+
+def prepare_as_described(log, folder, capsys):
+    """Prepare `log` with its proposed description; return the description and the schema."""
+    assert main(["describe", str(log)]) == 0
+    text = capsys.readouterr().out
+    (folder / "my.yaml").write_text(text)
+    prepared = folder / "prepared"
+    words = ["prepare", str(log), str(prepared), "--data", str(folder / "my.yaml"), "prepare.min_count=1"]
+    assert main([*words, "prepare.workers=1"]) == 0
+    return yaml.safe_load(text), read_schema(prepared)
+
+
+def test_an_avazu_log_is_prepared_as_described(make_avazu, tmp_path, capsys):
+    (tmp_path / "train.csv").write_text(make_avazu(2_000))
+    proposed, schema = prepare_as_described(tmp_path / "train.csv", tmp_path, capsys)
+    kinds = proposed["columns"]
+    assert (proposed["separator"], proposed["header"], kinds["click"], kinds["id"]) == (",", True, "label", "ignored")
+    assert kinds["site_id"] == "hex32"
+    assert kinds["hour"] == kinds["device_type"] == kinds["C21"] == "string"
+    assert schema.rejected_rows == 0
+
+
+def test_a_log_between_semicolons_with_quotes_and_missing_words(tmp_path, capsys):
+    random_ = random.Random(1)
+    rows = [
+        f'{random_.choice(["yes", "no"])};{random_.choice(["17", "NULL", "4", "-3"])};"{random_.choice("abc")};x";0.5'
+        for _ in range(500)
+    ]
+    (tmp_path / "log.txt").write_text("\n".join(rows) + "\n")
+    proposed, schema = prepare_as_described(tmp_path / "log.txt", tmp_path, capsys)
+    kinds = {"column_1": "label", "column_2": "integer", "column_3": "string", "column_4": "ignored"}
+    words = {"separator": ";", "quotes": True, "missing": ["NULL"], "clicked": ["yes"], "not_clicked": ["no"]}
+    assert proposed == {**words, "columns": kinds}
+    assert schema.rejected_rows == 0
+
+
+def test_criteo_s_form_is_recognized(tiny_log, tmp_path, capsys):
+    proposed, schema = prepare_as_described(tiny_log, tmp_path, capsys)
+    assert list(proposed) == ["columns"]
+    assert list(proposed["columns"])[:3] == ["label", "I1", "I2"]
+    assert list(proposed["columns"].values()) == ["label", *["integer"] * 13, *["hex32"] * 26]
+    assert schema.rejected_rows == 0
+
+
+def test_a_parquet_log(tmp_path, capsys):
+    random_ = random.Random(2)
+    table = pa.table(
+        {
+            "user": [random_.choice(["ann", "bob", "eve"]) for _ in range(400)],
+            "bought": [random_.random() < 0.3 for _ in range(400)],
+            "price": [random_.choice([1.0, 2.0, None]) for _ in range(400)],
+            "when": [random_.random() for _ in range(400)],
+        }
+    )
+    pq.write_table(table, tmp_path / "log.parquet")
+    proposed, schema = prepare_as_described(tmp_path / "log.parquet", tmp_path, capsys)
+    assert proposed["columns"] == {"user": "string", "bought": "label", "price": "integer", "when": "ignored"}
+    assert schema.rejected_rows == 0
+
+
+def test_what_no_model_should_see_is_ignored_with_its_reason(tmp_path):
+    random_ = random.Random(3)
+    lines = ["click,shop,order_id,country,clicked_at,comment"]
+    for row in range(3_000):
+        click = random_.random() < 0.4
+        cells = [int(click), random_.choice("xyz"), 5_000_000 + 7 * row, "de", "a9" if click else "b9", f"text {row}"]
+        lines.append(",".join(map(str, cells)))
+    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
+    text = describe(str(tmp_path / "log.csv"))
+    kinds = columns_of(text)
+    assert kinds == {"click": "label", "shop": "string", **dict.fromkeys(lines[0].split(",")[2:], "ignored")}
+    reasons = {line.split(":")[0].strip(): line.split("# ")[1] for line in text.splitlines() if ": ignored" in line}
+    assert "identifier" in reasons["order_id"]
+    assert "one value only" in reasons["country"]
+    assert "predicts the label by itself (AUC 1.000)" in reasons["clicked_at"]
+    assert "new value in nearly every row" in reasons["comment"]
+
+
+def test_several_likely_labels_and_none(tmp_path):
+    random_ = random.Random(4)
+    lines = [",".join([*map(str, random_.choices([0, 1], k=2)), random_.choice("ab")]) for _ in range(100)]
+    (tmp_path / "two.csv").write_text("seen,is_click,item\n" + "\n".join(lines) + "\n")
+    text = describe(str(tmp_path / "two.csv"))
+    assert columns_of(text)["is_click"] == "label"
+    assert "The label is taken to be is_click; it may also be seen." in text
+    (tmp_path / "none.csv").write_text("item,place\n" + "a,5\nb,6\n" * 50)
+    assert "give one the kind label" in describe(str(tmp_path / "none.csv"))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "no lines"),
+        (b"abc\ndef\n", "no separator"),
+        (b"a,b\n", "no rows"),
+        ("a,b\n".encode("utf-16"), "NUL bytes"),
+    ],
+)
+def test_what_cannot_be_described_is_refused(tmp_path, content, message, capsys):
+    (tmp_path / "log.csv").write_bytes(content)
+    assert main(["describe", str(tmp_path / "log.csv")]) == 2
+    assert message in capsys.readouterr().err
