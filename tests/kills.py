@@ -1,4 +1,4 @@
-"""How often each test that kills at random moments does so: NUM_KILLS in all, 12 by default."""
+"""Number of kills of each test that kills at random moments: NUM_KILLS in all, 12 by default."""
 
 import os
 

@@ -9,7 +9,7 @@ from data_prep.__main__ import main
 
 @pytest.mark.parametrize("package", ["app", "data_prep"])
 def test_a_python_without_the_packages_says_what_to_do(project, package):
-    """As the system's Python has none of them."""
+    """The system's Python has none of them."""
     command = [sys.executable, "-I", "-S", "-c", "import runpy, sys; sys.path.insert(0, sys.argv.pop(1));"]
     command[-1] += f" sys.argv[0] = {package!r}; runpy.run_module({package!r}, run_name='__main__')"
     done = subprocess.run([*command, str(project)], capture_output=True, text=True, check=False)

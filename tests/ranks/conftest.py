@@ -1,4 +1,4 @@
-"""Jobs of several ranks as a user starts them, and two that ran undisturbed, for all tests to compare with."""
+"""Jobs of several ranks, started as a user does, and two undisturbed ones that all tests compare with."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ def start(project, tiny_dataset, command_environment, mpirun):
 def run(start):
     def to_the_end(folder, ranks, *settings, **options):
         process = start(folder, ranks, *settings, **options)
-        _, errors = process.communicate(timeout=240)
+        _, errors = process.communicate(timeout=600)
         return process.returncode, errors
 
     return to_the_end
@@ -34,7 +34,7 @@ def run(start):
 
 @pytest.fixture(scope="session")
 def without_mpi(project, tmp_path_factory):
-    """What an environment has where mpi4py's library is not there."""
+    """Environment variables with which mpi4py cannot load its library."""
     folder = tmp_path_factory.mktemp("no_mpi")
     (folder / "mpi4py").mkdir()
     (folder / "mpi4py" / "__init__.py").touch()
@@ -44,7 +44,7 @@ def without_mpi(project, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def one_rank(run, tmp_path_factory, without_mpi):
-    """One process, which needs no MPI."""
+    """Folder of a run of one process, which must work without MPI."""
     folder = tmp_path_factory.mktemp("one")
     status, errors = run(folder, 1, **without_mpi)
     assert status == 0, errors
@@ -53,7 +53,7 @@ def one_rank(run, tmp_path_factory, without_mpi):
 
 @pytest.fixture(scope="session")
 def two_ranks(run, tmp_path_factory):
-    """Saved in the middle of the first epoch as well."""
+    """Folder of a run of two ranks, with a checkpoint in the middle of the first epoch as well."""
     folder = tmp_path_factory.mktemp("two")
     status, errors = run(folder, 2, "checkpoint.every_steps=3")
     assert status == 0, errors

@@ -1,4 +1,4 @@
-"""What a job of several ranks leaves behind, and which processes it has."""
+"""Outputs and processes of a job of several ranks."""
 
 import re
 import time
@@ -24,7 +24,7 @@ def losses(folder, rank=0):
 
 
 def aucs(folder, rank=0):
-    """Of all evaluations: in the middle of an epoch and at its end."""
+    """Return the AUC of each evaluation, in the middle of an epoch and at its end."""
     return [float(auc) for auc in re.findall(r" auc is (\S+),", (folder / f"device_{rank}" / "eval.log").read_text())]
 
 
@@ -54,7 +54,7 @@ def is_rank(process):
 
 
 def wait_for_ranks(launcher, folder, steps):
-    """The ranks' processes, when that many steps are in loss.log."""
+    """Wait until loss.log has that many steps; return the ranks' processes."""
     log, end = folder / "device_0" / "loss.log", time.monotonic() + 120
     while not log.exists() or len(log.read_text().splitlines()) < steps:
         assert launcher.poll() is None

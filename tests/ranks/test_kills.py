@@ -1,4 +1,4 @@
-"""Jobs that are ended, by a signal to the launcher or the death of any of their processes: nothing is lost."""
+"""A signal to the launcher, or a kill of any process of a job, loses nothing."""
 
 import itertools
 import re
@@ -20,7 +20,7 @@ MOST_KILLS_OF_A_RUN = 4
 OFTEN = ("checkpoint.every_steps=3", "train.log_every_steps=1")
 
 
-def test_a_killed_rank_ends_the_job_and_the_same_command_goes_on(start, run, two_ranks, tmp_path):
+def test_a_killed_rank_ends_the_job_and_the_same_command_resumes_it(start, run, two_ranks, tmp_path):
     process = start(tmp_path, 2, "checkpoint.every_steps=3", "train.log_every_steps=1")
     pids = wait_for_ranks(process, tmp_path, steps=4)
     pids[1].kill()
@@ -52,8 +52,8 @@ def test_a_signal_to_the_launcher_ends_the_step_on_all_ranks_and_saves(start, tm
     assert all(map(ended, pids))
 
 
-def test_servers_go_on_from_ranks_without_mindspore_and_end_with_a_killed_one(start_servers, run, one_rank, tmp_path):
-    """One epoch of two ranks that own rows, then a second one with servers, one of which is killed at first."""
+def test_servers_resume_a_run_without_mindspore_and_end_with_a_killed_one(start_servers, run, one_rank, tmp_path):
+    """One epoch of two ranks that own rows, then a second one with a server, which is killed at first."""
     assert run(tmp_path, 2, epochs=1)[0] == 0
     process = start_servers(tmp_path, 1, 2, "train.log_every_steps=1")
     server, *_ = wait_for_ranks(process, tmp_path, steps=6)
@@ -71,7 +71,7 @@ def test_servers_go_on_from_ranks_without_mindspore_and_end_with_a_killed_one(st
 
 @pytest.fixture(scope="session")
 def with_a_server(start_servers, tmp_path_factory):
-    """Two ranks that train, beside a server, undisturbed."""
+    """Folder of an undisturbed run of two ranks and a server."""
     folder = tmp_path_factory.mktemp("served")
     process = start_servers(folder, 1, 2, *OFTEN)
     _, errors = process.communicate(timeout=240)
@@ -80,7 +80,7 @@ def with_a_server(start_servers, tmp_path_factory):
 
 
 def kill_one(process, folder, rng):
-    """Kill a random process of the job at a random moment of a random step; whether the training was still going on."""
+    """Kill a random process of the job at a random moment of a random step; return True if it was still training."""
     log, steps, end = folder / "device_0" / "loss.log", int(rng.integers(0, 10)), time.monotonic() + 240
     while process.poll() is None and len(log.read_text().splitlines() if log.exists() else "") < steps:
         assert time.monotonic() < end
@@ -103,7 +103,7 @@ def kill_one(process, folder, rng):
 def test_kills_of_random_ranks_at_random_moments_lose_nothing(
     start, start_servers, two_ranks, with_a_server, tmp_path, form
 ):
-    """The job ends with the killed process, and the same command goes on, run after run, until enough were survived."""
+    """The job ends with the killed process, and the same command resumes it, again and again."""
     num_kills, rng = num_kills_of(form), np.random.default_rng(num_kills_of(form))
     kills, folders = 0, itertools.count()
     while kills < num_kills:

@@ -1,4 +1,4 @@
-"""What a launch of several ranks finds in the folder, and how it ends."""
+"""Launches of several ranks in a folder that has a run, and their exit statuses."""
 
 import pytest
 

@@ -1,6 +1,4 @@
-"""Jobs whose tower is spread over ranks, as a user starts them, against one process with the same batch."""
-
-import subprocess
+"""Jobs whose tower is split over ranks, started as a user does, against one process with the same batch."""
 
 import numpy as np
 import pytest
@@ -10,7 +8,7 @@ from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import whole_checkpoints
 from app.cli.checkpoint import reshard
 from app.training.parallel.strategy_file import StrategyRecord, read_strategy, write_strategy
-from tests.ranks.jobs import SETTINGS, losses, same_numbers
+from tests.ranks.jobs import losses, same_numbers
 
 pytestmark = pytest.mark.parallel
 
@@ -33,30 +31,17 @@ MODES = {
 
 
 @pytest.fixture(scope="module")
-def train(project, tiny_dataset, command_environment, mpirun):
-    """Runs the launcher in a folder to its end; gives its status and what it said."""
+def train(run, start_servers):
+    """Runs the launcher in a folder to its end; returns its status and its standard error."""
 
-    def run(folder, ranks, *settings, servers=0, epochs=2):
-        folder.mkdir(exist_ok=True)
-        script, words = "run_auto_parallel_train.sh", [ranks, epochs, tiny_dataset, "-"]
-        if servers:
-            script, words = "run_parameter_server_train.sh", [servers, ranks, epochs, tiny_dataset]
-        words = ["bash", project / "scripts" / script, *map(str, words), *SETTINGS, *settings]
-        environment = {**command_environment, "MPIRUN": mpirun}
-        done = subprocess.run(
-            words, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True, timeout=600, check=False
-        )
-        return done.returncode, done.stderr
+    def to_the_end(folder, ranks, *settings, servers=0, epochs=2):
+        if not servers:
+            return run(folder, ranks, *settings, epochs=epochs)
+        process = start_servers(folder, servers, ranks, *settings, epochs=epochs)
+        errors = process.communicate(timeout=600)[1]
+        return process.returncode, errors
 
-    return run
-
-
-@pytest.fixture(scope="module")
-def one_rank(train, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("one")
-    status, errors = train(folder, 1)
-    assert status == 0, errors
-    return folder
+    return to_the_end
 
 
 def dense(folder):
@@ -64,7 +49,7 @@ def dense(folder):
 
 
 def check_slices(folder, ranks):
-    """The newest checkpoint has a file a rank, is whole, and merges to one with all arrays in one file."""
+    """Check that the newest checkpoint has a file for each rank, is complete, and merges to one file."""
     path = whole_checkpoints(folder / "device_0" / "checkpoints")[-1].path
     assert len(list(path.glob(f"dense-*-of-{ranks}.safetensors"))) == ranks
     assert not (path / "dense.safetensors").exists()
@@ -87,7 +72,7 @@ def test_a_split_tower_trains_to_the_numbers_of_one_rank(train, one_rank, tmp_pa
         np.testing.assert_allclose(found[name], array, rtol=0, atol=2e-3 * max(np.abs(array).max(), 1e-3), err_msg=name)
 
 
-def test_a_run_goes_on_under_another_split(train, one_rank, tmp_path):
+def test_a_run_resumes_under_another_split(train, one_rank, tmp_path):
     ranks, *settings = MODES["mixed"]
     assert train(tmp_path, ranks, *settings, "checkpoint.sliced=true", epochs=1)[0] == 0
     check_slices(tmp_path, ranks)
@@ -101,7 +86,7 @@ def test_a_run_goes_on_under_another_split(train, one_rank, tmp_path):
     assert record.strategies["matrix_1"] == "((1, 2), (2, 1))"
 
 
-def test_a_pipeline_goes_on_in_one_process_and_back(train, one_rank, tmp_path):
+def test_a_pipeline_resumes_in_one_process_and_back(train, one_rank, tmp_path):
     ranks, *settings = MODES["pipeline"]
     assert train(tmp_path, 1, epochs=1)[0] == 0
     status, errors = train(tmp_path, ranks, *settings, "checkpoint.sliced=true")
@@ -116,7 +101,7 @@ def test_a_pipeline_goes_on_in_one_process_and_back(train, one_rank, tmp_path):
     assert not (tmp_path / "device_0" / "strategy.json").exists()
 
 
-def test_servers_own_the_rows_of_a_pipeline_and_of_the_split_that_goes_on_with_it(train, one_rank, tmp_path):
+def test_servers_own_the_rows_of_a_pipeline_and_of_the_split_that_resumes_it(train, one_rank, tmp_path):
     """The pipeline saves slices, of two stages; its strategy file has them."""
     ranks, *settings = MODES["pipeline"]
     status, errors = train(tmp_path, ranks, *settings, "checkpoint.sliced=true", servers=1, epochs=1)
@@ -138,28 +123,10 @@ def test_a_strategy_file_of_another_model_is_refused(train, tmp_path):
     assert "is of another model: bias_0 is missing there" in errors
 
 
-@pytest.mark.parametrize(
-    ("ranks", "settings", "message"),
-    [
-        (2, ["parallel.tensor_parallel=3"], "does not divide the 2 ranks: 2 would be left over"),
-        (
-            2,
-            ["parallel.tensor_parallel=2", 'parallel.strategies={matrix_0: "((2, 2), (2, 1))"}'],
-            "needs 4 ranks, there are 2",
-        ),
-        (
-            2,
-            ["parallel.tensor_parallel=2", 'parallel.strategies={matrix_7: "((2, 1), (1, 1))"}'],
-            "no layer 'matrix_7'",
-        ),
-        (3, ["parallel.pipeline_stages=2"], "needs an even number of ranks, found 3"),
-        (2, ["parallel.optimizer_shards=true", "device.precision=bfloat16"], "device.precision=bfloat16 does not go"),
-        (1, ["parallel.optimizer_shards=true"], "there is one; raise RANK_SIZE"),
-    ],
-)
-def test_what_does_not_fit_is_refused_before_a_run_folder_is_there(train, tmp_path, ranks, settings, message):
-    status, errors = train(tmp_path, ranks, *settings)
+def test_wrong_settings_are_refused_before_a_run_folder_is_made(train, tmp_path):
+    """Each rule is in tests/app/cli/test_validate.py."""
+    status, errors = train(tmp_path, 2, "parallel.tensor_parallel=3")
     assert status == 2
-    assert message in errors
+    assert "does not divide the 2 ranks: 2 would be left over" in errors
     assert errors.count("error") == 1
     assert not (tmp_path / "device_0").exists()

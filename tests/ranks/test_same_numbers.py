@@ -1,4 +1,4 @@
-"""Several ranks train, save and judge what one process with the same batch does."""
+"""Several ranks train, save and evaluate to the numbers of one process with the same batch."""
 
 import os
 import re
@@ -26,7 +26,7 @@ def test_two_ranks_train_the_same_model_and_each_keeps_its_log(two_ranks, one_ra
 
 
 def test_one_rank_whose_rows_a_server_owns_has_the_bits_of_one_process(start_servers, one_rank, tmp_path):
-    """Its sums have the same order. Those of several ranks do not."""
+    """Its sums have the same order, unlike those of several ranks."""
     process = start_servers(tmp_path, 1, 1)
     _, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors
@@ -43,8 +43,8 @@ def test_each_owner_writes_its_shard(two_ranks):
         assert (rows % 2 == shard).all()
 
 
-def test_three_ranks_judge_a_checkpoint_as_one_process_does(two_ranks, project, command_environment, mpirun, tmp_path):
-    """Of a copy, as the evaluation is kept in the folder of the run."""
+def test_three_ranks_evaluate_as_one_process_does(two_ranks, project, command_environment, mpirun, tmp_path):
+    """On a copy, as the evaluation is written to the run's folder."""
     run = shutil.copytree(two_ranks / "device_0", tmp_path / "device_0")
     for words in ((), ("--ranks", "3")):
         command = ["bash", project / "scripts" / "run_eval.sh", *words, "eval.group_field=C3", "eval.batch_size=70"]
@@ -58,8 +58,8 @@ def test_three_ranks_judge_a_checkpoint_as_one_process_does(two_ranks, project, 
     assert list(map(float, numbers.findall(three))) == pytest.approx(list(map(float, numbers.findall(one))), abs=1e-6)
 
 
-def test_two_ranks_judge_each_checkpoint_of_a_run(two_ranks, project, command_environment, mpirun, tmp_path):
-    """Those of the epochs' ends, as the training itself has judged them."""
+def test_two_ranks_evaluate_each_checkpoint_of_a_run(two_ranks, project, command_environment, mpirun, tmp_path):
+    """The metrics at the epochs' ends equal those that the training computed."""
     run = shutil.copytree(two_ranks / "device_0", tmp_path / "device_0")
     for checkpoint in whole_checkpoints(run / "checkpoints"):
         if checkpoint.manifest.step % 5:
@@ -91,8 +91,8 @@ def test_two_ranks_skip_a_damaged_checkpoint_together(two_ranks, project, comman
     assert f"step: {last.manifest.step} " in (run / "eval.log").read_text().splitlines()[-1]
 
 
-def test_more_ranks_than_cores_go_on_from_another_number(run, two_ranks, one_rank, tmp_path):
-    """One epoch of one rank, then a second one of three; the batch is dealt out anew."""
+def test_more_ranks_than_cores_resume_a_run_of_another_number(run, two_ranks, one_rank, tmp_path):
+    """One epoch of one rank, then a second one of three, each with another slice of the batch."""
     assert run(tmp_path, 1, epochs=1)[0] == 0
     status, errors = run(tmp_path, 3)
     assert status == 0, errors

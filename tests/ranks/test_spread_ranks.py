@@ -1,4 +1,4 @@
-"""The tower spread over ranks against one process; the program is tests/ranks/programs/spread_steps.py."""
+"""The tower split over ranks against one process; the program is tests/ranks/programs/spread_steps.py."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the launcher makes of host files and of mpirun's notices; whole jobs are in tests/ranks/."""
+"""Host files, mpirun's options and its notices; whole jobs are in tests/ranks/."""
 
 import io
 import os
@@ -27,7 +27,7 @@ def hosts(tmp_path):
 
 
 def read(*chunks):
-    """What is passed on of chunks that come one after the other, and the notices."""
+    """Return the output that is passed on of these chunks, and the filter."""
     notices = OutputFilter(io.BytesIO())
     source, sink = os.pipe()
     with os.fdopen(source, "rb") as stream:
@@ -74,7 +74,7 @@ def test_known_notices_are_a_line_and_others_stay_as_they_are():
 
 
 def test_a_host_that_cannot_be_reached_has_its_whole_name():
-    """mpirun says `no` of no.such.host."""
+    """mpirun cuts no.such.host to `no`."""
     notice = "Local host:    vm\n  Remote host:   no\n  Daemon exit status: 255\n"
     (line,) = explain([notice], 1, hosts=["no.such.host", "other.host"])
     assert line.startswith("error: host no.such.host of the host file cannot be used: 'ssh no.such.host true'")
@@ -83,7 +83,7 @@ def test_a_host_that_cannot_be_reached_has_its_whole_name():
 
 
 def test_a_reader_that_has_gone_does_not_hold_up_the_ranks(tmp_path):
-    """Else the pipe of their output fills, and they wait for ever."""
+    """Otherwise the pipe of their output fills, and they wait for ever."""
     source, sink = os.pipe()
     os.close(source)
     with os.fdopen(sink, "wb", buffering=0) as nobody, (tmp_path / "said").open("wb+") as said:

@@ -1,4 +1,4 @@
-"""The job of one process, and what is the same in all; groups of several ranks are in tests/ranks/."""
+"""The job of one process, and rules of all jobs; groups of several ranks are in tests/ranks/."""
 
 import subprocess
 import sys
@@ -45,7 +45,7 @@ def test_an_mpi_that_does_not_see_the_other_ranks():
 
 
 def test_a_training_of_one_process_loads_no_mpi(project):
-    """Which would leave its memory in /dev/shm where the process is killed."""
+    """MPI would leave its memory in /dev/shm if the process is killed."""
     program = "import sys, app.training.loop; sys.exit('mpi4py.MPI' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], cwd=project, check=False)
     assert done.returncode == 0

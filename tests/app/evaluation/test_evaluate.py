@@ -84,7 +84,7 @@ def test_the_confidence_interval_is_around_the_value(one_saved, tiny_config):
 
 
 def test_auc_per_value_of_a_field(one_saved, tiny_config, tiny_dataset, tiny_schema):
-    """The values of C1 by their names in the vocabulary, each judged on its own rows."""
+    """The values of C1 have their names in the vocabulary, and the metrics of their own rows."""
     config = tiny_config("tables.backend=reference", "eval.group_field=C1")
     measured = evaluate_on(Checkpoint.open(one_saved), "valid", None, config).measured
     batches = list(read_batches(tiny_dataset, tiny_schema, "valid", written_order(tiny_schema, "valid"), 500))

@@ -62,7 +62,7 @@ def test_no_rows_have_no_values():
 
 
 def test_few_rows_wait_to_be_counted(rows, monkeypatch):
-    """As they take more memory than cells do."""
+    """They take more memory than cells do."""
     monkeypatch.setattr("app.evaluation.grouped_auc.PENDING_ROWS", 1_000)
     stream, most = GroupedAucStream(), 0
     for start in range(0, 4_000, 300):

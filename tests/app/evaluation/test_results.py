@@ -1,4 +1,4 @@
-"""What a report draws of an evaluation, as JSON and in words."""
+"""The file of an evaluation, and its text."""
 
 import json
 import math
