@@ -1,14 +1,18 @@
-"""`pre-check`: lines that `prepare` would reject, and the likely cause."""
+"""Rejected lines and their likely cause: of a sample for `pre-check`, of the whole log for `prepare`."""
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from data_prep.execution.folder import REJECTS_FILE
 from data_prep.kernels.rows import BARE_SEPARATOR, Chunk
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
+from data_prep.statistics.statistics import LogStatistics
 
 _SEPARATORS = {
     b"\t": "a tab",
@@ -18,7 +22,10 @@ _SEPARATORS = {
     b"\x01": "byte 1 (Ctrl-A)",
     b" ": "a blank",
 }
+_TEXT_SEPARATORS = "\t,;|"  # a text has many blanks of its own
 _EXAMPLE_BYTES = 120
+_REJECTS_SHOWN = 5
+_REJECT_BYTES_SHOWN = 300
 _LONGEST_NAME = 100  # of a column in a header
 _FEW = 0.1  # of bytes, cells or rows: no more than a few bad ones, which do not explain the others
 _NUMBER_TEXT = b"+-.0123456789eE"
@@ -103,3 +110,53 @@ def _explain_cells(rows: Sequence[Sequence[bytes]], log_format: LogFormat) -> st
 
 def _most_common(numbers: Iterable[int]) -> int:
     return Counter(numbers).most_common(1)[0][0]
+
+
+def check_statistics(
+    statistics: LogStatistics, options: PrepareOptions, log_name: str, folder: Path, is_fitted: bool
+) -> None:
+    """Raise ValueError if the log is empty, has too many bad lines, or no training row to fit anything to."""
+    if statistics.num_lines == 0:
+        raise ValueError(f"{log_name} is empty; expected lines of {options.data.in_words}")
+    limit = options.max_reject_fraction * statistics.num_lines
+    if statistics.num_rejects > limit:
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(statistics.rejects_by_reason.items()))
+        lines = [printable(line[:_REJECT_BYTES_SHOWN]) for line in _first_rejects(folder, _REJECTS_SHOWN)]
+        raise ValueError(
+            f"{statistics.num_rejects:,} of {statistics.num_lines:,} lines of {log_name} are bad ({reasons}), more "
+            f"than prepare.max_reject_fraction={options.max_reject_fraction:g} allows. The first ones "
+            "(line number, reason, line):\n" + "\n".join(lines) + _other_form(statistics, options, folder)
+        )
+    if statistics.num_training_rows == 0 and is_fitted:
+        raise ValueError(
+            f"{log_name}: none of {statistics.num_lines:,} lines is a training row; give more lines or a larger "
+            "prepare.train_fraction"
+        )
+
+
+def _other_form(statistics: LogStatistics, options: PrepareOptions, folder: Path) -> str:
+    """Return advice if most bad lines have other columns than the log should, else ""."""
+    rejects = statistics.rejects_by_reason
+    if 2 * (rejects["columns"] + rejects["too long"]) < statistics.num_lines:
+        return ""
+    line = _first_rejects(folder, 1)[0].split(b"\t", 2)[2].decode(errors="replace")
+    if "\r" in line:
+        return (
+            "\nIt has \\r within; lines end in \\n or \\r\\n here: change the line ends, for example by tr '\\r' '\\n'"
+        )
+    separator = max(_TEXT_SEPARATORS, key=line.count)
+    return (
+        f"\nThe first one has {line.count(separator) + 1} columns between {separator!r}; the preparation expects "
+        f"{options.data.in_words}. Another log is described by a file as in configs/data/: --data FILE"
+    )
+
+
+def _first_rejects(folder: Path, count: int) -> list[bytes]:
+    with (folder / REJECTS_FILE).open("rb") as rejects:
+        return [line.rstrip(b"\r\n") for line in itertools.islice(rejects, count)]
+
+
+def printable(line: bytes) -> str:
+    """Return a line for a terminal, with escapes for what a terminal would act on."""
+    text = line.decode("utf-8", errors="backslashreplace")
+    return "".join(char if char.isprintable() or char == "\t" else f"\\x{ord(char):02x}" for char in text)

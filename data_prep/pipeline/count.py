@@ -8,7 +8,6 @@ Letters: n rows, C categorical columns.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -28,10 +27,6 @@ from data_prep.statistics.statistics import ChunkCounts, IntegerStatistics, LogS
 
 if TYPE_CHECKING:
     from data_prep.raw_log.reading import LogReading
-
-_REJECTS_SHOWN = 5
-_REJECT_BYTES_SHOWN = 300
-_SEPARATORS = "\t,;|"
 
 
 def new_statistics(options: PrepareOptions, workplace: Workplace, num_workers: int) -> LogStatistics:
@@ -117,53 +112,3 @@ def count_missing(rows: LogRows, training: NDArray[np.bool_], options: PrepareOp
         for column in options.categorical_columns
     )
     return [int(np.sum(training & ~present)) for present in presence]
-
-
-def check_statistics(
-    statistics: LogStatistics, options: PrepareOptions, log_name: str, folder: Path, is_fitted: bool
-) -> None:
-    """Raise ValueError if the log is empty, has too many bad lines, or no training row to fit anything to."""
-    if statistics.num_lines == 0:
-        raise ValueError(f"{log_name} is empty; expected lines of {options.data.in_words}")
-    limit = options.max_reject_fraction * statistics.num_lines
-    if statistics.num_rejects > limit:
-        reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(statistics.rejects_by_reason.items()))
-        lines = [printable(line[:_REJECT_BYTES_SHOWN]) for line in _first_rejects(folder, _REJECTS_SHOWN)]
-        raise ValueError(
-            f"{statistics.num_rejects:,} of {statistics.num_lines:,} lines of {log_name} are bad ({reasons}), more "
-            f"than prepare.max_reject_fraction={options.max_reject_fraction:g} allows. The first ones "
-            "(line number, reason, line):\n" + "\n".join(lines) + _other_form(statistics, options, folder)
-        )
-    if statistics.num_training_rows == 0 and is_fitted:
-        raise ValueError(
-            f"{log_name}: none of {statistics.num_lines:,} lines is a training row; give more lines or a larger "
-            "prepare.train_fraction"
-        )
-
-
-def _other_form(statistics: LogStatistics, options: PrepareOptions, folder: Path) -> str:
-    """Return advice if most bad lines have other columns than the log should, else ""."""
-    rejects = statistics.rejects_by_reason
-    if 2 * (rejects["columns"] + rejects["too long"]) < statistics.num_lines:
-        return ""
-    line = _first_rejects(folder, 1)[0].split(b"\t", 2)[2].decode(errors="replace")
-    if "\r" in line:
-        return (
-            "\nIt has \\r within; lines end in \\n or \\r\\n here: change the line ends, for example by tr '\\r' '\\n'"
-        )
-    separator = max(_SEPARATORS, key=line.count)
-    return (
-        f"\nThe first one has {line.count(separator) + 1} columns between {separator!r}; the preparation expects "
-        f"{options.data.in_words}. Another log is described by a file as in configs/data/: --data FILE"
-    )
-
-
-def _first_rejects(folder: Path, count: int) -> list[bytes]:
-    with (folder / REJECTS_FILE).open("rb") as rejects:
-        return [line.rstrip(b"\r\n") for line in itertools.islice(rejects, count)]
-
-
-def printable(line: bytes) -> str:
-    """Return a line for a terminal, with escapes for what a terminal would act on."""
-    text = line.decode("utf-8", errors="backslashreplace")
-    return "".join(char if char.isprintable() or char == "\t" else f"\\x{ord(char):02x}" for char in text)

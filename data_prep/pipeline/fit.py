@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from common.files import checksum
+from data_prep.checks.rejects import check_statistics
 from data_prep.encoding.base import GivenVocabulary
 from data_prep.encoding.fit import UsedVocabulary, extend_vocabulary, fit_vocabulary, take_vocabulary
 from data_prep.encoding.lookup_file import LOOKUP_FILE
 from data_prep.execution.folder import REJECTS_FILE, Workplace
 from data_prep.execution.pieces import storable
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.pipeline.count import check_statistics, count_log, new_statistics
+from data_prep.pipeline.count import count_log, new_statistics
 from data_prep.pipeline.split import SplitRule
 from data_prep.prepared.rows import row_bytes
 from data_prep.prepared.schema import INDICATOR, VOCABULARY_FILE, CategoricalField, NumericField

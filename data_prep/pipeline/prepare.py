@@ -15,13 +15,13 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 from common.memory import num_cores
+from data_prep.checks.rejects import check_statistics
 from data_prep.encoding.base import GivenVocabulary, read_given_vocabulary
 from data_prep.encoding.fit import fit_vocabulary
 from data_prep.execution import memory
 from data_prep.execution.folder import Workplace, new_folder, real_output, sync_files
 from data_prep.execution.pools import ExecutorChoice, Pools
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.pipeline.count import check_statistics
 from data_prep.pipeline.describe import describe, run_identity
 from data_prep.pipeline.disk_space import (
     check_room,

@@ -141,7 +141,6 @@ def test_an_object_that_changes_is_an_error(tmp_path, bucket, log_path, small_op
     def change(*_):
         bucket.objects["train.txt"] += b"more\n"
 
-    monkeypatch.setattr("data_prep.pipeline.count.check_statistics", change)
     monkeypatch.setattr("data_prep.pipeline.fit.check_statistics", lambda *_, **__: change())
     with pytest.raises(ValueError, match=r"s3://logs/train.txt\S* changed or vanished while it was read"):
         prepare(bucket.uri("train.txt"), tmp_path / "out", small_options)
