@@ -1,10 +1,11 @@
+import os
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from common.native_library import address, room
+from common.native_library import NativeLibrary, address, room
 
 PROJECT = Path(__file__).parents[2]
 VALUES = np.arange(12, dtype=np.int64).reshape(3, 4)
@@ -54,3 +55,19 @@ def test_no_other_code_takes_an_address():
     sources = [path for package in ("app", "common", "data_prep") for path in (PROJECT / package).rglob("*.py")]
     found = {path.relative_to(PROJECT).as_posix() for path in sources if pattern.search(path.read_text())}
     assert found == {"common/native_library.py"}
+
+
+def test_a_library_that_is_older_than_its_sources_is_not_loaded(tmp_path):
+    """Its functions may take other arguments: calling them would crash, or worse."""
+    source, built = tmp_path / "csrc" / "kernels" / "one.h", tmp_path / "csrc" / "build" / "libnothing.so"
+    for path in (source, built):
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"")
+    os.utime(source, (built.stat().st_mtime + 1,) * 2)
+    library = NativeLibrary("nothing", str(tmp_path / "nothing.py"), {}, "nothing is", "do without")
+    with pytest.raises(OSError, match=r"was built before .*one\.h changed; run `make native`"):
+        library.load()
+    assert not library.is_available()
+    os.utime(source, (built.stat().st_mtime - 1,) * 2)
+    with pytest.raises(OSError, match="cannot be loaded"):  # it is empty, and was looked at
+        library.load()
