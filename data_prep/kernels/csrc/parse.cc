@@ -48,35 +48,35 @@ inline bool parse_hex(const std::uint8_t* cell, std::uint32_t* value) {
   return (above_9 | (digits & bytes_of(0xF0)) | is_zero_letter) == 0;
 }
 
-// Parses -?[0-9]{1,19} within int64, from *place to `end` at most; moves *place past it.
-inline bool parse_integer(const std::uint8_t** place, const std::uint8_t* end, std::int64_t* integer) {
-  const std::uint8_t* next = *place;
+// Parses -?[0-9]{1,19} within int64, from *at to `end` at most; moves *at past it.
+inline bool parse_integer(const std::uint8_t** at, const std::uint8_t* end, std::int64_t* integer) {
+  const std::uint8_t* next = *at;
   const bool negative = next < end && *next == '-';
   next += negative;
   const std::uint8_t* const first_digit = next;
   std::uint64_t magnitude = 0;
   for (unsigned digit; next < end && (digit = *next - unsigned{'0'}) <= 9; ++next) magnitude = magnitude * 10 + digit;
   const std::int64_t num_digits = next - first_digit;
-  *place = next;
+  *at = next;
   *integer = static_cast<std::int64_t>(negative ? 0 - magnitude : magnitude);
   return num_digits >= 1 && num_digits <= kIntegerDigits && magnitude <= (std::uint64_t{1} << 63) - !negative;
 }
 
 // True for UTF-8 as Python decodes it: no surrogates, no longer form than needed, at most U+10FFFF.
 bool is_utf8(Cell cell) {
-  for (const std::uint8_t* place = cell.start; place < cell.end;) {
-    const std::uint8_t first = *place++;
+  for (const std::uint8_t* at = cell.start; at < cell.end;) {
+    const std::uint8_t first = *at++;
     if (first < 0x80) continue;
     if (first < 0xC2 || first > 0xF4) return false;
     const int num_more = first < 0xE0 ? 1 : first < 0xF0 ? 2 : 3;
-    if (cell.end - place < num_more) return false;
+    if (cell.end - at < num_more) return false;
     const std::uint8_t lowest = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
     const std::uint8_t highest = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
-    if (*place < lowest || *place > highest) return false;
+    if (*at < lowest || *at > highest) return false;
     for (int more = 1; more < num_more; ++more) {
-      if ((place[more] & 0xC0) != 0x80) return false;
+      if ((at[more] & 0xC0) != 0x80) return false;
     }
-    place += num_more;
+    at += num_more;
   }
   return true;
 }
@@ -95,23 +95,23 @@ inline bool is_one_of(Cell cell, const LogKernelsTexts& words) {
 std::uint8_t* unquote(std::uint8_t* line, std::uint8_t* end, std::uint8_t separator) {
   if (std::memchr(line, '\r', end - line) != nullptr) return nullptr;
   std::uint8_t* out = line;
-  for (const std::uint8_t* place = line;;) {
-    if (place < end && *place == '"') {
-      for (++place;; ++place) {
-        if (place == end) return nullptr;
-        if (*place == '"') {
-          if (place + 1 == end || place[1] != '"') break;
-          ++place;
+  for (const std::uint8_t* at = line;;) {
+    if (at < end && *at == '"') {
+      for (++at;; ++at) {
+        if (at == end) return nullptr;
+        if (*at == '"') {
+          if (at + 1 == end || at[1] != '"') break;
+          ++at;
         }
-        *out++ = *place;
+        *out++ = *at;
       }
-      if (++place < end && *place != separator) return nullptr;
+      if (++at < end && *at != separator) return nullptr;
     } else {
-      while (place < end && *place != separator) *out++ = *place++;
+      while (at < end && *at != separator) *out++ = *at++;
     }
-    if (place == end) return out;
+    if (at == end) return out;
     *out++ = kBareSeparator;
-    ++place;
+    ++at;
   }
 }
 
@@ -143,7 +143,7 @@ class LineParser {
  private:
   // Parses a line in which no string stands for a missing cell; returns false for a bad one. No number may contain the
   // separator.
-  bool parse_good(const std::uint8_t* place, const std::uint8_t* end, std::uint8_t separator, std::int64_t row) const {
+  bool parse_good(const std::uint8_t* at, const std::uint8_t* end, std::uint8_t separator, std::int64_t row) const {
     // Locals, as for the compiler any stored byte may alias what a pointer refers to.
     const LogKernelsRows rows = rows_;
     const std::uint8_t* const kinds = format_.kinds;
@@ -151,31 +151,31 @@ class LineParser {
     const std::int64_t last = format_.num_columns - 1;
     for (std::int64_t column = 0;; ++column) {
       const std::int64_t slot = slots[column] * rows.capacity + row;
-      const bool present = place < end && *place != separator;
+      const bool present = at < end && *at != separator;
       switch (kinds[column]) {
         case LOG_KERNELS_INTEGER_COLUMN: {
           std::int64_t integer = 0;
-          if (present && !parse_integer(&place, end, &integer)) return false;
+          if (present && !parse_integer(&at, end, &integer)) return false;
           rows.integers[slot] = integer;
           rows.integers_present[slot] = present;
           break;
         }
         case LOG_KERNELS_HEX_COLUMN: {
           std::uint32_t value = 0;
-          if (present && (end - place < kHexDigits || !parse_hex(place, &value))) return false;
+          if (present && (end - at < kHexDigits || !parse_hex(at, &value))) return false;
           rows.values[slot] = value;
           rows.values_present[slot] = present;
-          place += present ? kHexDigits : 0;
+          at += present ? kHexDigits : 0;
           break;
         }
         default: {
-          const Cell cell{place, cell_end(place, end, separator)};
+          const Cell cell{at, cell_end(at, end, separator)};
           if (store(column, row, cell) != LOG_KERNELS_KEPT) return false;
-          place = cell.end;
+          at = cell.end;
         }
       }
-      if (column == last) return place == end;
-      if (place >= end || *place++ != separator) return false;
+      if (column == last) return at == end;
+      if (at >= end || *at++ != separator) return false;
     }
   }
 
@@ -183,7 +183,7 @@ class LineParser {
   LogKernelsReason parse_any(const std::uint8_t* line, const std::uint8_t* end, std::uint8_t separator,
                              std::int64_t row) const {
     std::int64_t num_separators = 0;
-    for (const std::uint8_t* place = line; place < end; ++place) num_separators += *place == separator;
+    for (const std::uint8_t* at = line; at < end; ++at) num_separators += *at == separator;
     if (num_separators != format_.num_columns - 1) return LOG_KERNELS_COLUMNS;
     LogKernelsReason reason = LOG_KERNELS_KEPT;
     for (std::int64_t column = 0; column < format_.num_columns; ++column) {
@@ -196,15 +196,15 @@ class LineParser {
     return reason;
   }
 
-  // Returns the first separator from `place` on, or `end`.
-  static const std::uint8_t* cell_end(const std::uint8_t* place, const std::uint8_t* end, std::uint8_t separator) {
+  // Returns the first separator from `at` on, or `end`.
+  static const std::uint8_t* cell_end(const std::uint8_t* at, const std::uint8_t* end, std::uint8_t separator) {
     const std::uint64_t pattern = bytes_of(separator);
-    for (; end - place >= kWordBytes; place += kWordBytes) {
-      const std::uint64_t hits = zero_bytes(load_word(place) ^ pattern);
-      if (hits != 0) return place + __builtin_ctzll(hits) / 8;
+    for (; end - at >= kWordBytes; at += kWordBytes) {
+      const std::uint64_t hits = zero_bytes(load_word(at) ^ pattern);
+      if (hits != 0) return at + __builtin_ctzll(hits) / 8;
     }
-    while (place < end && *place != separator) ++place;
-    return place;
+    while (at < end && *at != separator) ++at;
+    return at;
   }
 
   // Stores a cell in row `row` of its column; returns the reason to reject it, or LOG_KERNELS_KEPT.

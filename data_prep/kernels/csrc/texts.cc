@@ -13,9 +13,9 @@
 
 namespace {
 
-std::uint64_t word_at(const std::uint8_t* place, std::int64_t own_bytes) {
+std::uint64_t word_at(const std::uint8_t* bytes, std::int64_t own_bytes) {
   std::uint64_t word;
-  std::memcpy(&word, place, sizeof word);
+  std::memcpy(&word, bytes, sizeof word);
   return own_bytes >= 8 ? word : word & ((std::uint64_t{1} << 8 * own_bytes) - 1);
 }
 
