@@ -35,7 +35,6 @@ class GivenVocabulary:
 
     @property
     def path(self) -> Path:
-        """Its vocabulary.parquet."""
         return self.folder / VOCABULARY_FILE
 
     def fields(self) -> Iterator[FieldVocabulary]:

@@ -51,7 +51,6 @@ class RowEncoder:
         return parsed, Rows(self._ids(rows, kernels), self._numbers(rows), rows.labels.astype(np.float32))
 
     def _ids(self, rows: LogRows, kernels: ModuleType) -> NDArray[np.signedinteger]:
-        """Return ids [n, C]."""
         of_numbers, of_texts = self._lookup.opened
         number_columns = rows.number_columns(self._options.integer_buckets)
         number_ids: NDArray[np.signedinteger] = kernels.encode_values(of_numbers, *number_columns, self._dtype)
@@ -68,7 +67,6 @@ class RowEncoder:
         return ids
 
     def _numbers(self, rows: LogRows) -> NDArray[np.float32]:
-        """Return numbers [n, N]."""
         numbers = np.empty((len(rows.labels), len(self._numeric)), np.float32)
         for index, field in enumerate(self._numeric):
             source = self._options.data.numeric_fields.index(field.source)

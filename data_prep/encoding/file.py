@@ -73,7 +73,6 @@ class VocabularyWriter:
                 self._writer.write_table(pa.table([field, *group.columns[1:]], schema=_PARQUET_SCHEMA))
 
     def finish(self) -> None:
-        """Close the file."""
         self._writer.close()
 
 

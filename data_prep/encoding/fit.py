@@ -40,7 +40,6 @@ class UsedVocabulary:
 
     @property
     def ids_dtype(self) -> str:
-        """int32, or int64 if an id needs it."""
         return ids_dtype(self.size)
 
 

@@ -42,7 +42,6 @@ class LookupTables:
 
     @property
     def size(self) -> int:
-        """Bytes of the file."""
         return self.path.stat().st_size
 
     @functools.cached_property

@@ -35,12 +35,10 @@ class FieldVocabulary:
 
     @property
     def value_ids(self) -> NDArray[np.int64]:
-        """The id of each value [K]."""
         return np.concatenate([np.arange(first, end) for first, end in self.id_ranges])
 
     @property
     def ids(self) -> CategoricalField:
-        """The field's ids as schema.json has them."""
         return CategoricalField(self.name, self.oov_ids, self.id_ranges)
 
 

@@ -63,12 +63,10 @@ class Workplace:
 
     @property
     def work_folder(self) -> Path:
-        """The folder of files that are needed until the output is complete."""
         return self.folder / WORK_FOLDER
 
     @property
     def pieces(self) -> Pieces:
-        """Finished pieces of work."""
         return Pieces(self.work_folder)
 
 

@@ -71,7 +71,6 @@ class Pieces:
             return None
 
     def is_whole(self, name: str) -> bool:
-        """Return True if a piece is there and undamaged."""
         return _is_whole(self._mapped(name))
 
     def _mapped(self, name: str) -> memoryview:
@@ -83,11 +82,9 @@ class Pieces:
             return memoryview(b"")
 
     def remove(self, name: str) -> None:
-        """Remove a piece if it is there."""
         (self.folder / name).unlink(missing_ok=True)
 
     def clear(self, prefix: str) -> None:
-        """Remove all pieces whose names start with `prefix`."""
         for path in self.folder.glob(f"{prefix}*"):
             path.unlink()
 

@@ -53,7 +53,6 @@ class Pool:
     job_id: str
 
     def submit(self, function: Callable[..., None], *arguments: Any) -> Future[None]:
-        """Submit a task to the executor."""
         return self.executor.submit(function, *arguments)
 
 

@@ -229,7 +229,6 @@ class _Ahead(Generic[Item]):
         return bool(self._waiting)
 
     def take(self) -> Item:
-        """Return the next item, which makes room for another."""
         with self._changed:
             self._changed.notify_all()
             return self._waiting.popleft()

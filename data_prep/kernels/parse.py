@@ -47,7 +47,6 @@ class _Text:
         return _decodes(self.bytes.tobytes())
 
     def cells(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Texts:
-        """Return cells [n] as strings."""
         return Texts(self.bytes, starts, ends - starts)
 
 

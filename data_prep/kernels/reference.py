@@ -70,7 +70,6 @@ class CountedTexts:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory."""
         return self.keys.nbytes + self.counts.nbytes + self.texts.nbytes
 
     def take(self, chosen: NDArray[np.generic] | slice) -> CountedTexts:

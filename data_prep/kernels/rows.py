@@ -79,7 +79,6 @@ class LogRows:
     texts_present: tuple[NDArray[np.bool_], ...] = ()  # T of them, [n] each
 
     def take(self, chosen: NDArray[np.bool_]) -> LogRows:
-        """Return the rows where `chosen` [n] is true."""
         if chosen.all():
             return self
         indices = np.flatnonzero(chosen)

@@ -31,7 +31,6 @@ class Texts:
 
     @classmethod
     def of(cls, strings: Sequence[bytes]) -> Texts:
-        """Make an array of Python's byte strings."""
         lengths = np.array([len(string) for string in strings], np.int64)
         data = np.concatenate([np.frombuffer(b"".join(strings), np.uint8), _PADDING])
         return cls(data, np.cumsum(lengths) - lengths, lengths)
@@ -40,13 +39,11 @@ class Texts:
         return len(self.starts)
 
     def tolist(self) -> list[bytes]:
-        """Return Python's byte strings."""
         ends = self.starts + self.lengths
         return [self.data[start:end].tobytes() for start, end in zip(self.starts, ends, strict=True)]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory."""
         return self.data.nbytes + self.starts.nbytes + self.lengths.nbytes
 
     def take(self, chosen: NDArray[np.generic] | slice) -> Texts:

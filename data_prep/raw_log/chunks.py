@@ -41,11 +41,9 @@ class StoredFile(io.RawIOBase):
         self.bytes_read = 0
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read into `buffer` and return the number of bytes, 0 at the end."""
         size: int = self._file.readinto(buffer)
         self._hash.update(memoryview(buffer)[:size])
         self.bytes_read += size
@@ -99,18 +97,13 @@ class LogReader:
         self._stored = stored
         self._stream = stream
         self._plain_location = plain_location  # of the file if it is not compressed
+        self.is_plain = plain_location is not None
         self._header_bytes = header_bytes  # before the first row
         self._first_bytes = first_bytes  # of that row, which were read already
         self.fingerprint: Fingerprint | None = None  # known once all is read
 
     @property
-    def is_plain(self) -> bool:
-        """True if the file is not compressed."""
-        return self._plain_location is not None
-
-    @property
     def stored_bytes_read(self) -> int:
-        """Bytes of the stored file that were read."""
         return self._stored.bytes_read
 
     def chunks(

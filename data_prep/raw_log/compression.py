@@ -86,11 +86,9 @@ class _Zstd(io.RawIOBase):
         self._stream = pa.CompressedInputStream(pa.PythonFile(stored, "r"), "zstd")
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read into `buffer` and return the number of bytes, 0 at the end."""
         try:
             text = self._stream.read(len(buffer))
         except OSError as error:

@@ -38,7 +38,6 @@ class TableChunk:
     file: FileOfLog
 
     def load(self) -> Chunk:
-        """Return the rows as lines."""
         is_bare = self.log_format.quotes
         separator = bytes([BARE_SEPARATOR]) if is_bare else self.log_format.separator.encode()
         kinds = {name: kind for name, kind in self.log_format.columns.items() if kind != "ignored"}
@@ -65,12 +64,10 @@ class TableReader:
 
     @property
     def stored_bytes_read(self) -> int:
-        """Bytes of the stored file that were read, roughly."""
         return self._file.state.size * self._num_rows_read // max(self._table.metadata.num_rows, 1)
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """Read the whole file and return its fingerprint."""
         with storage.open_stream(self._file.location) as raw, StoredFile(raw) as stored:
             return stored.fingerprint()
 

@@ -96,13 +96,11 @@ class LogReading:
 
     @property
     def name(self) -> str:
-        """The log's name in messages."""
         first = self.files[0].location
         return first if len(self.files) == 1 else f"{first} … {self.files[-1].name} ({len(self.files)} files)"
 
     @property
     def files_read(self) -> tuple[FileRead, ...]:
-        """All files, after a pass."""
         return tuple(self._read_files[index] for index in range(len(self.files)))
 
     @property
@@ -116,7 +114,6 @@ class LogReading:
         return Fingerprint(sum(file.size_bytes for file in files), checksum)
 
     def count_lines(self) -> int:
-        """Return the number of lines of the log."""
         num_lines = 0
         with Progress("count lines", self._size) as progress:
             for chunk in self._chunks(progress):

@@ -49,7 +49,6 @@ class Timeline:
         self.clicks: NDArray[np.int64] = np.zeros(0, np.int64)
 
     def add(self, chunk: ChunkSpans) -> None:
-        """Add the counts of a chunk."""
         while (chunk.first_span + len(chunk.rows)) * SHORTEST_SPAN > MOST_SPANS * self.span_lines:
             self.rows, self.clicks = _join_pairs(self.rows), _join_pairs(self.clicks)
             self.span_lines *= 2
@@ -80,7 +79,6 @@ class Coverage:
 
     @classmethod
     def none(cls) -> Coverage:
-        """Return the coverage of no values."""
         return cls(np.zeros(len(MIN_COUNTS), np.int64), np.zeros(len(MIN_COUNTS), np.int64))
 
     @classmethod

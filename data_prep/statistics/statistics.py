@@ -37,7 +37,6 @@ class IntegerStatistics:
 
     @classmethod
     def of(cls, integers: NDArray[np.int64]) -> IntegerStatistics:
-        """Return the statistics of integers [n]."""
         if len(integers) == 0:
             return cls()
         largest = max(abs(int(integers.min())), abs(int(integers.max())))
@@ -113,16 +112,13 @@ class LogStatistics:
 
     @property
     def num_rejects(self) -> int:
-        """Rejected lines."""
         return self.rejects_by_reason.total()
 
     @property
     def num_good_lines(self) -> int:
-        """Rows of all splits."""
         return self.num_lines - self.num_rejects
 
     def add(self, chunk: ChunkCounts) -> None:
-        """Add the counts of a chunk."""
         self.num_lines += chunk.num_lines
         self.rejects_by_reason += chunk.rejects_by_reason
         self.num_training_rows += chunk.num_training_rows
@@ -137,7 +133,6 @@ class LogStatistics:
             self.texts.add(chunk.texts)
 
     def close(self) -> None:
-        """Forget the counts of values."""
         self.values.close()
         self.texts.close()
 
@@ -148,7 +143,6 @@ class LogStatistics:
         return {name: getattr(self, name) for name in _KEPT} | {"timeline": timeline, "coverage": coverage}
 
     def restore(self, kept: dict[str, Any]) -> None:
-        """Set what `kept` returned."""
         for name in _KEPT:
             setattr(self, name, kept[name])
         self.timeline.span_lines, self.timeline.rows, self.timeline.clicks = kept["timeline"]

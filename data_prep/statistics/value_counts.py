@@ -50,11 +50,9 @@ class _FieldCounts(ABC, Generic[Counted]):
 
     @property
     def num_runs(self) -> int:
-        """Runs written to disk, of all fields."""
         return sum(map(len, self._runs))
 
     def add(self, by_field: Sequence[Counted]) -> None:
-        """Add a chunk's counted values of each field."""
         for waiting, counted in zip(self._waiting, by_field, strict=True):
             waiting.append(counted)
             self._num_waiting += len(counted)
@@ -78,7 +76,6 @@ class _FieldCounts(ABC, Generic[Counted]):
         return self._concatenate(parts)
 
     def close(self) -> None:
-        """Forget all counts, and remove the runs."""
         for runs in self._runs:
             for run in runs:
                 run.path.unlink()
@@ -129,7 +126,6 @@ class _NumberRun:
     length: int
 
     def mapped(self) -> NDArray[np.uint64]:
-        """All of them, mapped: only what is looked at is read."""
         return np.memmap(self.path, np.uint64, "r", shape=(self.length,))
 
     def read(self, first: int, end: int) -> NDArray[np.uint64]:
@@ -237,7 +233,6 @@ class _TextRun:
         return cls(path, len(counted))
 
     def keys(self) -> NDArray[np.uint64]:
-        """All keys, mapped: only what is looked at is read."""
         return np.memmap(self.path, np.uint64, "r", shape=(self.num_strings,))
 
     def read(self, first: int, end: int) -> CountedTexts:
