@@ -1,8 +1,8 @@
 """The command line: `python -m app {train,evaluate,baseline,report,checkpoint,export,predict,bundle}`.
 
-Exit status: 0 done, or train.time_limit is up; 1 the training stopped (not finite); 2 wrong input or settings; 3 not
-all could be written; 4 the training ended with a loss above that of predicting the click rate; 130 after Ctrl-C, 143
-after SIGTERM.
+Exit status: 0 done, or stopped at train.time_limit; 1 training stopped at NaN or infinity; 2 wrong input or settings;
+3 something could not be written; 4 training ended with a loss above that of predicting the click rate; 130 after
+Ctrl-C, 143 after SIGTERM.
 """
 
 from __future__ import annotations
@@ -12,15 +12,14 @@ import signal
 import sys
 from pathlib import Path
 
-if __name__ == "__main__":  # the threads that libraries make as they are imported leave signals to others, see stopping
+if __name__ == "__main__":  # threads that libraries start on import must not receive signals, see stopping
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
 
 from common.packages import require
 
 require("bokeh", "jinja2", "mindspore", "numpy", "pyarrow", "safetensors", "sklearn", "tensorboardX", "xxhash", "yaml")
 
-from app.cli import baseline, bundle, checkpoint, evaluate, export, predict, rank
-from app.cli.train import _train
+from app.cli import baseline, bundle, checkpoint, evaluate, export, predict, rank, train
 from app.distributed.process_group import started_by_mpi
 from app.run.report import REPORT_FILE, write_report
 from common.console import STOPPED_BY_READER, has_no_reader, log_to_console
@@ -32,8 +31,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(words)
     options.words = words
     log_to_console()
-    speaker = getattr(options, "servers", 0)  # the first rank that trains
-    return rank.run_as_rank(lambda: _run(options), speaker) if started_by_mpi() else _run(options)
+    console_rank = getattr(options, "servers", 0)  # the first rank that trains
+    return rank.run_as_rank(lambda: _run(options), console_rank) if started_by_mpi() else _run(options)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -46,28 +45,18 @@ def _run(options: argparse.Namespace) -> int:
     except (ValueError, OSError, MemoryError) as error:
         return STOPPED_BY_READER if has_no_reader(error) else rank.fail(error, 2)
     except KeyboardInterrupt:
-        advice = "; the same command goes on from the last checkpoint" if options.command is _train else ""
+        advice = "; run the same command to resume from the last checkpoint" if options.command is train.run else ""
         return rank.fail(KeyboardInterrupt(f"stopped by Ctrl-C{advice}"), 130)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m app", description="Train and judge Wide&Deep models.")
+    parser = argparse.ArgumentParser(prog="python -m app", description="Train and evaluate Wide&Deep models.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    train = commands.add_parser("train", help="train, or go on with, the run in ./device_0")
-    train.add_argument("--config", type=Path, metavar="FILE", help="YAML file with the run's settings")
-    train.add_argument("--dataset", type=Path, required=True, metavar="DIR", help="the prepared folder")
-    train.add_argument("--ranks", type=int, default=1, metavar="N", help="number of processes (1)")
-    train.add_argument("--servers", type=int, default=0, metavar="N", help="more processes, which own all rows (0)")
-    train.add_argument("--hostfile", default="", metavar="FILE", help="hosts of the processes (all on this one)")
-    train.add_argument("--rank-table", default="-", metavar="FILE", help="rank table of an Ascend cluster, or -")
-    train.add_argument("--dry-run", action="store_true", help="check everything, print where the table ops run, stop")
-    train.add_argument("settings", nargs="*", metavar="section.key=value", help="changes to the settings")
-    train.set_defaults(command=_train)
-
+    train.add_parser(commands)
     evaluate.add_parser(commands)
     baseline.add_parser(commands)
-    report = commands.add_parser("report", help="draw one run, or several over one another, as a page")
+    report = commands.add_parser("report", help="draw a page of one run, or of several for comparison")
     report.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders such as device_0")
     report.add_argument(
         "--output", type=Path, metavar="FILE", help="the page (RUN/report.html; of several ./report.html)"

@@ -10,6 +10,7 @@ from app.checkpoint.write import ModelState
 from app.config.config import Config
 from app.distributed.process_group import SingleProcess
 from app.tables.interface import TableState
+from app.training.context import RunContext
 from app.training.saving import CheckpointManager
 
 
@@ -61,4 +62,5 @@ def manager_of(run, parts, options, vocabulary_size, group=None):
     )
     selection, stop = SimpleNamespace(state=dict), SimpleNamespace(note_save=lambda seconds: None)
     config = Config(checkpoint=options)
-    return CheckpointManager(config, Path(), schema, run, parts, selection, stop, group or SingleProcess())
+    context = RunContext(config, Path(), schema, run, stop, group or SingleProcess())
+    return CheckpointManager(context, parts, selection)

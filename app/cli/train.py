@@ -1,4 +1,4 @@
-"""`python -m app train`: check everything, open the run, train to its end; an exit status for each way to end."""
+"""`python -m app train`: check everything, open the run's folder, train; each way to end has its exit status."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from app import device
 from app.batches import check_files
@@ -16,11 +17,12 @@ from app.cli.validate import validate, validate_target
 from app.config.config import Config
 from app.distributed.launch import USELESS, check_rank_table, launch
 from app.distributed.process_group import ProcessGroup, SingleProcess, largest_share, started_by_mpi
-from app.run.folder import RunFolder, RunIsFinishedError, check_launch, open_run
+from app.run.folder import RunIsFinishedError, check_launch, open_run
 from app.run.plan import describe_kept, read_state, settings_of_run
 from app.run.report import leave_report
 from app.run.training_loss import why_useless
 from app.tables import pick_backend
+from app.training.context import RunContext
 from app.training.parallel.pipeline.plan import describe_pipeline, plan_pipeline
 from app.training.parallel.strategy_file import STRATEGY_FILE, read_strategies, strategy_record, write_strategy
 from app.training.parallel.tensor.plan import describe_plan, plan_run, run_shapes
@@ -36,13 +38,28 @@ NOT_WRITTEN = 3  # exit status
 USELESS_BECAUSE = "useless_because"  # of run.json
 
 
-def _train(arguments: argparse.Namespace) -> int:
+def add_parser(commands: Any) -> None:
+    """Add the command to those of `python -m app`."""
+    parser = commands.add_parser("train", help="train a new run, or resume the one in ./device_0")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file with settings")
+    parser.add_argument("--dataset", type=Path, required=True, metavar="DIR", help="the prepared folder")
+    parser.add_argument("--ranks", type=int, default=1, metavar="N", help="number of processes that train (1)")
+    parser.add_argument("--servers", type=int, default=0, metavar="N", help="further processes that own all rows (0)")
+    parser.add_argument("--hostfile", default="", metavar="FILE", help="hosts of the processes (all on this host)")
+    parser.add_argument("--rank-table", default="-", metavar="FILE", help="rank table of an Ascend cluster, or -")
+    parser.add_argument("--dry-run", action="store_true", help="check everything, print where the parts run, stop")
+    parser.add_argument("settings", nargs="*", metavar="section.key=value", help="settings (docs/configuration.md)")
+    parser.set_defaults(command=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train, and return the exit status."""
     config = settings.resolve(Config, arguments.config, arguments.settings)
     schema = read_schema(arguments.dataset)
     check_files(arguments.dataset, schema)
     asked = read_strategies(config, schema)
     config = settings_of_run(Path.cwd() / "device_0", asked, schema)
-    # All that can fail for a wrong setting comes before the run folder: an older run is not put aside for nothing.
+    # Everything that can fail for a wrong setting comes before the run folder is opened, which may rename an older run.
     device.prepare_environment(config.device)
     num_processes = arguments.ranks + arguments.servers
     backend = pick_backend(config.tables.backend, config.model.fold_numeric, num_processes)
@@ -50,10 +67,10 @@ def _train(arguments: argparse.Namespace) -> int:
     if arguments.rank_table != "-":
         check_rank_table(Path(arguments.rank_table), arguments.ranks)
     if not started_by_mpi() and not arguments.dry_run:
-        try:  # before the slow start; what is found here is looked at again when the run is opened
+        try:  # before the slow import of MindSpore; `open_run` checks it again
             check_launch(Path.cwd(), config, schema, lambda: check_source(config, schema))
         except RunIsFinishedError as finished:
-            return _say_finished(finished)
+            return _report_finished(finished)
     if num_processes > 1 and not started_by_mpi() and not arguments.dry_run:
         return launch(num_processes, arguments.hostfile, arguments.words)
     group: ProcessGroup = SingleProcess()
@@ -67,25 +84,25 @@ def _train(arguments: argparse.Namespace) -> int:
     target = device.select_device(config.device)
     validate_target(config, target)
     if target == "CPU" and (unused := config.parallel.unused_on_cpu()):
-        log.warning("warning: %s: for Ascend and GPU alone; it does nothing on a CPU", ", ".join(unused))
+        log.warning("warning: %s: for Ascend and GPU only; ignored on a CPU", ", ".join(unused))
     if arguments.dry_run:
         _print_placement(config, schema, target, backend, arguments.ranks)
         return 0
-    # Loading finds out what is damaged, so that each byte is read once; several ranks must know it before.
+    # One process finds a damaged checkpoint as it loads it, which reads each byte once; several ranks verify it before.
     damaged: dict[Path, str] | None = {} if isinstance(group, SingleProcess) else None
     while True:
         try:
             return _run_in_folder(config, asked, backend, target, arguments.dataset, schema, group, damaged)
         except RunIsFinishedError as finished:
-            with group:  # servers end
-                return _say_finished(finished)
+            with group:  # so that servers end
+                return _report_finished(finished)
         except DamagedCheckpointError as error:
             if damaged is None or error.checkpoint is None or error.checkpoint in damaged:
                 raise
             damaged[error.checkpoint] = str(error)
 
 
-def _say_finished(finished: RunIsFinishedError) -> int:
+def _report_finished(finished: RunIsFinishedError) -> int:
     log.info("%s", finished)
     useless_because = read_state(finished.path).get(USELESS_BECAUSE, "")
     return _warn_of_useless(useless_because) if useless_because else 0
@@ -106,33 +123,33 @@ def _run_in_folder(
     group: ProcessGroup,
     damaged: dict[Path, str] | None,
 ) -> int:
-    """Open the run's folder and train; DamagedCheckpointError where what it goes on from turns out to be damaged."""
-    run, lock = open_run(Path.cwd(), config, schema, group, lambda: check_source(config, schema), damaged, asked)
-    config = run.config
-    with lock, StopRequest(config.train.time_limit, agree=group.agree) as stop, _log_to(run.log_path):
-        log.info("%s run in %s: %s", run.plan.kind, run.path, run.plan.reason)
-        for refused in run.plan.refused.values():
+    """Open the run's folder and train; raise DamagedCheckpointError if the checkpoint to resume is damaged."""
+    folder, lock = open_run(Path.cwd(), config, schema, group, lambda: check_source(config, schema), damaged, asked)
+    config = folder.config
+    with lock, StopRequest(config.train.time_limit, agree=group.agree) as stop, _log_to(folder.log_path):
+        log.info("%s run in %s: %s", folder.plan.kind, folder.path, folder.plan.reason)
+        for refused in folder.plan.refused.values():
             log.warning("warning: a newer checkpoint is not used: %s", refused)
         for line in describe_kept(asked, config):
             log.info("%s", line)
         log.info("the tower runs on %s, the tables are %s, %d host threads", target, backend, config.device.num_threads)
         if group.size > 1:
-            log.info("rank %d of %d: a batch of %d rows is dealt out", group.rank, group.size, config.train.batch_size)
+            log.info("rank %d of %d, which share batches of %d rows", group.rank, group.size, config.train.batch_size)
         if config.parallel.is_spread:
-            write_strategy(run.path / STRATEGY_FILE, strategy_record(config, schema, group.size))
+            write_strategy(folder.path / STRATEGY_FILE, strategy_record(config, schema, group.size))
         else:
-            (run.path / STRATEGY_FILE).unlink(missing_ok=True)  # that of an earlier launch, which the run goes on with
+            (folder.path / STRATEGY_FILE).unlink(missing_ok=True)  # an earlier launch of this run may have written it
         try:
             with group:
-                return _train_to_the_end(config, backend, dataset, schema, run, stop, group)
+                return _train(RunContext(config, dataset, schema, folder, stop, group), backend)
         except DamagedCheckpointError as error:
-            error.checkpoint = run.plan.checkpoint.path if run.plan.checkpoint else None
+            error.checkpoint = folder.plan.checkpoint.path if folder.plan.checkpoint else None
             raise
 
 
 @contextmanager
 def _log_to(path: Path) -> Iterator[None]:
-    """Write to a file, too, what is said."""
+    """Copy the log to a file."""
     log_file = logging.FileHandler(path, encoding="utf-8")
     log_file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logging.getLogger().addHandler(log_file)
@@ -143,28 +160,20 @@ def _log_to(path: Path) -> Iterator[None]:
         log_file.close()
 
 
-def _train_to_the_end(
-    config: Config,
-    backend: str,
-    dataset: Path,
-    schema: Schema,
-    run: RunFolder,
-    stop: StopRequest,
-    group: ProcessGroup,
-) -> int:
-    """Train, leave the run's status in its folder, and return the exit status."""
+def _train(context: RunContext, backend: str) -> int:
+    """Train, write the run's status and report to its folder, and return the exit status."""
     from app.training.loop import Trainer
     from app.training.saving import NotSavedError
 
-    exit_status = 0
+    exit_status, run = 0, context.run
     try:
-        Trainer(config, backend, dataset, schema, run, stop, group).train()
+        Trainer(context, backend).train()
     except Stopped as stopped:
         exit_status = stopped.exit_status
         run.set_status("stopped")
-        log.info("stopped after saving: %s; the same command goes on from here", stopped)
+        log.info("stopped after saving: %s; run the same command to resume", stopped)
     except DamagedCheckpointError:
-        if run.plan.checkpoint is None:  # that of a warm start
+        if run.plan.checkpoint is None:  # of a warm start
             run.set_status("failed")
         raise
     except NotSavedError as error:
@@ -176,14 +185,14 @@ def _train_to_the_end(
         leave_report(run.path)
         raise
     else:
-        reason = why_useless(run.loss_path, schema.splits["train"], config.loss.label_smoothing)
+        reason = why_useless(run.loss_path, context.schema.splits["train"], context.config.loss.label_smoothing)
         run.set_status("finished", **({USELESS_BECAUSE: reason} if reason else {}))
-        log.info("finished; judge it on the test rows with: make eval")
+        log.info("finished; evaluate it on the test rows with: make eval")
         if reason:
             exit_status = _warn_of_useless(reason)
     unwritten = [*run.write_errors(), *leave_report(run.path)]
     if unwritten:
-        log.error("error: not all could be written: %s", ", ".join(unwritten))
+        log.error("error: could not write %s", ", ".join(unwritten))
         return NOT_WRITTEN
     return exit_status
 

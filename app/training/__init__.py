@@ -1,3 +1,3 @@
-"""A training: assemble (its parts), loop, step/, learning_rates, progress, saving, stopping, parallel/,
-warm_start/.
+"""A training: context (what its parts are given), assemble (the parts), loop, step/, learning_rates, progress, saving,
+stopping, parallel/, warm_start/.
 """

@@ -1,147 +1,101 @@
-"""Training: epochs of steps, with what is logged, measured and saved around them.
-
-Letters: B batch size.
-"""
+"""The training loop: fetch a batch, step, log, evaluate, save."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 
 from app.batches import Batch, Prefetcher, num_batches, read_batches, training_order
 from app.checkpoint.manifest import Position
-from app.config.config import Config
-from app.distributed.process_group import ProcessGroup, SingleProcess, shows_progress
+from app.distributed.process_group import shows_progress
 from app.evaluation.evaluate import measure
 from app.evaluation.metrics import Metrics, merit
 from app.evaluation.results import Measurement, content_of
 from app.evaluation.selection import Selection
 from app.evaluation.text import one_line
-from app.run.folder import RunFolder
 from app.run.logs import PROFILE_FOLDER
 from app.tables.interface import UniqueIds
-from app.training.assemble import Parts, assemble
+from app.training.assemble import assemble
+from app.training.context import RunContext
 from app.training.progress import Progress
 from app.training.saving import CheckpointManager
 from app.training.step.profile import KernelProfile
 from app.training.step.step import Losses
-from app.training.stopping import Stopped, StopRequest
+from app.training.stopping import Stopped
 from app.training.warm_start.dense import warm_start
-from data_prep.prepared.schema import Schema
 
 log = logging.getLogger(__name__)
 
 
 class Trainer:
-    """One run: its parts, its place in the data and its folder."""
+    """One launch of a run, from its first step or from a checkpoint to its last epoch."""
 
-    def __init__(
-        self,
-        config: Config,
-        backend: str,
-        dataset: Path,
-        schema: Schema,
-        run: RunFolder,
-        stop: StopRequest,
-        group: ProcessGroup | None = None,
-    ) -> None:
-        group = group or SingleProcess()
-        self.group = group
-        self.config = config
-        self.dataset = dataset
-        self.schema = schema
-        self.run = run
-        self.stop = stop
-        self.parts: Parts = assemble(config, schema, backend, group)
-        self.profile = KernelProfile(self.parts.step, run.path / PROFILE_FOLDER) if config.train.profile else None
+    def __init__(self, context: RunContext, backend: str) -> None:
+        """Resume the run's checkpoint, or warm start a new run; `backend` as `pick_backend` chose it."""
+        self.context, self.config, self.schema, self.run = context, context.config, context.schema, context.run
+        self.parts = assemble(self.config, self.schema, backend, context.group)
+        self.profile = KernelProfile(self.parts.step, self.run.path / PROFILE_FOLDER)
         self.position = Position()
-        self.epoch_steps = num_batches(schema, "train", config.train.batch_size)
-        self.selection = Selection(config.eval)
-        self.metrics: Metrics | None = None  # of valid at this position, where it was evaluated
-        self.checkpoints = CheckpointManager(config, dataset, schema, run, self.parts, self.selection, stop, group)
-        if run.plan.checkpoint is not None:
-            self.position = self.checkpoints.restore(run.plan.checkpoint)
-        elif config.train.init_from:
-            warm_start(self.parts, config, schema, dataset, group)
+        self.epoch_steps = num_batches(self.schema, "train", self.config.train.batch_size)
+        self.selection = Selection(self.config.eval)
+        self.metrics: Metrics | None = None  # on the split valid at this position, if it was evaluated
+        self.checkpoints = CheckpointManager(context, self.parts, self.selection)
+        if self.run.plan.checkpoint is not None:
+            self.position = self.checkpoints.restore(self.run.plan.checkpoint)
+        elif self.config.train.init_from:
+            warm_start(self.parts, self.config, self.schema, context.dataset, context.group)
 
     def train(self) -> None:
-        """All epochs that are left.
+        """Train the epochs that are left, and save.
 
-        Raises Stopped, the state saved, where a stop was asked for; FloatingPointError, naming the step, where
-        something is not finite: nothing of that step is kept; NotSavedError where the last state could not be written.
+        Raises Stopped, with the state saved, after a signal or at the time limit; FloatingPointError, naming the step,
+        if a step made NaN or infinity, of which nothing is kept; NotSavedError if the last state cannot be saved.
         """
-        try:
-            self._train_epochs()
-        finally:
-            self.checkpoints.close()
-
-    def _train_epochs(self) -> None:
         try:
             if self.config.train.init_from and self.position.step == 0:
                 self._evaluate_start()
             while self.position.epoch <= self.config.train.epochs and not self.selection.is_over:
                 self._train_epoch()
                 if not self.selection.is_over:
-                    self._end_epoch()
+                    self._evaluate()
+                    self.position = Position(self.position.step, self.position.epoch + 1, 0)
+                    self.checkpoints.save(self.position, self.metrics)
+            if self.selection.is_over:
+                log.info("stopped early: %s", self.selection.reason)
+                self.run.append_metrics(step=self.position.step, stopped_early=self.selection.reason)
+            self._finish()
         except Stopped:
-            self._end()
+            self._finish()
             raise
-        if self.selection.is_over:
-            log.info("stopped early: %s", self.selection.reason)
-            self.run.append_metrics(step=self.position.step, stopped_early=self.selection.reason)
-        self._end()
+        finally:
+            self.checkpoints.close()
 
     def _train_epoch(self) -> None:
-        log_every, seconds = self.config.train.log_every_steps, self.parts.step.seconds
-        epoch, done = self.position.epoch, self.position.epoch_step
-        rates = self.parts.learning_rates
-        progress = Progress(self.run, epoch, self.epoch_steps, done, log_every, seconds, rates)
-        with Prefetcher(self._prepared_batches()) as batches, progress:
-            self._between_steps(progress)  # an evaluation that a stop left undone
+        with Prefetcher(self._prepared_batches()) as batches, self._progress() as progress:
+            self._evaluate_and_save(progress)  # an evaluation that the last launch did not finish
             for batch, unique in batches:
                 if self.selection.is_over:
                     return
-                self.stop.check()
+                self.context.stop.check()
                 losses = self._take_step(batch, unique)
                 progress.add(self.position, losses, batch.num_rows, batches.waited_seconds)
-                if self.profile is not None:
+                if self.config.train.profile:
                     self.profile.after_step()
-                self._between_steps(progress)
-
-    def _between_steps(self, progress: Progress) -> None:
-        """In the middle of an epoch: evaluate where it is due; save what is due, and the best model so far."""
-        if not 0 < self.position.epoch_step < self.epoch_steps:
-            return
-        is_best = False
-        if self._evaluation_is_due():
-            with progress.paused():
-                is_best = self._evaluate()
-        save_best = is_best and self.config.checkpoint.keep_best > 0  # it is gone after the next step
-        if save_best or (self.checkpoints.saved != self.position and self.checkpoints.is_due(self.position.step)):
-            with progress.paused():
-                self.checkpoints.save(self.position, self.metrics)
-
-    def _evaluation_is_due(self) -> bool:
-        every, step = self.config.eval.every_steps, self.position.step
-        return every > 0 and step % every == 0 and step != self.selection.last_step
-
-    def _end_epoch(self) -> None:
-        self._evaluate()
-        self.position = Position(self.position.step, self.position.epoch + 1, 0)
-        self.checkpoints.save(self.position, self.metrics)
+                self._evaluate_and_save(progress)
 
     def _prepared_batches(self) -> Iterator[tuple[Batch, UniqueIds]]:
-        options = self.config.train
-        order = training_order(self.schema, options.seed, self.position.epoch, options.pool_blocks)
-        batches = read_batches(
-            self.dataset, self.schema, "train", order, options.batch_size, first_batch=self.position.epoch_step
-        )
-        for batch in batches:
+        options, position = self.config.train, self.position
+        order = training_order(self.schema, options.seed, position.epoch, options.pool_blocks)
+        dataset, size = self.context.dataset, options.batch_size
+        for batch in read_batches(dataset, self.schema, "train", order, size, first_batch=position.epoch_step):
             yield batch, self.parts.step.prepare(batch)
+
+    def _progress(self) -> Progress:
+        step, rates, log_every = self.parts.step, self.parts.learning_rates, self.config.train.log_every_steps
+        return Progress(self.run, self.position, self.epoch_steps, log_every, step.seconds, rates)
 
     def _take_step(self, batch: Batch, unique: UniqueIds) -> Losses:
         try:
@@ -153,28 +107,28 @@ class Trainer:
         self.metrics = None
         return losses
 
+    def _evaluate_and_save(self, progress: Progress) -> None:
+        """In the middle of an epoch, evaluate if it is due; save if it is due, and the best model so far."""
+        if not 0 < self.position.epoch_step < self.epoch_steps:
+            return
+        every, step = self.config.eval.every_steps, self.position.step
+        is_best = False
+        if every and step % every == 0 and step != self.selection.last_step:
+            with progress.paused():
+                is_best = self._evaluate()
+        save_best = is_best and self.config.checkpoint.keep_best > 0  # the next step changes it
+        if save_best or (self.checkpoints.saved != self.position and self.checkpoints.is_due(step)):
+            with progress.paused():
+                self.checkpoints.save(self.position, self.metrics)
+
     def _evaluate_start(self) -> None:
-        """Evaluate what a warm start took, before the first step: no model of this run, so nothing is decided by it."""
+        """Evaluate a warm-started model before the first step; the result takes no part in the selection."""
         if self.schema.splits["valid"].rows:
             measured = self._measure()
             log.info("before the first step: %s", self._log_evaluation(measured.metrics, epoch=0))
 
-    def _measure(self) -> Measurement:
-        options, prepare = self.config, self.parts.step.prepare
-        batch_size, group_field = options.train.batch_size, options.eval.group_field
-        return measure(
-            self.dataset, self.schema, "valid", batch_size, prepare, self._score, group_field, shows_progress()
-        )
-
-    def _log_evaluation(self, metrics: Metrics, epoch: int) -> str:
-        """Add a line to eval.log and to metrics.jsonl; returns the former."""
-        line = one_line("valid", epoch, self.position.step, metrics)
-        self.run.append_eval(line)
-        self.run.append_metrics(step=self.position.step, epoch=epoch, split="valid", **dataclasses.asdict(metrics))
-        return line
-
     def _evaluate(self) -> bool:
-        """Judge the model on `valid`, which changes nothing of it; whether it is the best so far."""
+        """Evaluate the model on the split valid, which does not change it; return True if it is the best so far."""
         step, epoch = self.position.step, self.position.epoch
         if not self.schema.splits["valid"].rows:
             log.warning("the data has no rows in split 'valid': epoch %d is not evaluated", epoch)
@@ -189,14 +143,26 @@ class Trainer:
         value = merit(metric, dataclasses.asdict(self.metrics)[metric])
         for fall in self.parts.learning_rates.after_evaluation(metric, value, step):
             log.info("step %d: %s", step, fall)
-            self.group.call_servers("learning_rates", self.parts.learning_rates.state())
+            self.context.group.call_servers("learning_rates", self.parts.learning_rates.state())
         return is_best
 
+    def _measure(self) -> Measurement:
+        prepare, group_field = self.parts.step.prepare, self.config.eval.group_field
+        size, dataset = self.config.train.batch_size, self.context.dataset
+        return measure(dataset, self.schema, "valid", size, prepare, self._score, group_field, shows_progress())
+
     def _score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
-        self.stop.check()  # an evaluation is left undone; the next launch does it
+        self.context.stop.check()  # the next launch repeats an evaluation that is cut short
         return self.parts.step.score(batch, unique)
 
-    def _end(self) -> None:
-        if self.profile is not None:
+    def _log_evaluation(self, metrics: Metrics, epoch: int) -> str:
+        """Add a line to eval.log and to metrics.jsonl; return the former."""
+        line = one_line("valid", epoch, self.position.step, metrics)
+        self.run.append_eval(line)
+        self.run.append_metrics(step=self.position.step, epoch=epoch, split="valid", **dataclasses.asdict(metrics))
+        return line
+
+    def _finish(self) -> None:
+        if self.config.train.profile:
             self.profile.finish()
         self.checkpoints.finish(self.position, self.metrics)

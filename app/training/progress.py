@@ -1,4 +1,4 @@
-"""Where a run stands in its data, and what is said of each epoch's steps while they are taken."""
+"""Progress of an epoch: the bar, loss.log and metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -25,18 +25,23 @@ class Progress:
     def __init__(
         self,
         run: RunFolder,
-        epoch: int,
-        total: int,
-        done: int,
+        position: Position,
+        epoch_steps: int,
         log_every_steps: int,
         seconds: dict[str, float],
         learning_rates: LearningRates,
     ) -> None:
+        """`seconds` of each part of the steps so far are still counted by the step."""
         self._run = run
         self._log_every_steps = log_every_steps
-        disable = not shows_progress()
-        self._bar = progress_bar(total=total, initial=done, desc=f"epoch {epoch}", unit="step", disable=disable)
-        self._seconds = seconds  # of the step's parts, still counting
+        self._bar = progress_bar(
+            total=epoch_steps,
+            initial=position.epoch_step,
+            desc=f"epoch {position.epoch}",
+            unit="step",
+            disable=not shows_progress(),
+        )
+        self._seconds = seconds
         self._seconds_before = dict(seconds)
         self._learning_rates = learning_rates
         self._lines: list[str] = []
@@ -53,7 +58,7 @@ class Progress:
         self._bar.close()
 
     def add(self, position: Position, losses: Losses, rows: int, waited_seconds: float) -> None:
-        """Note one step; `waited_seconds` is the epoch's sum of waiting for data."""
+        """Record one step; `waited_seconds` is the epoch's time of waiting for data so far."""
         self._lines.append(loss_line(position.epoch, position.epoch_step, losses))
         self._rows += rows
         self._last = (position, losses, waited_seconds)
@@ -63,13 +68,13 @@ class Progress:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Something else than steps is done: what was noted is written before, and its time does not count."""
+        """Exclude the block from step timing; flush pending log lines first."""
         self.flush()
         yield
         self._since = time.perf_counter()
 
     def flush(self) -> None:
-        """Write what was noted since the last flush."""
+        """Write the steps since the last flush to loss.log, and their means to metrics.jsonl and the bar."""
         if self._last is None:
             return
         position, losses, waited = self._last
@@ -86,8 +91,8 @@ class Progress:
             **self._millis_per_step(),
             memory_bytes=resident_bytes(),
         )
-        said = f"{speed:,.0f} samples/s, loss {losses.wide_loss:.4f}, waiting {wait_share:.0%}"
-        self._bar.set_postfix_str(said, refresh=False)
+        text = f"{speed:,.0f} samples/s, loss {losses.wide_loss:.4f}, waiting {wait_share:.0%}"
+        self._bar.set_postfix_str(text, refresh=False)
         self._lines, self._rows, self._last = [], 0, None
         self._since, self._waited = time.perf_counter(), waited
 
@@ -99,11 +104,11 @@ class Progress:
 
 
 def resident_bytes() -> int:
-    """Memory that this process holds, of its own and shared (Linux)."""
+    """Return this process's resident memory, private and shared (Linux)."""
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
 
 
 def loss_line(epoch: int, step: int, losses: Losses) -> str:
-    """A line of loss.log, in the form of MindSpore's tutorial."""
+    """Return a line of loss.log, as MindSpore's tutorial prints it."""
     wide_loss, deep_loss = np.float32(losses.wide_loss), np.float32(losses.deep_loss)
     return f"epoch: {epoch} step: {step}, wide_loss is {wide_loss!s}, deep_loss is {deep_loss!s}"

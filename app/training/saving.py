@@ -8,7 +8,6 @@ import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,17 +17,14 @@ from app.checkpoint.manifest import Manifest, ManifestReader, ParentRecord, Posi
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import compact, delta_to_compact, open_if_whole, remove_old
 from app.checkpoint.write import ModelState, write_checkpoint
-from app.config.config import Config
-from app.distributed.process_group import MpiGroup, ProcessGroup, first_error, is_together
+from app.distributed.process_group import MpiGroup, first_error, is_together
 from app.evaluation.metrics import Metrics, defined
 from app.evaluation.selection import Selection
-from app.run.folder import RunFolder
 from app.run.identity import data_identity
 from app.tables.interface import Snapshot
 from app.tables.statistics import merged, table_statistics
-from app.training.stopping import StopRequest
+from app.training.context import RunContext
 from common import settings
-from data_prep.prepared.schema import Schema
 
 if TYPE_CHECKING:
     from app.training.assemble import Parts  # imports MindSpore
@@ -87,28 +83,14 @@ class CheckpointManager:
     newest checkpoint that is written or being written.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        dataset: Path,
-        schema: Schema,
-        run: RunFolder,
-        parts: Parts,
-        selection: Selection,
-        stop: StopRequest,
-        group: ProcessGroup,
-    ) -> None:
+    def __init__(self, context: RunContext, parts: Parts, selection: Selection) -> None:
         self.saved: Position | None = None
-        self._config = config
-        self._options = config.checkpoint
-        self._dataset = dataset
-        self._schema = schema
-        self._run = run
+        self._context = context
+        self._run, self._group = context.run, context.group
+        self._options = context.config.checkpoint
         self._parts = parts
         self._selection = selection
-        self._stop = stop
-        self._group = group
-        self._ranks = group if isinstance(group, MpiGroup) else None
+        self._ranks = context.group if isinstance(context.group, MpiGroup) else None
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Writing | None = None
         self._newest: Checkpoint | None = None  # a delta holds the changes since it
@@ -209,7 +191,7 @@ class CheckpointManager:
         try:
             snapshot = self._parts.snapshot_rows(changed_only)
             if not changed_only:  # the changed rows alone would not tell
-                own = table_statistics(snapshot.tables, self._schema.vocabulary_size)
+                own = table_statistics(snapshot.tables, self._context.schema.vocabulary_size)
         except MemoryError as raised:
             error = raised
         try:
@@ -230,9 +212,9 @@ class CheckpointManager:
             step=position.step,
             epoch=position.epoch,
             epoch_step=position.epoch_step,
-            config=settings.as_dict(self._config),
-            dataset=str(self._dataset.resolve()),
-            data=data_identity(self._schema),
+            config=settings.as_dict(self._context.config),
+            dataset=str(self._context.dataset.resolve()),
+            data=data_identity(self._context.schema),
             metrics=defined(metrics) if metrics else {},
             selection=self._selection.state(),
             schedules=self._parts.learning_rates.state(),
@@ -258,7 +240,7 @@ class CheckpointManager:
 
     def _tidy(self, progress: Progress) -> OSError | ValueError | None:
         """Remove old checkpoints; before that, compact a delta for whose sake too many of them stay."""
-        keep = (self._run.checkpoints, self._options, self._config.eval.metric, self._read_manifest)
+        keep = (self._run.checkpoints, self._options, self._context.config.eval.metric, self._read_manifest)
         try:
             if self._options.compact and (delta := delta_to_compact(*keep)):
                 compact(delta, self._options.shards, progress)
@@ -284,7 +266,7 @@ class CheckpointManager:
             self._run.note_failed_save(writing.position.step, written.tidy_error)
         self._longest_save = max(self._longest_save, written.seconds)
         # At the end one may be on its way, and the last one comes after it.
-        self._stop.note_save(self._longest_save * (2 if self._options.background else 1))
+        self._context.stop.note_save(self._longest_save * (2 if self._options.background else 1))
         kind = "the changes" if written.checkpoint.older else "all"
         log.info("saved %s (%s) in %.1f s", written.checkpoint.path, kind, written.seconds)
 

@@ -26,6 +26,7 @@ from app.config.optimizers import FtrlOptions, LazyAdamOptions
 from app.distributed.process_group import SingleProcess
 from app.run.folder import open_run
 from app.tables.interface import RowGradients, TablesSpec
+from app.training.context import RunContext
 from app.training.saving import CheckpointManager
 from common import settings
 from common.files import lock_folder
@@ -45,8 +46,8 @@ class Training:
         self.run, self.locks = open_run(base, config, schema)
         self._tables = reference_tables(SPEC)
         selection, stop = SimpleNamespace(state=dict), SimpleNamespace(note_save=lambda seconds: None)
-        parts, group = Parts(self._tables), SingleProcess()
-        self.manager = CheckpointManager(config, Path(), schema, self.run, parts, selection, stop, group)
+        context = RunContext(config, Path(), schema, self.run, stop, SingleProcess())
+        self.manager = CheckpointManager(context, Parts(self._tables), selection)
         self.step = 0
 
     def save(self):

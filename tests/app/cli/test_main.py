@@ -151,7 +151,7 @@ def test_a_save_that_fails_is_loud_and_the_training_goes_on(command, tmp_path, m
     status, log = command(*TRAIN)
     assert status == 3
     assert "error: no checkpoint of step 5: [Errno 28] No space left on device; the run goes on" in log
-    assert "error: not all could be written: 1 checkpoint(s)" in log
+    assert "error: could not write 1 checkpoint(s)" in log
     run = tmp_path / "device_0"
     assert [line["step"] for line in metrics_of(run) if "save_error" in line] == [5]
     assert [path.name for path in (run / "checkpoints").glob("step-*")] == ["step-00000010"]
