@@ -26,14 +26,14 @@ STRATEGIES = {"fc1": "((2, 4), (4, 1))", "fc2": "((8, 1), (1, 1))"}
 
 
 def make_weights() -> dict[str, np.ndarray]:
-    """The whole initial matrices, the same on every rank."""
+    """Return the whole initial matrices, the same on every rank."""
     rng = np.random.default_rng(1)
     shapes = {"fc1": (WIDTH_IN, HIDDEN), "fc2": (HIDDEN, CLASSES)}
     return {name: (rng.standard_normal(shape) * shape[0] ** -0.5).astype(np.float32) for name, shape in shapes.items()}
 
 
 def make_batches() -> list[tuple[np.ndarray, np.ndarray]]:
-    """An epoch: inputs [16, 32] and classes [16] that a linear map of the inputs gives."""
+    """Return an epoch: inputs [16, 32], and classes [16] from a linear map of the inputs."""
     rng = np.random.default_rng(2)
     teacher = rng.standard_normal((WIDTH_IN, CLASSES))
     inputs = [rng.standard_normal((BATCH, WIDTH_IN)).astype(np.float32) for _ in range(STEPS_PER_EPOCH)]
@@ -41,7 +41,7 @@ def make_batches() -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 class Net(nn.Cell):
-    """Two products and a ReLU. `first` and `second` multiply blocks, or whole matrices."""
+    """Two products with a ReLU between; `first` and `second` multiply blocks or whole matrices."""
 
     def __init__(self, first: nn.Cell, second: nn.Cell, weights: dict[str, np.ndarray]) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Net(nn.Cell):
         self.first, self.second = first, second
 
     def construct(self, inputs: Tensor) -> Tensor:
-        """Inputs [b, 32] -> logits [b, 16] of this rank's rows."""
+        """Map inputs [b, 32] to logits [b, 16] of this rank's rows."""
         return self.second(ops.relu(self.first(inputs, self.fc1)), self.fc2)
 
 
@@ -62,12 +62,12 @@ class Loss(nn.Cell):
         self.net = net
 
     def construct(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """One number."""
+        """Return the loss, a scalar."""
         return ops.cross_entropy(self.net(inputs), labels, reduction="sum") / BATCH
 
 
 class TrainStep(nn.Cell):
-    """Loss, gradients, their sums over ranks, Momentum."""
+    """One step: loss and gradients, their sums over ranks, the update with Momentum."""
 
     def __init__(self, net: Net, sum_gradients: nn.Cell, sum_loss: nn.Cell) -> None:
         super().__init__()
@@ -77,14 +77,14 @@ class TrainStep(nn.Cell):
         self.optimizer = nn.Momentum(self.parameters, learning_rate=LEARNING_RATE, momentum=MOMENTUM)
 
     def construct(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """The loss of the whole batch before the update."""
+        """Return the loss of the whole batch before the update."""
         loss, gradients = self.gradient(inputs, labels)
         total = self.sum_loss(loss)
         return ops.depend(total, self.optimizer(self.sum_gradients(gradients, total)))
 
 
 def train_on_cpu() -> None:
-    """All ranks of an `mpirun`, or one process alone."""
+    """Train on all ranks of an `mpirun`, or in one process."""
     from mpi4py import MPI
 
     from app.training.parallel.tensor.collectives import SumInTurn, SumOver, split
@@ -120,7 +120,7 @@ def train_on_cpu() -> None:
 
 
 def train_on_accelerator(target: str) -> None:
-    """The same net under MindSpore's own semi-automatic parallelism. Never run on such a device."""
+    """Train the same net with MindSpore's own semi-automatic parallelism. Never run on such a device."""
     from mindspore.communication import get_rank, init
     from mindspore.parallel.auto_parallel import AutoParallel
 
@@ -135,22 +135,21 @@ def train_on_accelerator(target: str) -> None:
 
 
 class Unsummed(nn.Cell):
-    """The gradients as they are: MindSpore sums them itself."""
+    """Returns the gradients unchanged, as MindSpore sums them itself."""
 
     def construct(self, gradients: tuple[Tensor, ...], after: Tensor) -> tuple[Tensor, ...]:
-        """`gradients`, unchanged."""
         return gradients
 
 
 class MatMul(nn.Cell):
-    """The product of whole matrices, split by MindSpore as `strategy` says."""
+    """Product of whole matrices, which MindSpore splits by `strategy`."""
 
     def __init__(self, strategy: tuple[tuple[int, int], tuple[int, int]]) -> None:
         super().__init__()
         self.product = ops.MatMul().shard(strategy)
 
     def construct(self, inputs: Tensor, weight: Tensor) -> Tensor:
-        """[b, K] x [K, H] -> [b, H]."""
+        """Multiply [b, K] by [K, H]."""
         return self.product(inputs, weight)
 
 
@@ -162,7 +161,7 @@ def _sharded_by_mindspore(text: str) -> MatMul:
 
 
 def run(step: nn.Cell, rows: slice, rank: int) -> None:
-    """All epochs; prints the loss of every step."""
+    """Train all epochs; print the loss of every step."""
     batches = make_batches()
     for epoch in range(1, NUM_EPOCHS + 1):
         for number, (inputs, labels) in enumerate(batches, 1):
@@ -171,20 +170,20 @@ def run(step: nn.Cell, rows: slice, rank: int) -> None:
 
 
 def save(net: Net, name: str) -> None:
-    """What this rank holds of the weights, under plain names: MindSpore's own say which cell holds a cell."""
+    """Save this rank's blocks of the weights, without the names of cells that MindSpore would put before theirs."""
     held = [{"name": "fc1", "data": net.fc1}, {"name": "fc2", "data": net.fc2}]
     ms.save_checkpoint(held, str(folder(name) / "net.ckpt"))
 
 
 def folder(name: str) -> Path:
-    """Where a checkpoint goes: `device/<rank>/` beside this file, `device/whole/` from one rank alone."""
+    """Make and return a checkpoint's folder beside this file: `device/<rank>/`, or `device/whole/` for one rank."""
     path = HERE / "device" / name
     path.mkdir(parents=True, exist_ok=True)
     return path
 
 
 def main() -> None:
-    """See the top of the file."""
+    """Parse the command line and train."""
     parser = argparse.ArgumentParser(description="train a net of one hidden layer over 8 ranks")
     parser.add_argument("--target", choices=("CPU", "GPU", "Ascend"), default="CPU")
     target = parser.parse_args().target
