@@ -46,14 +46,6 @@ static inline WrittenArrays initial_arrays(const RowLayout& layout, const Initia
   return arrays;
 }
 
-namespace ISA {
-
-// Gives `row_slots` [count], zeroed before, the initial state of `row_ids` [count]; what was `written` stays. `written`
-// has a place for each slot, or is null where nothing was.
-void initialize(const Slots& slots, const InitialValues& initial, const std::int64_t* row_ids,
-                const std::int32_t* row_slots, std::int64_t count, const WrittenArrays* written, int num_threads);
-
-}  // namespace ISA
 }  // namespace host_tables
 
 #endif  // INITIAL_ROWS_H_

@@ -1,7 +1,6 @@
 // Compiled once for each instruction set: the table of that set's kernels.
 
 #include "kernels/kernels.h"
-#include "kernels/initial_rows.h"
 
 #define AS_TEXT(name) #name
 #define NAME_OF(macro) AS_TEXT(macro)

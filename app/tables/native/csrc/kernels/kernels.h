@@ -17,69 +17,73 @@ struct InitialValues {
   float wide_accumulator, deep_accumulator;
 };
 
-// Each is declared and described below.
+// Gives `row_slots` [count], zeroed before, the initial state of `row_ids` [count]; what was `written` stays. `written`
+// has an entry for each slot, or is null if nothing was written.
+using Initialize = void(const Slots& slots, const InitialValues& initial, const std::int64_t* row_ids,
+                        const std::int32_t* row_slots, std::int64_t count, const WrittenArrays* written,
+                        int num_threads);
+
+// Copies `values` [count, width] into one state array of the distinct `slots` [count] and notes that in `written`,
+// which has an entry for each slot. Returns whether all are finite; it checks them only if `is_float`.
+using WriteRows = bool(const Slots& view, HostTablesTable table, int array, bool is_float, const std::int32_t* slots,
+                       std::int64_t count, const float* values, WrittenArrays* written, int num_threads);
+
+// See host_tables_lookup. Threads split the positions.
+using Lookup = void(const Slots& slots, const InitialValues& initial, const HostTablesBatch& batch,
+                    const std::int32_t* row_slots, const HostTablesHistory* history, float* deep, float* wide,
+                    float* wide_rows, double* squared_norms, int num_threads);
+
+// Returns whether all gradients of an array are finite, and so far from infinity that the squares of their sums are.
+using AllFinite = bool(const float* values, std::int64_t count, int num_threads);
+
+// See host_tables_update_wide; the steps are those of app/tables/optimizers.py. Threads split the unique ids.
+using UpdateWide = void(const Slots& slots, HostTablesOptimizer optimizer, const HostTablesBatch& batch,
+                        const std::int32_t* row_slots, const float* gradient, float scale, const HostTablesStep& step,
+                        int num_threads);
+
+// See host_tables_update_deep; the steps are those of app/tables/optimizers.py. Threads split the unique ids by their
+// number of positions, and the columns of ids too frequent for one thread.
+using UpdateDeep = void(const Slots& slots, HostTablesOptimizer optimizer, const HostTablesBatch& batch,
+                        const std::int32_t* row_slots, const float* gradient, float scale, const HostTablesStep& step,
+                        const HostTablesHistory* history, int num_threads);
+
+// See host_tables_expand. Threads split the batch's rows.
+using Expand = void(const HostTablesBatch& batch, std::int64_t embedding_dim, const float* deep_rows,
+                    const float* wide_rows, float* deep, float* wide, int num_threads);
+
+// See host_tables_sum_by_id. Threads split the unique ids.
+using SumById = void(const HostTablesBatch& batch, std::int64_t embedding_dim, const float* deep, const float* wide,
+                     float* deep_sums, float* wide_sums, int num_threads);
+
 struct Kernels {
   const char* isa;
-  void (*initialize)(const Slots&, const InitialValues&, const std::int64_t* row_ids, const std::int32_t* row_slots,
-                     std::int64_t count, const WrittenArrays* written, int num_threads);
-  bool (*write_rows)(const Slots&, HostTablesTable, int array, bool is_float, const std::int32_t* slots,
-                     std::int64_t count, const float* values, WrittenArrays* written, int num_threads);
-  void (*lookup)(const Slots&, const InitialValues&, const HostTablesBatch&, const std::int32_t* slots,
-                 const HostTablesHistory*, float* deep, float* wide, float* wide_rows, double* squared_norms,
-                 int num_threads);
-  bool (*all_finite)(const float* values, std::int64_t count, int num_threads);
-  void (*update_wide)(const Slots&, HostTablesOptimizer, const HostTablesBatch&, const std::int32_t* slots,
-                      const float* gradient, float scale, const HostTablesStep&, int num_threads);
-  void (*update_deep)(const Slots&, HostTablesOptimizer, const HostTablesBatch&, const std::int32_t* slots,
-                      const float* gradient, float scale, const HostTablesStep&, const HostTablesHistory*,
-                      int num_threads);
-  void (*expand)(const HostTablesBatch&, std::int64_t embedding_dim, const float* deep_rows, const float* wide_rows,
-                 float* deep, float* wide, int num_threads);
-  void (*sum_by_id)(const HostTablesBatch&, std::int64_t embedding_dim, const float* deep, const float* wide,
-                    float* deep_sums, float* wide_sums, int num_threads);
+  Initialize* initialize;
+  WriteRows* write_rows;
+  Lookup* lookup;
+  AllFinite* all_finite;
+  UpdateWide* update_wide;
+  UpdateDeep* update_deep;
+  Expand* expand;
+  SumById* sum_by_id;
 };
 
 // The widest set that this build has and this machine runs, or the one that the environment variable
 // HOST_TABLES_ISA names; null if it names another.
 const Kernels* choose_kernels();
 
-}  // namespace host_tables
-
 // The kernels, once for each instruction set.
-namespace host_tables::ISA {
+namespace ISA {
 
-// Whether all gradients of an array are finite, and so far from infinity that the squares of their sums are.
-bool all_finite(const float* values, std::int64_t count, int num_threads);
+Initialize initialize;
+WriteRows write_rows;
+Lookup lookup;
+AllFinite all_finite;
+UpdateWide update_wide;
+UpdateDeep update_deep;
+Expand expand;
+SumById sum_by_id;
 
-// See host_tables_expand. Threads split the batch's rows.
-void expand(const HostTablesBatch& batch, std::int64_t embedding_dim, const float* deep_rows, const float* wide_rows,
-            float* deep, float* wide, int num_threads);
-
-// See host_tables_lookup. Threads split the positions.
-void lookup(const Slots& slots, const InitialValues& initial, const HostTablesBatch& batch,
-            const std::int32_t* row_slots, const HostTablesHistory* history, float* deep, float* wide,
-            float* wide_rows, double* squared_norms, int num_threads);
-
-// See host_tables_sum_by_id. Threads split the unique ids.
-void sum_by_id(const HostTablesBatch& batch, std::int64_t embedding_dim, const float* deep, const float* wide,
-               float* deep_sums, float* wide_sums, int num_threads);
-
-// See host_tables_update_deep; the steps are those of app/tables/optimizers.py. Threads split
-// the unique ids by their number of positions, and the columns of ids too frequent for one thread.
-void update_deep(const Slots& slots, HostTablesOptimizer optimizer, const HostTablesBatch& batch,
-                 const std::int32_t* row_slots, const float* gradient, float scale, const HostTablesStep& step,
-                 const HostTablesHistory* history, int num_threads);
-
-// See host_tables_update_wide; the steps are those of app/tables/optimizers.py. Threads split the unique ids.
-void update_wide(const Slots& slots, HostTablesOptimizer optimizer, const HostTablesBatch& batch,
-                 const std::int32_t* row_slots, const float* gradient, float scale, const HostTablesStep& step,
-                 int num_threads);
-
-// Copies `values` [count, width] into one state array of the distinct `slots` [count] and notes that in `written`,
-// which has a place for each slot. Returns whether all are finite; they are looked at only where `is_float`.
-bool write_rows(const Slots& view, HostTablesTable table, int array, bool is_float, const std::int32_t* slots,
-                std::int64_t count, const float* values, WrittenArrays* written, int num_threads);
-
-}  // namespace host_tables::ISA
+}  // namespace ISA
+}  // namespace host_tables
 
 #endif  // KERNELS_H_

@@ -1,0 +1,37 @@
+# Build rules of the native parts. Before its `include`, a Makefile sets LIBRARY (lib$(LIBRARY).so), OBJECTS, FLAGS
+# (with $(BASE_FLAGS)) and TESTS (what `make sanitize` gives to pytest); LIBRARIES and TEST_ENVIRONMENT if it needs them.
+#
+#   make            for this machine
+#   make sanitize   with AddressSanitizer and UndefinedBehaviorSanitizer, and run the tests on it
+#   make clean
+
+CXX ?= g++
+PYTHON ?= python3
+BUILD ?= build
+
+PROJECT := $(abspath $(dir $(lastword $(MAKEFILE_LIST)))/..)
+BASE_FLAGS = -std=c++17 -O3 -Wall -Wextra -Werror -fPIC -fvisibility=hidden -MMD -MP $(EXTRA_FLAGS)
+
+.DEFAULT_GOAL := all
+.PHONY: all sanitize clean
+all: $(BUILD)/lib$(LIBRARY).so
+
+$(BUILD)/lib$(LIBRARY).so: $(OBJECTS)
+	$(CXX) $(FLAGS) -shared -Wl,-z,defs -o $@.new $^ $(LIBRARIES)
+	mv $@.new $@  # a process that has the old one mapped keeps it
+
+$(BUILD)/%.o: %.cc Makefile
+	@mkdir -p $(@D)
+	$(CXX) $(FLAGS) -c -o $@ $<
+
+sanitize:
+	$(MAKE) BUILD=build/sanitize EXTRA_FLAGS="-O1 -g -fno-omit-frame-pointer \
+	  -fsanitize=address,undefined -fno-sanitize-recover=all" all
+	cd $(PROJECT) && $(shell echo $(LIBRARY) | tr a-z A-Z)_LIBRARY=$(CURDIR)/build/sanitize/lib$(LIBRARY).so \
+	  LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
+	  ASAN_OPTIONS=detect_leaks=0 $(TEST_ENVIRONMENT) $(PYTHON) -m pytest $(TESTS)
+
+clean:
+	rm -rf build
+
+-include $(OBJECTS:.o=.d)
