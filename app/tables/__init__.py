@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 def pick_backend(wanted: Backend, fold_numeric: bool, num_ranks: int = 1) -> str:
-    """The backend to use: `wanted`, or for auto the best that is there.
+    """Return the backend to use: `wanted`, or for auto the fastest that is available.
 
     Raises OSError where the wanted backend's library is missing. `app.cli.validate` has the rules for settings.
     """
@@ -32,14 +32,14 @@ def pick_backend(wanted: Backend, fold_numeric: bool, num_ranks: int = 1) -> str
 
 
 def pick_host_backend() -> str:
-    """The best backend whose tables live outside MindSpore's graph."""
+    """Return the fastest available backend whose tables live outside MindSpore's graph."""
     return "native" if _native_works("reference") else "reference"
 
 
 def check_supported(
     wide: WideOptimizer, deep: DeepOptimizer, wide_l2_coef: float = 0.0, row_clip_value: float = 0.0
 ) -> None:
-    """Raise ValueError for what MindSpore's host operators cannot do."""
+    """Raise ValueError for settings that MindSpore's host operators do not have."""
     for section, options, supported in (("wide", wide, FtrlOptions), ("deep", deep, LazyAdamOptions)):
         if not isinstance(options, supported):
             raise ValueError(
@@ -57,9 +57,9 @@ def check_supported(
 
 
 def make_host_tables(backend: str, spec: TablesSpec, learning_rates: TableRates, num_threads: int) -> HostTables:
-    """Tables outside MindSpore's graph, by backend name (`native` or `reference`).
+    """Make tables outside MindSpore's graph, by backend name (`native` or `reference`).
 
-    Raises OSError where the native library is missing.
+    Raise OSError if the native library is missing.
     """
     if backend == "native":
         from app.tables.native.tables import NativeTables
@@ -76,6 +76,6 @@ def _native_works(otherwise: str) -> bool:
     try:
         library.LIBRARY.load()
     except OSError as error:
-        log.warning("warning: %s; going on with the slower backend %s", error, otherwise)
+        log.warning("warning: %s; continuing with the slower backend %s", error, otherwise)
         return False
     return True

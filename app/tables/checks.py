@@ -1,4 +1,4 @@
-"""What is refused before a table takes it: settings, ids, gradients and states that do not fit, or are not finite.
+"""Checks of ids, gradients and states before a table takes them, with messages that name batch row, field or row id.
 
 Letters: B batch, C looked-up fields, D embedding width, V vocabulary size, T touched rows.
 """
@@ -36,12 +36,12 @@ def check_ids(ids: np.ndarray, spec: TablesSpec) -> None:
         row, field = np.argwhere((ids < 0) | (ids >= spec.vocabulary_size))[0]
         raise ValueError(
             f"batch row {row}, field {spec.field_names[field]}: id {ids[row, field]} is outside "
-            f"0 … {spec.vocabulary_size - 1}; is the data prepared with another vocabulary than the model's?"
+            f"0 … {spec.vocabulary_size - 1}; was the data prepared with another vocabulary than the model's?"
         )
 
 
 def check_ids_shape(ids: np.ndarray, spec: TablesSpec) -> None:
-    """Raise ValueError unless `ids` is [B, C] of int32 or int64; the values are not looked at."""
+    """Raise ValueError unless `ids` is [B, C] of int32 or int64; its values are not checked."""
     if not isinstance(ids, np.ndarray) or ids.dtype not in (np.int32, np.int64):
         raise ValueError(f"ids must be an int32 or int64 array, found {_describe(ids)}")
     num_fields = len(spec.field_names)
@@ -64,7 +64,7 @@ def check_gradients(gradients: RowGradients, unique: UniqueIds, spec: TablesSpec
 
 
 def check_gradients_shape(gradients: RowGradients, unique: UniqueIds, spec: TablesSpec) -> None:
-    """Raise ValueError unless the gradients fit the batch; of their values only the scale is looked at."""
+    """Raise ValueError unless the gradients fit the batch. Of their values only the scale is checked."""
     batch, num_fields = unique.shape
     expected = {DEEP: (batch, num_fields * spec.embedding_dim), WIDE: (batch,)}
     for name, shape in expected.items():
@@ -127,9 +127,9 @@ def check_values(table: str, name: str, row_ids: np.ndarray, values: np.ndarray,
 
 
 def check_bounds(table: str, name: str, row_ids: np.ndarray, values: np.ndarray, step: int) -> None:
-    """As `check_values`, of finite values: sums of squares and learning rates are 0 or more, last steps 0 … step.
+    """Raise ValueError unless sums of squares and learning rates are 0 or more, and last steps 0 … step.
 
-    The kernels read what a step needs by the number of a row's last one, so a wrong one must not reach them.
+    The kernels index arrays by a row's last step, so a wrong one must not reach them.
     """
     if name not in NEVER_NEGATIVE or not values.size:
         return

@@ -1,5 +1,5 @@
-"""Initial deep rows: a counter-based hash of (seed, table, row, column), so that no order of arrival,
-shard count or backend can change them, and a row that was never touched need not be stored.
+"""Initial deep rows: a counter-based hash of (seed, table, row, column). No order of arrival, shard count or backend
+can change them, and a row that was never touched need not be stored.
 
 The mixing function is the finalizer of SplitMix64 (Steele, Lea & Flood, OOPSLA 2014).
 """
@@ -13,14 +13,14 @@ DEEP_TABLE = 1  # the number of the deep table in the hash; wide rows start at 0
 
 
 def mix64(values: np.ndarray) -> np.ndarray:
-    """SplitMix64's finalizer of each uint64."""
+    """Return SplitMix64's finalizer of each uint64."""
     mixed = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return mixed ^ (mixed >> np.uint64(31))
 
 
 def initial_rows(seed: int, row_ids: np.ndarray, width: int, scale: float, table: int = DEEP_TABLE) -> np.ndarray:
-    """The initial values of `row_ids` [U]: [U, width] float32, uniform in [-scale, scale).
+    """Return the initial values of `row_ids` [U]: [U, width] float32, uniform in [-scale, scale).
 
     The value of column c is (k · 2⁻²³ - 1) · scale, k being the top 24 bits of the hash: exact in
     float32 but for the one product.

@@ -1,8 +1,8 @@
-"""What every table backend promises, and the types that pass between host and device.
+"""The contract of every table backend, and the types that pass between host and device.
 
 Two tables share the rows' ids: wide (V × 1) and deep (V × D), each with the optimizer that its options name. A row
-that was never updated has its initial value (with `adam`, pulled toward 0 since) and costs no memory that counts;
-`state` holds touched rows only.
+that was never updated has its initial value (with `adam`, pulled toward 0 since) and costs next to no memory; `state`
+holds touched rows only.
 
 Letters: B batch, C looked-up fields, D embedding width, V vocabulary size, U unique ids of a batch.
 """
@@ -36,7 +36,7 @@ TableRates = Mapping[str, Callable[[int], float]]  # by table: step 1, 2, … ->
 
 
 class RowArray(NamedTuple):
-    """What a table keeps of each row under one name: so many values of this dtype."""
+    """Dtype and number of values of one state array in each row."""
 
     dtype: str
     width: int
@@ -44,7 +44,7 @@ class RowArray(NamedTuple):
 
 @dataclass(frozen=True)
 class TablesSpec:
-    """All that a backend has to know; `field_names` are the C looked-up fields, for messages."""
+    """The settings of both tables; `field_names` are the C looked-up fields, for messages."""
 
     vocabulary_size: int
     embedding_dim: int
@@ -58,33 +58,33 @@ class TablesSpec:
     row_clip_value: float = 0.0  # bounds each value of a unique row's gradient before L2; 0 does not
 
     def width(self, table: str) -> int:
-        """Values of a row."""
+        """Return the number of values in a row."""
         return self.embedding_dim if table == DEEP else 1
 
     def optimizer(self, table: str) -> TableOptimizer:
-        """The options of a table's optimizer."""
+        """Return the options of a table's optimizer."""
         return self.wide_optimizer if table == WIDE else self.deep_optimizer
 
     def state_arrays(self, table: str) -> tuple[StateArray, ...]:
-        """What a table keeps of each touched row."""
+        """Return the arrays that a table keeps of its touched rows."""
         return state_arrays(self.optimizer(table))
 
     def row_bytes(self) -> int:
-        """What a touched row takes in both tables, with its optimizers' state."""
+        """Return the bytes of a touched row in both tables, with its optimizers' state."""
         return 4 * sum(array.width for table in (WIDE, DEEP) for array in self.layout(table).values())
 
     def layout(self, table: str) -> dict[str, RowArray]:
-        """The same by name, with dtype and width."""
+        """Return dtype and width of a table's state arrays, by name."""
         arrays = self.state_arrays(table)
         return {a.name: RowArray(np.dtype(a.dtype).name, 1 if a.one_a_row else self.width(table)) for a in arrays}
 
 
 @dataclass(frozen=True)
 class UniqueIds:
-    """The distinct ids of a batch, made once and used by lookup and update alike.
+    """The distinct ids of a batch, computed once for both lookup and update.
 
-    `values` [U] are the distinct ids, `inverse` [B * C] the place in `values` of each position of the
-    batch, row by row. A backend may return a subclass that holds more.
+    `values` [U] are the distinct ids, `inverse` [B * C] the index in `values` of each position of the batch, row by
+    row. A backend may return a subclass that holds more.
     """
 
     shape: tuple[int, int]  # B, C
@@ -94,7 +94,7 @@ class UniqueIds:
 
 @dataclass(frozen=True)
 class Rows:
-    """What goes down to the device: `deep` [B, C * D] and `wide` [B] (summed over fields), float32.
+    """Rows for the device: `deep` [B, C * D] and `wide` [B] (summed over fields), float32.
 
     `squared_norm` is Σ‖row‖² over the batch's unique deep rows.
     """
@@ -106,7 +106,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class RowGradients:
-    """What comes back: the gradients of the loss for `Rows.deep` and `Rows.wide`, same shapes, float32.
+    """Gradients of the loss for `Rows.deep` and `Rows.wide` from the device, same shapes, float32.
 
     `scale` multiplies both before use; the inverse of the loss scale goes here.
     """
@@ -120,7 +120,7 @@ class RowGradients:
 class TableState:
     """The touched rows of one table: `row_ids` int64 [T], ascending; `arrays` by name, [T, width] or [T, 1].
 
-    Which there are is up to the table's optimizer (`state_arrays`); `rows` always. With `adam` a row stands at its
+    The optimizer decides which arrays there are (`state_arrays`); `rows` is always one. With `adam` a row stands at its
     `last_step`: `CaughtUpTable` takes it further.
     """
 
@@ -136,11 +136,11 @@ class TableState:
 
 
 class TableSnapshot(Protocol):
-    """The rows of one table as they were at one moment, wherever they lie; `TableState` is one in memory."""
+    """The rows of one table at one moment, wherever they are stored; `TableState` is one in memory."""
 
     @property
     def row_ids(self) -> np.ndarray:
-        """The rows' ids, int64 [T], ascending."""
+        """The row ids, int64 [T], ascending."""
         ...
 
     @property
@@ -149,7 +149,7 @@ class TableSnapshot(Protocol):
         ...
 
     def read(self, name: str, places: Places) -> np.ndarray:
-        """One state array of `row_ids[places]`: [n, width], valid until the next call."""
+        """Return one state array of `row_ids[places]`: [n, width], valid until the next call."""
         ...
 
 
@@ -168,17 +168,17 @@ class CaughtUpTable:
 
 
 class Snapshot(Protocol):
-    """Both tables at one moment; to be released when it was read, soon once it is `awaited`."""
+    """Both tables at one moment. Release it when it has been read, soon once it is `awaited`."""
 
     awaited: threading.Event
 
     @property
     def tables(self) -> Mapping[str, TableSnapshot]:
-        """By table name."""
+        """The tables by name."""
         ...
 
     def release(self, saved: bool) -> None:
-        """End it, from any thread; rows that were not `saved` count as changed again."""
+        """End the snapshot, from any thread; rows that were not `saved` count as changed again."""
         ...
 
 

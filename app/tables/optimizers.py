@@ -1,4 +1,4 @@
-"""The sparse optimizers of the tables: what each keeps of a row, and one step in NumPy, which is its definition.
+"""The sparse optimizers of the tables: the state of each, and one step in NumPy, which is its definition.
 
 Every backend computes these steps in float32 and in this order: read state, update moments, new weight,
 write. The functions change their arrays in place; all arrays are [U, width], one row an id. `adam`, which also moves
@@ -28,8 +28,8 @@ from app.config.optimizers import (
 TableOptimizer = WideOptimizer | DeepOptimizer
 States = tuple[np.ndarray, ...]  # in the order of `state_arrays`
 ROWS, LAST_STEP, LAST_RATE = "rows", "last_step", "last_rate"
-SAME_WEIGHT = np.float32(1e-5)  # as a share: weights that differ by less were made from the same linear term
-LARGEST_RISE = np.float32(100)  # of a learning rate: changing over to the higher one loses two digits of the weight
+SAME_WEIGHT = np.float32(1e-5)  # relative: weights that differ by less come from the same linear term
+LARGEST_RISE = np.float32(100)  # of a learning rate: changing to the higher one loses two digits of the weight
 LEAST_FTRL_RATE = np.float32(2.0**-40)
 MOST_EXACT_STEPS = 1000
 SMALLEST_MOMENT = np.float32(2.0**-100)  # of a missed step; less is 0: numbers below 2⁻¹²⁶ are slow on some cores
@@ -37,7 +37,7 @@ SMALLEST_MOMENT = np.float32(2.0**-100)  # of a missed step; less is 0: numbers 
 
 @dataclass(frozen=True)
 class StateArray:
-    """One array of a table's state: as wide as the rows, or one value a row."""
+    """A state array of a table: as wide as the rows, or with one value a row."""
 
     name: str
     initial: float = 0.0  # of an untouched row; the rows themselves start as the table says
@@ -46,7 +46,7 @@ class StateArray:
 
 
 def state_arrays(options: TableOptimizer) -> tuple[StateArray, ...]:
-    """What a table with this optimizer keeps of each touched row, the row itself first."""
+    """Return the arrays that a table with this optimizer keeps of its touched rows, the rows themselves first."""
     rows, moments = StateArray(ROWS), (StateArray("first_moment"), StateArray("second_moment"))
     match options:
         case LazyAdamOptions():
@@ -65,7 +65,7 @@ def state_arrays(options: TableOptimizer) -> tuple[StateArray, ...]:
 
 
 def table_step(states: States, gradient: np.ndarray, options: TableOptimizer, learning_rate: float, step: int) -> None:
-    """One step of any optimizer but `adam`, in place; `step` from 1."""
+    """Take one step of any optimizer but `adam`, in place; `step` from 1."""
     match options:
         case LazyAdamOptions():
             lazy_adam_step(states, gradient, options, learning_rate, step)
@@ -80,18 +80,18 @@ def table_step(states: States, gradient: np.ndarray, options: TableOptimizer, le
 
 
 def clipped(gradient: np.ndarray, clip_value: float) -> np.ndarray:
-    """Each value of `gradient` within ±clip_value; 0 is no clipping."""
+    """Return `gradient` with each value clipped to ±clip_value; 0 does not clip."""
     return np.clip(gradient, np.float32(-clip_value), np.float32(clip_value)) if clip_value else gradient
 
 
 def sgd_step(states: States, gradient: np.ndarray, learning_rate: float) -> None:
-    """One step of gradient descent in place."""
+    """Take one step of gradient descent in place."""
     (rows,) = states
     rows -= np.float32(learning_rate) * gradient
 
 
 def adagrad_step(states: States, gradient: np.ndarray, options: AdagradOptions, learning_rate: float) -> None:
-    """One Adagrad step in place."""
+    """Take one Adagrad step in place."""
     rows, accumulator = states
     accumulator += gradient * gradient
     rows -= np.float32(learning_rate) * gradient / (np.sqrt(accumulator) + np.float32(options.epsilon))
@@ -100,7 +100,7 @@ def adagrad_step(states: States, gradient: np.ndarray, options: AdagradOptions, 
 def rowwise_adagrad_step(
     states: States, gradient: np.ndarray, options: RowwiseAdagradOptions, learning_rate: float
 ) -> None:
-    """One row-wise Adagrad step in place; the accumulator is [U, 1]."""
+    """Take one row-wise Adagrad step in place; the accumulator is [U, 1]."""
     rows, accumulator = states
     accumulator += (sum_of_squares(gradient) / np.float32(gradient.shape[1]))[:, None]
     rate = np.float32(learning_rate) / (np.sqrt(accumulator) + np.float32(options.epsilon))
@@ -108,7 +108,7 @@ def rowwise_adagrad_step(
 
 
 def sum_of_squares(gradient: np.ndarray) -> np.ndarray:
-    """[U] float32: in sixteen lanes, then the lanes in order, whatever adds them: the same bits everywhere."""
+    """Return Σ gradient² of each row, [U] float32: in 16 lanes, then the lanes in order, so its bits never change."""
     lanes = np.zeros((gradient.shape[0], 16), np.float32)
     for begin in range(0, gradient.shape[1], 16):
         part = gradient[:, begin : begin + 16]
@@ -120,11 +120,11 @@ def sum_of_squares(gradient: np.ndarray) -> np.ndarray:
 
 
 def ftrl_step(states: States, gradient: np.ndarray, options: FtrlOptions, learning_rate: float) -> None:
-    """One FTRL step in place; `l2` counts twice in the denominator, as in MindSpore's and TensorFlow's FTRL.
+    """Take one FTRL step in place; `l2` counts twice in the denominator, as in MindSpore's and TensorFlow's FTRL.
 
-    The linear term has the root of the accumulator by the learning rate in it. Where that changes, a row remembers the
-    one of its last step (0: none yet): else a fallen rate would make every row smaller by as much. Below
-    `LEAST_FTRL_RATE`, where no weight would move by as much, the row stays as it is: 1 / rate has no float32 there.
+    The linear term contains √accumulator / learning rate. With a schedule each row therefore keeps the rate of its last
+    step (0: none yet); otherwise a fallen rate would shrink every row by as much. Below `LEAST_FTRL_RATE` the row stays
+    as it is: no weight would move noticeably, and 1 / rate has no float32 there.
     """
     rows, accumulator, linear = states[:3]
     if learning_rate < LEAST_FTRL_RATE:
@@ -149,7 +149,7 @@ Sign = Callable[[np.ndarray], np.ndarray]
 def _ftrl_rows(
     linear: np.ndarray, root: np.ndarray, rate: Floats, options: FtrlOptions, sign: Sign = np.sign
 ) -> np.ndarray:
-    """The weights that FTRL makes of its linear terms and the roots of its accumulators; all float32."""
+    """Return FTRL's weights from its linear terms and the roots of its accumulators; all float32."""
     l1, l2 = np.float32(options.l1), np.float32(options.l2)
     shrunk = (sign(linear) * l1 - linear) / (root / rate + np.float32(2) * l2)
     return np.where(np.abs(linear) > l1, shrunk, np.float32(0))
@@ -163,10 +163,10 @@ def ftrl_linear(
     options: FtrlOptions,
     sign: Sign = np.sign,
 ) -> np.ndarray:
-    """The linear terms from which FTRL makes the weights `rows` at a learning rate: `linear` where it already does.
+    """Return linear terms from which FTRL computes the weights `rows` at a learning rate.
 
-    The linear term of a weight of 0 lies within ±l1; what gradients have added up there stays. All float32. `sign` is
-    that of a linear term, or what a step takes for it.
+    They are `linear` where that fits already. For a weight of 0 the gradients added up so far stay, clipped to ±l1. All
+    float32. `sign` is the sign function that the step uses for linear terms.
     """
     made = _ftrl_rows(linear, np.sqrt(accumulator), learning_rate, options, sign)
     l1, root = np.float32(options.l1), np.sqrt(accumulator, dtype=np.float64)
@@ -176,11 +176,11 @@ def ftrl_linear(
 
 
 def ftrl_arrays(arrays: dict[str, np.ndarray], options: FtrlOptions) -> dict[str, np.ndarray]:
-    """All state arrays of rows for an FTRL with these options, from which the next step at any learning rate goes on
-    from the weights `arrays["rows"]`; of what another FTRL remembered of them, `arrays` may have some or all.
+    """Return all state arrays of rows for an FTRL with these options, such that the next step starts from the weights
+    `arrays["rows"]` at any learning rate. `arrays` may have some or all of another FTRL's state of these rows.
 
-    Where the learning rate changes, the linear terms are those of the row's last rate, else, or where that is far below
-    it, of the options' one: no later rate is above it, so changing over to that loses no digits.
+    With a schedule the linear terms are those of the row's last rate. Without one, or if that rate is far below the
+    options' rate, they are those of the options' rate: no later rate is above it, so changing to that loses no digits.
     """
     wanted = {array.name: np.full_like(arrays[ROWS], array.initial) for array in state_arrays(options)}
     states = wanted | {name: values for name, values in arrays.items() if name in wanted}
@@ -188,7 +188,7 @@ def ftrl_arrays(arrays: dict[str, np.ndarray], options: FtrlOptions) -> dict[str
     if options.is_scheduled:
         kept = states[LAST_RATE] > rate / LARGEST_RISE
         rate = states[LAST_RATE] = np.where(kept, states[LAST_RATE], rate)
-    with np.errstate(invalid="ignore"):  # who writes the arrays says which are not finite, or below 0
+    with np.errstate(invalid="ignore"):  # whoever writes the arrays reports values that are not finite, or below 0
         states["linear"] = ftrl_linear(states[ROWS], states["accumulator"], states["linear"], rate, options)
     return states
 
@@ -196,7 +196,7 @@ def ftrl_arrays(arrays: dict[str, np.ndarray], options: FtrlOptions) -> dict[str
 def lazy_adam_step(
     states: States, gradient: np.ndarray, options: LazyAdamOptions, learning_rate: float, step: int
 ) -> None:
-    """One Adam step in place; `step` is 1 for the first update of the run."""
+    """Take one Adam step in place; `step` is 1 for the first update of the run."""
     rate = learning_rate * options.correction(step)
     adam_step(states, gradient, options, rate, options.epsilon)
 
@@ -204,7 +204,7 @@ def lazy_adam_step(
 def adam_step(
     states: States, gradient: np.ndarray, options: LazyAdamOptions | AdamOptions, rate: float, epsilon: float
 ) -> None:
-    """Adam's formula in place; `rate` has the bias corrections in it."""
+    """Apply Adam's formula in place; `rate` includes the bias corrections."""
     rows, first_moment, second_moment = states
     beta1, beta2 = np.float32(options.beta1), np.float32(options.beta2)
     first_moment[...] = beta1 * first_moment + (np.float32(1) - beta1) * gradient
@@ -298,7 +298,7 @@ class StepHistory:
         second[...] = power * second + (np.float32(1) - power) * (first * first)
 
     def update(self, states: States, gradient: np.ndarray) -> None:
-        """The newest step with the loss's `gradient` [U, D], in place; the rows stand at the step before it."""
+        """Take the newest step with the loss's `gradient` [U, D], in place; the rows stand at the step before it."""
         rows, first_moment, second_moment, last_step = states
         total = gradient + np.float32(self.l2_coef) * rows
         rate, epsilon = float(self.rates[self.step]), float(self.epsilons[self.step])

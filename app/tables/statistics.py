@@ -1,4 +1,4 @@
-"""How large the tables' rows are and how many were touched: what a run notes of them at each save.
+"""Statistics of the tables' rows, which a run logs at each save: their norms, and how many were touched.
 
 Letters: T touched rows, V vocabulary size.
 """
@@ -15,9 +15,9 @@ SAMPLED_ROWS = 2**16
 
 
 def table_statistics(tables: Mapping[str, TableSnapshot], vocabulary_size: int) -> dict[str, float]:
-    """`touched_rows` T, `touched_share` T / V and, of each table, the root mean square norm of its touched rows.
+    """Return `touched_rows` T, `touched_share` T / V and for each table the root mean square norm of its touched rows.
 
-    Of more than `SAMPLED_ROWS` rows, that many at equal steps are looked at: a save is not to take longer for it.
+    Of more than `SAMPLED_ROWS` rows it reads that many at equal steps, so that a save takes no longer.
     """
     touched = max((len(table.row_ids) for table in tables.values()), default=0)
     values: dict[str, float] = {"touched_rows": touched, "touched_share": touched / vocabulary_size}
@@ -29,7 +29,7 @@ def table_statistics(tables: Mapping[str, TableSnapshot], vocabulary_size: int) 
 
 
 def merged(parts: list[dict[str, float]]) -> dict[str, float]:
-    """The statistics of rows that lie in several parts."""
+    """Return the statistics of all rows from those of several parts."""
     if len(parts) == 1:
         return parts[0]
     total = sum(part["touched_rows"] for part in parts)

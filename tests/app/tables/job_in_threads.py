@@ -19,7 +19,7 @@ from app.tables.interface import RowGradients, Rows, TableState
 
 
 class World:
-    """Where ranks put what they send, for the others to take."""
+    """A board on which ranks put messages for the others."""
 
     def __init__(self, size):
         self.board, self.barrier = [None] * size, threading.Barrier(size, timeout=20)
@@ -33,7 +33,7 @@ class World:
 
 
 class Rank:
-    """What `Exchange` uses of a communicator of MPI."""
+    """A communicator with the calls of MPI that `Exchange` uses."""
 
     def __init__(self, world, rank):
         self.world, self.rank, self.size = world, rank, len(world.board)

@@ -33,7 +33,7 @@ def rate_of(options, step, drops=()):
 
 
 class PlainTable:
-    """One table of V rows; `most_exact` are the missed steps of `adam` that the tables take one by one."""
+    """One table of V rows; `most_exact` is the number of missed steps of `adam` that the tables take one by one."""
 
     def __init__(self, options, initial, l2, clip, most_exact):
         self.options, self.l2, self.clip, self.most_exact = options, l2, clip, most_exact
@@ -54,7 +54,7 @@ class PlainTable:
 
     @property
     def rate(self):
-        """That of the next step, as float32 has it."""
+        """Return the learning rate of the next step in float32."""
         return float(np.float32(rate_of(self.options, self.step + 1, self.drops)))
 
     def far(self):
@@ -62,7 +62,7 @@ class PlainTable:
         return (self.step - self.last_touch > self.most_exact) & (self.options.name == "adam")
 
     def update(self, summed, at):
-        """One step; `summed` [V, D] are the gradients, 0 outside of `at` [V], the rows of the batch."""
+        """Take one step; `summed` [V, D] are the gradients, 0 outside `at` [V], the rows of the batch."""
         with np.errstate(all="ignore"):
             self._update(summed, at)
 
@@ -165,7 +165,7 @@ class PlainTable:
         self.left = self.rows.copy()
 
     def differs(self, found):
-        """How far the worst row of `found` [V, D] is off, in units of what it may be (1 at most is well); its place."""
+        """Return the largest error of a row of `found` [V, D] in units of the tolerance, and its index."""
         with np.errstate(all="ignore"):
             allowed = 4 * self.error
             excess = np.abs(found.astype(np.float64) - self.rows) / allowed

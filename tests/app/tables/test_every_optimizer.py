@@ -1,4 +1,4 @@
-"""Each optimizer on each backend: the reference's bits, and a state that goes on after a load."""
+"""Each optimizer on each backend: the reference's bits, and training resumed from a state."""
 
 import numpy as np
 import pytest

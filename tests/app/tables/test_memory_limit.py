@@ -81,7 +81,7 @@ def test_what_was_reserved_is_not_free(fake_system, monkeypatch):
 
 @pytest.fixture
 def free_memory(monkeypatch):
-    """As if the machine had so many bytes left, whatever is used of them."""
+    """Pretend that the machine has so many bytes left, whatever is used of them."""
 
     def set_free(num_bytes):
         monkeypatch.setattr(memory_limit, "memory_limits", lambda: [MemoryLimit("a test's memory", num_bytes, 0)])
@@ -102,7 +102,7 @@ def test_pages_that_are_reserved_and_not_written_to_count_until_they_are(native_
 def test_rows_that_are_loaded_array_by_array_are_refused_before_the_memory_is_gone(
     native_library, make_spec, free_memory
 ):
-    """Of the narrow table's rows, which come first, a slot is taken each, and little of it is written to."""
+    """The narrow table's rows come first: each takes a slot, and little of it is written to."""
     free_memory(200 * 2**20)
     tables = native_tables(make_spec(vocabulary_size=10**6, embedding_dim=64), 1)
     with pytest.raises(MemoryError, match="a test's memory is 200 MiB, of which"), tables.loading(1) as write:

@@ -243,7 +243,7 @@ class TablesMachine(RuleBasedStateMachine):
     # What is seen.
 
     def all_ids(self):
-        """Each row in every field of a batch row."""
+        """A batch with each row in every field of a batch row."""
         return np.repeat(np.arange(self.vocabulary_size, dtype=self.dtype)[:, None], self.num_fields, axis=1)
 
     def lookup_all(self, name):
@@ -395,7 +395,7 @@ class TablesMachine(RuleBasedStateMachine):
                 self.check_step_without_gradients(memory)
 
     def check_step_without_gradients(self, memory):
-        """It changes no prediction of the source's rows; but Adam's moments go on."""
+        """Check that a step without gradients changes no prediction of the source's rows, but for Adam's moments."""
         before, taken = self.lookup_all("native"), self.plain[DEEP].touched.copy()
         self.take_step(self.all_ids(), self.zero_gradients(self.vocabulary_size))
         for table, after in self.lookup_all("native").items():

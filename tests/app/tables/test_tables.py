@@ -1,4 +1,4 @@
-"""What `HostTables` promises, for each backend that keeps its tables outside a graph."""
+"""The contract of `HostTables`, for each backend that keeps its tables outside a graph."""
 
 import dataclasses
 

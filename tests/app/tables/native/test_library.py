@@ -1,4 +1,4 @@
-"""How the library of the native tables is found, and what is said where it is not there."""
+"""Finding the library of the native tables, and the messages if it is missing."""
 
 import _ctypes
 import os

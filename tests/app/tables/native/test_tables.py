@@ -1,4 +1,4 @@
-"""What only the native tables promise: the same bits everywhere, memory by touched rows, errors of their own."""
+"""Promises of the native tables alone: the same bits everywhere, memory by touched rows, errors of their own."""
 
 import subprocess
 import sys
