@@ -46,7 +46,6 @@ class NativeLayer(nn.Cell):
         numeric_weights: Tensor,
         noise: Tensor | None = None,
     ) -> Tensor:
-        """See `DenseLayer.construct`."""
         if noise is None:
             return self.plain(inputs, weights, numeric, numeric_weights)
         return self.dropping(inputs, weights, numeric, numeric_weights, noise)
@@ -58,21 +57,9 @@ class NativeDenseLayer(nn.Cell):
     def __init__(self, suffix: str) -> None:
         super().__init__()
         self.zeros = ops.ZerosLike()  # not ops.zeros_like: the compiler loses it in a gradient within a gradient
-        self.forward = ops.Custom(
-            f"{LIBRARY.path}:dense_forward_{suffix}",
-            out_shape=lambda inputs, weights, numeric, numeric_weights: (inputs[0], weights[1]),
-            out_dtype=lambda inputs, weights, numeric, numeric_weights: inputs,
-            func_type="aot",
-        )
-        self.backward = ops.Custom(
-            f"{LIBRARY.path}:dense_backward_{suffix}",
-            out_shape=lambda gradient, outputs, inputs, weights, numeric: (inputs, weights, (numeric[1], weights[1])),
-            out_dtype=lambda gradient, outputs, inputs, weights, numeric: (inputs, inputs, inputs),
-            func_type="aot",
-        )
+        self.forward, self.backward = make_operators("dense", suffix)
 
     def construct(self, inputs: Tensor, weights: Tensor, numeric: Tensor, numeric_weights: Tensor) -> Tensor:
-        """See `DenseLayer.construct`."""
         return self.forward(inputs, weights, numeric, numeric_weights)
 
     def bprop(
@@ -97,27 +84,11 @@ class NativeDropoutLayer(nn.Cell):
     def __init__(self, suffix: str) -> None:
         super().__init__()
         self.zeros = ops.ZerosLike()  # not ops.zeros_like: the compiler loses it in a gradient within a gradient
-        self.forward = ops.Custom(
-            f"{LIBRARY.path}:dropout_forward_{suffix}",
-            out_shape=lambda inputs, weights, numeric, numeric_weights, noise: (inputs[0], weights[1]),
-            out_dtype=lambda inputs, weights, numeric, numeric_weights, noise: inputs,
-            func_type="aot",
-        )
-        self.backward = ops.Custom(
-            f"{LIBRARY.path}:dropout_backward_{suffix}",
-            out_shape=lambda gradient, outputs, inputs, weights, numeric, noise: (
-                inputs,
-                weights,
-                (numeric[1], weights[1]),
-            ),
-            out_dtype=lambda gradient, outputs, inputs, weights, numeric, noise: (inputs, inputs, inputs),
-            func_type="aot",
-        )
+        self.forward, self.backward = make_operators("dropout", suffix)
 
     def construct(
         self, inputs: Tensor, weights: Tensor, numeric: Tensor, numeric_weights: Tensor, noise: Tensor
     ) -> Tensor:
-        """See `DenseLayer.construct`."""
         return self.forward(inputs, weights, numeric, numeric_weights, noise)
 
     def bprop(
@@ -136,6 +107,27 @@ class NativeDropoutLayer(nn.Cell):
         )
         zeros = self.zeros(numeric), self.zeros(noise)
         return inputs_gradient, weights_gradient, zeros[0], numeric_weights_gradient, zeros[1]
+
+
+def make_operators(kind: str, suffix: str) -> tuple[ops.Custom, ops.Custom]:
+    """Return a kernel's forward and backward operators."""
+    forward = ops.Custom(
+        f"{LIBRARY.path}:{kind}_forward_{suffix}",
+        out_shape=lambda inputs, weights, *others: (inputs[0], weights[1]),
+        out_dtype=lambda inputs, *others: inputs,
+        func_type="aot",
+    )
+    backward = ops.Custom(
+        f"{LIBRARY.path}:{kind}_backward_{suffix}",
+        out_shape=lambda gradient, outputs, inputs, weights, numeric, *noise: (
+            inputs,
+            weights,
+            (numeric[1], weights[1]),
+        ),
+        out_dtype=lambda gradient, outputs, inputs, *others: (inputs, inputs, inputs),
+        func_type="aot",
+    )
+    return forward, backward
 
 
 # Cores that multiply bfloat16 (the last is Arm's), and those for which oneDNN's math mode makes use of it.
