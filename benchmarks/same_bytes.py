@@ -151,12 +151,12 @@ class Comparison:
         for version in self.versions:
             version.must(*words)
 
-    def command(self, words: tuple[str, ...], shows: bool) -> None:
-        """Compare a command's exit code, and where it `shows` something fixed, what it printed."""
+    def command(self, words: tuple[str, ...], is_help: bool) -> None:
+        """Compare a command's exit code and, for a help text, the commands, options and choices that it lists."""
         a, b = (version.run(*words) for version in self.versions)
-        # Help names a source file, whose path may differ, and then lines are broken elsewhere.
-        printed = [re.sub(r"[\w/]+\.py\b", "FILE", " ".join(done.stdout.split())) for done in (a, b)]
-        same = a.returncode == b.returncode and (not shows or printed[0] == printed[1])
+        pattern = r"^ {2,4}(\w[\w-]*)(?=  |$)|(--[\w-]+|\{[^}]*\})"
+        listed = [set(re.findall(pattern, done.stdout, re.MULTILINE)) for done in (a, b)]
+        same = a.returncode == b.returncode and (not is_help or listed[0] == listed[1])
         statuses = str(a.returncode) if a.returncode == b.returncode else f"{a.returncode} and {b.returncode}"
         self.note(f"python -m {' '.join(words)}", same, f"status {statuses}")
 
@@ -235,9 +235,9 @@ def commands(comparison: Comparison) -> None:
         ("data_prep", "report", "nowhere"),
     ]
     for words in shown:
-        comparison.command(words, shows=True)
+        comparison.command(words, is_help=True)
     for words in plain:
-        comparison.command(words, shows=False)
+        comparison.command(words, is_help=False)
 
 
 SCENARIOS: dict[str, Callable[[Comparison], None]] = {
