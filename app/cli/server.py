@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from app.tables.interface import HostTables, Snapshot
 from app.tables.statistics import table_statistics
 from app.training.learning_rates import learning_rates, table_learning_rates, table_spec
 from app.training.stopping import HANDED_ON
-from app.training.warm_start.tables import WarmTables
+from app.training.warm_start.source import open_source
+from app.training.warm_start.tables import take_rows
 from data_prep.prepared.schema import Schema
 
 log = logging.getLogger(__name__)
@@ -58,7 +60,7 @@ class ParameterServer:
         table_rates = table_learning_rates(self._rates, config.deep_optimizer)
         num_threads = config.device.num_threads
         self._owned = make_owned_rows(backend, spec, table_rates, group.world, group.num_owners, num_threads)
-        self._vocabulary_size = schema.vocabulary_size
+        self._config, self._schema = config, schema
         self._snapshot: Snapshot | None = None
         self._calls: dict[str, Callable[..., Any]] = {
             "load": self._load,
@@ -66,7 +68,7 @@ class ParameterServer:
             "release": self._release,
             "statistics": self._statistics,
             "learning_rates": self._rates.load_state,
-            "warm_start": WarmTables(self._owned, spec, self._rates, config, schema).open_and_take,
+            "warm_start": self._warm_start,
         }
 
     @property
@@ -88,6 +90,12 @@ class ParameterServer:
         with self._owned.loading(checkpoint.manifest.step) as write:
             checkpoint.read_once(self._tables.spec, write)
 
+    def _warm_start(self, dataset: Path, init_from: str) -> None:
+        """Take the rows of `init_from`, by which the training ranks may name `train.init_from` anew."""
+        config = replace(self._config, train=replace(self._config.train, init_from=init_from))
+        source = open_source(config, self._schema, dataset)
+        take_rows(self._owned.loading, self._tables.spec, self._rates, config, self._schema, source)
+
     def _write_shards(self, partial: Path, changed_only: bool) -> dict[str, FileRecord]:
         self._snapshot = self._tables.snapshot(changed_only)
         return write_shards(partial, self._snapshot.tables, self._group.world.rank, self._group.num_owners)
@@ -100,6 +108,6 @@ class ParameterServer:
     def _statistics(self) -> dict[str, float]:
         snapshot = self._tables.snapshot(changed_only=False)
         try:
-            return table_statistics(snapshot.tables, self._vocabulary_size)
+            return table_statistics(snapshot.tables, self._schema.vocabulary_size)
         finally:
             snapshot.release(saved=False)

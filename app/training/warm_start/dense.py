@@ -1,4 +1,4 @@
-"""A new run that begins with the rows, the tower, or both, of a model that was trained before."""
+"""Warm start: a new run takes the rows, the tower, or both, of a model that was trained before."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from app.distributed.process_group import ProcessGroup
 from app.tables.interface import WIDE
 from app.training.assemble import Parts, fold_numeric
 from app.training.warm_start.source import Source, open_source
-from app.training.warm_start.tables import WarmTables
+from app.training.warm_start.tables import take_rows
 from data_prep.prepared.schema import Schema
 
 log = logging.getLogger(__name__)
 
 
 def warm_start(parts: Parts, config: Config, schema: Schema, dataset: Path, group: ProcessGroup) -> None:
-    """Take what `train.init_take` says from `train.init_from`; with `init_optimizer` what the optimizers remember too.
+    """Take what `train.init_take` names from the model at `train.init_from`, and optimizer states if settings ask.
 
-    Steps, and with them learning-rate schedules, count from 0; the bias corrections of Adam's moments that are taken go
-    on. Every rank calls it. Raises ValueError, saying what was found and expected, for a model of another shape.
+    Steps, and with them learning-rate schedules, count from 0; bias corrections continue with Adam's moments. Every
+    rank calls it. Raises ValueError for a model of another shape.
     """
     source = open_source(config, schema, dataset)
     if source.metrics:
@@ -36,7 +36,7 @@ def warm_start(parts: Parts, config: Config, schema: Schema, dataset: Path, grou
     if take in ("all", "tables"):
         group.call_servers("warm_start", dataset, config.train.init_from)
         tables = parts.step.tables
-        WarmTables(tables, tables.spec, parts.learning_rates, config, schema).take(source)
+        take_rows(tables.loading, tables.spec, parts.learning_rates, config, schema, source)
 
 
 def _take_dense(parts: Parts, source: Source, schema: Schema, with_optimizer: bool) -> None:
@@ -56,5 +56,5 @@ def _take_dense(parts: Parts, source: Source, schema: Schema, with_optimizer: bo
 
 
 def _is_of_model(name: str) -> bool:
-    """Whether it is a parameter, and not what an optimizer remembers of one (`adam.first_moment.tower.bias_0`)."""
+    """Return True for a parameter, False for an optimizer state (`adam.first_moment.tower.bias_0`)."""
     return name.startswith(("wide.", "tower."))

@@ -38,7 +38,7 @@ from app.tables.native.tables import NativeTables
 from app.tables.reference import ReferenceTables
 from app.training.learning_rates import learning_rates, table_learning_rates, table_spec
 from app.training.warm_start.source import open_source
-from app.training.warm_start.tables import WarmTables
+from app.training.warm_start.tables import take_rows
 from common import settings as run_settings
 from data_prep.prepared.schema import CategoricalField, Schema, Split
 from tests.app.tables.job_in_threads import JobInThreads
@@ -386,7 +386,7 @@ class TablesMachine(RuleBasedStateMachine):
             self.new_run()
             job = self.tables["job"]
             for tables in (self.tables["native"], self.tables["reference"], *job.owned[: job.servers], *job.ranks):
-                WarmTables(tables, self.spec, self.rates, self.config, self.schema).take(model)
+                take_rows(tables.loading, self.spec, self.rates, self.config, self.schema, model)
             for table, plain in self.plain.items():
                 plain.warm_start(source[table], moves, memory)
                 self.take_over_far(table, source[table], moves)

@@ -20,8 +20,8 @@ from app.run.identity import data_identity
 from app.tables.interface import DEEP, WIDE
 from app.tables.reference import ReferenceTables
 from app.training.learning_rates import learning_rates, table_learning_rates, table_spec
-from app.training.warm_start.source import GONE, check_source, row_moves
-from app.training.warm_start.tables import WarmTables
+from app.training.warm_start.source import GONE, check_source, open_source, row_moves
+from app.training.warm_start.tables import take_rows
 from common import settings
 from data_prep.options.prepare_options import read_options
 from data_prep.pipeline.prepare import prepare
@@ -140,7 +140,8 @@ def test_each_owner_of_rows_takes_its_own(trained, tiny_config, tiny_schema, tin
         exchange = SimpleNamespace(rank=owner, num_owners=2, embedding_dim=spec.embedding_dim)
         rates = learning_rates(config)
         owned = OwnedRows(exchange, ReferenceTables(spec, table_learning_rates(rates, config.deep_optimizer)))
-        WarmTables(owned, spec, rates, config, tiny_schema).open_and_take(tiny_dataset, config.train.init_from)
+        source = open_source(config, tiny_schema, tiny_dataset)
+        take_rows(owned.loading, spec, rates, config, tiny_schema, source)
         found, own = owned.tables.state()[DEEP], expected.row_ids % 2 == owner
         assert rates.steps_before == 3
         np.testing.assert_array_equal(found.row_ids, expected.row_ids[own])
@@ -215,7 +216,7 @@ def test_a_folder_that_moved(start, trained, other_dataset, tiny_dataset, tmp_pa
     moved = shutil.copytree(path, tmp_path / path.name)
     write_manifest(moved, dataclasses.replace(read_manifest(moved), dataset="/nowhere"))
     other = read_schema(other_dataset)
-    with pytest.raises(FileNotFoundError, match=r"say where it is now with train\.init_dataset=DIR"):
+    with pytest.raises(FileNotFoundError, match=r"give its new path with train\.init_dataset=DIR"):
         start(other, other_dataset, moved)
     with pytest.raises(ValueError, match=r"has vocabulary .* the checkpoint was trained with"):
         start(other, other_dataset, moved, f"train.init_dataset={other_dataset}")

@@ -28,7 +28,7 @@ from app.tables.native.tables import NativeTables
 from app.tables.reference import ReferenceTables
 from app.training.learning_rates import LearningRate, LearningRates, table_learning_rates
 from app.training.warm_start.source import Source
-from app.training.warm_start.tables import WarmTables
+from app.training.warm_start.tables import take_rows
 
 V, D = 17, 5
 SOURCE_STEPS = 30
@@ -128,7 +128,7 @@ def warm(tables, source, init_optimizer):
         model=SimpleNamespace(fold_numeric=True),
     )
     schema = SimpleNamespace(num_numeric=0, vocabulary_size=V)
-    WarmTables(tables, tables.spec, tables.rates, config, schema).take(source)
+    take_rows(tables.loading, tables.spec, tables.rates, config, schema, source)
     return tables
 
 
@@ -291,11 +291,6 @@ def test_rows_of_another_width_are_refused():
     message = r"deep table has rows \(float32, 5 wide\), expected rows \(float32, 4 wide\)$"
     with pytest.raises(ValueError, match=message):
         warm(tables, as_source(make_source(FTRL, SgdOptions()).state()), init_optimizer=False)
-
-
-def test_servers_open_nothing_where_the_tower_alone_is_taken(tiny_config, tmp_path):
-    config = tiny_config("train.init_take=tower", "train.init_from=nowhere")
-    WarmTables(None, None, None, config, None).open_and_take(tmp_path, "nowhere")
 
 
 LOWER = dataclasses.replace(FTRL, learning_rate=0.02)
