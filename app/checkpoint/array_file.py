@@ -1,7 +1,7 @@
 """Arrays in a file of the safetensors form: 8 bytes with the header's length, a JSON header, the arrays' bytes.
 
-The form is https://github.com/huggingface/safetensors#format. The library is not used: it takes no checksum on the way,
-does not sync, says no OSError where the disk is full, and holds all of a file in memory.
+The format is https://github.com/huggingface/safetensors#format. The library is not used: it computes no checksum while
+writing, does not sync, raises no OSError if the disk is full, and holds a whole file in memory.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MOST_DIMENSIONS = 8
 
 @dataclass(frozen=True)
 class Column:
-    """An array to be written: its values come in pieces, C-contiguous and in order."""
+    """An array to be written; `pieces` yields its values in order, C-contiguous."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -47,13 +47,13 @@ class Column:
 
     @property
     def num_bytes(self) -> int:
-        """Of all values."""
+        """The size of all values."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where an array lies in a file: `start` counts from the file's begin."""
+    """The position of an array in a file: `start` is its offset from the beginning."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -62,7 +62,7 @@ class Place:
 
 
 def column_of(array: np.ndarray) -> Column:
-    """An array that is in memory."""
+    """Return the column of an array in memory."""
     return Column(array.dtype.name, array.shape, lambda: [np.ascontiguousarray(array)])
 
 
@@ -93,10 +93,10 @@ def _parts(columns: dict[str, Column], alignment: int) -> Iterator[Part]:
 
 
 def read_places(path: Path) -> dict[str, Place]:
-    """Return where each array of a file lies, in the order of the file.
+    """Return the position of each array of a file, in the order of the file.
 
-    Raises ValueError, naming file and array, where the header is not one that `write_arrays` writes to a file of this
-    size: what it says is not believed, or memory would be taken and bytes be read by it.
+    Raises ValueError, naming file and array, for a header that `write_arrays` does not write to a file of this size:
+    an unchecked header would decide how much memory is allocated and which bytes are read.
     """
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -105,11 +105,11 @@ def read_places(path: Path) -> dict[str, Place]:
 
 
 def _header_bytes(path: Path, first: bytes, size: int) -> int:
-    """How long the header is, of a file of `size` bytes that begins with `first`."""
+    """Return the length of the header of a file of `size` bytes that begins with `first`."""
     length = int.from_bytes(first, "little")
     if len(first) < LENGTH_BYTES or length > min(MOST_HEADER_BYTES, size - LENGTH_BYTES):
         raise ValueError(
-            f"{path} is not a safetensors file: of its {size:,} bytes, {length:,} are said to be the header's"
+            f"{path} is not a safetensors file: it has {size:,} bytes, and its header should take {length:,}"
         )
     return length
 
@@ -143,7 +143,7 @@ def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _place(entry: object, begin: int, start: int, size: int) -> Place:
-    """The place of one array, which is to start `start` bytes after `begin`, in a file of `size` bytes."""
+    """Return the position of one array, which must start `start` bytes after `begin`, in a file of `size` bytes."""
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise ValueError("has not dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
@@ -171,7 +171,7 @@ def _short(value: object) -> str:
 
 
 class ArrayReader:
-    """Reads a file's arrays once, in the order of the file; made by `read_arrays_once`."""
+    """Reads a file's arrays once, in the order of the file. `read_arrays_once` makes it."""
 
     def __init__(self, path: Path, reader: FileReader, places: dict[str, Place], progress: Progress) -> None:
         self.path = path
@@ -180,14 +180,13 @@ class ArrayReader:
         self._progress = progress
 
     def next_array(self, place: Place) -> np.ndarray:
-        """The whole array that comes next, a copy."""
+        """Return a copy of the next array."""
         array = np.empty(place.shape, place.dtype)
         self._got(self._reader.take_into(array.reshape(-1).view(np.uint8)), place.num_bytes)
         return array
 
     def next_rows(self, place: Place, most_bytes: int) -> Iterator[np.ndarray]:
-        """The array that comes next, in pieces of some rows each (as many as lie side by side in memory); a piece is
-        valid until the next."""
+        """Yield the next array in pieces of rows that are contiguous in memory; a piece is valid until the next."""
         start, end = 0, place.shape[0]
         row_bytes = place.num_bytes // max(end, 1)
         while start < end:
@@ -207,9 +206,9 @@ class ArrayReader:
 def read_arrays_once(
     path: Path, expected: FileRecord, use: Callable[[ArrayReader], None], progress: Progress = ignore
 ) -> None:
-    """Let `use` read the arrays, each byte of the file being read once, and compare the checksum then.
+    """Let `use` read the arrays, reading each byte of the file once, then compare the checksum.
 
-    Raises DamagedFileError where size or checksum is not the expected one: what `use` has read is to be thrown away.
+    Raises DamagedFileError for another size or checksum than expected: what `use` has read is then invalid.
     """
     check_size(path, expected)
     with read_file(path) as reader:

@@ -1,8 +1,8 @@
-"""Files written and read once, from begin to end, with the checksum taken on the way. Errors are OSError.
+"""Files written and read once, sequentially, with the checksum computed on the way. Errors are OSError.
 
-Past the page cache (O_DIRECT) where the file system can: copying into fresh pages costs more than the disk, and a
-checkpoint is not read again soon. A thread writes one buffer while the caller fills the other; several read
-while the caller uses what came before: the disk always has a next request.
+Bypasses the page cache (O_DIRECT) where the file system supports it: copying into fresh pages costs more than the disk,
+and a checkpoint is not read again soon. A thread writes one buffer while the caller fills the other, and several
+threads read ahead of the caller, so the disk always has a next request.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import xxhash
 from common.files import format_checksum
 from common.memory import huge_pages
 
-Progress = Callable[[int], object]  # is told of bytes read or written, as tqdm's `update` is
+Progress = Callable[[int], object]  # called with the number of bytes just read or written, as tqdm's `update`
 Part = memoryview | bytes
 BUFFER_BYTES = 4 << 20
 READS_AHEAD = 4
@@ -31,7 +31,7 @@ ALIGNMENT = 4096  # of all that O_DIRECT moves: enough for any disk
 
 
 class FileRecord(TypedDict):
-    """What a manifest says of a file; the checksum is "xxh3:" and 16 hex digits."""
+    """A file's entry in a manifest; the checksum is "xxh3:" and 16 hex digits."""
 
     size_bytes: int
     checksum: str
@@ -45,7 +45,7 @@ def in_words(error: BaseException) -> str:
 
 
 def ignore(_: int) -> None:
-    """A `Progress` that nobody watches."""
+    """Do nothing: a `Progress` that is not shown."""
 
 
 def write_file(path: Path, parts: Iterable[Part], progress: Progress = ignore) -> FileRecord:
@@ -67,7 +67,7 @@ def write_file(path: Path, parts: Iterable[Part], progress: Progress = ignore) -
 
 
 class _Writer:
-    """Fills one buffer while the other is on its way to the disk."""
+    """Fills one buffer while a thread writes the other."""
 
     def __init__(self, descriptor: int, buffers: list[np.ndarray], thread: ThreadPoolExecutor) -> None:
         self._descriptor = descriptor
@@ -99,7 +99,7 @@ class _Writer:
             self._on_its_way.result()
 
     def finish(self) -> FileRecord:
-        """Write the rest, filled up to a whole block, and cut the file to its size."""
+        """Write the rest, padded to a whole block, and truncate the file to its size."""
         size = self._written + self._filled
         rest = -(-self._filled // ALIGNMENT) * ALIGNMENT
         self._views[0][self._filled : rest] = bytes(rest - self._filled)
@@ -112,11 +112,11 @@ class _Writer:
 
 
 class DamagedFileError(ValueError):
-    """A file whose size or content is not what its record says."""
+    """A file whose size or content differs from its record."""
 
 
 class FileReader:
-    """Reads a file once, from begin to end; made by `read_file`."""
+    """Reads a file once, sequentially. `read_file` makes it."""
 
     def __init__(self, descriptor: int, buffers: list[np.ndarray], threads: ThreadPoolExecutor) -> None:
         self._descriptor = descriptor
@@ -131,13 +131,13 @@ class FileReader:
             self._fetch(view)
 
     def available(self) -> int:
-        """How many of the next bytes lie in memory side by side; 0 at the file's end."""
+        """Return the number of next bytes that are contiguous in memory; 0 at the file's end."""
         if not self._block:
             self._receive()
         return len(self._block)
 
     def take(self, num_bytes: int) -> memoryview:
-        """The next bytes, valid until the next call; fewer at the file's end. More than are `available` are copied."""
+        """Return the next bytes, fewer at the file's end, valid until the next call; copy more than are `available`."""
         if num_bytes > self.available():
             joined = np.empty(min(num_bytes, self._size), np.uint8)
             return joined.data[: self.take_into(joined)]
@@ -146,7 +146,7 @@ class FileReader:
         return taken
 
     def take_into(self, target: np.ndarray) -> int:
-        """Copy the next bytes into `target` [n] uint8; returns how many there were, fewer than n at the file's end."""
+        """Copy the next bytes into `target` [n] uint8 and return their number, less than n at the file's end."""
         filled = 0
         while filled < target.size and (ready := self.available()):
             part = self.take(min(ready, target.size - filled, BLOCK_BYTES))
@@ -166,7 +166,7 @@ class FileReader:
             self._coming.append((view, self._threads.submit(_read_all, self._descriptor, view, start)))
 
     def checksum_of_all(self, progress: Progress = ignore) -> str:
-        """The checksum of the whole file; reads what was not taken."""
+        """Return the checksum of the whole file, after reading the bytes that were not taken."""
         while ready := self.available():
             progress(len(self.take(min(ready, BLOCK_BYTES))))
         return format_checksum(self._digest)
@@ -174,7 +174,7 @@ class FileReader:
 
 @contextmanager
 def read_file(path: Path) -> Iterator[FileReader]:
-    """A reader of the file at `path`."""
+    """Open the file at `path` for one sequential read."""
     descriptor = _open(path, os.O_RDONLY)
     try:
         with _buffers(READS_AHEAD + 1) as buffers, ThreadPoolExecutor(READS_AHEAD, "disk") as threads:
@@ -184,7 +184,7 @@ def read_file(path: Path) -> Iterator[FileReader]:
 
 
 def checksum_is(path: Path, expected: FileRecord, progress: Progress = ignore) -> None:
-    """Read a file. Raises DamagedFileError where it is missing, or size or checksum is not the expected one."""
+    """Read a file; raise DamagedFileError if it is missing or has another size or checksum than expected."""
     check_size(path, expected)
     with read_file(path) as reader:
         found = reader.checksum_of_all(progress)
@@ -193,7 +193,7 @@ def checksum_is(path: Path, expected: FileRecord, progress: Progress = ignore) -
 
 
 def check_size(path: Path, expected: FileRecord) -> None:
-    """Raise DamagedFileError unless the file is there and as large as expected."""
+    """Raise DamagedFileError unless the file exists and has the expected size."""
     if not path.is_file():
         raise DamagedFileError("is missing")
     if path.stat().st_size != expected["size_bytes"]:
@@ -227,7 +227,7 @@ _FREE_BUFFERS: list[np.ndarray] = []  # kept: fresh pages cost more than what is
 
 @contextmanager
 def _buffers(count: int) -> Iterator[list[np.ndarray]]:
-    """Buffers on huge pages: a request to the disk is a list of its pages, shorter so."""
+    """Lend buffers on huge pages: a request to the disk lists its pages, which are then few."""
     buffers = [_FREE_BUFFERS.pop() if _FREE_BUFFERS else huge_pages(BUFFER_BYTES) for _ in range(count)]
     yield buffers
     _FREE_BUFFERS.extend(buffers)

@@ -1,4 +1,4 @@
-"""manifest.json: what a checkpoint says of itself. Written last, with a checksum of its own content."""
+"""manifest.json describes a checkpoint. It is written last, with a checksum of its own content."""
 
 from __future__ import annotations
 
@@ -44,14 +44,13 @@ class Position:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint says of itself.
+    """The description of a checkpoint.
 
     `step`, `epoch` and `epoch_step` are those of `Position`. `metrics` are those of `valid`, where it was evaluated
-    then; `selection` is what the evaluations before decide (`app.evaluation.selection.SelectionState`), `schedules`
-    that of learning rates (`app.training.learning_rates.LearningRates.state`).
-    `data` identifies the prepared folder, `dataset` says where it was. `parent` is None in a full checkpoint. `shards`
-    by table, and `files` by name with size and checksum, are filled in by `save`; so is `id`, which stands for the
-    state: it stays when the same state is written with other shards, or full where it was a delta.
+    then; `selection` is the `SelectionState` of the evaluations so far, `schedules` that of the learning rates
+    (`LearningRates.state`). `data` identifies the prepared folder, `dataset` is its path then. `parent` is None in a
+    full checkpoint. `write_checkpoint` fills in `shards` by table, `files` by name, and `id`, which identifies the
+    state: it stays when the same state is written with other shards, or a delta is rewritten as a full checkpoint.
     """
 
     step: int
@@ -70,7 +69,7 @@ class Manifest:
     format_version: int = FORMAT_VERSION
 
     def as_full(self) -> Manifest:
-        """The manifest of the same state as a full checkpoint, before its files are known."""
+        """Return the manifest of the same state as a full checkpoint, before its files are known."""
         return replace(self, parent=None, shards={}, files={})
 
     @property
@@ -80,12 +79,12 @@ class Manifest:
 
     @property
     def size_bytes(self) -> int:
-        """Of all files but the manifest."""
+        """The size of all files but the manifest."""
         return sum(record["size_bytes"] for record in self.files.values())
 
 
 def identify(manifest: Manifest) -> Manifest:
-    """The manifest with an id, if it has none yet: it depends on all bytes of the state."""
+    """Return the manifest with an id, made from the checksums of its files if it has none yet."""
     if manifest.id:
         return manifest
     content = {"step": manifest.step, "files": manifest.files, "parent": manifest.parent}
@@ -93,16 +92,16 @@ def identify(manifest: Manifest) -> Manifest:
 
 
 def write_manifest(checkpoint: Path, manifest: Manifest) -> None:
-    """Write and sync the manifest of the checkpoint in the folder `checkpoint`."""
+    """Write and sync the manifest of a checkpoint's folder."""
     content = asdict(manifest)
     text = json.dumps({**content, "checksum": _checksum(content)}, indent=1) + "\n"
     write_file(checkpoint / MANIFEST, [text.encode()])
 
 
 def read_manifest(checkpoint: Path) -> Manifest:
-    """The manifest of one checkpoint.
+    """Read the manifest of a checkpoint's folder.
 
-    Raises FileNotFoundError where there is none, ValueError where it is damaged or of another version.
+    Raises FileNotFoundError if there is none, ValueError if it is damaged or of another version.
     """
     path = checkpoint / MANIFEST
     if not path.is_file():
@@ -111,13 +110,13 @@ def read_manifest(checkpoint: Path) -> Manifest:
         content = json.loads(path.read_text(encoding="utf-8"))
         version = content["format_version"]
         if version in READABLE_VERSIONS:
-            said, found = content.pop("checksum"), _checksum(content)
-            if said == found:
+            expected, found = content.pop("checksum"), _checksum(content)
+            if expected == found:
                 return identify(Manifest(**{**content, "format_version": FORMAT_VERSION}))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is damaged ({error!r}); {use_an_older(checkpoint)}") from error
     if version in READABLE_VERSIONS:
-        raise ValueError(f"{path} is damaged: checksum {found}, expected {said}; {use_an_older(checkpoint)}")
+        raise ValueError(f"{path} is damaged: checksum {found}, expected {expected}; {use_an_older(checkpoint)}")
     readable = " and ".join(map(str, READABLE_VERSIONS))
     raise ValueError(f"{path} has format version {version}, this program reads {readable}")
 
@@ -143,10 +142,10 @@ class ManifestReader:
 
 
 def use_an_older(checkpoint: Path) -> str:
-    """What is advised where a checkpoint is damaged."""
+    """Return the advice at the end of an error about a damaged checkpoint."""
     return f"remove {checkpoint}, and the one before it is used"
 
 
 def _checksum(content: dict[str, Any]) -> str:
-    """xxh3 of the content, however the JSON is laid out."""
+    """Return the xxh3 of the content, independent of the JSON's layout."""
     return format_checksum(xxhash.xxh3_64(json.dumps(content, sort_keys=True).encode()))

@@ -1,7 +1,7 @@
 """Dense arrays saved in slices, a file a rank: `dense-<rank>-of-<ranks>.safetensors`.
 
 A slice's name says what it is a slice of, `tower.matrix_0[0:104, 0:32] of [208, 32]`; an array under its plain name is
-whole. So the files tell by themselves how to join them, under whatever strategy they are loaded.
+whole. So the files alone determine how to join them, whatever strategy loads them.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ SLICE_NAME = re.compile(r"(.+)\[((?:\d+:\d+, )*\d+:\d+)\] of \[((?:\d+, )*\d+)\]
 
 
 def slice_file(rank: int, num_ranks: int) -> str:
-    """The file of one rank's slices."""
+    """Return the name of the file of one rank's slices."""
     return f"dense-{rank}-of-{num_ranks}.safetensors"
 
 
 def slice_name(name: str, block: Sequence[slice], shape: Sequence[int]) -> str:
-    """The name of the slice `block` of the array `name`, which has `shape` as a whole."""
+    """Return the name of the slice `block` of the array `name`; the whole array has `shape`."""
     return f"{name}[{', '.join(f'{part.start}:{part.stop}' for part in block)}] of {list(shape)}"
 
 
 def dense_files(names: Iterable[str]) -> list[str]:
-    """Which files of a checkpoint hold dense arrays."""
+    """Return those files of a checkpoint that hold dense arrays."""
     return [name for name in names if name == WHOLE_FILE or SLICE_FILE.fullmatch(name)]
 
 
 def join(arrays: Iterable[tuple[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """The whole arrays of all files. Raises ValueError where slices do not make up a whole."""
+    """Join slices to whole arrays. Raises ValueError if an array's slices do not cover it exactly once."""
     whole: dict[str, np.ndarray] = {}
     slices: dict[str, list[tuple[str, str, np.ndarray]]] = {}
     for name, values in arrays:
@@ -48,7 +48,7 @@ def join(arrays: Iterable[tuple[str, np.ndarray]]) -> dict[str, np.ndarray]:
 
 
 def _joined(name: str, slices: list[tuple[str, str, np.ndarray]]) -> np.ndarray:
-    """One array of its slices, each with the text of its place and that of the whole's shape."""
+    """Join the slices of one array; each is (its bounds as text, the whole's shape as text, values)."""
     lengths, dtype = slices[0][1], slices[0][2].dtype
     shape = tuple(int(length) for length in lengths.split(", "))
     count = sum(values.size for _, _, values in slices)

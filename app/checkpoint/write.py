@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there.
+"""Checkpoints are written completely or not at all.
 
     <folder>/step-00001000/   dense.safetensors                     model and dense optimizers
                               <table>-<shard>-of-<shards>.safetensors   row_ids, rows, optimizer state
@@ -40,19 +40,19 @@ ROW_IDS = "row_ids"
 
 @dataclass(frozen=True)
 class ModelState:
-    """All that a run has to keep: `dense` arrays by name, and the touched rows of each table."""
+    """The state of a run: `dense` arrays by name, and the touched rows of each table."""
 
     dense: dict[str, np.ndarray]
     tables: Mapping[str, TableSnapshot]
 
 
 def step_name(step: int) -> str:
-    """The folder of the checkpoint after `step` steps."""
+    """Return the name of the folder of the checkpoint after `step` steps."""
     return f"step-{step:08d}"
 
 
 def shard_name(table: str, shard: int, shards: int) -> str:
-    """The file of one shard of one table."""
+    """Return the name of the file of one shard of one table."""
     return f"{table}-{shard}-of-{shards}.safetensors"
 
 
@@ -124,7 +124,7 @@ def write_shards(
 
 
 def shard_columns(rows: TableSnapshot, shard: int, num_shards: int) -> dict[str, Column]:
-    """What the file of one of `num_shards` shards holds of `rows`."""
+    """Return the columns of `rows` that belong in the file of one of `num_shards` shards."""
     places: Places = slice(None) if num_shards == 1 else np.flatnonzero(rows.row_ids % num_shards == shard)
     row_ids = rows.row_ids[places]
     columns = {ROW_IDS: column_of(row_ids)}
@@ -145,9 +145,9 @@ def _column_of_rows(rows: TableSnapshot, name: str, array: RowArray, places: Pla
 
 
 def clear_leftovers(folder: Path) -> None:
-    """Remove what a killed save left; a checkpoint that was being replaced gets its name back.
+    """Remove what a killed save left; give a checkpoint that was being replaced its name back.
 
-    Only for the process that holds the lock of `folder`: another one's save looks the same while it is on its way.
+    Only for the process that holds the lock of `folder`: an unfinished save of another process looks the same.
     """
     left = [path for path in folder.glob("step-*") if LEFTOVER.fullmatch(path.name)]
     for path in left:
@@ -158,7 +158,7 @@ def clear_leftovers(folder: Path) -> None:
 
 
 def _put_in_place(partial: Path, final: Path) -> None:
-    """Give a checkpoint that is whole and synced its name, in place of one of the same step."""
+    """Give a complete, synced checkpoint its name, in place of one of the same step."""
     replaced = final.with_suffix(REPLACED)
     if final.exists():
         final.rename(replaced)

@@ -7,7 +7,7 @@ ones first. Its parameters, with "network." before them as its training saves th
     deep_embeddinglookup.embedding_table [V, D]   (older: V_l2)
     Wide_b [1]    dense_layer_1.weight [fields · D, H], .bias [H]    …    the last dense layer has one output
 
-Here the last layer has no bias: it is added to b, as the wide part's is. Optimizer states are passed over.
+Here the last layer has no bias: it is added to b, as the wide part's is. Optimizer states are skipped.
 
 Letters: V vocabulary size, D embedding width, H width of a layer.
 """
@@ -36,9 +36,9 @@ CRC_MARK, CRC_BYTES = b"crc_num", 17  # what MindSpore may write after the messa
 
 
 def read_zoo_checkpoint(path: Path) -> ModelState:
-    """The zoo's model, its numeric fields looked up; tables have `rows` alone.
+    """Return the zoo's model, in which numeric fields are looked up; its tables have `rows` alone.
 
-    Raises ValueError where the file is no `.ckpt`, or of another network.
+    Raises ValueError if the file is no `.ckpt`, or of another network.
     """
     found = {_plain(name): values for name, values in _parameters(path).items()}
     tables = {table: _rows(path, found, names) for table, names in TABLES.items()}
@@ -46,7 +46,7 @@ def read_zoo_checkpoint(path: Path) -> ModelState:
 
 
 def _parameters(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a `.ckpt`, by name; what has another dtype than `DTYPES` is passed over.
+    """Return the arrays of a `.ckpt` by name; skip dtypes that are not in `DTYPES`.
 
     MindSpore's own reader (mindspore/train/serialization.py, 2.10) makes a Parameter of each, and does not name what
     is wrong. A large array comes in several pieces under one name, one after the other, each with the whole's shape.
@@ -73,7 +73,7 @@ def _parameters(path: Path) -> dict[str, np.ndarray]:
 
 
 def _array(path: Path, name: str, tensors: list[Any]) -> np.ndarray:
-    """One parameter of its pieces; ValueError where its shape does not fit its bytes."""
+    """Join one parameter's pieces. Raises ValueError if its shape does not fit its bytes."""
     kind, shape = tensors[0].tensor_type, tuple(tensors[0].dims)
     if any(tensor.tensor_type != kind or tuple(tensor.dims) != shape for tensor in tensors):
         raise ValueError(f"{path}: parameter {name!r} has pieces of several shapes or dtypes")

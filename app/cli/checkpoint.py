@@ -1,4 +1,4 @@
-"""`python -m app checkpoint`: what lies in a folder of checkpoints, whether it is whole, and other layouts of it."""
+"""`python -m app checkpoint`: list, verify and convert checkpoints."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     action.add_argument("--folder", type=Path, metavar="DIR", help="folder of checkpoints (the run's)")
     action.set_defaults(command=_list)
 
-    action = _with_checkpoint(actions, "show", "what a checkpoint says of itself")
+    action = _with_checkpoint(actions, "show", "describe a checkpoint")
     action.set_defaults(command=_show)
     action = _with_checkpoint(actions, "verify", "read every byte and compare with the checksums")
     action.set_defaults(command=_verify)
@@ -94,7 +94,7 @@ def _show(arguments: argparse.Namespace) -> None:
     )
     print(f"  seed {manifest.config['train']['seed']}, trained on {manifest.dataset}")
     for link in checkpoint.older:
-        print(f"  goes on from {link.path.name}, {link.manifest.size_bytes:,} bytes")
+        print(f"  needs {link.path.name}, {link.manifest.size_bytes:,} bytes")
     rows = "rows that changed" if manifest.parent else "touched rows"
     for table, shards in manifest.shards.items():
         count = _num_rows(checkpoint, table)
@@ -117,7 +117,7 @@ def _verify(arguments: argparse.Namespace) -> None:
     _verify_with_bar(checkpoint)
     count = f"{len(checkpoint.chain)} checkpoints, " if checkpoint.older else ""
     count += f"{len(list(checkpoint.files()))} files, {checkpoint.num_bytes:,} bytes"
-    print(f"{checkpoint.path}: whole, {count} with the checksums that the manifests say")
+    print(f"{checkpoint.path}: whole, {count} with the checksums of the manifests")
 
 
 def _verify_with_bar(checkpoint: Checkpoint) -> None:
@@ -126,7 +126,7 @@ def _verify_with_bar(checkpoint: Checkpoint) -> None:
 
 
 def byte_bar(title: str, total: int) -> AbstractContextManager[tqdm]:
-    """A progress bar over `total` bytes."""
+    """Return a progress bar over `total` bytes."""
     return progress_bar(total=total, desc=title, unit="B", unit_scale=True, unit_divisor=1024)
 
 
@@ -137,8 +137,8 @@ def _reshard(arguments: argparse.Namespace) -> None:
 def reshard(path: Path, folder: Path, num_shards: int) -> Path:
     """Write the checkpoint `path` below `folder` with `num_shards` files a table; the same rows, bit for bit.
 
-    Raises ValueError for a number below 1, a damaged checkpoint, or a folder in which another process works,
-    FileExistsError where the step is there already.
+    Raises ValueError for a number below 1, a damaged checkpoint, or a folder in which another process works;
+    FileExistsError if the step is there already.
     """
     if num_shards < 1:
         raise ValueError(f"a table has 1 file or more, found --shards {num_shards}")
@@ -166,7 +166,7 @@ def _compact(arguments: argparse.Namespace) -> None:
 
 @contextmanager
 def _own(folder: Path, advice: str) -> Iterator[None]:
-    """Hold the lock of a folder that is written to, as a training does; one that was made for it goes with an error."""
+    """Hold the lock of a folder that is written to, as a training does; on an error remove a folder made for it."""
     is_new = not folder.exists()
     try:
         lock = lock_folder(folder)
@@ -187,7 +187,7 @@ def _own(folder: Path, advice: str) -> Iterator[None]:
 
 @contextmanager
 def _kept(checkpoint: Checkpoint) -> Iterator[None]:
-    """Raise ValueError in place of what is raised because a training removed or compacted what is being read."""
+    """Replace errors by a ValueError with advice if a training removed or compacted the checkpoint meanwhile."""
     try:
         yield
     except (OSError, ValueError) as error:

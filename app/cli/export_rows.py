@@ -1,7 +1,7 @@
 """A table's rows as Parquet (field, value, row, vector), for use outside of this project.
 
-Touched rows only: one that was never updated holds its random initial value. Rows without a value of their own (those
-of values out of the vocabulary, and of looked-up numeric fields) have value null.
+Touched rows only, as the others hold their random initial values. Rows without a value of their own (out of the
+vocabulary, or of looked-up numeric fields) have value null.
 
 Letters: D embedding width (1 in the wide table).
 """
@@ -70,7 +70,7 @@ def _parquet_schema(width: int) -> pa.Schema:
 
 
 def _names_of_rows(dataset: Path, schema: Schema) -> Iterator[pa.Table]:
-    """(field, value, row) of every row, in pieces: first those without a value of their own."""
+    """Yield (field, value, row) of every row in pieces, first those without a value of their own."""
     valueless = [(field.name, place) for place, field in enumerate(schema.numeric)]
     valueless += [(field.name, row) for field in schema.categorical for row in range(*field.oov_ids)]
     fields, rows = zip(*valueless, strict=True)
@@ -87,7 +87,7 @@ def _names_of_rows(dataset: Path, schema: Schema) -> Iterator[pa.Table]:
 
 
 def _touched(names: pa.Table, saved: TableSnapshot) -> pa.Table:
-    """Those of `names` whose rows are among the touched ones, with their vectors."""
+    """Return those of `names` whose rows were touched, with their vectors."""
     row_ids, width = saved.row_ids, saved.layout[ROWS].width
     wanted = names["row"].to_numpy()
     places = np.searchsorted(row_ids, wanted)

@@ -1,9 +1,8 @@
 """The run folder `device_<rank>/` where the launcher is started: always the newest run.
 
-At launch: no run there -> new; an unfinished one with the same settings and data -> resume; finished, but more
-epochs are asked for -> continue; finished -> nothing is done; anything else -> it is renamed `device_<rank>.<n>` and a
-new one starts. A run goes on from its newest checkpoint that is whole; newer ones that are damaged are renamed, with a
-warning.
+At launch: no run -> new; an unfinished one with the same settings and data -> resume; finished, but more epochs are
+asked for -> continue; finished -> nothing is done; any other run is renamed `device_<rank>.<n>` and a new one starts. A
+run resumes from its newest whole checkpoint; newer ones that are damaged are renamed, with a warning.
 """
 
 from __future__ import annotations
@@ -51,11 +50,11 @@ SAVES_TO = "(a training, or a checkpoint command) saves to"
 
 
 class RunIsFinishedError(Exception):
-    """The run that is asked for is there, and done; `reason` says how it ended."""
+    """The requested run exists and is finished; `reason` is how it ended."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(
-            f"the run in {path} is finished: {reason}; judge it with: make eval. More train.epochs train on, "
+            f"the run in {path} is finished: {reason}; evaluate it with: make eval. More train.epochs train on, "
             "train.resume=never trains anew"
         )
         self.path = path
@@ -69,7 +68,7 @@ class RunFolder:
         self.config = config
         self.checkpoints = checkpoints or path / "checkpoints"
         self.plan = plan
-        self._state: dict[str, Any] = {}  # what run.json says
+        self._state: dict[str, Any] = {}  # the content of run.json
         self.log_path = path / f"test_deep{rank}.log"
         self.loss_path, self.eval_path, self.metrics_path = path / LOSS_LOG, path / EVAL_LOG, path / METRICS
         self._losses, self._evals, self._metrics = map(LogFile, (self.loss_path, self.eval_path, self.metrics_path))
@@ -97,26 +96,26 @@ class RunFolder:
         self._evals.append(line + "\n")
 
     def write_evaluation(self, content: dict[str, Any]) -> None:
-        """Write what the report draws of an evaluation; where that fails it is said, and the run goes on."""
+        """Write the curves of an evaluation for the report; an error is logged, and training continues."""
         try:
             write_evaluation(self.path, content)
         except OSError as error:
             self._failed_evaluations += 1
-            log.error("error: no curves of step %d: %s; the run goes on", content["step"], error)
+            log.error("error: no curves of step %d: %s; training continues", content["step"], error)
 
     def sync_logs(self) -> None:
-        """Let a power cut take none of the lines so far: a checkpoint that stands counts on those of its steps."""
+        """Sync the logs: a checkpoint relies on the lines of its steps, also after a power cut."""
         for file in (self._losses, self._evals, self._metrics, self._events):
             file.sync()
 
     def note_failed_save(self, step: int, error: Exception) -> None:
-        """Say in the log and in metrics.jsonl that a checkpoint could not be written."""
+        """Note in the log and in metrics.jsonl that a checkpoint could not be written."""
         self._failed_saves += 1
-        log.error("error: no checkpoint of step %d: %s; the run goes on, the checkpoints before stand", step, error)
+        log.error("error: no checkpoint of step %d: %s; training continues, earlier checkpoints are kept", step, error)
         self.append_metrics(step=step, save_error=str(error))
 
     def write_errors(self) -> list[str]:
-        """What could not be written in this launch, in words."""
+        """Return descriptions of everything that could not be written in this launch."""
         unwritten = [file.path.name for file in (self._losses, self._evals, self._metrics) if not file.is_written]
         unwritten += [] if self._events.is_written else [TENSORBOARD]
         lost = [f"the last lines of {name}" for name in unwritten]
@@ -146,7 +145,7 @@ class RunFolder:
         self._write_state()
 
     def set_status(self, status: str, **more: Any) -> None:
-        """`running`, `finished`, `stopped` or `failed`; all but `finished` are resumed. `more` is said beside it."""
+        """Write a status and `more` to run.json: `running`, `stopped` and `failed` are resumed, `finished` is not."""
         self._state = {**self._state, **more, "status": status}
         try:
             self._write_state()
@@ -158,11 +157,11 @@ class RunFolder:
         write_whole(self.path / STATE_FILE, json.dumps(self._state, indent=1) + "\n")
 
 
-FindSource = Callable[[], Path | None]  # gives what a new run begins with, if anything; raises where it cannot
+FindSource = Callable[[], Path | None]  # the model that a new run starts from, if any; raises if it is unusable
 
 
 def check_launch(base: Path, config: Config, schema: Schema, find_source: FindSource) -> None:
-    """Raise what `open_run` would; before the slow start, and without changing which run is where."""
+    """Raise the errors of `open_run` before the slow start, without renaming anything."""
     path = base / "device_0"
     _check_is_folder(path)
     with ExitStack() as locks:
@@ -182,12 +181,11 @@ def open_run(
     damaged: Mapping[Path, str] | None = None,
     asked: Config | None = None,
 ) -> tuple[RunFolder, ExitStack]:
-    """The run folder to use, and its locks, to be closed; renames what was there, where the plan says so.
+    """Return the run folder to use and its locks, which the caller closes; rename an existing run if the plan is new.
 
-    `find_source` is called before anything is renamed for a new run; what it gives is followed to its new name.
-    `damaged` as `find_newest` has it. `asked` are the settings before `settings_of_run` changed them.
-
-    Where several ranks train, rank 0 decides for all of them, by its own folder.
+    `find_source` is called before anything is renamed; its result is followed to its new name. `damaged` as in
+    `find_newest`. `asked` are the settings before `settings_of_run` changed them. Rank 0 decides for all ranks, by its
+    own folder.
 
     Raises RunIsFinishedError; ValueError where another process trains in the folder or saves to the same checkpoints,
     `train.resume=require` finds nothing to resume, or the checkpoints of a new run would mix with another's; OSError
@@ -239,7 +237,7 @@ def _look(
     damaged: Mapping[Path, str] | None,
     make_folders: bool = True,
 ) -> tuple[Plan, Path | None]:
-    """The plan of all ranks, and what a new run begins with; the locked run's folder is made ready for it.
+    """Return the plan of all ranks and the model that a new run starts from; clear leftovers in the locked folder.
 
     Raises as `open_run`.
     """
@@ -269,8 +267,8 @@ def _decide(
     find_source: FindSource,
     damaged: Mapping[Path, str] | None,
 ) -> tuple[Plan, int, str]:
-    """The plan of all ranks, the number of the names that folders of an older run get, and `train.init_from` if that
-    is in one of them, by its new name."""
+    """Return the plan of all ranks, the number in the new names of an older run's folders, and the new name of
+    `train.init_from` if it lies in one of them."""
     plan, source = _look(base, config, schema, locks, locks_of_old, find_source, damaged)
     path = base / "device_0"
     if plan.checkpoint is not None:
@@ -289,7 +287,7 @@ def _decide(
 
 
 def _displaced(given: Path, source: Path, folders: list[Path], number: int) -> str:
-    """Where `source`, which `given` stands for, will be when `folders` have their new names; "" where `given` stays."""
+    """Return the path of `source` (which `given` names) after `folders` are renamed; "" if `given` stays valid."""
     for folder in folders:
         if given.resolve().is_relative_to(folder.resolve()):
             found = source.resolve()
@@ -300,13 +298,13 @@ def _displaced(given: Path, source: Path, folders: list[Path], number: int) -> s
 
 
 def _is_within(folder: Path, run_path: Path) -> bool:
-    """Return whether `folder` is renamed with the run's folder."""
+    """Return True if `folder` is renamed with the run's folder."""
     # By their names: a link that lies in the run's folder is renamed with it.
     return Path(os.path.normpath(folder)).is_relative_to(os.path.normpath(run_path))
 
 
 def _check_no_foreign_checkpoints(folder: Path, reason: str) -> None:
-    """A folder of the user's own stays where it is when a run is renamed; two runs in it could not be told apart."""
+    """Raise ValueError if `folder`, which is not renamed with a run, holds checkpoints: two runs would mix in it."""
     whole = whole_checkpoints(folder)
     if whole:
         raise ValueError(
@@ -316,9 +314,9 @@ def _check_no_foreign_checkpoints(folder: Path, reason: str) -> None:
 
 
 def run_config(run_path: Path) -> Config:
-    """The settings that the run in `run_path` was started with.
+    """Return the settings that the run in `run_path` was started with.
 
-    Raises FileNotFoundError where there is no run.
+    Raises FileNotFoundError if there is no run.
     """
     path = run_path / CONFIG_FILE
     if not path.is_file():
@@ -327,20 +325,20 @@ def run_config(run_path: Path) -> Config:
 
 
 def run_checkpoints(run_path: Path) -> Path:
-    """The folder with the checkpoints of the run in `run_path`; raises FileNotFoundError where there is no run."""
+    """Return the folder of the checkpoints of the run in `run_path`; raise FileNotFoundError if there is no run."""
     return checkpoint_folder(run_path, run_config(run_path))
 
 
 def best_of_run(run_path: Path) -> Checkpoint:
     """Return the run's best checkpoint by `eval.metric`, its newest where none was evaluated.
 
-    Raises FileNotFoundError where there is no run, or no whole checkpoint of it.
+    Raises FileNotFoundError if there is no run, or no whole checkpoint of it.
     """
     return best_or_newest(run_checkpoints(run_path), run_config(run_path).eval.metric)
 
 
 def _processor() -> str:
-    """The processor's name, where the system tells it (Linux on x86), else its kind."""
+    """Return the processor's name from /proc/cpuinfo (Linux on x86), else its architecture."""
     with suppress(OSError):
         found = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
         if found:
@@ -362,7 +360,7 @@ def _free_name(path: Path) -> Path:
 
 
 def _free_number(paths: list[Path]) -> int:
-    """The first number that no path's name with that number after it has."""
+    """Return the smallest n for which no `<path>.<n>` exists."""
     number = 1
     while any(path.with_name(f"{path.name}.{number}").exists() for path in paths):
         number += 1

@@ -1,4 +1,4 @@
-"""What makes a run what it is: the settings that change a step, and the data it is trained on."""
+"""The identity of a run: the settings that change a step, and the data that it is trained on."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from app.run.older import upgraded
 from common import settings
 from data_prep.prepared.schema import VOCABULARY_FILE, Schema
 
-# What may differ between a run and its continuation: none of it changes a step that was taken.
+# May differ between a run and its continuation, as none of it changes a step that was taken.
 FREE_SECTIONS = ("prepare", "eval", "checkpoint", "cluster", "parallel")
 FREE_DEVICE_KEYS = ("target", "threads")
 FREE_TRAIN_KEYS = ("epochs", "log_every_steps", "resume", "profile", "time_limit", "init_dataset")
-# Where a learning rate waits for evaluations, when and by what they are made does change the steps after them.
+# A learning rate that waits for evaluations depends on when and by what they are made.
 PLATEAU_EVAL_KEYS = ("every_steps", "metric", "group_field")
 
 
 def identity(config: Config, schema: Schema) -> dict[str, Any]:
-    """The settings and data that make a run what it is."""
+    """Return the settings and data that a run and its continuation must share."""
     return {"config": kept_settings(settings.as_dict(config)), "data": data_identity(schema)}
 
 
 def kept_settings(sections: dict[str, Any]) -> dict[str, Any]:
-    """The settings, by section, that a run and its continuation must share; `sections` may be of an older release."""
+    """Return the settings, by section, that a run and its continuation share; `sections` may be of an older release."""
     sections = upgraded(sections)
     kept = {name: section for name, section in sections.items() if name not in FREE_SECTIONS}
     for section, free in (("train", FREE_TRAIN_KEYS), ("device", FREE_DEVICE_KEYS)):
@@ -37,22 +37,22 @@ def kept_settings(sections: dict[str, Any]) -> dict[str, Any]:
 
 
 def difference(old: dict[str, Any], new: dict[str, Any]) -> str | None:
-    """Return the first difference between the identity of a run of any release and that of this launch, if any."""
+    """Return the first difference between a run's identity (of any release) and that of this launch, if any."""
     kept = {"config": kept_settings(old["config"]), "data": known_data(old["data"], new["data"])}
     return first_difference(kept, new)
 
 
 def known_data(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Return `old`, filled up from `new` where an older release did not write a key.
+    """Return `old`, with keys that an older release did not write taken from `new`.
 
-    What it wrote decides: the checksums of the files stand for all that is in them.
+    The checksums that it wrote cover everything in the files.
     """
     fields = {name: {**new["numeric"].get(name, {}), **field} for name, field in old["numeric"].items()}
     return {**new, **old, "numeric": fields}
 
 
 def data_identity(schema: Schema) -> dict[str, Any]:
-    """What tells one prepared folder from another."""
+    """Return what distinguishes one prepared folder from another."""
     return {
         "vocabulary_size": schema.vocabulary_size,
         "numeric": {field.name: asdict(field) for field in schema.numeric},
@@ -76,7 +76,7 @@ def check_same_inputs(manifest: Manifest, schema: Schema, folder: Path) -> None:
 
 
 def first_difference(old: Any, new: Any, where: str = "") -> str | None:
-    """The first key whose value differs between two nested mappings, with both values; None where they are equal."""
+    """Return the first key, in order, whose values differ in two nested mappings, with both; None if they are equal."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted({*old, *new}):
             difference = first_difference(old.get(key), new.get(key), f"{where}.{key}" if where else str(key))

@@ -1,4 +1,4 @@
-"""The logs of a run: files that grow by lines, also where the disk is full, cut back when a checkpoint is resumed."""
+"""The logs of a run: line files that survive a full disk, and are cut back when a checkpoint is resumed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ LOSS_LOG, EVAL_LOG, METRICS = "loss.log", "eval.log", "metrics.jsonl"
 
 
 def forget_after(run_path: Path, manifest: Manifest) -> None:
-    """Drop what was logged after the checkpoint: those steps are taken, and evaluated, again."""
-    # That before a warm start's first step (0) is made again by a run that goes on from there, and by no other.
+    """Drop what was logged after the checkpoint, as those steps are taken and evaluated again."""
+    # The evaluation before a warm start's first step (0) is repeated only by a run that resumes from step 0.
     last_evaluated = max(manifest.selection.get("last_step", -1), 0 if manifest.step else -1)
     for name, evaluated_at, logged_at in (
         (METRICS, _metrics_evaluation, _metrics_step),
@@ -60,7 +60,7 @@ log = logging.getLogger(__name__)
 
 
 class LogFile:
-    """Appends to a file. What cannot be written (the disk is full) is kept and comes before the next lines."""
+    """Appends to a file. Lines that cannot be written (the disk is full) are kept, and written before the next."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -68,7 +68,7 @@ class LogFile:
 
     @property
     def is_written(self) -> bool:
-        """Whether all lines so far are in the file."""
+        """True if all lines so far are in the file."""
         return not self._unwritten
 
     def append(self, text: str | bytes) -> None:
@@ -84,7 +84,7 @@ class LogFile:
                 log.error("error: %s cannot be written: %s; its lines are kept until it can", self.path, error)
 
     def sync(self) -> None:
-        """Let a power cut take none of the lines so far; an error is logged."""
+        """Sync the lines so far, so that a power cut takes none of them; log an error."""
         try:
             with self.path.open("rb") as file:
                 os.fsync(file.fileno())

@@ -1,9 +1,9 @@
-"""Settings of runs and checkpoints that an older release wrote, in the form of today: the one place that knows of them.
+"""Upgrade the settings of runs and checkpoints that an older release wrote; no other file knows of older ones.
 
-Whoever adds a setting that decides a run's result (`app.run.identity` says which do) adds it to `ADDED`, with what the
-program did before there was the setting, which need not be today's default. A resumed run keeps to that: its arithmetic
-never changes halfway. Whoever removes one adds it to `REMOVED`, with the value that is what the program does now.
-A test compares both tables with run folders of older releases.
+A new setting that changes a run's result (see `app.run.identity`) must be added to `ADDED`, with the value that
+corresponds to the program before it, which need not be today's default. A resumed run keeps that value, so its
+arithmetic never changes halfway. A removed setting must be added to `REMOVED`, with the value that corresponds to the
+program now. A test compares both tables with run folders of older releases.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any
 from app.config.config import Config
 from common import settings
 
-# The form of run.json, counted up with the first release that adds or removes a setting. 1 had no number.
+# The format of run.json, incremented by the first release that adds or removes a setting. 1 had no number.
 FORMAT_VERSION = 2
 
-# By the form that brought it: setting -> what a run without it did. Of a section that is one of several, told apart by
-# `name`, the name stands in brackets: "wide_optimizer[ftrl].power", "deep_optimizer.schedule[cosine].floor".
+# By the format that added it: setting -> the value that a run without it had. In a section with variants, the variant's
+# `name` stands in brackets: "wide_optimizer[ftrl].power", "deep_optimizer.schedule[cosine].floor".
 ADDED: dict[int, dict[str, Any]] = {
     2: {"wide_optimizer[ftrl].exact_l1": False, "deep_optimizer[ftrl].exact_l1": True},
 }
 
-# By the form in which it went: setting -> the value under which a run goes on as before. One with another value cannot.
+# By the format that removed it: setting -> the value with which a run continues as before. With another one it cannot.
 REMOVED: dict[int, dict[str, Any]] = {
     2: {},
 }
@@ -62,7 +62,7 @@ def split_path(path: str) -> tuple[list[tuple[str, str]], str]:
 
 
 def _section(sections: dict[str, Any], names: list[tuple[str, str]]) -> dict[str, Any] | None:
-    """Return the section, made where there is none; None where it is another one than the named."""
+    """Return the section, created if missing; None if it is of another variant than named."""
     for name, variant in names:
         sections = sections.setdefault(name, {})
         if variant and sections.get("name") != variant:
@@ -73,6 +73,6 @@ def _section(sections: dict[str, Any], names: list[tuple[str, str]]) -> dict[str
 def read_config(sections: Mapping[str, Any], where: str) -> Config:
     """Return the settings that a run or checkpoint of any release wrote; `where` names the file in errors.
 
-    Raises ValueError for a setting that is not known (any more), or that has a value that is not taken (any more).
+    Raises ValueError for a setting, or a value of one, that is unknown or no longer supported.
     """
     return settings.merge(Config(), upgraded(sections), where=where)

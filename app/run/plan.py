@@ -1,4 +1,4 @@
-"""What a launch does with the run that is there: start anew, resume it, or continue it; nothing is changed for that."""
+"""Decide what a launch does with an existing run: start anew, resume or continue it. Nothing is changed here."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ log = logging.getLogger(__name__)
 
 STATE_FILE = "run.json"
 
-ASKED = "asked"  # of run.json: settings that the run has otherwise than they were asked for (`asked_otherwise`)
+ASKED = "asked"  # key of run.json: settings whose values differ from those asked for (`asked_otherwise`)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is done at launch, why, and the checkpoint to go on from (None: from the start)."""
+    """The action of a launch, its reason, and the checkpoint to resume from (None: from the start)."""
 
     kind: str  # new, resume, continue or finished
     reason: str
@@ -37,9 +37,9 @@ class Plan:
 
 
 def make_plan(path: Path, config: Config, schema: Schema, damaged: Mapping[Path, str] | None = None) -> Plan:
-    """Decide between new, resume, continue and finished, and say why; `damaged` as `find_newest` has it.
+    """Decide between new, resume, continue and finished; `damaged` as in `find_newest`.
 
-    Raises ValueError where `train.resume=require` finds nothing to resume, or the run is one of a newer release.
+    Raises ValueError if `train.resume=require` finds nothing to resume, or the run is of a newer release.
     """
     wanted = config.train.resume
     if wanted == "never" and path.exists():
@@ -51,7 +51,7 @@ def make_plan(path: Path, config: Config, schema: Schema, damaged: Mapping[Path,
     if wanted == "require" and plan.checkpoint and plan.refused:
         raise ValueError(
             f"train.resume=require, but the newest checkpoint cannot be used: {next(iter(plan.refused.values()))}; "
-            f"train.resume=auto goes on from {plan.checkpoint.path}"
+            f"train.resume=auto resumes from {plan.checkpoint.path}"
         )
     return plan
 
@@ -74,10 +74,10 @@ def _plan_from_state(path: Path, config: Config, schema: Schema, damaged: Mappin
 
 
 def _what_is_left(state: Mapping[str, Any], config: Config, manifest: Manifest) -> tuple[str, str]:
-    """Whether a run of the same settings and data is resumed, continued, finished or put aside, and why."""
+    """Return the kind of plan for a run of the same settings and data, and the reason."""
     wanted, done = config.train.epochs, manifest.epoch - 1  # whole epochs
     if state["status"] != "finished":
-        return "resume", "the run there is unfinished and has the same settings and data"
+        return "resume", "unfinished, same settings and data"
     if wanted < done:
         return "new", f"the run there finished {done} epochs, {wanted} are wanted"
     selection = Selection(config.eval)
@@ -90,7 +90,7 @@ def _what_is_left(state: Mapping[str, Any], config: Config, manifest: Manifest) 
 
 
 def _known_state(path: Path, checkpoints: Path) -> tuple[dict[str, Any], str]:
-    """Return what run.json says, else what the newest whole checkpoint says of its run; and a note where it does not.
+    """Return the content of run.json, or else what the newest whole checkpoint tells of its run, and a note about it.
 
     Raises ValueError for the run of a newer release.
     """
@@ -99,7 +99,7 @@ def _known_state(path: Path, checkpoints: Path) -> tuple[dict[str, Any], str]:
     if isinstance(version, int) and version > FORMAT_VERSION:
         raise ValueError(
             f"{path / STATE_FILE} has format version {version}, this program reads up to {FORMAT_VERSION}: a newer "
-            "release began this run; go on with that one, or start from another folder"
+            "release began this run; continue with that one, or start from another folder"
         )
     parts = state.get("identity")
     if isinstance(parts, dict) and {"config", "data"} <= parts.keys() and {"status", "epochs"} <= state.keys():
@@ -119,11 +119,11 @@ def _known_state(path: Path, checkpoints: Path) -> tuple[dict[str, Any], str]:
 
 
 def settings_of_run(path: Path, config: Config, schema: Schema) -> Config:
-    """Return the settings to go on with where the run in `path` is the one that `config` asks for, else `config`.
+    """Return the settings to resume with if `config` asks for the run in `path`, else `config`.
 
-    A run that was begun by an older release keeps to what that one did where a setting has been added since, unless
-    another value than the default is asked for. One that began with the model of the run that was put aside for it
-    keeps to that one, under its new name.
+    For settings added since its release, a run keeps the value that corresponds to that release, unless another value
+    than the default is asked for. A run that started from the model of the run that it displaced keeps to that model,
+    under its new name.
     """
     if config.train.resume == "never" or not path.exists():
         return config
@@ -147,13 +147,13 @@ def settings_of_run(path: Path, config: Config, schema: Schema) -> Config:
 
 
 def asked_otherwise(asked: Config, config: Config) -> dict[str, Any]:
-    """Return the settings that a run does not have as they were asked for, by their path: what was asked for."""
+    """Return the values asked for, by path, of those settings that have another value in the run."""
     has = dict(_leaves(settings.as_dict(config)))
     return {path: value for path, value in _leaves(settings.as_dict(asked)) if has.get(path) != value}
 
 
 def describe_kept(asked: Config, config: Config) -> list[str]:
-    """Return a line for each setting that a run does not have as it was asked for."""
+    """Return a line for each setting whose value in the run differs from the one asked for."""
     has = dict(_leaves(settings.as_dict(config)))
     why = {"train.init_from": "the run there was put aside under a new name"}
     return [
@@ -171,7 +171,7 @@ def _leaves(sections: Mapping[str, Any], before: str = "") -> Iterator[tuple[str
 
 
 def _get(sections: Mapping[str, Any], names: list[tuple[str, str]], key: str) -> Any:
-    """The value of a setting; None where it is not there. `names` as `split_path` gives them."""
+    """Return the value of a setting, None if it is missing; `names` as from `split_path`."""
     for name, variant in names:
         sections = sections.get(name, {})
         if variant and sections.get("name") != variant:
@@ -192,12 +192,12 @@ def _put(changes: dict[str, Any], names: list[tuple[str, str]], key: str, value:
 
 
 def checkpoint_folder(run_path: Path, config: Config) -> Path:
-    """Where a run's checkpoints lie; a relative `checkpoint.dir` is taken from where the run was started."""
+    """Return the folder of a run's checkpoints; a relative `checkpoint.dir` starts from the folder of the launch."""
     return run_path.parent / config.checkpoint.dir if config.checkpoint.dir else run_path / "checkpoints"
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """What run.json says; nothing where it cannot be read."""
+    """Return the content of run.json; empty if it cannot be read."""
     try:
         state = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -210,8 +210,8 @@ def find_newest(
 ) -> tuple[Checkpoint | None, dict[Path, str]]:
     """Return the newest usable checkpoint below `folder` of the run with this `identity`, and why newer ones are not.
 
-    `damaged` are those that loading found so, with the reason: what is found is then to be loaded next, and only its
-    manifest and sizes are looked at. None reads every byte.
+    `damaged` are checkpoints that turned out damaged while they were loaded, with the reason: then only manifest and
+    sizes are checked, as loading checks the rest. None reads every byte.
     """
     refused: dict[Path, str] = {}
     for path in reversed(step_folders(folder)):

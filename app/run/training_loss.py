@@ -1,4 +1,4 @@
-"""Whether a training learned: the loss of its last epoch against that of predicting the click rate for every row."""
+"""Detect a useless model: compare its last epoch's loss with that of predicting the click rate for every row."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from data_prep.prepared.schema import Split
 
 # An epoch's mean loss is above the click rate's by some noise where there is nothing to learn; this is far more.
 MARGIN = 1.05
-# A model begins with a half for every row, a loss of ln 2, and takes some steps to come down to the click rate.
+# A model begins by predicting 0.5 for every row, a loss of ln 2, and needs some steps to reach the click rate.
 FIRST_STEPS = 100
-# A run so short is judged by where it began alone: twice that is no beginning, but a training that diverged.
+# A shorter run is compared with its initial loss alone: twice that means that it diverged.
 LARGEST_FIRST_LOSS = 2 * math.log(2)
 
 _LINE = re.compile(r"epoch: (\d+) step: \d+, wide_loss is ([^,]+),")
@@ -25,9 +25,9 @@ def click_rate_loss(train: Split, label_smoothing: float) -> float:
 
 
 def why_useless(loss_log: Path, train: Split, label_smoothing: float) -> str:
-    """Return in words that the last epoch's mean loss in loss.log is above the click rate's; "" where it is not.
+    """Return a message if the last epoch's mean loss in loss.log is above that of the click rate, else "".
 
-    The mean is of the epoch's steps, whole or as far as a run went that ended early, without the run's first ones.
+    The mean leaves out the run's first steps; of a run that ended early it covers the epoch as far as it went.
     """
     losses, first_step = _last_epoch(loss_log) if loss_log.is_file() else ([], 0)
     settled = losses[max(0, FIRST_STEPS - first_step) :]
@@ -42,7 +42,7 @@ def why_useless(loss_log: Path, train: Split, label_smoothing: float) -> str:
 
 
 def _last_epoch(loss_log: Path) -> tuple[list[float], int]:
-    """The wide losses of the last epoch in loss.log, and how many steps came before it."""
+    """Return the wide losses of the last epoch in loss.log, and the number of steps before it."""
     losses: list[float] = []
     epoch, number, first = "", 0, 0
     with loss_log.open(encoding="utf-8") as lines:

@@ -108,7 +108,7 @@ class CheckpointManager:
         self._selection.load_state(checkpoint.manifest.selection)
         self._newest = checkpoint
         self.saved = position = checkpoint.manifest.position
-        log.info("going on from %s: epoch %d, step %d of it", checkpoint.path, position.epoch, position.epoch_step + 1)
+        log.info("resuming from %s: epoch %d, step %d of it", checkpoint.path, position.epoch, position.epoch_step + 1)
         return position
 
     def is_due(self, step: int) -> bool:
@@ -155,7 +155,7 @@ class CheckpointManager:
             self.save(position, metrics, wait=True)
         if self.saved != position:
             raise NotSavedError(
-                f"step {position.step} is in no checkpoint; make room, and the same command goes on from "
+                f"step {position.step} is in no checkpoint; make room, and the same command resumes from "
                 f"{f'step {self.saved.step}' if self.saved else 'the start'}"
             )
 

@@ -1,4 +1,4 @@
-"""What a warm start takes from: a checkpoint, the best one of a run, or a `.ckpt` of the model zoo."""
+"""The source of a warm start: a checkpoint, the best one of a run, or a `.ckpt` of the model zoo."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Source:
-    """A model to take from; `moves` is where its rows are here, None where all are where they were.
+    """A model to take from; `moves` [V of the source] are the new ids of its rows, None if all ids are unchanged.
 
-    `folded` says whether its numeric fields belong to the tower, `unchanged_numeric` whether they are scaled as here;
-    `steps` are those that its optimizers have taken, `metrics` what its run found on its rows of `valid`.
+    `folded` is True if its numeric fields belong to the tower, `unchanged_numeric` if they are scaled as here. `steps`
+    is the number of its optimizers' steps, `metrics` are those of its run on `valid`.
     """
 
     where: str
@@ -43,10 +43,10 @@ class Source:
 
 
 def check_source(config: Config, schema: Schema) -> Path | None:
-    """Return what a new run begins with, None for nothing.
+    """Return the path of the model that a new run starts from, None if there is none.
 
-    Raises ValueError or FileNotFoundError where there is nothing to take, a model of another shape, or no vocabulary
-    by which its rows can be brought here.
+    Raises ValueError or FileNotFoundError if it is missing, is a model of another shape, or lacks the vocabulary
+    by which its rows are mapped.
     """
     if not config.train.init_from:
         return None
@@ -83,9 +83,9 @@ def find_source(path: Path) -> Checkpoint | Path:
 
 
 def open_source(config: Config, schema: Schema, dataset: Path) -> Source:
-    """The model to take from, every byte of it verified.
+    """Open and verify the model at `train.init_from`.
 
-    Raises ValueError where it is damaged, or its rows cannot be brought to the prepared folder `dataset`.
+    Raises ValueError if it is damaged, or its rows cannot be mapped to the prepared folder `dataset`.
     """
     checkpoint = find_source(Path(config.train.init_from))
     if isinstance(checkpoint, Path):
@@ -103,7 +103,7 @@ def open_source(config: Config, schema: Schema, dataset: Path) -> Source:
 
 
 def _has_same_ids(manifest: Manifest, schema: Schema) -> bool:
-    """Return whether ids and numeric fields mean here what they meant to the source."""
+    """Return True if ids and numeric fields mean the same as in the source."""
     here = data_identity(schema)
     same = all(manifest.data[key] == here[key] for key in ("vocabulary", "vocabulary_size", "categorical"))
     return same and list(manifest.data["numeric"]) == list(here["numeric"])
@@ -117,20 +117,19 @@ def _moves(manifest: Manifest, config: Config, schema: Schema, dataset: Path) ->
 
 
 def _open_dataset(manifest: Manifest, config: Config) -> tuple[Path, Schema]:
-    """Return the prepared folder that the source was trained on; raises what is wrong with it."""
+    """Return the prepared folder that the source was trained on, and its schema; raise if it is not that folder."""
     old_folder = Path(config.train.init_dataset or manifest.dataset)
     try:
         old = read_schema(old_folder, allow_wrong_ids=True)
     except FileNotFoundError as error:
         raise FileNotFoundError(
-            f"{error}: rows follow their field and value from that folder's vocabulary; say where it is now "
-            "with train.init_dataset=DIR"
+            f"{error}: rows are mapped by that folder's vocabulary; give its new path with train.init_dataset=DIR"
         ) from error
     found, expected = data_identity(old)["vocabulary"], manifest.data["vocabulary"]
     if found != expected:
         raise ValueError(
-            f"{old_folder} has vocabulary {found}, the checkpoint was trained with {expected}; say where that "
-            "folder is with train.init_dataset=DIR"
+            f"{old_folder} has vocabulary {found}, the checkpoint was trained with {expected}; give the path of "
+            "that folder with train.init_dataset=DIR"
         )
     return old_folder, old
 
@@ -158,9 +157,9 @@ GONE = -1
 
 
 def row_moves(old_folder: Path, old: Schema, new_folder: Path, new: Schema) -> np.ndarray:
-    """The new id of each old one, int64 [V of `old`]; GONE where `new` has no such field and value.
+    """Return the new id of each old one, int64 [V of `old`]; GONE if `new` has no such field and value.
 
-    A field's ids for values out of its vocabulary follow the field, in their order; a numeric field follows its name.
+    Out-of-vocabulary ids are mapped by field and order, numeric fields by name.
     """
     moves = np.full(old.vocabulary_size, GONE, np.int64)
     names = {field.name: place for place, field in enumerate(new.numeric)}
@@ -182,7 +181,7 @@ def _follow_values(moves: np.ndarray, old: pa.Table, new: pa.Table) -> None:
 
 
 def _values(folder: Path, field: str) -> pa.Table:
-    """`value` and `id` of one field; a row group of the file has one field's values."""
+    """Return `value` and `id` of one field."""
     parts = list(_row_groups(folder / VOCABULARY_FILE, field))
     empty = pa.table({"value": pa.array([], pa.string()), "id": pa.array([], pa.int64())})
     return pa.concat_tables([empty, *parts])

@@ -85,7 +85,7 @@ def test_a_wrong_header_is_named_by_file_and_array(tmp_path, header, message):
 
 @pytest.mark.parametrize("length", [41 + len(json.dumps(GOOD)), 2**20 + 1, 2**63, 2**64 - 1])
 def test_a_header_beyond_the_file_s_end_is_not_read(tmp_path, length):
-    with pytest.raises(ValueError, match=f"{length:,} are said to be the header's"):
+    with pytest.raises(ValueError, match=f"its header should take {length:,}"):
         read_places(file_of(tmp_path / "x", GOOD, length=length))
 
 

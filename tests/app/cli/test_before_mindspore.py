@@ -90,7 +90,7 @@ def test_a_source_whose_prepared_folder_is_gone(command, checkpoint_of, tmp_path
     status, log = command("train", *words, f"train.init_from={path}", "train.init_dataset=moved")
     assert status == 2
     assert "no prepared data in moved" in log
-    assert "say where it is now with train.init_dataset=DIR" in log
+    assert "give its new path with train.init_dataset=DIR" in log
     assert not (tmp_path / "device_0").exists()
 
 

@@ -150,7 +150,7 @@ def test_a_save_that_fails_is_loud_and_the_training_goes_on(command, tmp_path, m
     fail_saves(monkeypatch, steps={5})
     status, log = command(*TRAIN)
     assert status == 3
-    assert "error: no checkpoint of step 5: [Errno 28] No space left on device; the run goes on" in log
+    assert "error: no checkpoint of step 5: [Errno 28] No space left on device; training continues" in log
     assert "error: could not write 1 checkpoint(s)" in log
     run = tmp_path / "device_0"
     assert [line["step"] for line in metrics_of(run) if "save_error" in line] == [5]
@@ -162,7 +162,7 @@ def test_a_run_whose_last_state_is_not_saved_is_no_finished_one(command, tmp_pat
     fail_saves(monkeypatch, steps={10})
     status, log = command(*TRAIN)
     assert status == 3
-    assert "error: step 10 is in no checkpoint; make room, and the same command goes on from step 5" in log
+    assert "error: step 10 is in no checkpoint; make room, and the same command resumes from step 5" in log
     assert status_of(tmp_path / "device_0") == "failed"
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
@@ -405,7 +405,7 @@ def test_a_finished_run_is_not_trained_again_but_more_epochs_are(command, tmp_pa
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     status, log = command("train", "tables.backend=reference")
     assert status == 0
-    assert f"the run in {run} is finished: all 1 epochs are done; judge it with: make eval" in log
+    assert f"the run in {run} is finished: all 1 epochs are done; evaluate it with: make eval" in log
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     assert command("train", "tables.backend=reference", "train.epochs=2")[0] == 0
     assert len((run / "loss.log").read_text().splitlines()) == 10
@@ -477,5 +477,5 @@ def test_a_plateau_resumes_to_the_same_bits(command, tmp_path, backend):
     drops = whole_checkpoints(tmp_path / "device_0/checkpoints")[-1].manifest.schedules
     assert drops["deep"]["drops"]
     assert command("train", *words, "train.epochs=2", "train.resume=never")[0] == 0
-    assert "going on from" in command("train", *words, "train.epochs=3")[1]
+    assert "resuming from" in command("train", *words, "train.epochs=3")[1]
     assert (tmp_path / "device_0/loss.log").read_text() == whole

@@ -198,7 +198,7 @@ def test_the_status_is_written_whatever_became_of_run_json_meanwhile(start):
     run = start(steps=(2,))
     (run.path / "run.json").write_text("")
     run.set_status("stopped")
-    assert start().plan.reason == "the run there is unfinished and has the same settings and data"
+    assert start().plan.reason == "unfinished, same settings and data"
 
 
 def test_a_run_of_a_newer_release_is_refused(start, tmp_path):
@@ -394,7 +394,7 @@ def test_the_next_older_whole_checkpoint_is_taken_and_the_newer_kept_aside(start
 def test_resume_require_refuses_a_damaged_newest_and_offers_the_older(start, damage, reason):
     run = start(steps=(2, 10))
     damage(run.path / "checkpoints" / "step-00000010")
-    with pytest.raises(ValueError, match=f"{reason}.*; train.resume=auto goes on from .*step-00000002"):
+    with pytest.raises(ValueError, match=f"{reason}.*; train.resume=auto resumes from .*step-00000002"):
         start("train.resume=require")
     assert (run.path / "checkpoints" / "step-00000010").is_dir()
 

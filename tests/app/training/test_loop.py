@@ -183,7 +183,7 @@ def test_what_turns_out_to_be_damaged_as_it_is_loaded_is_put_aside(whole_run, ru
     status, errors, run = run_in(tmp_path, settings=(*SETTINGS, "train.resume=require"))
     assert status == 2
     assert "the newest checkpoint cannot be used: checkpoint file" in errors
-    assert "train.resume=auto goes on from device_0/checkpoints/step-00000003" in errors.replace(f"{tmp_path}/", "")
+    assert "train.resume=auto resumes from device_0/checkpoints/step-00000003" in errors.replace(f"{tmp_path}/", "")
     status, errors, run = run_in(tmp_path)
     assert status == 0, errors
     assert "warning: a newer checkpoint is not used: checkpoint file" in errors
