@@ -91,7 +91,7 @@ def test_a_header_beyond_the_file_s_end_is_not_read(tmp_path, length):
 
 def test_a_file_without_a_whole_length(tmp_path):
     (tmp_path / "x").write_bytes(b"\1\0\0")
-    with pytest.raises(ValueError, match="is not a safetensors file: of its 3 bytes"):
+    with pytest.raises(ValueError, match="is not a safetensors file: it has 3 bytes"):
         read_places(tmp_path / "x")
 
 

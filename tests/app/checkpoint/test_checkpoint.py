@@ -99,7 +99,7 @@ def test_a_row_that_no_run_can_have_is_named_with_its_file(crafted, table, name,
     ],
 )
 def test_row_ids_that_are_none_of_the_table_s_are_refused(tmp_path, row_ids, message):
-    """Where a table's files are read row by row, too."""
+    """Also when a table's files are read row by row."""
     arrays = {"rows": np.ones((2, 5), np.float32)}
     manifest = make_manifest()
     manifest.data["vocabulary_size"] = 10

@@ -101,7 +101,7 @@ def make_chain(folder):
 
 
 def compact_and_tidy(folder):
-    """What follows a save: the newest is made full, and what it needed removed."""
+    """Compact the newest checkpoint and remove those that it needed, as after a save."""
     delta = delta_to_compact(folder, OPTIONS, "auc")
     if delta is not None:
         compact(delta, 2)

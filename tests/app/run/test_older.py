@@ -83,7 +83,7 @@ def test_an_older_run_is_read_with_all_its_settings(kept_run, tiny_config):
 
 
 def test_each_setting_that_decides_a_result_is_known_of_older_runs(tiny_config, schema):
-    """Where this fails a setting was added or removed: say in app/run/older.py what runs did before."""
+    """If this fails, a setting was added or removed: enter in app/run/older.py the value that runs had before."""
     state = json.loads((KEPT / "finished" / "run.json").read_text())
     here = identity(tiny_config(*WORDS), schema)
     kept = kept_settings(state["identity"]["config"])

@@ -131,7 +131,7 @@ def test_with_the_optimizers_memory_the_next_step_is_the_one_that_would_have_com
 
 
 def test_each_owner_of_rows_takes_its_own(trained, tiny_config, tiny_schema, tiny_dataset):
-    """What ranks and servers do, without what passes between them."""
+    """Take rows as ranks and servers do, without the exchange between them."""
     path, state = trained
     config = tiny_config(f"train.init_from={path}", "train.init_optimizer=true")
     spec = table_spec(config, tiny_schema, tuple(field.name for field in tiny_schema.categorical))
@@ -243,7 +243,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_made(
 
 
 def take_head_step(parts, step, scale):
-    """One step of the wide head's optimizer alone on random gradients of this size; 0 is none at all."""
+    """Take one step of the wide head's optimizer alone, on random gradients of this size or (0) on zeros."""
     from mindspore import Tensor
 
     rng = np.random.default_rng(step)

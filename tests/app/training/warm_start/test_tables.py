@@ -71,7 +71,7 @@ def make_spec(wide, deep):
 
 
 def make_rates(spec):
-    """Those of the settings; a plateau falls after step 2 and after step 120."""
+    """Return the learning rates of the settings; plateaus drop after steps 2 and 120."""
     groups = {
         group: LearningRate(options.learning_rate, options.schedule)
         for group, options in ((WIDE, spec.wide_optimizer), (DEEP, spec.deep_optimizer))
@@ -363,7 +363,7 @@ def test_weights_at_the_edge_of_what_l1_holds_at_zero():
 @every_schedule
 @with_or_without_memory
 def test_owners_of_rows_take_what_one_process_takes(schedule, init_optimizer):
-    """What ranks and servers do, without what passes between them; the steps after are the backends' own."""
+    """Take rows as ranks and servers do, without the exchange; later steps belong to the backends' own tests."""
     options = dataclasses.replace(FTRL, schedule=schedule)
     spec, source = make_spec(options, options), as_source(make_source(FTRL, FTRL).state())
     expected = warm(reference_tables(spec), source, init_optimizer).state()
