@@ -1,4 +1,4 @@
-"""`python -m app evaluate`: a checkpoint judged, or each one of a run as it comes, by one process or several ranks."""
+"""`python -m app evaluate`: evaluate a checkpoint, or each new one of a run, in one process or on several ranks."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ WRONG_INPUT = 2  # exit status
 
 def add_parser(commands: Any) -> None:
     """Add the command to those of `python -m app`."""
-    parser = commands.add_parser("evaluate", help="judge a checkpoint")
+    parser = commands.add_parser("evaluate", help="evaluate a checkpoint")
     parser.add_argument("--run", type=Path, default=Path("device_0"), metavar="DIR", help="run folder (device_0)")
     parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="one checkpoint (the run's best, else newest)")
     parser.add_argument("--dataset", type=Path, metavar="DIR", help="prepared folder (the one it was trained on)")
@@ -61,7 +61,7 @@ def add_parser(commands: Any) -> None:
         "--follow",
         type=Path,
         metavar="RUN",
-        help="judge each checkpoint of RUN as it comes, also of a run that is yet to begin",
+        help="evaluate each checkpoint of RUN as it is written, even if the run has not started yet",
     )
     parser.add_argument("--ranks", type=int, default=1, metavar="N", help="number of processes that share the rows (1)")
     parser.add_argument("--hostfile", default="", metavar="FILE", help="hosts of the processes (all on this one)")
@@ -71,7 +71,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Judge what is asked for, and return the exit status."""
+    """Evaluate, and return the exit status."""
     if arguments.ranks < 1:
         raise ValueError(f"--ranks must be 1 or more, found {arguments.ranks}")
     if arguments.follow is None:
@@ -137,7 +137,7 @@ def _evaluate(arguments: argparse.Namespace, checkpoint: Checkpoint) -> int:
 
 
 def _words(arguments: argparse.Namespace, path: Path) -> list[str]:
-    """The command line of a rank that judges this one checkpoint."""
+    """Return the command line of a rank that evaluates this checkpoint."""
     words = ["evaluate", "--run", str(arguments.run), "--checkpoint", str(path), "--split", arguments.split]
     words += ["--ranks", str(arguments.ranks)]
     for name, value in (("--dataset", arguments.dataset), ("--target", arguments.target)):
@@ -160,7 +160,7 @@ def _judge(
 
 
 def _leave(folder: Path, path: Path, judged: Evaluation) -> None:
-    """Print the evaluation, and keep it in the folder of the run that the checkpoint belongs to."""
+    """Print the evaluation, and write it to the folder of the checkpoint's run."""
     print(describe(judged))
     if folder.resolve() in path.resolve().parents:
         content = content_of(judged.split, judged.step, judged.epoch, judged.measured, judged.intervals, judged.best)
@@ -178,7 +178,7 @@ ENDS = {"finished": "has finished", "stopped": "was stopped", "failed": "failed"
 
 
 def new_checkpoints(run_path: Path, wait: Callable[[float], object] = time.sleep) -> Iterator[Checkpoint]:
-    """Give each whole checkpoint of a run, those that are there and those that come, in the order of steps.
+    """Yield each whole checkpoint of a run, present and future ones, in the order of steps.
 
     Waits for a run that has not begun. A run goes on as long as a process holds the lock of its folder. Ends when the
     run has finished and all checkpoints were given, and RESUME_SECONDS after it was stopped or killed, where nothing
@@ -252,7 +252,7 @@ def evaluate_checkpoint(
 
 
 def check_data(checkpoint: Checkpoint, split: str, dataset: Path | None, config: Config) -> tuple[Path, Schema]:
-    """The prepared folder that a checkpoint is judged on, and its schema.
+    """Return the prepared folder to evaluate on, and its schema.
 
     Raises ValueError where they do not belong together, for a split without rows, and where an earlier release may have
     written wrong ids.

@@ -1,7 +1,7 @@
-"""One rank of a job, from its start to its end: what it says, what is the same for all, and how it fails.
+"""A rank of a job: its console, the checks that all ranks are alike, and its errors.
 
-A rank that fails alone says why and ends the whole job (MPI_Abort), as the others wait for it. What all ranks find
-together is said by one of them, and all of them end as a process of its own would.
+A rank that fails alone logs the error and ends the whole job (MPI_Abort), as the others wait for it. An error that all
+ranks raise is logged by one of them, and all exit as a single process would.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ PROGRAM, SOURCES = ("app", "common", "data_prep"), (".py", ".cc", ".h")
 
 
 def world_rank() -> int:
-    """This process's rank, as mpirun has told it."""
+    """Return this process's rank, from mpirun's environment variable."""
     return int(os.environ["OMPI_COMM_WORLD_RANK"])
 
 
-def run_as_rank(command: Callable[[], int], speaker: int) -> int:
-    """Run one rank's command and return its exit status; does not return where this rank fails alone.
+def run_as_rank(command: Callable[[], int], console_rank: int) -> int:
+    """Run one rank's command and return its exit status; does not return if this rank fails alone.
 
-    Rank `speaker` logs to the console, the others only what is wrong with them.
+    Rank `console_rank` logs to the console, the others only errors of their own.
     """
     die_with_parent(signal.SIGKILL)
-    if world_rank() != speaker:
+    if world_rank() != console_rank:
         os.environ[QUIET] = "1"
         for handler in logging.getLogger().handlers:
             handler.setLevel(logging.ERROR)
@@ -79,7 +79,7 @@ def _end_the_job(status: int) -> None:
 
 
 def fail(error: BaseException, status: int) -> int:
-    """Say why the process cannot go on, and give its exit status; a rank that fails alone ends the whole job here."""
+    """Log the error and return the exit status; a rank that fails alone ends the whole job here."""
     alone = started_by_mpi() and not is_together(error)
     if alone or shows_progress():
         log.error("%s%s", "" if isinstance(error, KeyboardInterrupt) else "error: ", in_words(error))
@@ -96,9 +96,9 @@ def join(
     what: dict[str, Any],
     folder: Path | None = None,
 ) -> MpiGroup:
-    """The ranks of the job, which must have the same settings, data, libraries and `what`, and see one `folder`.
+    """Join the ranks of the job, which must have equal settings, data, libraries and `what`, and see one `folder`.
 
-    Raises ValueError or OSError, with the difference, where they do not.
+    Raises ValueError or OSError, with the difference, if they do not.
     """
     world = join_world(num_ranks + num_servers)
     everyone = MpiGroup(world)
@@ -110,7 +110,7 @@ def join(
 
 
 def data_of(schema: Schema) -> dict[str, Any]:
-    """What all ranks must have of the data: also rows that are only judged, as all ranks judge them together."""
+    """Return the data's fingerprint, with the files of all splits, as all ranks evaluate together."""
     files = {split: [file.checksum for file in description.files] for split, description in schema.splits.items()}
     return {**data_identity(schema), "files": files}
 
@@ -131,7 +131,7 @@ def check_alike(group: ProcessGroup, what: dict[str, Any]) -> None:
 
 
 def program_checksum() -> str:
-    """Return the checksum of this program's sources: another release may do the same steps to other numbers."""
+    """Return the checksum of this program's sources, as another release may compute other numbers."""
     project = Path(__file__).parents[2]
     digest = xxhash.xxh3_64()
     for path in sorted(path for folder in PROGRAM for path in (project / folder).rglob("*") if path.suffix in SOURCES):

@@ -1,4 +1,4 @@
-"""A rank that owns rows and does not train: it serves both tables and their optimizers, and never imports MindSpore.
+"""A server: a rank that owns rows and does not train. It has both tables with their optimizers, and no MindSpore.
 
 It takes part in every exchange of those that train, and does what they tell it besides: load and save its rows, take
 over learning rates that an evaluation has lowered, end.
@@ -35,7 +35,7 @@ LOG = "server{0}.log"
 
 
 def serve(config: Config, schema: Schema, backend: str, group: MpiGroup, base: Path) -> int:
-    """Serve until the ranks that train have ended; returns the exit status. The log goes below `base`."""
+    """Serve until the ranks that train have ended; return the exit status. The log is written below `base`."""
     server = group.world.rank
     folder = base / FOLDER.format(server)
     folder.mkdir(exist_ok=True)
@@ -43,7 +43,7 @@ def serve(config: Config, schema: Schema, backend: str, group: MpiGroup, base: P
     log_file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logging.getLogger().addHandler(log_file)
     for number in (signal.SIGINT, *HANDED_ON):
-        signal.signal(number, signal.SIG_IGN)  # those that train take their step to its end, and need the rows for it
+        signal.signal(number, signal.SIG_IGN)  # ranks that train finish their step, for which they need the rows
     log.info("server %d of %d: the tables are %s", server, group.num_servers, backend)
     ParameterServer(config, schema, backend, group).run()
     log.info("the ranks that train have ended")
@@ -51,7 +51,7 @@ def serve(config: Config, schema: Schema, backend: str, group: MpiGroup, base: P
 
 
 class ParameterServer:
-    """This server's rows, and what can be asked of it."""
+    """This server's rows, and the calls that it answers."""
 
     def __init__(self, config: Config, schema: Schema, backend: str, group: MpiGroup) -> None:
         self._group = group
@@ -77,7 +77,7 @@ class ParameterServer:
         return self._owned.tables
 
     def run(self) -> None:
-        """Serve until told to end."""
+        """Serve until the ranks that train call for the end."""
         while True:
             header = self._owned.exchange.start(Operation.NONE)
             if header.operation != Operation.RPC:

@@ -1,4 +1,4 @@
-"""From settings and schema to the parts of a run: tables, model, optimizers, step."""
+"""Assembles the parts of a training from settings and schema: tables, model, optimizers, step."""
 
 from __future__ import annotations
 
@@ -40,38 +40,38 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Parts:
-    """Everything that a run trains, and the step that does it."""
+    """The step of a run and all state that it changes."""
 
     step: TrainStep
     model: WideDeep
     optimizers: DenseOptimizers
     learning_rates: LearningRates
     placement: TowerPlacement
-    sliced: bool = False  # each rank saves its part of the dense arrays
+    sliced: bool = False  # each rank saves its slices of the dense arrays
 
     def state(self) -> ModelState:
-        """Copies of all that a checkpoint keeps."""
+        """Return copies of everything in a checkpoint."""
         return ModelState(self._dense_values(), self.step.tables.state())
 
     def snapshot_rows(self, changed_only: bool) -> Snapshot:
-        """The rows (or the changed ones only) as they are now; of several ranks, those that this one owns."""
+        """Return this rank's rows (or only the changed ones) as they are now."""
         return self.step.tables.snapshot(changed_only)
 
     def dense_to_save(self) -> dict[str, np.ndarray]:
-        """Copies of the dense arrays that a checkpoint keeps; where the tower is spread, all ranks call it together."""
+        """Return copies of the dense arrays of a checkpoint; ranks that share a tower call it together."""
         return self._dense_values(self.sliced)
 
     def load_state(self, state: ModelState, step: int) -> None:
-        """Take over a state that is in memory; that of the learning rates comes before, as tables ask for past ones.
+        """Load a state from memory; load that of the learning rates before, as tables ask for past ones.
 
-        Raises ValueError naming what does not fit.
+        Raises ValueError, naming the array, if it does not fit.
         """
         self.check_dense(state.dense, self._dense())
         load_state(self.step.tables, state.tables, step)
         self._take_dense(state.dense, step)
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Take over the state of a checkpoint, reading each byte of it once.
+        """Load a checkpoint, reading each of its bytes once.
 
         Raises as `Checkpoint.read_once`, and ValueError for what does not fit: then the tables are empty, and all
         else is as before.
@@ -93,13 +93,13 @@ class Parts:
         self.optimizers.resume_learning_rates(rates["wide"], rates["tower"])
 
     def check_dense(self, found: dict[str, np.ndarray], names: Iterable[str]) -> None:
-        """Raise ValueError unless `found` are the dense arrays `names`, whole."""
+        """Raise ValueError unless `found` are the arrays `names` of the whole model."""
         dense = self._dense()
         shapes = {name: self.placement.whole_shape(name, dense[name].shape) for name in names}
         check_dense({name: array for name, array in found.items() if self.placement.holds(name)}, shapes)
 
     def write_dense(self, values: dict[str, np.ndarray]) -> None:
-        """Set dense arrays, given whole."""
+        """Write dense arrays, given as of the whole model."""
         dense = self._dense()
         for name, value in self.placement.scatter(values).items():
             parameters.write_parameter(dense[name], value)
@@ -110,9 +110,9 @@ class Parts:
 
 
 def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup | None = None) -> Parts:
-    """All parts of a training run, at their initial values; `backend` as `pick_backend` chose it.
+    """Make all parts of a training, at their initial values; `backend` as `pick_backend` chose it.
 
-    `group` is given where several ranks train together, or rows lie in others.
+    `group` are the ranks that train together; servers may own the rows.
     """
     folded = config.model.fold_numeric
     categorical = tuple(field.name for field in schema.categorical)
@@ -172,9 +172,10 @@ def place_tower(config: Config, model: WideDeep, group: ProcessGroup | None) -> 
 def load_for_scoring(
     checkpoint: Checkpoint, config: Config, schema: Schema, batch_size: int, group: ProcessGroup | None = None
 ) -> HostTablesScorer | DataParallelScorer:
-    """A checkpoint's model over host tables, without optimizers, whatever backend trained it.
+    """Load a checkpoint's model over host tables, without optimizers, whatever backend trained it.
 
-    The ranks of `group` own the rows together and share each batch. Raises ValueError naming what does not fit.
+    The ranks of `group` own the rows together and share each batch. Raises ValueError, naming the array, if the
+    checkpoint does not fit.
     """
     spec = table_spec(config, schema, tuple(field.name for field in schema.categorical))
     rates = learning_rates(config)
@@ -202,7 +203,7 @@ def load_for_scoring(
 def host_tables(
     config: Config, spec: TablesSpec, learning_rates: TableRates, backend: str, group: ProcessGroup | None
 ) -> HostTables:
-    """Make tables outside the graph; the rows of several ranks, or of servers, lie in all owners together."""
+    """Make the tables outside the graph; with several ranks the rows are sharded over all owners."""
     threads = config.device.num_threads
     if not isinstance(group, MpiGroup):
         return make_host_tables(backend, spec, learning_rates, threads)
@@ -214,7 +215,7 @@ def host_tables(
 
 
 def fold_numeric(state: ModelState, spec: TablesSpec, num_numeric: int) -> dict[str, np.ndarray]:
-    """The dense arrays that fold a state in which the N numeric fields were looked up: the same function."""
+    """Return the dense arrays of the same function with the N looked-up numeric fields folded into the tower."""
     rows = initial_rows(spec.seed, np.arange(num_numeric), spec.embedding_dim, spec.initial_scale)
     weights = np.zeros((num_numeric, 1), np.float32)
     for saved, values in ((state.tables[DEEP], rows), (state.tables[WIDE], weights)):
@@ -232,7 +233,7 @@ def fold_numeric(state: ModelState, spec: TablesSpec, num_numeric: int) -> dict[
 
 
 def make_model(config: Config, schema: Schema, folded: bool = True) -> WideDeep:
-    """The dense model at its initial values; unfolded numeric fields are looked-up fields to it."""
+    """Make the dense model at its initial values; numeric fields that are not folded are looked up."""
     runs = recomputed_runs(config.parallel.recompute, len(config.model.hidden_widths))
     on_cpu = ms.get_current_device().device_target == "CPU"
     tower = Tower(

@@ -1,4 +1,4 @@
-"""`RunContext`: what every part of a training is given."""
+"""`RunContext`: one launch of a run, as every part of a training needs it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from data_prep.prepared.schema import Schema
 
 @dataclass(frozen=True)
 class RunContext:
-    """One launch of a run: its settings, its data (`schema` of the prepared folder `dataset`) and its folder.
+    """A launch of a run: its settings, its data (`schema` of the prepared folder `dataset`) and its folder.
 
-    `stop` is asked between steps; `group` are the ranks that train.
+    `stop` is checked between steps; `group` are the ranks that train.
     """
 
     config: Config

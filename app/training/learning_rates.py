@@ -1,4 +1,4 @@
-"""Learning rates by step: pure functions of the step, and of the evaluations before it where a schedule waits for them.
+"""Learning rates as functions of the step, and with a plateau schedule of the evaluations before it.
 
 Every optimizer has its own: `deep_optimizer: {schedule: {name: cosine, decay_steps: 10000}}`. Step s is 1, 2, …
 """
@@ -24,8 +24,7 @@ STEPS_BEFORE = "steps_before"
 
 @dataclass
 class PlateauState:
-    """What a plateau remembers: the best merit of the metric so far, evaluations since, and the steps after which the
-    learning rate fell."""
+    """State of a plateau schedule; `best` is the best score so far, `drops` the steps after which the rate fell."""
 
     best: float | None = None
     bad_evaluations: int = 0
@@ -33,7 +32,7 @@ class PlateauState:
 
 
 class LearningRate:
-    """The learning rate of one optimizer: call it with a step."""
+    """Learning rate of one optimizer; call it with a step."""
 
     def __init__(self, base: float, schedule: Schedule) -> None:
         self.base = base
@@ -41,7 +40,7 @@ class LearningRate:
         self.plateau = PlateauState()
 
     def __call__(self, step: int) -> float:
-        """That of step 1, 2, …; for a past step, what it was."""
+        """Return the learning rate of step 1, 2, …, also of past steps."""
         rate = self.base * self.schedule.factor(step)
         if isinstance(self.schedule, PlateauSchedule):
             num_drops = bisect.bisect_left(self.plateau.drops, step)
@@ -50,7 +49,7 @@ class LearningRate:
         return rate
 
     def after_evaluation(self, merit: float, step: int) -> bool:
-        """Take in an evaluation after `step` steps, a larger merit being better; whether the rate falls."""
+        """Update the plateau with an evaluation (larger is better); return True if the rate falls."""
         if not isinstance(self.schedule, PlateauSchedule):
             return False
         state = self.plateau
@@ -66,9 +65,9 @@ class LearningRate:
 
 
 class LearningRates:
-    """Those of the three groups, and what a checkpoint keeps of them.
+    """Learning rates of the groups wide, deep and tower, with their state in checkpoints.
 
-    `steps_before` were taken before step 1 by the run that the tables' optimizer state was taken from.
+    `steps_before` is the number of steps of the run that the tables' optimizer state was taken from.
     """
 
     def __init__(self, groups: dict[str, LearningRate]) -> None:
@@ -76,11 +75,11 @@ class LearningRates:
         self.steps_before = 0
 
     def at(self, step: int) -> dict[str, float]:
-        """Each group's learning rate of a step."""
+        """Return the learning rate of each group at a step."""
         return {group: rate(step) for group, rate in self.groups.items()}
 
     def after_evaluation(self, metric: str, merit: float, step: int) -> list[str]:
-        """Take in an evaluation; the groups whose rate falls, in words. `merit` is the metric's, larger is better."""
+        """Update the plateaus with an evaluation (larger is better); return a log line for each rate that falls."""
         return [
             f"{group} learning rate {rate(step):g} -> {rate(step + 1):g} ({metric} has not improved)"
             for group, rate in self.groups.items()
@@ -89,12 +88,11 @@ class LearningRates:
 
     @property
     def waits_for_evaluations(self) -> bool:
-        """Whether any of them depends on the evaluations of the run."""
+        """True if a learning rate depends on the run's evaluations."""
         return any(isinstance(rate.schedule, PlateauSchedule) for rate in self.groups.values())
 
     def state(self) -> dict[str, Any]:
-        """What the evaluations so far have decided, by group (nothing of schedules that do not wait for them), and
-        `steps_before`."""
+        """Return the state of the plateaus by group, and `steps_before` unless it is 0."""
         plateaus = {
             group: asdict(rate.plateau)
             for group, rate in self.groups.items()
@@ -103,14 +101,14 @@ class LearningRates:
         return plateaus | ({STEPS_BEFORE: self.steps_before} if self.steps_before else {})
 
     def load_state(self, saved: dict[str, Any]) -> None:
-        """Go on from a checkpoint's state; a group that it has not starts afresh."""
+        """Restore the state of a checkpoint; groups that it lacks start anew."""
         self.steps_before = saved.get(STEPS_BEFORE, 0)
         for group, rate in self.groups.items():
             rate.plateau = PlateauState(**saved.get(group, {}))
 
 
 def table_spec(config: Config, schema: Schema, field_names: tuple[str, ...]) -> TablesSpec:
-    """The tables' spec for the looked-up fields `field_names`."""
+    """Return the spec of the tables, which look up the fields `field_names`."""
     return TablesSpec(
         vocabulary_size=schema.vocabulary_size,
         embedding_dim=config.model.embedding_dim,
@@ -126,16 +124,16 @@ def table_spec(config: Config, schema: Schema, field_names: tuple[str, ...]) -> 
 
 
 def learning_rates(config: Config) -> LearningRates:
-    """The three groups' learning rates as the settings have them."""
+    """Make the learning rates of the three groups from the settings."""
     options = {"wide": config.wide_optimizer, "deep": config.deep_optimizer, "tower": config.tower_optimizer}
     return LearningRates({group: LearningRate(o.learning_rate, o.schedule) for group, o in options.items()})
 
 
 def table_learning_rates(rates: LearningRates, deep_optimizer: DeepOptimizer) -> TableRates:
-    """What the tables need of them; `rates` may change later.
+    """Return the tables' learning rates, which follow later changes of `rates`.
 
-    Tables correct the bias of moments that were 0 before step 1. Where moments were taken over, the deep table's rate
-    is such that the product is what Adam has after the steps before and these. (`adam`'s epsilon stays that of these
+    Tables correct the bias of moments that were 0 before step 1. After a warm start with moments, the deep table's rate
+    is scaled so that the product is Adam's after the steps before and these. (`adam`'s epsilon stays that of these
     steps alone: smaller at first, which shows in rows whose gradients are about as small.)
     """
 

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class Trainer:
-    """One launch of a run, from its first step or from a checkpoint to its last epoch."""
+    """A launch of a run, from its first step or from a checkpoint to its last epoch."""
 
     def __init__(self, context: RunContext, backend: str) -> None:
         """Resume the run's checkpoint, or warm start a new run; `backend` as `pick_backend` chose it."""

@@ -20,7 +20,7 @@ from common.console import progress_bar
 
 
 class Progress:
-    """One epoch's progress bar, loss.log lines and metrics.jsonl lines."""
+    """Writes an epoch's progress bar, loss.log and metrics.jsonl."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""Why a run stops before its last epoch: a signal, or its time is up. Asked between steps, so no step is cut short.
+"""Stops a run early, after a signal or at the time limit. Checked between steps, so no step is cut short.
 
 MindSpore 2.10 has a handler of its own for SIGINT while it compiles and while a graph runs, in some of its threads for
-good: it sends this process SIGTERM (`SignalGuard` in its signal_util.h). So no handler is to be called at all: all
+good: it sends this process SIGTERM (`SignalGuard` in its signal_util.h). So no handler may be called at all: all
 threads block both signals (`held`), and one of ours waits for them.
 
 Exit status: 143 after SIGTERM, 130 after SIGINT (128 and the signal's number, as shells have it), 0 when time is up.
@@ -24,18 +24,18 @@ from common.signals import SIGNALS
 log = logging.getLogger(__name__)
 
 _END = signal.SIGRTMIN  # ends the waiting thread
-# The ranks of a job get theirs from the launcher, through mpirun, which hands on these two. They may come again.
+# The launcher sends a job's ranks these two through mpirun, which forwards them. They may come again.
 HANDED_ON = {signal.SIGUSR1: signal.SIGINT, signal.SIGUSR2: signal.SIGTERM}
 
-GO_ON, TIME_IS_UP = -1, 0  # beside numbers of signals, which win where ranks differ
-# What is kept free for a save that was never timed: a tenth of the limit, five minutes at most.
+GO_ON, TIME_IS_UP = -1, 0  # numbers of signals are larger, so they win where ranks differ
+# Reserved for the last save while none was timed: a tenth of the limit, five minutes at most.
 UNTIMED_SAVE_SHARE = 0.1
 
 UNTIMED_SAVE_SECONDS = 300.0
 
 
 class Stopped(Exception):
-    """The run stopped early and can be resumed; `exit_status` is the process's."""
+    """The run stopped early and can be resumed; `exit_status` is that of the process."""
 
     def __init__(self, reason: str, exit_status: int) -> None:
         super().__init__(reason)
@@ -43,10 +43,10 @@ class Stopped(Exception):
 
 
 class StopRequest:
-    """Listens for signals while it is used as a context manager, on the main thread; `check` raises what was asked for.
+    """Context manager, on the main thread, that listens for signals; `check` raises `Stopped` after one.
 
-    `time_limit_minutes` counts from now; 0 is no limit. `clock` gives seconds. Where several ranks train, `agree` gives
-    the largest of their codes, so that all of them stop after the same step. `ending` says what a signal waits for.
+    `time_limit_minutes` counts from now; 0 is no limit. `clock` returns seconds. `agree` returns the largest code of
+    all ranks, so that all stop after the same step. `ending` is logged: what is still done after a signal.
     """
 
     def __init__(
@@ -89,11 +89,11 @@ class StopRequest:
             self._note(number)
 
     def note_save(self, seconds: float) -> None:
-        """Take into account how long a save took; tables grow, so twice that is kept free for the last one."""
+        """Reserve twice the time of this save for the last one, as tables grow."""
         self._save_seconds = 2 * seconds
 
     def check(self) -> None:
-        """Raise Stopped where a signal came, or where one more step and a save might not end within the limit."""
+        """Raise Stopped after a signal, or if another step and a save might exceed the time limit."""
         code = self._agree(self._code())
         if code == TIME_IS_UP:
             raise Stopped(f"train.time_limit={self._limit_seconds / 60:g} minutes are up", 0)
@@ -101,7 +101,7 @@ class StopRequest:
             raise Stopped(f"{signal.Signals(code).name} was received", 128 + code)
 
     def _code(self) -> int:
-        """Why this rank would stop: the number of a signal, or one of the codes above."""
+        """Return this rank's reason to stop: the number of a signal, or one of the codes above."""
         if self._received is not None:
             return self._received
         self._listen()
@@ -112,8 +112,8 @@ class StopRequest:
         return GO_ON
 
     def _listen(self) -> None:
-        # For threads of libraries that were there before the signals were held, and take them; again at each check, as
-        # MindSpore's handler may stand in the place of this one.
+        # For library threads that were started before the signals were held, and receive them; again at each check, as
+        # MindSpore may have replaced this handler.
         for number in SIGNALS:
             signal.signal(number, self._receive)
         for number in HANDED_ON:
@@ -136,7 +136,7 @@ class StopRequest:
 
 
 def quit_at_once(number: int) -> None:
-    """End the process as the signal does where nobody handles it; from any thread."""
+    """End the process as an unhandled signal does; from any thread."""
     ctypes.CDLL(None).signal(ctypes.c_int(number), None)  # SIG_DFL; Python's own is for the main thread alone
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
     os.kill(os.getpid(), number)

@@ -1,8 +1,8 @@
-"""The tower's parallel modes on Ascend and GPU: the section `parallel` of a run as calls of MindSpore's own.
+"""The tower's parallel modes on Ascend and GPU: the settings of the section `parallel` as calls of MindSpore.
 
-Never run: no such device was at hand, and on a CPU MindSpore 2.10 compiles no sharded graph. What is known is that the
-installed MindSpore takes each call as it is written here (tests/app/training/parallel/test_accelerator.py). On a CPU
-`app.training.parallel` does it.
+Never run: no such device was at hand, and on a CPU MindSpore 2.10 compiles no sharded graph. A test
+(tests/app/training/parallel/test_accelerator.py) checks each call against the signature of the installed MindSpore. On
+a CPU the rest of `app.training.parallel` implements these modes.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class AcceleratorPlacement(TowerPlacement):
 
 
 def shard_products(tower: Tower, options: ParallelOptions, num_ranks: int) -> None:
-    """Give each layer's MatMul its strategy; where MindSpore searches, those alone that the settings name."""
+    """Give each layer's MatMul its strategy; if MindSpore searches, only the layers that the settings name."""
     names = layer_names([0] * len(tower.layers))
     strategies = parse_all(options.strategies, names, options.tensor_parallel)
     products = [*(layer.matmul.product for layer in tower.layers), tower.matmul.product]
@@ -81,7 +81,7 @@ def shard_products(tower: Tower, options: ParallelOptions, num_ranks: int) -> No
 
 
 def recompute_layers(tower: Tower, runs: Sequence[tuple[int, int]]) -> None:
-    """Have MindSpore make the values of these layers again in the backward pass."""
+    """Let MindSpore recompute the values of these layers in the backward pass."""
     for first, stop in runs:
         for layer in tower.layers[first:stop]:
             layer.recompute()

@@ -1,4 +1,4 @@
-"""The tower on several ranks: each computes its slice of the batch, the gradients are summed over the ranks.
+"""Data parallelism: each rank computes its slice of the batch; gradients are summed over the ranks.
 
 On a CPU the step's graph is cut in two, forward and backward before, the dense optimizers after the sum
 (`app/distributed/gradient_sum.py`), which stays outside. On Ascend and GPU the sum is MindSpore's AllReduce (HCCL,
@@ -45,7 +45,7 @@ class DataParallelPlacement(TowerPlacement):
 
 
 class SummedGraph:
-    """What `DeviceGraph` does, on a CPU, with losses, flag and dense gradients summed over the ranks.
+    """`DeviceGraph` on a CPU, with losses, flag and dense gradients summed over the ranks.
 
     The numeric fields' rows are rows of every rank's batch, so each rank adds its share of their L2 term.
     """
@@ -57,7 +57,6 @@ class SummedGraph:
         self._optimizers = Optimizers(parts.optimizers)
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """See `DeviceGraph.construct`."""
         deep_gradients, wide_gradients, *own = self._gradients(*inputs)
         # Each rank's values may be finite and their sum not.
         (sums, *gradients), finite = self.sum([values.asnumpy() for values in own])
@@ -69,10 +68,10 @@ class SummedGraph:
 
 
 class DataParallelStep(TrainStep):
-    """`TrainStep` on whole batches, of which each rank takes its slice."""
+    """Step on whole batches, of which each rank takes its slice."""
 
     def __init__(self, step: HostTablesStep, group: ProcessGroup, rows_of: RowsOf = share) -> None:
-        """`rows_of` a batch's size, a rank and the number of ranks are the rows that the rank looks up."""
+        """`rows_of(batch rows, rank, number of ranks)` returns the rows that the rank looks up."""
         self._rows_of = rows_of
         self.tables, self.seconds = step.tables, step.seconds
         self._step = step
@@ -80,7 +79,6 @@ class DataParallelStep(TrainStep):
 
     @property
     def graph(self) -> Graph:
-        """What runs on the device, and the sums over ranks in it."""
         return self._step.graph
 
     def prepare(self, batch: Batch) -> UniqueIds:
@@ -98,7 +96,7 @@ class DataParallelStep(TrainStep):
         return next((reason for reason in told if OVERFLOWED not in reason), own)
 
     def score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
-        """See `TrainStep.score`: the logits of the whole batch, on every rank."""
+        """Return the logits of the whole batch, on every rank."""
         logits = self._step.score(self._slice(batch), unique)
         return gather_logits(logits, batch, self._group, self._rows_of)
 
@@ -117,7 +115,6 @@ class DataParallelScorer:
         self._group = group
 
     def prepare(self, batch: Batch) -> UniqueIds:
-        """See `HostTablesScorer.prepare`."""
         return self._scorer.prepare(rows_of_batch(batch, self._group.rows_of(batch.num_rows)))
 
     def __call__(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
@@ -127,13 +124,13 @@ class DataParallelScorer:
 
 
 def gather_logits(logits: np.ndarray, batch: Batch, group: ProcessGroup, rows_of: RowsOf = share) -> np.ndarray:
-    """Those of the whole batch, on every rank, from each rank's slice."""
+    """Join the ranks' logits to those of the whole batch, on every rank."""
     slices = [rows_of(batch.num_rows, rank, group.size) for rank in range(group.size)]
     return group.gather_rows(logits, [part.stop - part.start for part in slices])
 
 
 class AllReducedGraph(nn.Cell):
-    """What `DeviceGraph` does, on Ascend or GPU, with MindSpore's AllReduce inside the graph. Never run."""
+    """`DeviceGraph` on Ascend or GPU, with MindSpore's AllReduce inside the graph. Never run."""
 
     def __init__(self, parts: StepParts, group: ProcessGroup) -> None:
         super().__init__()
@@ -142,7 +139,6 @@ class AllReducedGraph(nn.Cell):
         self.all_reduce, self.all_finite = ops.AllReduce(), AllFinite()
 
     def construct(self, *inputs: Tensor) -> tuple:
-        """See `DeviceGraph.construct`."""
         (deep_loss, wide_loss), finite, row_gradients, dense_gradients = self.forward_backward(*inputs)
         sums = self.all_reduce(scalars(deep_loss, wide_loss, finite))
         summed: tuple[Tensor, ...] = ()

@@ -1,4 +1,4 @@
-"""`TowerPlacement`: where the dense model lies while ranks train it. This one: whole, in one process."""
+"""`TowerPlacement`: the part of the dense model that each rank holds, here all of it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`strategy.json`: how a run's tower was spread over its ranks, and how big its parameters are as a whole.
+"""`strategy.json` in the run folder: how the tower is spread over ranks, and the shapes of its whole parameters.
 
-It lies in the run's folder, and another run of the same model may take the strategies from it.
+Another run of the same model can take the strategies from it (`parallel.strategy_file`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FORMAT_VERSION = 2  # 1 knew no pipeline
 
 @dataclass(frozen=True)
 class PipelineRecord:
-    """The two stages of a tower: each layer's, and the pairs (rank of stage 0, rank of stage 1) that held them."""
+    """A tower in two stages: the stage of each layer, and the pairs (rank of stage 0, rank of stage 1)."""
 
     micro_batches: int
     stages: Mapping[str, int]
@@ -32,13 +32,13 @@ class PipelineRecord:
 
     @property
     def second_stage(self) -> str:
-        """The last stage's first layer."""
+        """First layer of the last stage."""
         return next(layer for layer, stage in self.stages.items() if stage == 1)
 
 
 @dataclass(frozen=True)
 class StrategyRecord:
-    """What the file holds. `strategies` are in MindSpore's notation, by layer; `shapes` those of whole parameters."""
+    """Content of the file: `strategies` by layer, in MindSpore's notation; `shapes` of the whole parameters."""
 
     num_ranks: int
     tensor_parallel: int
@@ -64,12 +64,12 @@ def strategy_record(config: Config, schema: Schema, num_ranks: int) -> StrategyR
 
 
 def write_strategy(path: Path, record: StrategyRecord) -> None:
-    """Write the file, whole or not at all."""
+    """Write the file atomically."""
     write_whole(path, json.dumps({"format_version": FORMAT_VERSION, **asdict(record)}, indent=1) + "\n")
 
 
 def read_strategy(path: Path) -> StrategyRecord:
-    """Raises FileNotFoundError, or ValueError where it is of another version or damaged."""
+    """Read the file; raise FileNotFoundError, or ValueError if it is damaged or of another version."""
     if not path.is_file():
         raise FileNotFoundError(
             f"no strategy file {path}; a run whose tower is spread over ranks has one, device_0/{STRATEGY_FILE}"
@@ -87,9 +87,9 @@ def read_strategy(path: Path) -> StrategyRecord:
 
 
 def read_strategies(config: Config, schema: Schema) -> Config:
-    """The settings with what `parallel.strategy_file` holds in their place.
+    """Return the settings with the strategies of `parallel.strategy_file`.
 
-    Raises FileNotFoundError, or ValueError where the file is damaged or of another model.
+    Raises FileNotFoundError, or ValueError if the file is damaged or of another model.
     """
     if not config.parallel.strategy_file:
         return config
@@ -107,7 +107,7 @@ def read_strategies(config: Config, schema: Schema) -> Config:
 
 
 def check_same_model(record: StrategyRecord, shapes: Mapping[str, tuple[int, ...]], where: Path) -> None:
-    """Raise ValueError, naming the first difference, where the record is of a tower with other parameters."""
+    """Raise ValueError, naming the first difference, unless the record is of a tower with these parameters."""
     for name in sorted({*record.shapes, *shapes}):
         found, expected = record.shapes.get(name), shapes.get(name)
         if found != expected:
@@ -117,7 +117,7 @@ def check_same_model(record: StrategyRecord, shapes: Mapping[str, tuple[int, ...
 
 
 def _pipeline(content: dict[str, Any] | None, shapes: Mapping[str, tuple[int, ...]]) -> PipelineRecord | None:
-    """Raises KeyError or TypeError where the stages are not those of the layers, first 0 and then 1."""
+    """Parse the stages; raise KeyError or TypeError unless each layer has one, first 0 and then 1."""
     if content is None:
         return None
     stages = {layer: content["stages"][layer] for layer in shapes if layer.startswith("matrix_")}

@@ -1,7 +1,7 @@
-"""Two stages of the tower, a pair of ranks each: which layers and which rows are whose. No MPI, no MindSpore.
+"""Plan of a tower in two stages: the layers and rows of each rank. No MPI, no MindSpore.
 
 Of N ranks, the first N / 2 hold the first layers (and the wide head), the others the rest and the loss; ranks p and
-p + N / 2 are a pair. The pairs share the batch out; the first rank of a pair looks its rows up.
+p + N / 2 are a pair. The batch is split among the pairs; the first rank of a pair looks up its rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FIRST, LAST = 0, 1  # the stages
 
 @dataclass(frozen=True)
 class PipelinePlan:
-    """`second_stage` is the number of the last stage's first layer."""
+    """Layers and rows of each rank; `second_stage` is the index of the last stage's first layer."""
 
     num_ranks: int
     micro_batches: int
@@ -26,32 +26,30 @@ class PipelinePlan:
 
     @property
     def num_pairs(self) -> int:
-        """Pairs of ranks: how often the tower is there."""
+        """Number of pairs, which is the number of copies of the tower."""
         return self.num_ranks // 2
 
     def stage(self, rank: int) -> int:
-        """The rank's stage."""
         return rank // self.num_pairs
 
     def partner(self, rank: int) -> int:
-        """The other rank of its pair."""
+        """Return the other rank of the pair."""
         return (rank + self.num_pairs) % self.num_ranks
 
     def layer_stage(self, number: int) -> int:
-        """The stage of a layer."""
         return FIRST if number < self.second_stage else LAST
 
     def rows_of(self, num_rows: int, rank: int, num_ranks: int) -> slice:
-        """The rows of a batch that a rank looks up: none on the last stage, at the place of its pair's."""
+        """Return the rows of a batch that a rank looks up: on the last stage an empty slice where its pair's begin."""
         rows = share(num_rows, rank % self.num_pairs, self.num_pairs)
         return rows if self.stage(rank) == FIRST else slice(rows.start, rows.start)
 
     def micro_rows(self, batch_size: int) -> int:
-        """The rows of a micro-batch; what is too much fills up, and weighs nothing."""
+        """Return the rows of a micro-batch, including padding rows of weight 0."""
         return largest_share(largest_share(batch_size, self.num_pairs), self.micro_batches)
 
     def holds(self, stage: int, name: str) -> bool:
-        """Whether a stage has an array of the model or of its optimizers, such as `adam.first_moment.tower.bias_1`."""
+        """Return True if a stage holds an array of model or optimizer, such as `adam.first_moment.tower.bias_1`."""
         _, dot, key = name.rpartition(TOWER)
         if not dot:
             return "wide." not in name or stage == FIRST  # else a number that every optimizer has
@@ -62,7 +60,7 @@ class PipelinePlan:
 
 
 def plan_pipeline(options: ParallelOptions, whole: Shapes, num_ranks: int) -> PipelinePlan:
-    """The plan that the settings ask for. Raises ValueError where ranks or layers do not fit."""
+    """Plan the stages of a run; raise ValueError if ranks or layers do not fit."""
     if num_ranks % 2:
         raise ValueError(
             f"parallel.pipeline_stages=2 needs an even number of ranks, found {num_ranks}: a pair holds the tower"
@@ -77,13 +75,13 @@ def plan_pipeline(options: ParallelOptions, whole: Shapes, num_ranks: int) -> Pi
 
 
 def balanced(whole: Mapping[str, tuple[int, ...]], num_layers: int) -> int:
-    """The layer at which the last stage begins so that the larger of both has the fewest weights to multiply with."""
+    """Return the last stage's first layer for which the larger stage has the fewest weights."""
     sizes = [whole[f"matrix_{i}"][0] * whole[f"matrix_{i}"][1] for i in range(num_layers)]
     return min(range(1, num_layers), key=lambda i: max(sum(sizes[:i]), sum(sizes[i:])))
 
 
 def describe_pipeline(plan: PipelinePlan, whole: Shapes) -> list[str]:
-    """A line for each rank: its stage, and what it holds."""
+    """Return a line for each rank: its stage and its arrays."""
     return [
         f"rank {rank}: stage {plan.stage(rank)}, with rank {plan.partner(rank)}, "
         f"{plan.micro_batches} micro-batches: {_words(plan, plan.stage(rank), whole.items())}"

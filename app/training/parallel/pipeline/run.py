@@ -1,9 +1,9 @@
-"""A step over two stages of the tower: micro-batches go through a pair of ranks, one forward, one backward in turn.
+"""A step over two stages of the tower: micro-batches pass a pair of ranks, one forward, one backward in turn.
 
-    first stage   F0 F1    B0 F2 B1 F3 B2    B3      F forward, B backward (the values made again)
+    first stage   F0 F1    B0 F2 B1 F3 B2    B3      F forward, B backward (recomputes the values)
     last stage       FB0   FB1   FB2   FB3           forward and backward at once
 
-Gradients of micro-batches are added up, then summed over the ranks of the same stage.
+Gradients are summed over micro-batches, then over the ranks of the same stage.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class PipelinePlacement(TowerPlacement):
 
 
 class Link:
-    """Messages [n, H + 3] from the first rank of a pair to the last, gradients [n, H + 1] back."""
+    """The pair's link: messages [n, H + 3] to the last stage, gradients [n, H + 1] back."""
 
     def __init__(self, group: MpiGroup, plan: PipelinePlan, batch_rows: int, width: int) -> None:
         self.world, self.partner = group.communicator, plan.partner(group.rank)
@@ -84,19 +84,19 @@ class Link:
         self._on_its_way: list[tuple[Any, np.ndarray]] = []
 
     def send(self, values: np.ndarray) -> None:
-        """Begin to send an array; a copy is kept until it is there."""
+        """Start to send an array; keep a copy until `finish`."""
         array = np.array(values, order="C")
         self._on_its_way.append((self.world.Isend(array, dest=self.partner), array))
 
     def receive(self, *shape: int) -> Tensor:
-        """The partner's next array."""
+        """Wait for the partner's next array."""
         array = np.empty(shape, np.float32)
         with waiting():
             self.world.Recv(array, source=self.partner)
         return Tensor.from_numpy(array)
 
     def finish(self) -> None:
-        """Wait for what was sent."""
+        """Wait until all arrays are sent."""
         with waiting():
             for request, _ in self._on_its_way:
                 request.Wait()
@@ -104,7 +104,7 @@ class Link:
 
 
 class PipelineGraph:
-    """What `DeviceGraph` does, over a pair of ranks, with losses, flag and dense gradients summed over all."""
+    """`DeviceGraph` over a pair of ranks, with losses, flag and dense gradients summed over all pairs."""
 
     def __init__(self, run: PipelinePlacement, parts: StepParts, group: MpiGroup) -> None:
         self._run, self._group, self._link = run, group, run.link
@@ -123,7 +123,7 @@ class PipelineGraph:
         self._loss_scale = parts.loss.loss_scale
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """See `DeviceGraph.construct`; on the last stage there are no rows, and their gradients are zeros."""
+        """Take `DeviceGraph.construct`'s inputs; the last stage has no rows, and returns zeros as their gradients."""
         deep_rows, wide_rows, *_, noise = inputs
         if self._run.stage == FIRST:
             sums, (deep, wide) = self._first(inputs)
@@ -143,7 +143,7 @@ class PipelineGraph:
         return (*losses, Tensor(finite), Tensor(deep.astype(np.float32)), Tensor(wide.astype(np.float32)))
 
     def _write_norm(self, gradients: list[np.ndarray]) -> None:
-        """Σ gradient² of the tower's gradients, of which each rank has its stage's."""
+        """Set Σ gradient² of the whole tower for the optimizers; each rank has its stage's gradients."""
         squares = sum(float(np.sum(np.square(values / self._loss_scale))) for values in gradients)
         total = sum(self._group.gather(squares)) / self._run.plan.num_pairs
         dense_layer.write_parameter(self._run.squared_norm.value, np.array([total], np.float32))
@@ -161,7 +161,7 @@ class PipelineGraph:
         return sums, (np.concatenate(deep), np.concatenate(wide))
 
     def _backward(self, micro_batch: list[Tensor], sums: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Add a micro-batch's gradients to `sums`; returns those of its rows."""
+        """Add a micro-batch's dense gradients to `sums`; return its row gradients."""
         gradient = self._link.receive(self._micro_rows, self._link.width + 1)
         deep, wide, *own = (values.asnumpy() for values in self._gradients(*micro_batch, gradient))
         add(sums, own)
@@ -182,21 +182,20 @@ class PipelineGraph:
         return [*(Tensor.from_numpy(a.asnumpy()[rows]) for a in arrays), self._noise(noise, number)]
 
     def _noise(self, noise: Tensor, number: int) -> Tensor:
-        """That of a micro-batch, whose rows begin further on in the batch."""
+        """Return the dropout keys of a micro-batch, whose rows start later in the batch."""
         values = noise.asnumpy().copy()
         values[:, 1] += number * self._micro_rows
         return Tensor(values)
 
 
 class Forward(nn.Cell):
-    """The first stage's message."""
+    """Makes the first stage's message."""
 
     def __init__(self, stage: FirstStage, drops: bool) -> None:
         super().__init__()
         self.stage, self.drops = stage, drops
 
     def construct(self, *inputs: Tensor) -> Tensor:
-        """See `FirstStage.construct`."""
         masks = None
         if self.drops:
             masks = inputs[-1]
@@ -204,13 +203,13 @@ class Forward(nn.Cell):
 
 
 class PipelineScorer:
-    """Logits of a pair's rows: forward through both stages, and back to the first."""
+    """Scores a pair's rows: forward through both stages; the logits return to the first."""
 
     def __init__(self, run: PipelinePlacement) -> None:
         self._run, self._link = run, run.link
 
     def __call__(self, deep_rows: Tensor, wide_rows: Tensor, numeric: Tensor) -> Tensor:
-        """[B, C * D], [B], [B, N] -> [B]; every rank calls it at once."""
+        """[B, C * D], [B], [B, N] -> [B]; all ranks call it together."""
         if self._run.stage == FIRST:
             self._link.send(self._run.cell(deep_rows, wide_rows, numeric, wide_rows, wide_rows, None).asnumpy())
             logits = self._link.receive(self._run.rows)
@@ -223,7 +222,7 @@ class PipelineScorer:
 
 
 def add(sums: list[np.ndarray], terms: list[np.ndarray]) -> None:
-    """Add each of `terms` to what it belongs to; the first ones begin the sums."""
+    """Add the terms to the sums in place; empty `sums` become copies of the terms."""
     if not sums:
         sums.extend(np.array(term) for term in terms)
         return

@@ -1,9 +1,9 @@
-"""The two stages of the tower as cells, and what each computes of a micro-batch.
+"""The two stages of the tower as cells, and their losses on a micro-batch.
 
     first stage: rows ─► first layers ─► hidden, wide logit, label, weight ─── message ──► last stage: layers ─► loss
                  rows' gradients ◄─ the layers once more ◄─── gradient of hidden and wide logit ◄──────────────┘
 
-The first stage keeps nothing of a micro-batch but its inputs: its backward pass makes the layers' values again.
+The first stage keeps only the inputs of a micro-batch: its backward pass recomputes the layers' values.
 
 Letters: n rows of a micro-batch, C fields, N numeric, D width, H width of the message's hidden layer.
 """
@@ -24,7 +24,7 @@ NUM_DATA = 2  # columns at the message's end that are data: label and weight
 
 
 class Stage(nn.Cell):
-    """What both stages have: some of the hidden layers, with their parameters."""
+    """Base of both stages: some of the hidden layers with their parameters."""
 
     def __init__(self, tower: Tower, first: int, stop: int) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Stage(nn.Cell):
         self.biases = ParameterTuple([tower.biases[i] for i in range(first, stop)])
 
     def hidden(self, i: int, matrix: Parameter, values: Tensor, noise: Tensor | None) -> Tensor:
-        """The stage's layer i, which has no numeric inputs."""
+        """Apply the stage's layer i, which has no numeric inputs."""
         ones = ops.ones((values.shape[0], 1), ms.float32)
         mask = None
         if noise is not None:
@@ -42,7 +42,7 @@ class Stage(nn.Cell):
 
 
 class FirstStage(Stage):
-    """Wide head and first layers."""
+    """The wide head and the first layers."""
 
     def __init__(self, whole: WideDeep, stop: int) -> None:
         tower = whole.tower
@@ -60,7 +60,7 @@ class FirstStage(Stage):
         example_weights: Tensor,
         noise: Tensor | None,
     ) -> Tensor:
-        """The message [n, H + 3]."""
+        """-> message [n, H + 3]."""
         ones = ops.ones((deep_rows.shape[0], 1), ms.float32)
         inputs, rows = self.numeric_fields(numeric, ones, self.biases[0].expand_dims(0))
         mask = None
@@ -74,7 +74,7 @@ class FirstStage(Stage):
 
 
 class LastStage(Stage):
-    """The other layers."""
+    """The layers after the first stage."""
 
     def __init__(self, whole: WideDeep, first: int) -> None:
         tower = whole.tower
@@ -83,7 +83,7 @@ class LastStage(Stage):
         self.matmul = MatMul()
 
     def construct(self, message: Tensor, noise: Tensor | None) -> Tensor:
-        """The message -> logits [n]."""
+        """Message [n, H + 3] -> logits [n]."""
         width = message.shape[1] - 1 - NUM_DATA
         values = message[:, :width]
         for i in range(self.num_layers):
@@ -92,7 +92,7 @@ class LastStage(Stage):
 
 
 class FirstLoss(nn.Cell):
-    """A number whose gradient is the first stage's: Σ message · gradient of it, and this micro-batch's L2 term."""
+    """Σ message · its gradient, plus this micro-batch's L2 term: its gradient is that of the first stage."""
 
     def __init__(self, stage: FirstStage, options: LossOptions, drops: bool) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class FirstLoss(nn.Cell):
         noise: Tensor,
         gradient: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """`gradient` [n, H + 1] -> that number, the deep loss and the wide loss that this stage adds."""
+        """`gradient` [n, H + 1] -> that sum, and the deep and wide loss that this stage adds."""
         masks = None
         if self.drops:
             masks = noise
@@ -141,7 +141,7 @@ class LastLoss(nn.Cell):
 
 
 class GivenSquaredNorm(nn.Cell):
-    """`app.model.optimizers.SquaredNorm` over both stages: a number that is written before each step."""
+    """`app.model.optimizers.SquaredNorm` over both stages: a parameter that is written before each step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ class GivenSquaredNorm(nn.Cell):
 
 
 class NoWideHead(nn.Cell):
-    """What the last stage has in the wide head's place."""
+    """Placeholder for the wide head on the last stage."""
 
     def __init__(self, num_numeric: int) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ class NoWideHead(nn.Cell):
 
 
 class StageModel:
-    """One stage in the place of `WideDeep`: what of the model this rank holds, by the names of the whole."""
+    """This rank's stage with the interface of `WideDeep`; parameters have the whole model's names."""
 
     def __init__(self, stage: FirstStage | LastStage, named: dict[str, Parameter], num_numeric: int) -> None:
         self.tower = StageTower(stage)
@@ -169,20 +169,19 @@ class StageModel:
         self._named = named
 
     def named_parameters(self) -> dict[str, Parameter]:
-        """See `WideDeep.named_parameters`."""
         return self._named
 
     def named_statistics(self) -> dict[str, Parameter]:
-        """There are none without batch normalization."""
+        """Return none: a pipeline has no batch normalization."""
         return {}
 
 
 class StageTower:
-    """One stage in the place of `Tower`."""
+    """This rank's stage with the interface of `Tower`."""
 
     def __init__(self, stage: FirstStage | LastStage) -> None:
         self.stage = stage
 
     def norms(self) -> list[BatchNorm]:
-        """There is no normalization."""
+        """Return none: a pipeline has no batch normalization."""
         return []

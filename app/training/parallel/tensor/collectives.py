@@ -1,10 +1,10 @@
-"""Collective operations inside a MindSpore graph on a CPU, carried by MPI: cells, each with its gradient.
+"""Collective operations inside a MindSpore graph on a CPU, over MPI: cells with their gradients.
 
 MindSpore 2.10 has no sharded graphs on a CPU ("only support Ascend/GPU backend"). Each operation here is a host
-function in the graph (`ops.Custom`, pyfunc), blocking, so every rank must come to the same ones in the same order. The
-executor keeps to an order only where data forces it: callers chain what does not depend on each other (`ops.depend`).
+function in the graph (`ops.Custom`, pyfunc), blocking, so every rank must reach the same ones in the same order. The
+executor only keeps an order that data dependencies force: callers chain independent operations with `ops.depend`.
 
-The rule for gradients: where ranks hold copies of an array they hold copies of its gradient too, the whole one.
+The rule for gradients: ranks that hold copies of an array hold copies of its whole gradient.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Shape = tuple[int, ...]
 
 
 def host_operator(function: Callable[[np.ndarray], np.ndarray], shape: Callable[[Shape], Shape]) -> ops.Custom:
-    """`function` as an operator of one float32 input; `shape` gives the output's shape from the input's."""
+    """Make `function` an operator of one float32 input; `shape` maps the input's shape to the output's."""
 
     def call(values: np.ndarray) -> np.ndarray:  # ops.Custom asks for a plain function
         return function(values)
@@ -33,12 +33,12 @@ def host_operator(function: Callable[[np.ndarray], np.ndarray], shape: Callable[
 
 
 def split(world: Communicator, group: Sequence[int]) -> Communicator:
-    """The communicator of the ranks in `group`, of which this rank is one; every rank of `world` calls it at once."""
+    """Return the communicator of the ranks in `group`, this one among them; all of `world` call it together."""
     return world.Split(color=min(group), key=world.Get_rank())
 
 
 class SumOver(nn.Cell):
-    """The sum over the ranks of a group; its gradient is each rank's own."""
+    """Sum over the ranks of a group; the gradient stays each rank's own."""
 
     def __init__(self, group: Communicator) -> None:
         super().__init__()
@@ -52,12 +52,11 @@ class SumOver(nn.Cell):
         return self.all_reduce(values)
 
     def bprop(self, values: Tensor, total: Tensor, gradient: Tensor) -> tuple[Tensor]:
-        """The sum's gradient is that of every term."""
         return (gradient,)
 
 
 class SumGradientOver(nn.Cell):
-    """The value itself; its gradient is summed over the ranks of a group, each of which used it for a part."""
+    """Identity whose gradient is summed over the ranks of a group, each of which used the value for a part."""
 
     def __init__(self, group: Communicator) -> None:
         super().__init__()
@@ -65,18 +64,16 @@ class SumGradientOver(nn.Cell):
         self.all_reduce = host_operator(functools.partial(all_reduce, group), lambda shape: shape)
 
     def construct(self, values: Tensor) -> Tensor:
-        """Any shape, unchanged."""
         return values
 
     def bprop(self, values: Tensor, same: Tensor, gradient: Tensor) -> tuple[Tensor]:
-        """The sum of the ranks' gradients."""
         if self.single:
             return (gradient,)
         return (self.all_reduce(gradient),)
 
 
 class SumInTurn(nn.Cell):
-    """Each of several arrays summed over a group of its own, one after the other, so that all ranks keep one order.
+    """Sums several arrays, each over a group of its own, one after the other: all ranks keep one order.
 
     For parameters' gradients, which are best summed outside the automatic gradient: within it nothing orders them.
     """
@@ -86,7 +83,7 @@ class SumInTurn(nn.Cell):
         self.sums = nn.CellList(sums)
 
     def construct(self, parts: tuple[Tensor, ...], after: Tensor) -> tuple[Tensor, ...]:
-        """The sums of `parts`, which may have any shapes; the first begins when `after` is there."""
+        """`parts` of any shapes -> their sums; the first starts after `after` is computed."""
         totals: tuple[Tensor, ...] = ()
         for i in range(len(parts)):
             after = self.sums[i](ops.depend(parts[i], after))
@@ -95,7 +92,7 @@ class SumInTurn(nn.Cell):
 
 
 class Redistribute(nn.Cell):
-    """A block of an array of `shape` that lies as `source` -> the block of the same array lying as `target`."""
+    """Moves an array of `shape` from the layout `source` to the layout `target`, block by block."""
 
     def __init__(self, world: Communicator, source: Layout, target: Layout, shape: Shape) -> None:
         super().__init__()
@@ -105,20 +102,19 @@ class Redistribute(nn.Cell):
         self.backward = host_operator(backward, lambda _: backward.block_shape)
 
     def construct(self, block: Tensor) -> Tensor:
-        """This rank's block under `source` -> under `target`."""
+        """This rank's block in `source` -> its block in `target`."""
         if self.nothing_moves:
             return block
         return self.forward(block)
 
     def bprop(self, block: Tensor, moved: Tensor, gradient: Tensor) -> tuple[Tensor]:
-        """The gradient goes the same way back."""
         if self.nothing_moves:
             return (gradient,)
         return (self.backward(gradient),)
 
 
 class Exchange:
-    """One redistribution, its pieces worked out once."""
+    """Host function of a redistribution; computes its pieces once."""
 
     def __init__(self, world: Communicator, source: Layout, target: Layout, shape: Shape) -> None:
         pieces = redistribution(source, target, shape)
@@ -134,7 +130,7 @@ class Exchange:
         self._receive_counts = _counts(self._received, world.Get_size(), lambda piece: piece.sender)
 
     def __call__(self, block: np.ndarray) -> np.ndarray:
-        """This rank's block under the target layout; every rank calls it at once."""
+        """Return this rank's block in the target layout; all ranks call it together."""
         sent = np.concatenate([np.zeros(0, block.dtype), *(block[piece.in_sender].ravel() for piece in self._sent)])
         received = np.empty(sum(self._receive_counts), block.dtype)
         self._world.Alltoallv((sent, self._send_counts), (received, self._receive_counts))
@@ -147,14 +143,14 @@ class Exchange:
 
 
 def all_reduce(group: Communicator, values: np.ndarray) -> np.ndarray:
-    """The sum over the ranks of the group, float32."""
+    """Return the sum over the ranks of the group, float32."""
     total = np.empty_like(values, order="C")
     group.Allreduce(np.ascontiguousarray(values), total)
     return total
 
 
 def _counts(pieces: Sequence[Piece], num_ranks: int, peer: Callable[[Piece], int]) -> list[int]:
-    """How many elements are exchanged with each rank."""
+    """Return the number of elements exchanged with each rank."""
     counts = [0] * num_ranks
     for piece in pieces:
         counts[peer(piece)] += int(np.prod([part.stop - part.start for part in piece.in_sender]))

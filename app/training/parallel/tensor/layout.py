@@ -1,6 +1,6 @@
-"""Who holds which part of an array: ranks in a mesh of named axes, and an array's dimensions split along them.
+"""Layouts: ranks in a mesh of named axes, and the dimensions of an array split along them.
 
-The words are those of MindSpore's operator-level parallelism: a mesh is its device matrix, a layout its tensor map.
+In MindSpore's operator-level parallelism a mesh is the device matrix, a layout the tensor map.
 Plain arithmetic: no MPI, no MindSpore.
 """
 
@@ -23,23 +23,23 @@ class Mesh:
 
     @property
     def num_ranks(self) -> int:
-        """How many ranks there are."""
+        """Number of ranks."""
         return math.prod(size for _, size in self.axes)
 
     def size(self, axes: Sequence[str]) -> int:
-        """How many ranks differ in `axes` alone."""
+        """Return the number of ranks that differ only in `axes`."""
         return math.prod(size for name, size in self.axes if name in axes)
 
     @functools.cache  # noqa: B019 - meshes are few and live as long as the run
     def coordinates(self, rank: int) -> dict[str, int]:
-        """The rank's place along each axis."""
+        """Return the rank's index along each axis."""
         places = {}
         for name, size in reversed(self.axes):
             rank, places[name] = divmod(rank, size)
         return places
 
     def group(self, rank: int, axes: Sequence[str]) -> tuple[int, ...]:
-        """The ranks, in order, that differ from `rank` in no axis but `axes`; `rank` is one of them."""
+        """Return the ranks, in order, that differ from `rank` only in `axes`, and `rank` itself."""
         here = self.coordinates(rank)
         return tuple(
             other
@@ -50,7 +50,7 @@ class Mesh:
 
 @dataclass(frozen=True)
 class Layout:
-    """How an array lies over a mesh: for each dimension the axes that split it, the slowest first.
+    """Layout of an array over a mesh: for each dimension the axes that split it, the slowest first.
 
     Along axes that split no dimension the ranks hold copies.
     """
@@ -60,17 +60,17 @@ class Layout:
 
     @property
     def parts(self) -> tuple[int, ...]:
-        """Into how many parts each dimension is split."""
+        """Number of parts of each dimension."""
         return tuple(self.mesh.size(axes) for axes in self.dims)
 
     @property
     def copy_axes(self) -> tuple[str, ...]:
-        """The axes along which ranks hold the same block."""
+        """Axes along which ranks hold the same block."""
         split = {axis for axes in self.dims for axis in axes}
         return tuple(name for name, _ in self.mesh.axes if name not in split)
 
     def part(self, rank: int) -> tuple[int, ...]:
-        """Which part of each dimension the rank holds."""
+        """Return the index of the rank's part in each dimension."""
         places, sizes = self.mesh.coordinates(rank), dict(self.mesh.axes)
         indices = []
         for axes in self.dims:
@@ -81,19 +81,19 @@ class Layout:
         return tuple(indices)
 
     def block_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """The shape of every rank's block of an array of `shape`; each dimension divides by its parts."""
+        """Return the shape of each rank's block of an array of `shape`, whose dimensions divide by their parts."""
         assert all(length % parts == 0 for length, parts in zip(shape, self.parts, strict=True)), (shape, self.parts)
         return tuple(length // parts for length, parts in zip(shape, self.parts, strict=True))
 
     def block(self, rank: int, shape: Sequence[int]) -> Block:
-        """The rank's block of an array of `shape`, as slices of it."""
+        """Return the rank's block of an array of `shape`, as slices."""
         lengths = self.block_shape(shape)
         return tuple(slice(i * n, (i + 1) * n) for i, n in zip(self.part(rank), lengths, strict=True))
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of an array that one rank sends to another: where it lies in the block of either."""
+    """Part of an array that one rank sends to another, as slices of either block."""
 
     sender: int
     receiver: int
@@ -102,9 +102,9 @@ class Piece:
 
 
 def redistribution(source: Layout, target: Layout, shape: Sequence[int]) -> list[Piece]:
-    """What has to move so that an array of `shape` that lies as `source` lies as `target`, by sender and receiver.
+    """Return the pieces that move an array of `shape` from the layout `source` to `target`, by sender and receiver.
 
-    Of several holders of a piece the receiver itself sends it, if it is one, else they take turns.
+    Of several holders of a piece the receiver itself sends it, if it is one; else they take turns.
     """
     holders: dict[tuple[int, ...], list[int]] = {}
     for rank in range(source.mesh.num_ranks):
@@ -124,7 +124,7 @@ def redistribution(source: Layout, target: Layout, shape: Sequence[int]) -> list
 
 
 def _touched(length: int, parts: int, wanted: slice) -> range:
-    """The parts of a dimension that `wanted` has elements of."""
+    """Return the parts of a dimension that overlap `wanted`."""
     size = length // parts
     return range(wanted.start // size, (wanted.stop - 1) // size + 1)
 

@@ -46,16 +46,16 @@ class OptimizerShards(nn.Cell):
         self.gather = nn.CellList([AllGather(groups[name], p.shape) for name, p in weights.items()])
 
     def named_state(self) -> dict[str, Parameter]:
-        """This rank's shares of what the optimizer remembers."""
+        """Return this rank's shards of the optimizer's state."""
         return self.optimizer.named_state()
 
     def take_weights(self) -> None:
-        """The shares from the weights as they are now, which something else has written."""
+        """Copy the shards from the weights again, after something else has written them."""
         for share, whole, group in zip(self.shares, self.whole, self._groups, strict=True):
             dense_layer.write_parameter(share, share_of(whole.asnumpy(), group))
 
     def scattered(self, gradients: tuple[Tensor, ...], after: Tensor) -> tuple[Tensor, ...]:
-        """Each rank's parts of the gradients -> this rank's shares of their sums; begins when `after` is there."""
+        """Gradients of this rank's rows -> this rank's shards of their sums; starts after `after` is computed."""
         shares: tuple[Tensor, ...] = ()
         for i in range(len(self.names)):
             after = self.scatter[i](ops.depend(gradients[i], after))
@@ -63,7 +63,7 @@ class OptimizerShards(nn.Cell):
         return shares
 
     def construct(self, gradients: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """One step from the gradients' shares; then every rank has all weights of its blocks again."""
+        """Take one step on the gradients' shards, then gather the weights of this rank's blocks."""
         after = self.optimizer(gradients)
         done: tuple[Tensor, ...] = ()
         for i in range(len(self.names)):
@@ -89,7 +89,7 @@ class ReduceScatter(nn.Cell):
 
 
 class AllGather(nn.Cell):
-    """The shares of all ranks of a group, joined to an array of `shape`."""
+    """Joins the shards of all ranks of a group to an array of `shape`."""
 
     def __init__(self, group: Communicator, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -101,24 +101,24 @@ class AllGather(nn.Cell):
 
 
 def share_length(size: int, num_ranks: int) -> int:
-    """How long each rank's share of `size` values is."""
+    """Return the length of each rank's shard of `size` values."""
     return -(-size // num_ranks)
 
 
 def padded(values: np.ndarray, num_ranks: int) -> np.ndarray:
-    """`values` flattened, with zeros up to a whole number of shares."""
+    """Return `values` flattened, with zeros up to equal shards."""
     flat = np.zeros(share_length(values.size, num_ranks) * num_ranks, values.dtype)
     flat[: values.size] = values.ravel()
     return flat
 
 
 def share_of(values: np.ndarray, group: Communicator) -> np.ndarray:
-    """This rank's share of an array."""
+    """Return this rank's shard of an array."""
     return padded(values, group.Get_size()).reshape(group.Get_size(), -1)[group.Get_rank()].copy()
 
 
 def reduce_scatter(group: Communicator, values: np.ndarray) -> np.ndarray:
-    """See `ReduceScatter`."""
+    """Return this rank's shard of the sum over the group."""
     flat = padded(values, group.Get_size())
     share = np.empty(len(flat) // group.Get_size(), flat.dtype)
     group.Reduce_scatter_block(flat, share)
@@ -126,7 +126,7 @@ def reduce_scatter(group: Communicator, values: np.ndarray) -> np.ndarray:
 
 
 def all_gather(group: Communicator, shape: tuple[int, ...], share: np.ndarray) -> np.ndarray:
-    """See `AllGather`."""
+    """Join the shards of all ranks of the group to an array of `shape`."""
     flat = np.empty(share.size * group.Get_size(), share.dtype)
     group.Allgather(np.ascontiguousarray(share), flat)
     return flat[: math.prod(shape)].reshape(shape)

@@ -1,4 +1,4 @@
-"""Who holds what of a split tower, worked out before anything starts. Plain numbers: no MPI, no MindSpore.
+"""Plan of a split tower: the layout of each product and parameter. Plain numbers, no MPI, no MindSpore.
 
 Letters: B batch of all ranks, C fields, N numeric, D width, H width of a layer.
 """
@@ -22,20 +22,20 @@ Shapes = dict[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class ShardedParameter:
-    """How one parameter lies over the ranks, and over which axes its gradient is in parts."""
+    """Layout of one parameter over the ranks, and the axes over which its gradient is summed."""
 
     shape: tuple[int, ...]  # of the whole
     layout: Layout
     gradient_axes: tuple[str, ...]
 
     def copies(self, num_shares: int = 1) -> int:
-        """How many ranks hold the same piece of it, where a block is in so many shares."""
+        """Return the number of ranks that hold the same piece, if a block is in `num_shares` shards."""
         return self.layout.mesh.num_ranks // (math.prod(self.layout.parts) * num_shares)
 
 
 @dataclass(frozen=True)
 class TowerPlan:
-    """Who holds what of a tower. Plain numbers: no MPI, no MindSpore parameter."""
+    """Layouts of a tower's products and parameters."""
 
     batch_size: int  # B
     num_ranks: int
@@ -45,7 +45,7 @@ class TowerPlan:
 
 
 def layer_names(hidden_widths: Sequence[int]) -> tuple[str, ...]:
-    """The layers' names in settings: those of their matrices."""
+    """Return the layers' names in settings, which are those of their matrices."""
     return tuple(f"matrix_{i}" for i in range(len(hidden_widths) + 1))
 
 
@@ -56,9 +56,9 @@ def plan_tower(
     data_parallel: int,
     group_size: int,
 ) -> TowerPlan:
-    """Who holds what of the tower whose parameters have the shapes `whole`.
+    """Plan the tower whose parameters have the shapes `whole`.
 
-    Raises ValueError naming layer, dimension and divisor where a strategy does not fit.
+    Raises ValueError, naming layer, dimension and divisor, if a strategy does not fit.
     """
     num_ranks = data_parallel * group_size
     if batch_size % num_ranks:
@@ -89,7 +89,7 @@ def plan_tower(
 def plan_run(
     whole: Mapping[str, tuple[int, ...]], options: ParallelOptions, batch_size: int, num_ranks: int
 ) -> TowerPlan:
-    """The plan that the settings ask for; `batch_size` is a multiple of the ranks. Raises as `plan_tower`."""
+    """Plan the tower of a run; `batch_size` is a multiple of the ranks. Raises as `plan_tower`."""
     layers = [name for name in whole if name.startswith("matrix_")]
     group_size = options.tensor_parallel
     strategies = strategy.parse_all(options.strategies, layers, group_size)
@@ -97,13 +97,13 @@ def plan_run(
 
 
 def run_shapes(config: Config, schema: Schema) -> Shapes:
-    """The shapes of the whole tower's parameters in a run."""
+    """Return the shapes of the whole tower's parameters in a run."""
     model = config.model
     return tower_shapes(schema.num_categorical, schema.num_numeric, model.embedding_dim, model.hidden_widths)
 
 
 def tower_shapes(num_fields: int, num_numeric: int, embedding_dim: int, hidden_widths: Sequence[int]) -> Shapes:
-    """The shapes of the whole tower's parameters, by their names in `app.model.wide_deep.Tower`."""
+    """Return the shapes of the whole tower's parameters, by their names in `app.model.wide_deep.Tower`."""
     widths = (num_fields * embedding_dim, *hidden_widths, 1)
     shapes: Shapes = {name: (widths[i], widths[i + 1]) for i, name in enumerate(layer_names(hidden_widths))}
     shapes |= {f"bias_{i}": (width,) for i, width in enumerate(hidden_widths)}
@@ -114,7 +114,7 @@ def tower_shapes(num_fields: int, num_numeric: int, embedding_dim: int, hidden_w
 
 
 def describe_plan(plan: TowerPlan) -> list[str]:
-    """A line for each rank: its slice of every parameter."""
+    """Return a line for each rank: its slice of every parameter."""
     lines = []
     for rank in range(plan.num_ranks):
         slices = []

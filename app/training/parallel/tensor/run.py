@@ -1,6 +1,4 @@
-"""The step's graph where the tower is split over ranks: forward, backward, the sums over ranks, the optimizers.
-
-What `app.model.graph.DeviceGraph` does, in one graph too: the collectives are operators in it.
+"""The step of a tower that is split over ranks: one graph as `DeviceGraph`, with the collectives as operators in it.
 
 Letters: B rows of a rank's slice, C fields, N numeric, D width.
 """
@@ -29,10 +27,10 @@ from app.training.step.step import StepParts
 
 
 class ShardedSquaredNorm(nn.Cell):
-    """`app.model.optimizers.SquaredNorm` over all ranks' pieces of the gradients; each copy counts by its share."""
+    """`app.model.optimizers.SquaredNorm` over all ranks' pieces of the gradients; n copies count 1/n each."""
 
     def __init__(self, copies: Sequence[int], world: Communicator) -> None:
-        """`copies`: how many ranks hold the same piece, of each gradient."""
+        """`copies` is the number of ranks that hold the same piece, for each gradient."""
         super().__init__()
         self.copies = tuple(float(number) for number in copies)
         self.total, self.sum = Total(), SumOver(world)
@@ -46,7 +44,7 @@ class ShardedSquaredNorm(nn.Cell):
 
 
 class ShardedGraph(nn.Cell):
-    """The graph of one rank. The wide head is on every rank, whole; the tower as the plan has it."""
+    """The graph of one rank, which has the whole wide head and its part of the tower."""
 
     def __init__(
         self,
@@ -55,7 +53,7 @@ class ShardedGraph(nn.Cell):
         groups: Mapping[str, Communicator],
         world: Communicator,
     ) -> None:
-        """`groups` are the ranks that each know a part of a gradient, for each of the tower's parameters, in order."""
+        """`groups` are the ranks over which the gradient of each of the tower's parameters is summed, in order."""
         super().__init__()
         self.forward_backward = forward_backward
         self.optimizers = optimizers
@@ -67,11 +65,11 @@ class ShardedGraph(nn.Cell):
         self.all_finite = AllFinite()
 
     def construct(self, *inputs: Tensor) -> tuple:
-        """See `DeviceGraph.construct`; losses and flag are those of all ranks."""
+        """As `DeviceGraph.construct`, with losses and flag of all ranks."""
         (deep_loss, wide_loss), finite, row_gradients, dense_gradients = self.forward_backward(*inputs)
         wide = self.sum_wide(dense_gradients[: self.num_wide], row_gradients[0])
         parts = dense_gradients[self.num_wide :]
-        # After the last sum: all ranks come to the collectives in one order.
+        # After the last sum, so that all ranks reach the collectives in one order.
         tower = self.optimizers.tower.scattered(parts, wide[-1]) if self.has_shares else self.sum_tower(parts, wide[-1])
         sums = self.sum_scalars(scalars(deep_loss, wide_loss, self.all_finite(wide + tower, finite)))
         finite = sums[NUM_BAD] == 0
@@ -82,7 +80,7 @@ class ShardedGraph(nn.Cell):
 
 
 class ShardedPlacement(TowerPlacement):
-    """Each layer's product split over ranks; `whole` is the tower at its initial values.
+    """A tower with its products split over ranks; `whole` is the tower at its initial values.
 
     A state array of an optimizer lies as its parameter does, or in shares of that block (`optimizer_shards`).
     """

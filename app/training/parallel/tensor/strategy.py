@@ -1,6 +1,6 @@
-"""The split of a layer's matrix product over ranks, in MindSpore's notation, and what follows from it.
+"""Strategies: how ranks split the matrix product of a layer, in MindSpore's notation.
 
-`((2, 4), (4, 1))` says: the input [B, K] is split in 2 along B and in 4 along K, the weight [K, H] in 4 along K and
+`((2, 4), (4, 1))` means: the input [B, K] is split in 2 along B and in 4 along K, the weight [K, H] in 4 along K and
 not along H. The ranks are then a mesh of 2 x 4 x 1; the 4 ranks that share a part of B and H sum their products.
 
 Letters: B batch, K width in, H width out.
@@ -21,7 +21,7 @@ EXAMPLE = "write it as MindSpore does: ((2, 4), (4, 1)) for input (batch, width)
 
 @dataclass(frozen=True)
 class Strategy:
-    """Into how many parts the batch, the inner dimension and the outer dimension of a product are split."""
+    """Number of parts of a product's batch, inner and outer dimension."""
 
     batch: int = 1
     inner: int = 1
@@ -29,7 +29,7 @@ class Strategy:
 
     @property
     def num_ranks(self) -> int:
-        """The ranks that hold different work."""
+        """Number of ranks with different work."""
         return self.batch * self.inner * self.outer
 
     def __str__(self) -> str:
@@ -38,7 +38,7 @@ class Strategy:
 
 @dataclass(frozen=True)
 class ShardedProduct:
-    """Where input, weight and output of one product lie. Output blocks are sums over the axis `inner`."""
+    """Layouts of input, weight and output of a product. Output blocks are sums over the axis `inner`."""
 
     input: Layout
     weight: Layout
@@ -46,7 +46,7 @@ class ShardedProduct:
 
 
 def parse(text: str, layer: str) -> Strategy:
-    """The strategy that `text` writes. Raises ValueError naming the layer and what is wrong."""
+    """Parse a strategy; raise ValueError naming the layer and the mistake."""
     where = f"parallel.strategies.{layer}"
     try:
         (batch, inner), (height, outer) = ast.literal_eval(text)
@@ -64,9 +64,9 @@ def parse(text: str, layer: str) -> Strategy:
 
 
 def parse_all(texts: Mapping[str, str], layers: Sequence[str], group_size: int) -> dict[str, Strategy]:
-    """A strategy for each of `layers`; one that `texts` does not name splits the batch over the group.
+    """Return a strategy for each of `layers`; those that `texts` does not name split the batch over the group.
 
-    Raises ValueError for a layer that does not exist and for what `parse` refuses.
+    Raises ValueError for a layer that does not exist, and as `parse`.
     """
     for name in texts:
         if name not in layers:
@@ -105,7 +105,7 @@ def check(layer: str, strategy: Strategy, batch: int, height: int, width: int, g
 
 
 def shard(strategy: Strategy, data_parallel: int, group_size: int) -> ShardedProduct:
-    """The layouts of a product over `data_parallel` groups of `group_size` ranks; left-over ranks hold copies."""
+    """Return the layouts of a product over `data_parallel` groups of `group_size` ranks; spare ranks hold copies."""
     copies = group_size // strategy.num_ranks
     axes = (
         (DATA, data_parallel),
@@ -123,5 +123,5 @@ def shard(strategy: Strategy, data_parallel: int, group_size: int) -> ShardedPro
 
 
 def batch_slices(num_ranks: int) -> Layout:
-    """Of a matrix: every rank its slice of the rows, all of the columns."""
+    """Return the layout of a matrix of which every rank has a slice of the rows."""
     return Layout(Mesh(((DATA, num_ranks),)), ((DATA,), ()))

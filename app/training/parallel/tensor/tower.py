@@ -1,5 +1,4 @@
-"""The tower with each layer's product split over ranks: the same function as `app.model.wide_deep.Tower`, a part a
-rank.
+"""The tower with each layer's product split over ranks; the same function as `app.model.wide_deep.Tower`.
 
     rows ─ redistribute ─► x W ─ sum over inner ─► + numeric, bias ─► relu ─ redistribute ─► … ─► logits
 
@@ -28,7 +27,7 @@ from app.training.parallel.tensor.strategy import INNER, OUTER, ShardedProduct
 
 
 class ShardedTower(nn.Cell):
-    """This rank's share of the tower; `whole` are the whole parameters' initial values by name."""
+    """This rank's part of the tower; `whole` are the whole parameters' initial values by name."""
 
     def __init__(
         self, whole: Mapping[str, np.ndarray], plan: TowerPlan, world: Communicator, activation: str = "relu"
@@ -97,25 +96,25 @@ class ShardedTower(nn.Cell):
         return self.leave(hidden).reshape(-1)
 
     def row_numbers(self, noise: Tensor) -> Tensor:
-        """int32 [B]: the number in the global batch of each of all ranks' rows, those that fill up slices too."""
+        """Return int32 [B]: the index in the global batch of each row of all ranks, padding rows included."""
         own = noise[0, 1] + ops.arange(0, self.slice_rows, 1, dtype=ms.int32)
         rows = self.gather_rows(own.astype(ms.float32).expand_dims(1))  # floats are exact up to 2**24 rows
         return ops.stop_gradient(rows).reshape(-1).astype(ms.int32)
 
     def multiplier(self, i: int, noise: Tensor, rows: Tensor) -> Tensor:
-        """What this rank's block of layer i's outputs is multiplied with, where units are dropped."""
+        """Return the dropout multiplier of this rank's block of layer i's outputs."""
         first_row, end_row, first_unit, end_unit = self.places[i]
         units = ops.arange(first_unit, end_unit, 1, dtype=ms.int32)
         return dropout_multiplier(noise, rows[first_row:end_row], units)
 
     def norms(self) -> list[BatchNorm]:
-        """There is no normalization."""
+        """Return none: a split tower has no batch normalization."""
         return []
 
     def numeric_rows_squared_norm(self) -> Tensor:
-        """Σ‖E_f‖², of which each of all ranks adds its share to the loss.
+        """Return this rank's part of Σ‖E_f‖² in the loss.
 
-        The gradient is summed over fewer ranks, as some hold copies of it: so much larger it is here.
+        The gradient is summed over fewer ranks, as some hold copies of it, and is larger here by that factor.
         """
         if self.num_numeric == 0:
             return Tensor(0.0, ms.float32)
@@ -123,14 +122,14 @@ class ShardedTower(nn.Cell):
         return norm - ops.stop_gradient(norm) * (1 - 1 / self.copies_of_numeric_gradient)
 
     def numeric_share(self, numeric: Tensor) -> Tensor:
-        """What the numeric fields add to the first layer's columns of this rank: x @ (E_f · W_f)."""
+        """Return the numeric fields' part of this rank's columns of the first layer: x @ (E_f · W_f)."""
         if self.num_numeric == 0:
             return Tensor(0.0, ms.float32)
         return self.product(numeric, self.numeric_fields.folded())
 
 
 def gradient_groups(plan: TowerPlan, names: Sequence[str], world: Communicator) -> dict[str, Communicator]:
-    """For each of the parameters `names` the ranks that each know a part of its gradient."""
+    """Return, for each parameter, the communicator of the ranks over which its gradient is summed."""
     parameters = {name: plan.parameters[name] for name in names}
     return {
         name: split(world, parameter.layout.mesh.group(world.Get_rank(), parameter.gradient_axes))
@@ -144,7 +143,7 @@ def _block(whole: np.ndarray, plan: TowerPlan, name: str, world: Communicator) -
 
 
 class ShardedMatMul(nn.Cell):
-    """x W for an x [B, K] whose blocks lie as `before`; every rank of `world` makes it at once."""
+    """x W for an x [B, K] in the layout `before`; all ranks of `world` construct it together."""
 
     def __init__(
         self, world: Communicator, before: Layout, product: ShardedProduct, batch_size: int, width_in: int
@@ -158,6 +157,6 @@ class ShardedMatMul(nn.Cell):
         self.sum_product = SumOver(split(world, mesh.group(rank, [INNER])))
 
     def construct(self, inputs: Tensor, weight: Tensor) -> Tensor:
-        """This rank's blocks of x (lying as `before`) and W -> of the product, lying as `product.output`."""
+        """This rank's blocks of x (layout `before`) and W -> its block of the product (layout `product.output`)."""
         inputs = self.sum_gradient(self.enter(inputs))
         return self.sum_product(self.product(inputs, weight))
