@@ -25,7 +25,7 @@ class BatchKernels:
         self._spec = spec
 
     def unique(self, ids: np.ndarray) -> UniqueIds:
-        """As `HostTables.unique`."""
+        """Find the distinct ids of `ids` [B, C]; raises as `HostTables.unique` does."""
         check_ids(ids, self._spec)
         values, inverse = np.unique(ids, return_inverse=True)
         return UniqueIds((ids.shape[0], ids.shape[1]), values.astype(np.int64), inverse.reshape(-1))

@@ -94,7 +94,7 @@ class OwnedRows:
 
     @contextmanager
     def loading(self, step: int) -> Iterator[WriteRows]:
-        """As `HostTables.loading`; rows of other owners are skipped."""
+        """Load as `HostTables.loading` does; skip rows of other owners."""
         if self.tables is None:
             yield lambda table, name, row_ids, values: None
             return
@@ -130,7 +130,7 @@ class ShardedTables(HostTables):
         self._pulled: ShardedIds | None = None
 
     def unique(self, ids: np.ndarray) -> ShardedIds:
-        """As `HostTables.unique`, on this rank alone."""
+        """Find this rank's distinct ids, without other ranks; raises as `HostTables.unique` does."""
         unique = self._kernels.unique(ids)
         num_owners = self.owned.exchange.num_owners
         owners = unique.values % num_owners
@@ -140,7 +140,7 @@ class ShardedTables(HostTables):
         return ShardedIds(unique.shape, unique.values, unique.inverse, unique, counts)
 
     def lookup(self, unique: UniqueIds) -> Rows:
-        """As `HostTables.lookup`; `squared_norm` is that of the unique rows of all ranks' batches together."""
+        """Look up this rank's rows; `squared_norm` counts each row of all ranks' batches once."""
         unique = _own(unique)
         self._pull_request(Operation.LOOKUP, unique)
         deep_rows, wide_rows, squared_norm = self.owned.lookup()
@@ -148,7 +148,7 @@ class ShardedTables(HostTables):
         return Rows(deep, wide, squared_norm)
 
     def update(self, unique: UniqueIds, gradients: RowGradients, checked: bool = False) -> None:
-        """As `HostTables.update`; the gradients of each unique row are summed over all ranks' batches."""
+        """Update with the gradients of all ranks' batches, summed by row."""
         unique = _own(unique)
         check = check_gradients_shape if checked else check_gradients
         check(gradients, unique, self.spec)
@@ -166,7 +166,7 @@ class ShardedTables(HostTables):
         return self.owned.tables.state() if self.owned.tables is not None else {}
 
     def snapshot(self, changed_only: bool) -> Snapshot:
-        """As `HostTables.snapshot`, of the rows that this rank owns."""
+        """Take a snapshot of the rows that this rank owns."""
         return self.owned.tables.snapshot(changed_only) if self.owned.tables is not None else EmptySnapshot()
 
     @contextmanager

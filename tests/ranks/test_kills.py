@@ -53,7 +53,7 @@ def test_a_signal_to_the_launcher_ends_the_step_on_all_ranks_and_saves(start, tm
 
 
 def test_servers_resume_a_run_without_mindspore_and_end_with_a_killed_one(start_servers, run, one_rank, tmp_path):
-    """One epoch of two ranks that own rows, then a second one with a server, which is killed at first."""
+    """Train an epoch of two ranks that own rows, then a second one with a server, which is killed at first."""
     assert run(tmp_path, 2, epochs=1)[0] == 0
     process = start_servers(tmp_path, 1, 2, "train.log_every_steps=1")
     server, *_ = wait_for_ranks(process, tmp_path, steps=6)

@@ -124,7 +124,7 @@ def test_a_strategy_file_of_another_model_is_refused(train, tmp_path):
 
 
 def test_wrong_settings_are_refused_before_a_run_folder_is_made(train, tmp_path):
-    """Each rule is in tests/app/cli/test_validate.py."""
+    """The rules themselves are tested in tests/app/cli/test_validate.py."""
     status, errors = train(tmp_path, 2, "parallel.tensor_parallel=3")
     assert status == 2
     assert "does not divide the 2 ranks: 2 would be left over" in errors

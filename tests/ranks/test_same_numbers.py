@@ -92,7 +92,7 @@ def test_two_ranks_skip_a_damaged_checkpoint_together(two_ranks, project, comman
 
 
 def test_more_ranks_than_cores_resume_a_run_of_another_number(run, two_ranks, one_rank, tmp_path):
-    """One epoch of one rank, then a second one of three, each with another slice of the batch."""
+    """Train an epoch of one rank, then a second one of three, each with another slice of the batch."""
     assert run(tmp_path, 1, epochs=1)[0] == 0
     status, errors = run(tmp_path, 3)
     assert status == 0, errors

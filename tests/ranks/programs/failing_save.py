@@ -1,4 +1,4 @@
-"""Run under mpirun -n 2: rank 1 fails while a checkpoint is written, with an error that all are told of, or another.
+"""Run under mpirun -n 2: rank 1 fails while a checkpoint is written, with an error of all ranks or its own.
 
 mpirun -n 2 python failing_save.py FOLDER ERROR
 """

@@ -34,7 +34,7 @@ JOBS = ((1, 0), (2, 0), (3, 0), (4, 0), (2, 1), (4, 2))  # ranks in all, of whic
 
 @dataclass
 class Run:
-    """What one run of the steps gave."""
+    """Results of one run of the steps."""
 
     losses: np.ndarray
     scores: np.ndarray
