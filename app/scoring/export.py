@@ -39,7 +39,7 @@ GOLDEN_ROWS = 100
 PROJECT = Path(__file__).parents[2]
 CODE = "code"
 CODE_ROOTS = ("app.cli.predict", "app.cli.bundle", "app.scoring.pyfunc")  # what a bundle brings, with all they import
-PACKAGES = ("numpy", "pyarrow", "onnxruntime", "pandas", "xxhash", "pyyaml", "isal", "tqdm")  # of the core
+PACKAGES = ("numpy", "pyarrow", "onnxruntime", "xxhash", "pyyaml", "isal", "tqdm")  # of the core
 LIBRARY = Path("data_prep/kernels/csrc/build/liblog_kernels.so")
 
 
