@@ -1,0 +1,204 @@
+"""Raw lines to scores by a bundle: against its parts alone, and against PyTorch with pandas as users write it.
+
+    python -m benchmarks.scoring [--rows 200000] [--torch PYTHON]
+
+Rates are of one core, by the time that the processor spent: `predict` with one process, onnxruntime and PyTorch with
+one thread. The figures of one row, of opening and of two processes are by the clock, for a machine at rest. The
+weights are random: what is scored does not matter here. `--torch` is a Python with PyTorch and pandas, where this one
+has none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.checkpoint.write import ModelState
+from app.config.config import Config
+from app.scoring.export import finish, write_model
+from app.scoring.predict import predict
+from app.scoring.predictor import Predictor
+from app.tables.interface import TableState
+from benchmarks.harness.timing import machine
+from common import settings
+from data_prep.encoding.encoder import Chunk
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.prepare import prepare
+from data_prep.prepared.schema import Schema, read_schema
+from data_prep.sources.synthetic import synthesize
+
+LOG = "unlabelled.txt"
+PEER = Path(__file__).parent / "pytorch_pandas.py"
+SETTINGS = ("model.embedding_dim=16", "model.hidden_widths=[400,400,400]")
+CHUNK_ROWS = 10_000
+ANCHORS = """Anchors: Intel's Wide&Deep FP32 on 28 cores 302k-577k records/s (20.6k/s a core), Neural Compressor
+43k/s on 56 cores. Targets: predict over its parts >= 0.7, over PyTorch + pandas >= 4, one row <= 0.3 ms, open <= 1 s."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, print, and end with one line of JSON."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--torch", default=sys.executable, metavar="PYTHON")
+    parser.add_argument("--folder", type=Path, help="keeps log and bundle for the next time")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.folder or Path(temporary)
+        folder.mkdir(exist_ok=True)
+        make_bundle(folder, options.rows)
+        found = measure(folder, options.rounds)
+        found["pytorch_pandas"] = pytorch_pandas(folder, options.torch)
+    report(found)
+    print(json.dumps({"benchmark": "scoring", "machine": machine(), **found}))
+
+
+def make_bundle(folder: Path, num_rows: int) -> None:
+    """Write a log, the same without labels (the intervals of metrics are no part of scoring), and a bundle."""
+    if (folder / "bundle").exists():
+        return
+    synthesize(folder / "log.txt", num_rows, seed=1)
+    prepare(folder / "log.txt", folder / "prepared", PrepareOptions(min_count=2))
+    with (folder / "log.txt").open("rb") as log, (folder / LOG).open("wb") as unlabelled:
+        unlabelled.writelines(line.partition(b"\t")[2] for line in log)
+    schema = read_schema(folder / "prepared")
+    config = settings.override(Config(), SETTINGS)
+    (folder / "bundle").mkdir()
+    checkpoint = {"id": "", "step": 0, "epoch": 0}
+    state = random_state(schema, config)
+    manifest = write_model(folder / "bundle", state, config, folder / "prepared", checkpoint, "float32", None)
+    finish(folder / "bundle", manifest, {})
+
+
+def random_state(schema: Schema, config: Config) -> ModelState:
+    """Random weights of the model's shapes."""
+    generator, width = np.random.default_rng(0), config.model.embedding_dim
+
+    def draw(*shape: int) -> np.ndarray:
+        return (generator.standard_normal(shape) / np.sqrt(shape[0])).astype(np.float32)
+
+    num_numeric, hidden = schema.num_numeric, config.model.hidden_widths
+    widths = (schema.num_categorical * width, *hidden, 1)
+    dense = {"wide.bias": draw(1), "wide.numeric_weight": draw(num_numeric, 1)}
+    dense |= {
+        "tower.numeric_rows": draw(num_numeric, width),
+        "tower.numeric_matrix": draw(num_numeric, width, hidden[0]),
+    }
+    for i in range(len(hidden)):
+        dense |= {f"tower.matrix_{i}": draw(widths[i], widths[i + 1]), f"tower.bias_{i}": draw(widths[i + 1])}
+    dense[f"tower.matrix_{len(hidden)}"] = draw(*widths[-2:])
+    ids = np.arange(schema.vocabulary_size)
+    rows = {name: generator.standard_normal((len(ids), n), np.float32) for name, n in (("wide", 1), ("deep", width))}
+    return ModelState(dense, {name: TableState(ids, {"rows": values}) for name, values in rows.items()})
+
+
+def measure(folder: Path, rounds: int) -> dict[str, Any]:
+    """Rows a second of `predict` and of its parts alone, in turn; seconds to open; milliseconds of one row."""
+    start = time.perf_counter()
+    predictor = Predictor.open(folder / "bundle")
+    open_seconds = time.perf_counter() - start
+    lines = (folder / "log.txt").read_bytes().splitlines(keepends=True)
+    chunks = [Chunk(i, len(part), b"".join(part)) for i, part in parts_of(lines)]
+    contenders = {**parts_alone(predictor, chunks), "predict": lambda: predict_once(folder)}
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds + 1):  # in turn; the first is to warm up
+        for name, work in contenders.items():
+            seconds[name].append(seconds_of(work, time.process_time))
+    rates = {name: len(lines) / float(np.median(values[1:])) for name, values in seconds.items()}
+    bound = 1 / (1 / rates["tower"] + 1 / rates["encoding"])
+    return {
+        "rows_per_second": rates,
+        "over_parts": rates["predict"] / bound,
+        "two_processes_rows_per_second": len(lines) / seconds_of(lambda: predict_once(folder, 2)),
+        "one_row_ms": one_row(predictor, lines),
+        "open_seconds": open_seconds,
+        "peak_rss_mib": int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024,
+    }
+
+
+def parts_of(lines: list[bytes]) -> list[tuple[int, list[bytes]]]:
+    """The log's lines in chunks, each with its first line's number."""
+    return [(start, lines[start : start + CHUNK_ROWS]) for start in range(0, len(lines), CHUNK_ROWS)]
+
+
+def parts_alone(predictor: Predictor, chunks: list[Chunk]) -> dict[str, Callable[[], object]]:
+    """What `predict` is made of: raw lines to ids; ids to embeddings; embeddings to logits, all of one chunk's rows."""
+    encoder, rows, tower = predictor._encoder, predictor._rows, predictor._tower
+    encoded = [encoder.encode(chunk)[1] for chunk in chunks]
+    ids, numeric = encoded[0].ids[:1024], encoded[0].numeric[:1024]
+    deep, wide = rows.lookup(ids)
+    total, summed = sum(len(part) for part in encoded), wide.sum(axis=1)
+
+    def look_up() -> None:
+        for part in encoded:
+            for start in range(0, len(part), 1024):
+                rows.lookup(part.ids[start : start + 1024])
+
+    def run_tower() -> None:
+        for _ in range(0, total, 1024):
+            tower(deep, summed, numeric)
+
+    return {
+        "encoding": lambda: [encoder.encode(chunk) for chunk in chunks],
+        "lookup": look_up,
+        "tower": run_tower,
+    }
+
+
+def predict_once(folder: Path, workers: int = 1) -> None:
+    """The command's work, to a CSV file."""
+    predict(folder / "bundle", [str(folder / LOG)], str(folder / "scores.csv"), num_workers=workers, overwrite=True)
+
+
+def seconds_of(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    """Of one run."""
+    start = clock()
+    work()
+    return clock() - start
+
+
+def one_row(predictor: Predictor, lines: list[bytes], count: int = 1000) -> float:
+    """Median milliseconds of `score` of one raw line, a different one each time."""
+    seconds = [seconds_of(lambda line=line: predictor.score([line])) for line in lines[:count]]  # type: ignore[misc]
+    return float(np.median(seconds) * 1e3)
+
+
+def pytorch_pandas(folder: Path, python: str) -> dict[str, Any] | None:
+    """What the peer measures, in its own process; None where there is no PyTorch."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment.pop("PYTHONPATH", None)
+    command = [python, str(PEER), str(folder / LOG), str(folder / "prepared" / "vocabulary.parquet")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        print(f"no PyTorch in {python}: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
+        return None
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def report(found: dict[str, Any]) -> None:
+    """Print the figures as a table."""
+    for name, rate in found["rows_per_second"].items():
+        print(f"{name:10} {rate:10,.0f} rows/s of one core")
+    print(f"predict by two processes {found['two_processes_rows_per_second']:,.0f} rows/s")
+    print(f"predict over its parts alone (tower and encoding): {found['over_parts']:.2f}")
+    if found["pytorch_pandas"]:
+        peer = found["pytorch_pandas"]["rows_per_second"]
+        found["over_pytorch_pandas"] = found["rows_per_second"]["predict"] / peer
+        print(f"PyTorch + pandas {peer:,.0f} rows/s; predict over that: {found['over_pytorch_pandas']:.2f}")
+    print(f"one row {found['one_row_ms']:.3f} ms, open {found['open_seconds']:.3f} s")
+    print(ANCHORS)
+
+
+if __name__ == "__main__":
+    main()
