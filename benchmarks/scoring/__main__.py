@@ -42,7 +42,8 @@ PEER = Path(__file__).parent / "pytorch_pandas.py"
 SETTINGS = ("model.embedding_dim=16", "model.hidden_widths=[400,400,400]")
 CHUNK_ROWS = 10_000
 ANCHORS = """Anchors: Intel's Wide&Deep FP32 on 28 cores 302k-577k records/s (20.6k/s a core), Neural Compressor
-43k/s on 56 cores. Targets: predict over its parts >= 0.7, over PyTorch + pandas >= 4, one row <= 0.3 ms, open <= 1 s."""
+43k/s on 56 cores. Targets: predict over its parts >= 0.7, over PyTorch + pandas >= 4, one row <= 0.3 ms,
+open <= 1 s."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
