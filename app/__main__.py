@@ -17,7 +17,7 @@ if __name__ == "__main__":  # threads that libraries start on import must not re
 
 from common.packages import require
 
-require("bokeh", "jinja2", "mindspore", "numpy", "pyarrow", "safetensors", "sklearn", "tensorboardX", "xxhash", "yaml")
+require("bokeh", "jinja2", "mindspore", "numpy", "pyarrow", "scipy", "sklearn", "tensorboardX", "xxhash", "yaml")
 
 from app.cli import baseline, bundle, checkpoint, evaluate, export, predict, rank, train
 from app.distributed.process_group import started_by_mpi
