@@ -20,7 +20,7 @@ from app.run.logs import LogFile
 
 
 class EventFile(LogFile):
-    """One launch's file in `folder`.
+    """The event file of one launch.
 
     `purge_step` is the first step that this launch takes: TensorBoard drops what other files of the folder hold of it
     and of later ones, so a resumed run has no point twice.

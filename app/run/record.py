@@ -1,4 +1,4 @@
-"""What a run folder tells of its run, for a report: files alone, so that a run that goes on can be looked at too."""
+"""A run as its report needs it, read from the files of the run folder alone, also while the run writes them."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ Points = tuple[list[float], list[float]]  # x, y
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run: `name` tells it from others, `lines` are those of metrics.jsonl, `evaluations` what the files hold."""
+    """The files of one run."""
 
-    name: str
+    name: str  # no other run of the report has it
     state: dict[str, Any]
     config: dict[str, Any]
     wide_losses: np.ndarray  # of each step, from the first
-    lines: list[dict[str, Any]]
-    evaluations: list[dict[str, Any]]
+    lines: list[dict[str, Any]]  # of metrics.jsonl
+    evaluations: list[dict[str, Any]]  # by rising step
     op_times: list[dict[str, Any]]
 
     def points(self, key: str, split: str | None = None) -> Points:
-        """The values of a key over steps, where metrics.jsonl has them; those of `split`, where one is given."""
+        """Return steps and values of the lines that have `key` and are of `split` (None: of training)."""
         by_step = {
             line["step"]: float(line[key])
             for line in self.lines
@@ -45,34 +45,33 @@ class RunRecord:
         return sorted(by_step), [by_step[step] for step in sorted(by_step)]
 
     def keys(self, ending: str) -> list[str]:
-        """The keys of metrics.jsonl that end so, in their order."""
+        """Return the keys of metrics.jsonl that end with `ending`, in order of appearance."""
         found = dict.fromkeys(key for line in self.lines for key in line if key.endswith(ending))
         return list(found)
 
     @property
     def metric(self) -> str:
-        """What decides which evaluation is the best."""
+        """The metric that chooses the best evaluation."""
         return str(self.config.get("eval", {}).get("metric", "auc"))
 
     def best_evaluation(self) -> dict[str, Any] | None:
-        """The line of the best evaluation on valid; None where there was none. That before a warm start's first step
-        is of no model of this run."""
+        """Return the line of the best evaluation on valid; at step 0 the model is that of the warm start's source."""
         evaluated = [line for line in self.lines if line.get("split") == "valid" and line["step"] > 0]
-        judged = [line for line in evaluated if line.get(self.metric) is not None]
-        return max(judged, key=lambda line: (merit(self.metric, line[self.metric]), line["step"]), default=None)
+        compared = [line for line in evaluated if line.get(self.metric) is not None]
+        return max(compared, key=lambda line: (merit(self.metric, line[self.metric]), line["step"]), default=None)
 
     def test_evaluation(self) -> dict[str, Any] | None:
-        """The last evaluation of the test rows; None where there was none."""
+        """Return the last evaluation on test rows."""
         return next((content for content in reversed(self.evaluations) if content["split"] == "test"), None)
 
     def shown_evaluation(self) -> dict[str, Any] | None:
-        """The one whose curves are drawn: of the test rows, else the best on valid, else the last there is."""
+        """Return the evaluation whose curves are drawn: on test rows, else the best on valid, else the last."""
         best = self.best_evaluation()
         on_valid = [content for content in self.evaluations if best and content["step"] == best["step"]]
         return self.test_evaluation() or next(iter([*on_valid, *self.evaluations[-1:]]), None)
 
     def launches(self) -> list[list[dict[str, Any]]]:
-        """The lines of steps, launch by launch: the seconds begin anew with each."""
+        """Return the lines of steps by launch: with each launch the seconds start again."""
         found: list[list[dict[str, Any]]] = []
         before = float("inf")
         for line in self.lines:
@@ -84,30 +83,30 @@ class RunRecord:
         return found
 
     def steady_lines(self) -> list[dict[str, Any]]:
-        """The lines of steps without each launch's first, in which the graph is compiled, where there are others."""
+        """Return the lines of steps but each launch's first, which compiles the graph, unless there are no others."""
         steady = [line for launch in self.launches() for line in launch[1:]]
         return steady or [line for launch in self.launches() for line in launch]
 
     @property
     def seconds(self) -> float:
-        """Of all launches together."""
+        """Duration of all launches together."""
         seconds = [line["seconds"] for line in self.lines]
         ends = [first for first, after in itertools.pairwise(seconds) if after < first]
         return sum([*ends, *seconds[-1:]])
 
     @property
     def steps(self) -> int:
-        """Steps taken."""
+        """Number of steps taken."""
         return len(self.wide_losses)
 
 
 def read_runs(paths: Sequence[Path]) -> list[RunRecord]:
-    """The records of some runs, in their order; raises FileNotFoundError for a folder that holds no run."""
+    """Return the runs in order; raises FileNotFoundError for a folder without a run."""
     return [read_run(path, name) for path, name in zip(paths, _names(paths), strict=True)]
 
 
 def read_run(path: Path, name: str) -> RunRecord:
-    """The record of one run; raises FileNotFoundError for a folder that holds none."""
+    """Return one run; raises FileNotFoundError for a folder without one."""
     if not (path / CONFIG_FILE).is_file() or not (path / STATE_FILE).is_file():
         raise FileNotFoundError(
             f"no run in {path}: it has no {CONFIG_FILE} with {STATE_FILE} beside it; give a run folder such as device_0"
@@ -124,7 +123,7 @@ def read_run(path: Path, name: str) -> RunRecord:
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """As few parts of each path, from its end, as tell them all apart."""
+    """Return the last parts of each path, as few as make all names different."""
     parts = [path.resolve().parts for path in paths]
     most = max(map(len, parts))
     tails = (["/".join(each[-count:]) for each in parts] for count in range(1, most + 1))
@@ -141,7 +140,7 @@ def _read_losses(path: Path) -> np.ndarray:
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines that are whole: the last one may be being written."""
+    """Return the whole lines: the last one may be incomplete while the run writes it."""
     found = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
         try:

@@ -1,4 +1,4 @@
-"""Charts for pages: data, axes and what to tell under the mouse; charts.js draws them with Bokeh in the browser.
+"""Charts for pages: data, axes and hover texts; charts.js draws them with Bokeh in the browser.
 
     line_chart("Loss", [Series("train", steps, losses)], Axis("step"), Axis("log loss"))
     bar_chart("Distinct values", names, [Bars("in the log", counts)], Axis("values", log=True))
@@ -45,12 +45,12 @@ class Series:
     x: Sequence[float]
     y: Sequence[float]
     points: bool = False  # dots too
-    reference: bool = False  # thin and grey: something to compare the others with
+    reference: bool = False  # thin and grey, to compare the others with
 
 
 @dataclass(frozen=True)
 class Bars:
-    """One bar for each label of a bar chart."""
+    """Heights of the bars of one colour, by label."""
 
     name: str
     values: Sequence[float]
@@ -58,7 +58,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Density:
-    """Share of all for each bin of a histogram; areas are drawn, so bins may differ in width."""
+    """Shares of all by bin of a histogram; areas show them, so bins may differ in width."""
 
     name: str
     shares: Sequence[float]
@@ -169,7 +169,7 @@ class _Shown:
 def _chart(
     title: str, size: Size, note: str, x: _Shown, y: _Shown, edges: Sequence[float], texts: list[str], **marks: Any
 ) -> Chart:
-    """Return the chart of `marks`; texts[i] is told from edges[i] to edges[i + 1], from top to bottom."""
+    """Return the chart of `marks`; texts[i] is shown while the mouse is between edges[i] and edges[i + 1]."""
     hover = {"edges": x.values(edges), "texts": texts}
     return Chart(title, size, note, {"x": x.described(), "y": y.described(), "hover": hover, **marks})
 

@@ -206,7 +206,15 @@ def _settings(schema: Schema) -> list[dict[str, object]]:
     source["size_bytes"] = number_text(schema.source["size_bytes"], "bytes")
     source["lines"] = f"{schema.source['lines']:,}"
     files = {"layout": schema.layout, "type of ids": schema.ids_dtype, "rows per block": schema.block_rows}
-    return [{name: value for name, value in schema.options.items() if value not in ({}, None)}, source, files]
+    options: dict[str, object] = {}
+    for name, value in schema.options.items():
+        parts = {f"{name}.{key}": part for key, part in value.items()} if isinstance(value, dict) else {name: value}
+        options |= {key: part for key, part in parts.items() if part not in ({}, [], "", None)}
+    if "data.columns" in options:
+        options["data.columns"] = ", ".join(
+            f"{name}: {kind}" for name, kind in schema.options["data"]["columns"].items()
+        )
+    return [options, source, files]
 
 
 def _timing(schema: Schema, timing: Timing) -> dict[str, Any]:

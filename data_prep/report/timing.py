@@ -1,4 +1,4 @@
-"""timing.json: how long the preparation took, with what. It is no part of the data: schema.json does not name it."""
+"""timing.json: time and memory of a preparation. It is no part of the data, and schema.json does not name it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _KIB = 1 << 10  # ru_maxrss is in KiB on Linux
 
 @dataclass(frozen=True)
 class Timing:
-    """Of the process that finished the folder; after a restart, of what was left to do."""
+    """Time and memory of the process that finished the folder; after a restart, of what was left to do."""
 
     finished: str  # UTC
     seconds: float
-    stages: dict[str, float]  # seconds of each reading of the log
+    stages: dict[str, float]  # seconds of each pass over the log
     cpu_seconds: float  # of this process and the workers that it started here
     peak_bytes: int  # resident memory of this process
     worker_peak_bytes: int  # and of the largest worker
@@ -37,7 +37,7 @@ class Timing:
 
 
 class RunClock:
-    """Started with the work; who works notes the readings of the log, and how many workers there were."""
+    """Wall-clock timer of a preparation; the pipeline records per-pass times and the number of workers."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
@@ -46,7 +46,7 @@ class RunClock:
         self.workers = 1
 
     def stop(self) -> Timing:
-        """What was taken since the start."""
+        """Return time and memory since the start."""
         return Timing(
             finished=datetime.now(UTC).isoformat(timespec="seconds"),
             seconds=time.monotonic() - self._started,
@@ -67,12 +67,12 @@ def _cpu_seconds() -> float:
 
 
 def write_timing(timing: Timing, folder: Path) -> None:
-    """Write the file whole: half of one would be an error for who draws the report."""
+    """Write timing.json atomically, so that the report never reads a partial file."""
     write_whole(folder / TIMING_FILE, json.dumps(asdict(timing), indent=1) + "\n")
 
 
 def read_timing(folder: Path) -> Timing | None:
-    """The file, or None where there is none: a folder is whole without it. Raises ValueError where it is damaged."""
+    """Return the content of timing.json, None if there is none. Raises ValueError for a damaged file."""
     path = folder / TIMING_FILE
     if not path.is_file():
         return None

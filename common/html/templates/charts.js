@@ -27,8 +27,10 @@ function makeFigure(drawing, place) {
   });
   plot.toolbar.logo = null;
   plot.toolbar.autohide = true;
+  plot.toolbar.stylesheets = [":host { background: none !important; }"]; // it lies on the plot
   // A finger that drags scrolls the page; a mouse zooms.
-  plot.toolbar.active_drag = matchMedia("(pointer: fine)").matches ? "auto" : null;
+  const zoom = plot.toolbar.tools.find((tool) => tool instanceof Bokeh.BoxZoomTool);
+  plot.toolbar.active_drag = matchMedia("(pointer: coarse)").matches ? null : zoom;
   return plot;
 }
 

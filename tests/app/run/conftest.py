@@ -1,4 +1,4 @@
-"""Run folders written by hand: no training is needed to look at a report."""
+"""Run folders written by hand, so that reports need no training."""
 
 import json
 
@@ -30,10 +30,10 @@ def measurement(seed, groups):
 
 @pytest.fixture
 def make_run(tmp_path):
-    """A run folder of 40 steps, evaluated at 20 and 40, on test too where `judged`; `lines` come last."""
+    """A run folder of 40 steps, evaluated at 20 and 40, on test too if `tested`; `lines` come last."""
 
     def make(
-        name, *overrides, steps=NUM_STEPS, evaluated=True, judged=True, profiled=True, status="finished", lines=()
+        name, *overrides, steps=NUM_STEPS, evaluated=True, tested=True, profiled=True, status="finished", lines=()
     ):
         path = tmp_path / name
         path.mkdir(parents=True)
@@ -59,7 +59,7 @@ def make_run(tmp_path):
                 "wide_row_norm": 0.2,
             }
             logged += [{"seconds": step + 0.6, "step": step, "epoch": 1, **sizes}]
-        if judged and evaluated and steps:
+        if tested and evaluated and steps:
             content = content_of("test", steps, 1, measurement(7, True), {"auc": (0.7, 0.8)}, Best(2_000, 0.9, 0.4))
             write_evaluation(path, content)
         logged.sort(key=lambda line: line["seconds"])

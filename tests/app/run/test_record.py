@@ -44,7 +44,7 @@ def test_shown_is_test_else_the_best_on_valid_else_the_last():
     assert record(lines, evaluations=[test, *valid]).shown_evaluation() == test
 
 
-def test_launches_are_told_apart_by_their_seconds_and_begin_unsteady():
+def test_launches_differ_by_their_seconds_and_begin_with_an_unsteady_line():
     speed = {"samples_per_second": 100.0}
     lines = [
         line(10, 9, **speed),

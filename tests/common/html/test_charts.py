@@ -43,7 +43,7 @@ def test_bars_begin_at_zero_or_at_the_low_end_of_a_logarithmic_axis():
     assert bar_chart("t", ["a"], [Bars("x", [4])], Axis(log=True, low=1)).drawing["bars"][0]["floor"] == 1
 
 
-def test_the_mouse_is_told_every_value():
+def test_hovering_shows_every_value():
     series = [Series("train", [1, 2], [0.5, 0.25]), Series("valid", [2], [0.125]), Series("", [1], [3])]
     hover = line_chart("t", series, Axis("step"), Axis()).drawing["hover"]
     assert hover == {"edges": [1, 1.5, 2], "texts": ["step 1\ntrain: 0.5", "step 2\ntrain: 0.25\nvalid: 0.125"]}

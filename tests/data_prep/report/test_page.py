@@ -1,4 +1,4 @@
-"""The report, on a log with every kind of bad line, and what it is drawn from."""
+"""The report of a log with every kind of bad line, and the files that it is drawn from."""
 
 import dataclasses
 import json
@@ -44,7 +44,7 @@ def folder(dirty_log):
 
 
 def training_cells(folder, dirty_log):
-    """Columns of the training rows as text: those of other splits are known by number, and so are bad lines."""
+    """Return the columns of the training rows as text, without the lines of other splits and the bad ones."""
     other = {int(n) for split in ("valid", "test") for n in np.load(folder / f"row_numbers-{split}.npy")}
     lines = [line.split("\t") for line in dirty_log.read_text().splitlines()]
     return list(
@@ -107,7 +107,7 @@ def test_it_is_drawn_again_to_the_same_bytes(folder, tmp_path, capsys):
 
 
 def test_the_run_is_no_part_of_the_data(folder, dirty_log, tmp_path):
-    """schema.json names neither the report nor what it took; the statistics are the same for any chunks and kernels."""
+    """schema.json names neither report nor timing; the statistics are the same for any chunks and kernels."""
     named = {file.name for file in read_schema(folder).all_files()}
     assert {path.name for path in folder.iterdir()} - named == {"schema.json", "report.html", TIMING_FILE}
     again = tmp_path / "again"
@@ -117,7 +117,7 @@ def test_the_run_is_no_part_of_the_data(folder, dirty_log, tmp_path):
         assert (again / name).read_bytes() == (folder / name).read_bytes(), name
 
 
-def test_every_rule_of_splitting_is_told():
+def test_every_rule_of_splitting_is_explained():
     assert set(SPLIT_RULES) == set(get_args(get_type_hints(PrepareOptions)["split"]))
 
 
@@ -162,7 +162,7 @@ def test_damaged_files_are_named(folder, tmp_path, name, capsys):
     assert f"{name} is damaged" in capsys.readouterr().err
 
 
-def test_a_folder_of_an_older_version_is_told_apart(folder, tmp_path, capsys):
+def test_a_folder_of_an_older_version_is_named_as_such(folder, tmp_path, capsys):
     copy = shutil.copytree(folder, tmp_path / "copy")
     (copy / STATISTICS_FILE).unlink()
     assert main(["report", str(copy)]) == 2

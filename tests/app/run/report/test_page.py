@@ -1,4 +1,4 @@
-"""The page of one run and of several: what is drawn, what is said where there is nothing to draw."""
+"""The pages of one run and of several: charts, tables, and the notes in place of missing ones."""
 
 import json
 import re
@@ -52,8 +52,8 @@ def test_everything_of_a_whole_run_is_drawn(make_run):
 
 
 def test_a_browser_shows_it_without_complaint(make_run, render):
-    """The document as the browser has it holds every drawing."""
-    first, second = make_run("device_0"), make_run("device_0.1", "model.embedding_dim=16", judged=False)
+    """No message in the console, and charts near the window."""
+    first, second = make_run("device_0"), make_run("device_0.1", "model.embedding_dim=16", tested=False)
     for runs in ([first], [first, second]):
         write_report(runs, first / "report.html")
         assert len(charts(page_of(*runs))) >= len(ALL_CHARTS)
@@ -61,7 +61,7 @@ def test_a_browser_shows_it_without_complaint(make_run, render):
 
 
 def test_several_runs_are_laid_over_one_another(make_run):
-    page = page_of(make_run("device_0"), make_run("device_0.1", "model.embedding_dim=16", "train.seed=2", judged=False))
+    page = page_of(make_run("device_0"), make_run("device_0.1", "model.embedding_dim=16", "train.seed=2", tested=False))
     assert "2 runs side by side" in page
     assert {"Scores by label: device_0", "Scores by label: device_0.1"} < set(charts(page))
     losses = charts(page)["Training loss"]["lines"]
@@ -74,8 +74,8 @@ def test_several_runs_are_laid_over_one_another(make_run):
     assert cells == ["model.embedding_dim", "80", "16", "train.seed", "1", "2"]
 
 
-def test_what_is_not_there_is_said(make_run):
-    page = page_of(make_run("device_0", steps=0, evaluated=False, judged=False, profiled=False, status="running"))
+def test_a_note_stands_for_what_is_missing(make_run):
+    page = page_of(make_run("device_0", steps=0, evaluated=False, tested=False, profiled=False, status="running"))
     assert not charts(page)
     for words in (
         "No step was logged yet: loss.log is empty.",
