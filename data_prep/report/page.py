@@ -202,7 +202,9 @@ def _examples(folder: Path, reasons: set[str]) -> dict[str, list[str]]:
 
 
 def _settings(schema: Schema) -> list[dict[str, object]]:
-    source = {name: value for name, value in schema.source.items() if isinstance(value, (str, int)) and value != ""}
+    source: dict[str, object] = {
+        name: value for name, value in schema.source.items() if isinstance(value, (str, int)) and value != ""
+    }
     source["size_bytes"] = number_text(schema.source["size_bytes"], "bytes")
     source["lines"] = f"{schema.source['lines']:,}"
     files = {"layout": schema.layout, "type of ids": schema.ids_dtype, "rows per block": schema.block_rows}
