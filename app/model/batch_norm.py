@@ -1,4 +1,4 @@
-"""Batch normalization of a hidden layer's sums (Ioffe & Szegedy, 2015), over the rows that do not just fill up a batch.
+"""Batch normalization of a hidden layer's sums (Ioffe & Szegedy, 2015), without the rows that pad a batch.
 
 Letters: B batch, H width of the layer.
 """
@@ -15,10 +15,10 @@ MOMENTUM = 0.1  # the new batch's share of the running statistics; both as torch
 
 
 class BatchNorm(nn.Cell):
-    """Normalizes with the batch's statistics where its rows' weights are given, else with the running ones.
+    """Normalizes with the batch's statistics if its rows' weights are given, else with the running ones.
 
-    A forward pass leaves the batch's statistics in parameters of their own; `update`, which a step calls where all is
-    finite, takes them into the running ones. The variance is the batch's own (divided by n) in both.
+    A forward pass writes the batch's statistics to parameters of their own; `update`, which a step calls if all values
+    are finite, moves the running ones toward them. Both use the batch's own variance (divided by n).
     """
 
     def __init__(self, width: int, name: str) -> None:
@@ -33,7 +33,7 @@ class BatchNorm(nn.Cell):
         self.matmul = MatMul()
 
     def construct(self, sums: Tensor, example_weights: Tensor | None) -> Tensor:
-        """`sums` [B, H], `example_weights` [B], which sum to 1 and are 0 for rows that fill up -> [B, H]."""
+        """`sums` [B, H], `example_weights` [B], which sum to 1 and are 0 for padding rows -> [B, H]."""
         if example_weights is None:
             return (sums - self.mean) * ops.rsqrt(self.variance + EPSILON) * self.scale + self.shift
         weights = example_weights.expand_dims(0)
@@ -45,7 +45,7 @@ class BatchNorm(nn.Cell):
         return centered * ops.rsqrt(variance + EPSILON) * self.scale + self.shift
 
     def update(self) -> tuple[Tensor, Tensor]:
-        """Take the last batch's statistics into the running ones."""
+        """Move the running statistics toward the last batch's."""
         mean = self.mean * (1 - MOMENTUM) + self.batch_mean * MOMENTUM
         variance = self.variance * (1 - MOMENTUM) + self.batch_variance * MOMENTUM
         return ops.assign(self.mean, mean), ops.assign(self.variance, variance)
@@ -68,6 +68,6 @@ class NormalizedLayer(nn.Cell):
         noise: Tensor | None = None,
         example_weights: Tensor | None = None,
     ) -> Tensor:
-        """See `DenseLayer.construct`; `example_weights` as `BatchNorm.construct` has them."""
+        """See `DenseLayer.construct` and `BatchNorm.construct`."""
         sums = self.layer.sums(inputs, weights, numeric, numeric_weights)
         return self.layer.activated(self.norm(sums, example_weights), noise)

@@ -17,7 +17,7 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from app.model import dropout
 
-# As int32, which is what MindSpore's operators multiply.
+# MindSpore's operators multiply int32.
 GOLDEN32 = int(dropout.GOLDEN32.astype(np.int32))
 
 FACTORS = tuple(int(factor.astype(np.int32)) for factor in dropout.FACTORS)
@@ -55,7 +55,7 @@ class MatMul(nn.Cell):
 class Total(nn.Cell):
     """The sum of all values of an array, times `factor`.
 
-    A matrix is summed by a product with ones, which reads it once on all cores: ReduceSum takes ten times as long.
+    A matrix is multiplied with ones, which reads it once on all cores: ReduceSum takes ten times as long.
     """
 
     def __init__(self, factor: float = 1.0) -> None:
@@ -97,11 +97,11 @@ class DenseLayer(nn.Cell):
         return self.activated(self.sums(inputs, weights, numeric, numeric_weights), noise)
 
     def sums(self, inputs: Tensor, weights: Tensor, numeric: Tensor, numeric_weights: Tensor) -> Tensor:
-        """The units' sums [B, H]."""
+        """Return the units' sums [B, H]."""
         return self.matmul(inputs, weights) + self.matmul(numeric, numeric_weights)
 
     def activated(self, sums: Tensor, noise: Tensor | None) -> Tensor:
-        """The layer's outputs from its sums."""
+        """Return the layer's outputs from its sums."""
         outputs = self.activation(sums)
         if noise is None:
             return outputs
@@ -111,11 +111,12 @@ class DenseLayer(nn.Cell):
 
 
 def dropout_multiplier(noise: Tensor, rows: Tensor, units: Tensor) -> Tensor:
-    """float32 [B, H]: 0 for dropped units, 1 / (1 - share dropped) for the others; `app.model.dropout.kept` from
-    operators.
+    """Return float32 [B, H]: 0 for dropped units, 1 / (1 - share dropped) for the others.
 
-    `rows` int32 [B] are the rows' numbers in the global batch, `units` int32 [H] the units' in the layer, from 0. int32
-    wraps as uint32 does, and its shifts are made logical by a mask.
+    This is `app.model.dropout.kept` from operators.
+
+    `rows` int32 [B] are row indices in the global batch, `units` int32 [H] unit indices in the layer. int32
+    wraps as uint32 does, and a mask makes its shifts logical.
     """
     rows = mix32(noise[0] + rows * GOLDEN32)
     units = mix32((units + 1) * GOLDEN32)
@@ -126,16 +127,16 @@ def dropout_multiplier(noise: Tensor, rows: Tensor, units: Tensor) -> Tensor:
 
 
 def mix32(values: Tensor) -> Tensor:
-    """`app.model.dropout.mix32` of int32."""
+    """Return `app.model.dropout.mix32` of int32."""
     mixed = ops.bitwise_xor(values, ops.bitwise_and(ops.bitwise_right_shift(values, 16), 0xFFFF)) * FACTORS[0]
     mixed = ops.bitwise_xor(mixed, ops.bitwise_and(ops.bitwise_right_shift(mixed, 15), 0x1FFFF)) * FACTORS[1]
     return ops.bitwise_xor(mixed, ops.bitwise_and(ops.bitwise_right_shift(mixed, 16), 0xFFFF))
 
 
 def write_parameter(parameter: Parameter, values: np.ndarray) -> None:
-    """Set all values of a parameter, in the memory it has.
+    """Set all values of a parameter in its own memory.
 
-    Not `set_data`: where a compiled graph updates the parameter in a branch, as `if finite` is, it goes on writing to
-    the memory from before, and every later update is lost (MindSpore 2.10 on CPU).
+    Not `set_data`: if a compiled graph updates the parameter in a branch, such as `if finite`, the graph keeps writing
+    to the old memory, and every later update is lost (MindSpore 2.10 on CPU).
     """
     ops.assign(parameter, Tensor(values))

@@ -19,7 +19,7 @@ BITS = 24  # of a unit's random number
 
 
 class DropoutNoise:
-    """What the masks of a run are made of; `rate` is the share of units that are dropped."""
+    """The keys of a run's dropout masks; `rate` is the share of units to drop."""
 
     def __init__(self, seed: int, rate: float, num_layers: int) -> None:
         self.rate = rate
@@ -27,8 +27,8 @@ class DropoutNoise:
         self._threshold = round(rate * 2**BITS)
 
     def of_step(self, step: int, first_row: int = 0) -> np.ndarray:
-        """int32 [L, 3]: each layer's key in step 1, 2, …, the share to drop in 2⁻²⁴ last; and between them the number
-        that this process's first row has in the global batch."""
+        """Return int32 [L, 3] for step 1, 2, …: each layer's key, the index of this process's first row in the global
+        batch, and the share to drop in 2⁻²⁴."""
         layers = np.arange(1, self._num_layers + 1, dtype=np.uint64)
         with np.errstate(over="ignore"):  # uint64 arithmetic is modulo 2**64 here
             step_key = mix64(mix64(np.array(self._seed, np.uint64) + GOLDEN) + GOLDEN * np.uint64(step))
@@ -38,7 +38,7 @@ class DropoutNoise:
 
 
 def kept(noise: np.ndarray, num_rows: int, num_units: int) -> np.ndarray:
-    """Which units stay, bool [B, H]: the definition. `noise` [3] is one layer's of `DropoutNoise.of_step`."""
+    """Return True for units that stay, bool [B, H]; `noise` [3] is a layer of `DropoutNoise.of_step`."""
     key, first_row, threshold = noise.view(np.uint32)
     with np.errstate(over="ignore"):
         rows = mix32(key + (first_row + np.arange(num_rows, dtype=np.uint32)) * GOLDEN32)
@@ -48,7 +48,7 @@ def kept(noise: np.ndarray, num_rows: int, num_units: int) -> np.ndarray:
 
 
 def mix32(values: np.ndarray) -> np.ndarray:
-    """lowbias32 of each uint32."""
+    """Return lowbias32 of each uint32."""
     mixed = (values ^ (values >> np.uint32(16))) * FACTORS[0]
     mixed = (mixed ^ (mixed >> np.uint32(15))) * FACTORS[1]
     return mixed ^ (mixed >> np.uint32(16))

@@ -1,8 +1,8 @@
-"""What one step runs on the device: forward, backward, the flag of finite values, and the dense optimizers.
+"""A step's graph on the device: forward, backward, the flag of finite values, and the dense optimizers.
 
 The inputs of each graph are those of `LossCell.construct`.
 
-`noise` is that of `app.model.dropout.DropoutNoise.of_step`; it is read where the model drops units.
+`noise` comes from `app.model.dropout.DropoutNoise.of_step`; only models with dropout read it.
 
 Letters: B batch size, C fields, N numeric, D width.
 """
@@ -25,13 +25,13 @@ DEEP_LOSS, WIDE_LOSS, NUM_BAD = range(3)  # the numbers that `scalars` packs
 
 
 def scalars(deep_loss: Tensor, wide_loss: Tensor, finite: Tensor) -> Tensor:
-    """[3] float32: the losses, and 1 where not all is finite; several ranks' are added up."""
+    """Return [3] float32: the losses, and 1 if a value is NaN or infinite; ranks add theirs up."""
     bad = 1.0 - finite.astype(ms.float32)
     return ops.concat((deep_loss.reshape(1), wide_loss.reshape(1), bad.reshape(1)))
 
 
 class AllFinite(nn.Cell):
-    """Whether all values of some arrays are finite, and below `limit`, a power of 2."""
+    """Flag: all values of some arrays are finite, and below `limit`, a power of 2."""
 
     def __init__(self, limit: float = math.inf) -> None:
         super().__init__()
@@ -39,14 +39,14 @@ class AllFinite(nn.Cell):
         self.total = Total(1.0 if limit == math.inf else 2.0**128 / limit)
 
     def construct(self, arrays: tuple[Tensor, ...], finite: Tensor) -> Tensor:
-        """Float arrays of any shapes, and what is known so far -> [] bool."""
+        """Float arrays of any shapes, and the flag so far -> [] bool."""
         for values in arrays:
             finite = ops.logical_and(finite, ops.isfinite(self.total(values)))  # a sum is, only if every value is
         return finite
 
 
 class LossCell(nn.Cell):
-    """The scaled deep loss without the tables' L2 term (the host adds it), and the wide loss beside it."""
+    """The scaled deep loss without the tables' L2 term, which the host adds, and the wide loss."""
 
     def __init__(self, model: WideDeep, options: LossOptions, drops: bool) -> None:
         super().__init__()
@@ -80,10 +80,10 @@ class LossCell(nn.Cell):
 
 
 class LossGradient(nn.Cell):
-    """The gradients of a loss for some of its inputs and for parameters, and the flag."""
+    """The gradients of a loss for some of its inputs and for parameters, and the flag of finite values."""
 
     def __init__(self, loss: nn.Cell, positions: tuple[int, ...], parameters: Iterable[Parameter]) -> None:
-        """`loss` gives what `LossCell` does; `positions` are those of the inputs."""
+        """`loss` returns what `LossCell` does; `positions` are those of the inputs to differentiate."""
         super().__init__()
         self.parameters = ParameterTuple(parameters)
         self.gradient = ms.value_and_grad(loss, positions, weights=self.parameters, has_aux=True)
@@ -125,7 +125,7 @@ class DeviceGraph(nn.Cell):
 
 
 class Gradients(nn.Cell):
-    """Forward and backward alone: the inputs' gradients, and what ranks sum."""
+    """Forward and backward alone: the inputs' gradients, and the values that ranks sum."""
 
     def __init__(self, gradient: LossGradient) -> None:
         super().__init__()
@@ -145,21 +145,23 @@ class Optimizers(nn.Cell):
         self.optimizers = optimizers
 
     def construct(self, *gradients: Tensor) -> Tensor:
-        """Those of all dense parameters -> something to wait for."""
+        """Gradients of all dense parameters -> a value to wait for."""
         return ops.depend(gradients[0].reshape(-1)[:1], self.optimizers(gradients))
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, example_weights: Tensor) -> Tensor:
-    """Σ weight · binary cross-entropy, all three [B]; an example's weight is 1 / rows of the global batch, or 0
-    where it only fills up a short batch."""
+    """Return Σ weight · binary cross-entropy of [B] each.
+
+    An example's weight is 1 / rows of the global batch, or 0 if it only pads a short batch.
+    """
     return ops.binary_cross_entropy_with_logits(logits, labels, example_weights, ops.ones_like(logits), reduction="sum")
 
 
 def l2_loss(squared_norm: Tensor | float, l2_coef: float) -> Tensor | float:
-    """l2_coef · ½ Σ‖row‖², from Σ‖row‖²."""
+    """Return l2_coef · ½ Σ‖row‖² from Σ‖row‖²."""
     return 0.5 * l2_coef * squared_norm
 
 
 def smoothed(labels: Tensor, label_smoothing: float) -> Tensor:
-    """Labels drawn toward ½: (1 - s) · label + s / 2 (Szegedy et al., 2016, with two classes)."""
+    """Return labels smoothed toward ½: (1 - s) · label + s / 2 (Szegedy et al., 2016, with two classes)."""
     return labels * (1 - label_smoothing) + 0.5 * label_smoothing

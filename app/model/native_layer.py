@@ -1,4 +1,4 @@
-"""A hidden layer as one kernel forward and one backward (`csrc/`), on a CPU; and the choice of a layer."""
+"""A hidden layer as one kernel forward and one backward (`csrc/`) on a CPU, and the choice of a layer."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ LIBRARY = NativeLibrary(
 
 
 class NativeLayer(nn.Cell):
-    """The layer as one kernel forward and one backward (`csrc/dense_layer.h`); CPU only, where the library is built.
+    """The layer as one kernel forward and one backward (`csrc/dense_layer.h`), on a CPU.
 
-    Raises OSError where it is not.
+    Raise OSError if the library is not built.
     """
 
     def __init__(self, num_threads: int, bfloat16: bool) -> None:
@@ -71,7 +71,7 @@ class NativeDenseLayer(nn.Cell):
         outputs: Tensor,
         gradient: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The gradients of the four inputs; that of `numeric` is 0, for it is data."""
+        """Return the gradients of the four inputs; that of `numeric` is 0, as it is data."""
         inputs_gradient, weights_gradient, numeric_weights_gradient = self.backward(
             gradient, outputs, inputs, weights, numeric
         )
@@ -101,7 +101,6 @@ class NativeDropoutLayer(nn.Cell):
         outputs: Tensor,
         gradient: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """See `NativeDenseLayer.bprop`."""
         inputs_gradient, weights_gradient, numeric_weights_gradient = self.backward(
             gradient, outputs, inputs, weights, numeric, noise
         )
@@ -135,8 +134,11 @@ BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 
 
 def dense_layer(options: DeviceOptions, activation: str = "relu", plain: bool = True) -> Callable[[], nn.Cell]:
-    """What makes a hidden layer of the tower for the selected device: the native one on a CPU where it is built and
-    has that activation; where the layer is not `plain`, as its sums are normalized, from operators."""
+    """Return a factory of the tower's hidden layers for the selected device.
+
+    They are native on a CPU if the library is built and has the activation. Layers that are not `plain`, as their sums
+    are normalized, consist of operators.
+    """
     import mindspore as ms
 
     from app.model import dense_layer as layers
@@ -153,7 +155,7 @@ def dense_layer(options: DeviceOptions, activation: str = "relu", plain: bool = 
             make = functools.partial(NativeLayer, options.num_threads, bfloat16 and bool(flags & BFLOAT16_FLAGS))
             usable = BFLOAT16_FLAGS
         except OSError as error:
-            log.warning("warning: %s; going on with MindSpore's operators", error)
+            log.warning("warning: %s; continuing with MindSpore's operators", error)
     if bfloat16 and not flags & usable:
         log.warning("warning: device.precision=bfloat16 needs one of %s: float32 is used", ", ".join(sorted(usable)))
     return make

@@ -34,9 +34,9 @@ WrapOptimizer = Callable[[State, Callable[[State], nn.Cell]], nn.Cell]
 
 
 class Ftrl(nn.Cell):
-    """FTRL as `app.tables.optimizers.ftrl_step` has it for the wide table."""
+    """FTRL as in `app.tables.optimizers.ftrl_step`."""
 
-    sign: Sign = np.sign  # what a step takes for the sign of a linear term
+    sign: Sign = np.sign  # the sign function of a step
 
     def __init__(self, weights: State, options: FtrlOptions, loss_scale: float) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Ftrl(nn.Cell):
         self.learning_rate = _rate(options.learning_rate)
 
     def construct(self, gradients: tuple[Tensor, ...]) -> object:
-        """One step; below `LEAST_FTRL_RATE` all stays as it is."""
+        """Take one step; below `LEAST_FTRL_RATE` nothing changes."""
         done: tuple = ()
         moves = self.learning_rate >= LEAST_FTRL_RATE
         rate = ops.maximum(self.learning_rate, LEAST_FTRL_RATE)
@@ -71,7 +71,7 @@ class Ftrl(nn.Cell):
         return done
 
     def fit_linear(self, rate: float) -> None:
-        """Make the linear terms such that they give the weights at this learning rate."""
+        """Set the linear terms from which a step computes the weights at this learning rate."""
         rate = max(rate, float(LEAST_FTRL_RATE))
         for weight, squares, linear in zip(self.weights, self.accumulators, self.linear, strict=True):
             rows, accumulator, before = (array.asnumpy() for array in (weight, squares, linear))
@@ -79,7 +79,7 @@ class Ftrl(nn.Cell):
             dense_layer.write_parameter(linear, fitted)
 
     def change_rate(self, old: float, new: float) -> None:
-        """The linear terms for a new learning rate: the weights stay as they are (see `app.tables.optimizers`).
+        """Set the linear terms for a new learning rate, such that the weights stay (see `app.tables.optimizers`).
 
         Below `LEAST_FTRL_RATE` they stay those of that rate.
         """
@@ -89,7 +89,7 @@ class Ftrl(nn.Cell):
             dense_layer.write_parameter(linear, linear.asnumpy() - change)
 
     def named_state(self) -> State:
-        """What it remembers, by array and the model's own parameter names."""
+        """Return the optimizer's state by array and the model's own parameter names."""
         return _named("ftrl.accumulator", self.names, self.accumulators) | _named(
             "ftrl.linear", self.names, self.linear
         )
@@ -114,12 +114,11 @@ class MindSporeFtrl(Ftrl):
             self.sign = np.ones_like
 
     def construct(self, gradients: tuple[Tensor, ...]) -> object:
-        """One step."""
         return self.optimizer(gradients)
 
 
 class Adam(nn.Cell):
-    """MindSpore's Adam; for AdamW each weight first loses learning_rate · weight_decay of itself."""
+    """MindSpore's Adam; for AdamW each weight is first multiplied by 1 - learning_rate · weight_decay."""
 
     def __init__(self, weights: State, options: AdamOptions | AdamWOptions, loss_scale: float) -> None:
         super().__init__()
@@ -137,7 +136,6 @@ class Adam(nn.Cell):
         self.weights = ParameterTuple(weights.values())
 
     def construct(self, gradients: tuple[Tensor, ...]) -> object:
-        """One step."""
         if self.weight_decay:
             keep = 1 - self.learning_rate * self.weight_decay
             for weight in self.weights:
@@ -145,7 +143,6 @@ class Adam(nn.Cell):
         return self.optimizer(gradients)
 
     def named_state(self) -> State:
-        """See `Ftrl.named_state`."""
         return (
             _named(f"{self.name}.first_moment", self.names, self.optimizer.moment1)
             | _named(f"{self.name}.second_moment", self.names, self.optimizer.moment2)
@@ -167,7 +164,6 @@ class Adagrad(nn.Cell):
         self.learning_rate = _rate(options.learning_rate)
 
     def construct(self, gradients: tuple[Tensor, ...]) -> tuple:
-        """One step."""
         done: tuple = ()
         for i, weight in enumerate(self.weights):
             gradient = gradients[i] / self.loss_scale
@@ -177,7 +173,6 @@ class Adagrad(nn.Cell):
         return done
 
     def named_state(self) -> State:
-        """See `Ftrl.named_state`."""
         return _named("adagrad.accumulator", self.names, self.accumulators)
 
 
@@ -191,7 +186,6 @@ class Sgd(nn.Cell):
         self.learning_rate = _rate(options.learning_rate)
 
     def construct(self, gradients: tuple[Tensor, ...]) -> tuple:
-        """One step."""
         done: tuple = ()
         for i, weight in enumerate(self.weights):
             new = weight - self.learning_rate * gradients[i] / self.loss_scale
@@ -199,19 +193,17 @@ class Sgd(nn.Cell):
         return done
 
     def named_state(self) -> State:
-        """It remembers nothing."""
         return {}
 
 
 class NothingToOptimize(nn.Cell):
-    """The optimizer of a group of which this rank holds no parameters."""
+    """The optimizer of a group without parameters on this rank."""
 
     def __init__(self, learning_rate: float) -> None:
         super().__init__()
         self.learning_rate = _rate(learning_rate)
 
     def named_state(self) -> State:
-        """It remembers nothing."""
         return {}
 
 
@@ -231,10 +223,10 @@ class SquaredNorm(nn.Cell):
 
 
 class DenseOptimizers(nn.Cell):
-    """One optimizer for the wide head, one for the tower; changes the model's parameters.
+    """The optimizers of the wide head and the tower; they change the model's parameters.
 
-    Batch normalization's running statistics are taken further with them. Where `tower_clip_norm` is above 0, the
-    tower's gradients are first shortened to that norm over all of them.
+    Batch normalization's running statistics are updated with them. If `tower_clip_norm` is above 0, the tower's
+    gradients are first clipped to that norm over all of them.
     """
 
     def __init__(
@@ -247,8 +239,8 @@ class DenseOptimizers(nn.Cell):
         wrap_tower: WrapOptimizer | None = None,
         squared_norm: nn.Cell | None = None,
     ) -> None:
-        """Where a rank has a part of the tower alone: `wrap_tower` makes of its weights, and of what makes an optimizer
-        of weights, the tower's one; `squared_norm` is a `SquaredNorm` over the whole tower."""
+        """For a rank with only a part of the tower: `wrap_tower` makes the tower's optimizer from its weights and a
+        factory of optimizers, and `squared_norm` is a `SquaredNorm` over the whole tower."""
         super().__init__()
         named = list(model.named_parameters().items())
         self.num_wide = len(model.wide.trainable_params())
@@ -262,29 +254,29 @@ class DenseOptimizers(nn.Cell):
         self.rates = {"wide": wide.learning_rate, "tower": tower.learning_rate}
 
     def set_learning_rates(self, wide: float, tower: float) -> None:
-        """Those of the steps from now on; nothing is compiled again for it."""
+        """Set the learning rates of the next steps, without another compilation."""
         if isinstance(self.wide, Ftrl) and wide != self.rates["wide"]:
             self.wide.change_rate(self.rates["wide"], wide)
         self.resume_learning_rates(wide, tower)
 
     def start_from_weights(self, wide: float, tower: float) -> None:
-        """The weights have been written: make what FTRL remembers fit them, at the learning rates of the first step."""
+        """Fit FTRL's state to weights that were written, at the learning rates of the first step."""
         if isinstance(self.wide, Ftrl):
             self.wide.fit_linear(wide)
         self.resume_learning_rates(wide, tower)
 
     def resume_learning_rates(self, wide: float, tower: float) -> None:
-        """Those with which the state was left that has been loaded."""
+        """Set the learning rates of the last step before a state that was loaded."""
         for group, optimizer, rate in (("wide", self.wide, wide), ("tower", self.tower, tower)):
             if rate != self.rates[group]:
                 dense_layer.write_parameter(optimizer.learning_rate, np.array(rate, np.float32))
                 self.rates[group] = rate
 
     def construct(self, gradients: tuple[Tensor, ...]) -> tuple:
-        """`gradients`: those of the wide head, then those of the tower, in the order of their parameters."""
+        """Update with the gradients of the wide head, then of the tower, in the order of their parameters."""
         tower = gradients[self.num_wide :]
         if self.tower_clip_norm:
-            tower = self.shortened(tower)
+            tower = self.clipped(tower)
         done: tuple = (self.tower(tower),)
         if self.num_wide:
             done = (self.wide(gradients[: self.num_wide]), *done)
@@ -292,25 +284,25 @@ class DenseOptimizers(nn.Cell):
             done = (*done, norm.update())
         return done
 
-    def shortened(self, gradients: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """All of them times min(1, clip_norm / norm), the norm being that of the gradients without the loss scale."""
+    def clipped(self, gradients: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Return the gradients times min(1, clip_norm / norm); the norm is that without the loss scale."""
         unscaled: tuple = ()
         for gradient in gradients:
             unscaled += (gradient / self.loss_scale,)
         norm = ops.sqrt(self.squared_norm(unscaled))
         factor = ops.minimum(self.tower_clip_norm / (norm + CLIP_EPSILON), 1.0)
-        short: tuple = ()
+        clipped: tuple = ()
         for gradient in gradients:
-            short += (gradient * factor,)
-        return short
+            clipped += (gradient * factor,)
+        return clipped
 
     def named_state(self) -> State:
-        """All that the optimizers remember, by optimizer, array and the model's own parameter names."""
+        """Return the state of both optimizers, by optimizer, array and the model's own parameter names."""
         return self.wide.named_state() | self.tower.named_state()
 
 
 def make_optimizer(weights: State, options: WideOptimizer | TowerOptimizer, loss_scale: float) -> nn.Cell:
-    """The optimizer of `weights` that `options` describe."""
+    """Return the optimizer of `weights` that `options` describe."""
     if not weights:
         return NothingToOptimize(options.learning_rate)
     match options:

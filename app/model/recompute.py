@@ -1,7 +1,7 @@
-"""Hidden layers whose values are made again in the backward pass instead of being kept: less memory, the same bits.
+"""Hidden layers whose values the backward pass recomputes instead of keeping them: less memory, the same bits.
 
 MindSpore's `Cell.recompute()` saves nothing on a CPU (2.10). Here a run of layers is one cell with a gradient of its
-own: it keeps the run's inputs and, when the gradient of its outputs has come, makes the values between once more.
+own: it keeps the run's inputs and recomputes the values between once the gradient of its outputs is there.
 
 Letters: B batch, K width in, H width out of a run, N numeric inputs, L layers of it.
 """
@@ -32,7 +32,7 @@ class LayerRun(nn.Cell):
 
 
 class DroppingLayerRun(nn.Cell):
-    """Layers one after the other, with dropout: a mask is a function of `noise`, so it comes out alike again."""
+    """Layers one after the other, with dropout: a mask is a function of `noise`, so recomputing gives the same one."""
 
     def __init__(self, layers: Sequence[nn.Cell]) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class DroppingLayerRun(nn.Cell):
 
 
 class RecomputedRun(nn.Cell):
-    """`LayerRun`, its values made again for the gradient; `inputs` are data, whose gradient is not asked for."""
+    """`LayerRun` with its values recomputed for the gradient; `inputs` are data and get no gradient."""
 
     def __init__(self, layers: Sequence[nn.Cell]) -> None:
         super().__init__()
@@ -57,20 +57,19 @@ class RecomputedRun(nn.Cell):
         self.zeros = ops.ZerosLike()
 
     def construct(self, values: Tensor, inputs: Tensor, weights: Weights) -> Tensor:
-        """See `LayerRun.construct`."""
         return self.run(values, inputs, weights)
 
     def bprop(
         self, values: Tensor, inputs: Tensor, weights: Weights, outputs: Tensor, gradient: Tensor
     ) -> tuple[Tensor, Tensor, Weights]:
-        """The gradients of the inputs."""
-        values = ops.depend(values, gradient)  # not before it is there, and not the values from before
+        """Return the gradients of the inputs."""
+        values = ops.depend(values, gradient)  # only once it is there, and not the earlier values
         gradients = self.gradient(self.run)(values, inputs, weights, gradient)  # constants have none
         return gradients[0], self.zeros(inputs), gradients[-1]
 
 
 class RecomputedDroppingRun(nn.Cell):
-    """`DroppingLayerRun`, its values made again for the gradient."""
+    """`DroppingLayerRun` with its values recomputed for the gradient."""
 
     def __init__(self, layers: Sequence[nn.Cell]) -> None:
         super().__init__()
@@ -79,13 +78,11 @@ class RecomputedDroppingRun(nn.Cell):
         self.zeros = ops.ZerosLike()
 
     def construct(self, values: Tensor, inputs: Tensor, noise: Tensor, weights: Weights) -> Tensor:
-        """See `DroppingLayerRun.construct`."""
         return self.run(values, inputs, noise, weights)
 
     def bprop(
         self, values: Tensor, inputs: Tensor, noise: Tensor, weights: Weights, outputs: Tensor, gradient: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Weights]:
-        """See `RecomputedRun.bprop`."""
         values = ops.depend(values, gradient)
         gradients = self.gradient(self.run)(values, inputs, noise, weights, gradient)
         return gradients[0], self.zeros(inputs), self.zeros(noise), gradients[-1]

@@ -55,7 +55,7 @@ class NumericFields(nn.Cell):
             self.numeric_matrix = Parameter(Tensor(matrix), name="numeric_matrix")
 
     def construct(self, numeric: Tensor, ones: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """What the first layer adds for numeric fields and bias: inputs [B, N + 1] and their rows [N + 1, H].
+        """Return the first layer's inputs for numeric fields and bias, [B, N + 1], and their rows [N + 1, H].
 
         The bias [1, H] counts as one more numeric field, which is always 1: `ones` [B, 1].
         """
@@ -64,18 +64,18 @@ class NumericFields(nn.Cell):
         return ops.concat((numeric, ones), 1), ops.concat((self.folded(), bias), 0)
 
     def folded(self) -> Tensor:
-        """What each field adds to the first layer, E_f · W_f, [N, H]; N is not 0."""
+        """Return each field's share of the first layer, E_f · W_f, [N, H]; N is not 0."""
         # [N, 1, D] x [N, D, H], once a batch and not once an example
         return self.matmul_each(self.numeric_rows.expand_dims(1), self.numeric_matrix).squeeze(1)
 
     def squared_norm(self) -> Tensor:
-        """Σ‖E_f‖²: the fields' rows are rows of every batch, so they share its L2 term."""
+        """Return Σ‖E_f‖²: the fields' rows are rows of every batch, so they share its L2 term."""
         if self.num:
             return ops.ReduceSum()(ops.square(self.numeric_rows))
         return Tensor(0.0, ms.float32)
 
     def named_parameters(self) -> dict[str, Parameter]:
-        """By their names in `WideDeep.named_parameters`."""
+        """Return the parameters by their names in `WideDeep.named_parameters`."""
         if self.num == 0:
             return {}
         return {"tower.numeric_rows": self.numeric_rows, "tower.numeric_matrix": self.numeric_matrix}
@@ -96,7 +96,7 @@ class Tower(nn.Cell):
         batch_norm: bool = False,
         recompute: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """`recompute`: runs of hidden layers, (first, after the last), whose values the backward pass makes again."""
+        """`recompute`: runs of hidden layers, (first, after the last), whose values the backward pass recomputes."""
         super().__init__()
         self.matmul = MatMul()
         widths = ((num_numeric + num_fields) * embedding_dim, *hidden_widths, 1)
@@ -113,7 +113,7 @@ class Tower(nn.Cell):
         )
         self.num_hidden = len(hidden_widths)
         self.batch_norm = batch_norm
-        layers = [make_layer() for _ in hidden_widths]  # a cell each: parallel modes tell them apart
+        layers = [make_layer() for _ in hidden_widths]  # parallel modes need a cell for each
         if batch_norm:
             layers = [NormalizedLayer(layers[i], width, str(i)) for i, width in enumerate(hidden_widths)]
         self.layers = nn.CellList(layers)
@@ -129,7 +129,7 @@ class Tower(nn.Cell):
     ) -> Tensor:
         """`deep_rows` [B, C * D], `numeric` [B, N] -> [B]; with `noise` int32 [hidden layers, 3] units are dropped.
 
-        In training `example_weights` [B] tell batch normalization which rows count.
+        In training batch normalization weighs rows by `example_weights` [B].
         """
         ones = ops.ones((deep_rows.shape[0], 1), ms.float32)
         inputs, rows = self.numeric_fields(numeric, ones, self.biases[0].expand_dims(0))
@@ -152,7 +152,7 @@ class Tower(nn.Cell):
         noise: Tensor | None,
         example_weights: Tensor | None,
     ) -> Tensor:
-        """Hidden layer i."""
+        """Apply hidden layer i."""
         mask = None
         if noise is not None:
             mask = noise[i]
@@ -163,7 +163,7 @@ class Tower(nn.Cell):
     def hidden_again(
         self, number: int, first: int, stop: int, values: Tensor, inputs: Tensor, rows: Tensor, noise: Tensor | None
     ) -> Tensor:
-        """The hidden layers from `first` on, before `stop`, whose values are not kept."""
+        """Apply the hidden layers from `first` to `stop` - 1, whose values are not kept."""
         weights: tuple[Tensor, ...] = (self.matrices[first], rows)
         for i in range(first + 1, stop):
             weights = (*weights, self.matrices[i], self.biases[i].expand_dims(0))
@@ -173,11 +173,10 @@ class Tower(nn.Cell):
         return self.recomputed[number](values, inputs, weights, masks)
 
     def norms(self) -> list[BatchNorm]:
-        """The normalizations of the hidden layers."""
+        """Return the normalizations of the hidden layers."""
         return [layer.norm for layer in self.layers] if self.batch_norm else []
 
     def numeric_rows_squared_norm(self) -> Tensor:
-        """See `NumericFields.squared_norm`."""
         return self.numeric_fields.squared_norm()
 
 
@@ -201,7 +200,7 @@ class WideDeep(nn.Cell):
         return self.wide(wide_rows, numeric) + self.tower(deep_rows, numeric, noise, example_weights)
 
     def named_parameters(self) -> dict[str, Parameter]:
-        """All parameters by names of our own: MindSpore's change with the cell that a cell is put into."""
+        """Return all parameters by names of our own: MindSpore's depend on the cell around them."""
         wide, tower = self.wide, self.tower
         named = {"wide.bias": wide.bias}
         if wide.num_numeric:
@@ -214,7 +213,7 @@ class WideDeep(nn.Cell):
         return named
 
     def named_statistics(self) -> dict[str, Parameter]:
-        """What the model knows besides its parameters: the running statistics of batch normalization."""
+        """Return the running statistics of batch normalization by names of our own."""
         named: dict[str, Parameter] = {}
         for i, norm in enumerate(self.tower.norms()):
             named |= {f"tower.running_mean_{i}": norm.mean, f"tower.running_variance_{i}": norm.variance}
@@ -222,7 +221,7 @@ class WideDeep(nn.Cell):
 
 
 def _steps(num_hidden: int, runs: Sequence[tuple[int, int]]) -> tuple[tuple[int, int, int], ...]:
-    """The hidden layers in order: first, after the last, and the number of the run that they are, or -1."""
+    """Return the hidden layers in order: first, after the last, and the number of their recomputed run, or -1."""
     inside = {i for first, stop in runs for i in range(first, stop)}
     steps = [(i, i + 1, -1) for i in range(num_hidden) if i not in inside]
     return tuple(sorted(steps + [(first, stop, number) for number, (first, stop) in enumerate(runs)]))

@@ -1,8 +1,7 @@
-"""Real times of the table kernels, for `train.profile=true`: lines `host kernel: EmbeddingLookup costs 3066 us`.
+"""Times of the table kernels, for `train.profile=true`: lines `host kernel: EmbeddingLookup costs 3066 us`.
 
-`stock`'s kernels run inside MindSpore's graph, so MindSpore's own profiler times them; the other backends note the
-times of their calls. A few steps are enough and the profiler is not free: it sees `PROFILED_STEPS`, from the second
-on, as the first compiles the graph.
+`stock`'s kernels run inside MindSpore's graph, so MindSpore's own profiler times them; the other backends time their
+calls. The profiler is not free, so it sees `PROFILED_STEPS` only, from the second on, as the first compiles the graph.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ TIMES_FILE = "cpu_op_execute_timestamp_*.txt"
 class KernelProfile:
     """Times of the kernels over a few steps; MindSpore's profiler writes its raw output to `folder`.
 
-    It is made elsewhere first: MindSpore 2.10's profiler refuses a path with a space or a letter beyond ASCII.
+    The output is written elsewhere first: MindSpore 2.10's profiler refuses paths with a space or beyond ASCII.
     """
 
     def __init__(self, step: TrainStep, folder: Path) -> None:
@@ -69,7 +68,7 @@ class KernelProfile:
         from mindspore import profiler
 
         self._made_in = Path(tempfile.mkdtemp(prefix="profile-"))
-        with records_dropped(lambda record: True):  # it finds the lack of a warm-up schedule worth a warning
+        with records_dropped(lambda record: True):  # it warns that there is no warm-up schedule
             self._profiler = profiler.profile(
                 activities=[profiler.ProfilerActivity.CPU],
                 start_profile=False,
@@ -79,7 +78,7 @@ class KernelProfile:
 
 
 def sum_by_op(graph: list[tuple[str, float]], host: list[tuple[str, float]]) -> list[dict[str, Any]]:
-    """Runs and milliseconds of each operator over the profiled steps, the slowest first."""
+    """Return runs and milliseconds of each operator over the profiled steps, the slowest first."""
     found: dict[tuple[str, str], list[float]] = {}
     for where, runs in (("graph", graph), ("host", host)):
         for op, micros in runs:
@@ -89,7 +88,7 @@ def sum_by_op(graph: list[tuple[str, float]], host: list[tuple[str, float]]) -> 
 
 
 def graph_op_times(folder: Path) -> list[tuple[str, float]]:
-    """(operator, microseconds) of every run of one in the profiler's output, in order of time.
+    """Return (operator, microseconds) of every run in the profiler's output, in order of time.
 
     A line of its file is `scope/Kernel-op0;side;start_ns,milliseconds,… start_ns,milliseconds,…`.
     """
@@ -104,5 +103,5 @@ def graph_op_times(folder: Path) -> list[tuple[str, float]]:
 
 
 def log_kernel_time(kernel: str, micros: float) -> None:
-    """One line in the tutorial's form."""
+    """Log one line in the tutorial's form."""
     log.info("host kernel: %s costs %.0f us", kernel, micros)

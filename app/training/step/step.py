@@ -1,13 +1,14 @@
-"""One training step: rows go down, row gradients come back, nothing else crosses between host and device.
+"""A training step: rows go to the device, row gradients come back, nothing else crosses between host and device.
 
     rows = tables.lookup(unique)
     loss, row_gradients = forward_backward(rows, numeric, labels)     model/graph.py; dense optimizers inside
     tables.update(unique, row_gradients)
 
-Finite or nothing: the graph makes one flag of loss, row gradients, dense gradients and dense parameters.
-Where it is false no optimizer writes and the step raises FloatingPointError with the first bad place.
+All or nothing: the graph computes one flag of loss, row gradients, dense gradients and dense parameters. If a value is
+NaN or infinite, no optimizer writes and the step raises FloatingPointError, naming the first bad value.
 
-Letters: B batch size, n rows of this batch (n < B only in an epoch's last), C fields, N numeric, D width.
+Letters: B batch size, n rows of this batch (n < B only in an epoch's last), C fields, N numeric, D width; F fields and
+W columns a field of an array.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Losses:
 
 
 class TrainStep(ABC):
-    """One update of tables and tower, and scoring, over one backend."""
+    """A training step and scoring over one table backend."""
 
     tables: Tables
     seconds: dict[str, float]  # spent in each part of the steps so far, by name
@@ -68,7 +69,7 @@ class TrainStep(ABC):
 
 @dataclass(frozen=True)
 class StepParts:
-    """What a step of any backend is made of besides its tables; `numeric_names` are for messages."""
+    """The parts of a step besides its tables; `numeric_names` are for messages."""
 
     model: WideDeep
     optimizers: DenseOptimizers
@@ -79,15 +80,15 @@ class StepParts:
     numeric_names: tuple[str, ...]
 
     def forward_backward(self) -> ForwardBackward:
-        """What makes the gradients."""
+        """Return the cell that computes the gradients."""
         return ForwardBackward(self.model, self.loss, drops=self.noise.rate > 0)
 
     def shared_by(self, num_ranks: int) -> StepParts:
-        """Those of one of several ranks: each has its share of the L2 term of the numeric fields' rows."""
+        """Return the parts for one of several ranks, each with its share of the L2 term of the numeric fields' rows."""
         return replace(self, loss=replace(self.loss, l2_coef=self.loss.l2_coef / num_ranks))
 
     def set_learning_rates(self, step: int) -> None:
-        """Give the dense optimizers the learning rates of step 1, 2, …"""
+        """Set the dense optimizers' learning rates of step 1, 2, …"""
         rates = self.learning_rates.at(step)
         self.optimizers.set_learning_rates(rates["wide"], rates["tower"])
 
@@ -108,7 +109,7 @@ class HostTablesScorer:
         return self.tables.unique(batch.ids)
 
     def __call__(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
-        """The logits [n] of a batch of n <= batch_size rows."""
+        """Return the logits [n] of a batch of n <= batch_size rows."""
         rows = self.tables.lookup(unique)
         inputs = (pad_rows(values, self._batch_size) for values in (rows.deep, rows.wide, batch.numeric))
         return self._model(*(Tensor.from_numpy(values) for values in inputs)).asnumpy()[: batch.num_rows]
@@ -126,7 +127,7 @@ class HostTablesStep(TrainStep):
         graph: Graph | None = None,
         model: Callable[..., Tensor] | None = None,
     ) -> None:
-        """`model` makes logits of rows, where that is not the cell `parts.model` alone."""
+        """`model` computes logits from rows, if that is not the cell `parts.model` alone."""
         self.tables = tables
         self.parts = parts
         self.graph = graph or DeviceGraph(parts.forward_backward(), parts.optimizers)
@@ -154,7 +155,7 @@ class HostTablesStep(TrainStep):
         return Losses(wide_loss, deep_loss + float(l2_loss(rows.squared_norm, self.parts.loss.l2_coef)))
 
     def _forward_backward(self, batch: Batch, rows: Rows) -> tuple[float, float, bool, RowGradients]:
-        """The device's graph on one batch: wide loss, deep loss without the tables' L2 term, finite, row gradients."""
+        """Run the device's graph: wide loss, deep loss without the tables' L2 term, finite, row gradients."""
         inputs = (
             pad_rows(values, self.parts.batch_size)
             for values in (rows.deep, rows.wide, batch.numeric, batch.labels, example_weights(batch))
@@ -195,7 +196,7 @@ class HostTablesStep(TrainStep):
 
 
 def pad_rows(values: np.ndarray, batch_size: int) -> np.ndarray:
-    """`values` [n, …] with zero rows up to `batch_size`: one shape is one compiled graph."""
+    """Return `values` [n, …] with zero rows up to `batch_size`: one shape is one compiled graph."""
     if len(values) == batch_size:
         return values
     padded = np.zeros((batch_size, *values.shape[1:]), values.dtype)
@@ -204,13 +205,13 @@ def pad_rows(values: np.ndarray, batch_size: int) -> np.ndarray:
 
 
 def example_weights(batch: Batch) -> np.ndarray:
-    """[n] float32, 1 / rows of the whole batch each; padding then weighs 0."""
+    """Return [n] float32, each 1 / rows of the whole batch; padding then weighs 0."""
     return np.full(batch.num_rows, batch.weight, np.float32)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Values that a step took or made: [n], or [n, F * W] for F `fields`, whose `ids` [n, F] are told where given."""
+    """Input or output array of a step: [n], or [n, F * W] for F `fields`, with `ids` [n, F] for messages."""
 
     what: str
     values: np.ndarray
@@ -219,7 +220,7 @@ class Place:
     limit: float = math.inf
 
     def first_bad(self) -> str | None:
-        """The first value that is not finite, or not within ±limit, in words; None where all are."""
+        """Describe the first value that is NaN or outside ±limit; None if there is none."""
         bad = np.argwhere(~(np.abs(self.values) < self.limit))
         if not len(bad):
             return None
@@ -229,19 +230,19 @@ class Place:
 
     def _field(self, row: int, column: int) -> str:
         field = column // (self.values.shape[1] // len(self.fields))
-        told_id = "" if self.ids is None else f" (id {self.ids[row, field]})"
-        return f", field {self.fields[field]}{told_id}"
+        id_text = "" if self.ids is None else f" (id {self.ids[row, field]})"
+        return f", field {self.fields[field]}{id_text}"
 
 
 def batch_places(batch: Batch, numeric_names: tuple[str, ...]) -> tuple[Place, Place]:
-    """What a batch holds besides its ids."""
+    """Return the values of a batch besides its ids."""
     return Place("numeric input", batch.numeric, numeric_names), Place("label", batch.labels)
 
 
 def gradient_places(
     deep: np.ndarray, wide: np.ndarray, fields: tuple[str, ...], ids: np.ndarray
 ) -> tuple[Place, Place]:
-    """Return the row gradients [n, F * D] and [n], which may not come near infinity."""
+    """Return the row gradients [n, F * D] and [n], with the limit beyond which optimizers might overflow."""
     limit = float(LARGEST_GRADIENT)
     return (
         Place("gradient of the deep row", deep, fields, ids, limit),
@@ -250,7 +251,7 @@ def gradient_places(
 
 
 def describe_not_finite(inputs: Iterable[Place], parameters: dict[str, Parameter], gradients: Iterable[Place]) -> str:
-    """The first bad value among inputs, then parameters, then gradients, as each may have come from those before."""
+    """Describe the first bad value among inputs, then parameters, then gradients: each may result from those before."""
     found = _first_in(inputs) or _first_parameter(parameters)
     return (found or f"{_first_in(gradients) or OVERFLOWED}; {ADVICE}") + "; no table and no parameter was changed"
 

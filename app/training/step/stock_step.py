@@ -31,7 +31,7 @@ from app.training.step.stock_tables import StockIds, StockTables
 
 
 class StockLookup(nn.Cell):
-    """ids -> what the model takes; unfolded numeric fields weigh their rows with their values."""
+    """ids -> the model's inputs; unfolded numeric fields multiply their rows by their values."""
 
     def __init__(self, tables: StockTables) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class StockGraph(nn.Cell):
         deep_rate: Tensor,
         noise: Tensor,
     ) -> tuple:
-        """`ids` [B, F]; `first_seen` [B * F, 1]: 1 where an id stands for the first time in the batch, else 0.
+        """`ids` [B, F]; `first_seen` [B * F, 1]: 1 at the first position of an id in the batch, else 0.
 
         -> deep_loss without the tables' L2 term, wide_loss, Σ‖unique deep row‖², finite
         """
@@ -99,7 +99,7 @@ class StockGraph(nn.Cell):
         return deep_loss, wide_loss, squared_norm, finite
 
     def gradients_by_position(self, row_gradients: tuple[Tensor, Tensor], numeric: Tensor) -> tuple[Tensor, Tensor]:
-        """Scaled gradients [B, F * D] and [B] -> those of the table rows, [B * F, D] and [B * F, 1]."""
+        """Scaled gradients [B, F * D] and [B] -> gradients of the table rows, [B * F, D] and [B * F, 1]."""
         deep = row_gradients[0].reshape(-1, self.num_fields, self.width) * self.gradient_scale
         wide = row_gradients[1].reshape(-1, 1, 1) * self.gradient_scale
         wide = ops.tile(wide, (1, self.num_fields, 1))
@@ -143,7 +143,7 @@ class StockStep(TrainStep):
         start = time.perf_counter()
         first_seen = np.zeros((self.parts.batch_size * unique.shape[1], 1), np.float32)
         first_seen[: len(unique.first_seen)] = unique.first_seen
-        # Filling rows have gradient 0, but LazyAdam moves every row it is given: so they repeat ids of the batch.
+        # Padding rows have gradient 0, but LazyAdam moves every row it is given: so they repeat ids of the batch.
         padding = ((0, self.parts.batch_size - batch.num_rows), (0, 0))
         inputs = [np.pad(unique.ids, padding, mode="edge"), first_seen] + [
             pad_rows(values, self.parts.batch_size) for values in (batch.numeric, batch.labels, example_weights(batch))

@@ -1,12 +1,12 @@
-"""MindSpore's own host ops in one graph with the tower: the tutorial's way, and the yardstick.
+"""MindSpore's own host ops in one graph with the tower: the tutorial's way, and the baseline.
 
 `EmbeddingLookup`, `FusedSparseFtrl` and `FusedSparseLazyAdam` run on the CPU by the attribute
 `primitive_target`, whatever the device target. MindSpore 2.10 marks them deprecated; they take int32 ids and
-a fixed FTRL rate. `EmbeddingLookup` gives zeros for a bad id and the optimizers pass it over in silence, so
+a fixed FTRL rate. `EmbeddingLookup` gives zeros for a bad id and the optimizers silently ignore it, so
 ids are checked on the host first.
 
-With `fold_numeric` off the numeric fields are looked up like all others, as the tutorial has it: field
-f of the N numeric ones looks up row f and weighs it with x_f.
+With `fold_numeric` off the numeric fields are looked up like all others, as in the tutorial: field f of the N numeric
+ones looks up row f and multiplies it by x_f.
 
 Letters: B batch size, C categorical fields, N numeric fields, F looked-up fields (C, or N + C unfolded),
 D embedding width, V vocabulary size.
@@ -43,7 +43,7 @@ class PlacedOps:
 
 
 def placed_ops(ftrl: FtrlOptions) -> PlacedOps:
-    """The table ops, placed on the host for any device target; the FTRL rate is fixed here."""
+    """Return the table ops, placed on the host for any device target; the FTRL rate is fixed here."""
     with deprecations_silenced():
         placed = PlacedOps(
             wide_lookup=ops.EmbeddingLookup(),
@@ -57,7 +57,7 @@ def placed_ops(ftrl: FtrlOptions) -> PlacedOps:
 
 
 def describe_placement(placed: PlacedOps) -> list[str]:
-    """One line a table op: what it does, its name, where it runs and the attribute that says so."""
+    """Return a line for each table op: its role, name, place and the attribute that sets the place."""
     return [
         f"{role}: {primitive.name} on {primitive.attrs['primitive_target']}, "
         f"primitive_target={primitive.attrs['primitive_target']}"
@@ -89,8 +89,8 @@ class TableParameters(nn.Cell):
     def update(self, ids: Tensor, deep_gradients: Tensor, wide_gradients: Tensor, deep_rate: Tensor) -> tuple:
         """`ids` [B * F], gradients [B * F, D] and [B * F, 1]; the ops sum those of the same id.
 
-        `deep_rate` is the corrected rate already, so the op's own correction gets powers of 0: its
-        float32 `1 - beta2` would lose four digits in the first steps.
+        `deep_rate` includes the correction, so the op's own correction gets powers of 0: its float32 `1 - beta2` would
+        lose four digits in the first steps.
         """
         beta1, beta2, epsilon = self.betas_and_epsilon
         wide = self.wide_update(self.wide_rows, self.wide_accumulator, self.wide_linear, wide_gradients, ids)
@@ -112,7 +112,7 @@ class TableParameters(nn.Cell):
 
 @dataclass(frozen=True)
 class StockIds(UniqueIds):
-    """The ids as the graph takes them, int32 [B, F], and where each id stands first in the batch, [B * F, 1]."""
+    """The ids for the graph, int32 [B, F], and 1 at the first position of each id in the batch, [B * F, 1]."""
 
     ids: np.ndarray
     first_seen: np.ndarray
@@ -137,7 +137,7 @@ class StockTables(WholeTables):
         self.parameters = TableParameters(spec)
 
     def deep_rate(self, step: int) -> float:
-        """LazyAdam's learning rate of a step with its bias corrections."""
+        """Return LazyAdam's learning rate of a step with its bias corrections."""
         options = self.spec.deep_optimizer
         assert isinstance(options, LazyAdamOptions)
         return self._learning_rates[DEEP](step) * options.correction(step)

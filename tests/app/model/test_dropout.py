@@ -1,4 +1,4 @@
-"""Which units are dropped: a function of seed, step, row, layer and unit, and the same one on every device."""
+"""Dropout masks: a function of seed, step, row, layer and unit, and the same one on every device."""
 
 import numpy as np
 import pytest

@@ -91,7 +91,7 @@ def test_folded_numeric_fields_are_the_same_function_with_the_same_gradients(bot
 
 
 def test_folding_a_looked_up_state_keeps_the_function(both_ways, make_schema, random_batch):
-    """As evaluation does with a checkpoint of a model that looked its numeric fields up."""
+    """Evaluation folds checkpoints of models that looked their numeric fields up."""
     folded, unfolded = both_ways
     schema, batch = make_schema(), random_batch(make_schema(), 32, np.random.default_rng(4))
     state = unfolded.state()

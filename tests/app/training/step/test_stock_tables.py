@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("cpu")
 
 
 def update(tables, ids, gradients):
-    """One step of the bare ops, with what `StockGraph` gives them: gradients by position, scaled, the L2 term once."""
+    """Take a step of the bare ops with the inputs of `StockGraph`: gradients by position, scaled, the L2 term once."""
     from mindspore import Tensor
 
     spec, unique = tables.spec, tables.unique(ids)
