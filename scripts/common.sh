@@ -1,4 +1,4 @@
-# Sourced by the scripts here: where the project lies, and its Python.
+# Sourced by the other scripts: sets project_dir and python.
 project_dir=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export PYTHONPATH="$project_dir${PYTHONPATH:+:$PYTHONPATH}"
 python=${PYTHON:-$project_dir/.venv/bin/python}

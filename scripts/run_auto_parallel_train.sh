@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Train on RANK_SIZE ranks; the run's folders device_<rank>/ are made where this is started.
+# Train on RANK_SIZE ranks; the run folders device_<rank>/ are made in the current folder.
 #   bash run_auto_parallel_train.sh RANK_SIZE EPOCHS DATASET RANK_TABLE_FILE [section.key=value ...]
-# RANK_TABLE_FILE may be '-'. Settings: CONFIG=FILE (default: configs/criteo.yaml of the project), HOSTFILE=FILE (lines
+# RANK_TABLE_FILE may be '-'. Environment: CONFIG=FILE (default: configs/criteo.yaml of the project), HOSTFILE=FILE (lines
 # like "host1 slots=2"; default: all ranks on this host), MPIRUN=FILE. train.batch_size is that of all ranks together.
 set -euo pipefail
 

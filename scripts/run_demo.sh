@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The whole way on a synthetic log: synthesize, prepare, train, evaluate, compare. All of it stays in DEMO_DIR.
+# Synthesize a log, prepare it, train, evaluate and compare with a baseline. Everything is written to DEMO_DIR.
 set -euo pipefail
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

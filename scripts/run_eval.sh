@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Judge the best checkpoint of the run in ./device_0 on the test rows.
+# Evaluate the best checkpoint of the run in ./device_0 on the test rows.
 #   bash run_eval.sh [--run DIR] [--checkpoint DIR] [--dataset DIR] [--split test] [--ranks N [--hostfile FILE]]
 set -euo pipefail
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Train on WORKERS ranks whose rows lie in SERVERS other processes; the folders device_<worker>/ and server_<server>/ are
-# made where this is started.
+# Train on WORKERS ranks whose rows are owned by SERVERS other processes; the folders device_<worker>/ and
+# server_<server>/ are made in the current folder.
 #   bash run_parameter_server_train.sh SERVERS WORKERS EPOCHS DATASET [section.key=value ...]
-# Settings: CONFIG=FILE (default: configs/criteo.yaml of the project), HOSTFILE=FILE (lines like "host1 slots=2", the
+# Environment: CONFIG=FILE (default: configs/criteo.yaml of the project), HOSTFILE=FILE (lines like "host1 slots=2", the
 # servers first; default: all on this host), MPIRUN=FILE. train.batch_size is that of all workers together.
 set -euo pipefail
 

@@ -1,4 +1,4 @@
-"""What the Makefile's targets run, as `make --dry-run` shows it."""
+"""The commands of the Makefile's targets, as `make --dry-run` shows them."""
 
 import shlex
 import subprocess

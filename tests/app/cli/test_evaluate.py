@@ -1,4 +1,4 @@
-"""What follows a run, with the evaluating made up; whole commands are in tests/app/cli/test_main.py and
+"""The command that follows a run, with made-up evaluations; whole commands are in tests/app/cli/test_main.py and
 tests/ranks/.
 """
 

@@ -1,4 +1,4 @@
-"""Which checkpoints of a run are given, and when that ends; runs and waits are made up, locks are real."""
+"""The checkpoints that --follow yields, and when it ends; runs and waits are made up, locks are real."""
 
 import json
 import logging
@@ -15,7 +15,7 @@ MOST_WAITS = 100
 
 
 class Run:
-    """A run whose training is told what to do."""
+    """A run whose training does what the test calls."""
 
     def __init__(self, path):
         self.path = path

@@ -71,7 +71,7 @@ def test_dry_run_of_a_pipeline_says_who_holds_what(command, capsys, tmp_path):
 
 
 def test_a_step_that_is_not_finite_stops_the_run_with_its_place(command, tmp_path):
-    """Rows so large that their squares overflow: epoch, step and reason are told, and nothing is saved."""
+    """Rows so large that their squares overflow: the error names epoch, step and reason, and nothing is saved."""
     status, log = command("train", "model.initial_scale=1e30", "tables.backend=reference")
     assert status == 1
     assert "error: epoch 1 step 1: not finite: " in log
@@ -308,8 +308,8 @@ TINY_RATES += ("wide_optimizer={name: ftrl, learning_rate: 1.0e-9, schedule: {na
 
 
 def test_a_warm_start_is_evaluated_before_its_first_step(command, tmp_path, monkeypatch):
-    """As its source was, and nothing is decided by it; at tiny rates it stays so. A stop during it, or later, leaves
-    every log as that of a run without one."""
+    """The result is its source's, and takes no part in the selection; at tiny rates it stays so. After a stop, during
+    it or later, every log is that of a run without a stop."""
     from app.training.loop import Trainer
     from app.training.stopping import Stopped
 

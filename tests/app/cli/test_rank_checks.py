@@ -1,4 +1,4 @@
-"""What is compared between ranks before the first step, with the answers of other ranks made up."""
+"""The comparison of ranks before the first step, with made-up answers of other ranks."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -39,15 +39,15 @@ def test_ranks_that_are_alike_pass():
         (lambda own: {**own, "tables": "reference"}, "tables was 'native', is 'reference'"),
     ],
 )
-def test_a_difference_is_told_on_all_ranks(change, message):
+def test_a_difference_is_raised_on_all_ranks(change, message):
     what = {"config": {"train": {"seed": 1}}, "data": {"vocabulary": ["a"]}, "tables": "native"}
     with pytest.raises(ValueError, match=message) as caught:
         check_alike(Ranks(change), what)
     assert is_together(caught.value)
 
 
-def test_rows_that_are_only_judged_count_as_well(tiny_schema):
-    """Ranks judge them together: with more of them than the others have, one would wait for ever."""
+def test_rows_that_are_only_evaluated_count_as_well(tiny_schema):
+    """Ranks evaluate them together: one with more rows than the others would wait for ever."""
     valid = dataclasses.replace(tiny_schema.splits["valid"], files=())
     other = data_of(dataclasses.replace(tiny_schema, splits={**tiny_schema.splits, "valid": valid}))
     with pytest.raises(ValueError, match=r"rank 1 differs from rank 0: data\.files\.valid was \['xxh3:.*, is \[\];"):

@@ -1,4 +1,4 @@
-"""Each rule between sections, data and ranks, broken once."""
+"""Rules between sections, data and ranks: each is broken once."""
 
 import dataclasses
 

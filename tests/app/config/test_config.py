@@ -37,7 +37,7 @@ def test_the_command_line_goes_over_the_file(project):
 
 
 def test_settings_survive_being_written_and_read(project, tmp_path):
-    """As config.yaml in the run folder and the manifest's `config` are."""
+    """config.yaml in the run folder and the manifest's `config` are written so."""
     config = settings.resolve(
         Config, project / "configs" / "tiny.yaml", ["model.hidden_widths=[7]", "deep_optimizer.name=adam"]
     )

@@ -64,7 +64,7 @@ def whole_run(run_in, tmp_path_factory):
 
 
 def kept_files(run):
-    """What a run leaves: every array, every loss and every metric."""
+    """Return every array, loss and metric of a run."""
     files = {str(path.relative_to(run)): path.read_bytes() for path in run.rglob("*.safetensors")}
     return files | {name: (run / name).read_bytes() for name in ("loss.log", "eval.log")}
 
@@ -144,7 +144,7 @@ def whole_run_with_dropout(run_in, tmp_path_factory):
 
 
 def last_state(run):
-    """What the newest checkpoint stands for, and every loss and metric."""
+    """Return the newest checkpoint's position, and every loss and metric."""
     path = whole_checkpoints(run / "checkpoints")[-1].path
     manifest, state = load(path)
     return manifest.step, state, [(run / name).read_bytes() for name in ("loss.log", "eval.log")]
@@ -196,7 +196,7 @@ def test_what_turns_out_to_be_damaged_as_it_is_loaded_is_put_aside(whole_run, ru
 
 @pytest.mark.parametrize(("name", "exit_status"), [("SIGTERM", 143), ("SIGINT", 130)])
 def test_a_signal_ends_the_step_saves_and_loses_nothing(whole_run, run_in, tmp_path, name, exit_status):
-    """It comes before an epoch's last step: the evaluation after it is left to the next launch."""
+    """The stop comes before an epoch's last step: the next launch does the evaluation after it."""
     status, errors, run = run_in(tmp_path, program=("-c", SIGNALLED_BEFORE_STEP_5.replace("SIGNAL", name)))
     assert status == exit_status, errors
     assert f"stopped after saving: {name} was received" in errors
@@ -239,7 +239,7 @@ os.pwrite = lambda *words: (time.sleep(0.3), write(*words))[1]
 
 
 def test_a_signal_while_a_checkpoint_is_on_its_way(whole_run, run_in, tmp_path):
-    """That of step 3 takes a second; the signal comes after step 4."""
+    """The save of step 3 takes a second; the signal comes after step 4."""
     program = ("-c", SLOW_DISK + SIGNALLED_BEFORE_STEP_5.replace("SIGNAL", "SIGTERM"))
     status, errors, run = run_in(tmp_path, program=program)
     assert status == 143, errors

@@ -1,4 +1,4 @@
-"""The tables' learning rates where moments were taken over from another run."""
+"""The tables' learning rates after a warm start with another run's moments."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Each call of MindSpore's parallel modes, bound to the signature of the installed MindSpore; none of them is run."""
+"""Calls of MindSpore's parallel modes against the signatures of the installed MindSpore; none is run."""
 
 from types import SimpleNamespace
 from unittest.mock import create_autospec
