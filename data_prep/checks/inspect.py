@@ -78,7 +78,7 @@ def print_table(title: str, columns: Sequence[str], rows: Mapping[str, Sequence[
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     print(f"\n{title}")
     for first, *cells in lines:
-        print("  ".join([first.ljust(widths[0]), *map(str.rjust, cells, widths[1:])]))
+        print("  ".join([first.ljust(widths[0]), *map(str.rjust, cells, widths[1:])]).rstrip())
 
 
 def _cell(value: object) -> str:
