@@ -22,7 +22,7 @@ void relu_gradient(const float* dy, const float* y, std::int64_t size, float sca
 struct Dropout {
   std::uint32_t key, first_row, threshold;
 
-  // What a unit that stays is multiplied with: exact but for the one division.
+  // The factor of units that stay: exact but for one division.
   float scale() const { return 1.0f / (1.0f - static_cast<float>(threshold) * 0x1p-24f); }
 };
 

@@ -15,7 +15,7 @@ using dnnl::memory;
 // Everything that a compiled product depends on.
 using Key = std::array<std::int64_t, 11>;
 
-// What one thread needs to run products. A primitive keeps scratch memory, so each thread has its own.
+// The state of a thread that runs products. A primitive keeps scratch memory, so each thread has its own.
 struct Worker {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};

@@ -11,7 +11,7 @@
 
 namespace host_tables {
 
-// What a step reads and writes. The arrays of a row do not overlap.
+// Input and output of a step. The arrays of a row do not overlap.
 struct Columns {
   float* row;            // the first of the columns; the next state's are `stride` floats further
   std::int64_t stride;   // D
@@ -65,7 +65,7 @@ STEP_FUNCTION sgd_columns(float* __restrict row, const float* __restrict sum, st
   }
 }
 
-// FTRL divides by its learning rate. Below this one no weight would move by as much: the row stays as it is.
+// FTRL divides by its learning rate. Below this one no weight would move noticeably: the row stays as it is.
 constexpr float kLeastFtrlRate = 0x1p-40f;
 
 STEP_FUNCTION ftrl_columns(float* __restrict row, float* __restrict accumulator, float* __restrict linear,

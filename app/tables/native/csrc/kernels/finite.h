@@ -1,4 +1,4 @@
-// Whether values are finite, or far enough from it, by their exponents: branches at none of them, so that it vectorizes.
+// Tests by the exponents of values, without branches, so that they vectorize.
 
 #ifndef FINITE_H_
 #define FINITE_H_
@@ -11,7 +11,7 @@ namespace host_tables {
 constexpr std::int32_t kExponent = 0x7F800000;
 constexpr std::int32_t kLargestGradient = (127 + 60) << 23;  // 2^60, as LARGEST_GRADIENT in app/tables/checks.py
 
-// `limit`: the exponent bits of a power of 2 below which all must lie.
+// True if all values lie below a power of 2, whose exponent bits are `limit`.
 static inline bool values_are_below(const float* values, std::int64_t count, std::int32_t limit) {
   std::int32_t num_bad = 0;
   for (std::int64_t i = 0; i < count; ++i) {

@@ -10,7 +10,7 @@
 
 namespace host_tables {
 
-// What an untouched row holds; see app/tables/initial.py.
+// The initial values of untouched rows; see app/tables/initial.py.
 struct InitialValues {
   std::uint64_t table_key;
   float scale;

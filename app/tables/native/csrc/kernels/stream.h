@@ -15,7 +15,7 @@ namespace host_tables {
 
 constexpr std::int64_t kLineFloats = 16;  // a cache line
 
-// Whether stream_row may write rows of `width` floats to `target`: whole lines only.
+// True if stream_row may write rows of `width` floats to `target`: whole lines only.
 static inline bool can_stream(const float* target, std::int64_t width) {
   return width % kLineFloats == 0 && reinterpret_cast<std::uintptr_t>(target) % (kLineFloats * sizeof(float)) == 0;
 }

@@ -19,7 +19,7 @@ class HugeMemory {
   HugeMemory& operator=(HugeMemory&& other) noexcept;
 
   void* data() const { return data_; }
-  // What HugeMemory(bytes) maps.
+  // The number of bytes that HugeMemory(bytes) maps.
   static std::size_t mapped_bytes(std::size_t bytes);
   // Bytes that were mapped and not written to yet: the system still has them to give, and counts them as free.
   std::size_t uncommitted_bytes() const;

@@ -28,7 +28,7 @@ class RowSlabs {
   std::size_t uncommitted_bytes() const;
   // Slabs for `num_slots` slots in all; false where there is no memory: what was there stays as it was.
   bool reserve(std::int64_t num_slots);
-  // Keeps view() as it is while reserve() goes on to `num_slots` slots in all. May throw std::bad_alloc.
+  // Keeps view() valid while reserve() grows to `num_slots` slots in all. May throw std::bad_alloc.
   void reserve_list(std::int64_t num_slots) { slabs_.reserve(static_cast<std::size_t>(slabs_for(num_slots))); }
 
  private:

@@ -1,4 +1,4 @@
-// Where the state of a slot lies, for the kernels.
+// The layout of a slot's state, for the kernels.
 //
 // Kernels are compiled once for each instruction set. What their headers define has internal linkage
 // (`static inline`): of two inline functions of one name the linker keeps one, perhaps the one whose
@@ -62,7 +62,7 @@ static inline std::int64_t array_width(const Slots& slots, HostTablesTable table
   return table == HOST_TABLES_WIDE || array == slots.layout.deep_states ? 1 : slots.layout.embedding_dim;
 }
 
-// Where they lie.
+// Their addresses.
 static inline float* array_values(const Slots& slots, HostTablesTable table, int array, std::int32_t slot) {
   if (table == HOST_TABLES_WIDE) return wide_state(slots, slot) + array;
   if (array == slots.layout.deep_states) return deep_scalar(slots, slot);

@@ -1,4 +1,4 @@
-// Rows as they were at one moment, read while updates go on: copy on write, slot by slot.
+// Rows as they were at one moment, read during later updates: copy on write, slot by slot.
 //
 // Opening takes no copy. Before an update writes to a slot of the snapshot it preserves the slot's state here; a
 // reader takes that, or where there is none the live state.

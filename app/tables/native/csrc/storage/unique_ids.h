@@ -13,7 +13,7 @@
 
 namespace host_tables {
 
-// Where unique_ids remembers the place of each id it has seen. Nothing has to be cleared between batches
+// The index that unique_ids gave each id it has seen. Nothing has to be cleared between batches
 // when addressed by id: a place counts only if `values` holds the id there (Briggs & Torczon, "An efficient
 // representation for sparse sets", 1993).
 struct UniqueScratch {
