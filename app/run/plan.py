@@ -90,7 +90,7 @@ def _what_is_left(state: Mapping[str, Any], config: Config, manifest: Manifest) 
 
 
 def _known_state(path: Path, checkpoints: Path) -> tuple[dict[str, Any], str]:
-    """Return the content of run.json, or else what the newest whole checkpoint tells of its run, and a note about it.
+    """Return the state in run.json, or one made from the newest whole checkpoint, and a note where it is from.
 
     Raises ValueError for the run of a newer release.
     """

@@ -146,7 +146,7 @@ def skip_steps(tables, count):
 
 
 class RowsOnTheirOwn:
-    """One table after a warm start, its steps taken row by row in float64; FTRL from weight and accumulator alone."""
+    """One table after a warm start, stepped row by row in float64; FTRL from weight and accumulator alone."""
 
     def __init__(self, options, rows, memory, rate, steps_before):
         self.options, self.rate, self.step, self.before = options, rate, 0, steps_before
@@ -328,8 +328,7 @@ def test_the_memory_of_the_same_ftrl_is_taken_as_it_is(options):
 
 @with_or_without_memory
 def test_rows_that_an_earlier_release_left_with_a_misfit_are_mended(init_optimizer):
-    """It wrote linear terms for the rate of step 1 and no `last_rate`; such rows lie in its checkpoints until they are
-    touched."""
+    """An older release wrote linear terms for the rate of step 1 and no `last_rate`."""
     options = dataclasses.replace(FTRL, schedule=ConstantSchedule(warmup_steps=100))
     spec, rows = make_spec(options, SgdOptions()), np.linspace(-1, 1, 14, dtype=np.float32)[:, None]
     misfit = -rows * (np.sqrt(0.5) / (0.2 / 100) + 2e-2) - np.sign(rows) * 1e-3
