@@ -13,6 +13,7 @@ from app.distributed.exchange import Operation
 from app.distributed.process_group import SingleProcess, is_together
 from app.distributed.sharded_tables import make_owned_rows
 from app.tables.interface import TablesSpec
+from tests.app.tables.tables_of_spec import constant_rates
 
 
 class Ranks(SingleProcess):
@@ -88,9 +89,9 @@ def test_tables_of_other_shapes_or_optimizers_are_refused(other, message):
     there = dataclasses.asdict(dataclasses.replace(spec, **other))
     world = SimpleNamespace(rank=0, size=2, allgather=lambda own: [own, {**own, **there, "field_names": ("row",)}])
     with pytest.raises(ValueError, match=message):
-        make_owned_rows("reference", spec, {}, world, num_owners=2, num_threads=1)
+        make_owned_rows("reference", spec, constant_rates(spec), world, num_owners=2, num_threads=1)
     world.allgather = lambda own: [own, own]
-    assert make_owned_rows("reference", spec, {}, world, num_owners=2, num_threads=1).tables is not None
+    assert make_owned_rows("reference", spec, constant_rates(spec), world, num_owners=2, num_threads=1).tables is not None
 
 
 class Answers:
