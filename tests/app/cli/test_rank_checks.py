@@ -91,7 +91,8 @@ def test_tables_of_other_shapes_or_optimizers_are_refused(other, message):
     with pytest.raises(ValueError, match=message):
         make_owned_rows("reference", spec, constant_rates(spec), world, num_owners=2, num_threads=1)
     world.allgather = lambda own: [own, own]
-    assert make_owned_rows("reference", spec, constant_rates(spec), world, num_owners=2, num_threads=1).tables is not None
+    owned = make_owned_rows("reference", spec, constant_rates(spec), world, num_owners=2, num_threads=1)
+    assert owned.tables is not None
 
 
 class Answers:
