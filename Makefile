@@ -83,12 +83,12 @@ prepared-report: setup  ## draw the report of a prepared folder again: OUTPUT=pr
 	$(RUN_PYTHON) -m data_prep report "$(OUTPUT)"
 
 .PHONY: train
-train: setup  ## train, or go on with, the run in device_0: DATASET=prepared EPOCHS=15 CONFIG=... ARGS=section.key=value
+train: setup  ## train a new run, or resume the one in device_0: DATASET=prepared EPOCHS=15 CONFIG=... ARGS=section.key=value
 	CONFIG="$(CONFIG)" $(RUN_SCRIPT) scripts/run_auto_parallel_train.sh 1 "$(EPOCHS)" "$(DATASET)" \
 		"$(RANK_TABLE_FILE)" $(ARGS)
 
 .PHONY: eval
-eval: setup  ## judge a run's best checkpoint: RUN=device_0 SPLIT=test CHECKPOINT= DATASET= RANKS=1 ARGS=eval.key=value
+eval: setup  ## evaluate a run's best checkpoint: RUN=device_0 SPLIT=test CHECKPOINT= DATASET= RANKS=1 ARGS=eval.key=value
 	$(RUN_PYTHON) -m app evaluate --run "$(RUN)" --split "$(SPLIT)" --ranks "$(RANKS)" $(if $(CHECKPOINT),--checkpoint "$(CHECKPOINT)") \
 		$(if $(filter command environment,$(firstword $(origin DATASET))),--dataset "$(DATASET)") $(ARGS)
 
