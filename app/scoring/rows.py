@@ -158,7 +158,7 @@ class RowTables:
         with self._path.open("rb") as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._map.madvise(mmap.MADV_RANDOM)
-        self._address = np.frombuffer(self._map, np.uint8).ctypes.data
+        self._starts = {name: place.start for name, place in places.items()}  # of each array in the file
         self._arrays = {name: self._array(place) for name, place in places.items() if not name.endswith(".padding")}
         self._rows_shift = spec.rows_a_block.bit_length() - 1
         self._groups_shift = GROUPS_A_BLOCK.bit_length() - 1
@@ -229,7 +229,7 @@ class RowTables:
         shift = self._rows_shift if part == "rows" else self._groups_shift
         for name in self._names[part]:
             rows = self._arrays[name][block << shift : (block + 1) << shift]
-            self._read_ahead(rows)
+            self._read_ahead(self._starts[name] + (block << shift) * self._arrays[name].strides[0], rows.nbytes)
             found = xxhash.xxh3_64_intdigest(rows.data)
             expected = int(self._checksums[name][block].astype(np.uint64))
             if found != expected:
@@ -239,10 +239,10 @@ class RowTables:
                     f"{found:016x}, expected xxh3:{expected:016x}; copy or export the bundle again"
                 )
 
-    def _read_ahead(self, rows: np.ndarray) -> None:
+    def _read_ahead(self, start: int, num_bytes: int) -> None:
         """Ask for a block in one request: of pages that are touched at random, the system reads each alone."""
-        start = rows.ctypes.data - self._address
-        self._map.madvise(mmap.MADV_WILLNEED, start // mmap.PAGESIZE * mmap.PAGESIZE, rows.nbytes)
+        first_page = start // mmap.PAGESIZE * mmap.PAGESIZE
+        self._map.madvise(mmap.MADV_WILLNEED, first_page, start - first_page + num_bytes)
 
     def check_all(self) -> None:
         """Check every block. Raises as `lookup`."""
