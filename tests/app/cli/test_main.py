@@ -208,10 +208,10 @@ def test_ctrl_c_ends_an_evaluation_with_a_line_and_writes_nothing(command, tmp_p
 def test_a_report_lies_in_the_run_and_has_what_was_judged_since(command, capsys, tmp_path):
     assert command("train", "tables.backend=reference", "train.profile=true")[0] == 0
     report = tmp_path / "device_0" / "report.html"
-    assert "judge them with: make eval" in report.read_text()
+    assert "evaluate them with: make eval" in report.read_text()
     assert "MatMul" in report.read_text()  # an operator of the profiled steps
     assert command("evaluate")[0] == 0
-    assert "judge them with: make eval" not in report.read_text()
+    assert "evaluate them with: make eval" not in report.read_text()
     (tmp_path / "device_0.1").symlink_to("device_0")
     capsys.readouterr()
     assert command("report", "device_0", "device_0.1")[0] == 0
