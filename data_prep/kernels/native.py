@@ -115,7 +115,8 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
     raw = text = np.frombuffer(chunk.lines, np.uint8)
     if log_format.text_fields or log_format.quotes:  # strings need padding; lines with quotes are rewritten in place
         text = np.concatenate([raw, np.zeros(PADDING_BYTES, np.uint8)])
-    num_integers, num_hex, num_strings = (len(log_format.of_kind(kind)) for kind in ("integer", "hex32", "string"))
+    fields = log_format.numeric_fields, log_format.hex_fields, log_format.text_fields
+    num_integers, num_hex, num_strings = map(len, fields)
     row_numbers, labels = np.empty(capacity, np.int64), np.empty(capacity, np.bool_)
     # Integers, values of hex fields, starts and lengths of strings; the former two with where they are present.
     columns = [(num_integers, np.int64), (num_integers, np.bool_), (num_hex, np.uint32), (num_hex, np.bool_)]
@@ -124,7 +125,7 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
     line_numbers, starts, ends = (np.empty(capacity, np.int64) for _ in range(3))
     reasons = np.empty(capacity, np.int8)
     num_rejects = _COUNT()
-    format_in_c = _FormatInC(log_format, chunk.is_bare)
+    format_in_c = _format_in_c(log_format, chunk.is_bare)
     num_rows = load().log_kernels_parse(
         address(text, np.uint8, len(text)),
         num_bytes,
@@ -156,7 +157,7 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
 
 
 class _FormatInC:
-    """A log format as `struct`, with the arrays that it points to; for one call at a time."""
+    """A log format as `struct`, with the arrays that it points to; C only reads them."""
 
     def __init__(self, log_format: LogFormat, is_bare: bool) -> None:
         kinds = list(log_format.columns.values())
@@ -173,6 +174,9 @@ class _FormatInC:
             address(self._slots, np.int64, num_columns),
             *map(_texts, self._cells),
         )
+
+
+_format_in_c = functools.lru_cache(maxsize=4)(_FormatInC)  # for a single row it would take longer to make than to parse
 
 
 def _filled(columns: NDArray[Any], num_rows: int) -> NDArray[Any]:
@@ -270,9 +274,8 @@ def encode_values(
     """Native `reference.encode_values`."""
     num_rows = values.shape[1]
     ids = ids_room(num_rows, len(fields), dtype)
-    vocabularies = (_Vocabulary * len(fields))(*map(_vocabulary, fields))
     load().log_kernels_encode(
-        vocabularies,
+        _vocabularies(tuple(fields)),
         len(fields),
         address(values, np.uint32, len(fields), num_rows),
         address(present, np.bool_, len(fields), num_rows),
@@ -281,6 +284,12 @@ def encode_values(
         room(ids),
     )
     return ids
+
+
+@functools.lru_cache(maxsize=4)
+def _vocabularies(fields: tuple[FieldLookup, ...]) -> ctypes.Array[_Vocabulary]:
+    """Return the tables as the kernel takes them: for a single row they would take longer to make than to search."""
+    return (_Vocabulary * len(fields))(*map(_vocabulary, fields))
 
 
 def _vocabulary(field: FieldLookup) -> _Vocabulary:

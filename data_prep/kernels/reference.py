@@ -114,7 +114,7 @@ ID_BITS = np.uint64(32)
 ID_MASK = np.uint64(2**32 - 1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # compared by identity: native.py keeps its form of each
 class FieldLookup:
     """Search table of a field whose values are numbers.
 

@@ -36,6 +36,9 @@ class LogFormat:
     not_clicked: tuple[str, ...] = ("0",)  # label of a row without a click
     archive_member: str = "train.txt"  # name of the log in a .tar.gz
 
+    def __hash__(self) -> int:  # the columns are a dictionary, which has none
+        return hash((*self.columns, self.separator))
+
     def __post_init__(self) -> None:
         if len(self.separator.encode()) != 1 or self.separator in _NO_SEPARATORS:
             raise ValueError(f"separator must be one ASCII character such as ',' or '\\t'; found {self.separator!r}")
