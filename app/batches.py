@@ -46,7 +46,7 @@ class Batch(Rows):
         return 1 / (self.whole_rows or self.num_rows)
 
 
-def rows_of_batch(batch: Batch, rows: slice) -> Batch:
+def slice_of_batch(batch: Batch, rows: slice) -> Batch:
     """Return the slice `rows` of a whole batch."""
     return replace(_batch(batch.take(rows)), first_row=rows.start, whole_rows=batch.num_rows)
 

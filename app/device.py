@@ -60,7 +60,7 @@ def select_device(options: DeviceOptions) -> str:
     raise ValueError(f"device.target={options.target} cannot be used here: {reason}. Choose device.target=CPU or auto.")
 
 
-def take_device() -> None:
+def init_communication() -> None:
     """Give this rank a device of its own, and initialize MindSpore's collectives; for Ascend and GPU."""
     from mindspore import communication
 

@@ -12,7 +12,7 @@ from app.checkpoint.manifest import Manifest, read_manifest
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import PARTIAL, write_checkpoint
 from app.config.run import CheckpointOptions
-from app.evaluation.metrics import merit
+from app.evaluation.metrics import as_score
 from common.files import sync_folder
 
 Read = Callable[[Path], Manifest]  # gives the manifest of a checkpoint's folder
@@ -53,7 +53,7 @@ def best_or_newest(folder: Path, metric: str) -> Checkpoint:
 def best_first(checkpoints: list[Checkpoint], metric: str) -> list[Checkpoint]:
     """Return those that were evaluated on `valid`, the best `metric` first, the newer first where it is equal."""
     evaluated = [checkpoint for checkpoint in checkpoints if metric in checkpoint.manifest.metrics]
-    return sorted(evaluated, key=lambda c: (merit(metric, c.manifest.metrics[metric]), c.path), reverse=True)
+    return sorted(evaluated, key=lambda c: (as_score(metric, c.manifest.metrics[metric]), c.path), reverse=True)
 
 
 def wanted(whole: list[Checkpoint], options: CheckpointOptions, metric: str) -> list[Checkpoint]:

@@ -23,7 +23,7 @@ from app.checkpoint.array_file import Column, column_of, write_arrays
 from app.checkpoint.disk import BLOCK_BYTES, FileRecord, Progress, ignore
 from app.checkpoint.manifest import Manifest, identify, write_manifest
 from app.checkpoint.slices import WHOLE_FILE, slice_file
-from app.distributed.process_group import MpiGroup, SingleProcess, is_together, on_all_ranks
+from app.distributed.process_group import MpiGroup, SingleProcess, is_collective, on_all_ranks
 from app.tables.interface import DEEP, WIDE, Places, RowArray, TableSnapshot
 from common.files import sync_folder
 
@@ -101,17 +101,17 @@ def write_checkpoint(
         _put_in_place(partial, final)
 
     try:
-        ranks.first(begin)
+        ranks.on_rank0(begin)
         own = write_own() if group is None else on_all_ranks(group, write_own)
-        written = [*ranks.call_servers("write_shards", partial, manifest.parent is not None), *ranks.gather(own)]
-        ranks.first(finish)
+        written = [*ranks.rpc("write_shards", partial, manifest.parent is not None), *ranks.gather(own)]
+        ranks.on_rank0(finish)
     except BaseException as error:
         if ranks.rank == 0:
             shutil.rmtree(partial, ignore_errors=True)
-        if is_together(error):
-            ranks.call_servers("release", False)
+        if is_collective(error):
+            ranks.rpc("release", False)
         raise
-    ranks.call_servers("release", True)
+    ranks.rpc("release", True)
     return final
 
 

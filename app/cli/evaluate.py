@@ -155,7 +155,7 @@ def _judge(
     options = replace(config.device, target=arguments.target or "auto")  # threads and precision as in training
     device.prepare_environment(options)
     device.select_device(options)
-    with StopRequest(0, agree=group.agree, ending="finishing the batch") as stop:
+    with StopRequest(0, all_reduce_max=group.all_reduce_max, ending="finishing the batch") as stop:
         return evaluate_checkpoint(checkpoint, arguments.split, data, config, group, stop.check)
 
 

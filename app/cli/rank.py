@@ -25,12 +25,12 @@ from app.distributed.process_group import (
     QUIET,
     MpiGroup,
     ProcessGroup,
-    is_together,
+    is_collective,
     join_world,
     load_mpi,
+    mark_collective,
     shows_progress,
     started_by_mpi,
-    together,
 )
 from app.distributed.watchdog import Watchdog
 from app.run.identity import data_identity, first_difference
@@ -80,7 +80,7 @@ def _end_the_job(status: int) -> None:
 
 def fail(error: BaseException, status: int) -> int:
     """Log the error and return the exit status; a rank that fails alone ends the whole job here."""
-    alone = started_by_mpi() and not is_together(error)
+    alone = started_by_mpi() and not is_collective(error)
     if alone or shows_progress():
         log.error("%s%s", "" if isinstance(error, KeyboardInterrupt) else "error: ", in_words(error))
     if alone:
@@ -127,7 +127,7 @@ def check_alike(group: ProcessGroup, what: dict[str, Any]) -> None:
     for rank, other in enumerate(all_of_them):
         difference = first_difference(all_of_them[0], other)
         if difference:
-            raise together(ValueError(f"rank {rank} differs from rank 0: {difference}; all ranks need the same"))
+            raise mark_collective(ValueError(f"rank {rank} differs from rank 0: {difference}; all ranks need the same"))
 
 
 def program_checksum() -> str:
@@ -155,12 +155,12 @@ def check_one_place(group: ProcessGroup, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         probe.write_text("")
 
-    group.first(write)
+    group.on_rank0(write)
     seen = group.gather(probe.exists())
-    group.first(lambda: probe.unlink(missing_ok=True))
+    group.on_rank0(lambda: probe.unlink(missing_ok=True))
     blind = [str(rank) for rank, sees in enumerate(seen) if not sees]
     if blind:
-        raise together(
+        raise mark_collective(
             OSError(
                 f"the folder of the checkpoints must be one place for all ranks, but what rank 0 writes to {folder} is "
                 f"not seen by rank {', '.join(blind)}; give checkpoint.dir= on a file system that all hosts share"

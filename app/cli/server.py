@@ -19,7 +19,7 @@ from app.checkpoint.write import write_shards
 from app.config.config import Config
 from app.distributed.exchange import Operation
 from app.distributed.process_group import MpiGroup
-from app.distributed.sharded_tables import make_owned_rows
+from app.distributed.sharded_tables import make_row_shard
 from app.tables.interface import HostTables, Snapshot
 from app.tables.statistics import table_statistics
 from app.training.learning_rates import learning_rates, table_learning_rates, table_spec
@@ -59,7 +59,7 @@ class ParameterServer:
         self._rates = learning_rates(config)
         table_rates = table_learning_rates(self._rates, config.deep_optimizer)
         num_threads = config.device.num_threads
-        self._owned = make_owned_rows(backend, spec, table_rates, group.world, group.num_owners, num_threads)
+        self._owned = make_row_shard(backend, spec, table_rates, group.world, group.num_owners, num_threads)
         self._config, self._schema = config, schema
         self._snapshot: Snapshot | None = None
         self._calls: dict[str, Callable[..., Any]] = {

@@ -16,7 +16,7 @@ from app.cli import rank
 from app.cli.validate import validate, validate_target
 from app.config.config import Config
 from app.distributed.launch import USELESS, check_rank_table, launch
-from app.distributed.process_group import ProcessGroup, SingleProcess, largest_share, started_by_mpi
+from app.distributed.process_group import ProcessGroup, SingleProcess, max_rank_rows, started_by_mpi
 from app.run.folder import RunIsFinishedError, check_launch, open_run
 from app.run.plan import describe_kept, read_state, settings_of_run
 from app.run.report import leave_report
@@ -126,7 +126,11 @@ def _run_in_folder(
     """Open the run's folder and train; raise DamagedCheckpointError if the checkpoint to resume is damaged."""
     folder, lock = open_run(Path.cwd(), config, schema, group, lambda: check_source(config, schema), damaged, asked)
     config = folder.config
-    with lock, StopRequest(config.train.time_limit, agree=group.agree) as stop, _log_to(folder.log_path):
+    with (
+        lock,
+        StopRequest(config.train.time_limit, all_reduce_max=group.all_reduce_max) as stop,
+        _log_to(folder.log_path),
+    ):
         log.info("%s run in %s: %s", folder.plan.kind, folder.path, folder.plan.reason)
         for refused in folder.plan.refused.values():
             log.warning("warning: a newer checkpoint is not used: %s", refused)
@@ -213,7 +217,7 @@ def _print_placement(config: Config, schema: Schema, target: str, backend: str, 
     if config.parallel.pipeline_stages > 1:
         lines = describe_pipeline(plan_pipeline(config.parallel, shapes, num_ranks), shapes)
     elif config.parallel.is_sharded:
-        rows = largest_share(config.train.batch_size, num_ranks) * num_ranks
+        rows = max_rank_rows(config.train.batch_size, num_ranks) * num_ranks
         lines = describe_plan(plan_run(shapes, config.parallel, rows, num_ranks))
     for line in lines:
         print(line)

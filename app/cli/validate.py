@@ -9,7 +9,7 @@ from app.config.config import Config
 from app.config.parallel import recomputed_runs
 from app.config.run import EvalOptions, nearest
 from app.config.schedules import ConstantSchedule
-from app.distributed.process_group import largest_share
+from app.distributed.process_group import max_rank_rows
 from app.evaluation.metrics import NEED_BOTH_CLASSES
 from app.tables import check_supported
 from app.training.parallel.pipeline.plan import plan_pipeline
@@ -35,7 +35,7 @@ def validate(config: Config, schema: Schema, num_ranks: int, num_servers: int, b
             "own the rows: they are told of gradients alone"
         )
     _validate_tower(config, num_ranks)
-    shapes, rows = run_shapes(config, schema), largest_share(config.train.batch_size, num_ranks) * num_ranks
+    shapes, rows = run_shapes(config, schema), max_rank_rows(config.train.batch_size, num_ranks) * num_ranks
     if config.parallel.pipeline_stages > 1:
         plan_pipeline(config.parallel, shapes, num_ranks)
     if config.parallel.is_sharded:

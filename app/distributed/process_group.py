@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 QUIET = "WIDE_DEEP_QUIET"  # environment variable of ranks that log only their own errors to the console
 END = "end"  # the remote call that ends a server
-CARRIED = (OSError, ValueError, MemoryError)  # errors of one rank that are raised on all of them
+SHARED_ERRORS = (OSError, ValueError, MemoryError)  # errors of one rank that are raised on all of them
 
 
 class ProcessGroup:
@@ -34,12 +34,12 @@ class ProcessGroup:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         """End the servers, after an error only if all ranks raise it."""
 
-    def agree(self, code: int) -> int:
+    def all_reduce_max(self, code: int) -> int:
         """Return the largest `code` of all ranks."""
         return code
 
-    def first(self, function: Callable[[], Result]) -> Result:
-        """Call `function` on rank 0 alone; on all ranks return its result, or raise its error if it is of `CARRIED`."""
+    def on_rank0(self, function: Callable[[], Result]) -> Result:
+        """Call `function` on rank 0 and return its result on all ranks; raise an error of `SHARED_ERRORS` on all."""
         return function()
 
     def gather(self, value: Any) -> list[Any]:
@@ -50,13 +50,13 @@ class ProcessGroup:
         """Concatenate each rank's float32 `values` [n]; `counts` are their lengths by rank."""
         return values
 
-    def call_servers(self, name: str, *arguments: Any) -> list[Any]:
+    def rpc(self, name: str, *arguments: Any) -> list[Any]:
         """Return each server's result of a remote call. Raises the first one's error as an OSError."""
         return []
 
     def rows_of(self, num_rows: int) -> slice:
         """Return this rank's slice of a batch; empty if there are fewer rows than ranks."""
-        return share(num_rows, self.rank, self.size)
+        return rank_slice(num_rows, self.rank, self.size)
 
 
 class SingleProcess(ProcessGroup):
@@ -74,10 +74,10 @@ class MpiGroup(ProcessGroup):
         self.rank, self.size = self.communicator.rank, self.communicator.size
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
-        if error is None or is_together(error):  # after an error of this rank alone, the whole job is about to end
-            self.call_servers(END)
+        if error is None or is_collective(error):  # after an error of this rank alone, the whole job is about to end
+            self.rpc(END)
 
-    def agree(self, code: int) -> int:
+    def all_reduce_max(self, code: int) -> int:
         from mpi4py import MPI
 
         largest = np.empty(1, np.int64)
@@ -85,18 +85,18 @@ class MpiGroup(ProcessGroup):
             self.communicator.Allreduce(np.array([code], np.int64), largest, MPI.MAX)
         return int(largest[0])
 
-    def first(self, function: Callable[[], Result]) -> Result:
+    def on_rank0(self, function: Callable[[], Result]) -> Result:
         result: Any = None
         error: Exception | None = None
         if self.rank == 0:
             try:
                 result = function()
-            except CARRIED as raised:
+            except SHARED_ERRORS as raised:
                 error = raised
         with waiting():
             result, error = self.communicator.bcast((result, error))
         if error is not None:
-            raise together(error)
+            raise mark_collective(error)
         return result
 
     def gather(self, value: Any) -> list[Any]:
@@ -108,7 +108,7 @@ class MpiGroup(ProcessGroup):
         self.communicator.Allgatherv(np.ascontiguousarray(values, np.float32), [gathered, counts])
         return gathered
 
-    def call_servers(self, name: str, *arguments: Any) -> list[Any]:
+    def rpc(self, name: str, *arguments: Any) -> list[Any]:
         if not self.num_servers:
             return []
         from app.distributed.exchange import Operation, start
@@ -118,28 +118,28 @@ class MpiGroup(ProcessGroup):
         replies = self.world.allgather(None)[: self.num_servers]
         errors = [error for _, error in replies if error]
         if errors:
-            raise together(OSError(errors[0]))
+            raise mark_collective(OSError(errors[0]))
         return [result for result, _ in replies]
 
     def serve_rpc(self, calls: Mapping[str, Callable[..., Any]]) -> bool:
-        """Run one remote call of `call_servers` on a server; return False if it was END."""
+        """Run one remote call of `rpc` on a server; return False if it was END."""
         name, arguments = self.world.bcast(None, root=self.num_servers)
         result, error = None, ""
         if name != END:
             try:
                 result = calls[name](*arguments)
-            except CARRIED as raised:
+            except SHARED_ERRORS as raised:
                 error = f"server {self.world.rank}: {raised}"
         self.world.allgather((result, error))
         return bool(name != END)
 
 
-def share(num_rows: int, rank: int, size: int) -> slice:
+def rank_slice(num_rows: int, rank: int, size: int) -> slice:
     """Return the rows of `rank` if `num_rows` are split over `size` ranks evenly and in order."""
     return slice(num_rows * rank // size, num_rows * (rank + 1) // size)
 
 
-def largest_share(num_rows: int, size: int) -> int:
+def max_rank_rows(num_rows: int, size: int) -> int:
     """Return the most rows that a rank has of a batch of up to `num_rows`."""
     return -(-num_rows // size)
 
@@ -149,34 +149,34 @@ def first_error(group: ProcessGroup, error: Exception | None) -> Exception | Non
 
     `error` is this rank's. A rank that left the step for its own error would leave the others in the next exchange.
     """
-    kinds = (kind for kind in CARRIED if isinstance(error, kind))
+    kinds = (kind for kind in SHARED_ERRORS if isinstance(error, kind))
     errors = group.gather(None if error is None else (next(kinds), str(error)))
     for rank, found in enumerate(errors):
         if found is not None:
             kind, text = found
-            return together(kind(text if group.size == 1 else f"rank {rank}: {text}"))
+            return mark_collective(kind(text if group.size == 1 else f"rank {rank}: {text}"))
     return None
 
 
 def on_all_ranks(group: ProcessGroup, function: Callable[[], Result]) -> Result:
-    """Return this rank's result of a step that all ranks take; raise the first rank's error of `CARRIED` on all."""
+    """Call `function` on every rank and return its result; raise the first rank's error of `SHARED_ERRORS` on all."""
     error: Exception | None = None
     try:
         result = function()
-    except CARRIED as raised:
+    except SHARED_ERRORS as raised:
         error = raised
     if (failed := first_error(group, error)) is not None:
         raise failed from error
     return result
 
 
-def together(error: Exception) -> Exception:
+def mark_collective(error: Exception) -> Exception:
     """Mark an error as one that all ranks raise, and return it."""
     error.on_all_ranks = True  # type: ignore[attr-defined]
     return error
 
 
-def is_together(error: BaseException) -> bool:
+def is_collective(error: BaseException) -> bool:
     """Return True if all ranks raise this error, or its cause."""
     return any(getattr(each, "on_all_ranks", False) for each in (error, error.__cause__))
 

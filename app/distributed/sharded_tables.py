@@ -62,7 +62,7 @@ class EmptySnapshot:
         """Do nothing."""
 
 
-class OwnedRows:
+class RowShard:
     """A rank's part in every operation on rows; `tables` is None if it owns none."""
 
     def __init__(self, exchange: Exchange, tables: HostTables | None) -> None:
@@ -121,7 +121,7 @@ class OwnedRows:
 class ShardedTables(HostTables):
     """`HostTables` sharded over ranks; all ranks that train call each method together. This one may own no rows."""
 
-    def __init__(self, spec: TablesSpec, kernels: BatchKernels, owned: OwnedRows) -> None:
+    def __init__(self, spec: TablesSpec, kernels: BatchKernels, owned: RowShard) -> None:
         self.spec = spec
         self.step = 0
         self.update_seconds: dict[str, float] = {}  # of this rank's own rows
@@ -181,9 +181,9 @@ class ShardedTables(HostTables):
         self._pulled = unique
 
 
-def make_owned_rows(
+def make_row_shard(
     backend: str, spec: TablesSpec, learning_rates: TableRates, world: MPI.Comm, num_owners: int, num_threads: int
-) -> OwnedRows:
+) -> RowShard:
     """Make this rank's shard of the rows, in tables of a backend; the first `num_owners` ranks of `world` own rows.
 
     Every owner must have the same learning rates. Raises ValueError, naming the first difference, unless all ranks
@@ -201,7 +201,7 @@ def make_owned_rows(
     own = None
     if world.rank < num_owners:
         own = make_host_tables(backend, owner_spec(spec), learning_rates, num_threads)
-    return OwnedRows(Exchange(world, num_owners, spec.embedding_dim), own)
+    return RowShard(Exchange(world, num_owners, spec.embedding_dim), own)
 
 
 def _own(unique: UniqueIds) -> ShardedIds:

@@ -104,7 +104,7 @@ def metrics_of(bins: Bins, rows: float, clicks: float, cross_entropy: float, pre
     )
 
 
-def merit(name: str, value: float) -> float:
+def as_score(name: str, value: float) -> float:
     """Return the value of a metric, negated if lower is better."""
     return -value if name in LOWER_IS_BETTER else value
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from app.config.run import EvalOptions
-from app.evaluation.metrics import LOWER_IS_BETTER, Metrics, merit
+from app.evaluation.metrics import LOWER_IS_BETTER, Metrics, as_score
 
 
 @dataclass
@@ -64,7 +64,7 @@ class Selection:
                 f"eval.metric={state.metric} is undefined on valid: no group of rows that it ranks has both clicks and "
                 "other rows; choose eval.metric=log_loss, or another eval.group_field"
             )
-        is_best = state.best is None or merit(state.metric, value) > merit(state.metric, state.best)
+        is_best = state.best is None or as_score(state.metric, value) > as_score(state.metric, state.best)
         if is_best:
             state.best, state.best_step = value, step
         if state.reference is None or self._gain(value, state.reference) > self._options.min_improvement:
@@ -75,7 +75,7 @@ class Selection:
         return is_best
 
     def _gain(self, value: float, reference: float) -> float:
-        return merit(self._state.metric, value) - merit(self._state.metric, reference)
+        return as_score(self._state.metric, value) - as_score(self._state.metric, reference)
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps."""

@@ -30,7 +30,7 @@ from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import best_or_newest, whole_checkpoints
 from app.checkpoint.write import clear_leftovers
 from app.config.config import Config
-from app.distributed.process_group import ProcessGroup, SingleProcess, together
+from app.distributed.process_group import ProcessGroup, SingleProcess, mark_collective
 from app.evaluation.results import write_evaluation
 from app.run.event_file import EventFile
 from app.run.identity import identity
@@ -199,11 +199,11 @@ def open_run(
         existed = path.exists()
         if existed:
             locks_of_old.enter_context(_lock(path))
-        plan, number, source = group.first(
+        plan, number, source = group.on_rank0(
             lambda: _decide(base, config, schema, group.size, locks, locks_of_old, find_source, damaged)
         )
         if plan.kind == "finished":
-            raise together(RunIsFinishedError(base / "device_0", plan.reason))
+            raise mark_collective(RunIsFinishedError(base / "device_0", plan.reason))
         if plan.kind == "new" and path.exists():
             path.rename(path.with_name(f"{path.name}.{number}"))
         if plan.kind == "new" or not existed:

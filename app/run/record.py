@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from app.evaluation.metrics import merit
+from app.evaluation.metrics import as_score
 from app.evaluation.results import read_evaluations
 from app.run.folder import CONFIG_FILE
 from app.run.logs import OP_TIMES, PROFILE_FOLDER
@@ -58,7 +58,7 @@ class RunRecord:
         """Return the line of the best evaluation on valid; at step 0 the model is that of the warm start's source."""
         evaluated = [line for line in self.lines if line.get("split") == "valid" and line["step"] > 0]
         compared = [line for line in evaluated if line.get(self.metric) is not None]
-        return max(compared, key=lambda line: (merit(self.metric, line[self.metric]), line["step"]), default=None)
+        return max(compared, key=lambda line: (as_score(self.metric, line[self.metric]), line["step"]), default=None)
 
     def test_evaluation(self) -> dict[str, Any] | None:
         """Return the last evaluation on test rows."""

@@ -31,7 +31,7 @@ from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, CaughtUpTable, TableSnapshot
 from app.tables.optimizers import ROWS, StepHistory
 from common.files import sync_folder
-from data_prep.encoding.base import GivenVocabulary
+from data_prep.encoding.base import BaseVocabulary
 from data_prep.encoding.encoder import open_vocabulary, write_lookup
 from data_prep.prepared.schema import Schema, write_schema
 
@@ -143,7 +143,7 @@ def _reader(
     return read
 
 
-def _write_golden(folder: Path, manifest: Manifest, given: GivenVocabulary) -> None:
+def _write_golden(folder: Path, manifest: Manifest, given: BaseVocabulary) -> None:
     """Write golden.parquet: made rows with the scores of this bundle."""
     predictor = Predictor(folder, manifest, num_threads=1)
     table = make_rows(given, predictor.log_format, GOLDEN_ROWS, seed=1)

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from data_prep.encoding.base import GivenVocabulary
+from data_prep.encoding.base import BaseVocabulary
 from data_prep.options.log_format import LogFormat
 
 OUTSIDE, MISSING = 0.1, 0.1  # shares of the cells
 
 
-def make_rows(given: GivenVocabulary, log_format: LogFormat, num_rows: int, seed: int) -> pa.Table:
+def make_rows(given: BaseVocabulary, log_format: LogFormat, num_rows: int, seed: int) -> pa.Table:
     """Rows of all columns that a model reads: text, whole numbers, null where a value is missing."""
     generator = np.random.default_rng(seed)
     columns: dict[str, list[Any]] = {name: _integers(num_rows, generator) for name in log_format.numeric_fields}

@@ -14,8 +14,8 @@ from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import ModelState
 from app.config.config import Config
 from app.config.parallel import recomputed_runs
-from app.device import deprecations_silenced, take_device
-from app.distributed.process_group import MpiGroup, ProcessGroup, largest_share
+from app.device import deprecations_silenced, init_communication
+from app.distributed.process_group import MpiGroup, ProcessGroup, max_rank_rows
 from app.model import dense_layer as parameters
 from app.model.dropout import DropoutNoise
 from app.model.native_layer import dense_layer
@@ -157,10 +157,10 @@ def place_tower(config: Config, model: WideDeep, group: ProcessGroup | None) -> 
     from app.training.parallel.pipeline.run import PipelinePlacement
 
     options, on_cpu = config.parallel, ms.get_current_device().device_target == "CPU"
-    rows = largest_share(config.train.batch_size, group.size)
+    rows = max_rank_rows(config.train.batch_size, group.size)
     if options.pipeline_stages > 1:
         if not on_cpu:
-            take_device()
+            init_communication()
         return PipelinePlacement(config, model, group)
     if on_cpu and options.is_sharded:
         return ShardedPlacement(config, model.tower, group)
@@ -195,7 +195,7 @@ def load_for_scoring(
     if isinstance(group, MpiGroup):
         from app.training.parallel.data_parallel import DataParallelScorer
 
-        scorer = HostTablesScorer(tables, model, largest_share(batch_size, group.size))
+        scorer = HostTablesScorer(tables, model, max_rank_rows(batch_size, group.size))
         return DataParallelScorer(scorer, group)
     return HostTablesScorer(tables, model, batch_size)
 
@@ -208,9 +208,9 @@ def host_tables(
     if not isinstance(group, MpiGroup):
         return make_host_tables(backend, spec, learning_rates, threads)
     from app.distributed.batch_kernels import make_batch_kernels
-    from app.distributed.sharded_tables import ShardedTables, make_owned_rows
+    from app.distributed.sharded_tables import ShardedTables, make_row_shard
 
-    owned = make_owned_rows(backend, spec, learning_rates, group.world, group.num_owners, threads)
+    owned = make_row_shard(backend, spec, learning_rates, group.world, group.num_owners, threads)
     return ShardedTables(spec, make_batch_kernels(backend, spec, threads), owned)
 
 

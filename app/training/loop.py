@@ -12,7 +12,7 @@ from app.batches import Batch, Prefetcher, num_batches, read_batches, training_o
 from app.checkpoint.manifest import Position
 from app.distributed.process_group import shows_progress
 from app.evaluation.evaluate import measure
-from app.evaluation.metrics import Metrics, merit
+from app.evaluation.metrics import Metrics, as_score
 from app.evaluation.results import Measurement, content_of
 from app.evaluation.selection import Selection
 from app.evaluation.text import one_line
@@ -140,10 +140,10 @@ class Trainer:
         log.info(line)
         is_best = self.selection.update(self.metrics, step)
         metric = self.config.eval.metric
-        value = merit(metric, dataclasses.asdict(self.metrics)[metric])
+        value = as_score(metric, dataclasses.asdict(self.metrics)[metric])
         for fall in self.parts.learning_rates.after_evaluation(metric, value, step):
             log.info("step %d: %s", step, fall)
-            self.context.group.call_servers("learning_rates", self.parts.learning_rates.state())
+            self.context.group.rpc("learning_rates", self.parts.learning_rates.state())
         return is_best
 
     def _measure(self) -> Measurement:

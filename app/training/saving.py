@@ -17,7 +17,7 @@ from app.checkpoint.manifest import Manifest, ManifestReader, ParentRecord, Posi
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import compact, delta_to_compact, open_if_whole, remove_old
 from app.checkpoint.write import ModelState, write_checkpoint
-from app.distributed.process_group import MpiGroup, first_error, is_together
+from app.distributed.process_group import MpiGroup, first_error, is_collective
 from app.evaluation.metrics import Metrics, defined
 from app.evaluation.selection import Selection
 from app.run.identity import data_identity
@@ -103,7 +103,7 @@ class CheckpointManager:
 
         Raises ValueError if it is damaged or does not fit.
         """
-        self._group.call_servers("load", checkpoint)
+        self._group.rpc("load", checkpoint)
         self._parts.restore(checkpoint)
         self._selection.load_state(checkpoint.manifest.selection)
         self._newest = checkpoint
@@ -116,7 +116,7 @@ class CheckpointManager:
         if self._writing is not None and self._writing.future.done():
             self._settle()
         every = self._options.every_steps
-        return bool(every and step % every == 0) or bool(self._group.agree(time.monotonic() >= self._due_at))
+        return bool(every and step % every == 0) or bool(self._group.all_reduce_max(time.monotonic() >= self._due_at))
 
     def save(self, position: Position, metrics: Metrics | None, wait: bool = False) -> None:
         """Write a checkpoint; an error is logged, as the next save may work again.
@@ -128,7 +128,7 @@ class CheckpointManager:
         start = time.perf_counter()
         self._due_at = self._next_timed_save()
         try:
-            parent = self._group.first(lambda: self._parent_for(position.step))
+            parent = self._group.on_rank0(lambda: self._parent_for(position.step))
             dense, snapshot = self._snapshot(position, changed_only=parent is not None)
         except (OSError, MemoryError) as error:
             self._note_failed(position, error)
@@ -199,7 +199,7 @@ class CheckpointManager:
                 raise failed from error
             assert snapshot is not None
             if not changed_only:
-                sizes = merged([*self._group.gather(own), *self._group.call_servers("statistics")])
+                sizes = merged([*self._group.gather(own), *self._group.rpc("statistics")])
                 self._run.append_metrics(step=position.step, epoch=position.last_epoch, **sizes)
             return self._parts.dense_to_save(), snapshot
         except BaseException:
@@ -230,11 +230,11 @@ class CheckpointManager:
         sliced = self._ranks is not None and self._options.sliced
         try:
             path = write_checkpoint(folder, state, manifest, self._options.shards, progress, self._ranks, sliced)
-            self._newest = written = self._group.first(lambda: Checkpoint.open(path, self._read_manifest))
+            self._newest = written = self._group.on_rank0(lambda: Checkpoint.open(path, self._read_manifest))
             saved = True
         finally:
             snapshot.release(saved)
-        tidy_error = self._group.first(lambda: self._tidy(progress))
+        tidy_error = self._group.on_rank0(lambda: self._tidy(progress))
         slept = progress.slept_seconds if isinstance(progress, Throttle) else 0.0
         return Written(written, time.perf_counter() - start - slept, tidy_error)
 
@@ -272,7 +272,7 @@ class CheckpointManager:
 
     def _note_failed(self, position: Position, error: Exception) -> None:
         """Log a failed save; raise an error of this rank alone, which ends the job: the others wait for it."""
-        if self._group.size > 1 and not is_together(error):
+        if self._group.size > 1 and not is_collective(error):
             raise error
         self._run.note_failed_save(position.step, error)
 

@@ -45,18 +45,18 @@ class Stopped(Exception):
 class StopRequest:
     """Context manager, on the main thread, that listens for signals; `check` raises `Stopped` after one.
 
-    `time_limit_minutes` counts from now; 0 is no limit. `clock` returns seconds. `agree` returns the largest code of
-    all ranks, so that all stop after the same step. `ending` is logged: what is still done after a signal.
+    `time_limit_minutes` counts from now; 0 is no limit. `clock` returns seconds. `all_reduce_max` returns the largest
+    code of all ranks, so that all stop after the same step. `ending` is logged: what is still done after a signal.
     """
 
     def __init__(
         self,
         time_limit_minutes: float,
         clock: Callable[[], float] = time.monotonic,
-        agree: Callable[[int], int] = int,
+        all_reduce_max: Callable[[int], int] = int,
         ending: str = "finishing the step and saving",
     ) -> None:
-        self._agree = agree
+        self._all_reduce_max = all_reduce_max
         self._ending = ending
         self._limit_seconds = 60 * time_limit_minutes
         self._clock = clock
@@ -94,7 +94,7 @@ class StopRequest:
 
     def check(self) -> None:
         """Raise Stopped after a signal, or if another step and a save might exceed the time limit."""
-        code = self._agree(self._code())
+        code = self._all_reduce_max(self._code())
         if code == TIME_IS_UP:
             raise Stopped(f"train.time_limit={self._limit_seconds / 60:g} minutes are up", 0)
         if code != GO_ON:

@@ -80,7 +80,7 @@ class Turn:
 
     def __call__(self, count: int) -> Parts:
         """Parts of a step; bytes are those of all ranks."""
-        count = self._group.agree(count)
+        count = self._group.all_reduce_max(count)
         parts = self._take_steps(count)
         totals = self._totals()
         sent = {name: (total - self._before[name]) / count for name, total in totals.items()}

@@ -18,7 +18,7 @@ import numpy as np
 from app.config.optimizers import FtrlOptions, LazyAdamOptions
 from app.distributed.batch_kernels import make_batch_kernels
 from app.distributed.process_group import MpiGroup, load_mpi
-from app.distributed.sharded_tables import ShardedTables, make_owned_rows
+from app.distributed.sharded_tables import ShardedTables, make_row_shard
 from app.tables.interface import RowGradients, TablesSpec
 from benchmarks.harness.ranks import found_by_ranks
 from benchmarks.harness.timing import machine, memory_mib
@@ -34,7 +34,7 @@ def grown_by(vocabulary_size: int) -> dict[str, float]:
     group = MpiGroup(load_mpi().COMM_WORLD)
     spec = TablesSpec(vocabulary_size, EMBEDDING_DIM, ("row",), 1, 0.01, 0.0, FtrlOptions(), LazyAdamOptions())
     before = memory_mib("VmRSS")
-    owned = make_owned_rows("native", spec, RATES, group.world, group.num_owners, num_threads=1)
+    owned = make_row_shard("native", spec, RATES, group.world, group.num_owners, num_threads=1)
     tables = ShardedTables(spec, make_batch_kernels("native", spec, 1), owned)
     ids = np.random.default_rng(0).permutation(vocabulary_size).astype(np.int32)
     for start in range(0, vocabulary_size, BATCH_IDS * group.size):

@@ -4,7 +4,7 @@
     bar_chart("Distinct values", names, [Bars("in the log", counts)], Axis("values", log=True))
     histogram("Scores", edges, [Density("clicks", shares)], Axis("score"))
 
-Bokeh's Python models are not used: they take 50 ms a chart, and a page has a hundred. Texts are made here, so that
+Bokeh's Python models are not used: they take 50 ms a chart, and a page has a hundred. Strings are made here, so that
 numbers read the same in charts and tables. A value that is not finite is a gap.
 """
 

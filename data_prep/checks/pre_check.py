@@ -146,7 +146,7 @@ def _columns(rows: Sequence[LogRows], log_format: LogFormat, facts: dict[str, An
     for index, name in enumerate(log_format.text_fields):
         known: dict[bytes, int] = {}
         texts = [text for part in rows for text in part.texts[index].tolist()]
-        present = np.concatenate([part.texts_present[index] for part in rows])
+        present = np.concatenate([part.strings_present[index] for part in rows])
         codes = np.array([known.setdefault(text, len(known) + 1) for text in texts], np.int64)
         yield Column(name, np.where(present, codes, 0), None)
 

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class GivenVocabulary:
+class BaseVocabulary:
     """The vocabulary of a prepared folder."""
 
     folder: Path
@@ -43,7 +43,7 @@ class GivenVocabulary:
             yield read_vocabulary(self.path, field, column)
 
 
-def read_given_vocabulary(folder: Path, options: PrepareOptions, extend: bool = False) -> GivenVocabulary:
+def read_base_vocabulary(folder: Path, options: PrepareOptions, extend: bool = False) -> BaseVocabulary:
     """Return the vocabulary of a prepared folder, to be used as it is or to `extend`.
 
     Raises FileNotFoundError if the folder is not a prepared one. Raises ValueError if the options ask for other columns
@@ -74,7 +74,7 @@ def read_given_vocabulary(folder: Path, options: PrepareOptions, extend: bool = 
         )
     if extend:
         _warn_of_other_limits(folder, here, schema.options)
-    return GivenVocabulary(folder, schema, options.categorical_columns, extend)
+    return BaseVocabulary(folder, schema, options.categorical_columns, extend)
 
 
 def _warn_of_other_limits(folder: Path, here: dict[str, Any], there: dict[str, Any]) -> None:

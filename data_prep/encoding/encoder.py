@@ -27,7 +27,7 @@ from data_prep.prepared.rows import Rows
 from data_prep.prepared.schema import INDICATOR, SCHEMA_FILE, NumericField, Schema, read_schema, transform_integers
 
 if TYPE_CHECKING:
-    from data_prep.encoding.base import GivenVocabulary
+    from data_prep.encoding.base import BaseVocabulary
 
 __all__ = ["Chunk", "ParsedChunk", "RowEncoder", "Rows", "open_encoder"]
 
@@ -61,7 +61,7 @@ class RowEncoder:
         for index, column in enumerate(columns):
             here = column.place
             if column.is_text:
-                ids[:, index] = kernels.find_texts(of_texts[here], rows.texts[here], rows.texts_present[here])
+                ids[:, index] = kernels.find_strings(of_texts[here], rows.texts[here], rows.strings_present[here])
             else:
                 ids[:, index] = number_ids[:, here]
         return ids
@@ -90,13 +90,13 @@ def open_encoder(prepared: Path) -> RowEncoder:
     return RowEncoder(schema.numeric, lookup, schema.ids_dtype, options)
 
 
-def open_vocabulary(prepared: Path) -> tuple[Schema, PrepareOptions, GivenVocabulary]:
+def open_vocabulary(prepared: Path) -> tuple[Schema, PrepareOptions, BaseVocabulary]:
     """Return the schema, the options and the vocabulary of a prepared folder. Raises as `open_encoder`."""
-    from data_prep.encoding.base import read_given_vocabulary
+    from data_prep.encoding.base import read_base_vocabulary
 
     schema = read_schema(prepared)
     options = options_of(schema, prepared)
-    return schema, options, read_given_vocabulary(prepared, options)
+    return schema, options, read_base_vocabulary(prepared, options)
 
 
 def options_of(schema: Schema, folder: Path) -> PrepareOptions:
@@ -104,7 +104,7 @@ def options_of(schema: Schema, folder: Path) -> PrepareOptions:
     return settings.merge(PrepareOptions(), schema.options, where=str(folder / SCHEMA_FILE))
 
 
-def write_lookup(base: GivenVocabulary, folder: Path) -> dict[str, Any]:
+def write_lookup(base: BaseVocabulary, folder: Path) -> dict[str, Any]:
     """Write a vocabulary's search tables into `folder`; return what `open_lookup` needs, as plain values."""
     lookup = write_lookup_tables(base.fields(), folder / LOOKUP_FILE)
     return {"tables": [dataclasses.asdict(layout) for layout in lookup.layouts]}

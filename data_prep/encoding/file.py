@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from data_prep.encoding.vocabulary import FieldVocabulary, OrderedValues
 from data_prep.kernels.arrow import from_arrow, hex_text, to_arrow
-from data_prep.kernels.reference import CountedTexts
+from data_prep.kernels.reference import CountedStrings
 from data_prep.kernels.rows import MISSING, SMALLEST_BUCKET
-from data_prep.kernels.texts import Texts, concatenate_texts
+from data_prep.kernels.strings import Strings, concatenate_strings
 from data_prep.options.columns import CategoricalColumn
 from data_prep.prepared.schema import CategoricalField
 
@@ -40,7 +40,7 @@ class VocabularyWriter:
     def __init__(self, path: Path, columns: Sequence[CategoricalColumn]) -> None:
         self._names = [column.name for column in columns]
         self._are_buckets = {column.name: column.kind == "bucket" for column in columns}
-        self._dictionary = to_arrow(Texts.of([name.encode() for name in self._names])).cast(pa.string())
+        self._dictionary = to_arrow(Strings.of([name.encode() for name in self._names])).cast(pa.string())
         self._writer = pq.ParquetWriter(path, _PARQUET_SCHEMA)
 
     def add(self, field: FieldVocabulary) -> None:
@@ -91,7 +91,7 @@ def read_vocabulary(path: Path, field: CategoricalField, column: CategoricalColu
     return FieldVocabulary(field.name, field.oov_ids, field.id_ranges, values, counts, texts)
 
 
-def order_texts(counted: CountedTexts, num_missing: int, max_size: int | None = None) -> OrderedValues:
+def order_strings(counted: CountedStrings, num_missing: int, max_size: int | None = None) -> OrderedValues:
     """Do what `vocabulary.order_values` does with strings: order by falling count, then by their bytes."""
     arrays = [to_arrow(counted.texts), _numbers(counted.counts, pa.int64())]
     table = pa.Table.from_arrays(arrays, ["text", "count"])
@@ -100,7 +100,7 @@ def order_texts(counted: CountedTexts, num_missing: int, max_size: int | None = 
     missing_index = int(np.searchsorted(-counts, -num_missing))  # "" comes before all other strings
     numbers = np.insert(np.arange(len(counts)), missing_index, MISSING)
     with_missing = np.insert(1 + np.arange(len(counts)), missing_index, 0)
-    all_texts = concatenate_texts([Texts.of([b""]), texts]).take(with_missing).compact()
+    all_texts = concatenate_strings([Strings.of([b""]), texts]).take(with_missing).compact()
     return numbers, np.insert(counts, missing_index, num_missing), all_texts
 
 

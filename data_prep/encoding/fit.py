@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.encoding.base import GivenVocabulary
-from data_prep.encoding.file import VocabularyWriter, order_texts
+from data_prep.encoding.base import BaseVocabulary
+from data_prep.encoding.file import VocabularyWriter, order_strings
 from data_prep.encoding.lookup_file import LOOKUP_FILE, LookupTables, write_lookup_tables
 from data_prep.encoding.vocabulary import FieldVocabulary, OrderedValues, ids_dtype, make_vocabulary, order_values
 from data_prep.execution import memory
@@ -23,7 +23,7 @@ from data_prep.execution.folder import WORK_FOLDER
 from data_prep.execution.stopping import check_stop
 from data_prep.kernels.reference import COUNT_BITS, NOTHING
 from data_prep.kernels.rows import MISSING
-from data_prep.kernels.texts import concatenate_texts, group_equal
+from data_prep.kernels.strings import concatenate_strings, group_equal
 from data_prep.options.columns import CategoricalColumn
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import VOCABULARY_FILE, CategoricalField
@@ -31,7 +31,7 @@ from data_prep.statistics.statistics import LogStatistics
 
 
 @dataclass(frozen=True)
-class UsedVocabulary:
+class FittedVocabulary:
     """The vocabulary of a preparation, as the second pass and schema.json need it."""
 
     lookup: LookupTables
@@ -45,7 +45,7 @@ class UsedVocabulary:
 
 def fit_vocabulary(
     statistics: LogStatistics, options: PrepareOptions, num_numeric: int, folder: Path
-) -> UsedVocabulary:
+) -> FittedVocabulary:
     """Give ids to the frequent values. Writes vocabulary.parquet and the search tables, and forgets the counts."""
     columns = options.categorical_columns
     ordered = (
@@ -64,15 +64,15 @@ def fit_vocabulary(
     return _write_tables(listed(), folder, statistics)
 
 
-def take_vocabulary(base: GivenVocabulary, folder: Path) -> UsedVocabulary:
+def copy_base_vocabulary(base: BaseVocabulary, folder: Path) -> FittedVocabulary:
     """Take a base vocabulary as it is. Copies vocabulary.parquet and writes the search tables."""
     shutil.copyfile(base.path, folder / VOCABULARY_FILE)
     return _write_tables(base.fields(), folder, size=base.schema.vocabulary_size)
 
 
-def extend_vocabulary(
-    base: GivenVocabulary, statistics: LogStatistics, options: PrepareOptions, folder: Path
-) -> UsedVocabulary:
+def extend_base_vocabulary(
+    base: BaseVocabulary, statistics: LogStatistics, options: PrepareOptions, folder: Path
+) -> FittedVocabulary:
     """Give ids after those of a base vocabulary to the values that are new. Writes and forgets as `fit_vocabulary`.
 
     A new value has the count of this log's training rows, an old one the count it was written with.
@@ -96,7 +96,7 @@ def extend_vocabulary(
 
 def _write_tables(
     fields: Iterable[FieldVocabulary], folder: Path, statistics: LogStatistics | None = None, size: int = 0
-) -> UsedVocabulary:
+) -> FittedVocabulary:
     """Write the fields' search tables; then close the `statistics` that the fields come from."""
     categorical: list[CategoricalField] = []
 
@@ -111,7 +111,7 @@ def _write_tables(
     if statistics is not None:
         statistics.close()
         memory.give_back_freed_memory()
-    return UsedVocabulary(lookup, tuple(categorical), size)
+    return FittedVocabulary(lookup, tuple(categorical), size)
 
 
 def _fitted_values(
@@ -120,11 +120,11 @@ def _fitted_values(
     """Return the values of a column that get an id of their own, and their counts."""
     if options.vocabulary == "hash":
         nothing = np.empty(0, np.uint64)
-        return order_texts(NOTHING, num_missing) if column.is_text else order_values(nothing, num_missing)
+        return order_strings(NOTHING, num_missing) if column.is_text else order_values(nothing, num_missing)
     min_count = options.field_min_count.get(column.name, options.min_count)
     max_size = options.field_max_size.get(column.name)
     if column.is_text:
-        return order_texts(statistics.texts.frequent(column.place, min_count), num_missing, max_size)
+        return order_strings(statistics.texts.frequent(column.place, min_count), num_missing, max_size)
     return order_values(statistics.values.frequent(column.place, min_count), num_missing, max_size)
 
 
@@ -142,11 +142,11 @@ def _new_values(
         kept = values != MISSING  # which has its id already
         return values[kept], counts[kept], None
     counted = statistics.texts.frequent(column.place, min_count)
-    both = concatenate_texts([old.texts, counted.texts])
+    both = concatenate_strings([old.texts, counted.texts])
     order, firsts = group_equal(both.keys(), both)
     first_of_group = np.minimum.reduceat(order, firsts) if len(firsts) else firsts
     is_new = np.sort(first_of_group[first_of_group >= len(old.texts)]) - len(old.texts)
-    values, counts, texts = order_texts(counted.take(is_new), 0, room)
+    values, counts, texts = order_strings(counted.take(is_new), 0, room)
     assert texts is not None
     kept = np.flatnonzero(values != MISSING)
     return np.arange(len(kept)), counts[kept], texts.take(kept).compact()
@@ -161,5 +161,5 @@ def _join(old: FieldVocabulary, new: FieldVocabulary) -> FieldVocabulary:
         id_ranges=(*old.id_ranges, *new.id_ranges),
         values=values,
         counts=np.concatenate([old.counts, new.counts]),
-        texts=None if old.texts is None or new.texts is None else concatenate_texts([old.texts, new.texts]),
+        texts=None if old.texts is None or new.texts is None else concatenate_strings([old.texts, new.texts]),
     )

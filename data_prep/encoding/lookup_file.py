@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from data_prep.encoding.vocabulary import FieldVocabulary
 from data_prep.execution.pieces import storable
-from data_prep.kernels.reference import ID_BITS, ID_MASK, FieldLookup, TextLookup
+from data_prep.kernels.reference import ID_BITS, ID_MASK, FieldLookup, StringLookup
 from data_prep.kernels.rows import MISSING
-from data_prep.kernels.texts import Texts, group_equal
+from data_prep.kernels.strings import Strings, group_equal
 
 LOOKUP_FILE = "lookup.bin"
 _ALIGNMENT = 8  # of each array in the file
@@ -30,7 +30,7 @@ class TableLayout:
 
     is_text: bool
     arrays: tuple[tuple[str, int], ...]  # dtype and length of each, in the file's order
-    numbers: tuple[int, ...]  # the other attributes of FieldLookup or TextLookup
+    numbers: tuple[int, ...]  # the other attributes of FieldLookup or StringLookup
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class LookupTables:
         return self.path.stat().st_size
 
     @functools.cached_property
-    def opened(self) -> tuple[list[FieldLookup], list[TextLookup]]:
+    def opened(self) -> tuple[list[FieldLookup], list[StringLookup]]:
         """The tables of the columns that are numbers, and of those that are text; the file may then be deleted."""
         file = np.memmap(self.path, np.uint8, "r")
         of_numbers, of_texts, start = [], [], 0
@@ -57,7 +57,7 @@ class LookupTables:
                 start = end + -end % _ALIGNMENT
             if layout.is_text:
                 keys, ids, starts, lengths, data = arrays
-                of_texts.append(TextLookup(keys, ids, Texts(data, starts, lengths), *layout.numbers))
+                of_texts.append(StringLookup(keys, ids, Strings(data, starts, lengths), *layout.numbers))
             else:
                 words, starts = arrays
                 of_numbers.append(FieldLookup(words, starts, *layout.numbers))
@@ -109,7 +109,7 @@ def make_lookup(field: FieldVocabulary) -> FieldLookup:
     return FieldLookup(words, starts, 32 - directory_bits, base_id, missing_id, field.oov_ids[0], num_oov_ids)
 
 
-def _make_text_lookup(field: FieldVocabulary) -> TextLookup:
+def _make_text_lookup(field: FieldVocabulary) -> StringLookup:
     assert field.texts is not None
     is_missing = field.values == MISSING
     known = np.flatnonzero(~is_missing)
@@ -118,4 +118,4 @@ def _make_text_lookup(field: FieldVocabulary) -> TextLookup:
     texts = field.texts.take(known[order]).compact()
     missing_id = int(field.value_ids[is_missing][0])  # every field has it
     num_oov_ids = field.oov_ids[1] - field.oov_ids[0]
-    return TextLookup(keys[order], field.value_ids[known[order]], texts, missing_id, field.oov_ids[0], num_oov_ids)
+    return StringLookup(keys[order], field.value_ids[known[order]], texts, missing_id, field.oov_ids[0], num_oov_ids)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from data_prep.kernels.reference import COUNT_BITS, COUNT_MASK
 from data_prep.kernels.rows import MISSING
-from data_prep.kernels.texts import Texts
+from data_prep.kernels.strings import Strings
 from data_prep.prepared.schema import CategoricalField
 from data_prep.statistics.value_counts import check_count
 
@@ -31,7 +31,7 @@ class FieldVocabulary:
     id_ranges: tuple[tuple[int, int], ...]  # half-open, rising; more than one if values were added later
     values: NDArray[np.int64]  # [K] as LogRows.number_columns has them, or MISSING; of a text field, indices of `texts`
     counts: NDArray[np.int64]  # [K]
-    texts: Texts | None = None  # [K] of a text field
+    texts: Strings | None = None  # [K] of a text field
 
     @property
     def value_ids(self) -> NDArray[np.int64]:
@@ -43,7 +43,7 @@ class FieldVocabulary:
 
 
 # Values and counts by falling count, then by value, MISSING among them; and the strings of a text field.
-OrderedValues = tuple[NDArray[np.int64], NDArray[np.int64], Texts | None]
+OrderedValues = tuple[NDArray[np.int64], NDArray[np.int64], Strings | None]
 
 
 def order_values(packed: NDArray[np.uint64], num_missing: int, max_size: int | None = None) -> OrderedValues:

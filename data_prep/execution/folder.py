@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Workplace:
+class WorkDir:
     """The folder in which a run works."""
 
     folder: Path
@@ -73,7 +73,7 @@ class Workplace:
 @contextmanager
 def new_folder(
     output: Path, identity: Mapping[str, Any], chunk_bytes: int, overwrite: bool, restart: bool
-) -> Iterator[Workplace]:
+) -> Iterator[WorkDir]:
     """Make a folder beside `output` that takes its name at the end of the block.
 
     Resumes a folder with the same `identity` that an interrupted run left, which may be `output` itself, complete
@@ -81,12 +81,12 @@ def new_folder(
     unless there is a schema.json already, nothing is kept: it would be wrong for any other log.
 
     Raises FileExistsError if `output` may not be replaced or something is in the way, FolderInUse if another run works
-    there, OSError if nothing can be written, and UnlikeBefore if the identity differs.
+    there, OSError if nothing can be written, and OtherRun if the identity differs.
     """
     if not restart and _is_finished_by(output, identity):
         with _lock(output, output):
             log.info("%s is complete; removing the temporary files of the interrupted run", output)
-            yield Workplace(output, 0, is_complete=True)
+            yield WorkDir(output, 0, is_complete=True)
             _tidy_up(output)
         return
     _check_output(output, overwrite)
@@ -95,9 +95,9 @@ def new_folder(
     with _lock(partial, output):
         _check_output(output, overwrite)  # again: another run may have made it meanwhile
         _make_private(partial)
-        workplace = _resume_or_begin(partial, identity, chunk_bytes, restart)
+        work_dir = _resume_or_begin(partial, identity, chunk_bytes, restart)
         try:
-            yield workplace
+            yield work_dir
         except ValueError:
             if not (partial / SCHEMA_FILE).is_file():
                 _empty(partial)
@@ -222,7 +222,7 @@ def _is_finished_by(output: Path, identity: Mapping[str, Any]) -> bool:
         return False
     try:
         state = _read_state(output)
-    except UnlikeBefore:  # damaged
+    except OtherRun:  # damaged
         return False
     return state is not None and not _differences(state["identity"], identity)
 
@@ -263,35 +263,35 @@ def _check_all_is_ours(folder: Path, what: str) -> None:
         )
 
 
-def _resume_or_begin(partial: Path, identity: Mapping[str, Any], chunk_bytes: int, restart: bool) -> Workplace:
+def _resume_or_begin(partial: Path, identity: Mapping[str, Any], chunk_bytes: int, restart: bool) -> WorkDir:
     state = None if restart else _read_state(partial)
     if state is not None:
         differences = _differences(state["identity"], identity)
         if differences:
-            raise UnlikeBefore(
+            raise OtherRun(
                 f"{partial} is unfinished and of another command: {'; '.join(differences)}. Give its settings again to "
                 "resume it, or begin anew with --restart"
             )
         is_complete = (partial / SCHEMA_FILE).is_file()
         (partial / WORK_FOLDER).mkdir(exist_ok=True)
-        workplace = Workplace(partial, state["chunk_bytes"], is_complete)
-        workplace.pieces.clear_unfinished()
+        work_dir = WorkDir(partial, state["chunk_bytes"], is_complete)
+        work_dir.pieces.clear_unfinished()
         for path in partial.glob("*.tmp"):
             path.unlink()
         log.info("resuming %s (unfinished, same options and log)", partial)
-        return workplace
+        return work_dir
     replaced = _replaced_before(partial)
     _empty(partial)
     (partial / WORK_FOLDER).mkdir()
     _write_state(partial, {"chunk_bytes": chunk_bytes, "identity": identity, "replaced": replaced})
-    return Workplace(partial, chunk_bytes, is_complete=False)
+    return WorkDir(partial, chunk_bytes, is_complete=False)
 
 
 def _replaced_before(folder: Path) -> list[str]:
     """Return the names to which the run that made `folder` has renamed earlier folders."""
     try:
         state = _read_state(folder)
-    except UnlikeBefore:
+    except OtherRun:
         return []
     return state["replaced"] if state else []
 
@@ -305,7 +305,7 @@ def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]
     ]
 
 
-class UnlikeBefore(ValueError):
+class OtherRun(ValueError):
     """The unfinished work is of other options, another log or another version of the program."""
 
 
@@ -322,7 +322,7 @@ def _read_state(partial: Path) -> dict[str, Any] | None:
             "replaced": list(map(str, state.get("replaced", ()))),
         }
     except (ValueError, KeyError, TypeError) as error:
-        raise UnlikeBefore(f"{partial / STATE_FILE} is damaged ({error!r}); begin anew with --restart") from error
+        raise OtherRun(f"{partial / STATE_FILE} is damaged ({error!r}); begin anew with --restart") from error
 
 
 def _write_state(partial: Path, state: Mapping[str, Any]) -> None:

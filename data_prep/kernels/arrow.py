@@ -7,24 +7,24 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from data_prep.kernels.rows import MISSING
-from data_prep.kernels.texts import Texts
+from data_prep.kernels.strings import Strings
 
 _HEX_DIGITS = np.frombuffer("".join(f"{number:04x}" for number in range(1 << 16)).encode(), "S4")
 
 
-def to_arrow(texts: Texts) -> pa.LargeStringArray:
+def to_arrow(texts: Strings) -> pa.LargeStringArray:
     """Return strings, which have to be UTF-8, as a pyarrow array."""
     compact = texts.compact()
     offsets = np.append(compact.starts, len(compact.data) - 8)
     return pa.LargeStringArray.from_buffers(len(texts), pa.py_buffer(offsets), pa.py_buffer(compact.data))
 
 
-def from_arrow(strings: pa.StringArray) -> Texts:
+def from_arrow(strings: pa.StringArray) -> Strings:
     """Return the strings of a pyarrow array."""
     binary = strings.cast(pa.large_binary())
     offsets = np.frombuffer(binary.buffers()[1], np.int64)[binary.offset : binary.offset + len(binary) + 1]
     data = np.frombuffer(binary.buffers()[2] or b"", np.uint8)
-    return Texts(np.concatenate([data, np.zeros(8, np.uint8)]), offsets[:-1], np.diff(offsets)).compact()
+    return Strings(np.concatenate([data, np.zeros(8, np.uint8)]), offsets[:-1], np.diff(offsets)).compact()
 
 
 def hex_text(values: NDArray[np.int64]) -> pa.Array:

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.native_library import NativeLibrary, address, room
-from data_prep.kernels.reference import NUM_BINS, CountedTexts, FieldLookup, TextLookup, add_up, ids_room
+from data_prep.kernels.reference import NUM_BINS, CountedStrings, FieldLookup, StringLookup, add_up, ids_room
 from data_prep.kernels.rows import BARE_SEPARATOR, MAX_LINE_BYTES, Chunk, LogRows, ParsedChunk
-from data_prep.kernels.texts import PADDING_BYTES, Texts
+from data_prep.kernels.strings import PADDING_BYTES, Strings
 from data_prep.options.log_format import REASONS, Kind, LogFormat
 
 _ARRAY, _COUNT = ctypes.c_void_p, ctypes.c_int64
@@ -80,11 +80,11 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     ),
     "log_kernels_count": (_COUNT, [*[_ARRAY] * 3, _COUNT, *[_ARRAY] * 2, ctypes.POINTER(_COUNT)]),
     "log_kernels_bins": (None, [*[_ARRAY] * 3, _COUNT, _ARRAY]),
-    "log_kernels_count_texts": (
+    "log_kernels_count_strings": (
         _COUNT,
         [ctypes.POINTER(_Texts), _ARRAY, ctypes.c_uint64, _ARRAY, _COUNT, *[_ARRAY] * 3],
     ),
-    "log_kernels_find_texts": (
+    "log_kernels_find_strings": (
         None,
         [ctypes.POINTER(_Texts), _ARRAY, ctypes.POINTER(_Texts), *[_ARRAY] * 2, *[_COUNT] * 3, _ARRAY],
     ),
@@ -138,7 +138,7 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
     chunk.check_num_lines(num_rows + num_rejects.value)
     cells = [_filled(columns, num_rows) for columns in cells]
     integers, integers_present, values, values_present, string_starts, string_lengths = cells
-    strings = tuple(Texts(text, *positions) for positions in zip(string_starts, string_lengths, strict=True))
+    strings = tuple(Strings(text, *positions) for positions in zip(string_starts, string_lengths, strict=True))
     bad = range(num_rejects.value)
     return ParsedChunk(
         rows=LogRows(
@@ -149,7 +149,7 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
             values=values,
             values_present=values_present,
             texts=strings,
-            texts_present=tuple(string.lengths > 0 for string in strings),
+            strings_present=tuple(string.lengths > 0 for string in strings),
         ),
         rejects_by_reason=Counter(REASONS[reasons[i]] for i in bad),
         rejects_tsv=b"".join(chunk.reject(int(line_numbers[i]), reasons[i], raw[starts[i] : ends[i]]) for i in bad),
@@ -165,7 +165,7 @@ class _FormatInC:
         self._kinds = np.array([_KINDS.index(kind) for kind in kinds], np.uint8)
         self._slots = np.array([kinds[:index].count(kind) for index, kind in enumerate(kinds)], np.int64)
         cells = (log_format.missing, log_format.clicked, log_format.not_clicked)
-        self._cells = [Texts.of([cell.encode() for cell in of_kind]) for of_kind in cells]
+        self._cells = [Strings.of([cell.encode() for cell in of_kind]) for of_kind in cells]
         self.struct = _Format(
             BARE_SEPARATOR if is_bare else ord(log_format.separator),
             log_format.quotes and not is_bare,
@@ -221,12 +221,12 @@ def count_bins(integers: NDArray[np.int64], present: NDArray[np.bool_], chosen: 
     return counts
 
 
-def count_texts(texts: Texts, key_mask: int = _ALL_BITS) -> CountedTexts:
-    """Native `reference.count_texts`. With fewer bits in `key_mask`, more strings share a key."""
+def count_strings(texts: Strings, key_mask: int = _ALL_BITS) -> CountedStrings:
+    """Native `reference.count_strings`. With fewer bits in `key_mask`, more strings share a key."""
     num_rows = len(texts)
     table = np.empty(1 << (2 * num_rows).bit_length(), np.int32)  # at most half of it is filled
     keys, counts, firsts = np.empty(num_rows, np.uint64), np.empty(num_rows, np.int64), np.empty(num_rows, np.int64)
-    num_distinct = load().log_kernels_count_texts(
+    num_distinct = load().log_kernels_count_strings(
         _texts(texts),
         address(_secret(), np.uint64, 2),
         key_mask,
@@ -246,10 +246,10 @@ def _secret() -> NDArray[np.uint64]:
     return np.frombuffer(os.urandom(16), np.uint64)
 
 
-def find_texts(field: TextLookup, texts: Texts, present: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Native `reference.find_texts`."""
+def find_strings(field: StringLookup, texts: Strings, present: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Native `reference.find_strings`."""
     ids = np.empty(len(texts), np.int64)
-    load().log_kernels_find_texts(
+    load().log_kernels_find_strings(
         _texts(texts),
         address(present, np.bool_, len(texts)),
         _texts(field.texts),
@@ -263,7 +263,7 @@ def find_texts(field: TextLookup, texts: Texts, present: NDArray[np.bool_]) -> N
     return ids
 
 
-def _texts(texts: Texts) -> _Texts:
+def _texts(texts: Strings) -> _Texts:
     starts, lengths = (address(array, np.int64, len(texts)) for array in (texts.starts, texts.lengths))
     return _Texts(address(texts.data, np.uint8, len(texts.data)), starts, lengths, len(texts))
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.kernels.rows import BARE_SEPARATOR, MAX_LINE_BYTES, Chunk, LogRows, ParsedChunk
-from data_prep.kernels.texts import Texts
+from data_prep.kernels.strings import Strings
 from data_prep.options.log_format import CATEGORICAL, COLUMNS, INTEGER, LABEL, QUOTES, REASONS, TOO_LONG, LogFormat
 
 _BARE = bytes([BARE_SEPARATOR])
@@ -46,8 +46,8 @@ class _Text:
         """True if the chunk is UTF-8; then all cells are, as separators are ASCII."""
         return _decodes(self.bytes.tobytes())
 
-    def cells(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Texts:
-        return Texts(self.bytes, starts, ends - starts)
+    def cells(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Strings:
+        return Strings(self.bytes, starts, ends - starts)
 
 
 def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
@@ -179,7 +179,7 @@ def _parse_cells(
         values=np.empty((len(hexadecimal), num_rows), np.uint32),
         values_present=np.empty((len(hexadecimal), num_rows), np.bool_),
         texts=texts,
-        texts_present=tuple(cells.lengths > 0 for cells in texts),
+        strings_present=tuple(cells.lengths > 0 for cells in texts),
     )
     reasons = np.zeros(num_rows, np.int8)
     # From the last reason to the first, so that the first one wins.
@@ -195,7 +195,7 @@ def _parse_cells(
     return rows, reasons
 
 
-def _are_utf8(text: _Text, cells: Texts) -> NDArray[np.bool_]:
+def _are_utf8(text: _Text, cells: Strings) -> NDArray[np.bool_]:
     """Return where cells [n] are UTF-8, as the vocabulary is text."""
     good = np.ones(len(cells), np.bool_)
     if not text.is_utf8:

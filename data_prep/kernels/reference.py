@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.kernels.parse import parse_chunk as parse_chunk  # a kernel of this module too
-from data_prep.kernels.texts import Texts, concatenate_texts, group_equal
+from data_prep.kernels.strings import Strings, concatenate_strings, group_equal
 
 # A value and its count are packed into 64 bits, value above count: sorting plain numbers is several times faster than
 # sorting by an index.
@@ -58,12 +58,12 @@ def _lower_end(size: int) -> float:
 
 
 @dataclass(frozen=True)
-class CountedTexts:
+class CountedStrings:
     """Distinct strings by rising key, with their counts."""
 
     keys: NDArray[np.uint64]  # [K]
     counts: NDArray[np.int64]  # [K]
-    texts: Texts  # [K]
+    texts: Strings  # [K]
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -72,41 +72,41 @@ class CountedTexts:
     def nbytes(self) -> int:
         return self.keys.nbytes + self.counts.nbytes + self.texts.nbytes
 
-    def take(self, chosen: NDArray[np.generic] | slice) -> CountedTexts:
+    def take(self, chosen: NDArray[np.generic] | slice) -> CountedStrings:
         """Return some of them, in memory of their own."""
-        return CountedTexts(self.keys[chosen], self.counts[chosen], self.texts.take(chosen).compact())
+        return CountedStrings(self.keys[chosen], self.counts[chosen], self.texts.take(chosen).compact())
 
     @classmethod
-    def concatenate(cls, parts: Sequence[CountedTexts]) -> CountedTexts:
+    def concatenate(cls, parts: Sequence[CountedStrings]) -> CountedStrings:
         """Return those of all parts one after the other, which need not be distinct any more."""
         return cls(
             np.concatenate([part.keys for part in parts]),
             np.concatenate([part.counts for part in parts]),
-            concatenate_texts([part.texts for part in parts]),
+            concatenate_strings([part.texts for part in parts]),
         )
 
 
-NOTHING = CountedTexts(np.empty(0, np.uint64), np.empty(0, np.int64), Texts.of([]))
+NOTHING = CountedStrings(np.empty(0, np.uint64), np.empty(0, np.int64), Strings.of([]))
 
 
-def count_texts(texts: Texts) -> CountedTexts:
+def count_strings(texts: Strings) -> CountedStrings:
     """Return the distinct strings among strings [n]."""
     return add_up(texts.keys(), np.ones(len(texts), np.int64), texts)
 
 
-def merge(parts: Sequence[CountedTexts]) -> CountedTexts:
+def merge(parts: Sequence[CountedStrings]) -> CountedStrings:
     """Return the distinct strings of all parts, with the sums of their counts."""
-    all_parts = CountedTexts.concatenate(parts)
+    all_parts = CountedStrings.concatenate(parts)
     return add_up(all_parts.keys, all_parts.counts, all_parts.texts)
 
 
-def add_up(keys: NDArray[np.uint64], counts: NDArray[np.int64], texts: Texts) -> CountedTexts:
+def add_up(keys: NDArray[np.uint64], counts: NDArray[np.int64], texts: Strings) -> CountedStrings:
     """Return the distinct strings among strings [n] with these keys and counts, with the sums of their counts."""
     if len(keys) == 0:
         return NOTHING
     order, firsts = group_equal(keys, texts)
     chosen = order[firsts]
-    return CountedTexts(keys[chosen], np.add.reduceat(counts[order], firsts), texts.take(chosen).compact())
+    return CountedStrings(keys[chosen], np.add.reduceat(counts[order], firsts), texts.take(chosen).compact())
 
 
 ID_BITS = np.uint64(32)
@@ -170,12 +170,12 @@ def bucket(values: NDArray[np.uint32], num_buckets: int) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True)
-class TextLookup:
+class StringLookup:
     """Search table of a field of text: strings by rising key, those that share a key by their bytes."""
 
     keys: NDArray[np.uint64]  # [K]
     ids: NDArray[np.int64]  # [K]
-    texts: Texts  # [K]
+    texts: Strings  # [K]
     missing_id: int
     first_oov_id: int
     num_oov_ids: int
@@ -187,7 +187,7 @@ class TextLookup:
         return dict(zip(self.texts.take(later).tolist(), self.ids[later].tolist(), strict=True))
 
 
-def find_texts(field: TextLookup, texts: Texts, present: NDArray[np.bool_]) -> NDArray[np.int64]:
+def find_strings(field: StringLookup, texts: Strings, present: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Return ids [n] of strings [n]."""
     wanted = texts.keys()
     ids = field.first_oov_id + bucket((wanted >> np.uint64(32)).astype(np.uint32), field.num_oov_ids)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.kernels.texts import Texts
+from data_prep.kernels.strings import Strings
 from data_prep.options.log_format import REASONS
 
 # A good line has less than 1 KiB. A line longer than this is rejected and only its start is kept, so that a file
@@ -75,8 +75,8 @@ class LogRows:
     integers_present: NDArray[np.bool_]  # [N, n]
     values: NDArray[np.uint32]  # [H, n]
     values_present: NDArray[np.bool_]  # [H, n]
-    texts: tuple[Texts, ...] = ()  # T of them, [n] each
-    texts_present: tuple[NDArray[np.bool_], ...] = ()  # T of them, [n] each
+    texts: tuple[Strings, ...] = ()  # T of them, [n] each
+    strings_present: tuple[NDArray[np.bool_], ...] = ()  # T of them, [n] each
 
     def take(self, chosen: NDArray[np.bool_]) -> LogRows:
         if chosen.all():
@@ -91,7 +91,7 @@ class LogRows:
             values=self.values.take(indices, axis=1),
             values_present=self.values_present.take(indices, axis=1),
             texts=tuple(texts.take(chosen) for texts in self.texts),
-            texts_present=tuple(present[chosen] for present in self.texts_present),
+            strings_present=tuple(present[chosen] for present in self.strings_present),
         )
 
     def number_columns(self, integer_buckets: bool) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:

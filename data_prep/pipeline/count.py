@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.execution import memory
-from data_prep.execution.folder import REJECTS_FILE, Workplace
+from data_prep.execution.folder import REJECTS_FILE, WorkDir
 from data_prep.kernels.choose import choose_kernels
 from data_prep.kernels.rows import Chunk, LogRows, ParsedChunk
 from data_prep.options.prepare_options import PrepareOptions
@@ -29,11 +29,9 @@ if TYPE_CHECKING:
     from data_prep.raw_log.reading import LogReading
 
 
-def new_statistics(options: PrepareOptions, workplace: Workplace, num_workers: int) -> LogStatistics:
+def new_statistics(options: PrepareOptions, work_dir: WorkDir, num_workers: int) -> LogStatistics:
     """Return empty statistics; their counts may take the memory that `memory_limit` leaves them."""
-    return LogStatistics(
-        options, workplace.work_folder, memory.counts_bytes(options, num_workers, workplace.chunk_bytes)
-    )
+    return LogStatistics(options, work_dir.work_folder, memory.counts_bytes(options, num_workers, work_dir.chunk_bytes))
 
 
 def count_log(
@@ -64,7 +62,7 @@ class ChunkCounter:
         training = self.split.assign(rows.row_numbers, rows.labels, chunk.file.place) == TRAIN
         columns = zip(*rows.number_columns(self.options.integer_buckets), strict=True)
         counted = [kernels.count_values(values, present, training) for values, present in columns]
-        texts_chosen = [present & training for present in rows.texts_present]
+        texts_chosen = [present & training for present in rows.strings_present]
         missing = [
             int(training.sum() - texts_chosen[column.place].sum()) if column.is_text else counted[column.place][1]
             for column in self.options.categorical_columns
@@ -77,7 +75,8 @@ class ChunkCounter:
             ],
             values=[words for words, _ in counted],
             texts=[
-                kernels.count_texts(texts.take(chosen)) for texts, chosen in zip(rows.texts, texts_chosen, strict=True)
+                kernels.count_strings(texts.take(chosen))
+                for texts, chosen in zip(rows.texts, texts_chosen, strict=True)
             ],
         )
 
@@ -108,7 +107,7 @@ def count_missing(rows: LogRows, training: NDArray[np.bool_], options: PrepareOp
     """Return the number of training rows in which each categorical column [C] is missing."""
     numbers_present = [*rows.values_present, *rows.integers_present]  # hex values, then buckets
     presence = (
-        (rows.texts_present if column.is_text else numbers_present)[column.place]
+        (rows.strings_present if column.is_text else numbers_present)[column.place]
         for column in options.categorical_columns
     )
     return [int(np.sum(training & ~present)) for present in presence]

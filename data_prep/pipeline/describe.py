@@ -13,8 +13,8 @@ from typing import Any
 import xxhash
 
 from common.files import checksum, format_checksum
-from data_prep.encoding.base import GivenVocabulary
-from data_prep.encoding.fit import UsedVocabulary
+from data_prep.encoding.base import BaseVocabulary
+from data_prep.encoding.fit import FittedVocabulary
 from data_prep.execution.folder import OWN_NAMES
 from data_prep.options.prepare_options import PREPARE_SECTION, PrepareOptions
 from data_prep.prepared import schema
@@ -29,7 +29,7 @@ from data_prep.statistics.statistics import LogStatistics
 def describe(
     reading: LogReading,
     statistics: LogStatistics,
-    vocabulary: UsedVocabulary,
+    vocabulary: FittedVocabulary,
     numeric: tuple[schema.NumericField, ...],
     splits: dict[str, schema.Split],
     options: PrepareOptions,
@@ -78,8 +78,8 @@ def _truth(files: Sequence[LogFile]) -> str | None:
 _LIBRARIES = ("numpy", "pyarrow", "mindspore")
 
 
-def run_identity(
-    files: Sequence[LogFile], options: PrepareOptions, given: GivenVocabulary | None, file_rows: int
+def run_fingerprint(
+    files: Sequence[LogFile], options: PrepareOptions, given: BaseVocabulary | None, file_rows: int
 ) -> dict[str, Any]:
     """Return everything that decides a byte of the result as plain values, by names to show."""
     return {

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from common.files import checksum
 from data_prep.checks.rejects import check_statistics
-from data_prep.encoding.base import GivenVocabulary
-from data_prep.encoding.fit import UsedVocabulary, extend_vocabulary, fit_vocabulary, take_vocabulary
+from data_prep.encoding.base import BaseVocabulary
+from data_prep.encoding.fit import FittedVocabulary, copy_base_vocabulary, extend_base_vocabulary, fit_vocabulary
 from data_prep.encoding.lookup_file import LOOKUP_FILE
-from data_prep.execution.folder import REJECTS_FILE, Workplace
+from data_prep.execution.folder import REJECTS_FILE, WorkDir
 from data_prep.execution.pieces import storable
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.count import count_log, new_statistics
@@ -23,7 +23,7 @@ from data_prep.statistics.statistics import IntegerStatistics, LogStatistics
 
 _PIECE = "fitted"
 
-storable(UsedVocabulary, CategoricalField, NumericField)
+storable(FittedVocabulary, CategoricalField, NumericField)
 
 
 @dataclass(frozen=True)
@@ -32,64 +32,64 @@ class Fitted:
 
     statistics: LogStatistics
     numeric: tuple[NumericField, ...]
-    vocabulary: UsedVocabulary
+    vocabulary: FittedVocabulary
 
 
 def fit(
-    reading: LogReading, split: SplitRule, options: PrepareOptions, given: GivenVocabulary | None, workplace: Workplace
+    reading: LogReading, split: SplitRule, options: PrepareOptions, given: BaseVocabulary | None, work_dir: WorkDir
 ) -> Fitted:
     """Count the log, if anything is fitted to it, and write vocabulary.parquet, or restore what an earlier run fitted.
 
     Raises ValueError if the log is bad.
     """
-    restored = _restore(reading, options, given, workplace)
+    restored = _restore(reading, options, given, work_dir)
     if restored is not None:
         return restored
-    folder = workplace.folder
-    statistics = new_statistics(options, workplace, reading.num_workers)
+    folder = work_dir.folder
+    statistics = new_statistics(options, work_dir, reading.num_workers)
     (folder / REJECTS_FILE).write_bytes(b"")
     if needs_counting(options, given):
         count_log(reading, split, options, statistics, folder)
         check_statistics(statistics, options, reading.name, folder, is_fitted=True)
     if given is not None and given.extends:
-        extended = extend_vocabulary(given, statistics, options, folder)
+        extended = extend_base_vocabulary(given, statistics, options, folder)
         fitted = Fitted(statistics, given.schema.numeric, extended)
     elif given is not None:
-        fitted = Fitted(statistics, given.schema.numeric, take_vocabulary(given, folder))
+        fitted = Fitted(statistics, given.schema.numeric, copy_base_vocabulary(given, folder))
     else:
         numeric = numeric_fields(options, statistics.integers)
         fitted = Fitted(statistics, numeric, fit_vocabulary(statistics, options, len(numeric), folder))
-    made = (fitted.statistics.kept(), fitted.numeric, fitted.vocabulary, _checksums(workplace, options, given))
-    workplace.pieces.write(_PIECE, made)
-    workplace.pieces.clear("counts-")
-    workplace.pieces.clear("texts-")
+    made = (fitted.statistics.kept(), fitted.numeric, fitted.vocabulary, _checksums(work_dir, options, given))
+    work_dir.pieces.write(_PIECE, made)
+    work_dir.pieces.clear("counts-")
+    work_dir.pieces.clear("texts-")
     return fitted
 
 
-def needs_counting(options: PrepareOptions, given: GivenVocabulary | None) -> bool:
+def needs_counting(options: PrepareOptions, given: BaseVocabulary | None) -> bool:
     """Return True if the log is counted: something is fitted to the training rows, or added from them."""
     return options.needs_counting if given is None else given.extends
 
 
 def _restore(
-    reading: LogReading, options: PrepareOptions, given: GivenVocabulary | None, workplace: Workplace
+    reading: LogReading, options: PrepareOptions, given: BaseVocabulary | None, work_dir: WorkDir
 ) -> Fitted | None:
-    kept = workplace.pieces.read(_PIECE)
-    if kept is None or kept[-1] != _checksums(workplace, options, given):
+    kept = work_dir.pieces.read(_PIECE)
+    if kept is None or kept[-1] != _checksums(work_dir, options, given):
         return None
-    statistics = new_statistics(options, workplace, reading.num_workers)
+    statistics = new_statistics(options, work_dir, reading.num_workers)
     statistics.restore(kept[0])
     numeric: tuple[NumericField, ...] = kept[1]
-    vocabulary: UsedVocabulary = kept[2]
-    lookup = dataclasses.replace(vocabulary.lookup, path=workplace.work_folder / LOOKUP_FILE)
+    vocabulary: FittedVocabulary = kept[2]
+    lookup = dataclasses.replace(vocabulary.lookup, path=work_dir.work_folder / LOOKUP_FILE)
     return Fitted(statistics, numeric, dataclasses.replace(vocabulary, lookup=lookup))
 
 
-def _checksums(workplace: Workplace, options: PrepareOptions, given: GivenVocabulary | None) -> dict[str, str | None]:
+def _checksums(work_dir: WorkDir, options: PrepareOptions, given: BaseVocabulary | None) -> dict[str, str | None]:
     """Return the checksums of the files that belong to the piece; rejects.tsv only if the first pass writes it."""
-    files = [workplace.work_folder / LOOKUP_FILE, workplace.folder / VOCABULARY_FILE]
+    files = [work_dir.work_folder / LOOKUP_FILE, work_dir.folder / VOCABULARY_FILE]
     if needs_counting(options, given):
-        files.append(workplace.folder / REJECTS_FILE)
+        files.append(work_dir.folder / REJECTS_FILE)
     return {path.name: checksum(path) if path.is_file() else None for path in files}
 
 

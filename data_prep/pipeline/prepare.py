@@ -16,13 +16,13 @@ from pathlib import Path
 
 from common.memory import num_cores
 from data_prep.checks.rejects import check_statistics
-from data_prep.encoding.base import GivenVocabulary, read_given_vocabulary
+from data_prep.encoding.base import BaseVocabulary, read_base_vocabulary
 from data_prep.encoding.fit import fit_vocabulary
 from data_prep.execution import memory
-from data_prep.execution.folder import Workplace, new_folder, real_output, sync_files
+from data_prep.execution.folder import WorkDir, new_folder, real_output, sync_files
 from data_prep.execution.pools import ExecutorChoice, Pools
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.pipeline.describe import describe, run_identity
+from data_prep.pipeline.describe import describe, run_fingerprint
 from data_prep.pipeline.disk_space import (
     check_room,
     explain_full_disk,
@@ -79,27 +79,27 @@ def prepare(
         files, output = tuple(map(absolute, files)), output.absolute()
     if extend and vocabulary_of is None:
         raise ValueError("--extend adds to the vocabulary of a prepared folder; name it: --vocabulary DIR")
-    given = read_given_vocabulary(vocabulary_of, options, extend) if vocabulary_of else None
-    identity = run_identity(files, options, given, file_rows)
+    given = read_base_vocabulary(vocabulary_of, options, extend) if vocabulary_of else None
+    identity = run_fingerprint(files, options, given, file_rows)
     chunk_bytes = chunk_bytes or memory.chunk_bytes(options)
     needed = whole_bytes(guess_rows(files), usual_row_bytes(options), zoo_row_bytes(options))
     with (
-        new_folder(output, identity, chunk_bytes, overwrite, restart) as workplace,
-        explain_full_disk(workplace.folder, needed),
+        new_folder(output, identity, chunk_bytes, overwrite, restart) as work_dir,
+        explain_full_disk(work_dir.folder, needed),
     ):
-        if workplace.is_complete:
-            result = schema.read_schema(workplace.folder)
+        if work_dir.is_complete:
+            result = schema.read_schema(work_dir.folder)
         else:
-            warn_of_little_room(workplace.folder, needed)
+            warn_of_little_room(work_dir.folder, needed)
             with closing(Pools(executor)) as pools:
-                result = _make_files(files, options, given, workplace, pools, clock, file_rows)
-            sync_files(workplace.folder)  # schema.json says that all files are there
-            schema.write_schema(result, workplace.folder)
+                result = _make_files(files, options, given, work_dir, pools, clock, file_rows)
+            sync_files(work_dir.folder)  # schema.json says that all files are there
+            schema.write_schema(result, work_dir.folder)
         timing = clock.stop()
         if report:  # before the folder has its name, so that every finished folder has a report
             if timing.stages:  # else an interrupted run had done everything but this
-                write_timing(timing, workplace.folder)
-            write_report(workplace.folder)
+                write_timing(timing, work_dir.folder)
+            write_report(work_dir.folder)
     train, num_lines = result.splits["train"], result.source["lines"]
     if train.rows and train.clicks in (0, train.rows):
         log.warning("%s of %s training rows are clicks: a model learns nothing from them", train.clicks, train.rows)
@@ -112,8 +112,8 @@ def prepare(
 def _make_files(
     files: Sequence[LogFile],
     options: PrepareOptions,
-    given: GivenVocabulary | None,
-    workplace: Workplace,
+    given: BaseVocabulary | None,
+    work_dir: WorkDir,
     pools: Pools,
     clock: RunClock,
     file_rows: int,
@@ -125,10 +125,10 @@ def _make_files(
             at_the_end.callback(import_mindspore_early().join)
 
         # First pass: raw log -> statistics -> vocabulary.
-        num_workers = memory.counting_workers(options, num_cores(), workplace.chunk_bytes)
-        reading = LogReading(files, options.data, pools, num_workers, workplace.chunk_bytes, workplace.pieces)
-        split = find_split(reading, options, workplace.pieces)
-        fitted = fit(reading, split, options, given, workplace)
+        num_workers = memory.counting_workers(options, num_cores(), work_dir.chunk_bytes)
+        reading = LogReading(files, options.data, pools, num_workers, work_dir.chunk_bytes, work_dir.pieces)
+        split = find_split(reading, options, work_dir.pieces)
+        fitted = fit(reading, split, options, given, work_dir)
         statistics, numeric, vocabulary = fitted.statistics, fitted.numeric, fitted.vocabulary
         if is_zoo:
             check_ids_fit(vocabulary.size)
@@ -137,21 +137,21 @@ def _make_files(
         window_rows = min(options.shuffle_window_rows, statistics.num_training_rows or options.shuffle_window_rows)
         window_bytes = window_rows * row_bytes(len(vocabulary.categorical), len(numeric), vocabulary.ids_dtype)
         reading.num_workers = memory.encoding_workers(
-            options, num_workers, workplace.chunk_bytes, window_bytes, vocabulary.lookup.size
+            options, num_workers, work_dir.chunk_bytes, window_bytes, vocabulary.lookup.size
         )
         check_room(
-            workplace.folder, least_bytes(statistics.num_good_lines, usual_row_bytes(options), zoo_row_bytes(options))
+            work_dir.folder, least_bytes(statistics.num_good_lines, usual_row_bytes(options), zoo_row_bytes(options))
         )
         encoder = Encoder(numeric, vocabulary.lookup, vocabulary.ids_dtype, split, options, counts=is_only_pass)
-        blocks_folder = workplace.work_folder if is_zoo else workplace.folder
-        splits = write_splits(reading, encoder, options, statistics, workplace, blocks_folder, file_rows)
+        blocks_folder = work_dir.work_folder if is_zoo else work_dir.folder
+        splits = write_splits(reading, encoder, options, statistics, work_dir, blocks_folder, file_rows)
         if is_zoo:
-            splits = lay_out_for_zoo(splits, blocks_folder, workplace.folder)
+            splits = lay_out_for_zoo(splits, blocks_folder, work_dir.folder)
 
         if is_only_pass:
-            check_statistics(statistics, options, reading.name, workplace.folder, is_fitted=given is None)
+            check_statistics(statistics, options, reading.name, work_dir.folder, is_fitted=given is None)
             if not given:  # write vocabulary.parquet again, now with counts
-                vocabulary = fit_vocabulary(statistics, options, len(numeric), workplace.folder)
-        write_statistics(statistics, options, workplace.folder)
+                vocabulary = fit_vocabulary(statistics, options, len(numeric), work_dir.folder)
+        write_statistics(statistics, options, work_dir.folder)
         clock.stages, clock.workers = reading.seconds, num_workers
-        return describe(reading, statistics, vocabulary, numeric, splits, options, workplace.folder)
+        return describe(reading, statistics, vocabulary, numeric, splits, options, work_dir.folder)

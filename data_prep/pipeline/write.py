@@ -17,7 +17,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from common.files import format_checksum
-from data_prep.execution.folder import REJECTS_FILE, Workplace
+from data_prep.execution.folder import REJECTS_FILE, WorkDir
 from data_prep.execution.memory import keep_freed_memory
 from data_prep.execution.pieces import Pieces, leading, numbered, storable
 from data_prep.options.prepare_options import PrepareOptions
@@ -39,7 +39,7 @@ def write_splits(
     encoder: Encoder,
     options: PrepareOptions,
     statistics: LogStatistics,
-    workplace: Workplace,
+    work_dir: WorkDir,
     blocks_folder: Path,
     file_rows: int,
 ) -> dict[str, Split]:
@@ -48,9 +48,9 @@ def write_splits(
     Adds to `statistics` the values out of vocabulary and, if there was no first pass, lines and rejects.
     """
     keep_freed_memory()
-    outputs = {split: _SplitOutput(split, options, workplace, blocks_folder, file_rows) for split in SPLITS}
+    outputs = {split: _SplitOutput(split, options, work_dir, blocks_folder, file_rows) for split in SPLITS}
     numbers = itertools.count()
-    rejects_path: Path = workplace.folder / REJECTS_FILE
+    rejects_path: Path = work_dir.folder / REJECTS_FILE
 
     with rejects_path.open("wb" if encoder.counts else "ab") as rejects:
 
@@ -65,7 +65,7 @@ def write_splits(
                 statistics.add(rest.counts)
                 rejects.write(rest.counts.rejects_tsv)
 
-        reading.run_in_parts(encoder.encode, consume, _TITLE, _needed_parts(workplace.pieces, outputs))
+        reading.run_in_parts(encoder.encode, consume, _TITLE, _needed_parts(work_dir.pieces, outputs))
     return {split: output.finish() for split, output in outputs.items()}
 
 
@@ -86,11 +86,11 @@ class _SplitOutput:
     """Writer of one split's files, which resumes after those that an interrupted run finished."""
 
     def __init__(
-        self, split: str, options: PrepareOptions, workplace: Workplace, blocks_folder: Path, file_rows: int
+        self, split: str, options: PrepareOptions, work_dir: WorkDir, blocks_folder: Path, file_rows: int
     ) -> None:
         self._split = split
         self._folder = blocks_folder
-        self._pieces = workplace.pieces
+        self._pieces = work_dir.pieces
         self._clicks = 0
         finished = self._find_finished()
         self._window_rows = options.shuffle_window_rows if split == "train" else 1
@@ -105,7 +105,7 @@ class _SplitOutput:
         self._membership = xxhash.xxh3_64()
         self._num_rows = 0
         # The rows of train are not written in the log's order.
-        row_numbers_path = workplace.folder / row_numbers_file(split)
+        row_numbers_path = work_dir.folder / row_numbers_file(split)
         self._row_numbers = ArrayWriter(row_numbers_path) if self._shuffle is None else None
         self._parts: deque[tuple[int, str]] = deque()  # where a result's rows end, and the piece they are in
 

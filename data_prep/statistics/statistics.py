@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.execution.pieces import storable
-from data_prep.kernels.reference import NUM_BINS, CountedTexts
-from data_prep.kernels.texts import Texts
+from data_prep.kernels.reference import NUM_BINS, CountedStrings
+from data_prep.kernels.strings import Strings
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.statistics.profile import ChunkSpans, Coverage, Timeline
-from data_prep.statistics.value_counts import TextCounts, ValueCounts
+from data_prep.statistics.value_counts import StringCounts, ValueCounts
 
 # Attributes of LogStatistics that are stored as they are.
 _KEPT = ("num_lines", "rejects_by_reason", "num_training_rows", "integers", "missing", "bins")
@@ -78,12 +78,12 @@ class ChunkCounts:
     integers: list[IntegerStatistics]  # by numeric field
     missing: list[int]  # by categorical column
     values: list[NDArray[np.uint64]]  # by column of numbers: packed (value, count) pairs, see reference.count_values
-    texts: list[CountedTexts]  # by text column
+    texts: list[CountedStrings]  # by text column
     bins: list[NDArray[np.int64]]  # by numeric field, see reference.count_bins
     spans: ChunkSpans  # of all kept rows
 
 
-storable(IntegerStatistics, ChunkSpans, Coverage, Texts, CountedTexts, ChunkCounts)
+storable(IntegerStatistics, ChunkSpans, Coverage, Strings, CountedStrings, ChunkCounts)
 
 
 class LogStatistics:
@@ -103,7 +103,7 @@ class LogStatistics:
         self.unknown = np.zeros(len(columns), np.int64)  # training rows out of vocabulary; from the second pass
         self._columns = columns
         self.values = ValueCounts(len(columns) - num_texts, folder, counts_bytes - texts_bytes)
-        self.texts = TextCounts(num_texts, folder, texts_bytes)
+        self.texts = StringCounts(num_texts, folder, texts_bytes)
 
     @property
     def coverage(self) -> list[Coverage]:

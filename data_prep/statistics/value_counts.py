@@ -14,8 +14,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.kernels.reference import COUNT_BITS, COUNT_MASK, NOTHING, CountedTexts, merge
-from data_prep.kernels.texts import Texts
+from data_prep.kernels.reference import COUNT_BITS, COUNT_MASK, NOTHING, CountedStrings, merge
+from data_prep.kernels.strings import Strings
 from data_prep.statistics.profile import Coverage
 
 # At least so many wait for a merge.
@@ -26,7 +26,7 @@ _WAITING_STRINGS = 1 << 20
 _BLOCK_WORDS = 1 << 20
 _BLOCK_STRINGS = 1 << 19
 
-Counted = TypeVar("Counted", NDArray[np.uint64], CountedTexts)
+Counted = TypeVar("Counted", NDArray[np.uint64], CountedStrings)
 
 
 class _FieldCounts(ABC, Generic[Counted]):
@@ -226,7 +226,7 @@ class _TextRun:
     num_strings: int
 
     @classmethod
-    def write(cls, path: Path, counted: CountedTexts) -> _TextRun:
+    def write(cls, path: Path, counted: CountedStrings) -> _TextRun:
         with path.open("wb") as file:
             for array in (counted.keys, counted.counts, np.cumsum(counted.texts.lengths), counted.texts.data):
                 file.write(np.ascontiguousarray(array).data)  # not tofile, whose errors have no errno
@@ -235,7 +235,7 @@ class _TextRun:
     def keys(self) -> NDArray[np.uint64]:
         return np.memmap(self.path, np.uint64, "r", shape=(self.num_strings,))
 
-    def read(self, first: int, end: int) -> CountedTexts:
+    def read(self, first: int, end: int) -> CountedStrings:
         """Some of them as a copy: pages of a map would stay in this process's memory."""
         keys = np.fromfile(self.path, np.uint64, end - first, offset=8 * first)
         counts = np.fromfile(self.path, np.int64, end - first, offset=8 * (self.num_strings + first))
@@ -246,28 +246,28 @@ class _TextRun:
         num_bytes = int(ends[-1]) - start if len(ends) else 0
         data = np.fromfile(self.path, np.uint8, num_bytes + 8, offset=24 * self.num_strings + start)
         starts = np.concatenate([[start], ends[:-1]])[: len(ends)] - start
-        return CountedTexts(keys, counts, Texts(data, starts, ends - start - starts))
+        return CountedStrings(keys, counts, Strings(data, starts, ends - start - starts))
 
 
-class TextCounts(_FieldCounts[CountedTexts]):
+class StringCounts(_FieldCounts[CountedStrings]):
     """Counts of strings, by rising key."""
 
     def __init__(self, num_fields: int, folder: Path, limit_bytes: int) -> None:
         super().__init__(num_fields, folder, limit_bytes, NOTHING, _WAITING_STRINGS)
 
-    def _write(self, name: str, counted: CountedTexts) -> _TextRun:
+    def _write(self, name: str, counted: CountedStrings) -> _TextRun:
         return _TextRun.write(self._folder / f"texts-{name}", counted)
 
-    def _add_up(self, parts: list[CountedTexts]) -> CountedTexts:
+    def _add_up(self, parts: list[CountedStrings]) -> CountedStrings:
         return merge(parts)
 
-    def _concatenate(self, parts: Sequence[CountedTexts]) -> CountedTexts:
-        return CountedTexts.concatenate(parts)
+    def _concatenate(self, parts: Sequence[CountedStrings]) -> CountedStrings:
+        return CountedStrings.concatenate(parts)
 
-    def _at_least(self, counted: CountedTexts, min_count: int) -> tuple[NDArray[np.uint64], CountedTexts]:
+    def _at_least(self, counted: CountedStrings, min_count: int) -> tuple[NDArray[np.uint64], CountedStrings]:
         return counted.counts.astype(np.uint64), counted.take(np.flatnonzero(counted.counts >= min_count))
 
-    def _blocks(self, field: int) -> Iterator[CountedTexts]:
+    def _blocks(self, field: int) -> Iterator[CountedStrings]:
         runs, merged = self._runs[field], self._merged[field]
         if not runs:
             yield merged

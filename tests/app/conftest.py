@@ -113,7 +113,7 @@ class ThreadGroup:
     `calls` are those of servers, of which there are none.
     """
 
-    first = MpiGroup.first
+    first = MpiGroup.on_rank0
 
     def __init__(self, rank, ranks):
         self.rank, self.size, self._ranks = rank, len(ranks.told), ranks
@@ -131,7 +131,7 @@ class ThreadGroup:
     def bcast(self, value):
         return self.gather(value)[0]
 
-    def call_servers(self, name, *arguments):
+    def rpc(self, name, *arguments):
         self.gather(None)
         self.calls.append((name, *arguments))
         return []

@@ -16,7 +16,7 @@ from mindspore import Parameter, communication, nn
 from mindspore.parallel.auto_parallel import AutoParallel
 
 from app.config.parallel import ParallelOptions
-from app.device import take_device
+from app.device import init_communication
 from app.model.graph import DeviceGraph
 from app.model.wide_deep import Tower, WideDeep
 from app.training.parallel.placement import Arrays, TowerPlacement
@@ -33,7 +33,7 @@ class AcceleratorPlacement(TowerPlacement):
     """
 
     def __init__(self, options: ParallelOptions, model: WideDeep, batch_rows: int) -> None:
-        take_device()
+        init_communication()
         super().__init__(model, batch_rows)
         self._options = options
         self._graph: AutoParallel | None = None

@@ -15,10 +15,10 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from app.batches import Batch, rows_of_batch
-from app.device import take_device
+from app.batches import Batch, slice_of_batch
+from app.device import init_communication
 from app.distributed.gradient_sum import GradientSum
-from app.distributed.process_group import MpiGroup, ProcessGroup, share, together
+from app.distributed.process_group import MpiGroup, ProcessGroup, mark_collective, rank_slice
 from app.model.graph import DEEP_LOSS, NUM_BAD, WIDE_LOSS, AllFinite, Gradients, Optimizers, scalars
 from app.model.wide_deep import WideDeep
 from app.tables.interface import UniqueIds
@@ -40,7 +40,7 @@ class DataParallelPlacement(TowerPlacement):
             return super().graph(parts)
         if ms.get_current_device().device_target == "CPU":
             return SummedGraph(parts, self._group)
-        take_device()
+        init_communication()
         return AllReducedGraph(parts, self._group)
 
 
@@ -70,7 +70,7 @@ class SummedGraph:
 class DataParallelStep(TrainStep):
     """Step on whole batches, of which each rank takes its slice."""
 
-    def __init__(self, step: HostTablesStep, group: ProcessGroup, rows_of: RowsOf = share) -> None:
+    def __init__(self, step: HostTablesStep, group: ProcessGroup, rows_of: RowsOf = rank_slice) -> None:
         """`rows_of(batch rows, rank, number of ranks)` returns the rows that the rank looks up."""
         self._rows_of = rows_of
         self.tables, self.seconds = step.tables, step.seconds
@@ -88,7 +88,7 @@ class DataParallelStep(TrainStep):
         try:
             return self._step(self._slice(batch), unique)
         except FloatingPointError as error:  # all ranks have one here, the reason is known to some
-            raise together(FloatingPointError(self._reason(str(error), batch))) from error
+            raise mark_collective(FloatingPointError(self._reason(str(error), batch))) from error
 
     def _reason(self, own: str, batch: Batch) -> str:
         first_row = self._slice(batch).first_row
@@ -104,7 +104,7 @@ class DataParallelStep(TrainStep):
         return self._step.kernel_seconds()
 
     def _slice(self, batch: Batch) -> Batch:
-        return rows_of_batch(batch, self._rows_of(batch.num_rows, self._group.rank, self._group.size))
+        return slice_of_batch(batch, self._rows_of(batch.num_rows, self._group.rank, self._group.size))
 
 
 class DataParallelScorer:
@@ -115,15 +115,15 @@ class DataParallelScorer:
         self._group = group
 
     def prepare(self, batch: Batch) -> UniqueIds:
-        return self._scorer.prepare(rows_of_batch(batch, self._group.rows_of(batch.num_rows)))
+        return self._scorer.prepare(slice_of_batch(batch, self._group.rows_of(batch.num_rows)))
 
     def __call__(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
         """The logits [n] of a batch."""
-        logits = self._scorer(rows_of_batch(batch, self._group.rows_of(batch.num_rows)), unique)
+        logits = self._scorer(slice_of_batch(batch, self._group.rows_of(batch.num_rows)), unique)
         return gather_logits(logits, batch, self._group)
 
 
-def gather_logits(logits: np.ndarray, batch: Batch, group: ProcessGroup, rows_of: RowsOf = share) -> np.ndarray:
+def gather_logits(logits: np.ndarray, batch: Batch, group: ProcessGroup, rows_of: RowsOf = rank_slice) -> np.ndarray:
     """Join the ranks' logits to those of the whole batch, on every rank."""
     slices = [rows_of(batch.num_rows, rank, group.size) for rank in range(group.size)]
     return group.gather_rows(logits, [part.stop - part.start for part in slices])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from mindspore import nn
 
-from app.distributed.process_group import share
+from app.distributed.process_group import rank_slice
 from app.model.graph import DeviceGraph
 from app.model.optimizers import DenseOptimizers, WrapOptimizer
 from app.model.wide_deep import WideDeep
@@ -38,7 +38,7 @@ class TowerPlacement:
 
     def rows_of(self, num_rows: int, rank: int, num_ranks: int) -> slice:
         """Return the rows of a batch that a rank looks up."""
-        return share(num_rows, rank, num_ranks)
+        return rank_slice(num_rows, rank, num_ranks)
 
     def holds(self, name: str) -> bool:
         """Return True if this rank holds the array, or a part of it."""

@@ -34,7 +34,7 @@ def warm_start(parts: Parts, config: Config, schema: Schema, dataset: Path, grou
     if take in ("all", "tower"):
         _take_dense(parts, source, schema, with_optimizer)
     if take in ("all", "tables"):
-        group.call_servers("warm_start", dataset, config.train.init_from)
+        group.rpc("warm_start", dataset, config.train.init_from)
         tables = parts.step.tables
         take_rows(tables.loading, tables.spec, parts.learning_rates, config, schema, source)
 

@@ -43,7 +43,7 @@ typedef struct {
   const int64_t* starts;   // [count]
   const int64_t* lengths;  // [count]
   int64_t count;
-} LogKernelsTexts;
+} LogKernelsStrings;
 
 // How a line is written; see log_format.LogFormat.
 typedef struct {
@@ -52,9 +52,9 @@ typedef struct {
   int64_t num_columns;       // >= 2
   const uint8_t* kinds;      // [num_columns] LogKernelsKind
   const int64_t* slots;      // [num_columns] index among the columns of its kind
-  LogKernelsTexts missing;   // cells that are missing, besides empty ones
-  LogKernelsTexts clicked;   // cells of the label
-  LogKernelsTexts not_clicked;
+  LogKernelsStrings missing;   // cells that are missing, besides empty ones
+  LogKernelsStrings clicked;   // cells of the label
+  LogKernelsStrings not_clicked;
 } LogKernelsFormat;
 
 // Cells as columns of `capacity` >= L rows each, of which the first n are filled. N integer columns, H hex ones, T
@@ -116,18 +116,18 @@ LOG_KERNELS_API void log_kernels_encode(const LogKernelsVocabulary* fields, int6
                                         const uint32_t* values, const uint8_t* present, int64_t num_rows,
                                         int32_t id_bytes, void* ids);
 
-// reference.count_texts, but not in order: writes keys, counts and first rows of the distinct strings among n strings,
+// reference.count_strings, but not in order: writes keys, counts and first rows of the distinct strings among n strings,
 // and returns their number. `table` has room for table_size, a power of two above n; n is at most 2^30. Keys are those
-// bits of texts.Texts.keys that `key_mask` has (all; fewer in tests, so that keys collide). `secret` [2] are random
+// bits of strings.Strings.keys that `key_mask` has (all; fewer in tests, so that keys collide). `secret` [2] are random
 // numbers that nobody who writes a log knows; no output depends on them.
-LOG_KERNELS_API int64_t log_kernels_count_texts(const LogKernelsTexts* texts, const uint64_t* secret,
+LOG_KERNELS_API int64_t log_kernels_count_strings(const LogKernelsStrings* texts, const uint64_t* secret,
                                                 uint64_t key_mask, int32_t* table, int64_t table_size,
                                                 uint64_t* keys, int64_t* counts, int64_t* firsts);
 
-// reference.find_texts: writes the ids [n] of strings [n]. The vocabulary's strings are sorted by key, those that share
+// reference.find_strings: writes the ids [n] of strings [n]. The vocabulary's strings are sorted by key, those that share
 // a key by their bytes.
-LOG_KERNELS_API void log_kernels_find_texts(const LogKernelsTexts* texts, const uint8_t* present,
-                                            const LogKernelsTexts* vocabulary, const uint64_t* keys,
+LOG_KERNELS_API void log_kernels_find_strings(const LogKernelsStrings* texts, const uint8_t* present,
+                                            const LogKernelsStrings* vocabulary, const uint64_t* keys,
                                             const int64_t* known_ids, int64_t missing_id, int64_t first_oov_id,
                                             int64_t num_oov_ids, int64_t* ids);
 

@@ -81,7 +81,7 @@ bool is_utf8(Cell cell) {
   return true;
 }
 
-inline bool is_one_of(Cell cell, const LogKernelsTexts& words) {
+inline bool is_one_of(Cell cell, const LogKernelsStrings& words) {
   for (std::int64_t word = 0; word < words.count; ++word) {
     if (words.lengths[word] == cell.size() && !std::memcmp(words.data + words.starts[word], cell.start, cell.size())) {
       return true;

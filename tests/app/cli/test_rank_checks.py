@@ -10,8 +10,8 @@ from app.cli.rank import check_alike, check_one_place, data_of
 from app.config.optimizers import FtrlOptions, LazyAdamOptions, SgdOptions
 from app.distributed import exchange
 from app.distributed.exchange import Operation
-from app.distributed.process_group import SingleProcess, is_together
-from app.distributed.sharded_tables import make_owned_rows
+from app.distributed.process_group import SingleProcess, is_collective
+from app.distributed.sharded_tables import make_row_shard
 from app.tables.interface import TablesSpec
 from tests.app.tables.tables_of_spec import constant_rates
 
@@ -44,7 +44,7 @@ def test_a_difference_is_raised_on_all_ranks(change, message):
     what = {"config": {"train": {"seed": 1}}, "data": {"vocabulary": ["a"]}, "tables": "native"}
     with pytest.raises(ValueError, match=message) as caught:
         check_alike(Ranks(change), what)
-    assert is_together(caught.value)
+    assert is_collective(caught.value)
 
 
 def test_rows_that_are_only_evaluated_count_as_well(tiny_schema):
@@ -89,9 +89,9 @@ def test_tables_of_other_shapes_or_optimizers_are_refused(other, message):
     there = dataclasses.asdict(dataclasses.replace(spec, **other))
     world = SimpleNamespace(rank=0, size=2, allgather=lambda own: [own, {**own, **there, "field_names": ("row",)}])
     with pytest.raises(ValueError, match=message):
-        make_owned_rows("reference", spec, constant_rates(spec), world, num_owners=2, num_threads=1)
+        make_row_shard("reference", spec, constant_rates(spec), world, num_owners=2, num_threads=1)
     world.allgather = lambda own: [own, own]
-    owned = make_owned_rows("reference", spec, constant_rates(spec), world, num_owners=2, num_threads=1)
+    owned = make_row_shard("reference", spec, constant_rates(spec), world, num_owners=2, num_threads=1)
     assert owned.tables is not None
 
 
@@ -117,7 +117,7 @@ class Answers:
 def test_ranks_that_are_not_in_step_end_the_job(other, message):
     with pytest.raises(ValueError, match=message) as caught:
         exchange.start(Answers((Operation.UPDATE, 1, 0.5), other), Operation.UPDATE, scale=0.5)
-    assert not is_together(caught.value)
+    assert not is_collective(caught.value)
 
 
 def test_a_server_does_what_all_others_do():

@@ -6,37 +6,44 @@ import sys
 import numpy as np
 import pytest
 
-from app.distributed.process_group import SingleProcess, is_together, join_world, largest_share, share, together
+from app.distributed.process_group import (
+    SingleProcess,
+    is_collective,
+    join_world,
+    mark_collective,
+    max_rank_rows,
+    rank_slice,
+)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 @pytest.mark.parametrize("rows", [0, 1, 5, 500])
 def test_rows_are_dealt_out_in_order_and_evenly(rows, size):
-    slices = [share(rows, rank, size) for rank in range(size)]
+    slices = [rank_slice(rows, rank, size) for rank in range(size)]
     assert np.concatenate([np.arange(rows)[part] for part in slices]).tolist() == list(range(rows))
     lengths = [part.stop - part.start for part in slices]
     assert max(lengths) - min(lengths) <= 1
-    assert max(lengths) == largest_share(rows, size)
+    assert max(lengths) == max_rank_rows(rows, size)
 
 
 def test_one_process_has_nobody_to_ask():
     group = SingleProcess()
-    assert group.agree(7) == 7
-    assert group.first(lambda: "decided") == "decided"
+    assert group.all_reduce_max(7) == 7
+    assert group.on_rank0(lambda: "decided") == "decided"
     assert group.gather("mine") == ["mine"]
-    assert group.call_servers("load") == []
+    assert group.rpc("load") == []
     assert np.arange(5)[group.rows_of(5)].size == 5
 
 
 def test_an_error_of_all_ranks_is_known_by_what_it_came_from():
     try:
         try:
-            raise together(ValueError("found by all"))
+            raise mark_collective(ValueError("found by all"))
         except ValueError as error:
             raise FloatingPointError("step 3") from error
     except FloatingPointError as error:
-        assert is_together(error)
-    assert not is_together(ValueError("found by one"))
+        assert is_collective(error)
+    assert not is_collective(ValueError("found by one"))
 
 
 def test_an_mpi_that_does_not_see_the_other_ranks():

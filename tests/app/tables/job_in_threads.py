@@ -12,8 +12,8 @@ import numpy as np
 
 from app.distributed.batch_kernels import make_batch_kernels
 from app.distributed.exchange import Exchange, Operation
-from app.distributed.process_group import share
-from app.distributed.sharded_tables import OwnedRows, ShardedTables, owner_spec
+from app.distributed.process_group import rank_slice
+from app.distributed.sharded_tables import RowShard, ShardedTables, owner_spec
 from app.tables import make_host_tables
 from app.tables.interface import RowGradients, Rows, TableState
 
@@ -70,7 +70,7 @@ class JobInThreads:
         world, owners = World(servers + workers), servers or workers
         self.spec, self.servers, self.asked = spec, servers, None
         self.owned = [
-            OwnedRows(
+            RowShard(
                 Exchange(Rank(world, rank), owners, spec.embedding_dim),
                 make_host_tables(backend, owner_spec(spec), learning_rates, 1) if rank < owners else None,
             )
@@ -96,7 +96,7 @@ class JobInThreads:
         return [future.result() for future in (*serving, *done)][self.servers :]
 
     def _shares(self, num_rows):
-        return [share(num_rows, rank, len(self.ranks)) for rank in range(len(self.ranks))]
+        return [rank_slice(num_rows, rank, len(self.ranks)) for rank in range(len(self.ranks))]
 
     def unique(self, ids):
         return [rank.unique(ids[mine]) for rank, mine in zip(self.ranks, self._shares(len(ids)), strict=True)]

@@ -12,7 +12,7 @@ from app.checkpoint.manifest import Manifest, Position, write_manifest
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import ModelState, write_checkpoint
 from app.config.run import CheckpointOptions
-from app.distributed.process_group import first_error, is_together
+from app.distributed.process_group import first_error, is_collective
 from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, TableState
 from app.training import saving
 from tests.checkpoints import Parts, Run, load, manager_of
@@ -182,5 +182,5 @@ def test_the_first_rank_s_error_is_every_rank_s(thread_ranks):
     for error in thread_ranks(3, work):
         assert type(error) is ValueError
         assert str(error).startswith("rank 1: 'utf-8' codec")
-        assert is_together(error)
+        assert is_collective(error)
     assert thread_ranks(2, lambda group: first_error(group, None)) == [None, None]

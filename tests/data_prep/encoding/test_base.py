@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_prep.__main__ import main
-from data_prep.encoding.base import read_given_vocabulary
+from data_prep.encoding.base import read_base_vocabulary
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
@@ -186,11 +186,11 @@ def test_extending_text_fields(tmp_path, buckets):
 
 def test_other_limits_for_new_values_are_said(prepared, small_options, caplog):
     """Another min_count, as if the --config of the first preparation were left out."""
-    read_given_vocabulary(prepared, small_options, extend=True)
+    read_base_vocabulary(prepared, small_options, extend=True)
     other = dataclasses.replace(small_options, min_count=10, field_max_size={"C3": 7})
-    read_given_vocabulary(prepared, other)  # nothing new gets an id
+    read_base_vocabulary(prepared, other)  # nothing new gets an id
     assert caplog.text == ""
-    read_given_vocabulary(prepared, other, extend=True)
+    read_base_vocabulary(prepared, other, extend=True)
     assert "new values get ids by prepare.min_count=10, prepare.field_max_size={'C3': 7}, those of " in caplog.text
     assert "if that is not intended, give: 'prepare.min_count=3' 'prepare.field_max_size={}'" in caplog.text
 

@@ -13,9 +13,9 @@ from data_prep.encoding import lookup_file
 from data_prep.encoding.vocabulary import FieldVocabulary
 from data_prep.kernels import native, parse, reference
 from data_prep.kernels.choose import choose_kernels
-from data_prep.kernels.reference import count_bins, count_texts, count_values, encode_values, find_texts
+from data_prep.kernels.reference import count_bins, count_strings, count_values, encode_values, find_strings
 from data_prep.kernels.rows import MAX_LINE_BYTES, MISSING, Chunk
-from data_prep.kernels.texts import Texts
+from data_prep.kernels.strings import Strings
 from data_prep.options.log_format import LogFormat
 
 # CI has a compiler, so there a missing library is a failure.
@@ -188,9 +188,9 @@ def test_no_kernel_reads_arrays_of_different_lengths():
     values, present = np.arange(4, dtype=np.uint32), np.ones(4, np.bool_)
     with pytest.raises(TypeError, match=r"needs bool \[4\] in C order, found bool \[3\]"):
         native.count_values(values, present, present[:3])
-    texts = Texts.of([b"a", b"b"])
+    texts = Strings.of([b"a", b"b"])
     with pytest.raises(TypeError, match=r"needs int64 \[2\] in C order, found int64 \[1\]"):
-        native.count_texts(Texts(texts.data, texts.starts, texts.lengths[:1]))
+        native.count_strings(Strings(texts.data, texts.starts, texts.lengths[:1]))
 
 
 def test_the_native_kernels_are_chosen_where_they_are_built():
@@ -219,8 +219,8 @@ strings = st.sampled_from([b"", b"a", b"b", b"12345678", b"123456789"]) | st.bin
 @settings(max_examples=100)
 @given(st.lists(strings, max_size=60), st.sampled_from([2**64 - 1, 0, 3 << 40]))
 def test_strings_are_counted_alike(some, key_mask):
-    texts = Texts.of([*some, b"left out"]).take(slice(len(some)))
-    ours, theirs = native.count_texts(texts, key_mask), count_texts(texts)
+    texts = Strings.of([*some, b"left out"]).take(slice(len(some)))
+    ours, theirs = native.count_strings(texts, key_mask), count_strings(texts)
     found, expected = (dict(zip(part.texts.tolist(), part.counts.tolist(), strict=True)) for part in (ours, theirs))
     assert found == expected
     assert len(ours) == len(found)
@@ -238,14 +238,14 @@ def test_strings_are_counted_alike(some, key_mask):
     st.sampled_from([1, 7, 1_000_000]),
 )
 def test_strings_are_found_alike(known, asked, num_oov):
-    texts = Texts.of([b"", *sorted(known)])
+    texts = Strings.of([b"", *sorted(known)])
     numbers = np.array([MISSING, *range(1, len(texts))])
     ids = ((2**33, 2**33 + len(texts)),)
     field = FieldVocabulary("C", (3, 3 + num_oov), ids, numbers, np.ones_like(numbers), texts)
     with tempfile.TemporaryDirectory() as folder:
         looked_up = lookup_file.write_lookup_tables([field], Path(folder) / "lookup.bin").opened[1][0]
-        cells = Texts.of([*(cell for cell, _ in asked), *known])
+        cells = Strings.of([*(cell for cell, _ in asked), *known])
         present = np.array([is_present for _, is_present in asked] + [True] * len(known))
-        ours, theirs = (find(looked_up, cells, present) for find in (native.find_texts, find_texts))
+        ours, theirs = (find(looked_up, cells, present) for find in (native.find_strings, find_strings))
     assert ours.dtype == theirs.dtype
     assert np.array_equal(ours, theirs)

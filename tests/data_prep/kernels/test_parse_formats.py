@@ -80,7 +80,7 @@ def check(lines, log_format, kernels="auto"):
     assert rows.labels.tolist() == [cells[3] in (b"1", b"yes") for cells in good]
     assert rows.values.tolist() == [[int(cells[4] or b"0", 16) for cells in good]]
     assert [texts.tolist() for texts in rows.texts] == [[cells[place] for cells in good] for place in (2, 5)]
-    assert [present.tolist() for present in rows.texts_present] == [
+    assert [present.tolist() for present in rows.strings_present] == [
         [cells[place] != b"" for cells in good] for place in (2, 5)
     ]
     return [reason for reason, _ in expected]

@@ -51,7 +51,7 @@ def plain(value):
         return [plain(part) for part in value]
     if isinstance(value, dict):
         return {key: plain(part) for key, part in value.items()}
-    if hasattr(value, "tolist") and hasattr(value, "data"):  # Texts
+    if hasattr(value, "tolist") and hasattr(value, "data"):  # Strings
         return value.tolist()
     if dataclasses.is_dataclass(value):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}

@@ -10,10 +10,10 @@ from data_prep.encoding import lookup_file
 from data_prep.encoding.vocabulary import FieldVocabulary
 from data_prep.kernels import native, reference
 from data_prep.kernels.rows import MISSING
-from data_prep.kernels.texts import Texts
+from data_prep.kernels.strings import Strings
 
 BITS_64 = 2**64 - 1
-LENGTH_FACTOR, WORD_FACTOR = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93  # of texts.Texts.keys
+LENGTH_FACTOR, WORD_FACTOR = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93  # of strings.Strings.keys
 NUM_STRINGS = 40_000
 MOST_TIMES_SLOWER = 40  # a hundred and more where each string is compared with all others; two to ten else
 
@@ -21,8 +21,8 @@ if not native.is_available() and "CI" not in os.environ:
     pytest.skip("the native log kernels are not built; run: make native", allow_module_level=True)
 
 kernels = pytest.mark.parametrize(
-    ("count_texts", "find_texts"),
-    [(native.count_texts, native.find_texts), (reference.count_texts, reference.find_texts)],
+    ("count_strings", "find_strings"),
+    [(native.count_strings, native.find_strings), (reference.count_strings, reference.find_strings)],
     ids=["native", "numpy"],
 )
 
@@ -50,7 +50,7 @@ def other_strings(count):
 def lookup_of(folder, known):
     numbers = np.array([MISSING, *range(1, 1 + len(known))])
     field = FieldVocabulary(
-        "C", (3, 4), ((4, 5 + len(known)),), numbers, np.ones_like(numbers), Texts.of([b"", *known])
+        "C", (3, 4), ((4, 5 + len(known)),), numbers, np.ones_like(numbers), Strings.of([b"", *known])
     )
     return lookup_file.write_lookup_tables([field], folder / "lookup.bin").opened[1][0]
 
@@ -68,16 +68,16 @@ def seconds(function, *arguments):
 def test_the_strings_share_a_key():
     strings = strings_of_one_key(100)
     assert len(set(strings)) == 100
-    assert len(np.unique(Texts.of(strings).keys())) == 1
-    assert len(np.unique(Texts.of([*strings, *strings_of_one_key(100, state=5)]).keys())) == 2
+    assert len(np.unique(Strings.of(strings).keys())) == 1
+    assert len(np.unique(Strings.of([*strings, *strings_of_one_key(100, state=5)]).keys())) == 2
 
 
 @kernels
-def test_they_are_counted_one_by_one(count_texts, find_texts):
+def test_they_are_counted_one_by_one(count_strings, find_strings):
     strings = strings_of_one_key(300) + strings_of_one_key(200, state=5)
     repeated = [string for place, string in enumerate(strings) for _ in range(1 + place % 3)]
     np.random.default_rng(1).shuffle(repeated)
-    counted = count_texts(Texts.of(repeated))
+    counted = count_strings(Strings.of(repeated))
     found = dict(zip(counted.texts.tolist(), counted.counts.tolist(), strict=True))
     assert found == {string: 1 + place % 3 for place, string in enumerate(strings)}
     order = list(zip(counted.keys.tolist(), counted.texts.tolist(), strict=True))
@@ -85,38 +85,38 @@ def test_they_are_counted_one_by_one(count_texts, find_texts):
 
 
 @kernels
-def test_they_are_found_one_by_one(tmp_path, count_texts, find_texts):
+def test_they_are_found_one_by_one(tmp_path, count_strings, find_strings):
     strings = strings_of_one_key(300) + strings_of_one_key(200, state=5) + strings_of_one_key(1, state=6)
     known, unknown = strings[::2], [*strings[1::2], *strings_of_one_key(2, state=7), b"other", b""]
     field = lookup_of(tmp_path, known)
-    asked = Texts.of([*known, *unknown])
+    asked = Strings.of([*known, *unknown])
     present = np.array([True] * len(known) + [False] + [True] * (len(unknown) - 1))
     expected = [5 + place for place in range(len(known))] + [4] + [3] * (len(unknown) - 1)
-    assert find_texts(field, asked, present).tolist() == expected
+    assert find_strings(field, asked, present).tolist() == expected
 
 
 @kernels
-def test_they_are_counted_about_as_fast_as_others(count_texts, find_texts):
-    crafted, others = Texts.of(strings_of_one_key(NUM_STRINGS)), Texts.of(other_strings(NUM_STRINGS))
-    assert seconds(count_texts, crafted) < MOST_TIMES_SLOWER * seconds(count_texts, others)
+def test_they_are_counted_about_as_fast_as_others(count_strings, find_strings):
+    crafted, others = Strings.of(strings_of_one_key(NUM_STRINGS)), Strings.of(other_strings(NUM_STRINGS))
+    assert seconds(count_strings, crafted) < MOST_TIMES_SLOWER * seconds(count_strings, others)
 
 
 @kernels
-def test_they_are_found_about_as_fast_as_others(tmp_path, count_texts, find_texts):
+def test_they_are_found_about_as_fast_as_others(tmp_path, count_strings, find_strings):
     taken = []
     for strings in (strings_of_one_key(NUM_STRINGS), other_strings(NUM_STRINGS)):
         field = lookup_of(tmp_path, strings[::2])
-        taken.append(seconds(find_texts, field, Texts.of(strings), np.ones(NUM_STRINGS, np.bool_)))
+        taken.append(seconds(find_strings, field, Strings.of(strings), np.ones(NUM_STRINGS, np.bool_)))
     assert taken[0] < MOST_TIMES_SLOWER * taken[1]
 
 
 def test_no_count_depends_on_the_secret_of_a_process(monkeypatch):
-    texts = Texts.of([*strings_of_one_key(50), *other_strings(500), *other_strings(300), b"", b"a", b""])
+    texts = Strings.of([*strings_of_one_key(50), *other_strings(500), *other_strings(300), b"", b"a", b""])
     counted = []
     for secret in ([0, 0], [1, 2**64 - 1], [2**63, 7]):
         secret = np.array(secret, np.uint64)
         monkeypatch.setattr(native, "_secret", lambda secret=secret: secret)
-        found = native.count_texts(texts)
+        found = native.count_strings(texts)
         counted.append((found.keys.tobytes(), found.counts.tobytes(), found.texts.tolist()))
     assert counted[0] == counted[1] == counted[2]
     monkeypatch.undo()

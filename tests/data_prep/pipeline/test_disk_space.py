@@ -15,8 +15,8 @@ import pytest
 from data_prep.encoding.lookup_file import write_lookup_tables
 from data_prep.encoding.vocabulary import FieldVocabulary
 from data_prep.execution.pieces import Pieces
-from data_prep.kernels.reference import CountedTexts
-from data_prep.kernels.texts import Texts
+from data_prep.kernels.reference import CountedStrings
+from data_prep.kernels.strings import Strings
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline import disk_space
 from data_prep.pipeline.disk_space import (
@@ -94,8 +94,8 @@ def test_the_layout_of_the_zoo_takes_room_beside_ours(tmp_path, make_log, small_
     "write", [_TextRun.write, lambda path, counted: write_lookup_tables([as_vocabulary(counted)], path)]
 )
 def test_counts_and_tables_of_text_tell_a_full_disk(write):
-    texts = Texts.of([f"text {number}".encode() for number in range(10_000)])
-    counted = CountedTexts(np.sort(texts.keys()), np.ones(len(texts), np.int64), texts)
+    texts = Strings.of([f"text {number}".encode() for number in range(10_000)])
+    counted = CountedStrings(np.sort(texts.keys()), np.ones(len(texts), np.int64), texts)
     with pytest.raises(OSError, match="No space left") as raised:
         write(Path("/dev/full"), counted)
     assert raised.value.errno == errno.ENOSPC

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from common.files import lock_folder
-from data_prep.execution.folder import UnlikeBefore, partial_folder
+from data_prep.execution.folder import OtherRun, partial_folder
 from data_prep.options.prepare_options import PrepareOptions, read_options
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import SCHEMA_FILE
@@ -189,27 +189,27 @@ def ended(tmp_path, make_log, small_options, monkeypatch):
 
 def test_other_options_are_refused_until_restart(ended, small_options):
     other = dataclasses.replace(small_options, min_count=5, seed=9, workers=2, memory_limit="1 GiB")
-    with pytest.raises(UnlikeBefore, match=r": prepare.min_count was 3, is 5; prepare.seed was 1, is 9\. .*--restart"):
+    with pytest.raises(OtherRun, match=r": prepare.min_count was 3, is 5; prepare.seed was 1, is 9\. .*--restart"):
         prepare_small(*ended, other)
     assert prepare_small(*ended, other, restart=True).options["seed"] == 9
 
 
 def test_another_log_is_refused(ended, make_log, small_options):
     ended[0].write_text(make_log(301))
-    with pytest.raises(UnlikeBefore, match=r"size of train.txt was .*, is .*; time of train.txt in ns was .*, is "):
+    with pytest.raises(OtherRun, match=r"size of train.txt was .*, is .*; time of train.txt in ns was .*, is "):
         prepare_small(*ended, small_options)
 
 
 def test_work_of_another_version_is_refused(ended, small_options, monkeypatch):
     monkeypatch.setattr("data_prep.pipeline.describe._program", lambda: "another")
-    with pytest.raises(UnlikeBefore, match=r": program was 'xxh3:.*', is 'another'\."):
+    with pytest.raises(OtherRun, match=r": program was 'xxh3:.*', is 'another'\."):
         prepare_small(*ended, small_options)
 
 
 @pytest.mark.parametrize("state", ["", "{}", '{"identity": 3, "chunk_bytes": 1}'])
 def test_a_damaged_state_is_refused_until_restart(ended, small_options, state):
     (partial_folder(ended[1]) / "run.json").write_text(state)
-    with pytest.raises(UnlikeBefore, match=r"run.json is damaged"):
+    with pytest.raises(OtherRun, match=r"run.json is damaged"):
         prepare_small(*ended, small_options)
     prepare_small(*ended, small_options, restart=True)
 

@@ -18,7 +18,7 @@ from app.config.optimizers import (
 )
 from app.distributed.batch_kernels import make_batch_kernels
 from app.distributed.exchange import Exchange, Operation
-from app.distributed.sharded_tables import OwnedRows, ShardedTables, owner_spec
+from app.distributed.sharded_tables import RowShard, ShardedTables, owner_spec
 from app.tables import make_host_tables
 from app.tables.interface import DEEP, WIDE, RowGradients, TablesSpec
 
@@ -70,7 +70,7 @@ def main(backend: str, servers: int, wide, deep) -> None:
     alone = make_host_tables(backend, spec, rates, 1)
     expected = take_steps(alone, lambda rows: 0, lambda rows: rows)
     own = make_host_tables(backend, owner_spec(spec), rates, 1) if world.rank < owners else None
-    owned = OwnedRows(Exchange(world, owners, DIM), own)
+    owned = RowShard(Exchange(world, owners, DIM), own)
     if worker >= 0:
         sharded = ShardedTables(spec, make_batch_kernels(backend, spec, 1), owned)
         found = take_steps(sharded, lambda rows: rows * worker // workers, lambda rows: rows * (worker + 1) // workers)

@@ -15,4 +15,4 @@ with Watchdog(world, timeout_s=0.5):
     for seconds in (4.0, 0.0, 4.0):
         if world.rank == 1:
             time.sleep(seconds)
-        assert group.agree(world.rank) == 2
+        assert group.all_reduce_max(world.rank) == 2

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from app.config.parallel import ParallelOptions
-from app.distributed.process_group import largest_share, share
+from app.distributed.process_group import max_rank_rows, rank_slice
 from app.training.parallel.tensor.plan import TOWER, Shapes, layer_names
 
 FIRST, LAST = 0, 1  # the stages
@@ -41,12 +41,12 @@ class PipelinePlan:
 
     def rows_of(self, num_rows: int, rank: int, num_ranks: int) -> slice:
         """Return the rows of a batch that a rank looks up: on the last stage an empty slice where its pair's begin."""
-        rows = share(num_rows, rank % self.num_pairs, self.num_pairs)
+        rows = rank_slice(num_rows, rank % self.num_pairs, self.num_pairs)
         return rows if self.stage(rank) == FIRST else slice(rows.start, rows.start)
 
     def micro_rows(self, batch_size: int) -> int:
         """Return the rows of a micro-batch, including padding rows of weight 0."""
-        return largest_share(largest_share(batch_size, self.num_pairs), self.micro_batches)
+        return max_rank_rows(max_rank_rows(batch_size, self.num_pairs), self.micro_batches)
 
     def holds(self, stage: int, name: str) -> bool:
         """Return True if a stage holds an array of model or optimizer, such as `adam.first_moment.tower.bias_1`."""

@@ -13,7 +13,7 @@ from mindspore import Tensor, nn, ops
 
 from app.checkpoint.slices import slice_name
 from app.config.config import Config
-from app.distributed.process_group import MpiGroup, largest_share
+from app.distributed.process_group import MpiGroup, max_rank_rows
 from app.model.dense_layer import Total
 from app.model.graph import DEEP_LOSS, NUM_BAD, WIDE_LOSS, AllFinite, ForwardBackward, scalars
 from app.model.optimizers import DenseOptimizers
@@ -88,7 +88,7 @@ class ShardedPlacement(TowerPlacement):
     def __init__(self, config: Config, whole: Tower, group: MpiGroup) -> None:
         named = WideDeep(whole).named_parameters()
         arrays = {name.removeprefix(TOWER): p.asnumpy() for name, p in named.items() if name.startswith(TOWER)}
-        rows = largest_share(config.train.batch_size, group.size)  # short slices are filled up
+        rows = max_rank_rows(config.train.batch_size, group.size)  # short slices are filled up
         shapes = {name: array.shape for name, array in arrays.items()}
         self.plan: TowerPlan = plan_run(shapes, config.parallel, rows * group.size, group.size)
         self._world = group.communicator

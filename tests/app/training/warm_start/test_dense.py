@@ -14,7 +14,7 @@ from app.checkpoint.manifest import Manifest, read_manifest, write_manifest
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import write_checkpoint
 from app.distributed.process_group import SingleProcess
-from app.distributed.sharded_tables import OwnedRows
+from app.distributed.sharded_tables import RowShard
 from app.run.folder import open_run
 from app.run.identity import data_identity
 from app.tables.interface import DEEP, WIDE
@@ -139,7 +139,7 @@ def test_each_owner_of_rows_takes_its_own(trained, tiny_config, tiny_schema, tin
     for owner in range(2):
         exchange = SimpleNamespace(rank=owner, num_owners=2, embedding_dim=spec.embedding_dim)
         rates = learning_rates(config)
-        owned = OwnedRows(exchange, ReferenceTables(spec, table_learning_rates(rates, config.deep_optimizer)))
+        owned = RowShard(exchange, ReferenceTables(spec, table_learning_rates(rates, config.deep_optimizer)))
         source = open_source(config, tiny_schema, tiny_dataset)
         take_rows(owned.loading, spec, rates, config, tiny_schema, source)
         found, own = owned.tables.state()[DEEP], expected.row_ids % 2 == owner

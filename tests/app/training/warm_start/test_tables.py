@@ -21,7 +21,7 @@ from app.config.optimizers import (
     SgdOptions,
 )
 from app.config.schedules import ConstantSchedule, CosineSchedule, PlateauSchedule, StepSchedule
-from app.distributed.sharded_tables import OwnedRows
+from app.distributed.sharded_tables import RowShard
 from app.tables.checks import load_state
 from app.tables.interface import DEEP, WIDE, RowGradients, TablesSpec, TableState
 from app.tables.native.tables import NativeTables
@@ -368,7 +368,7 @@ def test_owners_of_rows_take_what_one_process_takes(schedule, init_optimizer):
     expected = warm(reference_tables(spec), source, init_optimizer).state()
     for owner in range(3):
         exchange = SimpleNamespace(rank=owner, num_owners=3, embedding_dim=D)
-        owned = OwnedRows(exchange, reference_tables(spec))
+        owned = RowShard(exchange, reference_tables(spec))
         owned.spec, owned.rates = spec, owned.tables.rates
         warm(owned, source, init_optimizer)
         for table, saved in owned.tables.state().items():

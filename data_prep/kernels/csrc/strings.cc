@@ -19,7 +19,7 @@ std::uint64_t word_at(const std::uint8_t* bytes, std::int64_t own_bytes) {
   return own_bytes >= 8 ? word : word & ((std::uint64_t{1} << 8 * own_bytes) - 1);
 }
 
-// texts.Texts.keys; the finalizer is SplitMix64's.
+// strings.Strings.keys; the finalizer is SplitMix64's.
 std::uint64_t key_of(const std::uint8_t* text, std::int64_t length) {
   std::uint64_t key = static_cast<std::uint64_t>(length) * 0x9E3779B97F4A7C15;
   for (std::int64_t done = 0; done < length; done += 8) {
@@ -63,14 +63,14 @@ std::uint64_t secret_hash(const std::uint8_t* text, std::int64_t length, const s
   return state.v0 ^ state.v1 ^ state.v2 ^ state.v3;
 }
 
-bool same(const LogKernelsTexts& some, std::int64_t i, const LogKernelsTexts& others, std::int64_t j) {
+bool same(const LogKernelsStrings& some, std::int64_t i, const LogKernelsStrings& others, std::int64_t j) {
   return some.lengths[i] == others.lengths[j] &&
          std::memcmp(some.data + some.starts[i], others.data + others.starts[j],
                      static_cast<std::size_t>(some.lengths[i])) == 0;
 }
 
 // True if string i is less than string j of others, by bytes.
-bool before(const LogKernelsTexts& some, std::int64_t i, const LogKernelsTexts& others, std::int64_t j) {
+bool before(const LogKernelsStrings& some, std::int64_t i, const LogKernelsStrings& others, std::int64_t j) {
   const std::int64_t shorter = std::min(some.lengths[i], others.lengths[j]);
   const int order = std::memcmp(some.data + some.starts[i], others.data + others.starts[j],
                                 static_cast<std::size_t>(shorter));
@@ -78,8 +78,8 @@ bool before(const LogKernelsTexts& some, std::int64_t i, const LogKernelsTexts& 
 }
 
 // Returns the index of the first string with the key of string `first` that is not less than string `row`, by bytes.
-std::int64_t index_among_equal_keys(const LogKernelsTexts& vocabulary, const std::uint64_t* keys, std::int64_t first,
-                                    const LogKernelsTexts& texts, std::int64_t row) {
+std::int64_t index_among_equal_keys(const LogKernelsStrings& vocabulary, const std::uint64_t* keys, std::int64_t first,
+                                    const LogKernelsStrings& texts, std::int64_t row) {
   if (first + 1 == vocabulary.count || keys[first + 1] != keys[first]) return first;
   std::int64_t end = std::upper_bound(keys + first, keys + vocabulary.count, keys[first]) - keys;
   const std::int64_t last = end - 1;
@@ -96,7 +96,7 @@ std::int64_t index_among_equal_keys(const LogKernelsTexts& vocabulary, const std
 
 }  // namespace
 
-int64_t log_kernels_count_texts(const LogKernelsTexts* texts, const uint64_t* secret, uint64_t key_mask,
+int64_t log_kernels_count_strings(const LogKernelsStrings* texts, const uint64_t* secret, uint64_t key_mask,
                                 int32_t* table, int64_t table_size, uint64_t* keys, int64_t* counts,
                                 int64_t* firsts) {
   const std::uint64_t slots = static_cast<std::uint64_t>(table_size) - 1;
@@ -126,7 +126,7 @@ int64_t log_kernels_count_texts(const LogKernelsTexts* texts, const uint64_t* se
   return num_distinct;
 }
 
-void log_kernels_find_texts(const LogKernelsTexts* texts, const uint8_t* present, const LogKernelsTexts* vocabulary,
+void log_kernels_find_strings(const LogKernelsStrings* texts, const uint8_t* present, const LogKernelsStrings* vocabulary,
                             const uint64_t* keys, const int64_t* known_ids, int64_t missing_id, int64_t first_oov_id,
                             int64_t num_oov_ids, int64_t* ids) {
   const std::uint64_t* const end = keys + vocabulary->count;

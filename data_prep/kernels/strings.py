@@ -22,7 +22,7 @@ _OWN_MASKS = np.array([2 ** (8 * n) - 1 for n in range(_WORD_BYTES + 1)], np.uin
 
 
 @dataclass(frozen=True)
-class Texts:
+class Strings:
     """Strings by their positions in `data`, which has at least seven more bytes after the last of them."""
 
     data: NDArray[np.uint8]
@@ -30,7 +30,7 @@ class Texts:
     lengths: NDArray[np.int64]  # [n]
 
     @classmethod
-    def of(cls, strings: Sequence[bytes]) -> Texts:
+    def of(cls, strings: Sequence[bytes]) -> Strings:
         lengths = np.array([len(string) for string in strings], np.int64)
         data = np.concatenate([np.frombuffer(b"".join(strings), np.uint8), _PADDING])
         return cls(data, np.cumsum(lengths) - lengths, lengths)
@@ -46,15 +46,15 @@ class Texts:
     def nbytes(self) -> int:
         return self.data.nbytes + self.starts.nbytes + self.lengths.nbytes
 
-    def take(self, chosen: NDArray[np.generic] | slice) -> Texts:
+    def take(self, chosen: NDArray[np.generic] | slice) -> Strings:
         """Return the strings that a mask, an index or a slice chooses, in the same memory."""
-        return Texts(self.data, self.starts[chosen], self.lengths[chosen])
+        return Strings(self.data, self.starts[chosen], self.lengths[chosen])
 
-    def compact(self) -> Texts:
+    def compact(self) -> Strings:
         """Return the same strings end to end in memory of their own."""
         starts = np.cumsum(self.lengths) - self.lengths
         positions = np.arange(int(self.lengths.sum())) + np.repeat(self.starts - starts, self.lengths)
-        return Texts(np.concatenate([self.data[positions], _PADDING]), starts, self.lengths.copy())
+        return Strings(np.concatenate([self.data[positions], _PADDING]), starts, self.lengths.copy())
 
     def keys(self) -> NDArray[np.uint64]:
         """Return a hash of each string [n]. Strings of the same length of up to eight bytes have different hashes."""
@@ -68,7 +68,7 @@ class Texts:
         keys = (keys ^ keys >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
         return keys ^ keys >> np.uint64(31)
 
-    def equal(self, others: Texts) -> NDArray[np.bool_]:
+    def equal(self, others: Strings) -> NDArray[np.bool_]:
         """Return where each string equals the one at the same index of `others` [n]."""
         same = self.lengths == others.lengths
         for number in range(-(-int(self.lengths.max(initial=0, where=same)) // _WORD_BYTES)):
@@ -88,7 +88,7 @@ class Texts:
         """Return where a string [n] is one of a few given ones."""
         found = np.zeros(len(self), np.bool_)
         for string in strings:
-            one = Texts.of([string.encode()])
+            one = Strings.of([string.encode()])
             found |= self.equal(one.take(np.zeros(len(self), np.int64)))
         return found
 
@@ -99,17 +99,17 @@ class Texts:
         return words[self.starts[chosen] + number * _WORD_BYTES] & _OWN_MASKS[own]
 
 
-def concatenate_texts(parts: Sequence[Texts]) -> Texts:
+def concatenate_strings(parts: Sequence[Strings]) -> Strings:
     """Return the strings of all parts, in order."""
     offsets = np.cumsum([0, *(len(part.data) for part in parts[:-1])])
-    return Texts(
+    return Strings(
         np.concatenate([part.data for part in parts]),
         np.concatenate([part.starts + offset for part, offset in zip(parts, offsets, strict=True)]),
         np.concatenate([part.lengths for part in parts]),
     )
 
 
-def group_equal(keys: NDArray[np.uint64], texts: Texts) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def group_equal(keys: NDArray[np.uint64], texts: Strings) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return an order [n] in which equal strings are adjacent, and the start of each group of equal ones in it.
 
     The order is by key, and by bytes among different strings that share a key.
@@ -128,7 +128,7 @@ def group_equal(keys: NDArray[np.uint64], texts: Texts) -> tuple[NDArray[np.int6
 
 
 def _order_by_bytes(
-    order: NDArray[np.int64], sorted_keys: NDArray[np.uint64], shared: NDArray[np.uint64], texts: Texts
+    order: NDArray[np.int64], sorted_keys: NDArray[np.uint64], shared: NDArray[np.uint64], texts: Strings
 ) -> None:
     """Sort the strings of each shared key by their bytes, so that equal ones are adjacent."""
     for key in shared:
