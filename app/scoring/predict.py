@@ -116,9 +116,11 @@ def predict(
     predictor = Predictor.open(bundle)
     log_format = predictor.log_format
     _check_output(output, overwrite)
-    unknown = [name for name in keep if name not in log_format.columns]
-    if unknown:
-        raise ValueError(f"--keep {unknown[0]}: the log has no such column; it has {', '.join(log_format.columns)}")
+    for place, name in enumerate(keep):
+        if name not in log_format.columns:
+            raise ValueError(f"--keep {name}: the log has no such column; it has {', '.join(log_format.columns)}")
+        if name in (LINE, FILE, SCORE, REASON) or name in keep[:place]:
+            raise ValueError(f"--keep {name}: the output has a column of that name already")
     with _work_folder(output) as folder:
         files = _spool(folder) if list(inputs) == [STDIN] else find_log(list(inputs))
         if executor.kind != "processes":
@@ -158,16 +160,22 @@ def _check_output(output: str, overwrite: bool) -> None:
 
 @contextmanager
 def _work_folder(output: str) -> Iterator[Path]:
-    """OUTPUT.partial, locked and kept where the block does not end; removed where it does."""
+    """OUTPUT.partial, locked; kept where the block is stopped, removed where it ends."""
     if output == STDIN:
         with tempfile.TemporaryDirectory(prefix="predict-") as temporary:
             yield Path(temporary)
         return
     folder = Path(f"{output}.partial")
-    if folder.exists() and not (folder / LOCK_FILE).exists():
+    is_new = not folder.exists()
+    if not is_new and not (folder / LOCK_FILE).exists():
         raise FileExistsError(f"{folder} is in the way: no prediction made it; remove it or give another output")
     with lock_folder(folder, mode=0o700):
-        yield folder
+        try:
+            yield folder
+        except (ValueError, FileNotFoundError):  # wrong input: nothing here would be of use for any other
+            if is_new:
+                shutil.rmtree(folder)
+            raise
         shutil.rmtree(folder)
 
 

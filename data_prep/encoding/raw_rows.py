@@ -33,6 +33,7 @@ __all__ = ["KINDS", "MAGIC", "ExecutorChoice", "LogFile", "Stopped", "absolute",
 Result = TypeVar("Result")
 
 _BARE = bytes([BARE_SEPARATOR])
+SAMPLED_LINES = 100
 _HEX32 = range(-(2**31), 2**32)
 
 
@@ -205,10 +206,11 @@ def log_has_label(files: Sequence[LogFile], log_format: LogFormat) -> bool:
                     return False
             except ValueError:
                 raise error from None
-    sample = next(sample_log(files, log_format, 1), None)
+    sample = next(sample_log(files[:1], log_format, SAMPLED_LINES), None)
     if sample is None or sample.chunk is None:
         return True
-    return has_label(sample.chunk.lines.split(b"\n", 1)[0], log_format, sample.chunk.is_bare)
+    lines = sample.chunk.lines.split(b"\n")[:-1]  # of which some may be bad
+    return 2 * sum(has_label(line, log_format, sample.chunk.is_bare) for line in lines) >= len(lines)
 
 
 def read_log(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from app.checkpoint.write import ModelState
-from app.scoring.export import finish, write_model
+from app.scoring.export import PACKAGES, finish, write_model
 from app.scoring.predictor import Predictor
 from app.tables.interface import TableState
 from data_prep.options.prepare_options import PrepareOptions, read_options
@@ -67,7 +67,8 @@ def make_bundle(tmp_path_factory):
         folder = tmp_path_factory.mktemp("bundle") / "bundle"
         folder.mkdir()
         manifest = write_model(folder, state, config, prepared, CHECKPOINT, rows, history)
-        finish(folder, manifest, {"README.md": "card\n"})
+        requirements = "".join(f"{name}==1\n" for name in PACKAGES)
+        finish(folder, manifest, {"README.md": "card\n", "requirements.txt": requirements})
         return folder
 
     return make

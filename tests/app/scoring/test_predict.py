@@ -88,6 +88,14 @@ def test_a_log_without_labels_scores_the_same(tiny_bundle, log, tmp_path, lines)
     assert "metrics" in summaries[0] and "metrics" not in summaries[1]
 
 
+def test_bad_first_lines_do_not_decide_whether_a_log_has_labels(tiny_bundle, predictor, tmp_path, lines):
+    (tmp_path / "bare.txt").write_text("not a line\n" + without_labels(lines[:50]))
+    found = predict(tiny_bundle, [str(tmp_path / "bare.txt")], str(tmp_path / "scores.parquet"))
+    assert found == {"rows": 51, "bad_lines": 1}
+    scores = pq.read_table(tmp_path / "scores.parquet")["score"].to_pylist()
+    assert np.array_equal(np.array(scores[1:], np.float32), predictor.score(lines[:50]))
+
+
 def test_packed_and_parquet_logs_and_globs_score_the_same(tiny_bundle, predictor, tmp_path, lines):
     (tmp_path / "part-0.txt.gz").write_bytes(gzip.compress("".join(f"{line}\n" for line in lines[:500]).encode()))
     (tmp_path / "part-1.txt").write_text("".join(f"{line}\n" for line in lines[500:]))
@@ -195,6 +203,7 @@ def test_several_processes_write_the_same_bytes(tiny_bundle, log, tmp_path):
         (["log.txt", "no/scores.csv"], "there is no folder"),
         (["nothing.txt", "scores.csv"], "no log at nothing.txt"),
         (["log.txt", "scores.csv", "--keep", "C99"], "no such column"),
+        (["log.txt", "scores.csv", "--keep", "C1", "C1"], "a column of that name already"),
         (["log.txt", "scores.csv", "--workers", "-1"], "--workers must be 1 or more"),
         (["log.txt", "there.csv"], "there.csv is there; replace it with --overwrite"),
         (["log.txt", "in_the_way.csv"], "in_the_way.csv.partial is in the way"),
@@ -210,6 +219,8 @@ def test_a_command_that_cannot_be_done_ends_with_2_and_says_why(
     assert command.main(command.add_arguments, "app.cli.predict", [str(tiny_bundle), *words]) == 2
     assert message in caplog.text
     assert (tmp_path / "there.csv").read_text() == "mine"
+    names = {"log.txt", "there.csv", "in_the_way.csv.partial"}
+    assert {path.name for path in tmp_path.iterdir()} == names  # nothing is left of it
 
 
 def test_the_command_prints_metrics(tiny_bundle, log, tmp_path, capsys):

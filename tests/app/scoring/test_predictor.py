@@ -1,19 +1,26 @@
 """Scores of raw rows: against the model's formula, in every form of rows, alone and beside others."""
 
+import ast
 import math
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from importlib.metadata import packages_distributions
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from app.scoring.predictor import Predictor
 from app.tables.initial import initial_rows
 from data_prep.encoding.encoder import Chunk, open_encoder
 from data_prep.prepared.schema import read_schema
+
+FOLLOWING = {"packaging", "google", "flatbuffers", "_yaml"}  # what the required packages bring
+OPTIONAL = {"pandas", "dateutil", "cloudpickle", "_distutils_hack"}  # what pyarrow and Python load where it is there
 
 ACTIVATIONS = {
     "relu": lambda x: np.maximum(x, 0),
@@ -262,16 +269,34 @@ def test_rows_that_no_step_touched_follow_a_whole_table_adam(make_bundle, make_s
     assert np.array_equal(predictor._rows.lookup(ids)[0].reshape(40, -1), rows)
 
 
-def test_scoring_loads_neither_mindspore_nor_mpi(tiny_bundle, command_environment):
+def test_a_bundle_s_own_code_and_packages_are_all_that_scoring_needs(tiny_bundle, predictor, lines, tmp_path):
+    """Neither MindSpore nor MPI, nor this project, is found there."""
+    (tmp_path / "lines.txt").write_bytes(b"".join(lines[:50]))
+    words = [str(tiny_bundle), str(tmp_path / "lines.txt"), str(tmp_path / "scores.parquet"), "--workers", "1"]
     program = (
-        "import sys; from app.scoring.predictor import Predictor; import app.scoring.pyfunc, app.cli.predict\n"
-        f"Predictor.open({str(tiny_bundle)!r}).verify()\n"
-        "print(sorted({'mindspore', 'mpi4py', 'torch', 'onnx'} & sys.modules.keys()))"
+        "import sys, app.scoring.pyfunc, app.cli.bundle, app.cli.predict as command\n"
+        f"assert command.main(command.add_arguments, '', {words}) == 0\n"
+        f"assert app.cli.bundle.main(app.cli.bundle.add_arguments, '', ['verify', {words[0]!r}]) == 0\n"
+        "print(sorted({name.split('.')[0] for name in sys.modules}), app.__file__)"
     )
+    environment = {**os.environ, "PYTHONPATH": str(tiny_bundle / "code"), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", program], env=command_environment, capture_output=True, text=True, check=True
+        [sys.executable, "-P", "-c", program],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert done.stdout.strip() == "[]"
+    assert done.returncode == 0, done.stderr
+    loaded, _, place = done.stdout.splitlines()[-1].rpartition(" ")
+    assert place == str(tiny_bundle / "code" / "app" / "__init__.py")
+    required = (line.partition("==")[0] for line in (tiny_bundle / "requirements.txt").read_text().splitlines())
+    allowed = {"yaml" if name == "pyyaml" else name for name in required}
+    known = {name for name, owners in packages_distributions().items() if owners}
+    assert set(ast.literal_eval(loaded)) & known - allowed <= FOLLOWING | OPTIONAL
+    scores = pq.read_table(tmp_path / "scores.parquet")["score"].to_numpy()
+    assert np.array_equal(scores, predictor.score(lines[:50]))
 
 
 def test_mlflow_s_loader_scores_a_table(tiny_bundle, predictor, lines):
