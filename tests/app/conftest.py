@@ -100,7 +100,7 @@ def assert_same_bits():
 
 
 class ThreadRanks:
-    """What the ranks of a made-up job have in common: a place for what each tells, and where they meet."""
+    """Shared state of the ranks of a made-up job: a place for the value of each, and a barrier."""
 
     def __init__(self, size):
         self.told = [None] * size

@@ -52,7 +52,7 @@ class Operation:
 
     @property
     def folders(self) -> tuple[int, ...]:
-        """Those of which one, synced, makes a name's change safe."""
+        """Return the folders of which syncing one makes the change of a name safe."""
         return {"make": (self.inode,), "remove": (self.inode,), "rename": (self.inode, self.to[0])}.get(self.kind, ())
 
 
@@ -216,7 +216,7 @@ class Recording:
     def states(
         self, first: int = 0, promise: Callable[[int], Hashable] = lambda _: None, unread: str = "(?!)"
     ) -> Iterator[tuple[int, str, Tree]]:
-        """Each state that a cut after `first` or more operations can leave, once for each value of `promise`.
+        """Yield the states that a cut after `first` or more operations can leave, once for each value of `promise`.
 
         With it come the number of operations that were begun, and what of them is lost. Paths that match `unread` make
         no state another one.
@@ -234,7 +234,7 @@ class Recording:
                     yield count, what, {path: None if not digest else data for path, (digest, data) in tree.items()}
 
     def _losses(self, count: int) -> Iterator[tuple[str, dict[int, str]]]:
-        """What may become of unsynced operations, by number: lost, zeros or torn; data each alone after a rename."""
+        """Yield fates of unsynced operations, by number: lost, zeros or torn; data each alone after a rename."""
         data, names = self._unsynced(count)
         yield "nothing", {}
         yield "unsynced data", dict.fromkeys(data, "lost")

@@ -1,6 +1,6 @@
-"""What is recorded and cut: saves, preparations and a training; and what must be found after each cut.
+"""Scenes to record and cut (saves, preparations, a training), and checks of what each cut leaves.
 
-`python -m tests.faults.scenes` prints how many states were tried and what was found in them.
+`python -m tests.faults.scenes` prints the number of states and what was found in them.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ TINY_CONFIG = PROJECT / "configs" / "tiny.yaml"
 
 
 class Scene:
-    """`act` is what is recorded in a folder that `before` has filled; `judge` looks at what a cut left of it."""
+    """A recorded program: `act` runs in a folder that `before` has filled, `judge` checks what a cut left of it."""
 
     first = 0  # operations that no cut comes before
     unread = "(?!)"  # paths, as a pattern, that nobody reads any more
@@ -57,10 +57,10 @@ class Scene:
         raise NotImplementedError
 
     def begin(self, recording: Recording) -> None:
-        """Take what the judge compares with from the whole recording."""
+        """Keep what `judge` compares with from the whole recording."""
 
     def promise(self, count: int) -> int:
-        """What must not be lost any more after so many operations."""
+        """Return a number for what must not be lost any more after so many operations."""
         return 0
 
     def judge(self, root: Path, count: int) -> str:
@@ -249,7 +249,7 @@ class Prepare(Scene):
 
 
 class PrepareAgain(Prepare):
-    """It takes the place of a prepared folder."""
+    """A preparation that replaces a prepared folder."""
 
     overwrite = True
 
@@ -354,7 +354,7 @@ SCENES: dict[str, type[Scene]] = {
 
 @dataclasses.dataclass
 class Found:
-    """What was tried of a scene, and the states in which something wrong was found."""
+    """Result of a scene: counts of the states tried, and the states with something wrong."""
 
     operations: int
     states: Counter[str]
@@ -362,7 +362,7 @@ class Found:
 
 
 def cut(name: str, inputs: Path, folder: Path, program: str = "") -> Found:
-    """Record a scene in an empty folder and judge every state that a cut can leave; `program` comes before it."""
+    """Record a scene in an empty folder, after `program`, and check every state that a cut can leave."""
     scene, root = SCENES[name](inputs), folder / "root"
     root.mkdir()
     scene.before(root)
@@ -387,7 +387,7 @@ def cut(name: str, inputs: Path, folder: Path, program: str = "") -> Found:
 
 @contextlib.contextmanager
 def quiet():
-    """Without the log, which tells of each state."""
+    """Switch the log off: it has a line for each state."""
     logging.disable(logging.CRITICAL)
     try:
         yield

@@ -1,4 +1,4 @@
-"""What a power cut can leave of a save, a preparation and a training: the old state, the new one, or an error."""
+"""A power cut leaves the old state, the new one or an error of a save, a preparation and a training."""
 
 import os
 import sys

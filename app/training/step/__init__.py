@@ -1,1 +1,1 @@
-"""One step: step (lookup, graph, update), profile; stock_step and stock_tables are MindSpore's way."""
+"""A training step: step (lookup, graph, update), profile; stock_step and stock_tables use MindSpore's operators."""

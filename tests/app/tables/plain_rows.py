@@ -33,7 +33,7 @@ def rate_of(options, step, drops=()):
 
 
 class PlainTable:
-    """One table of V rows; `most_exact` is the number of missed steps of `adam` that the tables take one by one."""
+    """A table of V rows; `most_exact` is the number of missed steps of `adam` that the tables take one by one."""
 
     def __init__(self, options, initial, l2, clip, most_exact):
         self.options, self.l2, self.clip, self.most_exact = options, l2, clip, most_exact

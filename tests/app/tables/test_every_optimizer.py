@@ -1,4 +1,4 @@
-"""Each optimizer on each backend: the reference's bits, and training resumed from a state."""
+"""Every optimizer on every backend has the reference's bits, and resumes from a state."""
 
 import numpy as np
 import pytest

@@ -65,7 +65,7 @@ class ShardedGraph(nn.Cell):
         self.all_finite = AllFinite()
 
     def construct(self, *inputs: Tensor) -> tuple:
-        """As `DeviceGraph.construct`, with losses and flag of all ranks."""
+        """Compute what `DeviceGraph.construct` does, with losses and flag of all ranks."""
         (deep_loss, wide_loss), finite, row_gradients, dense_gradients = self.forward_backward(*inputs)
         wide = self.sum_wide(dense_gradients[: self.num_wide], row_gradients[0])
         parts = dense_gradients[self.num_wide :]

@@ -126,7 +126,7 @@ def test_a_bad_label_changes_nothing(ready, assert_refused, changed):
 
 @BAD_VALUES
 def test_every_bad_parameter_changes_nothing(trained, assert_refused, value):
-    """Each weight matrix and bias: ReLU turns NaN into 0, so the loss may stay finite."""
+    """A bad weight matrix or bias is found: ReLU turns NaN into 0, so the loss may stay finite."""
     parts, batch, state = trained
     names = list(parts.model.named_parameters())
     assert {"wide.bias", "tower.matrix_0", "tower.matrix_1", "tower.matrix_2", "tower.bias_1"} <= set(names)

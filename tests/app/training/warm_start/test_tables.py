@@ -146,7 +146,7 @@ def skip_steps(tables, count):
 
 
 class RowsOnTheirOwn:
-    """One table after a warm start, stepped row by row in float64; FTRL from weight and accumulator alone."""
+    """A table after a warm start, stepped row by row in float64; FTRL from weight and accumulator alone."""
 
     def __init__(self, options, rows, memory, rate, steps_before):
         self.options, self.rate, self.step, self.before = options, rate, 0, steps_before
