@@ -62,11 +62,11 @@ synthesize: setup  ## make a synthetic log: ROWS=1000000 SEED=1 -> data/syntheti
 	$(RUN_PYTHON) -m data_prep synthesize data/synthetic.txt --rows $(ROWS) --seed $(SEED)
 
 .PHONY: pre-check
-pre-check: setup  ## judge the first rows of a log in seconds: INPUT=data/dac.tar.gz ARGS='--rows 1000000'
+pre-check: setup  ## check the first rows of a log in seconds: INPUT=data/dac.tar.gz ARGS='--rows 1000000'
 	$(RUN_PYTHON) -m data_prep pre-check "$(INPUT)" $(ARGS)
 
 .PHONY: download
-download: setup  ## get Criteo's dac.tar.gz into data/, under Criteo's terms, and go on if it broke off: ARGS=--accept-terms
+download: setup  ## download Criteo's dac.tar.gz into data/, under Criteo's terms, or resume that: ARGS=--accept-terms
 	mkdir -p data
 	$(RUN_PYTHON) -m data_prep download data $(ARGS)
 
@@ -131,7 +131,7 @@ fuzz: setup  ## draw other examples for MINUTES=10; what fails is saved in build
 	$(RUN_PYTHON) -m tests.fuzz --minutes "$(MINUTES)" $(ARGS)
 
 .PHONY: test-faults
-test-faults: setup  ## kill trainings, ranks, servers, preparations and checkpoint commands NUM_KILLS=100 times and go on; write errors, kills and flips in every checkpoint call
+test-faults: setup  ## kill trainings, ranks, servers, preparations and checkpoint commands NUM_KILLS=100 times and resume; write errors, kills and flips in every checkpoint call
 	NUM_KILLS=$(NUM_KILLS) $(RUN_PYTHON) -m pytest tests/app/checkpoint/test_checkpoint_faults.py tests/app/training/test_loop.py \
 		tests/ranks/test_kills.py tests/data_prep/pipeline/test_restart.py tests/app/cli/test_commands_beside_training.py \
 		tests/faults $(ARGS)
