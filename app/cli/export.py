@@ -123,7 +123,7 @@ def _compare(
 
 
 def _self_test(predictor: Predictor, dataset: Path, trained: Any, batch_size: int) -> float:
-    """The largest difference of a logit over made rows, from the raw values on, by both ways."""
+    """Return the largest difference of a logit between bundle and training code over made rows, from raw values on."""
     _, options, given = open_vocabulary(dataset)
     table = make_rows(given, options.data, SELF_TEST_ROWS, seed=2)
     _, encoded = open_encoder(dataset).encode(predictor.chunk_of(table))

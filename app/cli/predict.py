@@ -27,7 +27,7 @@ def add_parser(commands: Any) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what the command takes."""
+    """Add the command's arguments."""
     parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="what `export` wrote")
     parser.add_argument(
         "inputs", nargs="+", metavar="INPUT", help="log, with or without labels: files, folders, globs, URIs; or -"
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def describe(found: dict[str, Any], output: str) -> str:
-    """The result as the lines a user reads."""
+    """Return the result as the lines that a user reads."""
     where = "standard output" if output == STDIN else output
     lines = [f"{where}: {found['rows']:,} rows, {found['bad_lines']:,} of them bad lines without a score"]
     for name, value in found.get("metrics", {}).items():

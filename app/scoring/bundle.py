@@ -33,7 +33,7 @@ GOLDEN_TOLERANCE = 1e-5  # of a logit, between processors; on one machine the bi
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a bundle says of itself."""
+    """Content of manifest.json."""
 
     model: dict[str, Any]  # hidden_widths, activation …: of the settings of the run
     rows: dict[str, Any]  # rows.RowsSpec
@@ -60,7 +60,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a bundle.
+    """Return the manifest of a bundle.
 
     Raises FileNotFoundError where there is none, ValueError where it is damaged or of another version.
     """

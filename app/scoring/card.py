@@ -20,7 +20,7 @@ MLFLOW_VERSION = "3.17.0"  # whose format MLmodel has
 
 @dataclass(frozen=True)
 class Evaluated:
-    """The bundle on the rows of a split, and the training code on the same rows."""
+    """Metrics of the bundle and of the training code on the rows of a split."""
 
     split: str
     metrics: Metrics
@@ -32,7 +32,7 @@ class Evaluated:
 def texts(
     manifest: Manifest, config: Config, schema: Schema, evaluated: Evaluated | None, sizes: Mapping[str, int]
 ) -> dict[str, str]:
-    """The bundle's text files by name; `sizes` in bytes of the tables as they are, and in float32."""
+    """Return the bundle's text files by name; `sizes` in bytes are those of the tables as stored, and as float32."""
     versions = manifest.versions
     requirements = "".join(f"{name}=={versions[name]}\n" for name in PACKAGES)
     environment = {"python": versions["python"], "dependencies": ["-r requirements.txt"]}

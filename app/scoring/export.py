@@ -45,7 +45,7 @@ LIBRARY = Path("data_prep/kernels/csrc/build/liblog_kernels.so")
 
 @contextmanager
 def new_bundle(output: Path, overwrite: bool) -> Iterator[Path]:
-    """A folder that becomes `output` at the end of the block, in place of a bundle that may be there.
+    """Yield a folder that becomes `output` at the end of the block, in place of a bundle that may be there.
 
     Raises FileExistsError where `output` is there and is no bundle, or is not to be overwritten.
     """
@@ -108,7 +108,7 @@ def write_model(
 
 
 def _row_ids(tables: Mapping[str, TableSnapshot], schema: Schema, every_id: bool) -> np.ndarray:
-    """The ids, ascending, whose rows are not the initial ones; those of numeric fields are the tower's."""
+    """Return the ids, ascending, whose rows are not the initial ones; those of numeric fields are the tower's."""
     if every_id:
         return np.arange(schema.num_numeric, schema.vocabulary_size)
     row_ids = np.union1d(tables[WIDE].row_ids, tables[DEEP].row_ids)
@@ -118,7 +118,7 @@ def _row_ids(tables: Mapping[str, TableSnapshot], schema: Schema, every_id: bool
 def _reader(
     tables: Mapping[str, TableSnapshot], spec: RowsSpec, history: StepHistory | None
 ) -> Callable[[str, np.ndarray], np.ndarray]:
-    """A function from table and ids [n] to their rows: saved ones, else initial ones as the steps since left them."""
+    """Return a function from table and ids [n] to rows: saved ones, else initial ones as the steps since left them."""
 
     if history is not None:
         tables = {**tables, DEEP: CaughtUpTable(tables[DEEP], history)}
@@ -168,7 +168,7 @@ def _write_code(folder: Path) -> None:
 
 
 def code_modules(roots: Iterable[str]) -> list[str]:
-    """The project's modules that `roots` import, inside functions too, with their packages."""
+    """Return the project's modules that `roots` import, inside functions too, with their packages."""
     found: set[str] = set()
     left = list(roots)
     while left:
@@ -187,7 +187,7 @@ def code_modules(roots: Iterable[str]) -> list[str]:
 
 
 def _module_path(module: str) -> Path | None:
-    """The file of one of the project's modules; None for any other name."""
+    """Return the file of one of the project's modules; None for any other name."""
     if module.split(".")[0] not in ("app", "data_prep", "common"):
         return None
     path = PROJECT.joinpath(*module.split("."))

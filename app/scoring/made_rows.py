@@ -14,7 +14,7 @@ OUTSIDE, MISSING = 0.1, 0.1  # shares of the cells
 
 
 def make_rows(given: BaseVocabulary, log_format: LogFormat, num_rows: int, seed: int) -> pa.Table:
-    """Rows of all columns that a model reads: text, whole numbers, null where a value is missing."""
+    """Return rows of all columns that a model reads: text and whole numbers, null for a missing value."""
     generator = np.random.default_rng(seed)
     columns: dict[str, list[Any]] = {name: _integers(num_rows, generator) for name in log_format.numeric_fields}
     for field, column in zip(given.fields(), given.columns, strict=True):

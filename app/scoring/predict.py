@@ -51,7 +51,7 @@ LINE, FILE, SCORE, REASON = "line", "file", "score", "reason"
 
 @dataclass(frozen=True)
 class ScoreChunk:
-    """A worker's function: the scores of a chunk's lines as plain arrays; opens the bundle once a process."""
+    """A worker's function from a chunk to its scores as plain arrays; opens the bundle once a process."""
 
     bundle: str
     bundle_id: str
@@ -59,7 +59,7 @@ class ScoreChunk:
     keep: tuple[str, ...]
 
     def __call__(self, chunk: Chunk) -> dict[str, Any]:
-        """`line` [n], `logits` [n] (NaN where the line is bad), `labels` [n], `reasons` by place, `kept` cells."""
+        """Return `line` [n], `logits` [n] (NaN for a bad line), `labels` [n], `reasons` by place, `kept` cells."""
         predictor = _open(self.bundle, self.bundle_id)
         log_format = predictor.log_format
         kept = self._kept(chunk, predictor)
@@ -77,7 +77,7 @@ class ScoreChunk:
         }
 
     def _kept(self, chunk: Chunk, predictor: Predictor) -> list[list[str]]:
-        """The cells of the columns to keep, column by column; "" where a line does not reach so far."""
+        """Return the cells of the columns to keep, column by column; "" if a line has too few cells."""
         if not self.keep:
             return []
         log_format = predictor.log_format
@@ -160,7 +160,7 @@ def _check_output(output: str, overwrite: bool) -> None:
 
 @contextmanager
 def _work_folder(output: str) -> Iterator[Path]:
-    """OUTPUT.partial, locked; kept where the block is stopped, removed where it ends."""
+    """Yield OUTPUT.partial, locked; it is kept if the block is stopped, and removed when it ends."""
     if output == STDIN:
         with tempfile.TemporaryDirectory(prefix="predict-") as temporary:
             yield Path(temporary)
@@ -198,7 +198,7 @@ def _begin_or_resume(folder: Path, asked: dict[str, Any], restart: bool) -> None
 
 
 def _spool(folder: Path) -> tuple[LogFile, ...]:
-    """Standard input as a file of the work folder: a log is read in pieces, and again by a run that resumes."""
+    """Copy standard input to a file of the work folder: workers read it in pieces."""
     stream: Any = sys.stdin.buffer
     ending = next((end for magic, end in MAGIC.items() if end and stream.peek(8).startswith(magic)), ".txt")
     path = folder / f"{SPOOLED}{ending}"
@@ -247,7 +247,7 @@ class _Writer:
             self._metrics.add(logits[good], scored["labels"][good].astype(np.float32))
 
     def summary(self) -> dict[str, Any]:
-        """Numbers of rows and, with labels, metrics and intervals."""
+        """Return the numbers of rows and bad lines and, with labels, metrics and their intervals."""
         found: dict[str, Any] = {"rows": self._num_rows, "bad_lines": self._num_bad}
         if self._metrics is not None and self._num_rows > self._num_bad:
             metrics, bins = self._metrics.result_and_bins()

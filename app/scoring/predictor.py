@@ -45,7 +45,7 @@ class ScoredChunk:
 
 @dataclass(frozen=True)
 class FieldEffect:
-    """What one column of a row does: its wide weight, and what the logit loses when the cell is blanked."""
+    """Effect of one column of a row: its wide weight, and the change of the logit against a blank cell."""
 
     field: str
     value: str | None
@@ -87,11 +87,10 @@ class Predictor:
 
     @property
     def log_format(self) -> LogFormat:
-        """How raw lines are written."""
         return self._options.data
 
     def score(self, rows: RawRows) -> np.ndarray:
-        """The click probabilities of raw rows, float32 [n].
+        """Return the click probabilities of raw rows, float32 [n].
 
         Rows are lines as in the log (a label is ignored, and may be left out), mappings from columns to values, or a
         table of pyarrow or pandas. Raises ValueError or TypeError, naming the first row, for what is no row.
@@ -99,7 +98,7 @@ class Predictor:
         return probabilities(self.logits(rows))
 
     def logits(self, rows: RawRows) -> np.ndarray:
-        """The logits of raw rows, float32 [n]. Raises as `score`."""
+        """Return the logits of raw rows, float32 [n]. Raises as `score`."""
         scored = self.score_chunk(self.chunk_of(rows))
         if scored.rejected:
             place, reason = min(scored.rejected.items())
@@ -111,7 +110,7 @@ class Predictor:
         return scored.logits
 
     def chunk_of(self, rows: Any) -> Chunk:
-        """Raw rows as lines."""
+        """Return raw rows as lines. Raises as `score`."""
         if hasattr(rows, "schema"):
             return table_to_chunk(rows, self.log_format)
         if hasattr(rows, "iloc"):
@@ -138,7 +137,7 @@ class Predictor:
         return ScoredChunk(places, self.logits_of_ids(rows.ids, rows.numeric), rows.labels, reasons)
 
     def logits_of_ids(self, ids: np.ndarray, numeric: np.ndarray) -> np.ndarray:
-        """The logits of encoded rows: `ids` [n, C], `numeric` [n, N] -> float32 [n]."""
+        """Return the logits of encoded rows: `ids` [n, C], `numeric` [n, N] -> float32 [n]."""
         logits = np.empty(len(ids), np.float32)
         for start in range(0, len(ids), ROWS_AT_ONCE):
             part = slice(start, start + ROWS_AT_ONCE)
@@ -147,7 +146,7 @@ class Predictor:
         return logits
 
     def explain(self, row: str | bytes | Mapping[str, Any]) -> list[FieldEffect]:
-        """What each column of one raw row does to its logit, the largest change first."""
+        """Return the effect of each column of one raw row on its logit, the largest change first."""
         chunk = self.chunk_of([row])
         parsed, encoded = self._encoder.encode(chunk)
         if parsed.rejects_tsv:
@@ -169,7 +168,7 @@ class Predictor:
         return sorted(effects, key=lambda effect: -abs(effect.change))
 
     def _cells(self, chunk: Chunk) -> dict[str, Any]:
-        """The cells of a chunk's only line, as a mapping of values."""
+        """Return the cells of a chunk's only line by column."""
         from data_prep.encoding.raw_rows import split_line
 
         cells = split_line(chunk.lines, self.log_format, chunk.is_bare)

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 
 class ScoringModel:
-    """What MLflow calls."""
+    """Model with the method that MLflow calls."""
 
     def __init__(self, predictor: Predictor) -> None:
         self._predictor = predictor
 
     def predict(self, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> list[float]:
-        """The click probability of each row."""
+        """Return the click probability of each row."""
         return [float(score) for score in self._predictor.score(model_input)]
 
 

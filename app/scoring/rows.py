@@ -38,7 +38,7 @@ RowType = Literal["float32", "float16", "int8"]
 
 @dataclass(frozen=True)
 class RowsSpec:
-    """What a manifest says of the tables."""
+    """Size and form of the tables, as a manifest has them."""
 
     num_rows: int
     num_ids: int
@@ -49,12 +49,12 @@ class RowsSpec:
 
     @property
     def rows_a_block(self) -> int:
-        """Rows that are checked together: a power of 2."""
+        """Number of rows that share a checksum: a power of 2."""
         row_bytes = self.width * np.dtype(self.dtype).itemsize
         return 1 << max(BLOCK_BYTES // row_bytes, 1).bit_length() - 1
 
     def layout(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Dtype and shape of each array, in the order of the file; an array is filled up to whole cache lines."""
+        """Return dtype and shape of each array in the order of the file; each is padded to whole cache lines."""
         scales = {name: ("float32", (self.num_rows,)) for name in ("scale", "offset") if self.dtype == "int8"}
         arrays: dict[str, tuple[str, tuple[int, ...]]] = {
             INDEX: ("uint64", (-(-self.num_ids // 64), 2)),
@@ -93,7 +93,7 @@ def write_rows(folder: Path, spec: RowsSpec, row_ids: np.ndarray, read: ReadRows
 def _pieces(
     name: str, spec: RowsSpec, row_ids: np.ndarray, read: ReadRows, checksums: dict[str, list[int]]
 ) -> Iterator[np.ndarray]:
-    """One array in pieces of whole blocks; the blocks' checksums are appended on the way."""
+    """Yield one array in pieces of whole blocks, and append the blocks' checksums to `checksums`."""
     if name.endswith(".padding"):
         yield np.zeros(spec.layout()[name][1], np.uint8)
         return
@@ -111,7 +111,7 @@ def _pieces(
 
 
 def _stored(name: str, ids: np.ndarray, deep: np.ndarray, dtype: RowType) -> np.ndarray:
-    """One array of deep rows as they are stored; of int8 the numbers, scales or offsets."""
+    """Return deep rows as `dtype` stores them; for int8 the array `name` of numbers, scales or offsets."""
     if dtype == "float32":
         return deep
     if dtype == "float16":
@@ -132,7 +132,7 @@ def _stored(name: str, ids: np.ndarray, deep: np.ndarray, dtype: RowType) -> np.
 
 
 def _index(row_ids: np.ndarray, num_ids: int) -> np.ndarray:
-    """The index [G, 2] of ascending `row_ids`."""
+    """Return the index [G, 2] of ascending `row_ids`."""
     present = np.zeros(-(-num_ids // 64) * 64, np.bool_)
     present[row_ids] = True
     bits = np.packbits(present, bitorder="little").view(np.uint64)
@@ -173,7 +173,7 @@ class RowTables:
         return np.frombuffer(self._map, place.dtype, count, place.start if count else 0).reshape(place.shape)
 
     def lookup(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """`ids` [B, C] -> deep rows [B, C * D], wide rows [B, C], float32.
+        """Return deep rows [B, C * D] and wide rows [B, C], float32, of `ids` [B, C].
 
         Raises ValueError naming the file where a block that is touched is damaged.
         """
@@ -193,7 +193,7 @@ class RowTables:
         return deep.reshape(len(ids), -1), wide.reshape(ids.shape)
 
     def _find(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The place of each id's row [n] and whether it has one [n]."""
+        """Return the place of each id's row [n], and a mask of the ids that have one [n]."""
         groups = ids >> 6
         self._check("ids", groups >> self._groups_shift)
         index = self._arrays[INDEX].take(groups, axis=0)
@@ -252,7 +252,7 @@ class RowTables:
 
 
 def _read_checksums(path: Path) -> dict[str, np.ndarray]:
-    """By array; the file was checked as a whole."""
+    """Return the checksums by array; the file was checked as a whole."""
     places = read_places(path)
     return {name: np.fromfile(path, place.dtype, place.shape[0], offset=place.start) for name, place in places.items()}
 

@@ -45,7 +45,7 @@ def write_tower(folder: Path, dense: Mapping[str, np.ndarray], activation: str) 
 
 
 def build_tower(dense: Mapping[str, np.ndarray], activation: str) -> onnx.ModelProto:
-    """The model: deep_rows [n, C * D], wide_rows [n] (summed over fields), numeric [n, N] -> logits [n]."""
+    """Return the model: deep_rows [n, C * D], wide_rows [n] (summed over fields), numeric [n, N] -> logits [n]."""
     from onnx import TensorProto, helper, numpy_helper
 
     layers, last = folded_layers(dense)
@@ -92,7 +92,7 @@ def build_tower(dense: Mapping[str, np.ndarray], activation: str) -> onnx.ModelP
 
 
 def folded_layers(dense: Mapping[str, np.ndarray]) -> tuple[list[tuple[np.ndarray, np.ndarray]], np.ndarray]:
-    """(matrix, bias) of each hidden layer, and the last matrix [H, 1], float32; folded in float64."""
+    """Return (matrix, bias) of each hidden layer, and the last matrix [H, 1], float32; folded in float64."""
     num_hidden = sum(name.startswith("tower.bias_") for name in dense)
     layers = []
     for i in range(num_hidden):
@@ -149,14 +149,14 @@ class Tower:
         self._sizes = (FEW, MANY) if self._sizes_agree() else (MANY,)
 
     def _sizes_agree(self) -> bool:
-        """Whether a row has the same bits in runs of FEW and of MANY rows, at any place."""
+        """Return True if rows have the same bits in runs of FEW and of MANY rows, wherever they stand."""
         generator = np.random.default_rng(0)
         inputs = [generator.standard_normal((MANY, *width), np.float32) for width in self._widths]
         by_few = [self._run([values[i : i + FEW] for values in inputs]) for i in range(0, MANY, FEW)]
         return np.array_equal(np.concatenate(by_few), self._run(inputs))
 
     def __call__(self, deep_rows: np.ndarray, wide_rows: np.ndarray, numeric: np.ndarray) -> np.ndarray:
-        """-> logits [n] float32."""
+        """Return the logits [n] float32."""
         logits = np.empty(len(wide_rows), np.float32)
         start = 0
         while start < len(logits):

@@ -133,7 +133,7 @@ def parts_of(lines: list[bytes]) -> list[tuple[int, list[bytes]]]:
 
 
 def parts_alone(predictor: Predictor, chunks: list[Chunk]) -> dict[str, Callable[[], object]]:
-    """What `predict` is made of: raw lines to ids; ids to embeddings; embeddings to logits, all of one chunk's rows."""
+    """Return the parts of `predict` alone: raw lines to ids; ids to embeddings; embeddings to logits."""
     encoder, rows, tower = predictor._encoder, predictor._rows, predictor._tower
     encoded = [encoder.encode(chunk)[1] for chunk in chunks]
     ids, numeric = encoded[0].ids[:1024], encoded[0].numeric[:1024]
@@ -162,7 +162,7 @@ def predict_once(folder: Path, workers: int = 1) -> None:
 
 
 def seconds_of(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
-    """Of one run."""
+    """Return the seconds of one run."""
     start = clock()
     work()
     return clock() - start
@@ -175,7 +175,7 @@ def one_row(predictor: Predictor, lines: list[bytes], count: int = 1000) -> floa
 
 
 def pytorch_pandas(folder: Path, python: str) -> dict[str, Any] | None:
-    """What the peer measures, in its own process; None where there is no PyTorch."""
+    """Measure the peer in a process of its own; None if there is no PyTorch."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     environment.pop("PYTHONPATH", None)
     command = [python, str(PEER), str(folder / LOG), str(folder / "prepared" / "vocabulary.parquet")]

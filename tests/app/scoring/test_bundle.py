@@ -20,7 +20,7 @@ from app.tables.initial import initial_rows
 
 
 def rewrite_manifest(folder, **changes):
-    """As who knows how the checksum is made."""
+    """Change the manifest, its checksum included."""
     path = folder / bundle.MANIFEST
     content = json.loads(path.read_text()) | changes
     content.pop("checksum")

@@ -155,7 +155,7 @@ class Killed(BaseException):
 
 
 def stop_after(monkeypatch, num_chunks):
-    """As a kill would, after so many chunks were written."""
+    """Stop the prediction after so many chunks were written, as a kill would."""
     add = module._Writer.add
     added = []
 

@@ -50,7 +50,7 @@ def test_what_onnxruntime_cannot_read_is_refused(tmp_path):
 
 
 def test_runs_whose_bits_differ_are_of_one_size(tmp_path, dense, monkeypatch):
-    """As they would on a processor whose products depend on the number of rows."""
+    """Imitate a processor whose products depend on the number of rows."""
     write_tower(tmp_path, dense, "relu")
     run = Tower._run
     monkeypatch.setattr(Tower, "_run", lambda self, i: run(self, i) + np.float32(1e-6) * (len(i[1]) == FEW))
