@@ -9,6 +9,7 @@ from typing import Any
 
 from app.cli.predict import main
 from app.scoring.predictor import Predictor
+from common.packages import require
 
 
 def add_parser(commands: Any) -> None:
@@ -29,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
+    require("onnxruntime")
     predictor = Predictor.open(arguments.bundle)
     num_golden = predictor.verify()
     size = sum(record["size_bytes"] for record in predictor.manifest.files.values())
@@ -40,6 +42,7 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _explain(arguments: argparse.Namespace) -> int:
+    require("onnxruntime")
     predictor = Predictor.open(arguments.bundle)
     line = sys.stdin.readline() if arguments.line == "-" else arguments.line
     (score,), (logit,) = predictor.score([line]), predictor.logits([line])

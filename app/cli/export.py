@@ -26,6 +26,7 @@ from app.scoring.predictor import Predictor
 from app.scoring.rows import TABLES, RowType
 from app.training.learning_rates import step_history, table_spec
 from common.console import progress_bar
+from common.packages import require
 from data_prep.encoding.encoder import open_encoder, open_vocabulary
 from data_prep.prepared.schema import Schema
 
@@ -49,6 +50,7 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write and check a bundle; return the exit status."""
+    require("onnx", "onnxruntime")
     rows = _row_type(arguments.settings)
     source = arguments.source
     opened = Checkpoint.open(source) if (source / MANIFEST).is_file() else best_of_run(source)

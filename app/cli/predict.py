@@ -12,7 +12,7 @@ from typing import Any
 
 from common.packages import require
 
-require("isal", "numpy", "onnxruntime", "pyarrow", "tqdm", "xxhash", "yaml")
+require("isal", "numpy", "pyarrow", "tqdm", "xxhash", "yaml")
 
 from app.scoring.predict import STDIN, predict
 from common.console import STOPPED_BY_READER, has_no_reader, log_to_console
@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Score the log, and return the exit status."""
+    require("onnxruntime")
     workers = arguments.workers or len(os.sched_getaffinity(0))
     if workers < 1:
         raise ValueError(f"--workers must be 1 or more, found {workers}")

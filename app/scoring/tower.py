@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnxruntime
 
 if TYPE_CHECKING:
     import onnx
@@ -133,6 +132,8 @@ class Tower:
 
     def __init__(self, path: Path, num_threads: int) -> None:
         """Raise ValueError where onnxruntime does not read the file."""
+        import onnxruntime  # here: every command of `app` imports this file, and a third of a second counts
+
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = num_threads, 1
         options.enable_cpu_mem_arena = False  # it keeps the most that any run took
