@@ -230,6 +230,7 @@ class CheckpointManager:
         sliced = self._ranks is not None and self._options.sliced
         try:
             path = write_checkpoint(folder, state, manifest, self._options.shards, progress, self._ranks, sliced)
+            self._newest = None  # if this one cannot be opened, a full one follows: servers count its rows as saved
             self._newest = written = self._group.on_rank0(lambda: Checkpoint.open(path, self._read_manifest))
             saved = True
         finally:
@@ -258,7 +259,7 @@ class CheckpointManager:
         writing.awaited.set()
         try:
             written = writing.future.result()
-        except (OSError, MemoryError) as error:
+        except (OSError, ValueError, MemoryError) as error:  # ValueError: its parent was removed meanwhile
             self._note_failed(writing.position, error)
             self.saved = writing.saved_before
             return

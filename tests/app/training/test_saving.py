@@ -1,6 +1,7 @@
 """Checkpoints written in a thread, beside updates and under write errors."""
 
 import contextlib
+import dataclasses
 import errno
 import importlib.util
 import itertools
@@ -11,12 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.checkpoint.manifest import Position, read_manifest
+from app.checkpoint.manifest import MANIFEST, Position, read_manifest, write_manifest
 from app.checkpoint.read import Checkpoint
 from app.config.optimizers import FtrlOptions, LazyAdamOptions
 from app.config.run import CheckpointOptions
 from app.tables.interface import RowGradients, TablesSpec
 from app.tables.native.library import LIBRARY
+from app.training import saving
 from app.training.saving import Throttle
 from tests.app.tables.tables_of_spec import native_tables, reference_tables
 from tests.checkpoints import Parts, Run, load, manager_of
@@ -166,6 +168,39 @@ def test_what_lost_its_parent_is_followed_by_a_full_one(make_manager, tmp_path):
     train_and_save(manager, tables, 1, tmp_path)
     path_of(tmp_path, 1).rename(tmp_path / "away")
     assert train_and_save(manager, tables, 2, tmp_path) is None
+
+
+def remove(path):
+    path.rename(path.with_name("away"))
+
+
+def write_anew(path):
+    manifest = read_manifest(path)
+    (path / MANIFEST).unlink()
+    write_manifest(path, dataclasses.replace(manifest, id="another"))
+
+
+@pytest.mark.parametrize("change", [remove, write_anew])
+def test_a_delta_that_loses_its_parent_while_it_is_written_is_followed_by_a_full_one(
+    make_manager, tmp_path, monkeypatch, change
+):
+    tables = reference_tables(SPEC)
+    manager, run = make_manager(tables)
+    train_and_save(manager, tables, 1, tmp_path)
+    write = saving.write_checkpoint
+
+    def write_and_change(*words):
+        change(path_of(tmp_path, 1))
+        return write(*words)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(saving, "write_checkpoint", write_and_change)
+        assert train_and_save(manager, tables, 2, tmp_path) == 1
+    (reason,) = run.failed
+    assert "step-00000002 holds changes since step-00000001" in reason
+    assert manager.saved == at(1)
+    assert train_and_save(manager, tables, 3, tmp_path) is None
+    assert_holds(path_of(tmp_path, 3), tables.state())
 
 
 def test_compaction_keeps_the_chain_short(make_manager, tmp_path):
