@@ -36,4 +36,4 @@ def save():
     return 0
 
 
-sys.exit(run_as_rank(save, speaker=0))
+sys.exit(run_as_rank(save, console_rank=0))
