@@ -103,7 +103,8 @@ def _parse_lines(
 ) -> ParsedChunk:
     """Parse `lines`, which are the chunk's without quotes."""
     text = _Text(lines)
-    separators = np.flatnonzero((text.bytes[: text.end] == separator) | (text.bytes[: text.end] == _NEWLINE))
+    in_lines = text.bytes[text.first : text.end]  # without the padding, as "0" may be the separator
+    separators = text.first + np.flatnonzero((in_lines == separator) | (in_lines == _NEWLINE))
     line_lasts = np.flatnonzero(text.bytes[separators] == _NEWLINE)  # indices of `separators`
     line_ends = separators[line_lasts]
     chunk.check_num_lines(len(line_ends))

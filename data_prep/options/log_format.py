@@ -93,7 +93,7 @@ class LogFormat:
 
     @functools.cached_property
     def is_criteo_like(self) -> bool:
-        """True if lines are a label, integers and hex values between tabs, which the native parser reads."""
+        """True if lines are a label, integers and hex values between tabs, as in Criteo's log."""
         in_order = [self.label, *self.numeric_fields, *self.hex_fields]
         return (
             list(self.columns) == in_order

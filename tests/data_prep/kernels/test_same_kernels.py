@@ -140,3 +140,15 @@ def test_rows_are_laid_out_column_by_column_though_lines_were_rejected(kernels, 
     for column in (rows.integers, rows.integers_present, rows.values, rows.values_present, rows.labels):
         assert column.flags.c_contiguous
     assert pickle.loads(pickle.dumps(rows)).values.tolist() == rows.values.tolist()
+
+
+@pytest.mark.parametrize("kernels", ["native", "numpy"])
+@pytest.mark.parametrize("separator", ["0", "a", " ", "\x01"])
+def test_a_separator_may_be_a_character_of_numbers(kernels, separator):
+    log_format = LogFormat({"label": "label", "I1": "integer", "C1": "string"}, separator, not_clicked=("no",))
+    lines = ["1|23|x", "no|4|y", "no||"]
+    text = "".join(line.replace("|", separator) + "\n" for line in lines).encode()
+    parsed = choose_kernels(kernels).parse_chunk(Chunk(0, len(lines), text), log_format)
+    assert parsed.rejects_tsv == b""
+    assert parsed.rows.integers.tolist() == [[23, 4, 0]]
+    assert [strings.tolist() for strings in parsed.rows.texts] == [[b"x", b"y", b""]]
