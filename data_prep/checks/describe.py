@@ -19,7 +19,7 @@ import yaml
 
 from data_prep.checks.pre_check import columns_of, leaking_columns
 from data_prep.kernels.choose import choose_kernels
-from data_prep.kernels.rows import Chunk
+from data_prep.kernels.rows import MAX_LINE_BYTES, Chunk
 from data_prep.options.log_format import Kind, LogFormat
 from data_prep.raw_log.files import LogFile, find_log, is_parquet
 from data_prep.raw_log.reading import open_reader
@@ -86,7 +86,8 @@ def _read_lines(file: LogFile, num_rows: int) -> _Sample:
             num_lines += task.num_lines
             if num_lines >= wanted:
                 break
-    lines = [line.removesuffix(b"\r") for line in b"".join(parts).split(b"\n")[:-1][:wanted]]
+    first_lines = b"".join(parts).split(b"\n")[:-1][:wanted]
+    lines = [line.removesuffix(b"\r") for line in first_lines if len(line) <= MAX_LINE_BYTES]  # others are rejected
     if not lines:
         raise ValueError(f"{file.location} has no lines to describe")
     if any(b"\0" in line for line in lines[:100]):
@@ -115,7 +116,8 @@ def _divide(lines: list[str], location: str) -> tuple[str, list[list[str]]]:
     """Return the separator by which most lines have the same number of columns, and the cells of those lines."""
     best: tuple[float, int, str, list[list[str]]] | None = None
     for separator in _SEPARATORS:
-        rows = list(csv.reader((line.replace("\r", " ") for line in lines), delimiter=separator))
+        # Each line alone, as in the preparation: a quote that is never closed must not join the lines after it.
+        rows = [next(csv.reader([line.replace("\r", " ")], delimiter=separator)) for line in lines]
         width, count = Counter(map(len, rows)).most_common(1)[0]
         found = count / len(rows), width, separator, [row for row in rows if len(row) == width]
         if width > 1 and (best is None or found[:2] > best[:2]):

@@ -104,6 +104,17 @@ def test_several_likely_labels_and_none(tmp_path):
     assert "give one the kind label" in describe(str(tmp_path / "none.csv"))
 
 
+@pytest.mark.parametrize("bad_line", ['1\t"a\t3', "1\t" + "x" * 200_000 + "\t3"], ids=["open quote", "too long"])
+def test_a_bad_line_does_not_hide_the_others(tmp_path, bad_line):
+    rows = [f"{row % 2}\t{'abc'[row % 3]}\t{row % 7}" for row in range(36_000)]  # more than csv takes for one cell
+    (tmp_path / "log.txt").write_text("\n".join([rows[0], bad_line, *rows[1:]]) + "\n")
+    assert columns_of(describe(str(tmp_path / "log.txt"))) == {
+        "column_1": "label",
+        "column_2": "string",
+        "column_3": "integer",
+    }
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
