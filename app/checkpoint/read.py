@@ -29,8 +29,8 @@ PIECE_BYTES = 2 << 20  # of one array, given to the tables at once
 
 
 class DamagedCheckpointError(ValueError):
-    """A checkpoint with a file that is missing, or is not what the manifest says; a launch notes in `checkpoint` which
-    one it was to go on from."""
+    """A checkpoint with a file that is missing or differs from the manifest; a launch notes in `checkpoint` the path of
+    the one that it was to resume."""
 
     checkpoint: Path | None = None
 

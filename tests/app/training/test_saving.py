@@ -203,6 +203,26 @@ def test_a_delta_that_loses_its_parent_while_it_is_written_is_followed_by_a_full
     assert_holds(path_of(tmp_path, 3), tables.state())
 
 
+def test_a_checkpoint_that_cannot_be_opened_once_written_is_followed_by_a_full_one(make_manager, tmp_path, monkeypatch):
+    """Servers have taken its rows for saved."""
+    tables = reference_tables(SPEC)
+    manager, run = make_manager(tables)
+    train_and_save(manager, tables, 1, tmp_path)
+
+    open_checkpoint = Checkpoint.open
+
+    def open_or_fail(path, read):
+        if path == path_of(tmp_path, 2):
+            raise FileNotFoundError(2, "not seen yet")
+        return open_checkpoint(path, read)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoint, "open", open_or_fail)
+        assert train_and_save(manager, tables, 2, tmp_path) == 1
+    assert (len(run.failed), manager.saved) == (1, at(1))
+    assert train_and_save(manager, tables, 3, tmp_path) is None
+
+
 def test_compaction_keeps_the_chain_short(make_manager, tmp_path):
     tables = reference_tables(SPEC)
     manager, run = make_manager(tables, keep_last=2, keep_best=0, full_every=2, compact=True)
