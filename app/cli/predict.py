@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
                 arguments.restart,
             )
     except Stopped as stopped:
-        again = "" if arguments.output == STDIN else "; the same command resumes"
+        again = "" if STDIN in (arguments.output, *arguments.inputs) else "; the same command resumes"
         log.error("stopped by %s%s", stopped.name, again)
         return stopped.exit_status
     print(describe(found, arguments.output), file=sys.stderr if arguments.output == STDIN else sys.stdout)

@@ -121,8 +121,9 @@ def predict(
             raise ValueError(f"--keep {name}: the log has no such column; it has {', '.join(log_format.columns)}")
         if name in (LINE, FILE, SCORE, REASON) or name in keep[:place]:
             raise ValueError(f"--keep {name}: the output has a column of that name already")
-    with _work_folder(output) as folder:
-        files = _spool(folder) if list(inputs) == [STDIN] else find_log(list(inputs))
+    from_stdin = list(inputs) == [STDIN]
+    with _work_folder(output, can_resume=not from_stdin) as folder:
+        files = _spool(folder) if from_stdin else find_log(list(inputs))
         if executor.kind != "processes":
             files, bundle = tuple(map(absolute, files)), bundle.absolute()
         labelled = log_has_label(files, log_format)
@@ -152,6 +153,8 @@ def _check_output(output: str, overwrite: bool) -> None:
         return
     if path.suffix not in (".csv", ".parquet"):
         raise ValueError(f"the output {output} must end in .csv or .parquet, or be - for CSV on standard output")
+    if path.is_dir():
+        raise FileExistsError(f"the output {output} is a folder; give a file")
     if path.exists() and not overwrite:
         raise FileExistsError(f"{output} is there; replace it with --overwrite or give another output")
     if not path.parent.is_dir():
@@ -159,8 +162,8 @@ def _check_output(output: str, overwrite: bool) -> None:
 
 
 @contextmanager
-def _work_folder(output: str) -> Iterator[Path]:
-    """Yield OUTPUT.partial, locked; it is kept if the block is stopped, and removed when it ends."""
+def _work_folder(output: str, can_resume: bool) -> Iterator[Path]:
+    """Yield OUTPUT.partial, locked; it is kept if the block is stopped and can resume, and removed when it ends."""
     if output == STDIN:
         with tempfile.TemporaryDirectory(prefix="predict-") as temporary:
             yield Path(temporary)
@@ -172,8 +175,9 @@ def _work_folder(output: str) -> Iterator[Path]:
     with lock_folder(folder, mode=0o700):
         try:
             yield folder
-        except (ValueError, FileNotFoundError):  # wrong input: nothing here would be of use for any other
-            if is_new:
+        except BaseException as error:
+            # Nothing here is of use after wrong input, or for standard input, which is read once.
+            if is_new and (not can_resume or isinstance(error, ValueError | FileNotFoundError)):
                 shutil.rmtree(folder)
             raise
         shutil.rmtree(folder)

@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import logging
+import signal
 import sys
 
 import numpy as np
@@ -18,6 +19,7 @@ from app.evaluation.metrics import MetricStream
 from app.scoring import predict as module
 from app.scoring.predict import predict
 from app.scoring.predictor import Predictor
+from data_prep.encoding.raw_rows import Stopped
 
 BAD = {3: "not a line", 700: "2\t" + "1\t" * 13 + "\t".join(["0123abcd"] * 26)}
 
@@ -136,11 +138,12 @@ def test_a_log_with_a_header_keeps_its_columns(text_bundle, make_avazu, tmp_path
     assert np.array_equal(np.array(scores[:7] + scores[8:], np.float32), expected)
 
 
-def test_standard_input_to_standard_output(tiny_bundle, predictor, monkeypatch, lines):
-    class Binary:
-        def __init__(self, buffer):
-            self.buffer = buffer
+class Binary:
+    def __init__(self, buffer):
+        self.buffer = buffer
 
+
+def test_standard_input_to_standard_output(tiny_bundle, predictor, monkeypatch, lines):
     output = io.BytesIO()
     packed = gzip.compress(without_labels(lines).encode())
     monkeypatch.setattr(sys, "stdin", Binary(io.BufferedReader(io.BytesIO(packed))))
@@ -189,6 +192,20 @@ def test_a_stopped_prediction_resumes_to_the_same_bytes(tiny_bundle, log, tmp_pa
     assert not (tmp_path / "scores.csv.partial").exists()
 
 
+def test_a_stopped_prediction_of_standard_input_leaves_nothing(tiny_bundle, log, tmp_path, monkeypatch, caplog):
+    """What came through a pipe is gone, so the next run has nothing to resume, and must not be refused for it."""
+
+    def stop(self, scored):
+        raise Stopped(signal.SIGINT)
+
+    monkeypatch.setattr(sys, "stdin", Binary(io.BufferedReader(io.BytesIO(log.read_bytes()))))
+    monkeypatch.setattr(module._Writer, "add", stop)
+    words = [str(tiny_bundle), "-", str(tmp_path / "scores.csv"), "--workers", "1"]
+    assert command.main(command.add_arguments, "app.cli.predict", words) == 130
+    assert "stopped by SIGINT" in caplog.text and "resumes" not in caplog.text
+    assert [path.name for path in tmp_path.iterdir()] == [log.name]
+
+
 def test_several_processes_write_the_same_bytes(tiny_bundle, log, tmp_path):
     outputs = [tmp_path / f"{workers}.parquet" for workers in (1, 2)]
     for workers, output in zip((1, 2), outputs, strict=True):
@@ -206,6 +223,7 @@ def test_several_processes_write_the_same_bytes(tiny_bundle, log, tmp_path):
         (["log.txt", "scores.csv", "--keep", "C1", "C1"], "a column of that name already"),
         (["log.txt", "scores.csv", "--workers", "-1"], "--workers must be 1 or more"),
         (["log.txt", "there.csv"], "there.csv is there; replace it with --overwrite"),
+        (["log.txt", "folder.csv", "--overwrite"], "folder.csv is a folder"),
         (["log.txt", "in_the_way.csv"], "in_the_way.csv.partial is in the way"),
     ],
 )
@@ -215,11 +233,12 @@ def test_a_command_that_cannot_be_done_ends_with_2_and_says_why(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there.csv").write_text("mine")
     (tmp_path / "in_the_way.csv.partial").mkdir()
+    (tmp_path / "folder.csv").mkdir()
     caplog.set_level(logging.INFO)
     assert command.main(command.add_arguments, "app.cli.predict", [str(tiny_bundle), *words]) == 2
     assert message in caplog.text
     assert (tmp_path / "there.csv").read_text() == "mine"
-    names = {"log.txt", "there.csv", "in_the_way.csv.partial"}
+    names = {"log.txt", "there.csv", "folder.csv", "in_the_way.csv.partial"}
     assert {path.name for path in tmp_path.iterdir()} == names  # nothing is left of it
 
 
