@@ -204,7 +204,7 @@ def _open(path: Path, flags: int) -> int:
     try:
         return os.open(path, flags | os.O_DIRECT, 0o666)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # what a file system says that has a page cache only
+        if error.errno != errno.EINVAL:  # file systems that have a page cache only
             raise
         return os.open(path, flags, 0o666)
 

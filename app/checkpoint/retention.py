@@ -89,7 +89,7 @@ def delta_to_compact(
 
 
 def compact(checkpoint: Checkpoint, num_shards: int, progress: Progress = ignore) -> Path:
-    """Make a delta a full checkpoint, in its place; those that go on from it still do. A full one stays as it is.
+    """Make a delta a full checkpoint, in its place; deltas whose parent it is stay valid. A full one stays as it is.
 
     The caller holds the lock of its folder. Raises as `Checkpoint.verify`: damage is not copied. A kill leaves the one
     or the other.

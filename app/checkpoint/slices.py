@@ -1,7 +1,7 @@
 """Dense arrays saved in slices, a file a rank: `dense-<rank>-of-<ranks>.safetensors`.
 
-A slice's name says what it is a slice of, `tower.matrix_0[0:104, 0:32] of [208, 32]`; an array under its plain name is
-whole. So the files alone determine how to join them, whatever strategy loads them.
+A slice's name has its position and the whole array's shape, `tower.matrix_0[0:104, 0:32] of [208, 32]`; an array under
+its plain name is whole. So the files alone determine how to join them, whatever strategy loads them.
 """
 
 from __future__ import annotations

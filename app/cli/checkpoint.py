@@ -36,15 +36,15 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     action = _with_checkpoint(actions, "verify", "read every byte and compare with the checksums")
     action.set_defaults(command=_verify)
 
-    action = _with_checkpoint(actions, "merge", "write it with one file a table")
+    action = _with_checkpoint(actions, "merge", "write a checkpoint with one file per table")
     action.add_argument("folder", type=Path, metavar="FOLDER", help="where step-<number>/ is made")
     action.set_defaults(command=_reshard, shards=1)
-    action = _with_checkpoint(actions, "reshard", "write it with another number of files a table")
+    action = _with_checkpoint(actions, "reshard", "write a checkpoint with another number of files per table")
     action.add_argument("folder", type=Path, metavar="FOLDER", help="where step-<number>/ is made")
-    action.add_argument("--shards", type=int, required=True, metavar="N", help="files a table")
+    action.add_argument("--shards", type=int, required=True, metavar="N", help="files per table")
     action.set_defaults(command=_reshard)
 
-    action = _with_checkpoint(actions, "compact", "make one that holds changes only a full one, in its place")
+    action = _with_checkpoint(actions, "compact", "turn a delta into a full checkpoint, in place")
     action.set_defaults(command=_compact)
 
     action = _with_checkpoint(actions, "export-rows", "write (field, value, row, vector) to Parquet")

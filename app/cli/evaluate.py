@@ -127,12 +127,12 @@ def _evaluate(arguments: argparse.Namespace, checkpoint: Checkpoint) -> int:
             checkpoint.verify()  # raises if it is damaged: a job ends with a status alone
         return status
     try:
-        judged = _judge(arguments, checkpoint, config, data, group)
+        evaluation = _evaluate_on_device(arguments, checkpoint, config, data, group)
     except Stopped as stopped:
         log.info("stopped: %s", stopped)
         return stopped.exit_status
     if group.rank == 0:
-        _leave(arguments.run, checkpoint.path, judged)
+        _write_results(arguments.run, checkpoint.path, evaluation)
     return 0
 
 
@@ -145,7 +145,7 @@ def _words(arguments: argparse.Namespace, path: Path) -> list[str]:
     return [*words, *arguments.settings]
 
 
-def _judge(
+def _evaluate_on_device(
     arguments: argparse.Namespace,
     checkpoint: Checkpoint,
     config: Config,
@@ -159,14 +159,21 @@ def _judge(
         return evaluate_checkpoint(checkpoint, arguments.split, data, config, group, stop.check)
 
 
-def _leave(folder: Path, path: Path, judged: Evaluation) -> None:
+def _write_results(folder: Path, path: Path, evaluation: Evaluation) -> None:
     """Print the evaluation, and write it to the folder of the checkpoint's run."""
-    print(describe(judged))
+    print(describe(evaluation))
     if folder.resolve() in path.resolve().parents:
-        content = content_of(judged.split, judged.step, judged.epoch, judged.measured, judged.intervals, judged.best)
+        content = content_of(
+            evaluation.split,
+            evaluation.step,
+            evaluation.epoch,
+            evaluation.measured,
+            evaluation.intervals,
+            evaluation.best,
+        )
         write_evaluation(folder, content)
         with (folder / "eval.log").open("a", encoding="utf-8") as eval_log:
-            eval_log.write(one_line(judged.split, judged.epoch, judged.step, judged.metrics) + "\n")
+            eval_log.write(one_line(evaluation.split, evaluation.epoch, evaluation.step, evaluation.metrics) + "\n")
         leave_report(folder)
 
 
@@ -180,7 +187,7 @@ ENDS = {"finished": "has finished", "stopped": "was stopped", "failed": "failed"
 def new_checkpoints(run_path: Path, wait: Callable[[float], object] = time.sleep) -> Iterator[Checkpoint]:
     """Yield each whole checkpoint of a run, present and future ones, in the order of steps.
 
-    Waits for a run that has not begun. A run goes on as long as a process holds the lock of its folder. Ends when the
+    Waits for a run that has not begun. A run is active as long as a process holds the lock of its folder. Ends when the
     run has finished and all checkpoints were given, and RESUME_SECONDS after it was stopped or killed, where nothing
     resumes it meanwhile. A checkpoint that is removed before its turn is passed over.
     """

@@ -156,7 +156,9 @@ def _evaluate(
 
 
 def _print(path: Path, rows: RowType, evaluated: card.Evaluated | None) -> None:
-    print(f"{path}: rows as {rows}, {(path / TABLES).stat().st_size:,} bytes of tables; {path / 'README.md'} says more")
+    print(
+        f"{path}: rows as {rows}, {(path / TABLES).stat().st_size:,} bytes of tables; {path / 'README.md'} describes it"
+    )
     if evaluated is None:
         return
     lost = evaluated.trained.auc - evaluated.metrics.auc

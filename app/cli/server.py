@@ -1,6 +1,6 @@
 """A server: a rank that owns rows and does not train. It has both tables with their optimizers, and no MindSpore.
 
-It takes part in every exchange of those that train, and does what they tell it besides: load and save its rows, take
+It takes part in every exchange of those that train, and carries out their requests: load and save its rows, take
 over learning rates that an evaluation has lowered, end.
 """
 

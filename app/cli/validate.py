@@ -32,7 +32,7 @@ def validate(config: Config, schema: Schema, num_ranks: int, num_servers: int, b
     if num_servers and any(schedule != ConstantSchedule() for schedule in tables_schedules):
         raise ValueError(
             "wide_optimizer.schedule and deep_optimizer.schedule must be constant, without a warm-up, where servers "
-            "own the rows: they are told of gradients alone"
+            "own the rows: servers receive only gradients"
         )
     _validate_tower(config, num_ranks)
     shapes, rows = run_shapes(config, schema), max_rank_rows(config.train.batch_size, num_ranks) * num_ranks

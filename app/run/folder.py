@@ -151,7 +151,7 @@ class RunFolder:
             self._write_state()
         except OSError as error:
             self._status_is_written = False
-            log.error("error: %s cannot be written: %s; it does not say that the run %s", STATE_FILE, error, status)
+            log.error("error: %s cannot be written: %s; it does not record that the run %s", STATE_FILE, error, status)
 
     def _write_state(self) -> None:
         write_whole(self.path / STATE_FILE, json.dumps(self._state, indent=1) + "\n")
@@ -207,7 +207,7 @@ def open_run(
         if plan.kind == "new" and path.exists():
             path.rename(path.with_name(f"{path.name}.{number}"))
         if plan.kind == "new" or not existed:
-            locks_of_old.close()  # an older run that was put aside is free
+            locks_of_old.close()  # an older run that was renamed is free
             locks.enter_context(_lock(path))
             if group.rank == 0 and _is_within(checkpoint_folder(path, config), path):
                 locks.enter_context(_lock(checkpoint_folder(path, config), SAVES_TO))

@@ -85,7 +85,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def check_files(folder: Path, manifest: Manifest, every_byte: bool) -> None:
-    """Raise ValueError, naming the file, where one is missing or is not what the manifest says.
+    """Raise ValueError, naming the file, where one is missing or differs from the manifest.
 
     Without `every_byte` the tables' size is compared only; all other files are read.
     """

@@ -40,7 +40,7 @@ class StateArray:
     """A state array of a table: as wide as the rows, or with one value a row."""
 
     name: str
-    initial: float = 0.0  # of an untouched row; the rows themselves start as the table says
+    initial: float = 0.0  # of an untouched row; the rows themselves start with the table's initial values
     one_a_row: bool = False
     dtype: type[np.float32] | type[np.int32] = np.float32
 

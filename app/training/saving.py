@@ -190,7 +190,7 @@ class CheckpointManager:
         error: Exception | None = None
         try:
             snapshot = self._parts.snapshot_rows(changed_only)
-            if not changed_only:  # the changed rows alone would not tell
+            if not changed_only:  # a delta's rows alone would not show it
                 own = table_statistics(snapshot.tables, self._context.schema.vocabulary_size)
         except MemoryError as raised:
             error = raised

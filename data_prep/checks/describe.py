@@ -230,7 +230,7 @@ def _as_format(
 
 
 def _without_leaks(sample: _Sample, guesses: list[_Guess], log_format: LogFormat) -> tuple[list[_Guess], int]:
-    """Ignore the columns that tell the label by themselves; return the guesses and the number of good rows."""
+    """Ignore the columns that predict the label by themselves; return the guesses and the number of good rows."""
     chunk = Chunk(0, sample.lines.count(b"\n"), sample.lines)
     rows = choose_kernels("auto").parse_chunk(chunk, log_format).rows
     leaks = dict(leaking_columns(columns_of([rows], log_format), rows.labels)) if len(rows.labels) else {}

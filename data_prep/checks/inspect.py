@@ -106,7 +106,7 @@ def verify_files(folder: Path, schema: Schema) -> int:
         found = (path.stat().st_size, checksum(path))
         if found != (file.size_bytes, file.checksum):
             raise ValueError(
-                f"{path} is damaged: {found[0]:,} bytes, checksum {found[1]}; schema.json says {file.size_bytes:,} "
+                f"{path} is damaged: {found[0]:,} bytes, checksum {found[1]}; schema.json expects {file.size_bytes:,} "
                 f"bytes, {file.checksum}. Copy it again or prepare the data again"
             )
     return len(files)

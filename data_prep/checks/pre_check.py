@@ -228,7 +228,7 @@ def _check_leaks(columns: Iterable[Column], labels: NDArray[np.bool_], findings:
     """Report each column that predicts the label by itself."""
     for name, auc in leaking_columns(columns, labels):
         findings.odd.append(
-            f"{name} alone tells clicks from other rows (AUC {auc:.3f}): it seems to be made from the label, or known "
+            f"{name} alone predicts clicks (AUC {auc:.3f}): it seems to be made from the label, or known "
             "only after the click. Unless it is known before, give it the kind ignored in the --data file"
         )
 

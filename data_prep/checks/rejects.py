@@ -79,7 +79,7 @@ def _explain(chunk: Chunk, log_format: LogFormat) -> str | None:
     labels = [row[label_index] for row in rows[:2]]
     if len(labels) == 2 and labels[0] not in known and len(labels[0]) < _LONGEST_NAME and labels[1] in known:
         start = lines[0][:60].decode(errors="backslashreplace")
-        return f"the first line is a header ({start!r} …): remove it, or say so in the --data file (header: true)"
+        return f"the first line is a header ({start!r} …): remove it, or set header: true in a --data file"
     return _explain_cells(rows[1:], log_format)
 
 
@@ -88,13 +88,13 @@ def _explain_columns(lines: Sequence[bytes], usual: int, log_format: LogFormat) 
     for separator, name in _SEPARATORS.items():
         if _most_common(line.count(separator) for line in lines) + 1 == expected:
             wanted = _SEPARATORS.get(log_format.separator.encode(), repr(log_format.separator))
-            return f"columns are separated by {name}, expected {wanted}: say so in a --data file, or replace it"
+            return f"columns are separated by {name}, expected {wanted}: set separator in a --data file, or replace it"
     if usual == expected - 1 and log_format.columns == LogFormat().columns:
         return (
             f"lines have {usual} columns, one less than expected: it seems to be Criteo's test.txt, which has no "
             "labels; prepare train.txt"
         )
-    return f"lines have {usual} columns, expected {log_format.in_words}; --data FILE says how another log is written"
+    return f"lines have {usual} columns, expected {log_format.in_words}; describe another format with --data FILE"
 
 
 def _explain_cells(rows: Sequence[Sequence[bytes]], log_format: LogFormat) -> str | None:

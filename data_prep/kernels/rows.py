@@ -43,7 +43,7 @@ class Chunk:
     num_lines: int
     lines: bytes
     file: FileOfLog = ONLY_FILE
-    is_bare: bool = False  # cells are separated by BARE_SEPARATOR and have no quotes, whatever the format says
+    is_bare: bool = False  # cells are separated by BARE_SEPARATOR and have no quotes, whatever the format
 
     def load(self) -> Chunk:
         """Return the chunk itself; other tasks, such as `raw_log.chunks.StoredChunk`, read it."""

@@ -93,7 +93,7 @@ def prepare(
             warn_of_little_room(work_dir.folder, needed)
             with closing(Pools(executor)) as pools:
                 result = _make_files(files, options, given, work_dir, pools, clock, file_rows)
-            sync_files(work_dir.folder)  # schema.json says that all files are there
+            sync_files(work_dir.folder)  # schema.json means that all files are there
             schema.write_schema(result, work_dir.folder)
         timing = clock.stop()
         if report:  # before the folder has its name, so that every finished folder has a report

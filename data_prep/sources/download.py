@@ -287,7 +287,7 @@ def _append(answer: Any, total: int, path: Path) -> None:
 
 
 def _check_content(partial: _Partial, name: str, sha256: str) -> None:
-    """Raise Refused, and remove the file, if it is not gzip as its name says or has another SHA-256."""
+    """Raise Refused, and remove the file, if it is not gzip despite its name, or has another SHA-256."""
     with partial.path.open("rb") as file:
         start = file.read(len(_GZIP_MAGIC))
         file.seek(0)

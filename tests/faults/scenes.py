@@ -266,7 +266,7 @@ OLDER = ("train.seed=2",)
 
 
 class Train(Scene):
-    """A run of other settings is there and put aside; the new one trains to its end."""
+    """A run of other settings is there and is renamed; the new one trains to its end."""
 
     def __init__(self, inputs: Path) -> None:
         super().__init__(inputs)

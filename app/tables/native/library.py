@@ -1,6 +1,6 @@
 """The C interface of the native tables (`csrc/`) as ctypes sees it, and a handle on tables.
 
-All calls release the GIL. `csrc/host_tables.h` says what each function promises.
+All calls release the GIL. `csrc/host_tables.h` documents each function.
 """
 
 from __future__ import annotations

@@ -92,8 +92,8 @@ class DataParallelStep(TrainStep):
 
     def _reason(self, own: str, batch: Batch) -> str:
         first_row = self._slice(batch).first_row
-        told = self._group.gather(f"rank {self._group.rank}, whose rows begin at the batch's row {first_row}: {own}")
-        return next((reason for reason in told if OVERFLOWED not in reason), own)
+        reasons = self._group.gather(f"rank {self._group.rank}, whose rows begin at the batch's row {first_row}: {own}")
+        return next((reason for reason in reasons if OVERFLOWED not in reason), own)
 
     def score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
         """Return the logits of the whole batch, on every rank."""

@@ -419,7 +419,7 @@ def test_a_run_begins_with_the_model_of_the_run_that_it_displaces(command, tmp_p
     status, log = command(*words)
     assert status == 0, log
     moved = "device_0.1/checkpoints/step-00000005"
-    assert f"train.init_from is '{moved}' in this run, not 'device_0': the run there was put aside" in log
+    assert f"train.init_from is '{moved}' in this run, not 'device_0': the run there was renamed" in log
     assert f"{moved}: took" in log
     status, log = command(*words)
     assert status == 0

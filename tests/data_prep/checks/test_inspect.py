@@ -57,7 +57,7 @@ def test_damaged_and_missing_files_are_named(folder):
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"train-00000.mindrecord is damaged: .* schema.json says"):
+    with pytest.raises(ValueError, match=r"train-00000.mindrecord is damaged: .* schema.json expects"):
         verify_files(folder, schema)
     path.unlink()
     with pytest.raises(FileNotFoundError, match=r"train-00000.mindrecord is missing"):

@@ -203,19 +203,19 @@ ODD = {
     ),
     "not the label": (
         lambda lines: changed(lines, lambda _, row: [*row[:3], b"10"[int(row[0]) :][:1], *row[4:]]),
-        "I3 alone tells clicks from other rows (AUC 1.000): it seems to be made from the label",
+        "I3 alone predicts clicks (AUC 1.000): it seems to be made from the label",
     ),
     "there for clicks alone": (
         lambda lines: changed(lines, lambda n, row: [*row[:3], b"%d" % (n % 9) if row[0] == b"1" else b"", *row[4:]]),
-        "I3 alone tells clicks from other rows (AUC 1.000)",
+        "I3 alone predicts clicks (AUC 1.000)",
     ),
     "no order": (
         lambda lines: changed(lines, lambda n, row: [*row[:3], b"%d" % (2 * (n % 50) + (row[0] == b"1")), *row[4:]]),
-        "I3 alone tells clicks from other rows (AUC 1.000)",
+        "I3 alone predicts clicks (AUC 1.000)",
     ),
     "a category of the label": (
         lambda lines: changed(lines, lambda n, row: [*row[:-1], b"%08x" % (n % 50 + 99 * int(row[0]) * (n % 40 > 0))]),
-        "C26 alone tells clicks from other rows (AUC 0.9",
+        "C26 alone predicts clicks (AUC 0.9",
     ),
     "identifiers": (
         lambda lines: changed(lines, lambda number, row: [*row[:14], b"%08x" % number, *row[15:]]),

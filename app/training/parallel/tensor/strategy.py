@@ -75,7 +75,7 @@ def parse_all(texts: Mapping[str, str], layers: Sequence[str], group_size: int) 
 
 
 def check(layer: str, strategy: Strategy, batch: int, height: int, width: int, group_size: int) -> None:
-    """Raise ValueError, naming layer, dimension and divisor, unless the product divides as the strategy says.
+    """Raise ValueError, naming layer, dimension and divisor, unless the product divides as in the strategy.
 
     `batch` is the rows that the group of `group_size` ranks shares, `height` x `width` the weight's shape.
     """
