@@ -1,5 +1,7 @@
 """MindSpore's host ops against the reference, and where they are placed."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -165,7 +167,8 @@ def test_every_table_op_is_on_the_host_whatever_the_target(target, monkeypatch):
     import mindspore as ms
 
     asked = []
-    monkeypatch.setattr(ms, "get_context", lambda name: asked.append(name) or target)
+    device = SimpleNamespace(device_target=target)
+    monkeypatch.setattr(ms, "get_current_device", lambda: asked.append(target) or device)
     placed = placed_ops(FtrlOptions())
     assert asked == []
     assert [primitive.attrs["primitive_target"] for primitive in vars(placed).values()] == ["CPU"] * 4
