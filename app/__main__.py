@@ -56,10 +56,10 @@ def _parser() -> argparse.ArgumentParser:
     train.add_parser(commands)
     evaluate.add_parser(commands)
     baseline.add_parser(commands)
-    report = commands.add_parser("report", help="draw a page of one run, or of several for comparison")
+    report = commands.add_parser("report", help="draw the report of one run, or of several for comparison")
     report.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders such as device_0")
     report.add_argument(
-        "--output", type=Path, metavar="FILE", help="the page (RUN/report.html; of several ./report.html)"
+        "--output", type=Path, metavar="FILE", help="the report (RUN/report.html; of several ./report.html)"
     )
     report.set_defaults(command=_report)
     checkpoint.add_parser(commands)

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--executor", choices=KINDS, default="processes", help="what runs the work (processes)")
     parser.add_argument("--scheduler", metavar="ADDRESS", help="with --executor dask: the scheduler of a cluster")
     parser.add_argument("--overwrite", action="store_true", help="replace an output that is there")
-    parser.add_argument("--restart", action="store_true", help="begin anew, not where a stopped prediction was")
+    parser.add_argument("--restart", action="store_true", help="start over instead of resuming a stopped prediction")
     parser.set_defaults(command=run)
 
 

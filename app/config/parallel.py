@@ -44,8 +44,8 @@ class ParallelOptions:
             raise ValueError(f"parallel.second_stage={self.second_stage} needs parallel.pipeline_stages=2, which is 1")
         if self.pipeline_stages > 1 and (self.is_sharded or self.recompute or self.search_mode != "none"):
             raise ValueError(
-                "parallel.pipeline_stages=2 goes with none of parallel.tensor_parallel, strategies, strategy_file, "
-                "optimizer_shards, search_mode and recompute (its first stage recomputes anyway); leave one out"
+                "parallel.pipeline_stages=2 cannot be combined with parallel.tensor_parallel, strategies, "
+                "strategy_file, optimizer_shards, search_mode or recompute (the first stage recomputes); leave one out"
             )
         if self.shard_threshold_kib < 0:
             raise ValueError(f"parallel.shard_threshold_kib must be 0 or more, found {self.shard_threshold_kib}")

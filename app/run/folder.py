@@ -55,7 +55,7 @@ class RunIsFinishedError(Exception):
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(
             f"the run in {path} is finished: {reason}; evaluate it with: make eval. More train.epochs train on, "
-            "train.resume=never trains anew"
+            "train.resume=never starts a new run"
         )
         self.path = path
 

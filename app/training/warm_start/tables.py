@@ -48,7 +48,7 @@ def take_rows(
                 except ValueError as error:
                     raise ValueError(f"{source.where}: {error}") from error
             log.info(
-                "%s: %s table: %s rows moved, %s of %s start fresh, %s are gone",
+                "%s: %s table: %s rows taken, %s of %s newly initialized, %s dropped",
                 source.where,
                 table,
                 f"{moved.size:,}",

@@ -226,7 +226,7 @@ def test_a_run_is_put_aside_under_the_next_free_number(start, tmp_path):
 def test_a_finished_run_says_so_and_is_left_as_it_is(start, tmp_path, tiny_config, tiny_schema, words):
     start(steps=(2,), status="finished", epochs_done=1)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    said = "the run in .*device_0 is finished: all 1 epochs are done; .* train.resume=never trains anew"
+    said = "the run in .*device_0 is finished: all 1 epochs are done; .* train.resume=never starts a new run"
     with pytest.raises(RunIsFinishedError, match=said):
         start(*words)
     with pytest.raises(RunIsFinishedError, match=said):

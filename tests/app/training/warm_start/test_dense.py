@@ -206,8 +206,8 @@ def test_another_vocabulary(start, trained, tiny_dataset, tiny_schema, other_dat
     fresh = other.vocabulary_size - len(rows)
     assert 0 < gone < saved.row_ids.size
     assert (
-        f"deep table: {len(rows):,} rows moved, {fresh:,} of {other.vocabulary_size:,} start fresh, {gone:,} are gone"
-        in caplog.text
+        f"deep table: {len(rows):,} rows taken, {fresh:,} of {other.vocabulary_size:,} "
+        f"newly initialized, {gone:,} dropped" in caplog.text
     )
 
 

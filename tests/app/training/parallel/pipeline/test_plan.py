@@ -70,9 +70,9 @@ def test_ranks_and_layers_that_do_not_fit_are_refused(values, num_ranks, message
         ({"pipeline_stages": 3}, "must be 1 or 2, found 3"),
         ({"micro_batches": 0}, "micro_batches must be 1 or more"),
         ({"second_stage": "matrix_1"}, "needs parallel.pipeline_stages=2"),
-        ({"pipeline_stages": 2, "optimizer_shards": True}, "goes with none of"),
-        ({"pipeline_stages": 2, "recompute": ("all",)}, "goes with none of"),
-        ({"pipeline_stages": 2, "search_mode": "sharding_propagation"}, "goes with none of"),
+        ({"pipeline_stages": 2, "optimizer_shards": True}, "cannot be combined"),
+        ({"pipeline_stages": 2, "recompute": ("all",)}, "cannot be combined"),
+        ({"pipeline_stages": 2, "search_mode": "sharding_propagation"}, "cannot be combined"),
     ],
 )
 def test_modes_that_do_not_go_together_are_refused(values, message):
