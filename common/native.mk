@@ -9,7 +9,8 @@ CXX ?= g++
 PYTHON ?= python3
 BUILD ?= build
 
-PROJECT := $(abspath $(dir $(lastword $(MAKEFILE_LIST)))/..)
+RULES := $(abspath $(lastword $(MAKEFILE_LIST)))
+PROJECT := $(abspath $(dir $(RULES))/..)
 BASE_FLAGS = -std=c++17 -O3 -Wall -Wextra -Werror -fPIC -fvisibility=hidden -MMD -MP $(EXTRA_FLAGS)
 
 .DEFAULT_GOAL := all
@@ -20,7 +21,7 @@ $(BUILD)/lib$(LIBRARY).so: $(OBJECTS)
 	$(CXX) $(FLAGS) -shared -Wl,-z,defs -o $@.new $^ $(LIBRARIES)
 	mv $@.new $@  # a process that has the old one mapped keeps it
 
-$(BUILD)/%.o: %.cc Makefile
+$(BUILD)/%.o: %.cc Makefile $(RULES)
 	@mkdir -p $(@D)
 	$(CXX) $(FLAGS) -c -o $@ $<
 
