@@ -131,7 +131,8 @@ def _run_in_folder(
         StopRequest(config.train.time_limit, all_reduce_max=group.all_reduce_max) as stop,
         _log_to(folder.log_path),
     ):
-        log.info("%s run in %s: %s", folder.plan.kind, folder.path, folder.plan.reason)
+        verb = {"new": "Starting", "resume": "Resuming", "continue": "Continuing"}[folder.plan.kind]
+        log.info("%s %s (%s)", verb, folder.path, folder.plan.reason)
         for refused in folder.plan.refused.values():
             log.warning("warning: a newer checkpoint is not used: %s", refused)
         for line in describe_kept(asked, config):

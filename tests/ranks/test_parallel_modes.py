@@ -78,7 +78,7 @@ def test_a_run_resumes_under_another_split(train, one_rank, tmp_path):
     check_slices(tmp_path, ranks)
     status, errors = train(tmp_path, *MODES["columns_and_rows"])
     assert status == 0, errors
-    assert "continue run in" in errors
+    assert "Continuing " in errors
     same_numbers(tmp_path, one_rank)
     np.testing.assert_array_equal(losses(tmp_path, 1), losses(tmp_path, 0))
     record = read_strategy(tmp_path / "device_1" / "strategy.json")
@@ -91,13 +91,13 @@ def test_a_pipeline_resumes_in_one_process_and_back(train, one_rank, tmp_path):
     assert train(tmp_path, 1, epochs=1)[0] == 0
     status, errors = train(tmp_path, ranks, *settings, "checkpoint.sliced=true")
     assert status == 0, errors
-    assert "continue run in" in errors
+    assert "Continuing " in errors
     same_numbers(tmp_path, one_rank)
     check_slices(tmp_path, ranks)
     assert (tmp_path / "device_0" / "strategy.json").exists()
     status, errors = train(tmp_path, 1, epochs=3)
     assert status == 0, errors
-    assert "continue run in" in errors
+    assert "Continuing " in errors
     assert not (tmp_path / "device_0" / "strategy.json").exists()
 
 
@@ -111,7 +111,7 @@ def test_servers_own_the_rows_of_a_pipeline_and_of_the_split_that_resumes_it(tra
     assert (pipeline.stages, pipeline.pairs) == ({"matrix_0": 0, "matrix_1": 1, "matrix_2": 1}, ((0, 1),))
     status, errors = train(tmp_path, *MODES["columns_and_rows"], servers=1)
     assert status == 0, errors
-    assert "continue run in" in errors
+    assert "Continuing " in errors
     same_numbers(tmp_path, one_rank)
 
 

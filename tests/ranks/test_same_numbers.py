@@ -96,5 +96,5 @@ def test_more_ranks_than_cores_resume_a_run_of_another_number(run, two_ranks, on
     assert run(tmp_path, 1, epochs=1)[0] == 0
     status, errors = run(tmp_path, 3)
     assert status == 0, errors
-    assert "continue run in" in errors
+    assert "Continuing " in errors
     same_numbers(tmp_path, one_rank)

@@ -123,7 +123,7 @@ def test_a_time_limit_saves_and_ends_with_status_0(command, tmp_path):
         "stopped",
         ["step-00000000"],
     )
-    assert "resume run in" in command(*TRAIN)[1]
+    assert "Resuming " in command(*TRAIN)[1]
     assert status_of(run) == "finished"
     assert len((run / "loss.log").read_text().splitlines()) == 10
 

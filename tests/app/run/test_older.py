@@ -105,7 +105,7 @@ def test_the_rest_of_an_older_run_ends_as_it_would_have(kept_run, project, datas
     caplog.set_level(logging.INFO)
     words = ["--config", str(project / "configs/tiny.yaml"), "--dataset", str(dataset), *WORDS]
     assert main(["train", *words]) == 0
-    assert "resume run in" in caplog.text
+    assert "Resuming " in caplog.text
     assert "wide_optimizer.exact_l1 is False in this run, not True" in caplog.text
     assert losses_of(run) == pytest.approx(losses_of(KEPT / "finished"), rel=1e-4)
     assert json.loads((run / "run.json").read_text())["format_version"] == older_runs.FORMAT_VERSION

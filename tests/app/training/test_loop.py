@@ -98,7 +98,7 @@ def test_a_killed_run_that_is_resumed_ends_as_one_that_was_not_killed(whole_run,
     assert [checkpoint.path.name for checkpoint in whole_checkpoints(run / "checkpoints")] == ["step-00000003"]
     status, errors, run = run_in(tmp_path)
     assert status == 0, errors
-    assert "resume run in" in errors
+    assert "Resuming " in errors
     assert kept_files(run) == kept_files(whole_run)
 
 
@@ -255,5 +255,5 @@ def test_more_epochs_go_on_where_the_run_ended(whole_run, run_in, tmp_path):
     assert run_in(tmp_path, settings=one_epoch)[0] == 0
     status, errors, run = run_in(tmp_path)
     assert status == 0, errors
-    assert "continue run in" in errors
+    assert "Continuing " in errors
     assert kept_files(run) == kept_files(whole_run)
