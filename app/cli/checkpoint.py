@@ -10,6 +10,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from app.checkpoint.array_file import read_places
+from app.checkpoint.manifest import read_manifest
 from app.checkpoint.read import Checkpoint, row_layout
 from app.checkpoint.retention import compact, open_if_whole, rewrite, step_folders
 from app.checkpoint.write import ROW_IDS, step_name
@@ -154,11 +155,11 @@ def reshard(path: Path, folder: Path, num_shards: int) -> Path:
 
 def _compact(arguments: argparse.Namespace) -> None:
     path: Path = arguments.checkpoint
-    if not Checkpoint.open(path).older:
+    if read_manifest(path).parent is None:
         print(f"{path} is a full checkpoint already")
         return
     with _own(path.parent, f"wait for its end, or write a full one elsewhere: checkpoint merge {path} FOLDER"):
-        checkpoint = Checkpoint.open(path)  # again: it may have been compacted before the folder was locked
+        checkpoint = Checkpoint.open(path)  # not before: a training may remove or compact what a delta needs
         with byte_bar("compact", 2 * checkpoint.num_bytes) as bar:
             compact(checkpoint, max(checkpoint.manifest.shards.values(), default=1), bar.update)
     print(f"{path} is a full checkpoint now")

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -117,6 +118,13 @@ def test_a_training_loses_nothing_to_commands_that_race_it(training, foreign, tm
     assert "Traceback" not in caplog.text
 
 
+@contextmanager
+def renamed(path):
+    away = path.rename(path.with_suffix(".partial"))
+    yield
+    away.rename(path)
+
+
 @pytest.mark.parametrize("checkpoint_dir", ["", "kept"])
 def test_a_command_is_refused_where_a_training_saves(
     tmp_path, tiny_config, tiny_schema, foreign, caplog, checkpoint_dir
@@ -137,6 +145,10 @@ def test_a_command_is_refused_where_a_training_saves(
         assert main(["checkpoint", "merge", str(foreign), str(folder)]) == 2
         assert "give another FOLDER, or wait for its end" in caplog.messages[-1]
         assert sorted(path.name for path in folder.rglob("*")) == before
+        # What the training does to a delta's parent meanwhile is not read, and not the reason.
+        with renamed(folder / "step-00000001"):
+            assert main(["checkpoint", "compact", str(folder / "step-00000002")]) == 2
+            assert "another process" in caplog.messages[-1]
     assert main(["checkpoint", "compact", str(folder / "step-00000002")]) == 0
     assert read_manifest(folder / "step-00000002").parent is None
 
