@@ -68,12 +68,13 @@ class _FieldCounts(ABC, Generic[Counted]):
         """Return a field's values with a count of at least `min_count`, sorted, and note the field's coverage."""
         if self._num_waiting:
             self._merge()
-        self.coverage[field], parts = Coverage.none(), [self._nothing]
+        self.coverage[field] = Coverage.none()
+        parts: list[Counted] = []
         for block in self._blocks(field):
             counts, frequent = self._at_least(block, min_count)
             self.coverage[field] += Coverage.of(counts)
             parts.append(frequent)
-        return self._concatenate(parts)
+        return parts[0] if len(parts) == 1 else self._concatenate(parts)
 
     def close(self) -> None:
         for runs in self._runs:
@@ -107,7 +108,8 @@ class _FieldCounts(ABC, Generic[Counted]):
         """Return the distinct values of all parts with the sums of their counts, sorted; `parts` may be emptied."""
 
     @abstractmethod
-    def _concatenate(self, parts: Sequence[Counted]) -> Counted: ...
+    def _concatenate(self, parts: list[Counted]) -> Counted:
+        """Return all parts one after the other; `parts` may be emptied."""
 
     @abstractmethod
     def _at_least(self, counted: Counted, min_count: int) -> tuple[NDArray[np.uint64], Counted]:
@@ -152,8 +154,14 @@ class ValueCounts(_FieldCounts[NDArray[np.uint64]]):
         packed.resize(len(_add_up_sorted(packed)), refcheck=False)
         return packed
 
-    def _concatenate(self, parts: Sequence[NDArray[np.uint64]]) -> NDArray[np.uint64]:
-        return np.concatenate(parts)
+    def _concatenate(self, parts: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
+        parts.reverse()
+        joined = parts.pop() if parts else self._nothing
+        while parts:  # each is freed: the values are not in memory twice
+            part, end = parts.pop(), len(joined)
+            joined.resize(end + len(part), refcheck=False)
+            joined[end:] = part
+        return joined
 
     def _at_least(self, counted: NDArray[np.uint64], min_count: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         counts = counted & COUNT_MASK
@@ -261,8 +269,8 @@ class StringCounts(_FieldCounts[CountedStrings]):
     def _add_up(self, parts: list[CountedStrings]) -> CountedStrings:
         return merge(parts)
 
-    def _concatenate(self, parts: Sequence[CountedStrings]) -> CountedStrings:
-        return CountedStrings.concatenate(parts)
+    def _concatenate(self, parts: list[CountedStrings]) -> CountedStrings:
+        return CountedStrings.concatenate([NOTHING, *parts])
 
     def _at_least(self, counted: CountedStrings, min_count: int) -> tuple[NDArray[np.uint64], CountedStrings]:
         return counted.counts.astype(np.uint64), counted.take(np.flatnonzero(counted.counts >= min_count))

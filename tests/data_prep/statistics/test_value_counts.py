@@ -1,3 +1,4 @@
+import tracemalloc
 from collections import Counter
 
 import numpy as np
@@ -76,3 +77,15 @@ def test_a_count_that_would_change_its_value_is_an_error(tmp_path):
         log.frequent(0, 1)
     with pytest.raises(ValueError, match="can be counted"):
         order_values(most, num_missing=2**32)
+
+
+def test_a_fields_frequent_values_are_in_memory_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(value_counts, "_BLOCK_WORDS", 1 << 14)
+    log = ValueCounts(1, tmp_path, 1 << 30)
+    log.add([count(range(1 << 18))])
+    log.frequent(0, 1)  # merges what waits
+    tracemalloc.start()
+    found = log.frequent(0, 1)
+    (_, peak), _ = tracemalloc.get_traced_memory(), tracemalloc.stop()
+    assert len(found) == 1 << 18
+    assert peak < 1.3 * found.nbytes
