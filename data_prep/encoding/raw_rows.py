@@ -17,7 +17,7 @@ import numpy as np
 from data_prep.execution.pieces import Pieces
 from data_prep.execution.pools import KINDS, ExecutorChoice, Pools
 from data_prep.execution.stopping import Stopped, stop_by_signals
-from data_prep.kernels.parse import take_quotes_off
+from data_prep.kernels.parse import quoted_cells, take_quotes_off
 from data_prep.kernels.rows import BARE_SEPARATOR, Chunk, ParsedChunk
 from data_prep.options.log_format import LogFormat
 from data_prep.raw_log.compression import MAGIC
@@ -75,21 +75,30 @@ def has_label(line: bytes, log_format: LogFormat, is_bare: bool = False) -> bool
 
 
 def add_label(chunk: Chunk, log_format: LogFormat) -> Chunk:
-    """Return lines without labels as lines with them."""
-    lines, separator, is_bare = chunk.lines, log_format.separator.encode(), chunk.is_bare
-    if log_format.quotes or is_bare:
-        lines = lines if is_bare else take_quotes_off(lines, log_format.separator)[0]
-        separator, is_bare = _BARE, True
+    """Return lines without labels as lines with them; a badly quoted line stays badly quoted."""
+    has_quotes = log_format.quotes and not chunk.is_bare
+    separator = _BARE if chunk.is_bare else log_format.separator.encode()
     (place,) = log_format.places([log_format.label])
     label = log_format.not_clicked[0].encode()
+    if has_quotes and (separator in label or b'"' in label):
+        label = _quoted(label)
+    lines = [line.removesuffix(b"\r") for line in chunk.lines[:-1].split(b"\n")]
     if place == 0:
-        start = label + separator
-        lines = start + lines[:-1].replace(b"\n", b"\n" + start) + b"\n"
+        labelled = [label + separator + line for line in lines]
     else:
-        rows = [line.split(separator, place) for line in lines[:-1].split(b"\n")]
-        # A line that ends before the label's place keeps a wrong number of columns.
-        lines = b"\n".join([separator.join([*row[:place], label, *row[place:]]) for row in rows]) + b"\n"
-    return dataclasses.replace(chunk, lines=lines, is_bare=is_bare)
+        labelled = []
+        for line in lines:
+            row = line.split(separator, place)
+            if has_quotes and b'"' in line:
+                cells = quoted_cells(line, log_format.separator)
+                row = [line] if cells is None else [_quoted(cell) for cell in cells]
+            # A line that ends before the label's place keeps a wrong number of columns.
+            labelled.append(separator.join([*row[:place], label, *row[place:]]))
+    return dataclasses.replace(chunk, lines=b"\n".join([*labelled, b""]))
+
+
+def _quoted(cell: bytes) -> bytes:
+    return b'"' + cell.replace(b'"', b'""') + b'"'
 
 
 def mappings_to_chunk(rows: Sequence[Mapping[str, Any]], log_format: LogFormat) -> Chunk:

@@ -79,14 +79,14 @@ def take_quotes_off(lines: bytes, separator: str) -> tuple[bytes, list[int]]:
         elif b'"' not in line:
             bare.append(line.replace(divided, _BARE))  # as above: a line must not depend on its neighbours
         else:
-            cells = _quoted_cells(line, separator)
+            cells = quoted_cells(line, separator)
             if cells is None:
                 badly_quoted.append(number)
             bare.append(_BARE.join(cells or []))
     return b"\n".join(bare) + b"\n", badly_quoted
 
 
-def _quoted_cells(line: bytes, separator: str) -> list[bytes] | None:
+def quoted_cells(line: bytes, separator: str) -> list[bytes] | None:
     """Return the cells of a line with quotes; None if they do not match."""
     text = line.removesuffix(b"\r").decode("latin-1")  # keeps every byte as it is
     if "\r" in text:  # for csv a line end

@@ -1,0 +1,66 @@
+"""Raw rows without labels are parsed as the same rows with labels are."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from data_prep.encoding.raw_rows import add_label
+from data_prep.kernels.choose import choose_kernels
+from data_prep.kernels.rows import Chunk
+from data_prep.options.log_format import LogFormat
+
+CELLS = [
+    ['"x"', "y"],
+    ['"x"z', "y"],
+    ['"a,""b"', '"c,d"'],
+    ['"x', "y"],
+    ["x", 'y"q'],
+    ["x\x1f", "y"],
+    ["", ""],
+    ["x"],
+    ["x", "y", "z"],
+]
+
+
+def chunk_of(rows, end):
+    return Chunk(0, len(rows), "".join(",".join(row) + end for row in rows).encode("latin-1"))
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("label", ["0", "no, thanks", 'not "now"'])
+def test_quoted_lines_without_a_label_have_the_cells_and_reasons_of_those_with_one(end, place, label):
+    names = ["first", "second"]
+    names.insert(place, "label")
+    kinds = dict.fromkeys(names, "string") | {"label": "label"}
+    form = LogFormat(separator=",", quotes=True, columns=kinds, clicked=("1",), not_clicked=(label,))
+    written = '"' + label.replace('"', '""') + '"'
+    rows = [row for row in CELLS if len(row) > place - 1]
+    parsed = [
+        choose_kernels(kernels).parse_chunk(chunk, form)
+        for kernels in ("native", "numpy")
+        for chunk in (
+            add_label(chunk_of(rows, end), form),
+            chunk_of([[*row[:place], written, *row[place:]] for row in rows], end),
+        )
+    ]
+    for found in parsed[1:]:
+        assert found.rejects_by_reason == parsed[0].rejects_by_reason
+        assert np.array_equal(found.rows.row_numbers, parsed[0].rows.row_numbers)
+        for texts, expected in zip(found.rows.texts, parsed[0].rows.texts, strict=True):
+            assert texts.tolist() == expected.tolist()
+    assert parsed[0].rejects_by_reason["quotes"] == 3
+
+
+def test_a_badly_quoted_line_of_one_column_is_no_missing_value():
+    form = LogFormat(separator=",", quotes=True, columns={"label": "label", "only": "string"})
+    for kernels in ("native", "numpy"):
+        parsed = choose_kernels(kernels).parse_chunk(add_label(Chunk(0, 2, b'x\n"x\n'), form), form)
+        assert dict(parsed.rejects_by_reason) == {"quotes": 1}
+
+
+def test_lines_of_bare_cells_get_bare_labels():
+    form = LogFormat(separator=",", quotes=True, columns={"only": "string", "label": "label"})
+    labelled = add_label(Chunk(0, 1, b'a,"b"\n', is_bare=True), form)
+    assert labelled == dataclasses.replace(labelled, lines=b'a,"b"\x1f0\n', is_bare=True)
