@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+import textwrap
 from pathlib import Path
 
 if __name__ == "__main__":  # threads that libraries start on import must not receive signals, see stopping
@@ -23,6 +24,25 @@ from app.cli import baseline, bundle, checkpoint, evaluate, export, predict, ran
 from app.distributed.process_group import started_by_mpi
 from app.run.report import REPORT_FILE, write_report
 from common.console import STOPPED_BY_READER, has_no_reader, log_to_console
+
+# Arguments of a usual call, for the end of each command's --help.
+EXAMPLES = {
+    "train": "--config configs/criteo.yaml --dataset prepared train.epochs=2",
+    "evaluate": "--run device_0 --split test",
+    "baseline": "prepared --run device_0",
+    "report": "device_0 device_0.1 --output both.html",
+    "checkpoint list": "--run device_0",
+    "checkpoint show": "device_0/checkpoints/step-00001000",
+    "checkpoint verify": "device_0/checkpoints/step-00001000",
+    "checkpoint merge": "device_0/checkpoints/step-00001000 merged",
+    "checkpoint reshard": "device_0/checkpoints/step-00001000 resharded --shards 4",
+    "checkpoint compact": "device_0/checkpoints/step-00001000",
+    "checkpoint export-rows": "device_0/checkpoints/step-00001000 rows.parquet --table deep",
+    "export": "device_0 bundle rows=float16",
+    "predict": "bundle log.csv scores.csv --keep user",
+    "bundle verify": "bundle",
+    "bundle explain": "bundle -",
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -66,7 +86,19 @@ def _parser() -> argparse.ArgumentParser:
     export.add_parser(commands)
     predict.add_parser(commands)
     bundle.add_parser(commands)
+    _add_examples(commands)
     return parser
+
+
+def _add_examples(commands: argparse._SubParsersAction[argparse.ArgumentParser], before: str = "") -> None:
+    for name, parser in commands.choices.items():
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter  # which leaves an example's line whole
+        parser.description = textwrap.fill(parser.description or "", 100)
+        if example := EXAMPLES.get(f"{before}{name}"):
+            parser.epilog = f"example:\n  {parser.prog} {example}"
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                _add_examples(action, f"{name} ")
 
 
 def _report(arguments: argparse.Namespace) -> None:

@@ -1,5 +1,6 @@
 """The commands in this process: what they print, leave behind and return."""
 
+import argparse
 import errno
 import json
 import logging
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from app.__main__ import main
+from app.__main__ import _parser, main
 from app.checkpoint.manifest import MANIFEST, read_manifest
 from app.checkpoint.retention import whole_checkpoints
 from app.cli import evaluate
@@ -479,3 +480,22 @@ def test_a_plateau_resumes_to_the_same_bits(command, tmp_path, backend):
     assert command("train", *words, "train.epochs=2", "train.resume=never")[0] == 0
     assert "resuming from" in command("train", *words, "train.epochs=3")[1]
     assert (tmp_path / "device_0/loss.log").read_text() == whole
+
+
+def _lowest_parsers(commands, before=()):
+    for name, parser in commands.choices.items():
+        below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+        if below:
+            yield from _lowest_parsers(below[0], (*before, name))
+        else:
+            yield (*before, name), parser
+
+
+def test_the_help_of_a_command_ends_with_an_example_that_its_parser_takes():
+    (commands,) = (action for action in _parser()._actions if isinstance(action, argparse._SubParsersAction))
+    for names, parser in _lowest_parsers(commands):
+        *_, title, example = parser.format_help().rstrip().splitlines()
+        assert title == "example:"
+        program, *words = example.split(f" {' '.join(names)} ")
+        assert program == "  python -m app"
+        _parser().parse_args([*names, *words[0].split()])
