@@ -1,6 +1,6 @@
 """`inspect`: verify the files of a prepared folder and print tables of its rows.
 
-Letters: n rows of a block, N numeric columns, C categorical columns.
+Letters: n rows of a block, N numeric columns, C categorical columns, P positions of their ids.
 """
 
 from __future__ import annotations
@@ -129,8 +129,10 @@ class SplitSummary:
             folder / VOCABULARY_FILE, columns=["field", "value", "id"], filters=pc.field("value") == ""
         )
         missing_ids = dict(zip(values["field"].to_pylist(), values["id"].to_pylist(), strict=True))
-        self._missing_ids = np.array([missing_ids[field.name] for field in schema.categorical])
-        self._oov_ids = np.array([field.oov_ids for field in schema.categorical])
+        lengths = np.array([field.max_length for field in schema.categorical])
+        self._starts: NDArray[np.int64] = np.cumsum(lengths) - lengths
+        self._missing_ids = np.repeat([missing_ids[field.name] for field in schema.categorical], lengths)
+        self._oov_ids = np.repeat([field.oov_ids for field in schema.categorical], lengths, axis=0)
         self._sample_every = max(1, len(schema.block_sizes(split)) * schema.block_rows // QUANTILE_ROWS)
         self._num_blocks = 0
         self._num_rows = 0
@@ -139,8 +141,9 @@ class SplitSummary:
         self._sample: list[NDArray[np.float32]] = []
 
     def add(self, block: Rows) -> None:
-        self._num_missing += np.sum(block.ids == self._missing_ids, axis=0)
-        self._num_oov += np.sum((block.ids >= self._oov_ids[:, 0]) & (block.ids < self._oov_ids[:, 1]), axis=0)
+        is_oov = (block.ids >= self._oov_ids[:, 0]) & (block.ids < self._oov_ids[:, 1])
+        for count, found in ((self._num_missing, block.ids == self._missing_ids), (self._num_oov, is_oov)):
+            count += np.logical_or.reduceat(found, self._starts, axis=1).sum(axis=0)
         if self._num_blocks % self._sample_every == 0:
             self._sample.append(block.numeric)
         self._num_blocks += 1
@@ -153,7 +156,7 @@ class SplitSummary:
 
     @property
     def oov_percent(self) -> NDArray[np.float64]:
-        """Percent of the rows with a value without an id of its own, by categorical column [C]."""
+        """Percent of the rows with a value (any of a list's) without an id of its own, by categorical column [C]."""
         return 100 * self._num_oov / self._num_rows
 
     def numeric(self) -> dict[str, list[float]]:

@@ -1,6 +1,6 @@
 """Read the rows of a prepared folder block by block, in either layout (see schema.py).
 
-Letters: n rows of a block, N numeric columns, C categorical columns.
+Letters: n rows of a block, N numeric columns, C categorical columns, P positions of ids.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def rows_of(values: np.ndarray, n: int) -> np.ndarray:
 
 
 def _block(schema: Schema, ids: np.ndarray, values: np.ndarray, labels: np.ndarray) -> Rows:
-    """Convert a sample's arrays: the bytes of [n · C] and [n · N] or, in the zoo's layout, both [n · (N + C)]."""
+    """Convert a sample's arrays: the bytes of [n · P] and [n · N] or, in the zoo's layout, both [n · (N + C)]."""
     n, num_numeric = len(labels), schema.num_numeric
     if schema.layout == "blocks":
         return Rows(ids_of(ids, n, schema.ids_dtype), rows_of(values, n), labels)

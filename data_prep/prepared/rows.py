@@ -1,6 +1,6 @@
 """Rows of a prepared folder as arrays, on their way into it and out of it.
 
-Letters: n rows, N numeric columns, C categorical fields.
+Letters: n rows, N numeric columns, P positions of ids (as many as categorical fields where none is a list).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 class Rows:
     """Ids, numbers and labels of n rows."""
 
-    ids: NDArray[np.signedinteger]  # [n, C] int32, or int64 where V >= 2**31
+    ids: NDArray[np.signedinteger]  # [n, P] int32, or int64 where V >= 2**31; -1: a list has no more values
     numeric: NDArray[np.float32]  # [n, N]
     labels: NDArray[np.float32]  # [n]
 
@@ -36,9 +36,9 @@ def _take(column: NDArray[Any], chosen: NDArray[Any] | slice) -> NDArray[Any]:
     return np.take(column, indices, axis=0)  # column[indices] takes three times as long
 
 
-def row_bytes(num_categorical: int, num_numeric: int, ids_dtype: str) -> int:
+def row_bytes(num_positions: int, num_numeric: int, ids_dtype: str) -> int:
     """Return the bytes of a row while a log is prepared: those of `Rows`, and the line's number beside them."""
-    return num_categorical * np.dtype(ids_dtype).itemsize + num_numeric * 4 + 4 + 8
+    return num_positions * np.dtype(ids_dtype).itemsize + num_numeric * 4 + 4 + 8
 
 
 def concatenate(parts: Sequence[Rows]) -> Rows:

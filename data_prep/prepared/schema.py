@@ -5,7 +5,7 @@ every (field, value) of the vocabulary. Values added later come after all of the
 
 A MindRecord sample is a block of up to `block_rows` rows:
 
-    ids      [n * C]  the bytes of int32 (int64 where V >= 2**31), little-endian, the categorical fields only
+    ids      [n * P]  the bytes of int32 (int64 where V >= 2**31), little-endian, the categorical fields only
     numeric  [n * N]  float32
     label    [n]      float32
 
@@ -15,7 +15,8 @@ With `layout: zoo` it is a sample of the MindSpore model zoo's Wide&Deep, of 1,0
     feat_vals  [n * (N + C)]  float32  the numeric fields, then C ones
     label      [n]            float32
 
-Letters: N numeric fields, C categorical fields, V ids, n rows of a block.
+Letters: N numeric fields, C categorical fields, P positions of their ids (C where no field is a list), V ids, n rows of
+a block.
 """
 
 from __future__ import annotations
@@ -58,15 +59,19 @@ class NumericField:
 
 @dataclass(frozen=True)
 class CategoricalField:
-    """A column of `ids`. Ranges are half-open: [first, end).
+    """One or more columns of `ids`. Ranges are half-open: [first, end).
 
     `id_ranges` (more than one if values were added later) are the ids of values in the vocabulary, `oov_ids` those of
-    all other values.
+    all other values; fields that share a vocabulary have the same. A list has `max_length` columns, its values first,
+    the rest -1; an empty list is the one value "missing".
     """
 
     name: str
     oov_ids: tuple[int, int]
     id_ranges: tuple[tuple[int, int], ...]
+    cross: tuple[str, ...] = ()  # the fields whose values are crossed
+    max_length: int = 1  # columns of `ids`
+    pool: Literal["mean", "sum"] = "mean"  # makes one row of a list's rows
 
     @property
     def num_values(self) -> int:
@@ -130,6 +135,11 @@ class Schema:
         """C."""
         return len(self.categorical)
 
+    @property
+    def num_positions(self) -> int:
+        """P, the columns of `ids`."""
+        return sum(field.max_length for field in self.categorical)
+
     def block_sizes(self, split: str) -> list[int]:
         """Return the number of rows of each block of a split, in order."""
         sizes: list[int] = []
@@ -153,7 +163,18 @@ def row_numbers_file(split: str) -> str:
 
 def write_schema(schema: Schema, folder: Path) -> None:
     """Write `folder`/schema.json; it appears whole or not at all."""
-    write_whole(folder / SCHEMA_FILE, json.dumps(dataclasses.asdict(schema), indent=1) + "\n")
+    content = dataclasses.asdict(schema)
+    content["categorical"] = [_without_defaults(field) for field in schema.categorical]
+    write_whole(folder / SCHEMA_FILE, json.dumps(content, indent=1) + "\n")
+
+
+def _without_defaults(field: CategoricalField) -> dict[str, Any]:
+    """Return a field for schema.json; of a column that is no list and no cross, the same keys as ever."""
+    return {
+        key.name: getattr(field, key.name)
+        for key in dataclasses.fields(field)
+        if getattr(field, key.name) != key.default
+    }
 
 
 def read_schema(folder: Path, allow_wrong_ids: bool = False) -> Schema:
@@ -207,9 +228,12 @@ def _from_json(content: dict[str, Any]) -> Schema:
             "numeric": tuple(NumericField(**field) for field in content["numeric"]),
             "categorical": tuple(
                 CategoricalField(
-                    name=field["name"],
-                    oov_ids=(field["oov_ids"][0], field["oov_ids"][1]),
-                    id_ranges=tuple((first, end) for first, end in field["id_ranges"]),
+                    **{
+                        **field,
+                        "oov_ids": (field["oov_ids"][0], field["oov_ids"][1]),
+                        "id_ranges": tuple((first, end) for first, end in field["id_ranges"]),
+                        "cross": tuple(field.get("cross", ())),
+                    }
                 )
                 for field in content["categorical"]
             ),

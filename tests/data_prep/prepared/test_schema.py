@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import pytest
@@ -45,6 +46,23 @@ def test_what_follows_from_the_fields():
     assert [file.name for file in SCHEMA.all_files()] == ["a", "b", "vocabulary.parquet"]
     assert SCHEMA.splits["train"].click_rate == 0.2
     assert SCHEMA.splits["valid"].click_rate != SCHEMA.splits["valid"].click_rate  # NaN
+
+
+def test_crosses_and_lists_are_read_back_and_other_fields_have_the_keys_of_earlier_releases(tmp_path):
+    others = (
+        CategoricalField("C1*C2", (2, 3), ((9, 12),), cross=("C1", "C2")),
+        CategoricalField("genres", (3, 4), ((12, 15),), max_length=6, pool="sum"),
+    )
+    schema = dataclasses.replace(SCHEMA, categorical=(*SCHEMA.categorical, *others))
+    write_schema(schema, tmp_path)
+    assert read_schema(tmp_path) == schema
+    assert (schema.num_categorical, schema.num_positions) == (3, 8)
+    written = json.loads((tmp_path / SCHEMA_FILE).read_text())["categorical"]
+    assert [list(field) for field in written] == [
+        ["name", "oov_ids", "id_ranges"],
+        ["name", "oov_ids", "id_ranges", "cross"],
+        ["name", "oov_ids", "id_ranges", "max_length", "pool"],
+    ]
 
 
 def test_an_unfinished_or_missing_folder_says_what_to_run(tmp_path):

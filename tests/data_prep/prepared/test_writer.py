@@ -37,6 +37,14 @@ def test_what_is_written_is_read_in_order(tmp_path, dtype, num_rows, chunk_rows)
         assert np.array_equal(read, getattr(rows, name))
 
 
+def test_positions_without_a_value_are_read_back(tmp_path):
+    rows = random_rows(95)
+    rows.ids[::3, 2:] = -1
+    files = write(tmp_path, rows, 7)
+    read = np.concatenate([block.ids for block in read_files(tmp_path, [file.name for file in files])])
+    assert np.array_equal(read, rows.ids)
+
+
 def test_files_hold_whole_blocks_but_the_last(tmp_path):
     rows = random_rows(125)
     files = write(tmp_path, rows, 33, block_rows=10, file_rows=55)
