@@ -48,7 +48,8 @@ class RowEncoder:
         kernels = choose_kernels(self._options.kernels)
         parsed: ParsedChunk = kernels.parse_chunk(chunk, self._options.data)
         rows = parsed.rows
-        return parsed, Rows(self._ids(rows, kernels), self._numbers(rows), rows.labels.astype(np.float32))
+        labels = rows.labels.astype(np.float32)
+        return parsed, Rows(self._ids(rows, kernels), self._numbers(rows), labels, rows.weights, rows.keys)
 
     def _ids(self, rows: LogRows, kernels: ModuleType) -> NDArray[np.signedinteger]:
         of_numbers, of_texts = self._lookup.opened

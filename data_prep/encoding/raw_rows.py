@@ -19,7 +19,7 @@ from data_prep.execution.pools import KINDS, ExecutorChoice, Pools
 from data_prep.execution.stopping import Stopped, stop_by_signals
 from data_prep.kernels.parse import quoted_cells, take_quotes_off
 from data_prep.kernels.rows import BARE_SEPARATOR, Chunk, ParsedChunk
-from data_prep.options.log_format import LogFormat
+from data_prep.options.log_format import FIELD_KINDS, LogFormat
 from data_prep.raw_log.compression import MAGIC
 from data_prep.raw_log.files import LogFile, absolute, find_log, is_parquet
 from data_prep.raw_log.reading import LogReading, open_reader
@@ -106,7 +106,7 @@ def mappings_to_chunk(rows: Sequence[Mapping[str, Any]], log_format: LogFormat) 
 
     Raises ValueError for a column that is missing or unknown, TypeError for a value that no cell of its kind holds.
     """
-    columns = {name: kind for name, kind in log_format.columns.items() if kind not in ("label", "ignored")}
+    columns = {name: kind for name, kind in log_format.columns.items() if kind in FIELD_KINDS}
     optional = log_format.columns.keys() - columns.keys()
     label = log_format.not_clicked[0].encode()
     separator = _BARE if log_format.quotes else log_format.separator.encode()
@@ -122,7 +122,9 @@ def mappings_to_chunk(rows: Sequence[Mapping[str, Any]], log_format: LogFormat) 
         for name, kind in log_format.columns.items():
             if kind == "label":
                 cells.append(label)
-            elif kind == "ignored":
+            elif kind == "weight":  # which changes no score
+                cells.append(b"1")
+            elif kind not in FIELD_KINDS:
                 cells.append(b"")
             else:
                 try:

@@ -54,6 +54,7 @@ class _Rows(ctypes.Structure):
         ("values_present", _ARRAY),
         ("string_starts", _ARRAY),
         ("string_lengths", _ARRAY),
+        ("weights", _ARRAY),
     ]
 
 
@@ -106,23 +107,27 @@ LIBRARY = _LogKernels("log_kernels", __file__, _SIGNATURES, "log kernels are", "
 load, is_available = LIBRARY.load, LIBRARY.is_available
 
 
-_KINDS: tuple[Kind, ...] = ("ignored", "label", "integer", "hex32", "string")
+_KINDS: tuple[Kind, ...] = ("ignored", "label", "integer", "hex32", "string", "id", "weight")
 
 
 def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
     """Native `reference.parse_chunk`."""
     num_bytes, capacity = len(chunk.lines), chunk.num_lines
     raw = text = np.frombuffer(chunk.lines, np.uint8)
-    if log_format.text_fields or log_format.quotes:  # strings need padding; lines with quotes are rewritten in place
+    if (
+        log_format.text_fields or log_format.key_fields or log_format.quotes
+    ):  # strings need padding; lines with quotes are rewritten in place
         text = np.concatenate([raw, np.zeros(PADDING_BYTES, np.uint8)])
     fields = log_format.numeric_fields, log_format.hex_fields, log_format.text_fields
-    num_integers, num_hex, num_strings = map(len, fields)
+    num_integers, num_hex, num_texts = map(len, fields)
+    num_strings = num_texts + len(log_format.key_fields)
     row_numbers, labels = np.empty(capacity, np.int64), np.empty(capacity, np.bool_)
     # Integers, values of hex fields, starts and lengths of strings; the former two with where they are present.
     columns = [(num_integers, np.int64), (num_integers, np.bool_), (num_hex, np.uint32), (num_hex, np.bool_)]
     columns += [(num_strings, np.int64)] * 2
     cells: list[NDArray[Any]] = [np.empty((count, capacity), dtype) for count, dtype in columns]
     line_numbers, starts, ends = (np.empty(capacity, np.int64) for _ in range(3))
+    weights = np.empty(capacity if log_format.weight else 0, np.float32)
     reasons = np.empty(capacity, np.int8)
     num_rejects = _COUNT()
     format_in_c = _format_in_c(log_format, chunk.is_bare)
@@ -131,7 +136,7 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
         num_bytes,
         MAX_LINE_BYTES,
         format_in_c.struct,
-        _Rows(capacity, room(row_numbers), room(labels), *map(room, cells)),
+        _Rows(capacity, room(row_numbers), room(labels), *map(room, cells), room(weights)),
         _Rejects(room(line_numbers), room(starts), room(ends), room(reasons)),
         num_rejects,
     )
@@ -139,6 +144,7 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
     cells = [_filled(columns, num_rows) for columns in cells]
     integers, integers_present, values, values_present, string_starts, string_lengths = cells
     strings = tuple(Strings(text, *positions) for positions in zip(string_starts, string_lengths, strict=True))
+    texts, ids = strings[:num_texts], strings[num_texts:]
     bad = range(num_rejects.value)
     return ParsedChunk(
         rows=LogRows(
@@ -148,8 +154,10 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
             integers_present=integers_present,
             values=values,
             values_present=values_present,
-            texts=strings,
-            strings_present=tuple(string.lengths > 0 for string in strings),
+            texts=texts,
+            strings_present=tuple(string.lengths > 0 for string in texts),
+            weights=weights[:num_rows] if log_format.weight else None,
+            keys={name: text.keys().view(np.int64) for name, text in zip(log_format.key_fields, ids, strict=True)},
         ),
         rejects_by_reason=Counter(REASONS[reasons[i]] for i in bad),
         rejects_tsv=b"".join(chunk.reject(int(line_numbers[i]), reasons[i], raw[starts[i] : ends[i]]) for i in bad),
@@ -163,7 +171,14 @@ class _FormatInC:
         kinds = list(log_format.columns.values())
         num_columns = len(kinds)
         self._kinds = np.array([_KINDS.index(kind) for kind in kinds], np.uint8)
-        self._slots = np.array([kinds[:index].count(kind) for index, kind in enumerate(kinds)], np.int64)
+        stored = [*log_format.text_fields, *log_format.key_fields]  # together; other columns by kind
+        self._slots = np.array(
+            [
+                stored.index(name) if name in stored else kinds[:index].count(kind)
+                for index, (name, kind) in enumerate(log_format.columns.items())
+            ],
+            np.int64,
+        )
         cells = (log_format.missing, log_format.clicked, log_format.not_clicked)
         self._cells = [Strings.of([cell.encode() for cell in of_kind]) for of_kind in cells]
         self.struct = _Format(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 import functools
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -19,13 +20,24 @@ from numpy.typing import NDArray
 
 from data_prep.kernels.rows import BARE_SEPARATOR, MAX_LINE_BYTES, Chunk, LogRows, ParsedChunk
 from data_prep.kernels.strings import Strings
-from data_prep.options.log_format import CATEGORICAL, COLUMNS, INTEGER, LABEL, QUOTES, REASONS, TOO_LONG, LogFormat
+from data_prep.options.log_format import (
+    CATEGORICAL,
+    COLUMNS,
+    INTEGER,
+    LABEL,
+    QUOTES,
+    REASONS,
+    TOO_LONG,
+    WEIGHT,
+    LogFormat,
+)
 
 _BARE = bytes([BARE_SEPARATOR])
 _NEWLINE, _CARRIAGE_RETURN, _MINUS = b"\n\r-"
 _HEX_DIGITS = 8
 _INTEGER_DIGITS = 19  # of the largest int64
 _WORD_BYTES = 8
+_DECIMAL = re.compile(rb"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,4})?")
 # Words are read backwards from a cell's end (three of them, for 19 digits) or forwards from its start.
 _PAD_BEFORE = b"0" * (3 * _WORD_BYTES)
 _PAD_AFTER = b"0" * _WORD_BYTES
@@ -181,9 +193,15 @@ def _parse_cells(
         values_present=np.empty((len(hexadecimal), num_rows), np.bool_),
         texts=texts,
         strings_present=tuple(cells.lengths > 0 for cells in texts),
+        weights=np.empty(num_rows, np.float32) if log_format.weight else None,
+        keys={name: text.cells(*columns[name]).keys().view(np.int64) for name in log_format.key_fields},
     )
     reasons = np.zeros(num_rows, np.int8)
     # From the last reason to the first, so that the first one wins.
+    if rows.weights is not None:
+        numbers, present, good = _parse_floats(text, *columns[log_format.weight])
+        rows.weights[:] = numbers
+        reasons[~(present & good & (numbers >= 0))] = WEIGHT
     for cells in texts:
         reasons[~_are_utf8(text, cells)] = CATEGORICAL
     for index, name in enumerate(hexadecimal):
@@ -261,6 +279,22 @@ def _parse_integers(
     np.negative(integers, out=integers, where=negative)
     integers[~present] = 0
     return integers, present, good | ~present
+
+
+def _parse_floats(
+    text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
+    """Parse cells [n], good ones of which hold a decimal number in float32's range or nothing; as `_parse_hex`.
+
+    Numbers are rounded correctly, as by Python's float; those too small for a normal float64 are 0.
+    """
+    cells = text.cells(starts, ends).tolist()
+    numbers = np.array([float(cell) if _DECIMAL.fullmatch(cell) else np.inf for cell in cells], np.float64)
+    present = ends > starts
+    with np.errstate(over="ignore"):
+        good = np.isfinite(numbers.astype(np.float32))
+    numbers[~good | (np.abs(numbers) < np.finfo(np.float64).smallest_normal)] = 0
+    return numbers, present, good | ~present
 
 
 def _bytes(byte: int) -> np.uint64:

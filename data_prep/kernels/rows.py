@@ -6,7 +6,7 @@ Letters: n rows, N numeric fields, H fields of hex values, T fields of text.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,6 +77,8 @@ class LogRows:
     values_present: NDArray[np.bool_]  # [H, n]
     texts: tuple[Strings, ...] = ()  # T of them, [n] each
     strings_present: tuple[NDArray[np.bool_], ...] = ()  # T of them, [n] each
+    weights: NDArray[np.float32] | None = None  # [n]
+    keys: dict[str, NDArray[np.int64]] = field(default_factory=dict)  # by column of kind id, [n] each
 
     def take(self, chosen: NDArray[np.bool_]) -> LogRows:
         if chosen.all():
@@ -92,6 +94,8 @@ class LogRows:
             values_present=self.values_present.take(indices, axis=1),
             texts=tuple(texts.take(chosen) for texts in self.texts),
             strings_present=tuple(present[chosen] for present in self.strings_present),
+            weights=None if self.weights is None else self.weights[chosen],
+            keys={name: keys[chosen] for name, keys in self.keys.items()},
         )
 
     def number_columns(self, integer_buckets: bool) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:

@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-Kind = Literal["label", "integer", "hex32", "string", "ignored"]
+Kind = Literal["label", "integer", "hex32", "string", "weight", "id", "ignored"]
+FIELD_KINDS: tuple[Kind, ...] = ("integer", "hex32", "string")  # of the columns that a model sees
 
 _NO_SEPARATORS = ("\n", "\r", '"', "\x1f", "-")
 
@@ -26,7 +28,8 @@ class LogFormat:
     """Format of text lines, or of Parquet files with the same columns by name."""
 
     # The columns in the file's order, with their kinds. label: exactly one; integer: a numeric field; hex32: a
-    # categorical field of eight lower-case hex digits, kept as a number; string: a categorical field of UTF-8 text.
+    # categorical field of eight lower-case hex digits, kept as a number; string: a categorical field of UTF-8 text;
+    # weight: a number >= 0, at most one; id: kept beside the row for metrics by its values, no field.
     columns: dict[str, Kind] = field(default_factory=_criteo_columns)
     separator: str = "\t"  # between the cells of a line
     header: bool = False  # every file's first line names its columns
@@ -45,6 +48,11 @@ class LogFormat:
         labels = self.of_kind("label")
         if len(labels) != 1:
             raise ValueError(f"columns must have one of kind label; found {', '.join(labels) or 'none'}")
+        if len(self.of_kind("weight")) > 1:
+            raise ValueError(f"columns may have one of kind weight; found {', '.join(self.of_kind('weight'))}")
+        for name in self.key_fields:
+            if not re.fullmatch(r"[0-9a-zA-Z_]+", name):
+                raise ValueError(f"a column of kind id needs a name of letters, digits and _; found {name!r}")
         if not self.categorical_fields:
             raise ValueError("columns must have at least one categorical field (kind hex32 or string); found none")
         for name in self.columns:
@@ -59,6 +67,15 @@ class LogFormat:
     def of_kind(self, *kinds: Kind) -> tuple[str, ...]:
         """Return the columns of these kinds, in the file's order."""
         return tuple(name for name, kind in self.columns.items() if kind in kinds)
+
+    @functools.cached_property
+    def weight(self) -> str:
+        """Name of the column of weights, or ""."""
+        return "".join(self.of_kind("weight"))
+
+    @functools.cached_property
+    def key_fields(self) -> tuple[str, ...]:
+        return self.of_kind("id")
 
     @property
     def label(self) -> str:
@@ -89,7 +106,7 @@ class LogFormat:
     @property
     def fields(self) -> list[tuple[str, str]]:
         """Names and kinds of all fields; a vocabulary is for these, in whatever format a log has them."""
-        return [(name, kind) for name, kind in self.columns.items() if kind not in ("label", "ignored")]
+        return [(name, kind) for name, kind in self.columns.items() if kind in FIELD_KINDS]
 
     @functools.cached_property
     def is_criteo_like(self) -> bool:
@@ -114,5 +131,5 @@ class LogFormat:
 
 
 # Reasons to reject a line, by code; 0 is a kept line.
-REASONS = ("", "too long", "columns", "label", "integer", "categorical", "quotes")
-TOO_LONG, COLUMNS, LABEL, INTEGER, CATEGORICAL, QUOTES = range(1, 7)
+REASONS = ("", "too long", "columns", "label", "integer", "categorical", "quotes", "weight")
+TOO_LONG, COLUMNS, LABEL, INTEGER, CATEGORICAL, QUOTES, WEIGHT = range(1, 8)

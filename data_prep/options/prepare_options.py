@@ -80,6 +80,11 @@ class PrepareOptions:
             raise ValueError(f"seed must be between 0 and 2**63 - 1; found {self.seed}")
 
     def _check_zoo_layout(self) -> None:
+        if beside := self.data.of_kind("weight", "id"):
+            raise ValueError(
+                f"layout zoo has no place for columns of kind weight or id; found {', '.join(beside)}. Give them the "
+                "kind ignored, or leave --layout zoo out"
+            )
         needed = {"missing_indicator": False, "integer_buckets": False, "block_rows": ZOO_BLOCK_ROWS}
         wrong = [f"{name} {getattr(self, name)}" for name, value in needed.items() if getattr(self, name) != value]
         if wrong:

@@ -53,6 +53,8 @@ def describe(
             for path in sorted(folder.iterdir())
             if path.name not in {*in_splits, *OWN_NAMES}
         ),
+        weight=options.data.weight,
+        keys=options.data.key_fields,
     )
 
 

@@ -96,7 +96,9 @@ def _checksums(work_dir: WorkDir, options: PrepareOptions, given: BaseVocabulary
 def usual_row_bytes(options: PrepareOptions) -> int:
     """Return the bytes of an encoded row before the vocabulary is known: with int32 ids, enough below 2**31 of them."""
     num_numeric = len(numeric_fields(options, [IntegerStatistics()] * len(options.data.numeric_fields)))
-    return row_bytes(len(options.categorical_columns), num_numeric, "int32")
+    return row_bytes(
+        len(options.categorical_columns), num_numeric, "int32", bool(options.data.weight), len(options.data.key_fields)
+    )
 
 
 def numeric_fields(options: PrepareOptions, statistics: Sequence[IntegerStatistics]) -> tuple[NumericField, ...]:

@@ -135,7 +135,13 @@ def _make_files(
 
         # Second pass: workers encode and split; this process shuffles and writes.
         window_rows = min(options.shuffle_window_rows, statistics.num_training_rows or options.shuffle_window_rows)
-        window_bytes = window_rows * row_bytes(len(vocabulary.categorical), len(numeric), vocabulary.ids_dtype)
+        window_bytes = window_rows * row_bytes(
+            len(vocabulary.categorical),
+            len(numeric),
+            vocabulary.ids_dtype,
+            bool(options.data.weight),
+            len(options.data.key_fields),
+        )
         reading.num_workers = memory.encoding_workers(
             options, num_workers, work_dir.chunk_bytes, window_bytes, vocabulary.lookup.size
         )

@@ -33,13 +33,10 @@ class WindowShuffle:
     def add(self, rows: Rows) -> Iterator[Rows]:
         """Take rows; yield the windows that they fill, a piece at a time."""
         if self._rows is None:
-            self._rows = _empty_like(rows, self._window_rows)
+            self._rows = rows.room(self._window_rows)
         while len(rows):
             now = rows.take(slice(self._window_rows - self._num_rows))
-            span = slice(self._num_rows, self._num_rows + len(now))
-            self._rows.ids[span] = now.ids
-            self._rows.numeric[span] = now.numeric
-            self._rows.labels[span] = now.labels
+            self._rows.put(self._num_rows, now)
             self._num_rows += len(now)
             rows = rows.take(slice(len(now), None))
             if self._num_rows == self._window_rows:
@@ -54,12 +51,3 @@ class WindowShuffle:
             yield self._rows.take(order[first : first + _PIECE_ROWS])
         self._window += 1
         self._num_rows = 0
-
-
-def _empty_like(rows: Rows, num_rows: int) -> Rows:
-    """Reserve room for rows of the same form; the system gives the memory when it is first written to."""
-    return Rows(
-        np.empty((num_rows, *rows.ids.shape[1:]), rows.ids.dtype),
-        np.empty((num_rows, *rows.numeric.shape[1:]), rows.numeric.dtype),
-        np.empty(num_rows, rows.labels.dtype),
-    )

@@ -5,13 +5,14 @@ Letters: n rows of a block, N numeric columns, C categorical columns, P position
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from data_prep.prepared.rows import Rows
+from data_prep.prepared.rows import KEY_PREFIX, Rows
 from data_prep.prepared.schema import Schema
 
 _COLUMNS = {"blocks": ["ids", "numeric", "label"], "zoo": ["feat_ids", "feat_vals", "label"]}
@@ -27,8 +28,9 @@ def read_blocks(folder: Path, schema: Schema, split: str, numbers: Sequence[int]
         return
     paths = [folder / file.name for file in schema.splits[split].files]
     try:
-        for ids, values, labels in read_samples(paths, schema.layout, numbers):
-            yield _block(schema, ids, values, labels)
+        beside = columns_beside(bool(schema.weight), schema.keys)
+        for ids, values, labels, *others in read_samples(paths, schema.layout, numbers, beside):
+            yield _with_columns_beside(_block(schema, ids, values, labels), beside, others)
     except RuntimeError as error:
         lines = str(error).splitlines()  # one line of many pages is for users
         reason = next((line.removeprefix("[ERROR] ") for line in lines if line.startswith("[ERROR] ")), lines[0])
@@ -39,9 +41,11 @@ def read_blocks(folder: Path, schema: Schema, split: str, numbers: Sequence[int]
 
 
 def read_samples(
-    paths: Sequence[Path], layout: str, numbers: Sequence[int] | None = None
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    paths: Sequence[Path], layout: str, numbers: Sequence[int] | None = None, beside: Sequence[str] = ()
+) -> Iterator[tuple[np.ndarray, ...]]:
     """Yield the stored samples of .mindrecord files with these numbers, in this order; by default all of them.
+
+    A sample is ids, numbers and labels, then the columns that stand `beside` them.
 
     Raises RuntimeError if MindSpore cannot read them.
     """
@@ -51,7 +55,7 @@ def read_samples(
     order = {"shuffle": False} if numbers is None else {"sampler": ds.SubsetSampler([int(n) for n in numbers])}
     reader = ds.MindDataset(
         list(map(str, paths)),
-        columns_list=_COLUMNS[layout],
+        columns_list=[*_COLUMNS[layout], *beside],
         num_parallel_workers=1,  # more workers read no faster, and would take cores from the dense tower
         **order,
     )
@@ -67,6 +71,17 @@ def read_files(
     for ids, numeric, labels in read_samples([folder / name for name in files], "blocks", numbers):
         n = len(labels)
         yield Rows(ids_of(ids, n, ids_dtype), rows_of(numeric, n), labels)
+
+
+def columns_beside(has_weights: bool, keys: Iterable[str]) -> list[str]:
+    """Return the names of the MindRecord columns of weights and keys."""
+    return ["weight"] * has_weights + [f"{KEY_PREFIX}{name}" for name in keys]
+
+
+def _with_columns_beside(rows: Rows, names: Sequence[str], columns: Sequence[np.ndarray]) -> Rows:
+    by_name = dict(zip(names, columns, strict=True))
+    keys = {name.removeprefix(KEY_PREFIX): keys for name, keys in by_name.items() if name.startswith(KEY_PREFIX)}
+    return dataclasses.replace(rows, weights=by_name.get("weight"), keys=keys) if names else rows
 
 
 def ids_of(stored: np.ndarray, n: int, dtype: DTypeLike) -> NDArray[np.signedinteger]:

@@ -5,28 +5,54 @@ Letters: n rows, N numeric columns, P positions of ids (as many as categorical f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+KEY_PREFIX = "key_"  # of the MindRecord column with the keys of a column of kind id
+
 
 @dataclass(frozen=True)
 class Rows:
-    """Ids, numbers and labels of n rows."""
+    """Ids, numbers and labels of n rows, and the weights and keys that stand beside them."""
 
     ids: NDArray[np.signedinteger]  # [n, P] int32, or int64 where V >= 2**31; -1: a list has no more values
     numeric: NDArray[np.float32]  # [n, N]
     labels: NDArray[np.float32]  # [n]
+    weights: NDArray[np.float32] | None = None  # [n] >= 0; None: all rows count alike
+    keys: dict[str, NDArray[np.int64]] = field(default_factory=dict)  # [n] each: the text's key, by column of kind id
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def take(self, chosen: NDArray[np.generic] | slice) -> Rows:
         """Return the rows that a mask, an index or a slice chooses; views of these for a slice."""
-        return Rows(*(_take(column, chosen) for column in (self.ids, self.numeric, self.labels)))
+        return _of_each_column(lambda column: _take(column, chosen), [self])
+
+    def room(self, num_rows: int) -> Rows:
+        """Reserve room for rows of the same form; the system gives the memory when it is first written to."""
+        return _of_each_column(lambda column: np.empty((num_rows, *column.shape[1:]), column.dtype), [self])
+
+    def put(self, first: int, rows: Rows) -> None:
+        """Overwrite the rows from number `first` on with others of the same form."""
+        for column, new in zip(self.columns(), rows.columns(), strict=True):
+            column[first : first + len(rows)] = new
+
+    def columns(self) -> list[NDArray[Any]]:
+        """Return all arrays, in a fixed order."""
+        weights = [] if self.weights is None else [self.weights]
+        return [self.ids, self.numeric, self.labels, *weights, *self.keys.values()]
+
+
+def _of_each_column(function: Callable[..., NDArray[Any]], parts: Sequence[Rows]) -> Rows:
+    """Return rows of which each column is `function` of that column in all parts."""
+    first = parts[0]
+    ids, numeric, labels, *others = map(function, *(part.columns() for part in parts))
+    weights = None if first.weights is None else others.pop(0)
+    return Rows(ids, numeric, labels, weights, dict(zip(first.keys, others, strict=True)))
 
 
 def _take(column: NDArray[Any], chosen: NDArray[Any] | slice) -> NDArray[Any]:
@@ -36,17 +62,16 @@ def _take(column: NDArray[Any], chosen: NDArray[Any] | slice) -> NDArray[Any]:
     return np.take(column, indices, axis=0)  # column[indices] takes three times as long
 
 
-def row_bytes(num_positions: int, num_numeric: int, ids_dtype: str) -> int:
+def row_bytes(
+    num_positions: int, num_numeric: int, ids_dtype: str, has_weights: bool = False, num_keys: int = 0
+) -> int:
     """Return the bytes of a row while a log is prepared: those of `Rows`, and the line's number beside them."""
-    return num_positions * np.dtype(ids_dtype).itemsize + num_numeric * 4 + 4 + 8
+    beside = 4 * has_weights + 8 * num_keys
+    return num_positions * np.dtype(ids_dtype).itemsize + num_numeric * 4 + 4 + beside + 8
 
 
 def concatenate(parts: Sequence[Rows]) -> Rows:
     """Return the rows of all parts, in order; a single part as it is."""
     if len(parts) == 1:
         return parts[0]
-    return Rows(
-        np.concatenate([part.ids for part in parts]),
-        np.concatenate([part.numeric for part in parts]),
-        np.concatenate([part.labels for part in parts]),
-    )
+    return _of_each_column(lambda *columns: np.concatenate(columns), parts)

@@ -8,6 +8,8 @@ A MindRecord sample is a block of up to `block_rows` rows:
     ids      [n * P]  the bytes of int32 (int64 where V >= 2**31), little-endian, the categorical fields only
     numeric  [n * N]  float32
     label    [n]      float32
+    weight   [n]      float32, if the log has weights
+    key_NAME [n]      int64, for each column NAME of kind id: the 64-bit key of its text
 
 With `layout: zoo` it is a sample of the MindSpore model zoo's Wide&Deep, of 1,000 rows:
 
@@ -119,6 +121,8 @@ class Schema:
     options: dict[str, Any]  # of the preparation: min_count, split rule, numeric transform, seed …
     source: dict[str, Any]  # of the raw log: name, size, checksum, lines
     other_files: tuple[DataFile, ...]  # vocabulary.parquet, rejects.tsv, the .db files …
+    weight: str = ""  # the log's column of weights; the rows have them
+    keys: tuple[str, ...] = ()  # the log's columns of kind id; the rows have their keys
 
     @property
     def layout(self) -> Literal["blocks", "zoo"]:
@@ -163,17 +167,17 @@ def row_numbers_file(split: str) -> str:
 
 def write_schema(schema: Schema, folder: Path) -> None:
     """Write `folder`/schema.json; it appears whole or not at all."""
-    content = dataclasses.asdict(schema)
+    content = {name: value for name, value in dataclasses.asdict(schema).items() if name in _without_defaults(schema)}
     content["categorical"] = [_without_defaults(field) for field in schema.categorical]
     write_whole(folder / SCHEMA_FILE, json.dumps(content, indent=1) + "\n")
 
 
-def _without_defaults(field: CategoricalField) -> dict[str, Any]:
-    """Return a field for schema.json; of a column that is no list and no cross, the same keys as ever."""
+def _without_defaults(described: Schema | CategoricalField) -> dict[str, Any]:
+    """Return what is not at its default: of a folder without newer kinds of columns, the same keys as ever."""
     return {
-        key.name: getattr(field, key.name)
-        for key in dataclasses.fields(field)
-        if getattr(field, key.name) != key.default
+        key.name: getattr(described, key.name)
+        for key in dataclasses.fields(described)
+        if getattr(described, key.name) != key.default
     }
 
 
@@ -241,6 +245,7 @@ def _from_json(content: dict[str, Any]) -> Schema:
                 name: Split(**{**split, "files": _files(split["files"])}) for name, split in content["splits"].items()
             },
             "other_files": _files(content["other_files"]),
+            "keys": tuple(content.get("keys", ())),
         }
     )
 

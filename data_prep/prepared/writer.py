@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.prepared.rows import Rows, concatenate
+from data_prep.prepared.rows import KEY_PREFIX, Rows, concatenate
 from data_prep.prepared.schema import DataFile, data_file
 
 FILE_ROWS = 2_000_000  # about 430 MB; until a file is finished, its rows are in pieces as well
@@ -112,7 +112,7 @@ class MindRecordWriter:
                 self._open_file(blocks[0])
             count = min(_SAMPLES_PER_WRITE, self._file_blocks - self._blocks_in_file)
             now, blocks = blocks[:count], blocks[count:]
-            samples = [{"ids": b.ids.tobytes(), "numeric": b.numeric.ravel(), "label": b.labels} for b in now]
+            samples = list(map(_sample, now))
             with as_os_error(self._folder):
                 self._file.write_raw_data(samples)
             self._blocks_in_file += len(now)
@@ -125,17 +125,13 @@ class MindRecordWriter:
         self._file = _import_writer()(str(path), shard_num=1)
         self._file.set_header_size(_HEADER_BYTES)
         self._file.set_page_size(self._page_bytes(first_block))
-        self._file.add_schema(
-            {
-                "ids": {"type": "bytes"},
-                "numeric": {"type": "float32", "shape": [-1]},
-                "label": {"type": "float32", "shape": [-1]},
-            },
-            "blocks of rows",
-        )
+        columns = {
+            name: {"type": str(c.dtype), "shape": [-1]} for name, c in _sample(first_block).items() if name != "ids"
+        }
+        self._file.add_schema({"ids": {"type": "bytes"}, **columns}, "blocks of rows")
 
     def _page_bytes(self, block: Rows) -> int:
-        row_bytes = (block.ids.nbytes + block.numeric.nbytes + block.labels.nbytes) // len(block)
+        row_bytes = sum(column.nbytes for column in block.columns()) // len(block)
         needed = max(_PAGE_BLOCKS * (row_bytes * self._block_rows + _BLOCK_EXTRA_BYTES), _MIN_PAGE_BYTES)
         return -(-needed // _PAGE_UNIT_BYTES) * _PAGE_UNIT_BYTES
 
@@ -148,6 +144,13 @@ class MindRecordWriter:
         self.files.append(data_file(self._folder, name, self._rows_in_file))
         self._file, self._blocks_in_file, self._rows_in_file = None, 0, 0
         self._on_finished(self.files[-1])
+
+
+def _sample(block: Rows) -> dict[str, Any]:
+    """Return a block as the columns of a MindRecord sample."""
+    beside = {} if block.weights is None else {"weight": block.weights}
+    keys = {f"{KEY_PREFIX}{name}": keys for name, keys in block.keys.items()}
+    return {"ids": block.ids.tobytes(), "numeric": block.numeric.ravel(), "label": block.labels, **beside, **keys}
 
 
 @contextmanager

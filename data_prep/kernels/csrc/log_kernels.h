@@ -25,7 +25,8 @@ typedef enum {
   LOG_KERNELS_LABEL = 3,
   LOG_KERNELS_INTEGER = 4,
   LOG_KERNELS_CATEGORICAL = 5,
-  LOG_KERNELS_QUOTES = 6
+  LOG_KERNELS_QUOTES = 6,
+  LOG_KERNELS_WEIGHT = 7
 } LogKernelsReason;
 
 // Kinds of columns: the indices of native._KINDS.
@@ -34,7 +35,9 @@ typedef enum {
   LOG_KERNELS_LABEL_COLUMN = 1,
   LOG_KERNELS_INTEGER_COLUMN = 2,
   LOG_KERNELS_HEX_COLUMN = 3,
-  LOG_KERNELS_STRING_COLUMN = 4
+  LOG_KERNELS_STRING_COLUMN = 4,
+  LOG_KERNELS_ID_COLUMN = 5,
+  LOG_KERNELS_WEIGHT_COLUMN = 6
 } LogKernelsKind;
 
 // Strings by their positions in `data`, which has at least seven more bytes after the last of them.
@@ -51,14 +54,14 @@ typedef struct {
   uint8_t quotes;            // 0 or 1
   int64_t num_columns;       // >= 2
   const uint8_t* kinds;      // [num_columns] LogKernelsKind
-  const int64_t* slots;      // [num_columns] index among the columns of its kind
+  const int64_t* slots;      // [num_columns] index among the columns that are stored together
   LogKernelsStrings missing;   // cells that are missing, besides empty ones
   LogKernelsStrings clicked;   // cells of the label
   LogKernelsStrings not_clicked;
 } LogKernelsFormat;
 
 // Cells as columns of `capacity` >= L rows each, of which the first n are filled. N integer columns, H hex ones, T
-// strings.
+// strings (text, then ids).
 typedef struct {
   int64_t capacity;
   int64_t* line_numbers;      // [capacity] within the chunk, from 0
@@ -69,6 +72,7 @@ typedef struct {
   uint8_t* values_present;    // [H, capacity] 0 or 1
   int64_t* string_starts;     // [T, capacity] offsets in the text
   int64_t* string_lengths;    // [T, capacity] 0 where missing
+  float* weights;             // [capacity] if there is a column of them
 } LogKernelsRows;
 
 // Rejected lines; each array has room for L.

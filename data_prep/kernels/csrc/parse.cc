@@ -3,6 +3,9 @@
 // reject it.
 
 #include <cctype>
+#include <cfloat>
+#include <charconv>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -14,6 +17,12 @@ constexpr std::uint8_t kBareSeparator = 0x1F;  // rows.BARE_SEPARATOR
 constexpr int kHexDigits = 8;
 constexpr int kIntegerDigits = 19;  // of the largest int64; any 19 digits fit in uint64
 constexpr int kWordBytes = 8;
+constexpr int kExponentDigits = 4;
+// The largest numbers, and powers of 10, up to which a product or a quotient of both is rounded once.
+constexpr std::uint64_t kExactMantissa = std::uint64_t{1} << 53;
+constexpr double kPowers[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
+                              1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
+constexpr int kLargestPower = 22;
 
 constexpr std::uint64_t bytes_of(std::uint8_t byte) { return byte * std::uint64_t{0x0101010101010101}; }
 
@@ -60,6 +69,60 @@ inline bool parse_integer(const std::uint8_t** at, const std::uint8_t* end, std:
   *at = next;
   *integer = static_cast<std::int64_t>(negative ? 0 - magnitude : magnitude);
   return num_digits >= 1 && num_digits <= kIntegerDigits && magnitude <= (std::uint64_t{1} << 63) - !negative;
+}
+
+// Parses [-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,4})? in float32's range, rounded correctly; what is too small
+// for a normal double is 0. See parse._parse_floats.
+bool parse_float(Cell cell, double* number) {
+  const std::uint8_t *at = cell.start, *const end = cell.end;
+  const bool negative = at < end && *at == '-';
+  at += at < end && (*at == '-' || *at == '+');
+  const std::uint8_t* const start = at;
+  std::uint64_t mantissa = 0;
+  std::int64_t num_digits = 0, num_significant = 0, power = 0;  // the number is mantissa * 10^power, up to 19 digits
+  bool has_point = false;
+  for (; at < end; ++at) {
+    const unsigned digit = *at - unsigned{'0'};
+    if (*at == '.' && !has_point) {
+      has_point = true;
+      continue;
+    }
+    if (digit > 9) break;
+    ++num_digits;
+    num_significant += num_significant != 0 || digit != 0;
+    if (num_significant <= kIntegerDigits) mantissa = mantissa * 10 + digit;
+    power -= has_point;
+  }
+  if (num_digits == 0) return false;
+  if (at < end && (*at | 0x20) == 'e') {
+    ++at;
+    const bool is_negative_power = at < end && *at == '-';
+    at += at < end && (*at == '-' || *at == '+');
+    const std::uint8_t* const first_digit = at;
+    std::int64_t exponent = 0;
+    for (unsigned digit; at < end && (digit = *at - unsigned{'0'}) <= 9 && at - first_digit < kExponentDigits; ++at) {
+      exponent = exponent * 10 + digit;
+    }
+    if (at == first_digit) return false;
+    power += is_negative_power ? -exponent : exponent;
+  }
+  if (at != end) return false;
+  double value = 0;
+  if (num_significant <= kIntegerDigits && mantissa <= kExactMantissa && std::abs(power) <= kLargestPower) {
+    const auto whole = static_cast<double>(mantissa);
+    value = power < 0 ? whole / kPowers[-power] : whole * kPowers[power];
+  } else if (num_significant != 0) {
+    const auto* const text = reinterpret_cast<const char*>(start);
+    const auto parsed = std::from_chars(text, reinterpret_cast<const char*>(end), value);
+    if (parsed.ec == std::errc::result_out_of_range) {
+      if (num_significant + power > 0) return false;
+      value = 0;
+    }
+  }
+  if (!std::isfinite(static_cast<float>(value))) return false;
+  if (value < DBL_MIN) value = 0;
+  *number = negative && value != 0 ? -value : value;
+  return true;
 }
 
 // True for UTF-8 as Python decodes it: no surrogates, no longer form than needed, at most U+10FFFF.
@@ -231,6 +294,16 @@ class LineParser {
         rows_.string_starts[slot] = cell.start - text_;
         rows_.string_lengths[slot] = cell.size();
         return is_utf8(cell) ? LOG_KERNELS_KEPT : LOG_KERNELS_CATEGORICAL;
+      case LOG_KERNELS_ID_COLUMN:
+        rows_.string_starts[slot] = cell.start - text_;
+        rows_.string_lengths[slot] = cell.size();
+        return LOG_KERNELS_KEPT;
+      case LOG_KERNELS_WEIGHT_COLUMN: {
+        double weight;
+        if (!parse_float(cell, &weight) || weight < 0) return LOG_KERNELS_WEIGHT;
+        rows_.weights[row] = static_cast<float>(weight);
+        return LOG_KERNELS_KEPT;
+      }
       default:
         return LOG_KERNELS_KEPT;
     }

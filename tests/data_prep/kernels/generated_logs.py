@@ -7,16 +7,43 @@ from dataclasses import dataclass
 from data_prep.kernels.rows import MAX_LINE_BYTES, Chunk
 from data_prep.options.log_format import LogFormat
 
-_KINDS = ("integer", "hex32", "string", "ignored")
+_KINDS = ("integer", "hex32", "string", "ignored", "id")
 _LABELS = ((("1",), ("0",)), (("yes", "true"), ("no",)), (("click",), ("", "0")))
 _MISSING = ((), (), ("NULL",), ("NA", "a_long_mark"), ("-",))
 _INTEGERS = ("0", "1", "-1", "-0", "007", "9223372036854775807", "-9223372036854775808", "0" * 19)
 _TEXTS = ("a", "Zürich", "東京", "\0", "x" * 30, "12345678", "123456789", "NUL", "\t", '"', 'a"b')
+_DECIMALS = ("0", "1", "0.5", ".5", "5.", "+2", "1e-3", "0.1", "1E5", "9007199254740993", "1" * 40, "3.4028235e38")
+_DECIMALS += (
+    "1e-400",
+    "0.1e-45",
+    "2.2250738585072011e-308",
+    "1e22",
+    "1e23",
+    "0e999",
+    "123456789.123456789e-5",
+    "00.10",
+)
 _QUOTED_TEXTS = ("a,b", "a;b", "a b", "a|b", 'say "hi"', '""')
 
 _BAD_INTEGERS = ("1.5", "+1", "x", "--1", "1" * 20, "9223372036854775808", "-9223372036854775809", "1e3")
 _BAD_HEX = ("0123ABCD", "0123abc", "`1234567", "0123abcde", "g1234567", "0x123456")
 _BAD_LABELS = ("2", "maybe", "11", "Yes")
+_BAD_DECIMALS = (
+    "nan",
+    "inf",
+    "1e39",
+    "3.4028236e38",
+    "-inf",
+    "0x1p3",
+    "1_0",
+    ".",
+    "e5",
+    "1e",
+    "1e00001",
+    "--1",
+    "1.2.3",
+)
+_BAD_WEIGHTS = (*_BAD_DECIMALS, "-1", "-1e-5", "")
 _BAD_TEXTS = (b"\xff", b"a\x80", b"\xc3")
 
 
@@ -68,7 +95,8 @@ def criteo_log_between(separator: str, seed: int, num_lines: int, num_bad: int) 
 
 
 def _draw_format(random_: random.Random) -> LogFormat:
-    kinds = ["label", *random_.choices(_KINDS, (3, 4, 2, 1), k=random_.randint(1, 12))]
+    kinds = ["label", *random_.choices(_KINDS, (3, 4, 2, 1, 0.5), k=random_.randint(1, 12))]
+    kinds += ["weight"] * (random_.random() < 0.3)
     if not set(kinds) & {"hex32", "string"}:
         kinds.append(random_.choice(["hex32", "string"]))
     random_.shuffle(kinds)
@@ -96,6 +124,8 @@ class _Cells:
         if self._format.numeric_fields:
             yield "integer"
         yield "categorical"
+        if self._format.weight:
+            yield "weight"
         if self._format.quotes:
             yield "quotes"
 
@@ -119,9 +149,20 @@ class _Cells:
             cells = [b""] * len(cells)
             cells[choose(range(len(cells)))] = choose([b'"x"y', b'"', b'"x'])
             return self._format.separator.encode().join(cells)
-        kinds = {"label": ("label",), "integer": ("integer",), "categorical": ("hex32", "string")}[reason]
+        kinds = {
+            "label": ("label",),
+            "integer": ("integer",),
+            "categorical": ("hex32", "string"),
+            "weight": ("weight",),
+        }[reason]
         name = choose(self._format.of_kind(*kinds))
-        bad = {"label": _BAD_LABELS, "integer": _BAD_INTEGERS, "hex32": _BAD_HEX, "string": _BAD_TEXTS}
+        bad = {
+            "label": _BAD_LABELS,
+            "integer": _BAD_INTEGERS,
+            "hex32": _BAD_HEX,
+            "string": _BAD_TEXTS,
+            "weight": _BAD_WEIGHTS,
+        }
         cell = choose(bad[self._format.columns[name]])
         cells[self._format.places([name])[0]] = cell if isinstance(cell, bytes) else cell.encode()
         return self._join(cells)
@@ -133,6 +174,8 @@ class _Cells:
         random_ = self._random
         if kind == "label":
             return random_.choice(self._format.clicked if random_.random() < 0.3 else self._format.not_clicked)
+        if kind == "weight":
+            return self._decimal()
         if random_.random() < 0.1:
             return random_.choice(["", *self._format.missing])
         rank = int(random_.paretovariate(0.8))
@@ -141,6 +184,11 @@ class _Cells:
         if kind == "hex32":
             return f"{rank * 2654435761 % 2**32:08x}"
         return random_.choice([*self._texts(), f"value {rank}" if self._format.separator != " " else f"value-{rank}"])
+
+    def _decimal(self) -> str:
+        random_ = self._random
+        drawn = random_.choice([random_.random(), random_.paretovariate(0.1) % 1e38, random_.random() * 1e-5])
+        return random_.choice([*_DECIMALS, repr(drawn), f"{drawn:.3f}"])
 
     def _texts(self) -> list[str]:
         if self._format.quotes:

@@ -14,7 +14,8 @@ from fractions import Fraction
 LIMIT = 65_536
 SPLITS = ("train", "valid", "test")
 U64 = 2**64 - 1
-Row = tuple[int, int, list[int], list[float]]  # number of the line in the log, label, ids, numeric columns
+# Number of the line in the log, label, ids, numeric columns, weight (1 without one), keys.
+Row = tuple[int, int, list[int], list[float], float, dict[str, int]]
 
 
 @dataclass
@@ -55,7 +56,7 @@ def _parse_line(raw: bytes, form) -> tuple[str, int, dict]:
     if len(texts) != len(form.columns):
         return "columns", 0, {}
     missing = [b"", *(word.encode() for word in form.missing)]
-    found = {kind: [] for kind in ("label", "integer", "categorical")}
+    found = {kind: [] for kind in ("label", "integer", "categorical", "weight")}
     cells, label = {}, 0
     for (name, kind), text in zip(form.columns.items(), texts, strict=True):
         text = b"" if text in missing else text
@@ -72,7 +73,25 @@ def _parse_line(raw: bytes, form) -> tuple[str, int, dict]:
         elif kind == "string":
             found["categorical"].append(_is_utf8(text))
             cells[name] = text.decode(errors="replace") or None
+        elif kind == "weight":
+            cells[name] = _decimal(text)
+            found["weight"].append(cells[name] is not None and cells[name] >= 0)
+        elif kind == "id":
+            cells[name] = text
     return next((reason for reason, good in found.items() if not all(good)), ""), label, cells
+
+
+def _decimal(text: bytes) -> float | None:
+    """The number of a cell, rounded once from the exact one; None if it is none, or beyond float32."""
+    found = re.fullmatch(rb"([-+]?)([0-9]*)\.?([0-9]*)(?:[eE]([-+]?[0-9]{1,4}))?", text)
+    if not found or not found[2] + found[3]:
+        return None
+    sign, whole, fraction, power = found.groups()
+    exact = Fraction(int(whole + fraction)) * Fraction(10) ** (int(power or 0) - len(fraction))
+    if exact >= Fraction(2) ** 128 - Fraction(2) ** 103:  # rounds to more than the largest float32
+        return None
+    number = float(exact)
+    return 0.0 if number < 2.0**-1022 else -number if sign == b"-" else number
 
 
 def _is_utf8(text: bytes) -> bool:
@@ -143,12 +162,16 @@ def _own_number(value, kind: str) -> int:
         return int(value, 16)
     if kind == "bucket":
         return value + 2**31
-    text = value.encode()
+    return _key(value.encode()) >> 32
+
+
+def _key(text: bytes) -> int:
+    """The 64-bit key of a text."""
     key = len(text) * 0x9E3779B97F4A7C15 & U64
     for first in range(0, len(text), 8):
         key = (key ^ int.from_bytes(text[first : first + 8], "little")) * 0xD6E8FEB86659FD93 & U64
         key ^= key >> 32
-    return _mix(key) >> 32
+    return _mix(key)
 
 
 def _oov_number(value, kind: str, buckets: int) -> int:
@@ -212,5 +235,7 @@ def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) ->
             for name, x in zip(integers, found, strict=True)
         ]
         numbers += [float(x is None) for x in found] if options.missing_indicator else []
-        prepared[split].append((line, label, of_row, numbers))
+        weight = next((cells[name] for name, kind in kinds.items() if kind == "weight"), 1.0)
+        keys = {name: _key(cells[name]) for name, kind in kinds.items() if kind == "id"}
+        prepared[split].append((line, label, of_row, numbers, weight, keys))
     return Prepared(num_lines, rejects, prepared, vocabulary)

@@ -87,7 +87,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def in_order(rows: list[tuple]) -> list[tuple]:
     """Training rows are shuffled; they are compared in an order of their own."""
-    return sorted(rows, key=lambda row: (row[0], row[1], np.round(row[2], 3).tolist()))
+    return sorted(rows, key=lambda row: (row[0], row[1], np.round(row[2], 3).tolist(), *map(str, row[3:])))
 
 
 def check_folder(folder: Path, schema, expected) -> None:
@@ -98,16 +98,22 @@ def check_folder(folder: Path, schema, expected) -> None:
     assert [tuple(row[name] for name in ("field", "value", "count", "id")) for row in table] == expected.vocabulary
     for split in SPLITS:
         found = [
-            (int(label), ids.tolist(), numbers.tolist())
+            (
+                int(block.labels[row]),
+                block.ids[row].tolist(),
+                block.numeric[row].tolist(),
+                1.0 if block.weights is None else float(block.weights[row]),
+                {name: int(keys[row]) % 2**64 for name, keys in block.keys.items()},
+            )
             for block in read_blocks(folder, schema, split)
-            for ids, numbers, label in zip(block.ids, block.numeric, block.labels, strict=True)
+            for row in range(len(block))
         ]
-        rows = [row[1:] for row in expected.rows[split]]
+        rows = [(*row[1:4], float(np.float32(row[4])), row[5]) for row in expected.rows[split]]
         if split == "train":
             found, rows = in_order(found), in_order(rows)
         elif (folder / row_numbers_file(split)).exists():
             assert np.load(folder / row_numbers_file(split)).tolist() == [row[0] for row in expected.rows[split]]
-        assert [row[:2] for row in found] == [row[:2] for row in rows]
+        assert [(*row[:2], *row[3:]) for row in found] == [(*row[:2], *row[3:]) for row in rows]
         assert np.allclose([row[2] for row in found], [row[2] for row in rows], rtol=1e-6, atol=1e-6)
 
 

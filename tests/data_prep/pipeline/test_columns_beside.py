@@ -1,0 +1,60 @@
+"""Columns that stand beside a row and are no field: weights, and keys of ids."""
+
+import numpy as np
+import pytest
+
+from data_prep.encoding.encoder import open_encoder
+from data_prep.encoding.raw_rows import mappings_to_chunk
+from data_prep.kernels.strings import Strings
+from data_prep.options.log_format import LogFormat
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.prepare import prepare
+from data_prep.prepared.reader import read_blocks
+from data_prep.prepared.schema import read_schema
+
+COLUMNS = {"click": "label", "user": "id", "w": "weight", "site": "string"}
+OPTIONS = PrepareOptions(
+    data=LogFormat(COLUMNS, ","), min_count=1, workers=1, block_rows=3, shuffle_window_rows=5, max_reject_fraction=1
+)
+
+
+def test_weights_and_keys_stay_with_their_rows_through_the_shuffle(tmp_path):
+    lines = [f"{number % 2},user {number},{number}.5,site {number}" for number in range(40)]
+    lines += ["1,u,-1,s", "1,u,nan,s", "1,u,,s", "1,u,1e39,s", "1,u,one,s"]
+    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
+    schema = prepare(tmp_path / "log.csv", tmp_path / "out", OPTIONS)
+    assert schema.source["rejected_by_reason"] == {"weight": 5}
+    assert read_schema(tmp_path / "out") == schema
+    assert (schema.weight, schema.keys) == ("w", ("user",))
+    assert [field.name for field in schema.categorical] == ["site"]
+    encoder = open_encoder(tmp_path / "out")
+    seen = 0
+    for split in schema.splits:
+        for block in read_blocks(tmp_path / "out", schema, split):
+            assert (block.weights.dtype, block.keys["user"].dtype) == (np.float32, np.int64)
+            numbers = (block.weights - 0.5).astype(int)
+            assert block.labels.tolist() == (numbers % 2).tolist()
+            users = Strings.of([b"user %d" % number for number in numbers])
+            assert block.keys["user"].tolist() == users.keys().view(np.int64).tolist()
+            sites = mappings_to_chunk([{"site": f"site {number}"} for number in numbers], OPTIONS.data)
+            if split == "train":
+                assert encoder.encode(sites)[1].ids.tolist() == block.ids.tolist()
+            seen += len(block)
+    assert seen == 40
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({**COLUMNS, "v": "weight"}, "may have one of kind weight; found w, v"),
+        ({**COLUMNS, "user id": "id"}, "needs a name of letters, digits and _; found 'user id'"),
+    ],
+)
+def test_a_description_that_cannot_be_kept_is_refused(columns, message):
+    with pytest.raises(ValueError, match=message):
+        LogFormat(columns)
+
+
+def test_the_zoos_layout_has_no_place_for_them():
+    with pytest.raises(ValueError, match="no place for columns of kind weight or id; found user, w"):
+        PrepareOptions(data=OPTIONS.data, layout="zoo", missing_indicator=False)
