@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from app.cli.predict import main
+from app.scoring.delta import fold
 from app.scoring.predictor import Predictor
 from common.packages import require
 
@@ -23,6 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verify = subcommands.add_parser("verify", help="read and check every byte, score the golden rows")
     verify.add_argument("bundle", type=Path, metavar="BUNDLE")
     verify.set_defaults(command=_verify)
+    folding = subcommands.add_parser("fold", help="write a delta and the bundles that it needs as one whole bundle")
+    folding.add_argument("bundle", type=Path, metavar="DELTA")
+    folding.add_argument("output", type=Path, metavar="BUNDLE", help="the new folder")
+    folding.add_argument("--overwrite", action="store_true", help="replace a bundle that is there")
+    folding.set_defaults(command=_fold)
     explain = subcommands.add_parser("explain", help="what each column of one line does to its score")
     explain.add_argument("bundle", type=Path, metavar="BUNDLE")
     explain.add_argument("line", metavar="LINE", help="a line of a log, or - for the first of standard input")
@@ -38,6 +44,12 @@ def _verify(arguments: argparse.Namespace) -> int:
         f"{arguments.bundle}: {len(predictor.manifest.files)} files, {size:,} bytes, all as they were written; the "
         f"{num_golden} golden rows score the same"
     )
+    return 0
+
+
+def _fold(arguments: argparse.Namespace) -> int:
+    manifest = fold(arguments.bundle, arguments.output, arguments.overwrite)
+    print(f"{arguments.output}: {manifest.rows['num_rows']:,} rows, generation {manifest.generation}")
     return 0
 
 

@@ -20,7 +20,8 @@ from app.config.config import Config
 from app.evaluation.metrics import MetricStream, confidence_intervals
 from app.run.folder import best_of_run
 from app.scoring import card
-from app.scoring.export import finish, new_bundle, write_model
+from app.scoring.bundle import new_bundle
+from app.scoring.export import finish, write_model
 from app.scoring.made_rows import make_rows
 from app.scoring.predictor import Predictor
 from app.scoring.rows import TABLES, RowType
@@ -43,6 +44,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("source", type=Path, metavar="RUN|CHECKPOINT", help="a run's folder (its best) or a checkpoint")
     parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="the new folder")
     parser.add_argument("--dataset", type=Path, metavar="DIR", help="prepared folder (the one it was trained on)")
+    parser.add_argument("--delta-from", type=Path, metavar="PARENT", help="write only the changes since this bundle")
     parser.add_argument("--overwrite", action="store_true", help="replace a bundle that is there")
     parser.add_argument("settings", nargs="*", metavar="rows=TYPE", help="embeddings as float32, float16 or int8")
     parser.set_defaults(command=run)
@@ -51,7 +53,8 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Write and check a bundle; return the exit status."""
     require("onnx", "onnxruntime")
-    rows = _row_type(arguments.settings)
+    parent = Predictor.open(arguments.delta_from) if arguments.delta_from else None
+    rows = parent.tables[0].spec.dtype if parent and not arguments.settings else _row_type(arguments.settings)
     source = arguments.source
     opened = Checkpoint.open(source) if (source / MANIFEST).is_file() else best_of_run(source)
     saved = saved_config(opened)
@@ -60,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     device.prepare_environment(config.device)
     device.select_device(config.device)
     with new_bundle(arguments.bundle, arguments.overwrite) as folder:
-        evaluated = _export(opened, config, dataset, schema, rows, folder)
+        evaluated = _export(opened, config, dataset, schema, rows, folder, parent)
     _print(arguments.bundle, rows, evaluated)
     return 0
 
@@ -76,7 +79,13 @@ def _row_type(words: list[str]) -> RowType:
 
 
 def _export(
-    opened: Checkpoint, config: Config, dataset: Path, schema: Schema, rows: RowType, folder: Path
+    opened: Checkpoint,
+    config: Config,
+    dataset: Path,
+    schema: Schema,
+    rows: RowType,
+    folder: Path,
+    parent: Predictor | None,
 ) -> card.Evaluated | None:
     from app.training.assemble import fold_numeric
 
@@ -88,8 +97,9 @@ def _export(
     train = schema.splits["train"]
     checkpoint = {"id": manifest.id, "step": manifest.step, "epoch": manifest.position.last_epoch}
     checkpoint |= {"train_rows": train.rows, "train_clicks": train.clicks}
-    made = write_model(folder, state, config, dataset, checkpoint, rows, step_history(manifest))
-    predictor = Predictor(folder, made, num_threads=config.device.num_threads)
+    made = write_model(folder, state, config, dataset, checkpoint, rows, step_history(manifest), parent)
+    chain = [*(parent.chain if parent else ()), (folder, made)]
+    predictor = Predictor(chain, config.device.num_threads)
     evaluated = _compare(predictor, opened, config, dataset, schema)
     row_bytes = 4 * (config.model.embedding_dim + 1)
     sizes = {"tables": (folder / TABLES).stat().st_size, "float32": made.rows["num_rows"] * row_bytes}

@@ -3,8 +3,8 @@
     manifest.json      model, rows, vocabulary, checkpoint, versions; size and checksum of every other file
     schema.json        fields, their transforms and how a log is written, as in a prepared folder
     tower.onnx         rows of the tables and numbers to a logit (tower.onnx.data beside it where that is large)
-    tables.safetensors, checksums.safetensors   rows.py
-    lookup.bin                      the vocabulary as it is searched
+    tables.safetensors, checksums.safetensors   rows.py; of a delta, the rows that changed
+    lookup.bin                      the vocabulary as it is searched; of a delta, the values that were added
     golden.parquet     made rows and their logits, for a consumer's own check
     code/, MLmodel, python_env.yaml, requirements.txt, README.md
 
@@ -14,6 +14,10 @@ Opening checks every file but the tables as a whole; of the tables headers and s
 from __future__ import annotations
 
 import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,10 +26,10 @@ import xxhash
 
 from app.checkpoint.disk import DamagedFileError, FileRecord, check_size
 from app.scoring.rows import TABLES
-from common.files import checksum, write_whole
+from common.files import checksum, sync_folder, write_whole
 
 FORMAT = "wide-deep-bundle"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 1 knew no deltas; a whole bundle of 1 is read
 MANIFEST = "manifest.json"
 GOLDEN = "golden.parquet"
 GOLDEN_TOLERANCE = 1e-5  # of a logit, between processors; on one machine the bits are the same
@@ -41,10 +45,20 @@ class Manifest:
     checkpoint: dict[str, Any]  # step, epoch and id of what was exported
     versions: dict[str, str]  # of the packages that the core needs
     files: dict[str, FileRecord] = field(default_factory=dict)
-    parent: dict[str, Any] | None = None  # the bundle that this one holds changes of; so far always whole
+    parent: dict[str, str] | None = None  # of a delta: `id` and `name` (of its folder) of what it holds changes of
+    generation: int = 0  # a delta's is one above its parent's
+    folded: str = ""  # the id of the newest delta that was folded into this whole bundle
     id: str = ""
     format: str = FORMAT
     format_version: int = FORMAT_VERSION
+
+    @property
+    def version(self) -> str:
+        """Name of what scores: a folded bundle has that of the deltas it was made of."""
+        return self.folded or self.id
+
+
+Link = tuple[Path, Manifest]  # a folder of a chain
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -76,19 +90,62 @@ def read_manifest(folder: Path) -> Manifest:
         raise ValueError(f"{path} is damaged or no bundle's ({error!r}); {again(folder)}") from error
     if said != _checksum(content):
         raise ValueError(f"{path} is damaged: checksum {_checksum(content)}, expected {said}; {again(folder)}")
-    if kind != FORMAT or version != FORMAT_VERSION:
+    if kind != FORMAT or version not in range(1, FORMAT_VERSION + 1):
         raise ValueError(
-            f"{path} is of {kind!r}, format version {version}; this program reads {FORMAT!r}, version "
+            f"{path} is of {kind!r}, format version {version}; this program reads {FORMAT!r}, up to version "
             f"{FORMAT_VERSION}. Use the code of that release, which lies in the bundle's folder code, or export again"
         )
     return Manifest(**content)
 
 
+def read_chain(folder: Path) -> list[Link]:
+    """Return a bundle and, of a delta, those that it holds changes of, which lie beside it; oldest first.
+
+    Raises as `read_manifest`, and ValueError where a parent is not there.
+    """
+    chain = [(folder, read_manifest(folder))]
+    while (parent := chain[0][1].parent) is not None:
+        child, manifest = chain[0]
+        found = _find_beside(child, parent)
+        check_parent(child, manifest, found[1])
+        chain.insert(0, found)
+    return chain
+
+
+def _find_beside(child: Path, parent: dict[str, str]) -> Link:
+    for path in sorted(child.absolute().parent.glob(f"*/{MANIFEST}"), key=lambda p: p.parent.name != parent["name"]):
+        try:
+            manifest = read_manifest(path.parent)
+        except ValueError:
+            if path.parent.name == parent["name"]:
+                raise
+            continue
+        if manifest.version == parent["id"]:
+            return path.parent, manifest
+    raise ValueError(
+        f"the delta {child} holds changes of {parent['name']} with id {parent['id']}, which is not beside it; copy "
+        "that there, too"
+    )
+
+
+def check_parent(folder: Path, manifest: Manifest, parent: Manifest) -> None:
+    """Raise ValueError where the bundle in `folder` is no delta of `parent`."""
+    if manifest.parent is None:
+        raise ValueError(f"{folder} is a whole bundle and no delta; open it by itself")
+    if manifest.parent["id"] != parent.version or manifest.generation != parent.generation + 1:
+        raise ValueError(
+            f"the delta {folder} (generation {manifest.generation}) holds changes of {manifest.parent['name']} with id "
+            f"{manifest.parent['id']}, and what is open has generation {parent.generation} and id {parent.version}; "
+            "apply every delta once, in order"
+        )
+
+
 def check_files(folder: Path, manifest: Manifest, every_byte: bool) -> None:
     """Raise ValueError, naming the file, where one is missing or differs from the manifest.
 
-    Without `every_byte` the tables' size is compared only; all other files are read.
+    Without `every_byte` the tables' size is compared only, but for those of a delta; all other files are read.
     """
+    every_byte = every_byte or manifest.parent is not None
     for name, record in manifest.files.items():
         try:
             check_size(folder / name, record)
@@ -97,6 +154,31 @@ def check_files(folder: Path, manifest: Manifest, every_byte: bool) -> None:
                 raise DamagedFileError(f"is damaged: checksum {found}, expected {record['checksum']}")
         except DamagedFileError as error:
             raise ValueError(f"the bundle's file {folder / name} {error}; {again(folder)}") from None
+
+
+@contextmanager
+def new_bundle(output: Path, overwrite: bool) -> Iterator[Path]:
+    """Yield a folder that becomes `output` at the end of the block, in place of a bundle that may be there.
+
+    Raises FileExistsError where `output` is there and is no bundle, or is not to be overwritten.
+    """
+    if output.exists() and (not (output / MANIFEST).is_file() or FORMAT not in (output / MANIFEST).read_text()):
+        raise FileExistsError(f"{output} is there and is no bundle; give another output")
+    if output.exists() and not overwrite:
+        raise FileExistsError(f"{output} is there; replace it with --overwrite or give another output")
+    partial, replaced = (output.with_name(f"{output.name}.{os.getpid()}.{end}") for end in ("partial", "replaced"))
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        for path in [*partial.rglob("*"), partial]:
+            sync_folder(path)  # or file: a bundle that has its name is whole after a power cut, too
+        if output.exists():
+            output.rename(replaced)
+        partial.rename(output)
+        sync_folder(output.parent)
+        shutil.rmtree(replaced, ignore_errors=True)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def again(folder: Path) -> str:

@@ -80,7 +80,8 @@ def _card(
         "",
         f"- embeddings of {rows['width']} values, hidden layers {manifest.model['hidden_widths']}, "
         f"{manifest.model['activation']}{', batch normalization (folded)' if manifest.model['batch_norm'] else ''}",
-        f"- {rows['num_rows']:,} rows as {rows['dtype']}: {sizes['tables']:,} bytes, in float32 {sizes['float32']:,}",
+        f"- {rows['num_rows']:,} {'changed ' if manifest.parent else ''}rows as {rows['dtype']}: "
+        f"{sizes['tables']:,} bytes, in float32 {sizes['float32']:,}",
         f"- label smoothing {manifest.model['label_smoothing']:g}: the scores are those of the smoothed labels",
         "",
         *_metric_lines(evaluated),

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import os
 import platform
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,15 +20,15 @@ import pyarrow.parquet as pq
 
 from app.checkpoint.write import ModelState
 from app.config.config import Config
-from app.scoring.bundle import FORMAT, GOLDEN, MANIFEST, Manifest, write_manifest
+from app.scoring.bundle import GOLDEN, Manifest, write_manifest
+from app.scoring.delta import changed_rows, check_fits
 from app.scoring.made_rows import make_rows
 from app.scoring.predictor import Predictor, probabilities
-from app.scoring.rows import RowsSpec, RowType, write_rows
+from app.scoring.rows import RowsSpec, RowType, stored_as, write_rows
 from app.scoring.tower import write_tower
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, CaughtUpTable, TableSnapshot
 from app.tables.optimizers import ROWS, StepHistory
-from common.files import sync_folder
 from data_prep.encoding.base import BaseVocabulary
 from data_prep.encoding.encoder import open_vocabulary, write_lookup
 from data_prep.prepared.schema import Schema, write_schema
@@ -43,31 +41,6 @@ PACKAGES = ("numpy", "pyarrow", "onnxruntime", "xxhash", "pyyaml", "isal", "tqdm
 LIBRARY = Path("data_prep/kernels/csrc/build/liblog_kernels.so")
 
 
-@contextmanager
-def new_bundle(output: Path, overwrite: bool) -> Iterator[Path]:
-    """Yield a folder that becomes `output` at the end of the block, in place of a bundle that may be there.
-
-    Raises FileExistsError where `output` is there and is no bundle, or is not to be overwritten.
-    """
-    if output.exists() and (not (output / MANIFEST).is_file() or FORMAT not in (output / MANIFEST).read_text()):
-        raise FileExistsError(f"{output} is there and is no bundle; give another output")
-    if output.exists() and not overwrite:
-        raise FileExistsError(f"{output} is there; replace it with --overwrite or give another output")
-    partial, replaced = (output.with_name(f"{output.name}.{os.getpid()}.{end}") for end in ("partial", "replaced"))
-    partial.mkdir(parents=True)
-    try:
-        yield partial
-        for path in [*partial.rglob("*"), partial]:
-            sync_folder(path)  # or file: a bundle that has its name is whole after a power cut, too
-        if output.exists():
-            output.rename(replaced)
-        partial.rename(output)
-        sync_folder(output.parent)
-        shutil.rmtree(replaced, ignore_errors=True)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
 def write_model(
     folder: Path,
     state: ModelState,
@@ -76,11 +49,13 @@ def write_model(
     checkpoint: dict[str, Any],
     rows: RowType,
     history: StepHistory | None,
+    parent: Predictor | None = None,
 ) -> Manifest:
     """Write all that a score depends on into the new `folder`, but for the manifest; returns that.
 
     `state.dense` has the numeric fields folded; `history` is that of a deep table whose rows move without being looked
-    up (`adam`): then every id has a row.
+    up (`adam`): then every id has a row. With a `parent` it is a delta, which has the rows that are not the
+    parent's. Raises ValueError where the model or the vocabulary is not the parent's with additions.
     """
     schema, _, given = open_vocabulary(prepared)
     spec = RowsSpec(
@@ -92,17 +67,26 @@ def write_model(
         initial_scale=config.model.initial_scale,
     )
     row_ids = _row_ids(state.tables, schema, every_id=history is not None)
-    spec = dataclasses.replace(spec, num_rows=len(row_ids))
+    stored = stored_as(rows, _reader(state.tables, spec, history))
+    deleted = np.zeros(0, np.int64)
+    if parent is not None:
+        check_fits(parent, schema, spec)
+        row_ids, deleted = changed_rows(parent.tables, row_ids, stored)
+    spec = dataclasses.replace(spec, num_rows=len(row_ids), num_deleted=len(deleted))
     source = {key: schema.source[key] for key in ("name", "lines")}
     write_schema(dataclasses.replace(schema, splits={}, other_files=(), source=source), folder)
     write_tower(folder, state.dense, config.model.activation)
-    write_rows(folder, spec, row_ids, _reader(state.tables, spec, history))
-    vocabulary = write_lookup(given, folder)
+    write_rows(folder, spec, row_ids, stored, deleted)
+    known = () if parent is None else (parent.schema.categorical, parent.manifest.vocabulary.get("values", ""))
+    vocabulary = write_lookup(given, folder, *known)
     model: dict[str, Any] = {"hidden_widths": list(config.model.hidden_widths), "activation": config.model.activation}
     model |= {"batch_norm": config.model.batch_norm, "label_smoothing": config.loss.label_smoothing}
     versions = {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
     manifest = Manifest(model, dataclasses.asdict(spec), vocabulary, checkpoint, versions)
-    _write_golden(folder, manifest, given)
+    if parent is not None:
+        named = {"id": parent.version, "name": parent.folder.absolute().name}
+        manifest = dataclasses.replace(manifest, parent=named, generation=parent.generation + 1)
+    _write_golden(Predictor([*(parent.chain if parent else ()), (folder, manifest)]), given)
     _write_code(folder / CODE)
     return manifest
 
@@ -143,15 +127,14 @@ def _reader(
     return read
 
 
-def _write_golden(folder: Path, manifest: Manifest, given: BaseVocabulary) -> None:
+def _write_golden(predictor: Predictor, given: BaseVocabulary) -> None:
     """Write golden.parquet: made rows with the scores of this bundle."""
-    predictor = Predictor(folder, manifest, num_threads=1)
     table = make_rows(given, predictor.log_format, GOLDEN_ROWS, seed=1)
     logits = predictor.logits(table)
     scores = {"logit": pa.array(logits), "score": pa.array(probabilities(logits))}
     for name, values in scores.items():
         table = table.append_column(name, values)
-    pq.write_table(table, folder / GOLDEN)
+    pq.write_table(table, predictor.folder / GOLDEN)
 
 
 def _write_code(folder: Path) -> None:

@@ -14,8 +14,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from app.evaluation.score_bins import sigmoid
-from app.scoring.bundle import GOLDEN, GOLDEN_TOLERANCE, Manifest, again, check_files, read_manifest
-from app.scoring.rows import RowsSpec, RowTables
+from app.scoring.bundle import (
+    GOLDEN,
+    GOLDEN_TOLERANCE,
+    Link,
+    again,
+    check_files,
+    check_parent,
+    read_chain,
+    read_manifest,
+)
+from app.scoring.rows import RowsSpec, RowTables, lookup
 from app.scoring.tower import TOWER, Tower
 from data_prep.encoding.encoder import Chunk, open_lookup, options_of
 from data_prep.encoding.raw_rows import lines_to_chunk, mappings_to_chunk, rejected, table_to_chunk
@@ -57,33 +66,68 @@ class FieldEffect:
 class Predictor:
     """A bundle that is open. Every method may be called from several threads."""
 
-    def __init__(self, folder: Path, manifest: Manifest, num_threads: int) -> None:
-        """Open the bundle in `folder`, whose files were checked; see `open`."""
-        self.folder, self.manifest = folder, manifest
+    def __init__(self, chain: Sequence[Link], num_threads: int = 1, opened: tuple[RowTables, ...] = ()) -> None:
+        """Open a bundle and the deltas of it, oldest first, whose files were checked; see `open`.
+
+        The tables of the first ones may be `opened` already.
+        """
+        self.chain, self._num_threads = tuple(chain), num_threads
+        self.folder, self.manifest = self.chain[-1]
+        folder = self.folder
         try:
             self.schema: Schema = read_schema(folder)
             self._options = options_of(self.schema, folder)
-            self._rows = RowTables(folder, RowsSpec(**manifest.rows))
-            self._encoder = open_lookup(manifest.vocabulary, folder, self.schema, self._options)
+            more = (RowTables(path, RowsSpec(**link.rows)) for path, link in self.chain[len(opened) :])
+            self.tables = (*opened, *more)
+            vocabularies = [(path, link.vocabulary) for path, link in self.chain]
+            self._encoder = open_lookup(vocabularies, self.schema, self._options)
         except (KeyError, TypeError) as error:
             raise ValueError(f"the bundle {folder} is of another version ({error!r}); {again(folder)}") from error
-        if self._rows.spec.num_ids != self.schema.vocabulary_size:
+        num_ids = self.tables[-1].spec.num_ids
+        if num_ids != self.schema.vocabulary_size:
             raise ValueError(
-                f"the bundle {folder} has tables of {self._rows.spec.num_ids:,} ids and a vocabulary of "
+                f"the bundle {folder} has tables of {num_ids:,} ids and a vocabulary of "
                 f"{self.schema.vocabulary_size:,}; {again(folder)}"
             )
         self._tower = Tower(folder / TOWER, num_threads)
 
     @classmethod
     def open(cls, path: str | Path, num_threads: int = 1) -> Predictor:
-        """Open a bundle: all but the tables' rows is read and checked.
+        """Open a bundle, or a delta and the bundles that it needs, which lie beside it.
 
-        Raises FileNotFoundError where it is none, ValueError where it is damaged or of another version.
+        All but the tables' rows is read and checked, and all of a delta. Raises FileNotFoundError where it is none,
+        ValueError where it is damaged or of another version, or where a bundle that it needs is not there.
         """
-        folder = Path(path)
-        manifest = read_manifest(folder)
-        check_files(folder, manifest, every_byte=False)
-        return cls(folder, manifest, num_threads)
+        chain = read_chain(Path(path))
+        for link in chain:
+            check_files(*link, every_byte=False)
+        return cls(chain, num_threads)
+
+    def with_delta(self, path: str | Path) -> Predictor:
+        """Return a predictor with the delta at `path`, which shares what is mapped here; this one stays as it is.
+
+        Raises as `open`, and ValueError where the delta does not hold changes of just this version.
+        """
+        link = Path(path), read_manifest(Path(path))
+        check_parent(*link, self.manifest)
+        check_files(*link, every_byte=True)
+        return Predictor([*self.chain, link], self._num_threads, self.tables)
+
+    @property
+    def version(self) -> str:
+        """Name of what scores here: a checksum of all files of the bundle; a folded one has that of its deltas."""
+        return self.manifest.version
+
+    @property
+    def generation(self) -> int:
+        """Number of the deltas since the first bundle, those that were folded too."""
+        return self.manifest.generation
+
+    @property
+    def changed_share(self) -> float:
+        """Rows of deltas as a share of the whole bundle's: by it one decides when to fold."""
+        base, *deltas = (tables.spec for tables in self.tables)
+        return sum(spec.num_rows + spec.num_deleted for spec in deltas) / max(base.num_rows, 1)
 
     @property
     def log_format(self) -> LogFormat:
@@ -141,7 +185,7 @@ class Predictor:
         logits = np.empty(len(ids), np.float32)
         for start in range(0, len(ids), ROWS_AT_ONCE):
             part = slice(start, start + ROWS_AT_ONCE)
-            deep, wide = self._rows.lookup(ids[part])
+            deep, wide = lookup(self.tables, ids[part])
             logits[part] = self._tower(deep, _sum_over_fields(wide), numeric[part])
         return logits
 
@@ -156,7 +200,7 @@ class Predictor:
         # The row, then the same with each of its cells blanked.
         lines = [cells, *({**cells, name: None} for name in columns)]
         logits = self.logits(lines)
-        _, wide = self._rows.lookup(encoded.ids)
+        _, wide = lookup(self.tables, encoded.ids)
         effects = []
         for place, name in enumerate(columns):
             fields = [i for i, field in enumerate(self.schema.categorical) if field.name in (name, f"{name}_bucket")]
@@ -186,10 +230,15 @@ class Predictor:
 
         Raises ValueError naming the file that is damaged, or the first golden row that scores otherwise.
         """
+        for link, tables in zip(self.chain, self.tables, strict=True):
+            check_files(*link, every_byte=True)
+            tables.check_all()
+        return self.check_golden()
+
+    def check_golden(self) -> int:
+        """Score the golden rows and return their number; raise ValueError naming the first that scores otherwise."""
         import pyarrow.parquet as pq
 
-        check_files(self.folder, self.manifest, every_byte=True)
-        self._rows.check_all()
         golden = pq.read_table(self.folder / GOLDEN)
         expected = golden["logit"].to_numpy()
         found = self.logits(golden.drop_columns(["logit", "score"]))

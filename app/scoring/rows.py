@@ -4,17 +4,19 @@
                          wide     [T] float32
                          scale, offset  [T] float32, of int8 rows alone: value = scale · number + offset
                          deep     [T, D] float32, float16 or int8
+                         deleted  [R] int64 ascending, of a delta alone: ids that have no row any more
     checksums.safetensors   of each array its blocks' checksums, xxh3 as int64
 
 An id without a row has its initial one: wide 0, deep a function of seed, id and column (app/tables/initial.py).
+The tables of a delta hold the rows that changed; a chain is a whole bundle's tables and those of deltas, oldest first.
 
-Letters: T rows, V ids, D width, G groups of 64 ids, B examples, C fields, n ids of one lookup.
+Letters: T rows, R deleted ids, V ids, D width, G groups of 64 ids, B examples, C fields, n ids of one lookup.
 """
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -22,16 +24,17 @@ from typing import Literal
 import numpy as np
 import xxhash
 
-from app.checkpoint.array_file import Column, Place, read_places, write_arrays
+from app.checkpoint.array_file import Column, Place, column_of, read_places, write_arrays
 from app.tables.initial import initial_rows
 
 TABLES, CHECKSUMS = "tables.safetensors", "checksums.safetensors"
 BLOCK_BYTES = 1 << 16  # of the index and of deep rows, about: what the first touch of a row reads
 ALIGNMENT = 64  # of arrays in the file: a row of 16 float32 is one cache line
 WRITTEN_ROWS = 1 << 16  # at a time
-INDEX = "index"
+INDEX, DELETED = "index", "deleted"
 GROUPS_A_BLOCK = BLOCK_BYTES // 16
 _EVERY_ROW = 255.0
+NO_IDS = np.zeros(0, np.int64)
 
 RowType = Literal["float32", "float16", "int8"]
 
@@ -46,6 +49,7 @@ class RowsSpec:
     dtype: RowType
     seed: int  # of the initial rows
     initial_scale: float
+    num_deleted: int = 0  # of a delta
 
     @property
     def rows_a_block(self) -> int:
@@ -61,6 +65,7 @@ class RowsSpec:
             "wide": ("float32", (self.num_rows,)),
             **scales,
             "deep": (self.dtype, (self.num_rows, self.width)),
+            **({DELETED: ("int64", (self.num_deleted,))} if self.num_deleted else {}),
         }
         padded: dict[str, tuple[str, tuple[int, ...]]] = {}
         for name, (dtype, shape) in arrays.items():
@@ -71,27 +76,28 @@ class RowsSpec:
 
 
 ReadRows = Callable[[str, np.ndarray], np.ndarray]  # "deep" or "wide", ids [n] -> [n, D] or [n], float32
+# Name of an array, ids [n] -> its values for their rows, as the file has them.
+ReadStored = Callable[[str, np.ndarray], np.ndarray]
 
 
-def write_rows(folder: Path, spec: RowsSpec, row_ids: np.ndarray, read: ReadRows) -> None:
-    """Write the rows of `row_ids` [T], ascending, as `read` gives them.
-
-    Raises ValueError for a row that `spec.dtype` cannot hold.
-    """
+def write_rows(
+    folder: Path, spec: RowsSpec, row_ids: np.ndarray, stored: ReadStored, deleted: np.ndarray = NO_IDS
+) -> None:
+    """Write the rows of `row_ids` [T], ascending, as `stored` gives them. Raises as `stored`."""
     checksums: dict[str, list[int]] = {}
     columns = {}
     for name, (dtype, shape) in spec.layout().items():
-        columns[name] = Column(dtype, shape, lambda name=name: _pieces(name, spec, row_ids, read, checksums))  # type: ignore[misc]
+        if name == DELETED:
+            columns[name] = Column(dtype, shape, lambda: [deleted])
+        else:
+            columns[name] = Column(dtype, shape, lambda name=name: _pieces(name, spec, row_ids, stored, checksums))  # type: ignore[misc]
     write_arrays(folder / TABLES, columns, alignment=ALIGNMENT)
     found = {name: np.array(values, np.uint64).view(np.int64) for name, values in checksums.items()}
-    write_arrays(
-        folder / CHECKSUMS,
-        {name: Column("int64", array.shape, lambda array=array: [array]) for name, array in found.items()},  # type: ignore[misc]
-    )
+    write_arrays(folder / CHECKSUMS, {name: column_of(array) for name, array in found.items()})
 
 
 def _pieces(
-    name: str, spec: RowsSpec, row_ids: np.ndarray, read: ReadRows, checksums: dict[str, list[int]]
+    name: str, spec: RowsSpec, row_ids: np.ndarray, stored: ReadStored, checksums: dict[str, list[int]]
 ) -> Iterator[np.ndarray]:
     """Yield one array in pieces of whole blocks, and append the blocks' checksums to `checksums`."""
     if name.endswith(".padding"):
@@ -103,11 +109,24 @@ def _pieces(
         noted += _block_checksums(index, GROUPS_A_BLOCK)
         yield index
         return
-    for start in range(0, len(row_ids), max(WRITTEN_ROWS, spec.rows_a_block)):
-        ids = row_ids[start : start + max(WRITTEN_ROWS, spec.rows_a_block)]
-        piece = read("wide", ids) if name == "wide" else _stored(name, ids, read("deep", ids), spec.dtype)
+    for ids in in_pieces(row_ids, max(WRITTEN_ROWS, spec.rows_a_block)):
+        piece = stored(name, ids)
         noted += _block_checksums(piece, spec.rows_a_block)
         yield piece
+
+
+def in_pieces(ids: np.ndarray, most: int = WRITTEN_ROWS) -> Iterator[np.ndarray]:
+    """Yield `ids` in parts of at most `most`."""
+    for start in range(0, len(ids), most):
+        yield ids[start : start + most]
+
+
+def stored_as(dtype: RowType, read: ReadRows) -> ReadStored:
+    """Return the rows that `read` gives as a file of `dtype` has them.
+
+    The function raises ValueError for a row that `dtype` cannot hold.
+    """
+    return lambda name, ids: read("wide", ids) if name == "wide" else _stored(name, ids, read("deep", ids), dtype)
 
 
 def _stored(name: str, ids: np.ndarray, deep: np.ndarray, dtype: RowType) -> np.ndarray:
@@ -163,6 +182,7 @@ class RowTables:
         self._rows_shift = spec.rows_a_block.bit_length() - 1
         self._groups_shift = GROUPS_A_BLOCK.bit_length() - 1
         self._checksums = _read_checksums(folder / CHECKSUMS)
+        self.deleted = self._arrays.pop(DELETED, NO_IDS)
         self._names = {"ids": [INDEX], "rows": [name for name in self._arrays if name != INDEX]}
         self._blocks = {"ids": self._checksums[INDEX].size, "rows": self._checksums["deep"].size}
         self._checked = {part: np.zeros(count, np.bool_) for part, count in self._blocks.items()}
@@ -172,36 +192,37 @@ class RowTables:
         count = int(np.prod(place.shape))
         return np.frombuffer(self._map, place.dtype, count, place.start if count else 0).reshape(place.shape)
 
-    def lookup(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return deep rows [B, C * D] and wide rows [B, C], float32, of `ids` [B, C].
+    def rows(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return deep rows [n, D] and wide rows [n], float32. Raises ValueError naming the file of a damaged block."""
+        self._check("rows", places >> self._rows_shift)
+        return self._deep(places), self._arrays["wide"].take(places, mode="clip")
 
-        Raises ValueError naming the file where a block that is touched is damaged.
-        """
-        flat = ids.reshape(-1)
-        places, known = self._find(flat)
-        if self.spec.num_rows:
-            self._check("rows", places >> self._rows_shift)
-            deep = self._deep(places)
-            wide = self._arrays["wide"].take(places, mode="clip")
-        else:
-            deep, wide = np.zeros((flat.size, self.spec.width), np.float32), np.zeros(flat.size, np.float32)
-        if not known.all():
-            others = np.flatnonzero(~known)
-            spec = self.spec
-            deep[others] = initial_rows(spec.seed, flat[others], spec.width, spec.initial_scale)
-            wide[others] = 0
-        return deep.reshape(len(ids), -1), wide.reshape(ids.shape)
+    def stored(self, name: str, places: np.ndarray) -> np.ndarray:
+        """Return the rows at `places` [n] of one array as the file has them. Raises as `rows`."""
+        self._check("rows", places >> self._rows_shift)
+        return self._arrays[name].take(places, axis=0, mode="clip")
 
-    def _find(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the place of each id's row [n], and a mask of the ids that have one [n]."""
-        groups = ids >> 6
+    def row_ids(self) -> np.ndarray:
+        """Return the ids that have a row, ascending. Raises as `rows`."""
+        groups = np.arange(len(self._arrays[INDEX]))
+        self._check("ids", groups >> self._groups_shift)
+        found = [NO_IDS]
+        for part in in_pieces(groups):
+            bits = np.ascontiguousarray(self._arrays[INDEX][part, 0]).view(np.uint8)
+            found.append(np.flatnonzero(np.unpackbits(bits, bitorder="little")) + 64 * part[0])
+        return np.concatenate(found)
+
+    def find(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the place of each id's row [n], and a mask of the ids that have one [n]. Raises as `rows`."""
+        groups = np.minimum(ids >> 6, len(self._arrays[INDEX]) - 1)  # a delta may add ids that are not in this file
         self._check("ids", groups >> self._groups_shift)
         index = self._arrays[INDEX].take(groups, axis=0)
         bits, bit = index[:, 0], (ids & 63).astype(np.uint64)
         below = np.bitwise_count(bits & ((np.uint64(1) << bit) - np.uint64(1)))
         places = (index[:, 1] + below).astype(np.int64)
+        known = (bits >> bit & np.uint64(1)).astype(np.bool_) & (ids < self.spec.num_ids)
         # A place behind the last row is that of an id without one.
-        return np.minimum(places, max(self.spec.num_rows - 1, 0)), (bits >> bit & np.uint64(1)).astype(np.bool_)
+        return np.minimum(places, max(self.spec.num_rows - 1, 0)), known
 
     def _deep(self, places: np.ndarray) -> np.ndarray:
         rows = self._arrays["deep"].take(places, axis=0, mode="clip")
@@ -249,6 +270,60 @@ class RowTables:
         for part, count in self._blocks.items():
             for block in range(count):
                 self._check_block(part, block)
+
+
+def lookup(chain: Sequence[RowTables], ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return deep rows [B, C * D] and wide rows [B, C], float32, of `ids` [B, C] in a chain. Raises as `rows`."""
+    flat = ids.reshape(-1)
+    base, *deltas = chain
+    places, known = base.find(flat)
+    if base.spec.num_rows:
+        deep, wide = base.rows(places)
+    else:
+        deep, wide = np.empty((flat.size, base.spec.width), np.float32), np.empty(flat.size, np.float32)
+    initial = ~known
+    for delta in deltas:
+        places, known = delta.find(flat)
+        changed = np.flatnonzero(known)
+        if changed.size:
+            deep[changed], wide[changed] = delta.rows(places[changed])
+        initial = (initial & ~known) | are_among(delta.deleted, flat)
+    if initial.any():
+        others, spec = np.flatnonzero(initial), base.spec
+        deep[others], wide[others] = initial_rows(spec.seed, flat[others], spec.width, spec.initial_scale), 0
+    return deep.reshape(len(ids), -1), wide.reshape(ids.shape)
+
+
+def chain_row_ids(chain: Sequence[RowTables]) -> np.ndarray:
+    """Return the ids that have a row in a chain, ascending."""
+    ids = chain[0].row_ids()
+    for delta in chain[1:]:
+        ids = np.setdiff1d(np.union1d(ids, delta.row_ids()), delta.deleted, assume_unique=True)
+    return ids
+
+
+def chain_stored(chain: Sequence[RowTables]) -> ReadStored:
+    """Return a function to the rows of a chain as its files have them, for ids that have one."""
+
+    def read(name: str, ids: np.ndarray) -> np.ndarray:
+        dtype, shape = chain[0].spec.layout()[name]
+        values = np.zeros((len(ids), *shape[1:]), dtype)
+        for tables in chain:
+            places, known = tables.find(ids)
+            if known.any():
+                values[known] = tables.stored(name, places[known])
+        return values
+
+    return read
+
+
+def are_among(ascending: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """Return a mask of the `ids` [n] that are among `ascending`."""
+    if not ascending.size:
+        return np.zeros(len(ids), np.bool_)
+    places = np.minimum(np.searchsorted(ascending, ids), ascending.size - 1)
+    found: np.ndarray = ascending[places] == ids
+    return found
 
 
 def _read_checksums(path: Path) -> dict[str, np.ndarray]:

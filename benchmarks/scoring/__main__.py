@@ -28,6 +28,7 @@ from app.config.config import Config
 from app.scoring.export import finish, write_model
 from app.scoring.predict import predict
 from app.scoring.predictor import Predictor
+from app.scoring.rows import lookup
 from app.tables.interface import TableState
 from benchmarks.harness.timing import machine
 from common import settings
@@ -134,16 +135,16 @@ def parts_of(lines: list[bytes]) -> list[tuple[int, list[bytes]]]:
 
 def parts_alone(predictor: Predictor, chunks: list[Chunk]) -> dict[str, Callable[[], object]]:
     """Return the parts of `predict` alone: raw lines to ids; ids to embeddings; embeddings to logits."""
-    encoder, rows, tower = predictor._encoder, predictor._rows, predictor._tower
+    encoder, tables, tower = predictor._encoder, predictor.tables, predictor._tower
     encoded = [encoder.encode(chunk)[1] for chunk in chunks]
     ids, numeric = encoded[0].ids[:1024], encoded[0].numeric[:1024]
-    deep, wide = rows.lookup(ids)
+    deep, wide = lookup(tables, ids)
     total, summed = sum(len(part) for part in encoded), wide.sum(axis=1)
 
     def look_up() -> None:
         for part in encoded:
             for start in range(0, len(part), 1024):
-                rows.lookup(part.ids[start : start + 1024])
+                lookup(tables, part.ids[start : start + 1024])
 
     def run_tower() -> None:
         for _ in range(0, total, 1024):

@@ -10,21 +10,37 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from common import settings
-from data_prep.encoding.lookup_file import LOOKUP_FILE, LookupTables, TableLayout, write_lookup_tables
+from data_prep.encoding.lookup_file import (
+    LOOKUP_FILE,
+    LookupTables,
+    TableLayout,
+    merge_lookup_tables,
+    write_lookup_tables,
+)
+from data_prep.encoding.vocabulary import FieldVocabulary, added_values, update_checksum
 from data_prep.kernels.choose import choose_kernels
 from data_prep.kernels.rows import Chunk, LogRows, ParsedChunk
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.rows import Rows
-from data_prep.prepared.schema import INDICATOR, SCHEMA_FILE, NumericField, Schema, read_schema, transform_integers
+from data_prep.prepared.schema import (
+    INDICATOR,
+    SCHEMA_FILE,
+    CategoricalField,
+    NumericField,
+    Schema,
+    read_schema,
+    transform_integers,
+)
 
 if TYPE_CHECKING:
     from data_prep.encoding.base import BaseVocabulary
@@ -36,10 +52,17 @@ class RowEncoder:
     """Encodes the good lines of chunks."""
 
     def __init__(
-        self, numeric: Sequence[NumericField], lookup: LookupTables, dtype: str, options: PrepareOptions
+        self,
+        numeric: Sequence[NumericField],
+        lookup: LookupTables,
+        dtype: str,
+        options: PrepareOptions,
+        additions: Sequence[LookupTables] = (),
     ) -> None:
+        """Take the tables of the vocabulary, and those of values that were added to it."""
         self._numeric = numeric
         self._lookup = lookup
+        self._additions = additions
         self._dtype = dtype
         self._options = options
 
@@ -52,7 +75,16 @@ class RowEncoder:
         return parsed, Rows(self._ids(rows, kernels), self._numbers(rows), labels, rows.weights, rows.keys)
 
     def _ids(self, rows: LogRows, kernels: ModuleType) -> NDArray[np.signedinteger]:
-        of_numbers, of_texts = self._lookup.opened
+        ids = self._ids_by(self._lookup, rows, kernels)
+        for added in self._additions:
+            first, count = np.array([layout.numbers[-2:] for layout in added.layouts]).T
+            found = self._ids_by(added, rows, kernels)
+            is_unknown = (found >= first) & (found < first + count)
+            ids = np.where(is_unknown, ids, found)
+        return ids
+
+    def _ids_by(self, lookup: LookupTables, rows: LogRows, kernels: ModuleType) -> NDArray[np.signedinteger]:
+        of_numbers, of_texts = lookup.opened
         number_columns = rows.number_columns(self._options.integer_buckets)
         number_ids: NDArray[np.signedinteger] = kernels.encode_values(of_numbers, *number_columns, self._dtype)
         if not of_texts:
@@ -105,14 +137,48 @@ def options_of(schema: Schema, folder: Path) -> PrepareOptions:
     return settings.merge(PrepareOptions(), schema.options, where=str(folder / SCHEMA_FILE))
 
 
-def write_lookup(base: BaseVocabulary, folder: Path) -> dict[str, Any]:
-    """Write a vocabulary's search tables into `folder`; return what `open_lookup` needs, as plain values."""
-    lookup = write_lookup_tables(base.fields(), folder / LOOKUP_FILE)
+def write_lookup(
+    base: BaseVocabulary, folder: Path, known: Sequence[CategoricalField] = (), values: str = ""
+) -> dict[str, Any]:
+    """Write a vocabulary's search tables into `folder`; return what `open_lookup` needs, as plain values.
+
+    With the fields that are `known`, and the checksum of their `values`, only the tables of what was added to them.
+    Raises ValueError where the vocabulary is not those values and additions.
+    """
+    of_known, of_all = xxhash.xxh3_64(), xxhash.xxh3_64()
+
+    def fields() -> Iterator[FieldVocabulary]:
+        for i, field in enumerate(base.fields()):
+            update_checksum(of_all, field, field.ids)
+            if known:
+                update_checksum(of_known, field, known[i])
+            yield added_values(field, known[i]) if known else field
+
+    lookup = write_lookup_tables(fields(), folder / LOOKUP_FILE)
+    if known and of_known.hexdigest() != values:
+        raise ValueError(
+            f"the vocabulary of {base.folder} is another one than the parent's with additions; export a whole bundle"
+        )
+    return _described(lookup) | {"values": of_all.hexdigest()}
+
+
+def _described(lookup: LookupTables) -> dict[str, Any]:
     return {"tables": [dataclasses.asdict(layout) for layout in lookup.layouts]}
 
 
-def open_lookup(description: dict[str, Any], folder: Path, schema: Schema, options: PrepareOptions) -> RowEncoder:
-    """Return an encoder that maps the file of `write_lookup`."""
+def merge_lookups(chain: Sequence[tuple[Path, dict[str, Any]]], folder: Path) -> dict[str, Any]:
+    """Write the tables of a vocabulary and its additions as one; `chain` are folders and descriptions, oldest first."""
+    merged = merge_lookup_tables([_tables(*link) for link in chain], folder / LOOKUP_FILE)
+    return {**chain[-1][1], **_described(merged)}
+
+
+def open_lookup(chain: Sequence[tuple[Path, dict[str, Any]]], schema: Schema, options: PrepareOptions) -> RowEncoder:
+    """Return an encoder that maps the files of `write_lookup`: a vocabulary, and additions, oldest first."""
+    lookup, *additions = [_tables(*link) for link in chain]
+    return RowEncoder(schema.numeric, lookup, schema.ids_dtype, options, additions)
+
+
+def _tables(folder: Path, description: dict[str, Any]) -> LookupTables:
     layouts = tuple(
         TableLayout(
             table["is_text"], tuple((dtype, length) for dtype, length in table["arrays"]), tuple(table["numbers"])
@@ -121,4 +187,4 @@ def open_lookup(description: dict[str, Any], folder: Path, schema: Schema, optio
     )
     lookup = LookupTables(folder / LOOKUP_FILE, layouts)
     _ = lookup.opened
-    return RowEncoder(schema.numeric, lookup, schema.ids_dtype, options)
+    return lookup

@@ -6,7 +6,7 @@ Letters: K values of a field.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from data_prep.encoding.vocabulary import FieldVocabulary
 from data_prep.execution.pieces import storable
 from data_prep.kernels.reference import ID_BITS, ID_MASK, FieldLookup, StringLookup
 from data_prep.kernels.rows import MISSING
-from data_prep.kernels.strings import Strings, group_equal
+from data_prep.kernels.strings import Strings, concatenate_strings, group_equal
 
 LOOKUP_FILE = "lookup.bin"
 _ALIGNMENT = 8  # of each array in the file
@@ -72,23 +72,52 @@ storable(LookupTables, TableLayout)
 
 def write_lookup_tables(fields: Iterable[FieldVocabulary], path: Path) -> LookupTables:
     """Write the tables of all columns, in their order."""
+    return _write((make_lookup(field) if field.texts is None else _make_text_lookup(field) for field in fields), path)
+
+
+def merge_lookup_tables(chain: Sequence[LookupTables], path: Path) -> LookupTables:
+    """Write one table a column for all the values that the tables in `chain` have, the oldest first."""
+
+    def merged() -> Iterator[FieldLookup | StringLookup]:
+        of_numbers, of_texts = (
+            list(zip(*tables, strict=True)) for tables in zip(*(t.opened for t in chain), strict=True)
+        )
+        for layout in chain[0].layouts:
+            yield _merge_texts(of_texts.pop(0)) if layout.is_text else _merge_numbers(of_numbers.pop(0))
+
+    return _write(merged(), path)
+
+
+def _merge_numbers(chain: Sequence[FieldLookup]) -> FieldLookup:
+    base = chain[0]
+    words = np.concatenate([table.words + np.uint64(table.base_id - base.base_id) for table in chain])
+    return _number_lookup(words, base.base_id, base.missing_id, base.first_oov_id, base.num_oov_ids)
+
+
+def _merge_texts(chain: Sequence[StringLookup]) -> StringLookup:
+    base = chain[0]
+    keys, ids = (np.concatenate([getattr(table, name) for table in chain]) for name in ("keys", "ids"))
+    texts = concatenate_strings([table.texts for table in chain])
+    return _text_lookup(keys, ids, texts, base.missing_id, base.first_oov_id, base.num_oov_ids)
+
+
+def _write(tables: Iterable[FieldLookup | StringLookup], path: Path) -> LookupTables:
     layouts = []
     with path.open("wb") as file:
-        for field in fields:
-            if field.texts is None:
-                table = make_lookup(field)
+        for table in tables:
+            if isinstance(table, FieldLookup):
                 arrays: list[NDArray[Any]] = [table.words, table.starts]
                 numbers: tuple[int, ...] = (table.shift, table.base_id, table.missing_id)
             else:
-                strings = _make_text_lookup(field)
-                texts = strings.texts
-                arrays = [strings.keys, strings.ids, texts.starts, texts.lengths, texts.data]
-                numbers = (strings.missing_id,)
+                texts = table.texts
+                arrays = [table.keys, table.ids, texts.starts, texts.lengths, texts.data]
+                numbers = (table.missing_id,)
             for array in arrays:
                 file.write(np.ascontiguousarray(array).data)  # not tofile, whose errors have no errno
                 file.write(bytes(-array.nbytes % _ALIGNMENT))
-            numbers = (*numbers, field.oov_ids[0], field.oov_ids[1] - field.oov_ids[0])
-            layouts.append(TableLayout(field.texts is not None, tuple((a.dtype.str, len(a)) for a in arrays), numbers))
+            numbers = (*numbers, table.first_oov_id, table.num_oov_ids)
+            is_text = isinstance(table, StringLookup)
+            layouts.append(TableLayout(is_text, tuple((a.dtype.str, len(a)) for a in arrays), numbers))
     return LookupTables(path, tuple(layouts))
 
 
@@ -99,23 +128,39 @@ def make_lookup(field: FieldVocabulary) -> FieldLookup:
     missing_index = int(np.flatnonzero(field.values == MISSING)[0])  # every field has it
     missing_id = base_id + int(words[missing_index] & ID_MASK)
     words[missing_index] = words[-1]
-    words = words[:-1]
+    num_oov_ids = field.oov_ids[1] - field.oov_ids[0]
+    return _number_lookup(words[:-1], base_id, missing_id, field.oov_ids[0], num_oov_ids)
+
+
+def _number_lookup(
+    words: NDArray[np.uint64], base_id: int, missing_id: int, first_oov_id: int, num_oov_ids: int
+) -> FieldLookup:
+    """Sort `words`, and return their table."""
     words.sort()
     directory_bits = max(1, len(words).bit_length() - 1)  # one to four words a bucket, if values spread evenly
     buckets = (words >> np.uint64(64 - directory_bits)).astype(np.int64)
     starts = np.zeros((1 << directory_bits) + 1, np.uint32)
     np.cumsum(np.bincount(buckets, minlength=1 << directory_bits), out=starts[1:])
-    num_oov_ids = field.oov_ids[1] - field.oov_ids[0]
-    return FieldLookup(words, starts, 32 - directory_bits, base_id, missing_id, field.oov_ids[0], num_oov_ids)
+    return FieldLookup(words, starts, 32 - directory_bits, base_id, missing_id, first_oov_id, num_oov_ids)
 
 
 def _make_text_lookup(field: FieldVocabulary) -> StringLookup:
     assert field.texts is not None
     is_missing = field.values == MISSING
     known = np.flatnonzero(~is_missing)
-    keys = field.texts.keys()[known]
-    order, _ = group_equal(keys, field.texts.take(known))
-    texts = field.texts.take(known[order]).compact()
     missing_id = int(field.value_ids[is_missing][0])  # every field has it
     num_oov_ids = field.oov_ids[1] - field.oov_ids[0]
-    return StringLookup(keys[order], field.value_ids[known[order]], texts, missing_id, field.oov_ids[0], num_oov_ids)
+    keys, ids, texts = field.texts.keys()[known], field.value_ids[known], field.texts.take(known)
+    return _text_lookup(keys, ids, texts, missing_id, field.oov_ids[0], num_oov_ids)
+
+
+def _text_lookup(
+    keys: NDArray[np.uint64],
+    ids: NDArray[np.int64],
+    texts: Strings,
+    missing_id: int,
+    first_oov_id: int,
+    num_oov_ids: int,
+) -> StringLookup:
+    order, _ = group_equal(keys, texts)
+    return StringLookup(keys[order], ids[order], texts.take(order).compact(), missing_id, first_oov_id, num_oov_ids)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from data_prep.kernels.reference import COUNT_BITS, COUNT_MASK
@@ -40,6 +41,31 @@ class FieldVocabulary:
     @property
     def ids(self) -> CategoricalField:
         return CategoricalField(self.name, self.oov_ids, self.id_ranges)
+
+
+def added_values(field: FieldVocabulary, known: CategoricalField) -> FieldVocabulary:
+    """Return the values that were added to a field since it was `known`, and MISSING, which every table has."""
+    (missing,) = np.flatnonzero(field.values == MISSING)
+    missing_id = int(field.value_ids[missing])
+    kept = np.concatenate([[missing], np.arange(known.num_values, len(field.values))])
+    values, texts = field.values[kept], None
+    if field.texts is not None:
+        texts = field.texts.take(kept)
+        values = np.where(values == MISSING, MISSING, np.arange(len(kept)))
+    ranges = ((missing_id, missing_id + 1), *field.id_ranges[len(known.id_ranges) :])
+    return FieldVocabulary(field.name, field.oov_ids, ranges, values, field.counts[kept], texts)
+
+
+def update_checksum(checksum: xxhash.xxh3_64, field: FieldVocabulary, known: CategoricalField) -> None:
+    """Add the ids and values that are `known` of a field to a checksum."""
+    count = known.num_values
+    checksum.update(repr((known.name, known.oov_ids, known.id_ranges)).encode())
+    if field.texts is None:
+        checksum.update(field.values[:count].tobytes())
+    else:
+        texts = field.texts.take(slice(count)).compact()
+        checksum.update(texts.lengths.tobytes())
+        checksum.update(texts.data.tobytes())
 
 
 # Values and counts by falling count, then by value, MISSING among them; and the strings of a text field.

@@ -37,6 +37,13 @@ def test_a_bundle_scores_as_training_does(run_here, trained, tiny_log, tmp_path,
     predictor = Predictor.open(tmp_path / "bundle")
     np.testing.assert_array_equal(scores.astype(np.float32), predictor.score(lines))
 
+    assert "delta: rows as float32" in run_here(app, "export", "device_0", "delta", "--delta-from", "bundle")
+    delta = Predictor.open(tmp_path / "delta")
+    assert (delta.generation, delta.tables[1].spec.num_rows) == (1, 0)  # of the same checkpoint: nothing changed
+    assert np.array_equal(delta.score(lines), predictor.score(lines))
+    refused = fails(caplog, "export", "device_0", "other", "rows=int8", "--delta-from", "bundle")
+    assert "dtype int8, there float32" in refused
+
     small = run_here(app, "export", "device_0", "small", "rows=int8")
     assert float(re.search(r"logits differ by at most (\S+)", small)[1]) > 0
     sizes = [(tmp_path / name / "tables.safetensors").stat().st_size for name in ("bundle", "small")]
@@ -44,8 +51,8 @@ def test_a_bundle_scores_as_training_does(run_here, trained, tiny_log, tmp_path,
 
     assert app(["export", "device_0", "bundle"]) == 2  # it is there
     assert "rows=float32, rows=float16 or rows=int8" in fails(caplog, "export", "device_0", "other", "rows=int4")
-    lookup = RowTables.lookup
-    monkeypatch.setattr(RowTables, "lookup", lambda self, ids: tuple(r + np.float32(1e-4) for r in lookup(self, ids)))
+    rows = RowTables.rows
+    monkeypatch.setattr(RowTables, "rows", lambda self, places: [r + np.float32(1e-4) for r in rows(self, places)])
     assert "the self-test failed" in fails(caplog, "export", "device_0", "wrong")
     assert not (tmp_path / "wrong").exists()
 

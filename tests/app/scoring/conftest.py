@@ -63,10 +63,10 @@ def make_state():
 def make_bundle(tmp_path_factory):
     """Writes a bundle of a state for a prepared folder; gives its folder."""
 
-    def make(prepared, config, state, rows="float32", history=None):
-        folder = tmp_path_factory.mktemp("bundle") / "bundle"
+    def make(prepared, config, state, rows="float32", history=None, parent=None, folder=None):
+        folder = folder or tmp_path_factory.mktemp("bundle") / "bundle"
         folder.mkdir()
-        manifest = write_model(folder, state, config, prepared, CHECKPOINT, rows, history)
+        manifest = write_model(folder, state, config, prepared, CHECKPOINT, rows, history, parent)
         requirements = "".join(f"{name}==1\n" for name in PACKAGES)
         finish(folder, manifest, {"README.md": "card\n", "requirements.txt": requirements})
         return folder

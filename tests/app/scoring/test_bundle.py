@@ -13,9 +13,8 @@ import xxhash
 
 from app.checkpoint.array_file import read_places
 from app.scoring import bundle
-from app.scoring.export import new_bundle
 from app.scoring.predictor import Predictor
-from app.scoring.rows import CHECKSUMS, TABLES, RowsSpec, RowTables, write_rows
+from app.scoring.rows import CHECKSUMS, TABLES, RowsSpec, RowTables, lookup, stored_as, write_rows
 from app.tables.initial import initial_rows
 
 
@@ -88,7 +87,7 @@ def test_a_file_that_is_missing_is_refused_at_open(copied):
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({"format_version": 2}, "format version 2.*version 1"), ({"format": "other"}, "is of 'other'")],
+    [({"format_version": 3}, "format version 3.*version 2"), ({"format": "other"}, "is of 'other'")],
 )
 def test_a_bundle_of_another_version_is_refused(copied, changes, message):
     rewrite_manifest(copied, **changes)
@@ -125,17 +124,17 @@ def test_what_is_no_bundle_is_refused(tmp_path):
 
 def test_a_bundle_is_there_whole_or_not_at_all(tmp_path, tiny_bundle):
     output = tmp_path / "out"
-    with pytest.raises(RuntimeError), new_bundle(output, overwrite=False) as folder:
+    with pytest.raises(RuntimeError), bundle.new_bundle(output, overwrite=False) as folder:
         (folder / "file").write_text("half")
         raise RuntimeError
     assert list(tmp_path.iterdir()) == []
     shutil.copytree(tiny_bundle, output)
-    with pytest.raises(FileExistsError, match="--overwrite"), new_bundle(output, overwrite=False):
+    with pytest.raises(FileExistsError, match="--overwrite"), bundle.new_bundle(output, overwrite=False):
         pass
-    with new_bundle(output, overwrite=True) as folder:
+    with bundle.new_bundle(output, overwrite=True) as folder:
         (folder / "file").write_text("new")
     assert [path.name for path in tmp_path.rglob("*")] == ["out", "file"]
-    with pytest.raises(FileExistsError, match="no bundle"), new_bundle(output, overwrite=True):
+    with pytest.raises(FileExistsError, match="no bundle"), bundle.new_bundle(output, overwrite=True):
         pass
 
 
@@ -147,11 +146,12 @@ def test_rows_are_found_by_their_ids(tmp_path, dtype, width):
     spec = RowsSpec(len(ids), 300_000, width, dtype, seed=3, initial_scale=0.5)
     deep, wide = initial_rows(3, np.arange(300_000), width, 0.5), np.zeros(300_000, np.float32)
     deep[ids], wide[ids] = generator.standard_normal((len(ids), width)), generator.standard_normal(len(ids))
-    write_rows(tmp_path, spec, ids, lambda table, chosen: (deep if table == "deep" else wide)[chosen])
+    stored = stored_as(dtype, lambda table, chosen: (deep if table == "deep" else wide)[chosen])
+    write_rows(tmp_path, spec, ids, stored)
     tables = RowTables(tmp_path, spec)
     asked = generator.integers(0, 300_000, (500, 7)).astype(np.int32)
     asked[0] = [0, 63, 64, 299_999, ids[0], ids[-1], ids[-1]]
-    found_deep, found_wide = tables.lookup(asked)
+    found_deep, found_wide = lookup([tables], asked)
     assert np.array_equal(found_wide, wide[asked])
     expected = deep[asked].reshape(500, -1)
     steps = (deep.max() - deep.min()) / 255  # of the widest row
@@ -165,7 +165,7 @@ def test_rows_are_found_by_their_ids(tmp_path, dtype, width):
 def test_no_row_at_all_is_a_table_too(tmp_path):
     spec = RowsSpec(0, 10, 2, "float32", 1, 0.1)
     write_rows(tmp_path, spec, np.zeros(0, np.int64), lambda table, ids: np.zeros((0, 2), np.float32))
-    deep, wide = RowTables(tmp_path, spec).lookup(np.array([[0, 9]]))
+    deep, wide = lookup([RowTables(tmp_path, spec)], np.array([[0, 9]]))
     assert np.array_equal(deep.reshape(2, 2), initial_rows(1, np.array([0, 9]), 2, 0.1))
     assert not wide.any()
 
@@ -173,7 +173,7 @@ def test_no_row_at_all_is_a_table_too(tmp_path):
 def test_a_row_beyond_float16_is_refused(tmp_path):
     spec = RowsSpec(1, 10, 2, "float16", 1, 0.1)
     with pytest.raises(ValueError, match=r"row 4 .*float16"):
-        write_rows(tmp_path, spec, np.array([4]), lambda table, ids: np.full((1, 2), 1e5, np.float32))
+        write_rows(tmp_path, spec, np.array([4]), stored_as("float16", lambda *_: np.full((1, 2), 1e5, np.float32)))
 
 
 MEASURE = """

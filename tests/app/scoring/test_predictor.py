@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.scoring.predictor import Predictor
+from app.scoring.rows import lookup
 from app.tables.initial import initial_rows
 from data_prep.encoding.encoder import Chunk, open_encoder
 from data_prep.prepared.schema import read_schema
@@ -243,7 +244,7 @@ def test_an_explanation_has_each_field_s_wide_weight_and_change(request, lines, 
     for effect in effects[:3]:
         (blanked,) = predictor.logits([change(row, **{effect.field: None})])
         assert effect.change == logit - blanked != 0
-    state_wide, _ = predictor._rows.lookup(predictor._encoder.encode(predictor.chunk_of(lines[:1]))[1].ids)[::-1]
+    state_wide, _ = lookup(predictor.tables, predictor._encoder.encode(predictor.chunk_of(lines[:1]))[1].ids)[::-1]
     expected = dict(zip((f.name for f in predictor.schema.categorical), state_wide[0], strict=True))
     assert {e.field: np.float32(e.wide) for e in effects if e.in_vocabulary is not None} == expected
 
@@ -266,7 +267,7 @@ def test_rows_that_no_step_touched_follow_a_whole_table_adam(make_bundle, make_s
     before = rows.copy()
     history.catch_up((rows, np.zeros_like(rows), np.zeros_like(rows), np.zeros((40, 1), np.int32)))
     assert np.abs(rows - before).max() > 1e-3
-    assert np.array_equal(predictor._rows.lookup(ids)[0].reshape(40, -1), rows)
+    assert np.array_equal(lookup(predictor.tables, ids)[0].reshape(40, -1), rows)
 
 
 def test_a_bundle_s_own_code_and_packages_are_all_that_scoring_needs(tiny_bundle, predictor, lines, tmp_path):

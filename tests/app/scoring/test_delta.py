@@ -1,0 +1,188 @@
+"""Deltas: a chain scores the bits of a whole bundle, and what does not follow what is open is refused by name."""
+
+import dataclasses
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from app.__main__ import _parser
+from app.checkpoint.write import ModelState
+from app.scoring import bundle
+from app.scoring.delta import fold
+from app.scoring.predictor import Predictor
+from app.tables.interface import TableState
+from data_prep.options.prepare_options import PrepareOptions, read_options
+from data_prep.pipeline.prepare import prepare
+from data_prep.prepared.schema import read_schema
+
+
+@pytest.fixture(scope="module", params=["numbers", "texts"])
+def days(request, tmp_path_factory, tiny_log, make_avazu, project):
+    """Lines of three days' logs, and their prepared folders, each of which extends the vocabulary before."""
+    folder = tmp_path_factory.mktemp("days")
+    if request.param == "numbers":
+        options, header, lines = PrepareOptions(min_count=2, workers=1), [], tiny_log.read_text().splitlines()[:900]
+    else:
+        options = read_options(None, ["prepare.min_count=2", "prepare.workers=1"], project / "configs/data/avazu.yaml")
+        header, *lines = make_avazu(900).splitlines()
+        header = [header]
+    for day in range(3):
+        (folder / "log").write_text("\n".join([*header, *lines[300 * day : 300 * day + 300]]) + "\n")
+        given = {"vocabulary_of": folder / f"{day - 1}", "extend": True} if day else {}
+        prepare(folder / "log", folder / f"{day}", options, **given)
+    return lines, [folder / f"{day}" for day in range(3)]
+
+
+def next_day(state, schema, dense, day):
+    """Return a state in which some rows changed, some are gone, and the new ids have rows."""
+    generator = np.random.default_rng(day)
+    tables = {}
+    for name, table in state.tables.items():
+        rows = table.arrays["rows"].copy()
+        rows[generator.random(len(rows)) < 0.1] += 1
+        kept = generator.random(len(rows)) > 0.05
+        new = np.arange(table.row_ids[-1] + 1, schema.vocabulary_size)
+        values = generator.standard_normal((len(new), rows.shape[1])).astype(np.float32)
+        tables[name] = TableState(
+            np.concatenate([table.row_ids[kept], new]), {"rows": np.concatenate([rows[kept], values])}
+        )
+    return ModelState(dense, tables)
+
+
+@pytest.fixture(scope="module", params=["float32", "int8"])
+def chain(request, days, make_bundle, make_state, tiny_config, tmp_path_factory):
+    """A folder with a whole bundle `0` and its deltas `1` and `2`, and whole bundles of the same three models."""
+    lines, prepared = days
+    folder, config = tmp_path_factory.mktemp("chain"), tiny_config()
+    wholes, state, parent = [], None, None
+    for day, data in enumerate(prepared):
+        schema = read_schema(data)
+        fresh = make_state(schema, config, seed=day)
+        state = next_day(state, schema, fresh.dense, day) if day else fresh
+        wholes.append(make_bundle(data, config, state, request.param))
+        make_bundle(data, config, state, request.param, parent=parent, folder=folder / f"{day}")
+        parent = Predictor.open(folder / f"{day}")
+    return lines, folder, wholes
+
+
+def test_a_chain_scores_the_bits_of_a_whole_bundle(chain):
+    lines, folder, wholes = chain
+    predictor = Predictor.open(folder / "0")
+    for day, whole in enumerate(wholes):
+        if day:
+            earlier, before = predictor, predictor.logits(lines)
+            predictor = predictor.with_delta(folder / f"{day}")
+            assert predictor.tables[0] is earlier.tables[0]  # what is mapped is shared
+            assert np.array_equal(earlier.logits(lines), before)  # and the earlier generation stays as it is
+        expected = Predictor.open(whole).logits(lines)
+        assert np.array_equal(predictor.logits(lines), expected)
+        assert np.array_equal(Predictor.open(folder / f"{day}").logits(lines), expected)
+        assert (predictor.generation, predictor.verify()) == (day, 100)
+    specs = [tables.spec for tables in predictor.tables]
+    rows = [Predictor.open(whole).tables[0].spec.num_rows for whole in wholes]
+    assert all(spec.num_deleted and spec.num_rows < 0.7 * rows[day + 1] for day, spec in enumerate(specs[1:]))
+    assert specs[0].num_ids < specs[1].num_ids < specs[2].num_ids  # there were additions
+    assert predictor.changed_share == sum(s.num_rows + s.num_deleted for s in specs[1:]) / specs[0].num_rows
+
+
+def test_a_folded_chain_is_the_whole_bundle(chain, tmp_path):
+    lines, folder, wholes = chain
+    for day in (1, 2):
+        shutil.copytree(folder / f"{day}", tmp_path / f"{day}")
+    shutil.copytree(folder / "0", tmp_path / "0")
+    fold(tmp_path / "1", tmp_path / "folded")
+    folded = Predictor.open(tmp_path / "folded")
+    assert folded.verify() == 100
+    for name in ("tables.safetensors", "checksums.safetensors", "lookup.bin"):
+        assert (tmp_path / "folded" / name).read_bytes() == (wholes[1] / name).read_bytes(), name
+    assert (folded.version, folded.generation) == (Predictor.open(folder / "1").version, 1)
+    # What came after the deltas comes after the folded bundle as well.
+    expected = Predictor.open(wholes[2]).logits(lines)
+    assert np.array_equal(folded.with_delta(tmp_path / "2").logits(lines), expected)
+    for name in "01":
+        shutil.rmtree(tmp_path / name)
+    assert np.array_equal(Predictor.open(tmp_path / "2").logits(lines), expected)
+
+
+@pytest.fixture
+def copies(chain, tmp_path):
+    return shutil.copytree(chain[1], tmp_path / "chain")
+
+
+@pytest.mark.parametrize(
+    ("order", "message"),
+    [
+        ("02", r"2 \(generation 2\) holds changes of 1 .*what is open has generation 0"),
+        ("011", "apply every delta once"),
+        ("00", "is a whole bundle"),
+        ("0121", "holds changes of 0"),
+    ],
+)
+def test_a_gap_or_another_order_is_refused(copies, order, message):
+    predictor = Predictor.open(copies / order[0])
+    for name in order[1:-1]:
+        predictor = predictor.with_delta(copies / name)
+    with pytest.raises(ValueError, match=message):
+        predictor.with_delta(copies / order[-1])
+
+
+def test_a_delta_whose_parent_is_not_beside_it_is_refused(copies):
+    shutil.rmtree(copies / "1")
+    with pytest.raises(ValueError, match=r"delta .*2 holds changes of 1 .*not beside it"):
+        Predictor.open(copies / "2")
+
+
+def test_a_parent_is_found_by_its_id(copies, chain):
+    (copies / "0").rename(copies / "renamed")
+    (copies / "0").mkdir()
+    assert Predictor.open(copies / "1").version == Predictor.open(chain[1] / "1").version
+
+
+def test_every_byte_of_a_delta_is_checked_when_it_is_applied(copies):
+    predictor = Predictor.open(copies / "0")
+    for path in sorted(path for path in (copies / "1").iterdir() if path.is_file()):
+        content = path.read_bytes()
+        for place in {0, len(content) // 2, len(content) - 1}:
+            path.write_bytes(content[:place] + bytes([content[place] ^ 0x10]) + content[place + 1 :])
+            with pytest.raises(ValueError, match=path.name):
+                predictor.with_delta(copies / "1")
+        path.write_bytes(content)
+    predictor.with_delta(copies / "1")
+
+
+def test_what_is_no_change_of_the_parent_is_refused(days, chain, make_bundle, make_state, tiny_config, tmp_path):
+    _, prepared = days
+    parent = Predictor.open(chain[1] / "1")
+    dtype = parent.tables[0].spec.dtype
+
+    def export(data, message, *settings, rows=dtype):
+        config = tiny_config(*settings)
+        with pytest.raises(ValueError, match=message):
+            make_bundle(data, config, make_state(read_schema(data), config), rows, parent=parent)
+
+    export(prepared[0], "another one than the parent's")  # a vocabulary that is older
+    export(prepared[1], "width 3, there", "model.embedding_dim=3")
+    export(prepared[1], "dtype float16, there", rows="float16")
+
+
+def test_another_vocabulary_of_the_same_size_is_refused(copies, days, make_bundle, make_state, tiny_config):
+    parent = Predictor.open(copies / "0")
+    manifest = parent.manifest
+    other = dataclasses.replace(manifest, vocabulary={**manifest.vocabulary, "values": "0"})
+    (copies / "0" / bundle.MANIFEST).unlink()
+    bundle.write_manifest(copies / "0", dataclasses.replace(other, files={}, id=""))
+    schema = read_schema(days[1][1])
+    with pytest.raises(ValueError, match="export a whole bundle"):
+        make_bundle(
+            days[1][1], tiny_config(), make_state(schema, tiny_config()), parent.tables[0].spec.dtype,
+            parent=Predictor.open(copies / "0"),
+        )  # fmt: skip
+
+
+def test_the_command_folds(copies, capsys):
+    arguments = _parser().parse_args(["bundle", "fold", str(copies / "2"), str(copies / "whole")])
+    assert arguments.command(arguments) == 0
+    assert "generation 2" in capsys.readouterr().out
+    assert json.loads((copies / "whole" / "manifest.json").read_text())["parent"] is None
