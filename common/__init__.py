@@ -1,3 +1,3 @@
-"""Code that knows neither clicks nor tables: settings, files (locks, checksums), native_library, memory,
+"""Code that knows neither clicks nor tables: settings, files (locks, checksums), hashing, native_library, memory,
 console (commands' messages), packages (are all installed), number_text, signals, html/.
 """

@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any
 
@@ -73,6 +74,16 @@ def checksum(path: Path) -> str:
         return format_checksum(hashlib.file_digest(file, xxhash.xxh3_64))
 
 
+def checksum_of_sources(project: Path, packages: Iterable[str]) -> str:
+    """Return a checksum of the packages' Python and C++: another release may make other bytes."""
+    digest = xxhash.xxh3_64()
+    for path in sorted(path for package in packages for path in (project / package).rglob("*")):
+        if path.suffix in (".py", ".cc", ".h"):
+            digest.update(f"{path.relative_to(project)}\n".encode())
+            digest.update(path.read_bytes())
+    return format_checksum(digest)
+
+
 def format_checksum(digest: Any) -> str:
     """Return `xxh3:` and the 16 hex digits of a 64-bit XXH3 digest."""
     return f"xxh3:{digest.hexdigest()}"
@@ -94,7 +105,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Sync the names in a folder, so that a file that was made or renamed there is found after a crash."""
+    """Sync the names in a folder, or a file's content, so that it is found after a crash."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,12 +1,24 @@
-"""The signals that end a program, and a block that defers them."""
+"""The signals that end a program, and blocks that handle or defer them."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+@contextmanager
+def handled(handler: Callable[[int, FrameType | None], None], numbers: Iterable[signal.Signals]) -> Iterator[None]:
+    """Let `handler` handle these signals in the block."""
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former)
 
 
 @contextmanager

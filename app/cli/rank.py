@@ -16,8 +16,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import xxhash
-
 from app.checkpoint.disk import in_words
 from app.config.config import Config
 from app.distributed.launch import die_with_parent
@@ -35,12 +33,12 @@ from app.distributed.process_group import (
 from app.distributed.watchdog import Watchdog
 from app.run.identity import data_identity, first_difference
 from common import settings
+from common.files import checksum_of_sources
 from data_prep.prepared.schema import Schema
 
 log = logging.getLogger("app")
 
 PACKAGES = ("mindspore", "numpy", "mpi4py")
-PROGRAM, SOURCES = ("app", "common", "data_prep"), (".py", ".cc", ".h")
 
 
 def world_rank() -> int:
@@ -119,7 +117,7 @@ def check_alike(group: ProcessGroup, what: dict[str, Any]) -> None:
     """Raise ValueError, on all ranks, unless settings, data, program and versions are the same on each of them."""
     mine = {
         **what,
-        "program": program_checksum(),
+        "program": checksum_of_sources(Path(__file__).parents[2], ("app", "common", "data_prep")),
         "versions": {name: _version(name) for name in PACKAGES},
         "python": sys.version.split()[0],
     }
@@ -128,16 +126,6 @@ def check_alike(group: ProcessGroup, what: dict[str, Any]) -> None:
         difference = first_difference(all_of_them[0], other)
         if difference:
             raise mark_collective(ValueError(f"rank {rank} differs from rank 0: {difference}; all ranks need the same"))
-
-
-def program_checksum() -> str:
-    """Return the checksum of this program's sources, as another release may compute other numbers."""
-    project = Path(__file__).parents[2]
-    digest = xxhash.xxh3_64()
-    for path in sorted(path for folder in PROGRAM for path in (project / folder).rglob("*") if path.suffix in SOURCES):
-        digest.update(f"{path.relative_to(project)}\n".encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
 
 
 def _version(package: str) -> str:

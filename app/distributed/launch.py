@@ -16,13 +16,14 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import IO, Any
 
 from app.distributed.process_group import load_mpi
+from common.signals import handled
 
 FORWARDED = {signal.SIGINT: signal.SIGUSR1, signal.SIGTERM: signal.SIGUSR2}
 
@@ -122,6 +123,14 @@ def mpirun_options(host_file: Path | None) -> list[str]:
 def supervise(command: list[str], hosts: Sequence[str] = ()) -> int:
     """Run mpirun to its end and return the job's exit status; `hosts` are the names in the host file."""
     received: list[signal.Signals] = []  # by this process
+
+    def forward(number: int, _: FrameType | None) -> None:
+        received.append(signal.Signals(number))
+        if len(received) == 1:
+            process.send_signal(FORWARDED[received[0]])
+        else:
+            process.terminate()
+
     with subprocess.Popen(  # noqa: S603 (the user's own arguments, in no shell)
         command,
         stdout=subprocess.PIPE,
@@ -131,7 +140,7 @@ def supervise(command: list[str], hosts: Sequence[str] = ()) -> int:
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        with _signals_forwarded(process, received):
+        with handled(forward, FORWARDED):
             # mpirun's own notices come on both.
             output, errors = OutputFilter(sys.stdout.buffer), OutputFilter(sys.stderr.buffer)
             reader = threading.Thread(target=output.read, args=(process.stdout,))
@@ -158,25 +167,6 @@ def _prepare_mpirun() -> None:
 def die_with_parent(number: signal.Signals) -> None:
     """Have this process sent a signal when its parent ends, however that ends. Linux only."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
-
-
-@contextlib.contextmanager
-def _signals_forwarded(process: subprocess.Popen[bytes], received: list[signal.Signals]) -> Iterator[None]:
-    """Forward the first signal to the ranks and append it to `received`; end mpirun on a second one."""
-
-    def forward(number: int, _: FrameType | None) -> None:
-        received.append(signal.Signals(number))
-        if len(received) == 1:
-            process.send_signal(FORWARDED[received[0]])
-        else:
-            process.terminate()
-
-    before = {number: signal.signal(number, forward) for number in FORWARDED}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class OutputFilter:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.tables.initial import GOLDEN, mix64
+from common.hashing import GOLDEN, mix64
 
 GOLDEN32 = np.uint32(0x9E3779B9)
 FACTORS = np.uint32(0x7FEB352D), np.uint32(0x846CA68B)

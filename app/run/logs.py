@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 from pathlib import Path
 
@@ -86,8 +85,7 @@ class LogFile:
     def sync(self) -> None:
         """Sync the lines so far, so that a power cut takes none of them; log an error."""
         try:
-            with self.path.open("rb") as file:
-                os.fsync(file.fileno())
+            sync_folder(self.path)
             sync_folder(self.path.parent)
         except FileNotFoundError:  # nothing has been written yet
             pass

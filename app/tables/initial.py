@@ -1,22 +1,14 @@
 """Initial deep rows: a counter-based hash of (seed, table, row, column). No order of arrival, shard count or backend
 can change them, and a row that was never touched need not be stored.
-
-The mixing function is the finalizer of SplitMix64 (Steele, Lea & Flood, OOPSLA 2014).
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+from common.hashing import GOLDEN, mix64
+
 DEEP_TABLE = 1  # the number of the deep table in the hash; wide rows start at 0 and need none
-
-
-def mix64(values: np.ndarray) -> np.ndarray:
-    """Return SplitMix64's finalizer of each uint64."""
-    mixed = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))
 
 
 def initial_rows(seed: int, row_ids: np.ndarray, width: int, scale: float, table: int = DEEP_TABLE) -> np.ndarray:

@@ -86,11 +86,6 @@ class LearningRates:
             if rate.after_evaluation(merit, step)
         ]
 
-    @property
-    def waits_for_evaluations(self) -> bool:
-        """True if a learning rate depends on the run's evaluations."""
-        return any(isinstance(rate.schedule, PlateauSchedule) for rate in self.groups.values())
-
     def state(self) -> dict[str, Any]:
         """Return the state of the plateaus by group, and `steps_before` unless it is 0."""
         plateaus = {

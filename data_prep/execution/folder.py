@@ -27,7 +27,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO, Any
 
-from common.files import LOCK_FILE, FolderInUse, lock_folder, write_whole
+from common.files import LOCK_FILE, FolderInUse, lock_folder, sync_folder, write_whole
 from data_prep.execution.pieces import Pieces
 from data_prep.prepared.schema import SCHEMA_FILE
 
@@ -132,16 +132,8 @@ def sync_files(folder: Path) -> None:
     """Sync a folder and its files, so that they survive a power cut."""
     for path in folder.iterdir():
         if path.is_file():
-            _sync(path)
-    _sync(folder)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            sync_folder(path)
+    sync_folder(folder)
 
 
 def _lock(folder: Path, output: Path) -> IO[str]:
@@ -194,9 +186,9 @@ def _put_in_place(partial: Path, output: Path) -> None:
         _write_state(partial, {**state, "replaced": [*state["replaced"], *_replaced_before(output), aside.name]})
         output.rename(aside)
     shutil.rmtree(partial / WORK_FOLDER, ignore_errors=True)
-    _sync(partial)  # or a power cut may bring it back in the finished folder
+    sync_folder(partial)  # or a power cut may bring it back in the finished folder
     partial.rename(output)
-    _sync(output.parent)
+    sync_folder(output.parent)
 
 
 def _tidy_up(output: Path) -> None:
@@ -330,7 +322,7 @@ def _write_state(partial: Path, state: Mapping[str, Any]) -> None:
     beside = partial / WORK_FOLDER / STATE_FILE
     write_whole(beside, json.dumps(state, indent=1) + "\n")
     beside.replace(partial / STATE_FILE)
-    _sync(partial)
+    sync_folder(partial)
 
 
 def _empty(partial: Path) -> None:

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from types import FrameType
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+from common.signals import SIGNALS, handled
+
 _received: list[int] = []
 
 
@@ -27,20 +28,16 @@ class Stopped(BaseException):
 @contextmanager
 def stop_by_signals() -> Iterator[None]:
     """In the block, note the first signal for `check_stop`; a second one kills the process."""
-    before = {number: signal.getsignal(number) for number in SIGNALS}
 
     def note(number: int, _: FrameType | None) -> None:
         _received.append(number)
         for each in SIGNALS:
             signal.signal(each, signal.SIG_DFL)
 
-    for number in SIGNALS:
-        signal.signal(number, note)
     try:
-        yield
+        with handled(note, SIGNALS):
+            yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         _received.clear()
 
 

@@ -7,15 +7,15 @@ pieces.py), which all processes see. A result that an interrupted run left there
 from __future__ import annotations
 
 import functools
+import queue
 import socket
 import threading
-from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from concurrent.futures import Future, wait
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from data_prep.execution.memory import keep_freed_memory
 from data_prep.execution.pieces import Pieces, numbered
@@ -178,63 +178,41 @@ def _first_function(job: _Job) -> Callable[[Any], Parts]:
 def read_ahead(items: Generator[Item, None, None], num_ahead: int) -> Generator[Item, None, None]:
     """Yield `items`, read by a thread so that up to `num_ahead` of them wait to be used.
 
-    An error of theirs is raised in its place. Closing this closes `items` too, in the thread, which then ends.
+    An error of theirs is raised in its place. Closing this closes `items` too, in the thread, which then ends. Raises
+    Stopped after a signal.
     """
-    ahead = _Ahead(items, num_ahead)
-    thread = threading.Thread(target=ahead.fill, daemon=True)
-    thread.start()
-    try:
-        while ahead.has_next():
-            yield ahead.take()
-    finally:
-        ahead.stop()
-        thread.join()
-    if ahead.error is not None:
-        raise ahead.error
+    waiting: queue.SimpleQueue[tuple[Item] | BaseException | None] = queue.SimpleQueue()  # None or an error is the end
+    room, is_closed = threading.Semaphore(num_ahead - 1), threading.Event()
 
-
-class _Ahead(Generic[Item]):
-    """A bounded queue between the thread that reads items and the thread that uses them."""
-
-    def __init__(self, items: Generator[Item, None, None], num_ahead: int) -> None:
-        self._waiting: deque[Item] = deque()
-        self.error: BaseException | None = None
-        self._items = items
-        self._num_ahead = num_ahead
-        self._is_over = False  # no item is to come, or none is wanted
-        self._changed = threading.Condition()
-
-    def fill(self) -> None:
-        """In the thread: read items until they end or are no longer wanted."""
+    def read() -> None:
+        end: BaseException | None = None
         try:
-            with closing(self._items):
-                for item in self._items:
-                    with self._changed:
-                        self._waiting.append(item)
-                        self._changed.notify_all()
-                        self._changed.wait_for(lambda: self._is_over or len(self._waiting) < self._num_ahead)
-                    if self._is_over:
+            with closing(items):
+                for item in items:
+                    waiting.put((item,))
+                    room.acquire()  # before the next is read
+                    if is_closed.is_set():
                         break
         except BaseException as error:
-            self.error = error
-        finally:
-            self.stop()
+            end = error
+        waiting.put(end)
 
-    def has_next(self) -> bool:
-        """Wait for an item; return False if none is to come. Raises Stopped after a signal."""
-        with self._changed:
-            while not self._changed.wait_for(lambda: self._waiting or self._is_over, _WAIT_SECONDS):
-                check_stop()
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    try:
+        while isinstance(taken := _take(waiting), tuple):
+            room.release()
+            yield taken[0]
+    finally:
+        is_closed.set()
+        room.release()
+        thread.join()
+    if taken is not None:
+        raise taken
+
+
+def _take(waiting: queue.SimpleQueue[Item]) -> Item:
+    while True:
         check_stop()
-        return bool(self._waiting)
-
-    def take(self) -> Item:
-        with self._changed:
-            self._changed.notify_all()
-            return self._waiting.popleft()
-
-    def stop(self) -> None:
-        """Let neither side wait any longer."""
-        with self._changed:
-            self._is_over = True
-            self._changed.notify_all()
+        with suppress(queue.Empty):
+            return waiting.get(timeout=_WAIT_SECONDS)

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from common.hashing import GOLDEN, mix64
+
 _WORD_BYTES = 8
 PADDING_BYTES = _WORD_BYTES  # after the last string
 _PADDING = np.zeros(PADDING_BYTES, np.uint8)
@@ -58,15 +60,12 @@ class Strings:
 
     def keys(self) -> NDArray[np.uint64]:
         """Return a hash of each string [n]. Strings of the same length of up to eight bytes have different hashes."""
-        keys = self.lengths.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        keys = self.lengths.astype(np.uint64) * GOLDEN
         for number in range(-(-int(self.lengths.max(initial=0)) // _WORD_BYTES)):
             longer = np.flatnonzero(self.lengths > number * _WORD_BYTES)
             mixed = (keys[longer] ^ self._words(number, longer)) * np.uint64(0xD6E8FEB86659FD93)
             keys[longer] = mixed ^ mixed >> np.uint64(32)
-        # The finalizer of SplitMix64, see split.py.
-        keys = (keys ^ keys >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
-        keys = (keys ^ keys >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
-        return keys ^ keys >> np.uint64(31)
+        return mix64(keys)
 
     def equal(self, others: Strings) -> NDArray[np.bool_]:
         """Return where each string equals the one at the same index of `others` [n]."""

@@ -10,9 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import xxhash
-
-from common.files import checksum, format_checksum
+from common.files import checksum, checksum_of_sources
 from data_prep.encoding.base import BaseVocabulary
 from data_prep.encoding.fit import FittedVocabulary
 from data_prep.execution.folder import OWN_NAMES
@@ -101,14 +99,5 @@ def run_fingerprint(
 
 @functools.cache
 def _program() -> str:
-    return program_checksum(Path(__file__).parents[2])
-
-
-def program_checksum(project: Path) -> str:
-    """Return a checksum of data_prep/ and common/, C++ included: pieces of work fit the version that made them."""
-    files = [path for top in ("common", "data_prep") for path in (project / top).rglob("*")]
-    digest = xxhash.xxh3_64()
-    for path in sorted(path for path in files if path.suffix in (".py", ".cc", ".h")):
-        digest.update(str(path.relative_to(project)).encode())
-        digest.update(path.read_bytes())
-    return format_checksum(digest)
+    """Return the checksum of this program: pieces of work fit the version that made them."""
+    return checksum_of_sources(Path(__file__).parents[2], ("common", "data_prep"))

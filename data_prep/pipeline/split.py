@@ -13,6 +13,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from common.hashing import GOLDEN, mix64
 from data_prep.execution.pieces import Pieces, storable
 from data_prep.kernels.choose import choose_kernels
 from data_prep.kernels.rows import Chunk
@@ -29,15 +30,8 @@ _HALF_WIDTHS = (0.02, 1.0)
 
 
 def splitmix64(seed: int, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return a hash of (seed, number) for each number [n]: that output, from 0, of the SplitMix64 generator.
-
-    Different numbers have different hashes. G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number
-    generators", OOPSLA 2014, with the constants of S. Vigna's splitmix64.c.
-    """
-    state = np.uint64(seed) + (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    state = (state ^ state >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
-    state = (state ^ state >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
-    return state ^ state >> np.uint64(31)
+    """Return a hash of (seed, number) for each number [n]: that output, from 0, of the SplitMix64 generator."""
+    return mix64(np.uint64(seed) + (numbers.astype(np.uint64) + np.uint64(1)) * GOLDEN)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import xxhash
@@ -127,7 +128,7 @@ class LogReading:
 
         The results stay among the pieces by `title`, which must differ between different passes.
         """
-        self.run_in_parts(_InOnePart(function), lambda parts: consume(parts[_ONE]), title, lambda _: (_ONE,))
+        self.run_in_parts(partial(_in_one_part, function), lambda parts: consume(parts[_ONE]), title, lambda _: (_ONE,))
 
     def run_in_parts(
         self,
@@ -139,7 +140,7 @@ class LogReading:
         """Make a pass whose results have parts, each a piece; `consume` gets the parts `needed` of each chunk."""
         check_stop()  # before there is a bar or a worker
         started = time.monotonic()
-        on_task = _OnTask(function)
+        on_task = partial(_on_task, function)
         # Closed at once on an error too: workers and progress bar are gone before anything is logged or removed.
         with (
             self._pools.open(self.num_workers) as pool,
@@ -229,24 +230,12 @@ class Progress:
         self._bar.update(stored_bytes - self._bar.n)
 
 
-@dataclass(frozen=True)
-class _InOnePart:
-    """A function whose result has one part."""
-
-    function: Callable[[Chunk], Any]
-
-    def __call__(self, chunk: Chunk) -> Parts:
-        return {_ONE: self.function(chunk)}
+def _in_one_part(function: Callable[[Chunk], Any], chunk: Chunk) -> Parts:
+    return {_ONE: function(chunk)}
 
 
-@dataclass(frozen=True)
-class _OnTask:
-    """A function of chunks that loads them first."""
-
-    function: Callable[[Chunk], Parts]
-
-    def __call__(self, task: Task) -> Parts:
-        return self.function(task.load())
+def _on_task(function: Callable[[Chunk], Parts], task: Task) -> Parts:
+    return function(task.load())
 
 
 def _file_piece(index: int) -> str:

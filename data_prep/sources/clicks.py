@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from common.hashing import GOLDEN, mix64
 from data_prep.sources.shape import CATEGORICAL_NAMES, NUM_NUMERIC, NUMERIC_NAMES, LogShape
 
 # The parts of the log odds and their shares of its variance, chosen so that the log is as hard as the real one
@@ -155,14 +156,6 @@ def sigmoid(logit: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-logit))
 
 
-def mix_64_bits(values: np.ndarray) -> np.ndarray:
-    """Hash uint64 values with the finalizer of SplitMix64 (Steele, Lea, Flood 2014, fig. 16)."""
-    mixed = values.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))
-
-
 def _solve_bias(logit: np.ndarray, click_rate: float) -> float:
     low, high = -30.0, 30.0
     for _ in range(32):
@@ -176,12 +169,12 @@ def _solve_bias(logit: np.ndarray, click_rate: float) -> float:
 
 def _key(seed: int, field: int, purpose: int) -> np.ndarray:
     """Return the hash key [1] of one purpose of one field (numbered, numeric first)."""
-    key = mix_64_bits(np.array([seed], dtype=np.uint64))
-    return mix_64_bits(key + np.uint64(field * 16 + purpose))
+    key = mix64(np.array([seed], dtype=np.uint64) + GOLDEN)
+    return mix64(key + np.uint64(field * 16 + purpose) + GOLDEN)
 
 
 def _hash_ranks(key: np.ndarray, ranks: np.ndarray) -> np.ndarray:
-    return mix_64_bits(ranks.astype(np.uint64) * np.uint64(0xD1342543DE82EF95) + key)
+    return mix64(ranks.astype(np.uint64) * np.uint64(0xD1342543DE82EF95) + key + GOLDEN)
 
 
 def _hashed_uniform(key: np.ndarray, ranks: np.ndarray) -> np.ndarray:

@@ -11,7 +11,6 @@ import hashlib
 import http.client
 import json
 import logging
-import os
 import re
 import shutil
 import ssl
@@ -159,8 +158,7 @@ class _Partial:
         self.state = {}
 
     def finish(self) -> None:
-        with self.path.open("rb") as file:
-            os.fsync(file.fileno())
+        sync_folder(self.path)
         self.path.replace(self._finished_path)
         sync_folder(self.path.parent)  # before the state goes: a crash leaves the file or what is needed to resume
         self._state_path.unlink()

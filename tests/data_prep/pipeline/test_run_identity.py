@@ -2,9 +2,10 @@
 
 import pytest
 
+from common.files import checksum_of_sources
 from data_prep.pipeline import describe
-from data_prep.pipeline.describe import program_checksum
 
+PACKAGES = ("common", "data_prep")
 FILES = ("common/settings.py", "data_prep/__main__.py", "data_prep/kernels/parse.py", "data_prep/kernels/csrc/parse.cc")
 
 
@@ -13,7 +14,7 @@ def checksum_of(folder, changed=None):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("another" if name == changed else "text")
-    return program_checksum(folder)
+    return checksum_of_sources(folder, PACKAGES)
 
 
 @pytest.mark.parametrize("changed", FILES)
@@ -22,7 +23,7 @@ def test_a_change_anywhere_makes_another_program(tmp_path, changed):
 
 
 def test_it_is_the_checksum_of_this_project(project):
-    assert describe._program() == program_checksum(project)
+    assert describe._program() == checksum_of_sources(project, PACKAGES)
 
 
 def test_what_is_built_or_cached_does_not_count(tmp_path):
@@ -31,4 +32,4 @@ def test_what_is_built_or_cached_does_not_count(tmp_path):
     (tmp_path / "data_prep" / "kernels" / "csrc" / "build" / "liblog_kernels.so").write_text("built")
     (tmp_path / "data_prep" / "__pycache__").mkdir()
     (tmp_path / "data_prep" / "__pycache__" / "parse.pyc").write_text("cached")
-    assert program_checksum(tmp_path) == before
+    assert checksum_of_sources(tmp_path, PACKAGES) == before

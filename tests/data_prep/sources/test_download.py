@@ -87,9 +87,9 @@ def names(folder):
 
 def test_the_folder_is_synced_before_the_state_goes(tmp_path, server, monkeypatch):
     seen = []
-    monkeypatch.setattr(download_module, "sync_folder", lambda folder: seen.append(names(folder)))
+    monkeypatch.setattr(download_module, "sync_folder", lambda path: seen.append(path.is_dir() and names(path)))
     download(options_of(server, "good"), tmp_path)
-    assert seen == [["log.gz", "log.gz.partial.json"]]
+    assert seen == [False, ["log.gz", "log.gz.partial.json"]]  # the file itself, then its name
 
 
 @pytest.mark.parametrize(
