@@ -140,13 +140,18 @@ def _variant(current: Any, hint: Any, changes: Mapping[str, Any], where: str, ke
 
 
 def convert(value: Any, hint: Any, where: str, key: str) -> Any:
-    """Convert `value` to type `hint`: bool, int, float, str, Literal, tuple[X, ...], dict[str, X], or one | None."""
+    """Convert `value` to type `hint`: bool, int, float, str, Literal, tuple[X, ...], dict[str, X], or one | None.
+
+    Of a union, a list or tuple takes the tuple, any other value the first other type.
+    """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
         if value is None and type(None) in arguments:
             return None
         inner = [argument for argument in arguments if argument is not type(None)]
-        return convert(value, inner[0], where, key)
+        is_list = isinstance(value, (list, tuple))
+        fitting = [argument for argument in inner if (typing.get_origin(argument) is tuple) == is_list]
+        return convert(value, (fitting or inner)[0], where, key)
     if origin is typing.Literal:
         if value not in arguments:
             raise ValueError(f"{where}: '{key}' must be one of {', '.join(map(str, arguments))}; found {value!r}")

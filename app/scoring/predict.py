@@ -59,14 +59,14 @@ class ScoreChunk:
     keep: tuple[str, ...]
 
     def __call__(self, chunk: Chunk) -> dict[str, Any]:
-        """Return `line` [n], `logits` [n] (NaN for a bad line), `labels` [n], `reasons` by place, `kept` cells."""
+        """Return `line` [n], `logits` [n] (NaN for a bad line), `labels` [n] (NaN: none), `reasons` by place, `kept`."""
         predictor = _open(self.bundle, self.bundle_id)
         log_format = predictor.log_format
         kept = self._kept(chunk, predictor)
         scored = predictor.score_chunk(chunk if self.labelled else add_label(chunk, log_format))
         first = first_line_number(chunk)
-        logits, labels = np.full(chunk.num_lines, np.nan, np.float32), np.zeros(chunk.num_lines, np.bool_)
-        logits[scored.places], labels[scored.places] = scored.logits, scored.labels > 0
+        logits, labels = (np.full(chunk.num_lines, np.nan, np.float32) for _ in range(2))
+        logits[scored.places], labels[scored.places] = scored.logits, scored.labels
         return {
             "file": chunk.file.name,
             "line": np.arange(first, first + chunk.num_lines),
@@ -127,8 +127,8 @@ def predict(
         if executor.kind != "processes":
             files, bundle = tuple(map(absolute, files)), bundle.absolute()
         labelled = log_has_label(files, log_format)
-        if log_format.label in keep and not labelled:
-            raise ValueError(f"--keep {log_format.label}: the log has no labels")
+        if log_format.label_column in keep and not labelled:
+            raise ValueError(f"--keep {log_format.label_column}: the log has no labels")
         asked = {
             "bundle": predictor.manifest.id,
             "files": [[file.location, file.state.size, file.state.modified_ns] for file in files],
@@ -220,7 +220,7 @@ class _Writer:
         self._schema = pa.schema([(name, types.get(name, pa.string())) for name in self._names])
         self._metrics = MetricStream() if labelled else None
         self._keep = tuple(keep)
-        self._num_rows = self._num_bad = 0
+        self._num_rows = self._num_bad = self._num_labelled = 0
         open_writer: Callable[..., Any] = pq.ParquetWriter if output.endswith(".parquet") else pa_csv.CSVWriter
         self._writer = open_writer(sys.stdout.buffer if output == STDIN else path, self._schema)
 
@@ -248,12 +248,14 @@ class _Writer:
         self._num_rows += num_rows
         self._num_bad += int(num_rows - good.sum())
         if self._metrics is not None:
-            self._metrics.add(logits[good], scored["labels"][good].astype(np.float32))
+            labelled = good & ~np.isnan(scored["labels"])
+            self._num_labelled += int(labelled.sum())
+            self._metrics.add(logits[labelled], scored["labels"][labelled])
 
     def summary(self) -> dict[str, Any]:
         """Return the numbers of rows and bad lines and, with labels, metrics and their intervals."""
         found: dict[str, Any] = {"rows": self._num_rows, "bad_lines": self._num_bad}
-        if self._metrics is not None and self._num_rows > self._num_bad:
+        if self._metrics is not None and self._num_labelled:
             metrics, bins = self._metrics.result_and_bins()
             found["metrics"] = {name: getattr(metrics, name) for name in ("click_rate", *MEASURED)}
             if not np.isnan(metrics.auc):

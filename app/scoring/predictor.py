@@ -28,7 +28,7 @@ from app.scoring.rows import RowsSpec, RowTables, lookup
 from app.scoring.tower import TOWER, Tower
 from data_prep.encoding.encoder import Chunk, open_lookup, options_of
 from data_prep.encoding.raw_rows import lines_to_chunk, mappings_to_chunk, rejected, table_to_chunk
-from data_prep.options.log_format import LogFormat
+from data_prep.options.log_format import FIELD_KINDS, LogFormat
 from data_prep.prepared.schema import Schema, read_schema
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class ScoredChunk:
 
     places: np.ndarray  # [n] of good lines in the chunk
     logits: np.ndarray  # [n] float32
-    labels: np.ndarray  # [n] float32
+    labels: np.ndarray  # [n] float32; NaN where a row has none, or weight 0
     rejected: dict[int, str]
 
 
@@ -178,7 +178,8 @@ class Predictor:
         parsed, rows = self._encoder.encode(chunk)
         reasons = rejected(chunk, parsed) if parsed.rejects_tsv else {}
         places = parsed.rows.row_numbers - chunk.first_line
-        return ScoredChunk(places, self.logits_of_ids(rows.ids, rows.numeric), rows.labels, reasons)
+        labels = rows.labels if rows.weights is None else np.where(rows.weights > 0, rows.labels, np.float32(np.nan))
+        return ScoredChunk(places, self.logits_of_ids(rows.ids, rows.numeric), labels, reasons)
 
     def logits_of_ids(self, ids: np.ndarray, numeric: np.ndarray) -> np.ndarray:
         """Return the logits of encoded rows: `ids` [n, C], `numeric` [n, N] -> float32 [n]."""
@@ -196,7 +197,7 @@ class Predictor:
         if parsed.rejects_tsv:
             raise ValueError(f"the row cannot be explained: {rejected(chunk, parsed)[0]}")
         cells = self._cells(chunk)
-        columns = [name for name, kind in self.log_format.columns.items() if kind not in ("label", "ignored")]
+        columns = [name for name, kind in self.log_format.columns.items() if kind in FIELD_KINDS]
         # The row, then the same with each of its cells blanked.
         lines = [cells, *({**cells, name: None} for name in columns)]
         logits = self.logits(lines)
@@ -218,7 +219,7 @@ class Predictor:
         cells = split_line(chunk.lines, self.log_format, chunk.is_bare)
         kinds = self.log_format.columns
         named = dict(zip(kinds, cells, strict=True))
-        values = {name: named[name] for name, kind in kinds.items() if kind not in ("label", "ignored")}
+        values = {name: named[name] for name, kind in kinds.items() if kind in FIELD_KINDS}
         return {
             name: None if value == "" or value in self.log_format.missing else
             int(value) if kinds[name] == "integer" else value

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from data_prep.execution.folder import REJECTS_FILE
+from data_prep.kernels.parse import parse_labels
 from data_prep.kernels.rows import BARE_SEPARATOR, Chunk
+from data_prep.kernels.strings import Strings
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.statistics.statistics import LogStatistics
@@ -74,10 +76,10 @@ def _explain(chunk: Chunk, log_format: LogFormat) -> str | None:
     if usual != len(log_format.columns) and not log_format.quotes:
         return _explain_columns(lines, usual, log_format)
     rows = [line.split(separator) for line in lines if line.count(separator) + 1 == usual]
-    (label_index,) = log_format.places([log_format.label])
-    known = {cell.encode() for cell in (*log_format.clicked, *log_format.not_clicked)}
-    labels = [row[label_index] for row in rows[:2]]
-    if len(labels) == 2 and labels[0] not in known and len(labels[0]) < _LONGEST_NAME and labels[1] in known:
+    (label_index,) = log_format.places([log_format.label_column])
+    labels = Strings.of([row[label_index] for row in rows[:2]])
+    good = parse_labels(labels, log_format)[2].tolist()
+    if good == [False, True] and labels.lengths[0] < _LONGEST_NAME:
         start = lines[0][:60].decode(errors="backslashreplace")
         return f"the first line is a header ({start!r} …): remove it, or set header: true in a --data file"
     return _explain_cells(rows[1:], log_format)

@@ -120,7 +120,12 @@ def open_encoder(prepared: Path) -> RowEncoder:
     with tempfile.TemporaryDirectory(prefix="vocabulary-") as folder:
         lookup = write_lookup_tables(base.fields(), Path(folder) / LOOKUP_FILE)
         _ = lookup.opened  # before the file is deleted
-    return RowEncoder(schema.numeric, lookup, schema.ids_dtype, options)
+    return RowEncoder(schema.numeric, lookup, schema.ids_dtype, _without_label(options))
+
+
+def _without_label(options: PrepareOptions) -> PrepareOptions:
+    """Return the options for rows to score, which need no label."""
+    return dataclasses.replace(options, data=dataclasses.replace(options.data, label="optional"))
 
 
 def open_vocabulary(prepared: Path) -> tuple[Schema, PrepareOptions, BaseVocabulary]:
@@ -175,7 +180,7 @@ def merge_lookups(chain: Sequence[tuple[Path, dict[str, Any]]], folder: Path) ->
 def open_lookup(chain: Sequence[tuple[Path, dict[str, Any]]], schema: Schema, options: PrepareOptions) -> RowEncoder:
     """Return an encoder that maps the files of `write_lookup`: a vocabulary, and additions, oldest first."""
     lookup, *additions = [_tables(*link) for link in chain]
-    return RowEncoder(schema.numeric, lookup, schema.ids_dtype, options, additions)
+    return RowEncoder(schema.numeric, lookup, schema.ids_dtype, _without_label(options), additions)
 
 
 def _tables(folder: Path, description: dict[str, Any]) -> LookupTables:

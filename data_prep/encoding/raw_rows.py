@@ -1,7 +1,7 @@
 """Raw rows outside of a preparation: lines, mappings and tables as chunks, with or without a label, and a pass over a
 log that has them.
 
-A row without a label gets the cell of one that was not clicked, so that one parser decides what a good row is.
+A row without a label gets the cell of a good one, so that one parser decides what a good row is.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def add_label(chunk: Chunk, log_format: LogFormat) -> Chunk:
     """Return lines without labels as lines with them; a badly quoted line stays badly quoted."""
     has_quotes = log_format.quotes and not chunk.is_bare
     separator = _BARE if chunk.is_bare else log_format.separator.encode()
-    (place,) = log_format.places([log_format.label])
-    label = log_format.not_clicked[0].encode()
+    (place,) = log_format.places([log_format.label_column])
+    label = log_format.any_label.encode()
     if has_quotes and (separator in label or b'"' in label):
         label = _quoted(label)
     lines = [line.removesuffix(b"\r") for line in chunk.lines[:-1].split(b"\n")]
@@ -108,7 +108,7 @@ def mappings_to_chunk(rows: Sequence[Mapping[str, Any]], log_format: LogFormat) 
     """
     columns = {name: kind for name, kind in log_format.columns.items() if kind in FIELD_KINDS}
     optional = log_format.columns.keys() - columns.keys()
-    label = log_format.not_clicked[0].encode()
+    label = log_format.any_label.encode()
     separator = _BARE if log_format.quotes else log_format.separator.encode()
     lines = []
     for number, row in enumerate(rows):
@@ -177,7 +177,7 @@ def table_to_chunk(table: pa.Table, log_format: LogFormat) -> Chunk:
     unknown = set(table.schema.names) - log_format.columns.keys()
     if unknown:
         raise ValueError(f"the table has columns that the model does not know: {_some(unknown)}")
-    labelled = log_format.label in table.schema.names
+    labelled = log_format.label_column in table.schema.names
     written_as = log_format if labelled else without_label(log_format)
     check_columns("the table", table.schema, written_as)
     batches = table.combine_chunks().to_batches()

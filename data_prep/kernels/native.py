@@ -20,7 +20,7 @@ from common.native_library import NativeLibrary, address, room
 from data_prep.kernels.reference import NUM_BINS, CountedStrings, FieldLookup, StringLookup, add_up, ids_room
 from data_prep.kernels.rows import BARE_SEPARATOR, MAX_LINE_BYTES, Chunk, LogRows, ParsedChunk
 from data_prep.kernels.strings import PADDING_BYTES, Strings
-from data_prep.options.log_format import REASONS, Kind, LogFormat
+from data_prep.options.log_format import REASONS, RELATIONS, Kind, LogFormat
 
 _ARRAY, _COUNT = ctypes.c_void_p, ctypes.c_int64
 _ALL_BITS = 2**64 - 1
@@ -40,6 +40,9 @@ class _Format(ctypes.Structure):
         ("missing", _Texts),
         ("clicked", _Texts),
         ("not_clicked", _Texts),
+        ("relation", ctypes.c_uint8),
+        ("label_is_optional", ctypes.c_uint8),
+        ("bound", ctypes.c_double),
     ]
 
 
@@ -107,6 +110,7 @@ LIBRARY = _LogKernels("log_kernels", __file__, _SIGNATURES, "log kernels are", "
 load, is_available = LIBRARY.load, LIBRARY.is_available
 
 
+_UNLABELLED = 2  # LOG_KERNELS_UNLABELLED
 _KINDS: tuple[Kind, ...] = ("ignored", "label", "integer", "hex32", "string", "id", "weight")
 
 
@@ -121,7 +125,7 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
     fields = log_format.numeric_fields, log_format.hex_fields, log_format.text_fields
     num_integers, num_hex, num_texts = map(len, fields)
     num_strings = num_texts + len(log_format.key_fields)
-    row_numbers, labels = np.empty(capacity, np.int64), np.empty(capacity, np.bool_)
+    row_numbers, labels = np.empty(capacity, np.int64), np.empty(capacity, np.uint8)
     # Integers, values of hex fields, starts and lengths of strings; the former two with where they are present.
     columns = [(num_integers, np.int64), (num_integers, np.bool_), (num_hex, np.uint32), (num_hex, np.bool_)]
     columns += [(num_strings, np.int64)] * 2
@@ -146,19 +150,21 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
     strings = tuple(Strings(text, *positions) for positions in zip(string_starts, string_lengths, strict=True))
     texts, ids = strings[:num_texts], strings[num_texts:]
     bad = range(num_rejects.value)
+    labels = labels[:num_rows]
+    rows = LogRows(
+        row_numbers=row_numbers[:num_rows] + chunk.first_line,
+        labels=labels == 1,
+        integers=integers,
+        integers_present=integers_present,
+        values=values,
+        values_present=values_present,
+        texts=texts,
+        strings_present=tuple(string.lengths > 0 for string in texts),
+        weights=weights[:num_rows] if log_format.weight else None,
+        keys={name: text.keys().view(np.int64) for name, text in zip(log_format.key_fields, ids, strict=True)},
+    )
     return ParsedChunk(
-        rows=LogRows(
-            row_numbers=row_numbers[:num_rows] + chunk.first_line,
-            labels=labels[:num_rows],
-            integers=integers,
-            integers_present=integers_present,
-            values=values,
-            values_present=values_present,
-            texts=texts,
-            strings_present=tuple(string.lengths > 0 for string in texts),
-            weights=weights[:num_rows] if log_format.weight else None,
-            keys={name: text.keys().view(np.int64) for name, text in zip(log_format.key_fields, ids, strict=True)},
-        ),
+        rows=rows.without_label(labels == _UNLABELLED) if log_format.label == "optional" else rows,
         rejects_by_reason=Counter(REASONS[reasons[i]] for i in bad),
         rejects_tsv=b"".join(chunk.reject(int(line_numbers[i]), reasons[i], raw[starts[i] : ends[i]]) for i in bad),
     )
@@ -179,8 +185,9 @@ class _FormatInC:
             ],
             np.int64,
         )
-        cells = (log_format.missing, log_format.clicked, log_format.not_clicked)
-        self._cells = [Strings.of([cell.encode() for cell in of_kind]) for of_kind in cells]
+        by_cell = (log_format.clicked, log_format.not_clicked) if log_format.click_rule is None else ((), ())
+        relation, bound = log_format.click_rule or ("", 0.0)
+        self._cells = [Strings.of([cell.encode() for cell in of_kind]) for of_kind in (log_format.missing, *by_cell)]
         self.struct = _Format(
             BARE_SEPARATOR if is_bare else ord(log_format.separator),
             log_format.quotes and not is_bare,
@@ -188,6 +195,9 @@ class _FormatInC:
             address(self._kinds, np.uint8, num_columns),
             address(self._slots, np.int64, num_columns),
             *map(_texts, self._cells),
+            RELATIONS.index(relation) + 1 if relation else 0,
+            log_format.label == "optional",
+            bound,
         )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 import functools
+import operator
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -38,6 +39,7 @@ _HEX_DIGITS = 8
 _INTEGER_DIGITS = 19  # of the largest int64
 _WORD_BYTES = 8
 _DECIMAL = re.compile(rb"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,4})?")
+_RELATIONS = {">=": operator.ge, "<=": operator.le, "==": operator.eq, ">": operator.gt, "<": operator.lt}
 # Words are read backwards from a cell's end (three of them, for 19 digits) or forwards from its start.
 _PAD_BEFORE = b"0" * (3 * _WORD_BYTES)
 _PAD_AFTER = b"0" * _WORD_BYTES
@@ -182,11 +184,11 @@ def _parse_cells(
         ends = np.where(missing, starts, ends)
     columns = {name: (starts[index], ends[index]) for index, name in enumerate(log_format.columns)}
     num_rows, numeric, hexadecimal = len(row_numbers), log_format.numeric_fields, log_format.hex_fields
-    labels = text.cells(*columns[log_format.label])
+    labels, unlabelled, good_labels = parse_labels(text.cells(*columns[log_format.label_column]), log_format)
     texts = tuple(text.cells(*columns[name]) for name in log_format.text_fields)
     rows = LogRows(
         row_numbers=row_numbers,
-        labels=labels.one_of(log_format.clicked),
+        labels=labels,
         integers=np.empty((len(numeric), num_rows), np.int64),
         integers_present=np.empty((len(numeric), num_rows), np.bool_),
         values=np.empty((len(hexadecimal), num_rows), np.uint32),
@@ -199,7 +201,7 @@ def _parse_cells(
     reasons = np.zeros(num_rows, np.int8)
     # From the last reason to the first, so that the first one wins.
     if rows.weights is not None:
-        numbers, present, good = _parse_floats(text, *columns[log_format.weight])
+        numbers, present, good = _parse_floats(text.cells(*columns[log_format.weight]))
         rows.weights[:] = numbers
         reasons[~(present & good & (numbers >= 0))] = WEIGHT
     for cells in texts:
@@ -210,8 +212,24 @@ def _parse_cells(
     for index, name in enumerate(numeric):
         rows.integers[index], rows.integers_present[index], good = _parse_integers(text, *columns[name])
         reasons[~good] = INTEGER
-    reasons[~(rows.labels | labels.one_of(log_format.not_clicked))] = LABEL
-    return rows, reasons
+    reasons[~good_labels] = LABEL
+    return rows.without_label(unlabelled) if log_format.label == "optional" else rows, reasons
+
+
+def parse_labels(
+    cells: Strings, log_format: LogFormat
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
+    """Parse cells [n] as labels; returns them, where one is missing that may be, and where they are good."""
+    if log_format.click_rule is None:
+        labels = cells.one_of(log_format.clicked)
+        good = labels | cells.one_of(log_format.not_clicked)
+    else:
+        relation, bound = log_format.click_rule
+        numbers, present, good = _parse_floats(cells)
+        good &= present
+        labels = good & _RELATIONS[relation](numbers, bound)
+    unlabelled = (cells.lengths == 0) & ~good & (log_format.label == "optional")
+    return labels, unlabelled, good | unlabelled
 
 
 def _are_utf8(text: _Text, cells: Strings) -> NDArray[np.bool_]:
@@ -282,15 +300,14 @@ def _parse_integers(
 
 
 def _parse_floats(
-    text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64]
+    cells: Strings,
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
     """Parse cells [n], good ones of which hold a decimal number in float32's range or nothing; as `_parse_hex`.
 
     Numbers are rounded correctly, as by Python's float; those too small for a normal float64 are 0.
     """
-    cells = text.cells(starts, ends).tolist()
-    numbers = np.array([float(cell) if _DECIMAL.fullmatch(cell) else np.inf for cell in cells], np.float64)
-    present = ends > starts
+    texts, present = cells.tolist(), cells.lengths > 0
+    numbers = np.array([float(text) if _DECIMAL.fullmatch(text) else np.inf for text in texts], np.float64)
     with np.errstate(over="ignore"):
         good = np.isfinite(numbers.astype(np.float32))
     numbers[~good | (np.abs(numbers) < np.finfo(np.float64).smallest_normal)] = 0

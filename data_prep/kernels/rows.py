@@ -6,7 +6,7 @@ Letters: n rows, N numeric fields, H fields of hex values, T fields of text.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,6 +97,11 @@ class LogRows:
             weights=None if self.weights is None else self.weights[chosen],
             keys={name: keys[chosen] for name, keys in self.keys.items()},
         )
+
+    def without_label(self, unlabelled: NDArray[np.bool_]) -> LogRows:
+        """Return the rows with weight 0 where they are `unlabelled` [n]."""
+        weights = np.ones(len(self.labels), np.float32) if self.weights is None else self.weights
+        return replace(self, weights=np.where(unlabelled, np.float32(0), weights))
 
     def number_columns(self, integer_buckets: bool) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
         """Return the categorical columns that are numbers, and where they are present, both [M, n].

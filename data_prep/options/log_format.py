@@ -14,6 +14,10 @@ from typing import Literal
 Kind = Literal["label", "integer", "hex32", "string", "weight", "id", "ignored"]
 FIELD_KINDS: tuple[Kind, ...] = ("integer", "hex32", "string")  # of the columns that a model sees
 
+RELATIONS = (">=", "<=", "==", ">", "<")
+_RULE = re.compile(rf"\s*({'|'.join(RELATIONS)})\s*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{{1,2}})?)\s*")
+# Keys of a later release: not written at their defaults, so that folders of today have the bytes of earlier ones.
+LATER_KEYS = ("label",)
 _NO_SEPARATORS = ("\n", "\r", '"', "\x1f", "-")
 
 
@@ -35,8 +39,10 @@ class LogFormat:
     header: bool = False  # every file's first line names its columns
     quotes: bool = False  # cells may be in double quotes, as in RFC 4180, but not contain a line's end
     missing: tuple[str, ...] = ()  # values of a missing cell, besides the empty one
-    clicked: tuple[str, ...] = ("1",)  # label of a click
-    not_clicked: tuple[str, ...] = ("0",)  # label of a row without a click
+    # Label of a click: one of these cells, or any number for which a rule holds: ">= 4", and so >, <, <=, ==.
+    clicked: tuple[str, ...] | str = ("1",)
+    not_clicked: tuple[str, ...] = ("0",)  # label of a row without a click; with a rule, all other numbers
+    label: Literal["required", "optional"] = "required"  # optional: a row without a label has weight 0
     archive_member: str = "train.txt"  # name of the log in a .tar.gz
 
     def __hash__(self) -> int:  # the columns are a dictionary, which has none
@@ -58,9 +64,22 @@ class LogFormat:
         for name in self.columns:
             if not name or set(name) & set("\t\n\r"):
                 raise ValueError(f"columns: {name!r} cannot be a column's name")
-        if not self.clicked or not self.not_clicked or set(self.clicked) & set(self.not_clicked):
+        if isinstance(self.clicked, str):
+            self._check_rule(self.clicked)
+        elif not self.clicked or not self.not_clicked or set(self.clicked) & set(self.not_clicked):
             raise ValueError(
                 f"clicked and not_clicked must be cells that differ; found {list(self.clicked)} and "
+                f"{list(self.not_clicked)}"
+            )
+
+    def _check_rule(self, rule: str) -> None:
+        if not _RULE.fullmatch(rule):
+            raise ValueError(
+                f'clicked must be a list of cells such as ["1"], or a rule for numbers such as ">= 4"; found {rule!r}'
+            )
+        if self.not_clicked != ("0",):
+            raise ValueError(
+                f"clicked: {rule!r} makes a label of every number, so not_clicked must be left out; found "
                 f"{list(self.not_clicked)}"
             )
 
@@ -78,8 +97,24 @@ class LogFormat:
         return self.of_kind("id")
 
     @property
-    def label(self) -> str:
+    def label_column(self) -> str:
         return self.of_kind("label")[0]
+
+    @functools.cached_property
+    def click_rule(self) -> tuple[str, float] | None:
+        """The relation and the number of a rule for the label; None if clicks are given by their cells."""
+        found = _RULE.fullmatch(self.clicked) if isinstance(self.clicked, str) else None
+        return (found[1], float(found[2])) if found else None
+
+    @property
+    def any_label(self) -> str:
+        """A cell that is a good label, for rows whose label is not looked at."""
+        return f"{self.click_rule[1]:g}" if self.click_rule else self.not_clicked[0]
+
+    @functools.cached_property
+    def weight_source(self) -> str:
+        """The column that decides the rows' weights: of kind weight, or an optional label; "" if there is none."""
+        return self.weight or self.label_column * (self.label == "optional")
 
     @functools.cached_property
     def numeric_fields(self) -> tuple[str, ...]:
@@ -111,12 +146,12 @@ class LogFormat:
     @functools.cached_property
     def is_criteo_like(self) -> bool:
         """True if lines are a label, integers and hex values between tabs, as in Criteo's log."""
-        in_order = [self.label, *self.numeric_fields, *self.hex_fields]
+        in_order = [self.label_column, *self.numeric_fields, *self.hex_fields]
         return (
             list(self.columns) == in_order
             and bool(self.hex_fields)
             and (self.separator, self.quotes, self.missing) == ("\t", False, ())
-            and (self.clicked, self.not_clicked) == (("1",), ("0",))
+            and (self.clicked, self.not_clicked, self.label) == (("1",), ("0",), "required")
         )
 
     @property

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from common import settings
 from data_prep.options.columns import CategoricalColumn, categorical_columns
-from data_prep.options.log_format import LogFormat
+from data_prep.options.log_format import LATER_KEYS, LogFormat
 
 # `app` checks the other sections of the file.
 PREPARE_SECTION = "prepare"
@@ -113,7 +113,12 @@ class PrepareOptions:
 
     def decisive(self) -> dict[str, Any]:
         """Return the options that decide the result, as plain values."""
-        return {name: value for name, value in settings.as_dict(self).items() if name not in INDECISIVE}
+        plain = {name: value for name, value in settings.as_dict(self).items() if name not in INDECISIVE}
+        usual = settings.as_dict(LogFormat())
+        for name in LATER_KEYS:
+            if plain["data"][name] == usual[name]:
+                del plain["data"][name]
+        return plain
 
     @property
     def memory_limit_bytes(self) -> int:

@@ -51,7 +51,7 @@ def describe(
             for path in sorted(folder.iterdir())
             if path.name not in {*in_splits, *OWN_NAMES}
         ),
-        weight=options.data.weight,
+        weight=options.data.weight_source,
         keys=options.data.key_fields,
     )
 

@@ -97,7 +97,11 @@ def usual_row_bytes(options: PrepareOptions) -> int:
     """Return the bytes of an encoded row before the vocabulary is known: with int32 ids, enough below 2**31 of them."""
     num_numeric = len(numeric_fields(options, [IntegerStatistics()] * len(options.data.numeric_fields)))
     return row_bytes(
-        len(options.categorical_columns), num_numeric, "int32", bool(options.data.weight), len(options.data.key_fields)
+        len(options.categorical_columns),
+        num_numeric,
+        "int32",
+        bool(options.data.weight_source),
+        len(options.data.key_fields),
     )
 
 

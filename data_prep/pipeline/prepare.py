@@ -139,7 +139,7 @@ def _make_files(
             len(vocabulary.categorical),
             len(numeric),
             vocabulary.ids_dtype,
-            bool(options.data.weight),
+            bool(options.data.weight_source),
             len(options.data.key_fields),
         )
         reading.num_workers = memory.encoding_workers(

@@ -121,7 +121,7 @@ class Schema:
     options: dict[str, Any]  # of the preparation: min_count, split rule, numeric transform, seed …
     source: dict[str, Any]  # of the raw log: name, size, checksum, lines
     other_files: tuple[DataFile, ...]  # vocabulary.parquet, rejects.tsv, the .db files …
-    weight: str = ""  # the log's column of weights; the rows have them
+    weight: str = ""  # the log's column that decides the rows' weights, which they then have
     keys: tuple[str, ...] = ()  # the log's columns of kind id; the rows have their keys
 
     @property

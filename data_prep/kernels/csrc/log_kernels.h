@@ -40,6 +40,19 @@ typedef enum {
   LOG_KERNELS_WEIGHT_COLUMN = 6
 } LogKernelsKind;
 
+// Relations of a rule for the label: the indices of log_format.RELATIONS, from 1.
+typedef enum {
+  LOG_KERNELS_NO_RULE = 0,
+  LOG_KERNELS_AT_LEAST = 1,
+  LOG_KERNELS_AT_MOST = 2,
+  LOG_KERNELS_EQUAL = 3,
+  LOG_KERNELS_ABOVE = 4,
+  LOG_KERNELS_BELOW = 5
+} LogKernelsRelation;
+
+// A label that is not given, though it may be left out.
+#define LOG_KERNELS_UNLABELLED 2
+
 // Strings by their positions in `data`, which has at least seven more bytes after the last of them.
 typedef struct {
   const uint8_t* data;
@@ -58,6 +71,9 @@ typedef struct {
   LogKernelsStrings missing;   // cells that are missing, besides empty ones
   LogKernelsStrings clicked;   // cells of the label
   LogKernelsStrings not_clicked;
+  uint8_t relation;          // LogKernelsRelation of a label's number to `bound`, if labels are given by a rule
+  uint8_t label_is_optional; // 0 or 1
+  double bound;
 } LogKernelsFormat;
 
 // Cells as columns of `capacity` >= L rows each, of which the first n are filled. N integer columns, H hex ones, T
@@ -65,7 +81,7 @@ typedef struct {
 typedef struct {
   int64_t capacity;
   int64_t* line_numbers;      // [capacity] within the chunk, from 0
-  uint8_t* labels;            // [capacity] 0 or 1
+  uint8_t* labels;            // [capacity] 0, 1 or LOG_KERNELS_UNLABELLED
   int64_t* integers;          // [N, capacity] 0 where missing
   uint8_t* integers_present;  // [N, capacity] 0 or 1
   uint32_t* values;           // [H, capacity] 0 where missing

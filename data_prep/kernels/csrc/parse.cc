@@ -276,8 +276,7 @@ class LineParser {
     const bool present = cell.size() != 0;
     switch (format_.kinds[column]) {
       case LOG_KERNELS_LABEL_COLUMN:
-        rows_.labels[row] = is_one_of(cell, format_.clicked);
-        return rows_.labels[row] || is_one_of(cell, format_.not_clicked) ? LOG_KERNELS_KEPT : LOG_KERNELS_LABEL;
+        return parse_label(cell, rows_.labels + row) ? LOG_KERNELS_KEPT : LOG_KERNELS_LABEL;
       case LOG_KERNELS_INTEGER_COLUMN:
         rows_.integers[slot] = 0;
         rows_.integers_present[slot] = present;
@@ -306,6 +305,34 @@ class LineParser {
       }
       default:
         return LOG_KERNELS_KEPT;
+    }
+  }
+
+  // Parses a label; returns false for a bad one. See parse.parse_labels.
+  bool parse_label(Cell cell, std::uint8_t* label) const {
+    double number;
+    if (format_.relation != LOG_KERNELS_NO_RULE && parse_float(cell, &number)) {
+      *label = holds(number);
+      return true;
+    }
+    *label = is_one_of(cell, format_.clicked);
+    if (*label || is_one_of(cell, format_.not_clicked)) return true;
+    *label = LOG_KERNELS_UNLABELLED;
+    return format_.label_is_optional && cell.size() == 0;
+  }
+
+  bool holds(double number) const {
+    switch (format_.relation) {
+      case LOG_KERNELS_AT_LEAST:
+        return number >= format_.bound;
+      case LOG_KERNELS_AT_MOST:
+        return number <= format_.bound;
+      case LOG_KERNELS_EQUAL:
+        return number == format_.bound;
+      case LOG_KERNELS_ABOVE:
+        return number > format_.bound;
+      default:
+        return number < format_.bound;
     }
   }
 

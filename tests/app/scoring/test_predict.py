@@ -90,6 +90,18 @@ def test_a_log_without_labels_scores_the_same(tiny_bundle, log, tmp_path, lines)
     assert "metrics" in summaries[0] and "metrics" not in summaries[1]
 
 
+def test_a_row_with_an_empty_label_has_a_score_and_counts_in_no_metric(tiny_bundle, predictor, tmp_path, lines):
+    some = [line if place % 3 else line[1:] for place, line in enumerate(lines)]
+    (tmp_path / "some.txt").write_text("".join(f"{line}\n" for line in some))
+    found = predict(tiny_bundle, [str(tmp_path / "some.txt")], str(tmp_path / "scores.parquet"))
+    assert np.array_equal(pq.read_table(tmp_path / "scores.parquet")["score"].to_numpy(), predictor.score(lines))
+    stream = MetricStream()
+    labelled = [line for place, line in enumerate(lines) if place % 3]
+    stream.add(predictor.logits(labelled), np.array([line[0] == "1" for line in labelled], np.float32))
+    assert found["bad_lines"] == 0
+    assert found["metrics"]["auc"] == stream.result().auc
+
+
 def test_bad_first_lines_do_not_decide_whether_a_log_has_labels(tiny_bundle, predictor, tmp_path, lines):
     (tmp_path / "bare.txt").write_text("not a line\n" + without_labels(lines[:50]))
     found = predict(tiny_bundle, [str(tmp_path / "bare.txt")], str(tmp_path / "scores.parquet"))

@@ -136,7 +136,7 @@ def test_every_form_of_rows_scores_the_same_bits(request, lines, make_avazu, nam
     expected = predictor.score(lines)
     assert len(np.unique(expected)) > 50
     rows = as_mappings(predictor, lines, log_format.separator)
-    place = list(log_format.columns).index(log_format.label)
+    place = list(log_format.columns).index(log_format.label_column)
     cells = [line.decode().rstrip("\n").split(log_format.separator) for line in lines]
     unlabelled = [log_format.separator.join(row[:place] + row[place + 1 :]) for row in cells]
     table = pa.Table.from_pylist(rows)

@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from data_prep.kernels.rows import MAX_LINE_BYTES, Chunk
-from data_prep.options.log_format import LogFormat
+from data_prep.options.log_format import RELATIONS, LogFormat
 
 _KINDS = ("integer", "hex32", "string", "ignored", "id")
 _LABELS = ((("1",), ("0",)), (("yes", "true"), ("no",)), (("click",), ("", "0")))
@@ -101,14 +101,15 @@ def _draw_format(random_: random.Random) -> LogFormat:
         kinds.append(random_.choice(["hex32", "string"]))
     random_.shuffle(kinds)
     clicked, not_clicked = random_.choice(_LABELS)
+    rule = f"{random_.choice(RELATIONS)} {random_.choice(['0', '1', '0.5', '+1.50', '-1e-3', '4'])}"
     return LogFormat(
         columns={f"{kind}_{place}": kind for place, kind in enumerate(kinds)},
         separator=random_.choice([",", ",", "\t", ";", "|", " "]),
         header=random_.random() < 0.5,
         quotes=random_.random() < 0.4,
         missing=random_.choice(_MISSING),
-        clicked=clicked,
-        not_clicked=not_clicked,
+        **random_.choice([{"clicked": clicked, "not_clicked": not_clicked}] * 3 + [{"clicked": rule}]),
+        label=random_.choice(["required", "required", "optional"]),
     )
 
 
@@ -163,7 +164,9 @@ class _Cells:
             "string": _BAD_TEXTS,
             "weight": _BAD_WEIGHTS,
         }
-        cell = choose(bad[self._format.columns[name]])
+        cell = choose(
+            _BAD_DECIMALS if reason == "label" and self._format.click_rule else bad[self._format.columns[name]]
+        )
         cells[self._format.places([name])[0]] = cell if isinstance(cell, bytes) else cell.encode()
         return self._join(cells)
 
@@ -172,6 +175,10 @@ class _Cells:
 
     def _cell(self, kind: str) -> str:
         random_ = self._random
+        if kind == "label" and self._format.label == "optional" and random_.random() < 0.1:
+            return random_.choice(["", *self._format.missing])
+        if kind == "label" and self._format.click_rule:
+            return self._decimal()
         if kind == "label":
             return random_.choice(self._format.clicked if random_.random() < 0.3 else self._format.not_clicked)
         if kind == "weight":

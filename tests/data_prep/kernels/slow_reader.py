@@ -61,8 +61,8 @@ def _parse_line(raw: bytes, form) -> tuple[str, int, dict]:
     for (name, kind), text in zip(form.columns.items(), texts, strict=True):
         text = b"" if text in missing else text
         if kind == "label":
-            label = int(text.decode(errors="replace") in form.clicked)
-            found["label"].append(label or text.decode(errors="replace") in form.not_clicked)
+            label = _label(text, form)
+            found["label"].append(label is not None or (form.label == "optional" and not text))
         elif kind == "integer":
             good = not text or (re.fullmatch(rb"-?[0-9]{1,19}", text) and -(2**63) <= int(text) < 2**63)
             found["integer"].append(good)
@@ -79,6 +79,17 @@ def _parse_line(raw: bytes, form) -> tuple[str, int, dict]:
         elif kind == "id":
             cells[name] = text
     return next((reason for reason, good in found.items() if not all(good)), ""), label, cells
+
+
+def _label(text: bytes, form) -> int | None:
+    """1 or 0, or None for a cell that is no label."""
+    if isinstance(form.clicked, str):
+        relation, bound = re.fullmatch(r"([<>=]+) (.*)", form.clicked).groups()
+        number, bound = _decimal(text), _decimal(bound.encode())
+        found = {">": lambda: number > bound, "<": lambda: number < bound, "=": lambda: number == bound}
+        return None if number is None else int(any(found[sign]() for sign in relation))
+    cell = text.decode(errors="replace")
+    return 1 if cell in form.clicked else 0 if cell in form.not_clicked else None
 
 
 def _decimal(text: bytes) -> float | None:
@@ -146,7 +157,7 @@ def _split(rows, num_lines: int, names: list[str], options) -> list[str]:
         return [next(iter(by_file[row[1]]), "train") for row in rows]
     splits = [""] * len(rows)
     for label in (0, 1):
-        order = sorted((h, i) for i, h in enumerate(hashes) if rows[i][2] == label)
+        order = sorted((h, i) for i, h in enumerate(hashes) if (rows[i][2] or 0) == label)
         for rank, (_, i) in enumerate(order):
             splits[i] = SPLITS[sum(rank >= round(bound * len(order)) for bound in bounds)]
     return splits
@@ -236,6 +247,7 @@ def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) ->
         ]
         numbers += [float(x is None) for x in found] if options.missing_indicator else []
         weight = next((cells[name] for name, kind in kinds.items() if kind == "weight"), 1.0)
+        weight, label = (0.0, 0) if label is None else (weight, label)
         keys = {name: _key(cells[name]) for name, kind in kinds.items() if kind == "id"}
         prepared[split].append((line, label, of_row, numbers, weight, keys))
     return Prepared(num_lines, rejects, prepared, vocabulary)

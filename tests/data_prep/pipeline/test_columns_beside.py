@@ -58,3 +58,29 @@ def test_a_description_that_cannot_be_kept_is_refused(columns, message):
 def test_the_zoos_layout_has_no_place_for_them():
     with pytest.raises(ValueError, match="no place for columns of kind weight or id; found user, w"):
         PrepareOptions(data=OPTIONS.data, layout="zoo", missing_indicator=False)
+
+
+def test_a_label_by_rule_and_rows_without_one(tmp_path):
+    log_format = LogFormat({"site": "string", "rating": "label"}, ",", clicked=">= 4", label="optional")
+    (tmp_path / "log.csv").write_text("a,5\nb,4.0\nc,3.99\nd,\ne,4e0\nf,five\ng,nan\n")
+    options = PrepareOptions(data=log_format, train_fraction=1, valid_fraction=0, test_fraction=0, workers=1,
+                             vocabulary="hash", shuffle_window_rows=1, max_reject_fraction=1)  # fmt: skip
+    schema = prepare(tmp_path / "log.csv", tmp_path / "out", options)
+    assert schema.source["rejected_by_reason"] == {"label": 2}
+    (block,) = read_blocks(tmp_path / "out", read_schema(tmp_path / "out"), "train")
+    assert (schema.weight, schema.splits["train"].clicks) == ("rating", 3)
+    assert block.labels.tolist() == [1, 1, 0, 0, 1]
+    assert block.weights.tolist() == [1, 1, 1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"clicked": "4"}, "a rule for numbers such as"),
+        ({"clicked": ">= four"}, "a rule for numbers such as"),
+        ({"clicked": ">= 4", "not_clicked": ("no",)}, "so not_clicked must be left out"),
+    ],
+)
+def test_a_rule_that_is_none_is_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        LogFormat({"site": "string", "rating": "label"}, **settings)
