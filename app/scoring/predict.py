@@ -59,7 +59,7 @@ class ScoreChunk:
     keep: tuple[str, ...]
 
     def __call__(self, chunk: Chunk) -> dict[str, Any]:
-        """Return `line` [n], `logits` [n] (NaN for a bad line), `labels` [n] (NaN: none), `reasons` by place, `kept`."""
+        """Return `line` [n], `logits` [n] (NaN for a bad line), `labels` [n] (NaN: none), `reasons`, `kept`."""
         predictor = _open(self.bundle, self.bundle_id)
         log_format = predictor.log_format
         kept = self._kept(chunk, predictor)
