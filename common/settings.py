@@ -194,8 +194,12 @@ def as_dict(settings: Any) -> dict[str, Any]:
         if dataclasses.is_dataclass(value):
             plain[field.name] = as_dict(value)
         else:
-            plain[field.name] = list(value) if isinstance(value, tuple) else value
+            plain[field.name] = _as_lists(value)
     return plain
+
+
+def _as_lists(value: Any) -> Any:
+    return [_as_lists(item) for item in value] if isinstance(value, tuple) else value
 
 
 def _nearest(name: str, prefix: str, names: list[str]) -> str:

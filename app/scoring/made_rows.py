@@ -18,7 +18,7 @@ def make_rows(given: BaseVocabulary, log_format: LogFormat, num_rows: int, seed:
     generator = np.random.default_rng(seed)
     columns: dict[str, list[Any]] = {name: _integers(num_rows, generator) for name in log_format.numeric_fields}
     for field, column in zip(given.fields(), given.columns, strict=True):
-        if column.kind == "bucket":
+        if column.name not in log_format.columns:
             continue
         known = np.flatnonzero(field.values >= 0)
         drawn = known[generator.integers(0, len(known), num_rows)] if len(known) else np.full(num_rows, -1)

@@ -18,7 +18,7 @@ from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import SCHEMA_FILE, VOCABULARY_FILE, Schema, read_schema
 
 # Options that decide which columns there are and what an id means: they have to be those of the base folder.
-_DECISIVE = ("vocabulary", "oov_buckets", "integer_buckets", "numeric_transform", "missing_indicator")
+_DECISIVE = ("vocabulary", "oov_buckets", "integer_buckets", "crosses", "numeric_transform", "missing_indicator")
 _LIMITS = ("min_count", "field_min_count", "field_max_size")  # options that decide which values have ids
 
 log = logging.getLogger(__name__)
@@ -63,9 +63,9 @@ def read_base_vocabulary(folder: Path, options: PrepareOptions, extend: bool = F
             "Give the --data FILE that it was made with, or one with the same fields"
         )
     differences = [
-        f"prepare.{name} is {here[name]!r}, there {schema.options.get(name)!r}"
+        f"prepare.{name} is {here.get(name)!r}, there {schema.options.get(name)!r}"
         for name in _DECISIVE
-        if here[name] != schema.options.get(name)
+        if here.get(name) != schema.options.get(name)
     ]
     if differences:
         raise ValueError(

@@ -29,6 +29,7 @@ from data_prep.encoding.lookup_file import (
 )
 from data_prep.encoding.vocabulary import FieldVocabulary, added_values, update_checksum
 from data_prep.kernels.choose import choose_kernels
+from data_prep.kernels.crosses import text_columns
 from data_prep.kernels.rows import Chunk, LogRows, ParsedChunk
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.rows import Rows
@@ -65,6 +66,10 @@ class RowEncoder:
         self._additions = additions
         self._dtype = dtype
         self._options = options
+        columns = options.categorical_columns
+        # Columns of ids, by the columns' places among those of text and those of numbers.
+        self._text_columns = [index for index, column in enumerate(columns) if column.is_text]
+        self._number_columns = [index for index, column in enumerate(columns) if not column.is_text]
 
     def encode(self, chunk: Chunk) -> tuple[ParsedChunk, Rows]:
         """Return the parsed chunk, bad lines included, and its good lines encoded."""
@@ -91,12 +96,10 @@ class RowEncoder:
             return number_ids
         columns = self._options.categorical_columns
         ids = np.empty((len(rows.labels), len(columns)), self._dtype)
-        for index, column in enumerate(columns):
-            here = column.place
-            if column.is_text:
-                ids[:, index] = kernels.find_strings(of_texts[here], rows.texts[here], rows.strings_present[here])
-            else:
-                ids[:, index] = number_ids[:, here]
+        texts = text_columns(rows, columns, self._options.integer_buckets, kernels)
+        for table, index, (of_column, present) in zip(of_texts, self._text_columns, texts, strict=True):
+            ids[:, index] = kernels.find_strings(table, of_column, present)
+        ids[:, self._number_columns] = number_ids
         return ids
 
     def _numbers(self, rows: LogRows) -> NDArray[np.float32]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,8 @@ from data_prep.options.columns import CategoricalColumn
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import VOCABULARY_FILE, CategoricalField
 from data_prep.statistics.statistics import LogStatistics
+
+MOST_OF_A_CROSS = 1 << 24  # values with ids, unless its field_max_size is set
 
 
 @dataclass(frozen=True)
@@ -61,13 +63,13 @@ def fit_vocabulary(
             yield field
         writer.finish()
 
-    return _write_tables(listed(), folder, statistics)
+    return _write_tables(listed(), columns, folder, statistics)
 
 
 def copy_base_vocabulary(base: BaseVocabulary, folder: Path) -> FittedVocabulary:
     """Take a base vocabulary as it is. Copies vocabulary.parquet and writes the search tables."""
     shutil.copyfile(base.path, folder / VOCABULARY_FILE)
-    return _write_tables(base.fields(), folder, size=base.schema.vocabulary_size)
+    return _write_tables(base.fields(), base.columns, folder, size=base.schema.vocabulary_size)
 
 
 def extend_base_vocabulary(
@@ -91,11 +93,15 @@ def extend_base_vocabulary(
             yield _join(old, new)
         writer.finish()
 
-    return _write_tables(listed(), folder, statistics, base.schema.vocabulary_size)
+    return _write_tables(listed(), columns, folder, statistics, base.schema.vocabulary_size)
 
 
 def _write_tables(
-    fields: Iterable[FieldVocabulary], folder: Path, statistics: LogStatistics | None = None, size: int = 0
+    fields: Iterable[FieldVocabulary],
+    columns: Sequence[CategoricalColumn],
+    folder: Path,
+    statistics: LogStatistics | None = None,
+    size: int = 0,
 ) -> FittedVocabulary:
     """Write the fields' search tables; then close the `statistics` that the fields come from."""
     categorical: list[CategoricalField] = []
@@ -103,7 +109,7 @@ def _write_tables(
     def noted() -> Iterator[FieldVocabulary]:
         for field in fields:
             check_stop()
-            categorical.append(field.ids)
+            categorical.append(dataclasses.replace(field.ids, cross=columns[len(categorical)].cross))
             yield field
 
     lookup = write_lookup_tables(noted(), folder / WORK_FOLDER / LOOKUP_FILE)
@@ -124,7 +130,14 @@ def _fitted_values(
     min_count = options.field_min_count.get(column.name, options.min_count)
     max_size = options.field_max_size.get(column.name)
     if column.is_text:
-        return order_strings(statistics.texts.frequent(column.place, min_count), num_missing, max_size)
+        frequent = statistics.texts.frequent(column.place, min_count)
+        if column.cross and max_size is None and len(frequent) > MOST_OF_A_CROSS:
+            raise ValueError(
+                f"the cross {column.name} has {len(frequent):,} values in at least {min_count} training rows, and may "
+                f"have {MOST_OF_A_CROSS:,} where its size is not set. Set it: 'prepare.field_max_size="
+                f'{{"{column.name}": 1000000}}\' keeps the most frequent ones, or raise prepare.field_min_count'
+            )
+        return order_strings(frequent, num_missing, max_size)
     return order_values(statistics.values.frequent(column.place, min_count), num_missing, max_size)
 
 

@@ -88,6 +88,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
         _COUNT,
         [ctypes.POINTER(_Texts), _ARRAY, ctypes.c_uint64, _ARRAY, _COUNT, *[_ARRAY] * 3],
     ),
+    "log_kernels_join_strings": (_COUNT, [_ARRAY, _COUNT, *[_ARRAY] * 4]),
     "log_kernels_find_strings": (
         None,
         [ctypes.POINTER(_Texts), _ARRAY, ctypes.POINTER(_Texts), *[_ARRAY] * 2, *[_COUNT] * 3, _ARRAY],
@@ -269,6 +270,25 @@ def count_strings(texts: Strings, key_mask: int = _ALL_BITS) -> CountedStrings:
 def _secret() -> NDArray[np.uint64]:
     """Random numbers of this process, so that no log can be written whose strings all have the same slot of a table."""
     return np.frombuffer(os.urandom(16), np.uint64)
+
+
+def join_strings(parts: Sequence[Strings], present: NDArray[np.bool_]) -> Strings:
+    """Native `reference.join_strings`."""
+    num_rows = len(present)
+    # Every byte may need a second one; what stays empty takes no memory.
+    most = sum(2 * int(part.lengths.sum()) + num_rows for part in parts)
+    data = np.empty(most + PADDING_BYTES, np.uint8)
+    starts, lengths = np.empty(num_rows, np.int64), np.empty(num_rows, np.int64)
+    num_bytes = load().log_kernels_join_strings(
+        (_Texts * len(parts))(*map(_texts, parts)),
+        len(parts),
+        address(present, np.bool_, num_rows),
+        room(data),
+        room(starts),
+        room(lengths),
+    )
+    data[num_bytes : num_bytes + PADDING_BYTES] = 0
+    return Strings(data[: num_bytes + PADDING_BYTES], starts, lengths)
 
 
 def find_strings(field: StringLookup, texts: Strings, present: NDArray[np.bool_]) -> NDArray[np.int64]:

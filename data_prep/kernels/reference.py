@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.kernels.parse import parse_chunk as parse_chunk  # a kernel of this module too
-from data_prep.kernels.strings import Strings, concatenate_strings, group_equal
+from data_prep.kernels.strings import PADDING_BYTES, Strings, concatenate_strings, group_equal
 
 # A value and its count are packed into 64 bits, value above count: sorting plain numbers is several times faster than
 # sorting by an index.
@@ -107,6 +107,36 @@ def add_up(keys: NDArray[np.uint64], counts: NDArray[np.int64], texts: Strings) 
     order, firsts = group_equal(keys, texts)
     chosen = order[firsts]
     return CountedStrings(keys[chosen], np.add.reduceat(counts[order], firsts), texts.take(chosen).compact())
+
+
+def join_strings(parts: Sequence[Strings], present: NDArray[np.bool_]) -> Strings:
+    """Return the strings [n] of all parts with * between them, "" where not `present` [n]; * and \\ get a \\ before."""
+    pieces: list[Strings] = []
+    stars = Strings.of([b"*"]).take(np.zeros(len(present), np.int64))
+    for part in parts:
+        pieces += [stars, _escaped(part)] if pieces else [_escaped(part)]
+    pieces = [Strings(piece.data, piece.starts, np.where(present, piece.lengths, 0)) for piece in pieces]
+    lengths = np.sum([piece.lengths for piece in pieces], axis=0)
+    starts = np.cumsum(lengths) - lengths
+    data, ends = np.zeros(int(lengths.sum()) + PADDING_BYTES, np.uint8), starts
+    for piece in pieces:
+        compact = piece.compact()
+        data[np.arange(len(compact.data) - PADDING_BYTES) + np.repeat(ends - compact.starts, piece.lengths)] = (
+            compact.data[:-PADDING_BYTES]
+        )
+        ends = ends + piece.lengths
+    return Strings(data, starts, lengths)
+
+
+def _escaped(texts: Strings) -> Strings:
+    texts = texts.compact()
+    special = (texts.data == ord("*")) | (texts.data == ord("\\"))
+    if not special.any():
+        return texts
+    before = np.concatenate([[0], np.cumsum(special)])
+    ends = texts.starts + texts.lengths
+    starts, lengths = texts.starts + before[texts.starts], texts.lengths + before[ends] - before[texts.starts]
+    return Strings(np.insert(texts.data, np.flatnonzero(special), ord("\\")), starts, lengths)
 
 
 ID_BITS = np.uint64(32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import re
 from collections.abc import Iterable
@@ -10,14 +11,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from common import settings
-from data_prep.options.columns import CategoricalColumn, categorical_columns
+from data_prep.options.columns import CategoricalColumn, categorical_columns, cross_name
 from data_prep.options.log_format import LATER_KEYS, LogFormat
 
 # `app` checks the other sections of the file.
 PREPARE_SECTION = "prepare"
 DOWNLOAD_SECTION = "download"
 INDECISIVE = ("workers", "memory_limit", "kernels")  # options that change no byte of the result
+_LATER = ("crosses",)  # options of later releases: schema.json keeps its bytes where they are not used
 ZOO_BLOCK_ROWS = 1000  # of layout: zoo
+MAX_CROSSED = 4  # fields of a cross
 MAX_BLOCK_ROWS = 100_000  # eight blocks of 300 bytes a row still fit MindRecord's largest page, 256 MB
 
 
@@ -43,6 +46,8 @@ class PrepareOptions:
     # log1p: sign(x) · ln(1 + |x|); max: x over the training rows' largest; standardize: (x - mean) / standard deviation
     numeric_transform: Literal["log1p", "max", "standardize"] = "log1p"
     integer_buckets: bool = False  # each integer field also has a categorical column of buckets, see kernels/rows.py
+    # Each is one more categorical field, C1*C2 for [C1, C2], whose values are those of its fields together.
+    crosses: tuple[tuple[str, ...], ...] = ()
     missing_indicator: bool = True  # a second numeric column for each field: 1 where the cell is missing
     shuffle_window_rows: int = 1_000_000  # training rows that are shuffled together, in memory
     block_rows: int = 1_000  # rows of a MindRecord sample
@@ -74,6 +79,7 @@ class PrepareOptions:
         if self.layout == "zoo":
             self._check_zoo_layout()
         parse_bytes(self.memory_limit)
+        self._check_crosses()
         for name in ("field_min_count", "field_max_size"):
             self._check_fields(name, getattr(self, name))
         if not 0 <= self.seed < 2**63:
@@ -86,6 +92,8 @@ class PrepareOptions:
                 "kind ignored, or leave --layout zoo out"
             )
         needed = {"missing_indicator": False, "integer_buckets": False, "block_rows": ZOO_BLOCK_ROWS}
+        if self.crosses:
+            raise ValueError("layout zoo has one id a field of the log, so it takes no prepare.crosses; leave one out")
         wrong = [f"{name} {getattr(self, name)}" for name, value in needed.items() if getattr(self, name) != value]
         if wrong:
             raise ValueError(
@@ -93,6 +101,33 @@ class PrepareOptions:
                 f"{', '.join(wrong)}. Set {' '.join(f'prepare.{k}={str(v).lower()}' for k, v in needed.items())}, as "
                 "the flag --layout zoo does"
             )
+
+    def _check_crosses(self) -> None:
+        known = [column.name for column in self.categorical_columns if not column.cross]
+        seen: set[frozenset[str]] = set()
+        for parts in self.crosses:
+            found = f"crosses: [{', '.join(parts)}]"
+            if not 2 <= len(parts) <= MAX_CROSSED:
+                raise ValueError(
+                    f"{found} has {len(parts)} fields; write two to {MAX_CROSSED} of them, such as [[C1, C2], [C1, C3]]"
+                )
+            for part in parts:
+                if part not in known:
+                    raise ValueError(f"{found}: {part!r} is no categorical field; {self._instead_of(part, known)}")
+            if len(set(parts)) < len(parts):
+                raise ValueError(f"{found} names a field twice; write each field once")
+            if frozenset(parts) in seen:
+                raise ValueError(f"{found} is listed twice; write it once (the order of its fields changes nothing)")
+            if cross_name(parts) in {*self.data.columns, *known}:
+                raise ValueError(f"{found} would be named {cross_name(parts)!r}, as a column is; rename the column")
+            seen.add(frozenset(parts))
+
+    def _instead_of(self, part: str, known: list[str]) -> str:
+        """Return what to write in a cross in place of something that is no categorical field."""
+        if part in self.data.numeric_fields:
+            return f"cross the buckets of its numbers: {part}_bucket, with prepare.integer_buckets=true"
+        close = difflib.get_close_matches(part, known, n=1, cutoff=0.5)
+        return f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known)}"
 
     def _check_fields(self, name: str, numbers: dict[str, int]) -> None:
         known = [column.name for column in self.categorical_columns]
@@ -109,16 +144,16 @@ class PrepareOptions:
 
     @functools.cached_property  # a row in a service would spend most of its time here
     def categorical_columns(self) -> tuple[CategoricalColumn, ...]:
-        return categorical_columns(self.data, self.integer_buckets)
+        return categorical_columns(self.data, self.integer_buckets, self.crosses)
 
     def decisive(self) -> dict[str, Any]:
-        """Return the options that decide the result, as plain values."""
+        """Return the options that decide the result, as plain values; later ones only if they are used."""
         plain = {name: value for name, value in settings.as_dict(self).items() if name not in INDECISIVE}
         usual = settings.as_dict(LogFormat())
         for name in LATER_KEYS:
             if plain["data"][name] == usual[name]:
                 del plain["data"][name]
-        return plain
+        return {name: value for name, value in plain.items() if value or name not in _LATER}
 
     @property
     def memory_limit_bytes(self) -> int:

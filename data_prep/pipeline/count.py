@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from data_prep.execution import memory
 from data_prep.execution.folder import REJECTS_FILE, WorkDir
 from data_prep.kernels.choose import choose_kernels
+from data_prep.kernels.crosses import presence, text_columns
 from data_prep.kernels.rows import Chunk, LogRows, ParsedChunk
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.split import TRAIN, SplitRule
@@ -61,23 +62,17 @@ class ChunkCounter:
         rows = parsed.rows
         training = self.split.assign(rows.row_numbers, rows.labels, chunk.file.place) == TRAIN
         columns = zip(*rows.number_columns(self.options.integer_buckets), strict=True)
-        counted = [kernels.count_values(values, present, training) for values, present in columns]
-        texts_chosen = [present & training for present in rows.strings_present]
-        missing = [
-            int(training.sum() - texts_chosen[column.place].sum()) if column.is_text else counted[column.place][1]
-            for column in self.options.categorical_columns
-        ]
+        counted = [kernels.count_values(values, present, training)[0] for values, present in columns]
+        texts = text_columns(rows, self.options.categorical_columns, self.options.integer_buckets, kernels)
+        missing = count_missing(rows, training, self.options)
         return dataclasses.replace(
             count_lines(kernels, chunk, parsed, training, missing),
             integers=[
                 IntegerStatistics.of(integers[present & training])
                 for integers, present in zip(rows.integers, rows.integers_present, strict=True)
             ],
-            values=[words for words, _ in counted],
-            texts=[
-                kernels.count_strings(texts.take(chosen))
-                for texts, chosen in zip(rows.texts, texts_chosen, strict=True)
-            ],
+            values=counted,
+            texts=[kernels.count_strings(of_column.take(present & training)) for of_column, present in texts],
         )
 
 
@@ -105,9 +100,4 @@ def count_lines(
 
 def count_missing(rows: LogRows, training: NDArray[np.bool_], options: PrepareOptions) -> list[int]:
     """Return the number of training rows in which each categorical column [C] is missing."""
-    numbers_present = [*rows.values_present, *rows.integers_present]  # hex values, then buckets
-    presence = (
-        (rows.strings_present if column.is_text else numbers_present)[column.place]
-        for column in options.categorical_columns
-    )
-    return [int(np.sum(training & ~present)) for present in presence]
+    return [int(np.sum(training & ~present)) for present in presence(rows, options.categorical_columns)]

@@ -144,6 +144,12 @@ LOG_KERNELS_API int64_t log_kernels_count_strings(const LogKernelsStrings* texts
                                                 uint64_t key_mask, int32_t* table, int64_t table_size,
                                                 uint64_t* keys, int64_t* counts, int64_t* firsts);
 
+// reference.join_strings: writes the strings [n] of all parts [num_parts], * between them and escaped, to `data`, which
+// has room for twice their bytes and num_parts * n more, and their positions; returns the number of bytes written.
+LOG_KERNELS_API int64_t log_kernels_join_strings(const LogKernelsStrings* parts, int64_t num_parts,
+                                               const uint8_t* present, uint8_t* data, int64_t* starts,
+                                               int64_t* lengths);
+
 // reference.find_strings: writes the ids [n] of strings [n]. The vocabulary's strings are sorted by key, those that share
 // a key by their bytes.
 LOG_KERNELS_API void log_kernels_find_strings(const LogKernelsStrings* texts, const uint8_t* present,

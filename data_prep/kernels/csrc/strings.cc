@@ -1,4 +1,4 @@
-// Counts distinct strings by a hash table, and looks up the ids of strings in a vocabulary. Keys only find strings;
+// Counts distinct strings by a hash table, joins them, and looks up their ids in a vocabulary. Keys only find strings;
 // equality is decided by comparing bytes.
 //
 // Anyone can write strings that share a key. So the table's slots come from another hash, with a secret, and among the
@@ -124,6 +124,25 @@ int64_t log_kernels_count_strings(const LogKernelsStrings* texts, const uint64_t
     keys[i] = key_of(texts->data + texts->starts[firsts[i]], texts->lengths[firsts[i]]) & key_mask;
   }
   return num_distinct;
+}
+
+int64_t log_kernels_join_strings(const LogKernelsStrings* parts, int64_t num_parts, const uint8_t* present, uint8_t* data,
+                               int64_t* starts, int64_t* lengths) {
+  std::uint8_t* out = data;
+  for (std::int64_t row = 0; row < parts[0].count; ++row) {
+    std::uint8_t* const start = out;
+    for (std::int64_t part = 0; present[row] && part < num_parts; ++part) {
+      if (part > 0) *out++ = '*';
+      const std::uint8_t* const text = parts[part].data + parts[part].starts[row];
+      for (std::int64_t i = 0; i < parts[part].lengths[row]; ++i) {
+        if (text[i] == '*' || text[i] == '\\') *out++ = '\\';
+        *out++ = text[i];
+      }
+    }
+    starts[row] = start - data;
+    lengths[row] = out - start;
+  }
+  return out - data;
 }
 
 void log_kernels_find_strings(const LogKernelsStrings* texts, const uint8_t* present, const LogKernelsStrings* vocabulary,

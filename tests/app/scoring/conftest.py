@@ -98,10 +98,11 @@ def copied(tiny_bundle, tmp_path):
 
 @pytest.fixture(scope="session")
 def text_dataset(tmp_path_factory, make_avazu, project):
-    """Text categories between commas, a header, the label in the second place, quotes; and buckets of no integers."""
+    """Text between commas, a header, the label in the second place, quotes, crosses; and buckets of no integers."""
     folder = tmp_path_factory.mktemp("text")
     (folder / "log.csv").write_text(make_avazu(1500))
-    options = read_options(None, ["prepare.min_count=2", "prepare.workers=1"], project / "configs/data/avazu.yaml")
+    words = ["prepare.min_count=2", "prepare.workers=1", "prepare.crosses=[[site_id, C1], [app_id, hour, C14]]"]
+    options = read_options(None, words, project / "configs/data/avazu.yaml")
     options = dataclasses.replace(options, data=dataclasses.replace(options.data, quotes=True))
     assert isinstance(options, PrepareOptions)
     prepare(folder / "log.csv", folder / "prepared", options)

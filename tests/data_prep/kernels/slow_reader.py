@@ -210,9 +210,15 @@ def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) ->
     fields = [(name, kind, name) for name, kind in kinds.items() if kind in ("hex32", "string")]
     if options.integer_buckets:
         fields += [(f"{name}_bucket", "bucket", name) for name in integers]
+    of_name = {name: (kind, source) for name, kind, source in fields}
+    fields += [("*".join(parts), "cross", parts) for parts in options.crosses]
     training = [cells for (*_, cells), split in zip(rows, splits, strict=True) if split == "train"]
 
     def value_of(cells, kind, source):
+        if kind == "cross":
+            values = [value_of(cells, *of_name[part]) for part in source]
+            texts = [re.sub(r"[*\\]", lambda found: "\\" + found[0], str(value)) for value in values]
+            return None if None in values else "*".join(texts)
         return _bucket(cells[source]) if kind == "bucket" and cells[source] is not None else cells[source]
 
     num_numeric = len(integers) * (2 if options.missing_indicator else 1)
@@ -222,9 +228,9 @@ def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) ->
         num_missing = counts.pop(None, 0)
         least = options.field_min_count.get(name, options.min_count) if options.vocabulary == "counted" else math.inf
         # Numbers in their order, text by its bytes.
-        frequent = sorted((-n, v.encode() if kind == "string" else v) for v, n in counts.items() if n >= least)
+        frequent = sorted((-n, v.encode() if isinstance(v, str) else v) for v, n in counts.items() if n >= least)
         frequent = frequent[: options.field_max_size.get(name)]
-        kept = [(n, 1, v.decode() if kind == "string" else v) for n, v in frequent]
+        kept = [(n, 1, v.decode() if isinstance(v, bytes) else v) for n, v in frequent]
         for n, _, value in sorted([*kept, (-num_missing, 0, None)], key=lambda one: one[:2]):
             ids[name, value] = next_id
             vocabulary.append((name, "" if value is None else str(value), -n, next_id))

@@ -32,6 +32,11 @@ _ODD_BYTES = [b"\r", b"\r\r", b"\x1f", b'"', b"\0", b"\xff", b" ", b"\xef\xbb\xb
 def draw_options(random_: random.Random, log) -> PrepareOptions:
     """Options of any kind for a log."""
     fields, is_small = log.log_format.categorical_fields, len(log.lines) < 1_000
+    with_buckets = random_.random() < 0.4
+    crossable = [*fields, *(f"{name}_bucket" for name in log.log_format.numeric_fields if with_buckets)]
+    drawn = {tuple(sorted(random_.sample(crossable, min(random_.choice([2, 3]), len(crossable))))) for _ in range(2)}
+    crosses = tuple(sorted(parts for parts in drawn if len(parts) > 1))
+    fields = [*fields, *map("*".join, crosses)]
     return PrepareOptions(
         data=log.log_format,
         vocabulary=random_.choice(["counted", "counted", "counted", "hash"]),
@@ -44,7 +49,8 @@ def draw_options(random_: random.Random, log) -> PrepareOptions:
         valid_fraction=0.2,
         seed=random_.randrange(2**63),
         numeric_transform=random_.choice(["log1p", "max", "standardize"]),
-        integer_buckets=random_.random() < 0.4,
+        integer_buckets=with_buckets,
+        crosses=crosses,
         missing_indicator=random_.random() < 0.7,
         shuffle_window_rows=random_.choice([7, 100, 10_000] if is_small else [1_000, 10_000]),
         block_rows=random_.choice([1, 50, 1_000] if is_small else [100, 1_000]),  # a block of one row takes 5 ms

@@ -1,0 +1,70 @@
+"""The texts of crosses: the values of several categorical columns of a row as one text.
+
+A cross's value is its columns' values, as vocabulary.parquet has them, with * between them: 05db9164*38a947a1. A * or a
+backslash within a value has a backslash before it, so that different values have different texts. A cross is missing if
+any of its columns is.
+
+Letters: n rows, C categorical columns.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.kernels.rows import SMALLEST_BUCKET, LogRows
+from data_prep.kernels.strings import PADDING_BYTES, Strings
+from data_prep.options.columns import CategoricalColumn
+
+_HEX_PAIRS = np.frombuffer("".join(f"{number:02x}" for number in range(256)).encode(), "u2")
+
+
+def presence(rows: LogRows, columns: Sequence[CategoricalColumn]) -> list[NDArray[np.bool_]]:
+    """Return where each categorical column [C] is present [n]."""
+    numbers_present = [*rows.values_present, *rows.integers_present]  # hex values, then buckets
+    found: dict[str, NDArray[np.bool_]] = {}
+    for column in columns:
+        if column.cross:
+            found[column.name] = functools.reduce(np.logical_and, (found[part] for part in column.cross))
+        else:
+            found[column.name] = (rows.strings_present if column.is_text else numbers_present)[column.place]
+    return list(found.values())
+
+
+def text_columns(
+    rows: LogRows, columns: Sequence[CategoricalColumn], integer_buckets: bool, kernels: ModuleType
+) -> Iterator[tuple[Strings, NDArray[np.bool_]]]:
+    """Yield the text [n] of each column of text by its place, and where it is present [n].
+
+    A cross's text is made when it is its turn, so that one of them is in memory at a time.
+    """
+    yield from zip(rows.texts, rows.strings_present, strict=True)
+    by_name = {column.name: column for column in columns}
+    present = dict(zip(by_name, presence(rows, columns), strict=True))
+    numbers = rows.number_columns(integer_buckets)[0] if any(column.cross for column in columns) else None
+
+    @functools.cache
+    def texts_of(name: str) -> Strings:
+        part = by_name[name]
+        if part.is_text:
+            return rows.texts[part.place]
+        assert numbers is not None
+        return number_texts(numbers[part.place], part.kind)
+
+    for column in columns:
+        if column.cross:
+            yield kernels.join_strings(list(map(texts_of, column.cross)), present[column.name]), present[column.name]
+
+
+def number_texts(values: NDArray[np.uint32], kind: str) -> Strings:
+    """Return each value [n] of a column of numbers as vocabulary.parquet has it."""
+    if kind == "hex32":
+        digits = _HEX_PAIRS[values.astype(">u4").view(np.uint8)].view(np.uint8)
+        data = np.concatenate([digits, np.zeros(PADDING_BYTES, np.uint8)])
+        return Strings(data, 8 * np.arange(len(values)), np.full(len(values), 8))
+    distinct, places = np.unique(values, return_inverse=True)
+    return Strings.of([b"%d" % (value + SMALLEST_BUCKET) for value in distinct.tolist()]).take(places)
