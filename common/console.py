@@ -69,7 +69,6 @@ class _Lines:
         self._last = ""
 
     def write(self, text: str) -> None:
-        """Write the drawn text as a line if it has changed."""
         if (line := text.replace(_MOVE_UP, "").strip()) not in ("", self._last):
             self._last = line
             with contextlib.suppress(OSError):

@@ -57,7 +57,6 @@ class _UniqueKeys(yaml.SafeLoader):
     """YAML loader that refuses duplicate keys, of which PyYAML would silently take the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Construct a mapping. Raises yaml.YAMLError for a duplicate key."""
         seen: set[str] = set()
         for key, _ in node.value:
             if key.value in seen:

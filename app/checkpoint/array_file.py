@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import math
-import reprlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from reprlib import repr as short_repr
 
 import numpy as np
 
@@ -22,9 +22,8 @@ from app.checkpoint.disk import (
     FileRecord,
     Part,
     Progress,
-    check_size,
     ignore,
-    read_file,
+    read_checked,
     write_file,
 )
 
@@ -47,7 +46,6 @@ class Column:
 
     @property
     def num_bytes(self) -> int:
-        """The size of all values."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
@@ -150,13 +148,15 @@ def _place(entry: object, begin: int, start: int, size: int) -> Place:
     if not isinstance(dtype, str) or dtype not in DTYPES:
         raise ValueError(f"has dtype {dtype!r}, expected one of {', '.join(DTYPES)}")
     if not _are_counts(shape) or len(shape) > MOST_DIMENSIONS:
-        raise ValueError(f"has shape {_short(shape)}, expected up to {MOST_DIMENSIONS} whole numbers")
+        raise ValueError(f"has shape {short_repr(shape)}, expected up to {MOST_DIMENSIONS} whole numbers")
     item_bytes = np.dtype(DTYPES[dtype]).itemsize
     if math.prod(max(length, 1) for length in shape) > sys.maxsize // item_bytes:
-        raise ValueError(f"has shape {_short(shape)}, which is too large")
+        raise ValueError(f"has shape {short_repr(shape)}, which is too large")
     num_bytes = math.prod(shape) * item_bytes
     if not _are_counts(offsets) or offsets != [start, start + num_bytes]:
-        raise ValueError(f"lies at {_short(offsets)}; expected [{start}, {start + num_bytes}] by its dtype and shape")
+        raise ValueError(
+            f"lies at {short_repr(offsets)}; expected [{start}, {start + num_bytes}] by its dtype and shape"
+        )
     if begin + start + num_bytes > size:
         raise ValueError(f"ends at {begin + start + num_bytes:,}, and the file has {size:,} bytes")
     return Place(DTYPES[dtype], tuple(shape), begin + start, num_bytes)
@@ -166,23 +166,18 @@ def _are_counts(values: object) -> bool:
     return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
 
 
-def _short(value: object) -> str:
-    return reprlib.repr(value)
-
-
 class ArrayReader:
     """Reads a file's arrays once, in the order of the file. `read_arrays_once` makes it."""
 
-    def __init__(self, path: Path, reader: FileReader, places: dict[str, Place], progress: Progress) -> None:
+    def __init__(self, path: Path, reader: FileReader, places: dict[str, Place]) -> None:
         self.path = path
         self.places = places
         self._reader = reader
-        self._progress = progress
 
     def next_array(self, place: Place) -> np.ndarray:
         """Return a copy of the next array."""
         array = np.empty(place.shape, place.dtype)
-        self._got(self._reader.take_into(array.reshape(-1).view(np.uint8)), place.num_bytes)
+        self._check_all_came(self._reader.take_into(array.reshape(-1).view(np.uint8)), place.num_bytes)
         return array
 
     def next_rows(self, place: Place, most_bytes: int) -> Iterator[np.ndarray]:
@@ -193,34 +188,21 @@ class ArrayReader:
             ready = min(self._reader.available(), most_bytes) // row_bytes
             count = min(max(ready, 1), end - start)
             taken = self._reader.take(count * row_bytes)
-            self._got(len(taken), count * row_bytes)
+            self._check_all_came(len(taken), count * row_bytes)
             yield np.frombuffer(taken, place.dtype).reshape(count, *place.shape[1:])
             start += count
 
-    def _got(self, num_bytes: int, expected: int) -> None:
+    def _check_all_came(self, num_bytes: int, expected: int) -> None:
         if num_bytes < expected:
             raise DamagedFileError(f"{self.path} ends early")
-        self._progress(num_bytes)
 
 
-def read_arrays_once(
-    path: Path, expected: FileRecord, use: Callable[[ArrayReader], None], progress: Progress = ignore
-) -> None:
+def read_arrays_once(path: Path, expected: FileRecord, use: Callable[[ArrayReader], None]) -> None:
     """Let `use` read the arrays, reading each byte of the file once, then compare the checksum.
 
     Raises DamagedFileError for another size or checksum than expected: what `use` has read is then invalid.
     """
-    check_size(path, expected)
-    with read_file(path) as reader:
-        failed: Exception | None = None
-        try:
-            size = expected["size_bytes"]
-            length = _header_bytes(path, bytes(reader.take(LENGTH_BYTES)), size)
-            use(ArrayReader(path, reader, _places(path, bytes(reader.take(length)), size), progress))
-        except (ValueError, LookupError) as error:  # damaged bytes may mean anything
-            failed = error
-        found = reader.checksum_of_all(progress)
-    if found != expected["checksum"]:
-        raise DamagedFileError(f"is damaged: checksum {found}, expected {expected['checksum']}")
-    if failed is not None:
-        raise failed
+    size = expected["size_bytes"]
+    with read_checked(path, expected) as reader:
+        length = _header_bytes(path, bytes(reader.take(LENGTH_BYTES)), size)
+        use(ArrayReader(path, reader, _places(path, bytes(reader.take(length)), size)))

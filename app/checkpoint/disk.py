@@ -183,13 +183,25 @@ def read_file(path: Path) -> Iterator[FileReader]:
         os.close(descriptor)
 
 
-def checksum_is(path: Path, expected: FileRecord, progress: Progress = ignore) -> None:
-    """Read a file; raise DamagedFileError if it is missing or has another size or checksum than expected."""
+@contextmanager
+def read_checked(path: Path, expected: FileRecord, progress: Progress = ignore) -> Iterator[FileReader]:
+    """Open a file for one read, of which the block may leave the rest.
+
+    Raises DamagedFileError, in place of a ValueError or LookupError of the block, if the file is missing or has another
+    size or checksum than expected: damaged bytes may mean anything.
+    """
     check_size(path, expected)
     with read_file(path) as reader:
+        failed: Exception | None = None
+        try:
+            yield reader
+        except (ValueError, LookupError) as error:
+            failed = error
         found = reader.checksum_of_all(progress)
     if found != expected["checksum"]:
         raise DamagedFileError(f"is damaged: checksum {found}, expected {expected['checksum']}")
+    if failed is not None:
+        raise failed
 
 
 def check_size(path: Path, expected: FileRecord) -> None:

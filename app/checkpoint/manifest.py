@@ -74,7 +74,6 @@ class Manifest:
 
     @property
     def position(self) -> Position:
-        """The position of the run when it was saved."""
         return Position(self.step, self.epoch, self.epoch_step)
 
     @property
@@ -128,7 +127,6 @@ class ManifestReader:
         self._known: dict[Path, tuple[tuple[int, int, int], Manifest]] = {}
 
     def __call__(self, checkpoint: Path) -> Manifest:
-        """See `read_manifest`."""
         try:
             status = (checkpoint / MANIFEST).stat()
         except OSError:

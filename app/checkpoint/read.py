@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from app.checkpoint.array_file import ArrayReader, Place, read_arrays_once, read_places
-from app.checkpoint.disk import DamagedFileError, FileRecord, Progress, check_size, checksum_is, ignore
+from app.checkpoint.disk import DamagedFileError, FileRecord, Progress, check_size, ignore, read_checked
 from app.checkpoint.manifest import Manifest, ParentRecord, read_manifest, use_an_older
 from app.checkpoint.slices import dense_files, join
 from app.checkpoint.write import ROW_IDS, ModelState, shard_name, step_name
@@ -70,7 +70,6 @@ class Checkpoint:
 
     @property
     def num_bytes(self) -> int:
-        """The size of `files`."""
         return sum(record["size_bytes"] for _, record in self.files())
 
     def files(self) -> Iterator[tuple[Path, FileRecord]]:
@@ -103,10 +102,10 @@ class Checkpoint:
     def verify(self, progress: Progress = ignore) -> None:
         """Read all files; raise DamagedCheckpointError naming one that is missing or whose checksum differs."""
         for path, record in self.files():
-            with _naming_damage(path):
-                checksum_is(path, record, progress)
+            with _naming_damage(path), read_checked(path, record, progress):
+                pass
 
-    def read_once(self, spec: TablesSpec, write: WriteRows, progress: Progress = ignore) -> dict[str, np.ndarray]:
+    def read_once(self, spec: TablesSpec, write: WriteRows) -> dict[str, np.ndarray]:
         """Give all rows to `write` and return the dense arrays; each byte is read once.
 
         Raises as `verify`, and ValueError where a table does not fit `spec`: the rows written so far are then invalid.
@@ -125,7 +124,7 @@ class Checkpoint:
         uses += [(self.path / name, self.manifest.files[name], read_dense) for name in dense_files(self.manifest.files)]
         for path, record, use in uses:
             with _naming_damage(path):
-                read_arrays_once(path, record, use, progress)
+                read_arrays_once(path, record, use)
         return join(dense)
 
     def state(self) -> ModelState:
@@ -161,7 +160,6 @@ def _naming_damage(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _naming_file(path: Path) -> Iterator[None]:
-    """Name the file in a ValueError."""
     try:
         yield
     except DamagedFileError:
@@ -171,7 +169,6 @@ def _naming_file(path: Path) -> Iterator[None]:
 
 
 def _write_rows(table: str, spec: TablesSpec, write: WriteRows, reader: ArrayReader) -> None:
-    """Give the rows of one shard to `write`."""
     layout = row_layout(reader.path, reader.places)
     with _naming_file(reader.path):
         row_ids = reader.next_array(reader.places[ROW_IDS])
@@ -229,7 +226,6 @@ class FileTable:
         self._place = newest - starts[self._file]
 
     def read(self, name: str, places: Places) -> np.ndarray:
-        """See `TableSnapshot.read`."""
         files, rows = self._file[places], self._place[places]
         array = self.layout[name]
         values = np.empty((rows.size, array.width), array.dtype)

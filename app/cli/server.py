@@ -77,7 +77,6 @@ class ParameterServer:
         return self._owned.tables
 
     def run(self) -> None:
-        """Serve until the ranks that train call for the end."""
         while True:
             header = self._owned.exchange.start(Operation.NONE)
             if header.operation != Operation.RPC:

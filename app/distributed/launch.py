@@ -179,7 +179,6 @@ class OutputFilter:
         self._notice: list[bytes] | None = None  # the lines of the one that is not complete
 
     def read(self, stream: IO[bytes]) -> None:
-        """Read to the end of the stream."""
         rest = b""
         while chunk := os.read(stream.fileno(), 1 << 16):
             chunk = chunk.replace(b"\0", b"")  # mpirun sometimes prints one while it ends ranks

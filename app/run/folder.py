@@ -79,7 +79,6 @@ class RunFolder:
         self._started = time.time()
 
     def append_losses(self, lines: list[str]) -> None:
-        """Add lines to loss.log."""
         self._losses.append("".join(f"{line}\n" for line in lines))
 
     def append_metrics(self, **values: Any) -> None:
@@ -92,7 +91,6 @@ class RunFolder:
         self._metrics.append(json.dumps(plain) + "\n")
 
     def append_eval(self, line: str) -> None:
-        """Add a line to eval.log."""
         self._evals.append(line + "\n")
 
     def write_evaluation(self, content: dict[str, Any]) -> None:
@@ -273,7 +271,8 @@ def _decide(
     path = base / "device_0"
     if plan.checkpoint is not None:
         for refused in plan.refused:  # out of the way of the steps that are taken again
-            refused.rename(_free_name(refused.with_suffix(REFUSED)))
+            aside = refused.with_suffix(REFUSED)
+            refused.rename(aside.with_name(f"{aside.name}.{_free_number([aside])}"))
     folders = [folder for folder in base.glob("device_*") if re.fullmatch(r"device_\d+", folder.name)]
     number = _free_number([*folders, path])
     new_source = ""
@@ -353,10 +352,6 @@ def _commit() -> str:
         return done.stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"  # an unpacked copy
-
-
-def _free_name(path: Path) -> Path:
-    return path.with_name(f"{path.name}.{_free_number([path])}")
 
 
 def _free_number(paths: list[Path]) -> int:

@@ -61,7 +61,6 @@ class RunRecord:
         return max(compared, key=lambda line: (as_score(self.metric, line[self.metric]), line["step"]), default=None)
 
     def test_evaluation(self) -> dict[str, Any] | None:
-        """Return the last evaluation on test rows."""
         return next((content for content in reversed(self.evaluations) if content["split"] == "test"), None)
 
     def shown_evaluation(self) -> dict[str, Any] | None:
@@ -96,7 +95,6 @@ class RunRecord:
 
     @property
     def steps(self) -> int:
-        """Number of steps taken."""
         return len(self.wide_losses)
 
 
@@ -111,6 +109,7 @@ def read_run(path: Path, name: str) -> RunRecord:
         raise FileNotFoundError(
             f"no run in {path}: it has no {CONFIG_FILE} with {STATE_FILE} beside it; give a run folder such as device_0"
         )
+    op_times = path / PROFILE_FOLDER / OP_TIMES
     return RunRecord(
         name=name,
         state=json.loads((path / STATE_FILE).read_text(encoding="utf-8")),
@@ -118,7 +117,7 @@ def read_run(path: Path, name: str) -> RunRecord:
         wide_losses=_read_losses(path / "loss.log"),
         lines=_read_lines(path / "metrics.jsonl"),
         evaluations=read_evaluations(path),
-        op_times=_read_op_times(path / PROFILE_FOLDER / OP_TIMES),
+        op_times=json.loads(op_times.read_text(encoding="utf-8")) if op_times.is_file() else [],
     )
 
 
@@ -150,7 +149,3 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
         if isinstance(content, dict) and {"step", "seconds"} <= content.keys():
             found.append(content)
     return found
-
-
-def _read_op_times(path: Path) -> list[dict[str, Any]]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []

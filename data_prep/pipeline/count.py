@@ -56,7 +56,6 @@ class ChunkCounter:
     options: PrepareOptions
 
     def count(self, chunk: Chunk) -> ChunkCounts:
-        """Parse a chunk and count its training rows."""
         kernels = choose_kernels(self.options.kernels)
         parsed = kernels.parse_chunk(chunk, self.options.data)
         rows = parsed.rows

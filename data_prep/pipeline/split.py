@@ -82,7 +82,6 @@ class FileSplit:
     of_files: tuple[int, ...]  # TRAIN, VALID or TEST of each file of the log
 
     def assign(self, row_numbers: NDArray[np.int64], labels: NDArray[np.bool_], file: int = 0) -> NDArray[np.int8]:
-        """Return TRAIN, VALID or TEST for each row [n] of the log's file number `file`."""
         return np.full(len(row_numbers), self.of_files[file], np.int8)
 
 
@@ -138,12 +137,10 @@ class LabelHasher:
     ranges: tuple[tuple[int, int], ...]
 
     def hash_chunk(self, chunk: Chunk) -> list[LabelHashes]:
-        """Return the hashes of a chunk's good lines, by label."""
         rows = choose_kernels(self.options.kernels).parse_chunk(chunk, self.options.data).rows
         return self.hash_rows(rows.row_numbers, rows.labels)
 
     def hash_rows(self, row_numbers: NDArray[np.int64], labels: NDArray[np.bool_]) -> list[LabelHashes]:
-        """Return the hashes of rows [n], by label."""
         hashes = splitmix64(self.options.seed, row_numbers)
         return [LabelHashes.of(hashes[labels == label], self.ranges) for label in _LABELS]
 

@@ -100,7 +100,6 @@ def _check_name(location: str) -> None:
 
 
 def _expand(location: str) -> list[str]:
-    """Return the files of one input."""
     if is_uri(location) and urlsplit(location).password:
         raise ValueError(
             f"the URI of {file_name(location)} contains a password, which would appear in files and messages; "

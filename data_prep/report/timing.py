@@ -46,7 +46,6 @@ class RunClock:
         self.workers = 1
 
     def stop(self) -> Timing:
-        """Return time and memory since the start."""
         return Timing(
             finished=datetime.now(UTC).isoformat(timespec="seconds"),
             seconds=time.monotonic() - self._started,

@@ -118,7 +118,6 @@ class DataParallelScorer:
         return self._scorer.prepare(slice_of_batch(batch, self._group.rows_of(batch.num_rows)))
 
     def __call__(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
-        """The logits [n] of a batch."""
         logits = self._scorer(slice_of_batch(batch, self._group.rows_of(batch.num_rows)), unique)
         return gather_logits(logits, batch, self._group)
 

@@ -33,11 +33,9 @@ class TowerPlacement:
         return DeviceGraph(parts.forward_backward(), parts.optimizers)
 
     def scorer(self) -> Graph:
-        """Make the graph from rows to logits."""
         return self.model
 
     def rows_of(self, num_rows: int, rank: int, num_ranks: int) -> slice:
-        """Return the rows of a batch that a rank looks up."""
         return rank_slice(num_rows, rank, num_ranks)
 
     def holds(self, name: str) -> bool:

@@ -32,7 +32,6 @@ class PipelineRecord:
 
     @property
     def second_stage(self) -> str:
-        """First layer of the last stage."""
         return next(layer for layer, stage in self.stages.items() if stage == 1)
 
 

@@ -33,7 +33,6 @@ class PipelinePlan:
         return rank // self.num_pairs
 
     def partner(self, rank: int) -> int:
-        """Return the other rank of the pair."""
         return (rank + self.num_pairs) % self.num_ranks
 
     def layer_stage(self, number: int) -> int:

@@ -89,14 +89,12 @@ class Link:
         self._on_its_way.append((self.world.Isend(array, dest=self.partner), array))
 
     def receive(self, *shape: int) -> Tensor:
-        """Wait for the partner's next array."""
         array = np.empty(shape, np.float32)
         with waiting():
             self.world.Recv(array, source=self.partner)
         return Tensor.from_numpy(array)
 
     def finish(self) -> None:
-        """Wait until all arrays are sent."""
         with waiting():
             for request, _ in self._on_its_way:
                 request.Wait()

@@ -23,7 +23,6 @@ class Mesh:
 
     @property
     def num_ranks(self) -> int:
-        """Number of ranks."""
         return math.prod(size for _, size in self.axes)
 
     def size(self, axes: Sequence[str]) -> int:
@@ -32,7 +31,6 @@ class Mesh:
 
     @functools.cache  # noqa: B019 - meshes are few and live as long as the run
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Return the rank's index along each axis."""
         places = {}
         for name, size in reversed(self.axes):
             rank, places[name] = divmod(rank, size)
@@ -60,7 +58,6 @@ class Layout:
 
     @property
     def parts(self) -> tuple[int, ...]:
-        """Number of parts of each dimension."""
         return tuple(self.mesh.size(axes) for axes in self.dims)
 
     @property

@@ -46,7 +46,6 @@ class OptimizerShards(nn.Cell):
         self.gather = nn.CellList([AllGather(groups[name], p.shape) for name, p in weights.items()])
 
     def named_state(self) -> dict[str, Parameter]:
-        """Return this rank's shards of the optimizer's state."""
         return self.optimizer.named_state()
 
     def take_weights(self) -> None:
