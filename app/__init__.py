@@ -1,1 +1,16 @@
-"""Trains, evaluates and stores Wide&Deep models whose embedding tables live in host memory (see docs/DESIGN.md)."""
+"""Trains, evaluates and stores Wide&Deep models whose embedding tables live in host memory (see docs/DESIGN.md).
+
+In a notebook: `from app import prepare, train, evaluate, load_run`. They are loaded on first use, as a bundle carries
+this file without them.
+"""
+
+import importlib
+from typing import Any
+
+__all__ = ["evaluate", "load_run", "prepare", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("app.cli.notebook"), name)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from app.config.run import DeviceOptions
+from common.memory import num_cores
 from common.signals import held
 
 log = logging.getLogger(__name__)
@@ -22,13 +24,35 @@ ONEDNN_MATH_MODE = "ONEDNN_DEFAULT_FPMATH_MODE"
 
 def prepare_environment(options: DeviceOptions) -> None:
     """Set the variables that oneDNN, OpenMP and MindSpore read once, at import; call it before `import mindspore`."""
-    os.environ["OMP_NUM_THREADS"] = str(options.num_threads)
     # Idle OpenMP threads would spin on the cores that MindSpore's own threads want: lookups take twice as long then.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    os.environ.pop(ONEDNN_MATH_MODE, None)
-    if options.precision == "bfloat16" and cpu_flags() & MATH_MODE_FLAGS:
-        # For products that MindSpore's own operators make on a CPU: oneDNN rounds their float32 inputs itself.
-        os.environ[ONEDNN_MATH_MODE] = "BF16"
+    for name, value in _environment(options).items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def check_environment(options: DeviceOptions) -> None:
+    """Raise ValueError if this process has imported MindSpore with other threads, or in another precision."""
+    if "mindspore" not in sys.modules:
+        return
+    there: dict[str, str | None] = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(num_cores()))}
+    there[ONEDNN_MATH_MODE] = os.environ.get(ONEDNN_MATH_MODE)
+    for name, value in _environment(options).items():
+        if there[name] != value:
+            raise ValueError(
+                f"device.threads={options.threads} and device.precision={options.precision} need {name}={value}, and "
+                f"this process has imported MindSpore with {there[name]}, which it reads once; use another process (in "
+                "a notebook: restart the kernel)"
+            )
+
+
+def _environment(options: DeviceOptions) -> dict[str, str | None]:
+    """Return the variables that depend on the options; None for one that must not be set."""
+    # For products that MindSpore's own operators make on a CPU: oneDNN rounds their float32 inputs itself.
+    rounds = options.precision == "bfloat16" and cpu_flags() & MATH_MODE_FLAGS
+    return {"OMP_NUM_THREADS": str(options.num_threads), ONEDNN_MATH_MODE: "BF16" if rounds else None}
 
 
 def cpu_flags() -> set[str]:

@@ -1,7 +1,7 @@
 """Console output of a command: progress bars, log lines, and the end of a command whose output nobody reads.
 
-On a terminal, progress is a bar, with log lines above it. Elsewhere (a file, a pipe, mpirun) it is a plain line every
-ten seconds, without carriage returns or escape sequences.
+On a terminal and in a notebook, progress is a bar, with log lines above it. Elsewhere (a file, a pipe, mpirun) it is a
+plain line every ten seconds, without carriage returns or escape sequences.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import sys
+from collections.abc import Iterator
 from typing import Any, TextIO
 
 from tqdm import tqdm
@@ -25,7 +26,10 @@ _LINE_WITHOUT_TOTAL = "{desc}: {n_fmt}{unit} [{elapsed}, {rate_fmt}{postfix}]"
 
 
 def progress_bar(**options: Any) -> tqdm:
-    """Return tqdm's bar on a terminal; elsewhere one that prints a line every ten seconds, and none for short work."""
+    """Return tqdm's bar on a terminal or in a notebook; elsewhere one that prints a line every ten seconds, and none
+    for short work."""
+    if type(sys.stderr).__module__.startswith("ipykernel"):  # has carriage returns, no size and one line for all bars
+        return tqdm(**{"mininterval": 0.5, "ncols": 110, **options, "position": 0})
     if sys.stderr.isatty():
         return tqdm(**{"mininterval": 0.5, **options})
     line = _LINE if options.get("total") else _LINE_WITHOUT_TOTAL
@@ -36,6 +40,25 @@ def progress_bar(**options: Any) -> tqdm:
 def log_to_console() -> None:
     """Write log messages to standard error, each on a line of its own."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[_AboveBars(sys.stderr)])
+
+
+@contextlib.contextmanager
+def log_shown(*names: str) -> Iterator[None]:
+    """Within the block, write the messages of these loggers to standard error, unless the program shows its log."""
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    handler = None if logging.getLogger().handlers else _AboveBars(sys.stderr)
+    for logger in loggers:
+        logger.setLevel(logging.INFO)  # a run's own log file has them too
+        if handler is not None:
+            logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+            if handler is not None:
+                logger.removeHandler(handler)
 
 
 def has_no_reader(error: BaseException) -> bool:

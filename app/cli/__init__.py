@@ -1,3 +1,3 @@
 """The commands: train, rank and server (its processes), evaluate, baseline, checkpoint, export_rows, export, predict,
-bundle; validate has the rules between settings.
+bundle; notebook has them as functions.
 """

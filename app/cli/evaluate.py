@@ -19,7 +19,6 @@ from app.checkpoint.manifest import MANIFEST, ManifestReader
 from app.checkpoint.read import Checkpoint, DamagedCheckpointError
 from app.checkpoint.retention import open_if_whole, step_folders
 from app.cli import rank
-from app.cli.validate import check_group_field
 from app.config.config import Config
 from app.config.run import Target
 from app.distributed.launch import launch
@@ -41,6 +40,7 @@ from app.run.plan import read_state
 from app.run.report import leave_report
 from app.tables.interface import UniqueIds
 from app.training.stopping import Stopped, StopRequest
+from app.training.validate import check_group_field
 from common import settings
 from common.files import is_locked
 from data_prep.prepared.schema import Schema, read_schema
@@ -127,12 +127,12 @@ def _evaluate(arguments: argparse.Namespace, checkpoint: Checkpoint) -> int:
             checkpoint.verify()  # raises if it is damaged: a job ends with a status alone
         return status
     try:
-        evaluation = _evaluate_on_device(arguments, checkpoint, config, data, group)
+        evaluation = evaluate_on_device(checkpoint, arguments.split, data, config, group, arguments.target or "auto")
     except Stopped as stopped:
         log.info("stopped: %s", stopped)
         return stopped.exit_status
     if group.rank == 0:
-        _write_results(arguments.run, checkpoint.path, evaluation)
+        write_results(arguments.run, checkpoint.path, evaluation)
     return 0
 
 
@@ -145,21 +145,23 @@ def _words(arguments: argparse.Namespace, path: Path) -> list[str]:
     return [*words, *arguments.settings]
 
 
-def _evaluate_on_device(
-    arguments: argparse.Namespace,
+def evaluate_on_device(
     checkpoint: Checkpoint,
-    config: Config,
+    split: str,
     data: tuple[Path, Schema],
+    config: Config,
     group: ProcessGroup,
+    target: Target = "auto",
 ) -> Evaluation:
-    options = replace(config.device, target=arguments.target or "auto")  # threads and precision as in training
+    """Evaluate as `evaluate_checkpoint`, on the device `target`. Raises Stopped after a signal."""
+    options = replace(config.device, target=target)  # threads and precision as in training
     device.prepare_environment(options)
     device.select_device(options)
     with StopRequest(0, all_reduce_max=group.all_reduce_max, ending="finishing the batch") as stop:
-        return evaluate_checkpoint(checkpoint, arguments.split, data, config, group, stop.check)
+        return evaluate_checkpoint(checkpoint, split, data, config, group, stop.check)
 
 
-def _write_results(folder: Path, path: Path, evaluation: Evaluation) -> None:
+def write_results(folder: Path, path: Path, evaluation: Evaluation) -> None:
     """Print the evaluation, and write it to the folder of the checkpoint's run."""
     print(describe(evaluation))
     if folder.resolve() in path.resolve().parents:

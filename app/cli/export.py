@@ -57,15 +57,30 @@ def run(arguments: argparse.Namespace) -> int:
     rows = parent.tables[0].spec.dtype if parent and not arguments.settings else _row_type(arguments.settings)
     source = arguments.source
     opened = Checkpoint.open(source) if (source / MANIFEST).is_file() else best_of_run(source)
-    saved = saved_config(opened)
-    config = replace(saved, device=replace(saved.device, precision="float32"))  # what a bundle computes in
-    dataset, schema = check_data(opened, "train", arguments.dataset, config)
-    device.prepare_environment(config.device)
-    device.select_device(config.device)
-    with new_bundle(arguments.bundle, arguments.overwrite) as folder:
-        evaluated = _export(opened, config, dataset, schema, rows, folder, parent)
+    evaluated = export(opened, arguments.bundle, rows, arguments.dataset, arguments.overwrite, parent)
     _print(arguments.bundle, rows, evaluated)
     return 0
+
+
+def export(
+    opened: Checkpoint,
+    bundle: Path,
+    rows: RowType = "float32",
+    dataset: Path | None = None,
+    overwrite: bool = False,
+    parent: Predictor | None = None,
+) -> card.Evaluated | None:
+    """Write a checkpoint as a bundle and check that; return its metrics, None where the data has no rows for them.
+
+    With `parent` only what has changed since that bundle is written.
+    """
+    saved = saved_config(opened)
+    config = replace(saved, device=replace(saved.device, precision="float32"))  # what a bundle computes in
+    dataset, schema = check_data(opened, "train", dataset, config)
+    device.prepare_environment(config.device)
+    device.select_device(config.device)
+    with new_bundle(bundle, overwrite) as folder:
+        return _export(opened, config, dataset, schema, rows, folder, parent)
 
 
 def _row_type(words: list[str]) -> RowType:

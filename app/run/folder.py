@@ -43,6 +43,7 @@ from data_prep.prepared.schema import Schema
 
 log = logging.getLogger(__name__)
 
+FIRST_RANK = "device_0"  # its folder
 CONFIG_FILE = "config.yaml"
 TENSORBOARD = "tensorboard"
 REFUSED = ".refused"
@@ -82,9 +83,17 @@ class RunFolder:
         self._losses.append("".join(f"{line}\n" for line in lines))
 
     def append_metrics(self, **values: Any) -> None:
-        """Add one line to metrics.jsonl, with the seconds since the launch, and its numbers to TensorBoard's file."""
+        """Add one line to metrics.jsonl, and its numbers to TensorBoard's file."""
+        self.write_metrics(values)
+        self.write_events(values)
+
+    def write_events(self, values: Mapping[str, Any]) -> None:
+        """Add the numbers of one line of metrics.jsonl to TensorBoard's file."""
         numbers = {name: value for name, value in values.items() if name not in ("step", "epoch")}
         self._events.add(values["step"], numbers, values.get("split", "train"))
+
+    def write_metrics(self, values: Mapping[str, Any]) -> None:
+        """Add one line to metrics.jsonl, with the seconds since the launch."""
         values = {"seconds": round(time.time() - self._started, 3), **values}
         # A metric that is undefined (NaN) is null: JSON knows no NaN.
         plain = {name: None if value != value else value for name, value in values.items()}
@@ -158,14 +167,14 @@ class RunFolder:
 FindSource = Callable[[], Path | None]  # the model that a new run starts from, if any; raises if it is unusable
 
 
-def check_launch(base: Path, config: Config, schema: Schema, find_source: FindSource) -> None:
+def check_launch(base: Path, config: Config, schema: Schema, find_source: FindSource, name: str = FIRST_RANK) -> None:
     """Raise the errors of `open_run` before the slow start, without renaming anything."""
-    path = base / "device_0"
+    path = base / name
     _check_is_folder(path)
     with ExitStack() as locks:
         if path.exists():
             locks.enter_context(_lock(path))
-        plan, _ = _look(base, config, schema, locks, locks, find_source, damaged={}, make_folders=False)
+        plan, _ = _look(path, config, schema, locks, locks, find_source, damaged={}, make_folders=False)
     if plan.kind == "finished":
         raise RunIsFinishedError(path, plan.reason)
 
@@ -178,12 +187,13 @@ def open_run(
     find_source: FindSource = lambda: None,
     damaged: Mapping[Path, str] | None = None,
     asked: Config | None = None,
+    name: str = FIRST_RANK,
 ) -> tuple[RunFolder, ExitStack]:
     """Return the run folder to use and its locks, which the caller closes; rename an existing run if the plan is new.
 
     `find_source` is called before anything is renamed; its result is followed to its new name. `damaged` as in
-    `find_newest`. `asked` are the settings before `settings_of_run` changed them. Rank 0 decides for all ranks, by its
-    own folder.
+    `find_newest`. `asked` are the settings before `settings_of_run` changed them. Rank 0, whose folder is `name`,
+    decides for all ranks.
 
     Raises RunIsFinishedError; ValueError where another process trains in the folder or saves to the same checkpoints,
     `train.resume=require` finds nothing to resume, or the checkpoints of a new run would mix with another's; OSError
@@ -191,17 +201,18 @@ def open_run(
     """
     group = group or SingleProcess()
     asked = asked or config
-    path = base / f"device_{group.rank}"
+    first = base / name
+    path = base / f"device_{group.rank}" if group.rank else first
     _check_is_folder(path)
     with ExitStack() as locks, ExitStack() as locks_of_old:
         existed = path.exists()
         if existed:
             locks_of_old.enter_context(_lock(path))
         plan, number, source = group.on_rank0(
-            lambda: _decide(base, config, schema, group.size, locks, locks_of_old, find_source, damaged)
+            lambda: _decide(first, config, schema, group.size, locks, locks_of_old, find_source, damaged)
         )
         if plan.kind == "finished":
-            raise mark_collective(RunIsFinishedError(base / "device_0", plan.reason))
+            raise mark_collective(RunIsFinishedError(first, plan.reason))
         if plan.kind == "new" and path.exists():
             path.rename(path.with_name(f"{path.name}.{number}"))
         if plan.kind == "new" or not existed:
@@ -213,7 +224,7 @@ def open_run(
         locks.push(locks_of_old.pop_all())
         if source:
             config = replace(config, train=replace(config.train, init_from=source))
-        run = RunFolder(path, group.rank, plan, config, checkpoint_folder(base / "device_0", config))
+        run = RunFolder(path, group.rank, plan, config, checkpoint_folder(first, config))
         if plan.checkpoint is not None:
             forget_after(run.path, plan.checkpoint.manifest)
         run.describe(schema, asked)
@@ -226,7 +237,7 @@ def _check_is_folder(path: Path) -> None:
 
 
 def _look(
-    base: Path,
+    path: Path,
     config: Config,
     schema: Schema,
     locks: ExitStack,
@@ -239,7 +250,6 @@ def _look(
 
     Raises as `open_run`.
     """
-    path = base / "device_0"
     checkpoints = checkpoint_folder(path, config)
     is_within = _is_within(checkpoints, path)
     if checkpoints.is_dir() or (make_folders and (path.exists() or not is_within)):
@@ -256,7 +266,7 @@ def _look(
 
 
 def _decide(
-    base: Path,
+    path: Path,
     config: Config,
     schema: Schema,
     num_ranks: int,
@@ -267,18 +277,18 @@ def _decide(
 ) -> tuple[Plan, int, str]:
     """Return the plan of all ranks, the number in the new names of an older run's folders, and the new name of
     `train.init_from` if it lies in one of them."""
-    plan, source = _look(base, config, schema, locks, locks_of_old, find_source, damaged)
-    path = base / "device_0"
+    plan, source = _look(path, config, schema, locks, locks_of_old, find_source, damaged)
     if plan.checkpoint is not None:
         for refused in plan.refused:  # out of the way of the steps that are taken again
             aside = refused.with_suffix(REFUSED)
             refused.rename(aside.with_name(f"{aside.name}.{_free_number([aside])}"))
-    folders = [folder for folder in base.glob("device_*") if re.fullmatch(r"device_\d+", folder.name)]
+    ranks = path.parent.glob("device_*") if path.name == FIRST_RANK else ()
+    folders = [folder for folder in ranks if re.fullmatch(r"device_\d+", folder.name)]
     number = _free_number([*folders, path])
     new_source = ""
     if plan.kind == "new":
         if source is not None:
-            new_source = _displaced(Path(config.train.init_from), source, folders, number)
+            new_source = _displaced(Path(config.train.init_from), source, [*folders, path], number)
         for folder in folders:
             if int(folder.name.removeprefix("device_")) >= num_ranks:  # the older run had more ranks
                 folder.rename(folder.with_name(f"{folder.name}.{number}"))

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 def pick_backend(wanted: Backend, fold_numeric: bool, num_ranks: int = 1) -> str:
     """Return the backend to use: `wanted`, or for auto the fastest that is available.
 
-    Raises OSError where the wanted backend's library is missing. `app.cli.validate` has the rules for settings.
+    Raises OSError where the wanted backend's library is missing. `app.training.validate` has the rules for settings.
     """
     backend: str = wanted
     if wanted == "auto":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from app.config.config import Config
 from app.distributed.process_group import ProcessGroup
@@ -11,12 +13,17 @@ from app.run.folder import RunFolder
 from app.training.stopping import StopRequest
 from data_prep.prepared.schema import Schema
 
+# Plain function of a run and the values of one line of metrics.jsonl: `step`, `epoch` and what was measured.
+Callback: TypeAlias = Callable[[RunFolder, Mapping[str, Any]], object]
+LOGS: tuple[Callback, ...] = (RunFolder.write_metrics, RunFolder.write_events)
+
 
 @dataclass(frozen=True)
 class RunContext:
     """A launch of a run: its settings, its data (`schema` of the prepared folder `dataset`) and its folder.
 
-    `stop` is checked between steps; `group` are the ranks that train.
+    `stop` is checked between steps; `group` are the ranks that train. `on_step` is called after each
+    `train.log_every_steps` steps with their means, `on_evaluation` after each evaluation on the split valid.
     """
 
     config: Config
@@ -25,3 +32,5 @@ class RunContext:
     run: RunFolder
     stop: StopRequest
     group: ProcessGroup
+    on_step: tuple[Callback, ...] = LOGS
+    on_evaluation: tuple[Callback, ...] = LOGS

@@ -95,7 +95,8 @@ class Trainer:
 
     def _progress(self) -> Progress:
         step, rates, log_every = self.parts.step, self.parts.learning_rates, self.config.train.log_every_steps
-        return Progress(self.run, self.position, self.epoch_steps, log_every, step.seconds, rates)
+        on_step = self.context.on_step
+        return Progress(self.run, self.position, self.epoch_steps, log_every, step.seconds, rates, on_step)
 
     def _take_step(self, batch: Batch, unique: UniqueIds) -> Losses:
         try:
@@ -156,10 +157,12 @@ class Trainer:
         return self.parts.step.score(batch, unique)
 
     def _log_evaluation(self, metrics: Metrics, epoch: int) -> str:
-        """Add a line to eval.log and to metrics.jsonl; return the former."""
+        """Add a line to eval.log, which is returned, and pass the metrics on."""
         line = one_line("valid", epoch, self.position.step, metrics)
         self.run.append_eval(line)
-        self.run.append_metrics(step=self.position.step, epoch=epoch, split="valid", **dataclasses.asdict(metrics))
+        values = {"step": self.position.step, "epoch": epoch, "split": "valid", **dataclasses.asdict(metrics)}
+        for call in self.context.on_evaluation:
+            call(self.run, values)
         return line
 
     def _finish(self) -> None:

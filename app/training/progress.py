@@ -1,26 +1,28 @@
-"""Progress of an epoch: the bar, loss.log and metrics.jsonl."""
+"""Progress of an epoch: the bar, loss.log, and the values of `on_step`."""
 
 from __future__ import annotations
 
 import dataclasses
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from app.checkpoint.manifest import Position
 from app.distributed.process_group import shows_progress
 from app.run.folder import RunFolder
+from app.training.context import Callback
 from app.training.learning_rates import LearningRates
 from app.training.step.step import Losses
 from common.console import progress_bar
 
 
 class Progress:
-    """Writes an epoch's progress bar, loss.log and metrics.jsonl."""
+    """Writes an epoch's progress bar and loss.log, and calls `on_step`."""
 
     def __init__(
         self,
@@ -30,8 +32,10 @@ class Progress:
         log_every_steps: int,
         seconds: dict[str, float],
         learning_rates: LearningRates,
+        on_step: tuple[Callback, ...],
     ) -> None:
         """`seconds` of each part of the steps so far are still counted by the step."""
+        self._on_step = (*on_step, self._show)
         self._run = run
         self._log_every_steps = log_every_steps
         self._bar = progress_bar(
@@ -74,27 +78,32 @@ class Progress:
         self._since = time.perf_counter()
 
     def flush(self) -> None:
-        """Write the steps since the last flush to loss.log, and their means to metrics.jsonl and the bar."""
+        """Write the steps since the last flush to loss.log, and call `on_step` and the bar with their means."""
         if self._last is None:
             return
         position, losses, waited = self._last
         seconds = time.perf_counter() - self._since
         speed, wait_share = self._rows / seconds, (waited - self._waited) / seconds
         self._run.append_losses(self._lines)
-        self._run.append_metrics(
-            step=position.step,
-            epoch=position.epoch,
+        values = {
+            "step": position.step,
+            "epoch": position.epoch,
             **dataclasses.asdict(losses),
-            samples_per_second=round(speed, 1),
-            wait_share=round(wait_share, 4),
+            "samples_per_second": round(speed, 1),
+            "wait_share": round(wait_share, 4),
             **{f"{group}_learning_rate": rate for group, rate in self._learning_rates.at(position.step).items()},
             **self._millis_per_step(),
-            memory_bytes=resident_bytes(),
-        )
-        text = f"{speed:,.0f} samples/s, loss {losses.wide_loss:.4f}, waiting {wait_share:.0%}"
-        self._bar.set_postfix_str(text, refresh=False)
+            "memory_bytes": resident_bytes(),
+        }
+        for call in self._on_step:
+            call(self._run, values)
         self._lines, self._rows, self._last = [], 0, None
         self._since, self._waited = time.perf_counter(), waited
+
+    def _show(self, _: RunFolder, values: Mapping[str, Any]) -> None:
+        speed, loss = values["samples_per_second"], values["wide_loss"]
+        text = f"{speed:,.0f} samples/s, loss {loss:.4f}, waiting {values['wait_share']:.0%}"
+        self._bar.set_postfix_str(text, refresh=False)
 
     def _millis_per_step(self) -> dict[str, float]:
         before, self._seconds_before = self._seconds_before, dict(self._seconds)

@@ -392,7 +392,7 @@ def test_a_resume_reads_each_manifest_once_and_so_does_retention(command, monkey
 
     monkeypatch.setattr(Path, "read_text", counted)
     monkeypatch.setattr(loop.Trainer, "_take_step", stepping)
-    monkeypatch.setattr("app.cli.train.check_launch", lambda *_: None)  # which looks before the folder is locked
+    monkeypatch.setattr("app.training.launch.check_launch", lambda *_: None)  # which looks before the folder is locked
     assert command("train", "train.epochs=2", *words)[0] == 0
     chain = [f"step-{step:08d}" for step in (2, 4, 5)]
     assert at_first_step[0] == dict.fromkeys(chain, 1)

@@ -503,3 +503,12 @@ def test_a_source_elsewhere_is_left_as_it_was_given(start, tmp_path):
     run = start("train.init_from=device_0.7", find_source=lambda: tmp_path / "device_0.7")
     assert run.config.train.init_from == "device_0.7"
     assert state_of(run)["asked"] == {}
+
+
+def test_a_run_of_another_name_is_renamed_alone(tmp_path, tiny_config, tiny_schema):
+    (tmp_path / "device_1").mkdir()
+    for seed in (1, 2):
+        run, lock = open_run(tmp_path, tiny_config(f"train.seed={seed}"), tiny_schema, name="mine")
+        lock.close()
+    assert run.path == tmp_path / "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["device_1", "mine", "mine.1"]

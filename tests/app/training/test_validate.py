@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from app.cli.validate import validate, validate_target
+from app.training.validate import validate, validate_target
 from data_prep.prepared.schema import Split
 
 RANKS = {"num_ranks": 2}

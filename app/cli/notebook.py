@@ -1,0 +1,239 @@
+"""The commands as functions, for a notebook or a program: prepare, train, evaluate, and the run that they make.
+
+MindSpore is imported when something is prepared, trained, evaluated or exported, with the threads and the precision
+that are asked for first: it reads them once a process.
+"""
+
+from __future__ import annotations
+
+import html
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from app import device
+from app.checkpoint.read import Checkpoint
+from app.cli.evaluate import check_data, evaluate_on_device, saved_config, write_results
+from app.cli.export import export
+from app.config.config import Config
+from app.config.run import DeviceOptions
+from app.distributed.process_group import SingleProcess
+from app.evaluation.evaluate import Evaluation
+from app.run.folder import RunFolder, RunIsFinishedError, best_of_run, run_config
+from app.run.plan import read_state
+from app.run.record import read_runs
+from app.run.report import report_page
+from app.scoring.bundle import read_manifest
+from app.scoring.predictor import FieldEffect, Predictor
+from app.scoring.rows import RowType
+from app.training.launch import NOT_WRITTEN, plan_launch, report_finished
+from app.training.stopping import Stopped
+from common import settings
+from common.console import log_shown
+from data_prep.options.prepare_options import PREPARE_SECTION, PrepareOptions, read_data
+from data_prep.prepared.schema import Schema
+
+if TYPE_CHECKING:
+    from app.scoring.predictor import RawRows
+    from app.training.context import Callback
+
+Values: TypeAlias = Mapping[str, Any]
+BUNDLE = "bundle"  # of a run's best checkpoint, in its folder
+LOGGERS = ("app", "data_prep")
+
+
+def prepare(
+    log: str | Path | Sequence[str | Path],
+    output: str | Path,
+    config: Config | str | Path | None = None,
+    data: str | Path | None = None,
+    overwrite: bool = False,
+    restart: bool = False,
+    **options: Any,
+) -> Schema:
+    """Turn a raw log into the prepared folder `output`, or resume that; return its schema.
+
+    `config` is a file of settings whose section `prepare` counts, `data` the description of a log with other columns
+    than Criteo's, `options` are single settings of the section. `overwrite` replaces a prepared folder that is there,
+    `restart` one that is unfinished. Raises as `data_prep.pipeline.prepare.prepare`.
+    """
+    from data_prep.pipeline.prepare import prepare
+
+    changes: dict[str, Any] = {} if data is None else {"data": read_data(Path(data))}
+    found: PrepareOptions = _config(config, {PREPARE_SECTION: {**changes, **options}}).prepare
+    if "mindspore" not in sys.modules:
+        device.prepare_environment(DeviceOptions())
+    with log_shown(*LOGGERS):
+        return prepare(log, Path(output), found, overwrite=overwrite, restart=restart, report=True)
+
+
+def train(
+    config: Config | str | Path | None,
+    dataset: str | Path,
+    run: str | Path = "device_0",
+    on_step: Callable[[Run, Values], object] | None = None,
+    on_evaluation: Callable[[Run, Values], object] | None = None,
+    **sections: Mapping[str, Any],
+) -> Run:
+    """Train in the folder `run` as `python -m app train`: a new run, or the one there resumed; return the run.
+
+    `config` is a file of settings, `sections` change them: `train={"epochs": 3}`. After each `train.log_every_steps`
+    steps `on_step` is called with their means, after each evaluation on valid `on_evaluation` with its metrics. What
+    they raise ends the training; the checkpoints stay. Ctrl-C (in a notebook: interrupt) finishes the step, saves, and
+    raises KeyboardInterrupt: the same call resumes. Raises ValueError and OSError for wrong input, FloatingPointError
+    where a step is not finite, OSError where the last state cannot be saved.
+    """
+    wanted = _config(config, sections)
+    path = Path(run).absolute()
+    with log_shown(*LOGGERS):
+        device.check_environment(wanted.device)
+        launch = plan_launch(wanted, Path(dataset), path)
+        launch = replace(launch, on_step=_for_run(on_step), on_evaluation=_for_run(on_evaluation))
+        try:
+            launch.check_folder()
+        except RunIsFinishedError as finished:
+            report_finished(finished)
+        else:
+            _raise_stop(launch.train(launch.select_device()))
+    return Run(path)
+
+
+def evaluate(
+    run: Run | str | Path, split: str = "test", dataset: str | Path | None = None, checkpoint: str | Path | None = None
+) -> Evaluation:
+    """Evaluate a run's best checkpoint, or the one that is given, as `python -m app evaluate`; print and return it."""
+    folder = run.path if isinstance(run, Run) else Path(run)
+    chosen = Checkpoint.open(Path(checkpoint)) if checkpoint else best_of_run(folder)
+    config = saved_config(chosen)
+    with log_shown(*LOGGERS):
+        data = check_data(chosen, split, Path(dataset) if dataset else None, config)
+        device.check_environment(config.device)
+        try:
+            evaluation = evaluate_on_device(chosen, split, data, config, SingleProcess())
+        except Stopped as stopped:
+            raise KeyboardInterrupt(str(stopped)) from None
+        write_results(folder, chosen.path, evaluation)
+    return evaluation
+
+
+def load_run(run: str | Path = "device_0") -> Run:
+    """Return the run in a folder; raise FileNotFoundError if there is none."""
+    run_config(Path(run))
+    return Run(run)
+
+
+class Run:
+    """A run's folder: its settings, how its training went, and scores of its best checkpoint."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._predictor: Predictor | None = None
+
+    def __repr__(self) -> str:
+        shown = "".join(f", {name} {self.metrics[name]:.6f}" for name in ("auc", "log_loss") if self.metrics.get(name))
+        return f"<Run {self.path}: {self.status}{shown}>"
+
+    @property
+    def config(self) -> Config:
+        """Its settings."""
+        return run_config(self.path)
+
+    @property
+    def status(self) -> str:
+        """`running`, `finished`, `stopped` or `failed`."""
+        return str(read_state(self.path).get("status", "running"))
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl; those of evaluations have a `split`."""
+        (record,) = read_runs([self.path])
+        return record.lines
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """The best evaluation on valid by `eval.metric`, with its step and epoch; empty before the first."""
+        (record,) = read_runs([self.path])
+        return record.best_evaluation() or {}
+
+    def report(self, height: int = 800) -> Report:
+        """Return the report as it is now, which a notebook shows `height` pixels high."""
+        return Report(report_page(read_runs([self.path])), height)
+
+    def predict(self, rows: RawRows) -> Any:
+        """Return click probabilities of raw rows, float32 [n]: a table of pandas or pyarrow, mappings, or lines.
+
+        By the best checkpoint, which is exported to the run's folder when it is first asked for.
+        """
+        return self.predictor.score(rows)
+
+    def explain(self, row: str | bytes | Mapping[str, Any]) -> list[FieldEffect]:
+        """Return the effect of each column of one raw row on its logit, the largest change first."""
+        return self.predictor.explain(row)
+
+    @property
+    def predictor(self) -> Predictor:
+        """The open bundle of the best checkpoint."""
+        best, folder = best_of_run(self.path), self.path / BUNDLE
+        if self._predictor is None or self._predictor.manifest.checkpoint["id"] != best.manifest.id:
+            if _exported(folder) != best.manifest.id:
+                self._export(best, folder, "float32")
+            self._predictor = self._open(folder)
+        return self._predictor
+
+    def export(self, bundle: str | Path, rows: RowType = "float32") -> Predictor:
+        """Write the best checkpoint as a bundle, in place of one that is there, and open it."""
+        self._export(best_of_run(self.path), Path(bundle), rows)
+        return self._open(Path(bundle))
+
+    def _export(self, checkpoint: Checkpoint, bundle: Path, rows: RowType) -> None:
+        device.check_environment(self.config.device)
+        with log_shown(*LOGGERS):
+            export(checkpoint, bundle, rows, overwrite=True)
+
+    def _open(self, bundle: Path) -> Predictor:
+        return Predictor.open(bundle, self.config.device.num_threads)
+
+
+class Report:
+    """A page that a notebook shows in a frame; `page` is the HTML, which loads nothing from outside."""
+
+    def __init__(self, page: str, height: int) -> None:
+        self.page, self._height = page, height
+
+    def _repr_html_(self) -> str:
+        frame = f'width="100%" height="{self._height}" style="border: 0"'
+        return f'<iframe srcdoc="{html.escape(self.page)}" {frame}></iframe>'
+
+
+def _config(given: Config | str | Path | None, sections: Mapping[str, Any]) -> Config:
+    config = given if isinstance(given, Config) else settings.resolve(Config, Path(given) if given else None)
+    return settings.merge(config, sections, where="arguments")
+
+
+def _for_run(call: Callable[[Run, Values], object] | None) -> tuple[Callback, ...]:
+    """Return the callback of the training that calls `call`, if any."""
+    if call is None:
+        return ()
+
+    def called(folder: RunFolder, values: Values) -> None:
+        call(Run(folder.path), values)
+
+    return (called,)
+
+
+def _raise_stop(status: int) -> None:
+    """Raise where the training was stopped by a signal, or its end could not be saved; its log has the reason."""
+    if status > 128:  # SIGTERM too: MindSpore, which had no chance to block it, may make that of Ctrl-C
+        raise KeyboardInterrupt("stopped after saving; the same call resumes")
+    if status == NOT_WRITTEN:
+        raise OSError("the training ended, and not all could be written: see its log")
+
+
+def _exported(bundle: Path) -> str:
+    """Return the id of the checkpoint that a bundle was made of; "" where there is none."""
+    try:
+        return str(read_manifest(bundle).checkpoint["id"])
+    except (OSError, ValueError):
+        return ""

@@ -1,0 +1,199 @@
+"""The commands as functions, in one process: trainings one after another, Ctrl-C, callbacks, scores."""
+
+import html
+import logging
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import app
+from app import evaluate, load_run, prepare, train
+from app.checkpoint.retention import whole_checkpoints
+from app.evaluation.metrics import MEASURED
+
+THREADS = {"threads": 2}  # as the tests' MindSpore was imported
+
+
+@pytest.fixture(scope="module")
+def trained(cpu, tiny_config, tiny_dataset, tmp_path_factory):
+    """A finished run, and the calls of its callbacks."""
+    calls = []
+    run = train(
+        tiny_config(),
+        tiny_dataset,
+        tmp_path_factory.mktemp("notebook") / "first",
+        on_step=lambda run, values: calls.append((run.path.name, "step", values)),
+        on_evaluation=lambda run, values: calls.append((run.path.name, "evaluation", values)),
+        device=THREADS,
+        train={"epochs": 2, "log_every_steps": 2},
+    )
+    return run, calls
+
+
+@pytest.fixture
+def again(cpu, tiny_config, tiny_dataset, tmp_path):
+    """The same training as `trained` in another folder."""
+
+    def train_again(epochs=2, **options):
+        sections = {"device": THREADS, "train": {"epochs": epochs, "log_every_steps": 2}}
+        return train(tiny_config(), tiny_dataset, tmp_path / "again", **{**sections, **options})
+
+    return train_again
+
+
+@pytest.fixture(scope="module")
+def lines(tiny_log):
+    return tiny_log.read_text().splitlines()[:20]
+
+
+def test_an_import_is_fast_and_mindspore_comes_with_the_first_use(project):
+    program = """
+import sys, app
+print({"numpy", "mindspore", "app.cli"} & set(sys.modules))
+from app import evaluate, load_run, prepare, train
+print("mindspore" in sys.modules)
+"""
+    command = [sys.executable, "-P", "-c", program]
+    environment = {**os.environ, "PYTHONPATH": str(project)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["set()", "False"]
+
+
+def test_another_name_is_an_error_as_of_any_module():
+    with pytest.raises(AttributeError, match="module 'app' has no attribute 'trian'"):
+        app.trian  # noqa: B018
+
+
+def test_a_run_has_its_status_settings_and_metrics(trained):
+    run, _ = trained
+    assert run.status == "finished"
+    assert run.config.train.epochs == 2
+    evaluated = [line for line in run.history if line.get("split") == "valid"]
+    assert run.metrics == max(evaluated, key=lambda line: line["auc"])
+    assert (
+        repr(run) == f"<Run {run.path}: finished, auc {run.metrics['auc']:.6f}, log_loss {run.metrics['log_loss']:.6f}>"
+    )
+    assert load_run(run.path).metrics == run.metrics
+
+
+def test_callbacks_get_the_lines_of_the_log(trained):
+    run, calls = trained
+    assert [(name, kind, values["step"]) for name, kind, values in calls] == [
+        ("first", kind, step)
+        for kind, step in [(kind, epoch + step) for epoch in (0, 5) for kind, step in
+                           (("step", 2), ("step", 4), ("step", 5), ("evaluation", 5))]
+    ]  # fmt: skip
+    logged = [line for line in run.history if "wide_loss" in line or "split" in line]
+    for (_, _, values), line in zip(calls, logged, strict=True):
+        assert {name: value for name, value in line.items() if name != "seconds" and value is not None} == {
+            name: value for name, value in values.items() if value == value
+        }
+
+
+def test_ctrl_c_saves_and_the_same_call_resumes_to_the_same_bits(trained, again, tmp_path):
+    run, _ = trained
+
+    def interrupt(_, values):
+        if values["step"] == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt, match="the same call resumes"):
+        again(on_step=interrupt)
+    assert load_run(tmp_path / "again").status == "stopped"
+    assert 4 <= len((tmp_path / "again" / "loss.log").read_text().splitlines()) < 10
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert again().status == "finished"
+    for name in ("loss.log", "eval.log"):
+        assert (tmp_path / "again" / name).read_bytes() == (run.path / name).read_bytes()
+
+
+def test_a_callback_that_fails_ends_the_training_and_keeps_its_checkpoints(again, tmp_path):
+    def fail(_, values):
+        raise RuntimeError("the plot is broken")
+
+    with pytest.raises(RuntimeError, match="the plot is broken"):
+        again(on_evaluation=fail, checkpoint={"every_steps": 3})
+    run = load_run(tmp_path / "again")
+    assert run.status == "failed"
+    assert [checkpoint.manifest.step for checkpoint in whole_checkpoints(run.path / "checkpoints")] == [3]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": {"threads": 1}}, "device.threads=1 .* OMP_NUM_THREADS=1, and this process has .* MindSpore with 2"),
+        ({"trian": {"epochs": 2}}, "arguments: unknown key 'trian'; did you mean 'train'"),
+        ({"train": {"epochs": 0}}, "arguments: train.epochs must be 1 or more"),
+    ],
+)  # fmt: skip
+def test_wrong_settings_leave_nothing(again, tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        again(**options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_evaluation_is_printed_and_returned(trained, capsys):
+    run, _ = trained
+    evaluation = evaluate(run, split="valid")
+    assert f"AUC                 {evaluation.metrics.auc:.6f}" in capsys.readouterr().out
+    assert evaluation.step == run.metrics["step"]
+    for name in MEASURED:
+        assert getattr(evaluation.metrics, name) == pytest.approx(run.metrics[name], abs=1e-6)
+
+
+def test_scores_are_those_of_the_bundle_for_any_kind_of_rows(trained, lines, tmp_path):
+    run, _ = trained
+    scores = run.predict(lines)
+    columns = run.predictor.log_format.columns
+    cells_of_columns = zip(*(line.split("\t") for line in lines), strict=True)
+    table = {name: list(cells) for name, cells in zip(columns, cells_of_columns, strict=True)}
+    np.testing.assert_array_equal(run.predict(pd.DataFrame(table)), scores)
+    np.testing.assert_array_equal(run.predict(pa.table(table)), scores)
+    np.testing.assert_array_equal(run.export(tmp_path / "bundle").score(lines), scores)
+    effects = run.explain(lines[0])
+    assert abs(effects[0].change) == max(abs(effect.change) for effect in effects) > 0
+
+
+def test_a_finished_run_is_returned_and_more_epochs_continue_it_to_another_bundle(again, lines, caplog):
+    caplog.set_level(logging.INFO)
+    run = again(epochs=1)
+    first, steps = run.predict(lines), len(run.history)
+    manifest = run.path / "bundle" / "manifest.json"
+    written = manifest.stat().st_mtime_ns
+    assert again(epochs=1).path == run.path
+    assert "is finished: all 1 epochs are done" in caplog.text
+    assert len(run.history) == steps
+    np.testing.assert_array_equal(load_run(run.path).predict(lines), first)
+    assert manifest.stat().st_mtime_ns == written
+    assert again(epochs=2).metrics["step"] == 10
+    assert not np.array_equal(run.predict(lines), first)
+
+
+def test_a_report_is_shown_in_a_frame(trained):
+    run, _ = trained
+    report = run.report(height=500)
+    shown = report._repr_html_()
+    assert shown.startswith('<iframe srcdoc="')
+    assert 'height="500"' in shown
+    assert html.unescape(shown.split('"')[1]) == report.page
+    assert "Run first" in report.page
+
+
+def test_a_log_is_prepared_with_single_settings(tiny_log, tiny_schema, project, tmp_path):
+    config = project / "configs" / "tiny.yaml"
+    schema = prepare(tiny_log, tmp_path / "prepared", config, workers=1, min_count=5)
+    assert schema.splits["train"].rows == tiny_schema.splits["train"].rows
+    assert schema.vocabulary_size < tiny_schema.vocabulary_size
+    with pytest.raises(ValueError, match=r"unknown key 'prepare\.mincount'; did you mean 'prepare\.min_count'"):
+        prepare(tiny_log, tmp_path / "prepared", config, mincount=5)
+
+
+def test_a_folder_without_a_run_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no run in"):
+        load_run(tmp_path)
