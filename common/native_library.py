@@ -34,7 +34,7 @@ class NativeLibrary:
         self._variable = f"{name.upper()}_LIBRARY"
         self._signatures, self._what, self._otherwise = signatures, what, otherwise
         self._while_loading = while_loading or {}
-        self._loaded: tuple[Path, ctypes.CDLL] | None = None
+        self._loaded: tuple[str | None, ctypes.CDLL] | None = None
 
     @property
     def path(self) -> Path:
@@ -51,9 +51,9 @@ class NativeLibrary:
 
     def load(self) -> ctypes.CDLL:
         """Return the library with its functions declared. Raise OSError: what is missing, how to build it."""
-        path = self.path
-        if self._loaded is None or self._loaded[0] != path:
-            self._loaded = (path, self._load(path))
+        given = os.environ.get(self._variable)
+        if self._loaded is None or self._loaded[0] != given:
+            self._loaded = (given, self._load(self.path))
         return self._loaded[1]
 
     def _check_is_current(self) -> None:

@@ -25,7 +25,7 @@ from app.scoring.bundle import (
     read_manifest,
 )
 from app.scoring.rows import RowsSpec, RowTables, lookup
-from app.scoring.tower import TOWER, Tower
+from app.scoring.tower import MANY, TOWER, Tower
 from data_prep.encoding.encoder import Chunk, open_lookup, options_of
 from data_prep.encoding.raw_rows import lines_to_chunk, mappings_to_chunk, rejected, table_to_chunk
 from data_prep.options.log_format import FIELD_KINDS, LogFormat
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     RawRows: TypeAlias = Sequence[str | bytes] | Sequence[Mapping[str, Any]] | pa.Table | pd.DataFrame
 
-ROWS_AT_ONCE = 1024  # looked up and scored: their embeddings stay near the core
+ROWS_AT_ONCE = MANY  # looked up and scored: their embeddings stay near the core
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ Letters: n examples, C fields, N numeric fields, D width, H width of a layer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +22,9 @@ TOWER = "tower.onnx"
 OPSET, IR_VERSION = 20, 9  # the first with Gelu; what onnxruntime 1.16 and later read
 MOST_BYTES = 2_000_000_000  # of a model in one file: protobuf's limit is 2 GiB
 NORM_EPSILON = 1e-5  # app/model/batch_norm.py
-# A product's bits could depend on how many rows it has, so it has one of two numbers; `Tower` checks that both agree.
-FEW, MANY = 8, 256
-MOST_RUNS_OF_FEW = 12  # beyond that one run of MANY takes less time
+# A product's bits could depend on how many rows it has, so it has one of these; `Tower` checks which agree with MANY.
+ONE, FEW, MANY = 1, 8, 256
+MOST_ROWS = {ONE: 2, FEW: 96}  # beyond that one run of the next size takes less time
 
 
 def write_tower(folder: Path, dense: Mapping[str, np.ndarray], activation: str) -> None:
@@ -146,15 +146,19 @@ class Tower:
                 f"{path} cannot be used by onnxruntime {onnxruntime.__version__}: {error}; install the version of the "
                 "bundle's requirements.txt"
             ) from error
+        self._names = ("deep_rows", "wide_rows", "numeric")
         self._widths = [value.shape[1:] for value in self._session.get_inputs()]
-        self._sizes = (FEW, MANY) if self._sizes_agree() else (MANY,)
+        self._sizes = [*self._sizes_that_agree(), MANY]
 
-    def _sizes_agree(self) -> bool:
-        """Return True if rows have the same bits in runs of FEW and of MANY rows, wherever they stand."""
+    def _sizes_that_agree(self) -> Iterator[int]:
+        """Yield the sizes of runs in which rows have the same bits as in those of MANY rows, wherever they stand."""
         generator = np.random.default_rng(0)
         inputs = [generator.standard_normal((MANY, *width), np.float32) for width in self._widths]
-        by_few = [self._run([values[i : i + FEW] for values in inputs]) for i in range(0, MANY, FEW)]
-        return np.array_equal(np.concatenate(by_few), self._run(inputs))
+        expected = self._run(inputs)
+        for size in MOST_ROWS:
+            parts = [self._run([values[i : i + size] for values in inputs]) for i in range(0, MANY, size)]
+            if np.array_equal(np.concatenate(parts), expected):
+                yield size
 
     def __call__(self, deep_rows: np.ndarray, wide_rows: np.ndarray, numeric: np.ndarray) -> np.ndarray:
         """Return the logits [n] float32."""
@@ -162,15 +166,14 @@ class Tower:
         start = 0
         while start < len(logits):
             left = len(logits) - start
-            size = self._sizes[0] if left <= MOST_RUNS_OF_FEW * FEW else MANY
+            size = next(size for size in self._sizes if left <= MOST_ROWS.get(size, left))
             inputs = [_padded(values[start : start + size], size) for values in (deep_rows, wide_rows, numeric)]
             logits[start : start + size] = self._run(inputs)[:left]
             start += size
         return logits
 
     def _run(self, inputs: list[np.ndarray]) -> np.ndarray:
-        names = ("deep_rows", "wide_rows", "numeric")
-        (logits,) = self._session.run(None, dict(zip(names, inputs, strict=True)))
+        (logits,) = self._session.run(None, dict(zip(self._names, inputs, strict=True)))
         return np.asarray(logits)
 
 

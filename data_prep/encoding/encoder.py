@@ -9,6 +9,7 @@ Letters: n rows, C categorical columns, N numeric columns.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -104,14 +105,28 @@ class RowEncoder:
 
     def _numbers(self, rows: LogRows) -> NDArray[np.float32]:
         numbers = np.empty((len(rows.labels), len(self._numeric)), np.float32)
-        for index, field in enumerate(self._numeric):
-            source = self._options.data.numeric_fields.index(field.source)
-            present = rows.integers_present[source]
+        for field, columns, sources in self._numeric_groups:
+            present = rows.integers_present[sources]
             if field.transform == INDICATOR:
-                numbers[:, index] = ~present
+                numbers[:, columns] = ~present.T
             else:
-                numbers[:, index] = np.where(present, transform_integers(field, rows.integers[source]), 0)
+                numbers[:, columns] = np.where(present, transform_integers(field, rows.integers[sources]), 0).T
         return numbers
+
+    @functools.cached_property
+    def _numeric_groups(self) -> list[tuple[NumericField, list[int], list[int]]]:
+        """Numeric columns that have the same transform: a field of it, and each one's place and that of its source."""
+        sources = [self._options.data.numeric_fields.index(field.source) for field in self._numeric]
+        groups: list[tuple[NumericField, list[int], list[int]]] = []
+        for column, (field, source) in enumerate(zip(self._numeric, sources, strict=True)):
+            for of_group, columns, group_sources in groups:
+                if (of_group.transform, of_group.parameters) == (field.transform, field.parameters):
+                    columns.append(column)
+                    group_sources.append(source)
+                    break
+            else:
+                groups.append((field, [column], [source]))
+        return groups
 
 
 def open_encoder(prepared: Path) -> RowEncoder:

@@ -82,18 +82,18 @@ def add_label(chunk: Chunk, log_format: LogFormat) -> Chunk:
     label = log_format.any_label.encode()
     if has_quotes and (separator in label or b'"' in label):
         label = _quoted(label)
-    lines = [line.removesuffix(b"\r") for line in chunk.lines[:-1].split(b"\n")]
     if place == 0:
-        labelled = [label + separator + line for line in lines]
-    else:
-        labelled = []
-        for line in lines:
-            row = line.split(separator, place)
-            if has_quotes and b'"' in line:
-                cells = quoted_cells(line, log_format.separator)
-                row = [line] if cells is None else [_quoted(cell) for cell in cells]
-            # A line that ends before the label's place keeps a wrong number of columns.
-            labelled.append(separator.join([*row[:place], label, *row[place:]]))
+        start = label + separator
+        return dataclasses.replace(chunk, lines=start + chunk.lines[:-1].replace(b"\n", b"\n" + start) + b"\n")
+    labelled = []
+    for line in chunk.lines[:-1].split(b"\n"):
+        line = line.removesuffix(b"\r")
+        row = line.split(separator, place)
+        if has_quotes and b'"' in line:
+            cells = quoted_cells(line, log_format.separator)
+            row = [line] if cells is None else [_quoted(cell) for cell in cells]
+        # A line that ends before the label's place keeps a wrong number of columns.
+        labelled.append(separator.join([*row[:place], label, *row[place:]]))
     return dataclasses.replace(chunk, lines=b"\n".join([*labelled, b""]))
 
 

@@ -18,11 +18,12 @@ from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import read_schema
 
 
-@pytest.fixture(scope="module", params=["numbers", "texts"])
+@pytest.fixture(scope="module", params=[("numbers", "float32"), ("texts", "int8")], ids=["numbers", "texts"])
 def days(request, tmp_path_factory, tiny_log, make_avazu, project):
-    """Lines of three days' logs, and their prepared folders, each of which extends the vocabulary before."""
+    """Lines of three days' logs, their folders, each extending the vocabulary before, and how rows are stored."""
     folder = tmp_path_factory.mktemp("days")
-    if request.param == "numbers":
+    values, stored_as = request.param
+    if values == "numbers":
         options, header, lines = PrepareOptions(min_count=2, workers=1), [], tiny_log.read_text().splitlines()[:900]
     else:
         options = read_options(None, ["prepare.min_count=2", "prepare.workers=1"], project / "configs/data/avazu.yaml")
@@ -32,7 +33,7 @@ def days(request, tmp_path_factory, tiny_log, make_avazu, project):
         (folder / "log").write_text("\n".join([*header, *lines[300 * day : 300 * day + 300]]) + "\n")
         given = {"vocabulary_of": folder / f"{day - 1}", "extend": True} if day else {}
         prepare(folder / "log", folder / f"{day}", options, **given)
-    return lines, [folder / f"{day}" for day in range(3)]
+    return lines, [folder / f"{day}" for day in range(3)], stored_as
 
 
 def next_day(state, schema, dense, day):
@@ -51,18 +52,18 @@ def next_day(state, schema, dense, day):
     return ModelState(dense, tables)
 
 
-@pytest.fixture(scope="module", params=["float32", "int8"])
-def chain(request, days, make_bundle, make_state, tiny_config, tmp_path_factory):
+@pytest.fixture(scope="module")
+def chain(days, make_bundle, make_state, tiny_config, tmp_path_factory):
     """A folder with a whole bundle `0` and its deltas `1` and `2`, and whole bundles of the same three models."""
-    lines, prepared = days
+    lines, prepared, dtype = days
     folder, config = tmp_path_factory.mktemp("chain"), tiny_config()
     wholes, state, parent = [], None, None
     for day, data in enumerate(prepared):
         schema = read_schema(data)
         fresh = make_state(schema, config, seed=day)
         state = next_day(state, schema, fresh.dense, day) if day else fresh
-        wholes.append(make_bundle(data, config, state, request.param))
-        make_bundle(data, config, state, request.param, parent=parent, folder=folder / f"{day}")
+        wholes.append(make_bundle(data, config, state, dtype))
+        make_bundle(data, config, state, dtype, parent=parent, folder=folder / f"{day}")
         parent = Predictor.open(folder / f"{day}")
     return lines, folder, wholes
 
@@ -153,9 +154,8 @@ def test_every_byte_of_a_delta_is_checked_when_it_is_applied(copies):
 
 
 def test_what_is_no_change_of_the_parent_is_refused(days, chain, make_bundle, make_state, tiny_config, tmp_path):
-    _, prepared = days
+    _, prepared, dtype = days
     parent = Predictor.open(chain[1] / "1")
-    dtype = parent.tables[0].spec.dtype
 
     def export(data, message, *settings, rows=dtype):
         config = tiny_config(*settings)

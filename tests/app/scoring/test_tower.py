@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from app.scoring import tower
-from app.scoring.tower import FEW, MANY, Tower, write_tower
+from app.scoring.tower import FEW, MANY, ONE, Tower, write_tower
 
 
 @pytest.fixture
@@ -53,7 +53,9 @@ def test_runs_whose_bits_differ_are_of_one_size(tmp_path, dense, monkeypatch):
     """Imitate a processor whose products depend on the number of rows."""
     write_tower(tmp_path, dense, "relu")
     run = Tower._run
-    monkeypatch.setattr(Tower, "_run", lambda self, i: run(self, i) + np.float32(1e-6) * (len(i[1]) == FEW))
-    assert Tower(tmp_path / "tower.onnx", 1)._sizes == (MANY,)
+    monkeypatch.setattr(Tower, "_run", lambda self, i: run(self, i) + np.float32(1e-6) * (len(i[1]) == ONE))
+    assert Tower(tmp_path / "tower.onnx", 1)._sizes == [FEW, MANY]
+    monkeypatch.setattr(Tower, "_run", lambda self, i: run(self, i) + np.float32(1e-6) * (len(i[1]) < MANY))
+    assert Tower(tmp_path / "tower.onnx", 1)._sizes == [MANY]
     monkeypatch.undo()
-    assert Tower(tmp_path / "tower.onnx", 1)._sizes == (FEW, MANY)
+    assert Tower(tmp_path / "tower.onnx", 1)._sizes == [ONE, FEW, MANY]
