@@ -107,7 +107,7 @@ def _export(
     opened.verify()
     manifest, state = opened.manifest, opened.state()
     if not config.model.fold_numeric:
-        spec = table_spec(config, schema, ())
+        spec = table_spec(config, schema)
         state = ModelState(fold_numeric(state, spec, schema.num_numeric), state.tables)
     train = schema.splits["train"]
     checkpoint = {"id": manifest.id, "step": manifest.step, "epoch": manifest.position.last_epoch}

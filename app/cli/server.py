@@ -19,8 +19,8 @@ from app.checkpoint.write import write_shards
 from app.config.config import Config
 from app.distributed.exchange import Operation
 from app.distributed.process_group import MpiGroup
-from app.distributed.sharded_tables import make_row_shard
-from app.tables.interface import HostTables, Snapshot
+from app.distributed.sharded_tables import make_sharded_tables
+from app.tables.interface import Snapshot
 from app.tables.statistics import table_statistics
 from app.training.learning_rates import learning_rates, table_learning_rates, table_spec
 from app.training.stopping import HANDED_ON
@@ -55,11 +55,13 @@ class ParameterServer:
 
     def __init__(self, config: Config, schema: Schema, backend: str, group: MpiGroup) -> None:
         self._group = group
-        spec = table_spec(config, schema, tuple(field.name for field in schema.categorical))
+        spec = table_spec(config, schema)
         self._rates = learning_rates(config)
         table_rates = table_learning_rates(self._rates, config.deep_optimizer)
         num_threads = config.device.num_threads
-        self._owned = make_row_shard(backend, spec, table_rates, group.world, group.num_owners, num_threads)
+        self._tables, self._shards = make_sharded_tables(
+            backend, spec, table_rates, group.world, group.num_owners, num_threads
+        )
         self._config, self._schema = config, schema
         self._snapshot: Snapshot | None = None
         self._calls: dict[str, Callable[..., Any]] = {
@@ -71,29 +73,24 @@ class ParameterServer:
             "warm_start": self._warm_start,
         }
 
-    @property
-    def _tables(self) -> HostTables:
-        assert self._owned.tables is not None
-        return self._owned.tables
-
     def run(self) -> None:
         while True:
-            header = self._owned.exchange.start(Operation.NONE)
+            header = self._shards[0].exchange.start(Operation.NONE)
             if header.operation != Operation.RPC:
-                self._owned.serve(header)
+                self._shards[header.shard].serve(header)
             elif not self._group.serve_rpc(self._calls):
                 return
 
     def _load(self, checkpoint: Checkpoint) -> None:
         self._rates.load_state(checkpoint.manifest.schedules)
-        with self._owned.loading(checkpoint.manifest.step) as write:
+        with self._tables.loading(checkpoint.manifest.step) as write:
             checkpoint.read_once(self._tables.spec, write)
 
     def _warm_start(self, dataset: Path, init_from: str) -> None:
         """Take the rows of `init_from`, by which the training ranks may name `train.init_from` anew."""
         config = replace(self._config, train=replace(self._config.train, init_from=init_from))
         source = open_source(config, self._schema, dataset)
-        take_rows(self._owned.loading, self._tables.spec, self._rates, config, self._schema, source)
+        take_rows(self._tables.loading, self._tables.spec, self._rates, config, self._schema, source)
 
     def _write_shards(self, partial: Path, changed_only: bool) -> dict[str, FileRecord]:
         self._snapshot = self._tables.snapshot(changed_only)

@@ -38,6 +38,8 @@ class ModelOptions:
     # relu has a native kernel; the others are made of MindSpore's operators.
     activation: Literal["relu", "gelu", "silu", "leaky_relu", "tanh", "sigmoid"] = "relu"
     dropout: float = 0.0  # fraction of each hidden layer's units that a training step leaves out
+    wide_fields: tuple[str, ...] | None = None  # categorical fields that the wide part sees; null: all, []: none
+    deep_fields: tuple[str, ...] | None = None  # categorical fields that the deep part sees; null: all but crosses
 
     def __post_init__(self) -> None:
         if self.embedding_dim < 1:

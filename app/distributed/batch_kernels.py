@@ -46,7 +46,7 @@ class BatchKernels:
     def sum_by_id(self, unique: UniqueIds, deep: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Sum gradients [B, C * D] and [B] to [U, D] and [U] in order of position; valid until the next call."""
         wide_by_position = np.repeat(wide, unique.shape[1])[:, None]
-        deep_sums = sum_by_id(deep.reshape(-1, self._spec.embedding_dim), unique)
+        deep_sums = sum_by_id(deep.reshape(unique.inverse.size, self._spec.embedding_dim), unique)
         return deep_sums, sum_by_id(wide_by_position, unique)[:, 0]
 
 

@@ -39,18 +39,28 @@ class Operation(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Header:
-    """The start of an operation: `counts` [ranks] of the ids requested of this rank, `scale` of the gradients."""
+    """The start of an operation: `counts` [ranks] of the ids requested of this rank, `scale` of the gradients.
+
+    `shard` is the number of the rank's shard that it concerns, where wide and deep rows lie apart.
+    """
 
     operation: Operation
     counts: np.ndarray
     scale: float
+    shard: int = 0
 
 
-def start(communicator: MPI.Comm, operation: Operation, counts: np.ndarray | None = None, scale: float = 0.0) -> Header:
+def start(
+    communicator: MPI.Comm,
+    operation: Operation,
+    counts: np.ndarray | None = None,
+    scale: float = 0.0,
+    shard: int = 0,
+) -> Header:
     """Begin an operation of all ranks; `counts` [owners] are the ids that this rank will request of each owner."""
     ranks = communicator.size
-    sent, received = np.zeros((ranks, 3)), np.empty((ranks, 3))
-    sent[:, 0], sent[:, 2] = operation, scale
+    sent, received = np.zeros((ranks, 4)), np.empty((ranks, 4))
+    sent[:, 0], sent[:, 2], sent[:, 3] = operation, scale, shard
     if counts is not None:
         sent[: len(counts), 1] = counts
     request = communicator.Ialltoall(sent, received)  # a blocking one on another rank would not match it
@@ -60,16 +70,17 @@ def start(communicator: MPI.Comm, operation: Operation, counts: np.ndarray | Non
         else:
             request.Wait()
     _check_same_operation(received)
-    return Header(Operation(int(received[:, 0].max())), received[:, 1].astype(np.int64), float(received[:, 2].max()))
+    operation, scale, shard = received[:, [0, 2, 3]].max(axis=0)
+    return Header(Operation(int(operation)), received[:, 1].astype(np.int64), float(scale), int(shard))
 
 
 def _check_same_operation(received: np.ndarray) -> None:
-    """Raise ValueError unless all headers, `received` [ranks, 3], but those of servers have one operation and scale.
+    """Raise ValueError unless all headers `received` [ranks, 4] but servers' have one operation, scale and shard.
 
     It is not marked as an error of all ranks: each rank ends the job, whatever the others wait for.
     """
     trains = np.flatnonzero(received[:, 0] != Operation.NONE)
-    headers = received[trains][:, [0, 2]]
+    headers = received[trains][:, [0, 2, 3]]
     if (headers == headers[:1]).all():
         return
     other = int(np.flatnonzero((headers != headers[0]).any(axis=1))[0])
@@ -104,13 +115,15 @@ class Exchange:
     The seconds of `start` are mostly spent waiting there for the slowest rank.
     """
 
-    def __init__(self, communicator: MPI.Comm, num_owners: int, embedding_dim: int) -> None:
+    def __init__(self, communicator: MPI.Comm, num_owners: int, embedding_dim: int, shard: int = 0) -> None:
+        """`shard` is this one's number among the rank's shards of rows."""
         self.num_owners = num_owners
         self.remote_bytes = {"ids": 0, "rows": 0, "gradients": 0}
         self.seconds = {"start": 0.0, "ids": 0.0, "rows": 0.0, "gradients": 0.0}
         self.rank = communicator.rank
         self.embedding_dim = embedding_dim
         self._communicator = communicator
+        self._shard = shard
         self._row = MPI.FLOAT.Create_contiguous(embedding_dim).Commit()  # counts in rows stay within 32 bits
         self._by_owner = self._by_rank = Segments(np.zeros(communicator.size, np.int64))  # of the last pull: U and R
         self._buffers = {name: HugeBuffer() for name in ("rows", "gradients")}
@@ -118,7 +131,7 @@ class Exchange:
     def start(self, operation: Operation, counts: np.ndarray | None = None, scale: float = 0.0) -> Header:
         """Begin an operation; `counts` [owners] are the ids that this rank will request of each owner."""
         with self._timed("start"):
-            return start(self._communicator, operation, counts, scale)
+            return start(self._communicator, operation, counts, scale, self._shard)
 
     def pull_request(self, ids: np.ndarray, counts: np.ndarray, header: Header) -> np.ndarray:
         """Send `ids` int64 [U], `counts` [owners] of them to each owner; return those requested of this rank [R]."""
@@ -157,7 +170,8 @@ class Exchange:
         deep_received = self._buffers[what].array((back.total, self.embedding_dim))
         wide_received = np.empty(back.total, np.float32)
         with waiting(), self._timed(what):
-            self._all_to_all(deep, to, deep_received, back, self._row)
+            if self.embedding_dim:
+                self._all_to_all(deep, to, deep_received, back, self._row)
             self._all_to_all(wide, to, wide_received, back, MPI.FLOAT)
         self._count_bytes(what, to, (self.embedding_dim + 1) * FLOAT_BYTES)
         return deep_received, wide_received

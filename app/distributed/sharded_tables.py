@@ -19,10 +19,11 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 from mpi4py import MPI
 
-from app.distributed.batch_kernels import BatchKernels
+from app.distributed.batch_kernels import BatchKernels, make_batch_kernels
 from app.distributed.exchange import Exchange, Header, Operation
 from app.tables import make_host_tables
 from app.tables.checks import check_gradients, check_gradients_shape
+from app.tables.fields import TableField
 from app.tables.interface import (
     HostTables,
     RowGradients,
@@ -35,11 +36,12 @@ from app.tables.interface import (
     UniqueIds,
     WriteRows,
 )
+from app.tables.parts import PartTables
 
 
 def owner_spec(spec: TablesSpec) -> TablesSpec:
     """Return the spec of an owner's tables, whose batches are the ids requested of it, [R, 1]."""
-    return replace(spec, field_names=("row",))
+    return replace(spec, fields=(TableField("row"),))
 
 
 @dataclass(frozen=True)
@@ -109,13 +111,12 @@ class RowShard:
 
     def serve(self, header: Header) -> None:
         """Take part in an operation of the ranks that train, without a batch of its own."""
-        nothing = np.zeros((0, self._embedding_dim), np.float32)
         if header.operation in (Operation.LOOKUP, Operation.PULL_REQUEST):
             self.pull_request(header, np.zeros(0, np.int64), np.zeros(self.exchange.num_owners, np.int64))
         if header.operation == Operation.LOOKUP:
             self.lookup()
         if header.operation == Operation.UPDATE:
-            self.update(header, nothing, nothing[:, 0])
+            self.update(header, np.zeros((0, self._embedding_dim), np.float32), np.zeros(0, np.float32))
 
 
 class ShardedTables(HostTables):
@@ -151,7 +152,7 @@ class ShardedTables(HostTables):
         """Update with the gradients of all ranks' batches, summed by row."""
         unique = _own(unique)
         check = check_gradients_shape if checked else check_gradients
-        check(gradients, unique, self.spec)
+        check(gradients, unique.shape[0], self.spec)
         if self._pulled is not unique:
             self._pull_request(Operation.PULL_REQUEST, unique)
         deep_sums, wide_sums = self._kernels.sum_by_id(unique.kernel_ids, gradients.deep, gradients.wide)
@@ -181,10 +182,32 @@ class ShardedTables(HostTables):
         self._pulled = unique
 
 
-def make_row_shard(
+def make_sharded_tables(
     backend: str, spec: TablesSpec, learning_rates: TableRates, world: MPI.Comm, num_owners: int, num_threads: int
+) -> tuple[HostTables, list[RowShard]]:
+    """Make this rank's tables over the rows of all owners, and its shards of them by `Header.shard`.
+
+    Raises as `make_row_shard`.
+    """
+    shards: list[RowShard] = []
+
+    def make(part: TablesSpec) -> HostTables:
+        shards.append(make_row_shard(backend, part, learning_rates, world, num_owners, num_threads, len(shards)))
+        return ShardedTables(part, make_batch_kernels(backend, part, num_threads), shards[-1])
+
+    return PartTables(spec, make) if spec.has_parts else make(spec), shards
+
+
+def make_row_shard(
+    backend: str,
+    spec: TablesSpec,
+    learning_rates: TableRates,
+    world: MPI.Comm,
+    num_owners: int,
+    num_threads: int,
+    shard: int = 0,
 ) -> RowShard:
-    """Make this rank's shard of the rows, in tables of a backend; the first `num_owners` ranks of `world` own rows.
+    """Make a shard of the rows, in tables of a backend; the first `num_owners` ranks of `world` own rows.
 
     Every owner must have the same learning rates. Raises ValueError, naming the first difference, unless all ranks
     give the same tables.
@@ -201,7 +224,7 @@ def make_row_shard(
     own = None
     if world.rank < num_owners:
         own = make_host_tables(backend, owner_spec(spec), learning_rates, num_threads)
-    return RowShard(Exchange(world, num_owners, spec.embedding_dim), own)
+    return RowShard(Exchange(world, num_owners, spec.embedding_dim, shard), own)
 
 
 def _own(unique: UniqueIds) -> ShardedIds:

@@ -22,7 +22,12 @@ FORMAT_VERSION = 2
 # By the format that added it: setting -> the value that a run without it had. In a section with variants, the variant's
 # `name` stands in brackets: "wide_optimizer[ftrl].power", "deep_optimizer.schedule[cosine].floor".
 ADDED: dict[int, dict[str, Any]] = {
-    2: {"wide_optimizer[ftrl].exact_l1": False, "deep_optimizer[ftrl].exact_l1": True},
+    2: {
+        "model.wide_fields": None,
+        "model.deep_fields": None,
+        "wide_optimizer[ftrl].exact_l1": False,
+        "deep_optimizer[ftrl].exact_l1": True,
+    },
 }
 
 # By the format that removed it: setting -> the value with which a run continues as before. With another one it cannot.

@@ -26,6 +26,7 @@ from app.scoring.made_rows import make_rows
 from app.scoring.predictor import Predictor, probabilities
 from app.scoring.rows import RowsSpec, RowType, stored_as, write_rows
 from app.scoring.tower import write_tower
+from app.tables.fields import fields_of_model, is_plain
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, CaughtUpTable, TableSnapshot
 from app.tables.optimizers import ROWS, StepHistory
@@ -80,6 +81,8 @@ def write_model(
     known = () if parent is None else (parent.schema.categorical, parent.manifest.vocabulary.get("values", ""))
     vocabulary = write_lookup(given, folder, *known)
     model: dict[str, Any] = {"hidden_widths": list(config.model.hidden_widths), "activation": config.model.activation}
+    if not is_plain(fields := fields_of_model(schema, config.model)):
+        model["fields"] = [field._asdict() for field in fields]
     model |= {"batch_norm": config.model.batch_norm, "label_smoothing": config.loss.label_smoothing}
     versions = {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
     manifest = Manifest(model, dataclasses.asdict(spec), vocabulary, checkpoint, versions)

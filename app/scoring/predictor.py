@@ -26,6 +26,8 @@ from app.scoring.bundle import (
 )
 from app.scoring.rows import RowsSpec, RowTables, lookup
 from app.scoring.tower import MANY, TOWER, Tower
+from app.tables.fields import TableField, columns_of
+from app.tables.pooling import field_of_position, pool, position_weights, sum_over_positions
 from data_prep.encoding.encoder import Chunk, open_lookup, options_of
 from data_prep.encoding.raw_rows import lines_to_chunk, mappings_to_chunk, rejected, table_to_chunk
 from data_prep.options.log_format import FIELD_KINDS, LogFormat
@@ -89,6 +91,11 @@ class Predictor:
                 f"the bundle {folder} has tables of {num_ids:,} ids and a vocabulary of "
                 f"{self.schema.vocabulary_size:,}; {again(folder)}"
             )
+        given = self.manifest.model.get("fields")
+        self._fields = tuple(
+            TableField(**each) for each in given or [{"name": f.name} for f in self.schema.categorical]
+        )
+        self._is_plain = given is None
         self._tower = Tower(folder / TOWER, num_threads)
 
     @classmethod
@@ -186,9 +193,23 @@ class Predictor:
         logits = np.empty(len(ids), np.float32)
         for start in range(0, len(ids), ROWS_AT_ONCE):
             part = slice(start, start + ROWS_AT_ONCE)
-            deep, wide = lookup(self.tables, ids[part])
-            logits[part] = self._tower(deep, _sum_over_fields(wide), numeric[part])
+            deep, wide = self._tower_inputs(ids[part])
+            logits[part] = self._tower(deep, wide, numeric[part])
         return logits
+
+    def _tower_inputs(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return deep rows [B, inputs · D] and the sum of wide rows [B] of `ids`, each part's over its own fields."""
+        if self._is_plain:
+            deep, wide = lookup(self.tables, ids)
+            return deep, _sum_over_fields(wide)
+        deep, wide = lookup(self.tables, np.maximum(ids, 0))
+        weights = position_weights(ids, self._fields)
+        of_wide, of_deep = columns_of(self._fields, "wide"), columns_of(self._fields, "deep")
+        rows = deep.reshape(*ids.shape, -1)
+        pooled = pool(rows[:, of_deep], weights[:, of_deep], [field for field in self._fields if field.deep])
+        if not of_deep:
+            pooled = np.zeros((len(ids), 1, rows.shape[2]), np.float32)  # as in training
+        return pooled.reshape(len(ids), -1), sum_over_positions(wide[:, of_wide], weights[:, of_wide])
 
     def explain(self, row: str | bytes | Mapping[str, Any]) -> list[FieldEffect]:
         """Return the effect of each column of one raw row on its logit, the largest change first."""
@@ -201,14 +222,17 @@ class Predictor:
         # The row, then the same with each of its cells blanked.
         lines = [cells, *({**cells, name: None} for name in columns)]
         logits = self.logits(lines)
-        _, wide = lookup(self.tables, encoded.ids)
+        _, wide = lookup(self.tables, np.maximum(encoded.ids, 0))
+        wide = wide * position_weights(encoded.ids, self._fields)
+        field_of = field_of_position(self._fields)
         effects = []
         for place, name in enumerate(columns):
-            fields = [i for i, field in enumerate(self.schema.categorical) if field.name in (name, f"{name}_bucket")]
-            weight, known = float(sum(wide[0, fields])), None
+            fields = [i for i, field in enumerate(self._fields) if field.name in (name, f"{name}_bucket")]
+            positions = np.flatnonzero(np.isin(field_of, [i for i in fields if self._fields[i].wide]))
+            weight, known = float(sum(wide[0, positions])), None
             if name in self.log_format.categorical_fields:
                 first, end = self.schema.categorical[fields[0]].oov_ids
-                known = not first <= encoded.ids[0, fields[0]] < end
+                known = not first <= encoded.ids[0, np.searchsorted(field_of, fields[0])] < end
             effects.append(FieldEffect(name, cells[name], known, weight, float(logits[0] - logits[place + 1])))
         return sorted(effects, key=lambda effect: -abs(effect.change))
 

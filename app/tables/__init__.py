@@ -1,5 +1,5 @@
-"""Host tables: interface, checks, initial, optimizers, reference (NumPy), native/ (C++),
-statistics. The backend is picked here, once.
+"""Host tables: fields, interface, checks, initial, optimizers, reference (NumPy), native/
+(C++), parts (wide and deep apart), pooling (lists), statistics. The backend is picked here, once.
 """
 
 from __future__ import annotations
@@ -10,18 +10,22 @@ from app.config.optimizers import DeepOptimizer, FtrlOptions, LazyAdamOptions, W
 from app.config.run import Backend
 from app.config.schedules import ConstantSchedule
 from app.tables.interface import HostTables, TableRates, TablesSpec
+from app.tables.parts import PartTables
 
 log = logging.getLogger(__name__)
 
 
-def pick_backend(wanted: Backend, fold_numeric: bool, num_ranks: int = 1) -> str:
+def pick_backend(wanted: Backend, fold_numeric: bool, num_ranks: int = 1, plain: bool = True) -> str:
     """Return the backend to use: `wanted`, or for auto the fastest that is available.
+
+    Without `plain` fields (`app.tables.fields.is_plain`), that is never stock.
 
     Raises OSError where the wanted backend's library is missing. `app.training.validate` has the rules for settings.
     """
     backend: str = wanted
     if wanted == "auto":
-        backend = "native" if fold_numeric and _native_works("stock") else "stock"
+        slower = "stock" if plain else "reference"
+        backend = "native" if fold_numeric and _native_works(slower) else slower
     if num_ranks > 1 and backend == "stock":  # of one process alone
         backend = "reference"
     if wanted == "native":
@@ -61,6 +65,8 @@ def make_host_tables(backend: str, spec: TablesSpec, learning_rates: TableRates,
 
     Raise OSError if the native library is missing.
     """
+    if spec.has_parts:
+        return PartTables(spec, lambda part: make_host_tables(backend, part, learning_rates, num_threads))
     if backend == "native":
         from app.tables.native.tables import NativeTables
 

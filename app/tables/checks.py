@@ -19,7 +19,6 @@ from app.tables.interface import (
     Tables,
     TableSnapshot,
     TablesSpec,
-    UniqueIds,
 )
 from app.tables.optimizers import LAST_RATE, LAST_STEP
 
@@ -44,29 +43,28 @@ def check_ids_shape(ids: np.ndarray, spec: TablesSpec) -> None:
     """Raise ValueError unless `ids` is [B, C] of int32 or int64; its values are not checked."""
     if not isinstance(ids, np.ndarray) or ids.dtype not in (np.int32, np.int64):
         raise ValueError(f"ids must be an int32 or int64 array, found {_describe(ids)}")
-    num_fields = len(spec.field_names)
+    num_fields = len(spec.fields)
     if ids.ndim != 2 or ids.shape[1] != num_fields:
         raise ValueError(f"ids must have shape [batch, {num_fields}], found {list(ids.shape)}")
 
 
-def check_gradients(gradients: RowGradients, unique: UniqueIds, spec: TablesSpec) -> None:
-    """Raise ValueError or FloatingPointError unless the gradients fit the batch and are within ±LARGEST_GRADIENT."""
-    check_gradients_shape(gradients, unique, spec)
+def check_gradients(gradients: RowGradients, batch: int, spec: TablesSpec) -> None:
+    """Raise ValueError or FloatingPointError unless the gradients fit `batch` rows and are within ±LARGEST_GRADIENT."""
+    check_gradients_shape(gradients, batch, spec)
     for name in (DEEP, WIDE):
         gradient = getattr(gradients, name)
         bad = ~(np.abs(gradient) < LARGEST_GRADIENT)  # NaN as well
         if bad.any():
             place = np.argwhere(bad)[0]
-            field = f", field {spec.field_names[place[1] // spec.embedding_dim]}" if name == DEEP else ""
+            field = f", field {spec.deep_names[place[1] // spec.embedding_dim]}" if name == DEEP else ""
             raise FloatingPointError(
                 f"{name} gradient of batch row {place[0]}{field} is {gradient[tuple(place)]}; no row was updated"
             )
 
 
-def check_gradients_shape(gradients: RowGradients, unique: UniqueIds, spec: TablesSpec) -> None:
-    """Raise ValueError unless the gradients fit the batch. Of their values only the scale is checked."""
-    batch, num_fields = unique.shape
-    expected = {DEEP: (batch, num_fields * spec.embedding_dim), WIDE: (batch,)}
+def check_gradients_shape(gradients: RowGradients, batch: int, spec: TablesSpec) -> None:
+    """Raise ValueError unless the gradients fit `batch` rows. Of their values only the scale is checked."""
+    expected = {DEEP: (batch, len(spec.deep_names) * spec.embedding_dim), WIDE: (batch,)}
     for name, shape in expected.items():
         gradient = getattr(gradients, name)
         if not isinstance(gradient, np.ndarray) or gradient.dtype != np.float32 or gradient.shape != shape:

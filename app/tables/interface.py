@@ -4,6 +4,9 @@ Two tables share the rows' ids: wide (V × 1) and deep (V × D), each with the o
 that was never updated has its initial value (with `adam`, pulled toward 0 since) and costs next to no memory; `state`
 holds touched rows only.
 
+Where the two parts of the model see different fields, each table has the ids, rows and snapshots of its own fields
+(`parts.py`): a row of a field that one part alone sees is in that part's table alone.
+
 Letters: B batch, C looked-up fields, D embedding width, V vocabulary size, U unique ids of a batch.
 """
 
@@ -13,12 +16,13 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from app.config.optimizers import DeepOptimizer, WideOptimizer
+from app.config.optimizers import DeepOptimizer, SgdOptions, WideOptimizer
+from app.tables.fields import TableField, is_plain
 from app.tables.optimizers import StateArray, StepHistory, TableOptimizer, state_arrays
 
 Places = np.ndarray | slice  # of rows in a list of row ids
@@ -44,11 +48,11 @@ class RowArray(NamedTuple):
 
 @dataclass(frozen=True)
 class TablesSpec:
-    """The settings of both tables; `field_names` are the C looked-up fields, for messages."""
+    """The settings of both tables; `fields` are the C looked-up ones, `tables` those that are kept."""
 
     vocabulary_size: int
     embedding_dim: int
-    field_names: tuple[str, ...]
+    fields: tuple[TableField, ...]
     seed: int
     initial_scale: float  # an initial deep value is uniform in ±initial_scale
     l2_coef: float  # of ½ Σ‖row‖² over a batch's unique deep rows; with `adam` over the whole table
@@ -56,6 +60,35 @@ class TablesSpec:
     deep_optimizer: DeepOptimizer
     wide_l2_coef: float = 0.0
     row_clip_value: float = 0.0  # bounds each value of a unique row's gradient before L2; 0 does not
+    tables: tuple[str, ...] = (WIDE, DEEP)
+
+    @property
+    def field_names(self) -> tuple[str, ...]:
+        """The names of the C looked-up fields."""
+        return tuple(field.name for field in self.fields)
+
+    @property
+    def has_parts(self) -> bool:
+        """True where the two parts see different fields."""
+        return len(self.tables) > 1 and not is_plain(self.fields)
+
+    @property
+    def deep_names(self) -> tuple[str, ...]:
+        """The names of the fields whose rows make up `Rows.deep`; one of zeros where a part's own fields are none."""
+        names = tuple(self.fields[place].name for place in self.columns_of(DEEP))
+        return names or (("no field",) if self.has_parts else ())
+
+    def columns_of(self, table: str) -> list[int]:
+        """Return the places in `fields` of those that a part sees, by the name of its table."""
+        return [place for place, field in enumerate(self.fields) if (field.wide if table == WIDE else field.deep)]
+
+    def part(self, table: str) -> TablesSpec:
+        """Return the spec of one table alone, over the fields that its part sees."""
+        fields = tuple(TableField(self.fields[place].name) for place in self.columns_of(table))
+        alone = replace(self, fields=fields, tables=(table,))
+        if table == WIDE:
+            return replace(alone, embedding_dim=0, deep_optimizer=SgdOptions())
+        return replace(alone, wide_optimizer=SgdOptions())  # a wide row, which is not kept, takes one float
 
     def width(self, table: str) -> int:
         """Return the number of values in a row."""
@@ -71,12 +104,18 @@ class TablesSpec:
 
     def row_bytes(self) -> int:
         """Return the bytes of a touched row in both tables, with its optimizers' state."""
-        return 4 * sum(array.width for table in (WIDE, DEEP) for array in self.layout(table).values())
+        return 4 * sum(array.width for table in self.tables for array in self.layout(table).values())
 
     def layout(self, table: str) -> dict[str, RowArray]:
         """Return dtype and width of a table's state arrays, by name."""
         arrays = self.state_arrays(table)
         return {a.name: RowArray(np.dtype(a.dtype).name, 1 if a.one_a_row else self.width(table)) for a in arrays}
+
+
+def update_name(spec: TablesSpec, table: str) -> str:
+    """Return the name of a table's optimizer in `update_seconds`."""
+    name = spec.optimizer(table).name
+    return UPDATE_NAMES.get(name, name)
 
 
 @dataclass(frozen=True)
@@ -91,10 +130,14 @@ class UniqueIds:
     values: np.ndarray
     inverse: np.ndarray
 
+    def of(self, table: str) -> UniqueIds:
+        """Return the ids that a part looks up, by the name of its table; the same object where both see all fields."""
+        return self
+
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows for the device: `deep` [B, C * D] and `wide` [B] (summed over fields), float32.
+    """Rows for the device: `deep` [B, C * D] over the deep part's fields, `wide` [B] (summed over the wide's), float32.
 
     `squared_norm` is Σ‖row‖² over the batch's unique deep rows.
     """

@@ -18,7 +18,6 @@ from app.tables.checks import check_gradients, check_gradients_shape, check_ids,
 from app.tables.initial import initial_rows
 from app.tables.interface import (
     DEEP,
-    UPDATE_NAMES,
     WIDE,
     HostTables,
     RowGradients,
@@ -29,6 +28,7 @@ from app.tables.interface import (
     TableState,
     UniqueIds,
     WriteRows,
+    update_name,
 )
 from app.tables.optimizers import clipped, history_of_steps, table_step
 
@@ -144,18 +144,15 @@ class ReferenceTables(WholeTables, HostTables):
 
     def update(self, unique: UniqueIds, gradients: RowGradients, checked: bool = False) -> None:
         check = check_gradients_shape if checked else check_gradients
-        check(gradients, unique, self.spec)
+        check(gradients, unique.shape[0], self.spec)
         self.step += 1
         self.mark_updated(unique.values)
-        start = time.perf_counter()
-        self._update_wide(unique, gradients)
-        middle = time.perf_counter()
-        self._update_deep(unique, gradients)
-        wide, deep = self.spec.wide_optimizer.name, self.spec.deep_optimizer.name
-        self.update_seconds = {
-            UPDATE_NAMES.get(wide, wide): middle - start,
-            UPDATE_NAMES.get(deep, deep): time.perf_counter() - middle,
-        }
+        steps = {WIDE: self._update_wide, DEEP: self._update_deep}
+        self.update_seconds = {}
+        for table in self.spec.tables:
+            start = time.perf_counter()
+            steps[table](unique, gradients)
+            self.update_seconds[update_name(self.spec, table)] = time.perf_counter() - start
 
     def _update_wide(self, unique: UniqueIds, gradients: RowGradients) -> None:
         summed = sum_by_id(np.repeat(gradients.wide, unique.shape[1])[:, None], unique)
@@ -197,6 +194,7 @@ class ReferenceTables(WholeTables, HostTables):
         return {
             table: TableState(row_ids, {name: array[row_ids] for name, array in arrays.items()})
             for table, arrays in self._arrays.items()
+            if table in self.spec.tables
         }
 
     def take_arrays(self, arrays: Arrays) -> None:

@@ -23,6 +23,7 @@ from app.model.optimizers import DenseOptimizers
 from app.model.wide_deep import Tower, WideDeep
 from app.tables import make_host_tables, pick_host_backend
 from app.tables.checks import load_state
+from app.tables.fields import fields_of_model, num_deep_inputs
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, HostTables, Snapshot, TableRates, TablesSpec
 from app.training.learning_rates import LearningRates, learning_rates, table_learning_rates, table_spec
@@ -115,10 +116,9 @@ def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup |
     `group` are the ranks that train together; servers may own the rows.
     """
     folded = config.model.fold_numeric
-    categorical = tuple(field.name for field in schema.categorical)
     numeric = tuple(field.name for field in schema.numeric)
     looked_up = () if folded else numeric
-    spec = table_spec(config, schema, looked_up + categorical)
+    spec = table_spec(config, schema, looked_up)
     placement = place_tower(config, make_model(config, schema, folded), group)
     model = placement.model
     with deprecations_silenced():
@@ -177,7 +177,7 @@ def load_for_scoring(
     The ranks of `group` own the rows together and share each batch. Raises ValueError, naming the array, if the
     checkpoint does not fit.
     """
-    spec = table_spec(config, schema, tuple(field.name for field in schema.categorical))
+    spec = table_spec(config, schema)
     rates = learning_rates(config)
     rates.load_state(checkpoint.manifest.schedules)
     table_rates = table_learning_rates(rates, config.deep_optimizer)
@@ -207,11 +207,9 @@ def host_tables(
     threads = config.device.num_threads
     if not isinstance(group, MpiGroup):
         return make_host_tables(backend, spec, learning_rates, threads)
-    from app.distributed.batch_kernels import make_batch_kernels
-    from app.distributed.sharded_tables import ShardedTables, make_row_shard
+    from app.distributed.sharded_tables import make_sharded_tables
 
-    owned = make_row_shard(backend, spec, learning_rates, group.world, group.num_owners, threads)
-    return ShardedTables(spec, make_batch_kernels(backend, spec, threads), owned)
+    return make_sharded_tables(backend, spec, learning_rates, group.world, group.num_owners, threads)[0]
 
 
 def fold_numeric(state: ModelState, spec: TablesSpec, num_numeric: int) -> dict[str, np.ndarray]:
@@ -237,7 +235,7 @@ def make_model(config: Config, schema: Schema, folded: bool = True) -> WideDeep:
     runs = recomputed_runs(config.parallel.recompute, len(config.model.hidden_widths))
     on_cpu = ms.get_current_device().device_target == "CPU"
     tower = Tower(
-        num_fields=schema.num_categorical + (0 if folded else schema.num_numeric),
+        num_fields=num_deep_inputs(fields_of_model(schema, config.model)) + (0 if folded else schema.num_numeric),
         num_numeric=schema.num_numeric if folded else 0,
         embedding_dim=config.model.embedding_dim,
         hidden_widths=config.model.hidden_widths,

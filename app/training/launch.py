@@ -22,6 +22,7 @@ from app.run.plan import describe_kept, read_state, settings_of_run
 from app.run.report import leave_report
 from app.run.training_loss import why_useless
 from app.tables import pick_backend
+from app.tables.fields import fields_of_model, is_plain
 from app.training.context import LOGS, Callback, RunContext
 from app.training.parallel.strategy_file import STRATEGY_FILE, read_strategies, strategy_record, write_strategy
 from app.training.stopping import Stopped, StopRequest
@@ -131,7 +132,8 @@ def plan_launch(config: Config, dataset: Path, path: Path, num_ranks: int = 1, n
     asked = read_strategies(config, schema)
     config = settings_of_run(path, asked, schema)
     device.prepare_environment(config.device)
-    backend = pick_backend(config.tables.backend, config.model.fold_numeric, num_ranks + num_servers)
+    plain = is_plain(fields_of_model(schema, config.model))
+    backend = pick_backend(config.tables.backend, config.model.fold_numeric, num_ranks + num_servers, plain)
     validate(config, schema, num_ranks, num_servers, backend)
     return Launch(path, asked, config, dataset, schema, backend)
 

@@ -15,6 +15,7 @@ from app.config.config import Config
 from app.config.optimizers import AdamOptions, DeepOptimizer, LazyAdamOptions
 from app.config.schedules import PlateauSchedule, Schedule
 from app.run.older import read_config
+from app.tables.fields import TableField, fields_of_model
 from app.tables.interface import DEEP, WIDE, TableRates, TablesSpec
 from app.tables.optimizers import StepHistory, history_of_steps
 from data_prep.prepared.schema import Schema
@@ -102,12 +103,12 @@ class LearningRates:
             rate.plateau = PlateauState(**saved.get(group, {}))
 
 
-def table_spec(config: Config, schema: Schema, field_names: tuple[str, ...]) -> TablesSpec:
-    """Return the spec of the tables, which look up the fields `field_names`."""
+def table_spec(config: Config, schema: Schema, numeric: tuple[str, ...] = ()) -> TablesSpec:
+    """Return the spec of the tables, which look up the categorical fields, after those of `numeric`."""
     return TablesSpec(
         vocabulary_size=schema.vocabulary_size,
         embedding_dim=config.model.embedding_dim,
-        field_names=field_names,
+        fields=(*map(TableField, numeric), *fields_of_model(schema, config.model)),
         seed=config.train.seed,
         initial_scale=config.model.initial_scale,
         l2_coef=config.loss.l2_coef,

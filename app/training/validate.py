@@ -12,6 +12,7 @@ from app.config.schedules import ConstantSchedule
 from app.distributed.process_group import max_rank_rows
 from app.evaluation.metrics import NEED_BOTH_CLASSES
 from app.tables import check_supported
+from app.tables.fields import fields_of_model, is_plain
 from app.training.parallel.pipeline.plan import plan_pipeline
 from app.training.parallel.tensor.plan import plan_run, run_shapes
 from data_prep.prepared.schema import Schema
@@ -27,7 +28,7 @@ def validate(config: Config, schema: Schema, num_ranks: int, num_servers: int, b
     if num_servers < 0:
         raise ValueError(f"SERVERS must be 0 or more, found {num_servers}")
     _validate_data(config, schema)
-    _validate_backend(config, num_ranks + num_servers, backend)
+    _validate_backend(config, num_ranks + num_servers, backend, is_plain(fields_of_model(schema, config.model)))
     tables_schedules = (config.wide_optimizer.schedule, config.deep_optimizer.schedule)
     if num_servers and any(schedule != ConstantSchedule() for schedule in tables_schedules):
         raise ValueError(
@@ -89,7 +90,7 @@ def _check_both_classes(schema: Schema, split: str, consequence: str) -> None:
         )
 
 
-def _validate_backend(config: Config, num_processes: int, backend: str) -> None:
+def _validate_backend(config: Config, num_processes: int, backend: str, plain: bool) -> None:
     wanted, folded = config.tables.backend, config.model.fold_numeric
     if num_processes > 1 and (wanted == "stock" or (wanted == "auto" and not folded)):
         raise ValueError(f"tables.backend=stock is for one rank, found {num_processes}; choose native or auto")
@@ -99,6 +100,11 @@ def _validate_backend(config: Config, num_processes: int, backend: str) -> None:
             "numeric fields to the tower, which is the same function"
         )
     if backend == "stock":
+        if not plain:
+            raise ValueError(
+                "tables.backend=stock is for one id of every field in both parts of the model; crosses, lists, "
+                "model.wide_fields and model.deep_fields are for native and reference"
+            )
         loss = config.loss
         check_supported(config.wide_optimizer, config.deep_optimizer, loss.wide_l2_coef, loss.row_clip_value)
         # Their step assigns to parameters, which crashes MindSpore 2.10's compiler in one graph with EmbeddingLookup.

@@ -28,6 +28,7 @@ from app.distributed.batch_kernels import make_batch_kernels
 from app.distributed.exchange import Operation
 from app.distributed.process_group import MpiGroup, load_mpi
 from app.distributed.sharded_tables import ShardedIds, ShardedTables, make_row_shard
+from app.tables.fields import TableField
 from app.tables.interface import RowGradients, TablesSpec
 from benchmarks.harness.ranks import run_ranks
 from benchmarks.harness.timing import machine
@@ -42,7 +43,16 @@ class Rank:
 
     def __init__(self, group: MpiGroup, batch_size: int) -> None:
         fields = tuple(f"C{number + 1}" for number in range(NUM_FIELDS))
-        spec = TablesSpec(VOCABULARY_SIZE, EMBEDDING_DIM, fields, 1, 0.01, 0.0, FtrlOptions(), LazyAdamOptions())
+        spec = TablesSpec(
+            VOCABULARY_SIZE,
+            EMBEDDING_DIM,
+            tuple(map(TableField, fields)),
+            1,
+            0.01,
+            0.0,
+            FtrlOptions(),
+            LazyAdamOptions(),
+        )
         owned = make_row_shard("native", spec, RATES, group.world, group.num_owners, num_threads=1)
         ids = power_law_ids(np.random.default_rng(0), VOCABULARY_SIZE, batch_size)[group.rows_of(batch_size)]
         self.tables = ShardedTables(spec, make_batch_kernels("native", spec, 1), owned)

@@ -19,6 +19,7 @@ from app.config.optimizers import FtrlOptions, LazyAdamOptions
 from app.distributed.batch_kernels import make_batch_kernels
 from app.distributed.process_group import MpiGroup, load_mpi
 from app.distributed.sharded_tables import ShardedTables, make_row_shard
+from app.tables.fields import TableField
 from app.tables.interface import RowGradients, TablesSpec
 from benchmarks.harness.ranks import found_by_ranks
 from benchmarks.harness.timing import machine, memory_mib
@@ -32,7 +33,9 @@ MIB = 2**20
 def grown_by(vocabulary_size: int) -> dict[str, float]:
     """MiB that this rank's memory grows by as all ranks touch all rows, and what the rows it owns take at least."""
     group = MpiGroup(load_mpi().COMM_WORLD)
-    spec = TablesSpec(vocabulary_size, EMBEDDING_DIM, ("row",), 1, 0.01, 0.0, FtrlOptions(), LazyAdamOptions())
+    spec = TablesSpec(
+        vocabulary_size, EMBEDDING_DIM, (TableField("row"),), 1, 0.01, 0.0, FtrlOptions(), LazyAdamOptions()
+    )
     before = memory_mib("VmRSS")
     owned = make_row_shard("native", spec, RATES, group.world, group.num_owners, num_threads=1)
     tables = ShardedTables(spec, make_batch_kernels("native", spec, 1), owned)

@@ -33,6 +33,7 @@ import numpy as np
 import psutil
 
 from app.config.optimizers import FtrlOptions, LazyAdamOptions
+from app.tables.fields import TableField
 from app.tables.interface import DEEP, WIDE, RowGradients, TableRates, TablesSpec
 from app.tables.native.tables import NativeTables
 from benchmarks.harness.timing import Timing, machine, seconds_of, side_by_side
@@ -47,7 +48,9 @@ Contenders = dict[str, Callable[[], object]]
 def make_spec(vocabulary_size: int, embedding_dim: int) -> TablesSpec:
     """Tables with the model zoo's settings."""
     names = tuple(f"C{field + 1}" for field in range(NUM_FIELDS))
-    return TablesSpec(vocabulary_size, embedding_dim, names, 1, 0.01, 8e-5, FtrlOptions(), LazyAdamOptions())
+    return TablesSpec(
+        vocabulary_size, embedding_dim, tuple(map(TableField, names)), 1, 0.01, 8e-5, FtrlOptions(), LazyAdamOptions()
+    )
 
 
 def power_law_ids(rng: np.random.Generator, vocabulary_size: int, batch: int) -> np.ndarray:

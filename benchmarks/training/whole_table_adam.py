@@ -19,6 +19,7 @@ import time
 import numpy as np
 
 from app.config.optimizers import AdamOptions, DeepOptimizer, FtrlOptions, LazyAdamOptions
+from app.tables.fields import TableField
 from app.tables.interface import DEEP, RowGradients, TablesSpec
 from app.tables.native.tables import NativeTables
 from benchmarks.harness.timing import machine
@@ -34,7 +35,16 @@ OPTIMIZERS: dict[str, DeepOptimizer] = {
 def make_tables(name: str, vocabulary_size: int, embedding_dim: int, threads: int) -> NativeTables:
     """Tables with one of `OPTIMIZERS`."""
     fields = tuple(f"C{field + 1}" for field in range(NUM_FIELDS))
-    spec = TablesSpec(vocabulary_size, embedding_dim, fields, 1, 0.01, L2_COEF, FtrlOptions(), OPTIMIZERS[name])
+    spec = TablesSpec(
+        vocabulary_size,
+        embedding_dim,
+        tuple(map(TableField, fields)),
+        1,
+        0.01,
+        L2_COEF,
+        FtrlOptions(),
+        OPTIMIZERS[name],
+    )
     return NativeTables(spec, {**RATES, DEEP: lambda step: OPTIMIZERS[name].learning_rate}, threads)
 
 

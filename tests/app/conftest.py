@@ -14,6 +14,7 @@ import pytest
 from app.batches import Batch
 from app.config.optimizers import FtrlOptions, LazyAdamOptions
 from app.distributed.process_group import MpiGroup
+from app.tables.fields import TableField
 from app.tables.interface import HostTables, RowGradients, TablesSpec
 from app.tables.native import library
 from data_prep.prepared.schema import FORMAT_VERSION, CategoricalField, NumericField, Schema
@@ -190,7 +191,7 @@ def make_spec() -> Callable[..., TablesSpec]:
         return TablesSpec(
             vocabulary_size=vocabulary_size,
             embedding_dim=embedding_dim,
-            field_names=tuple(f"C{field + 1}" for field in range(num_fields)),
+            fields=tuple(TableField(f"C{field + 1}") for field in range(num_fields)),
             seed=7,
             initial_scale=0.01,
             l2_coef=l2_coef,

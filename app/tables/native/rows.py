@@ -169,7 +169,7 @@ class NativeRows:
             raise
         tables = {
             table: NativeTableSnapshot(table, row_ids, slots, self._spec.layout(table), self._read_snapshot, [])
-            for table in TABLE_NUMBERS
+            for table in self._spec.tables
         }
         self._open = NativeSnapshot(tables, changed_slots)
         return self._open

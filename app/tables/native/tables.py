@@ -14,7 +14,6 @@ import numpy as np
 from app.tables.checks import check_bounds, check_gradients, check_gradients_shape
 from app.tables.interface import (
     DEEP,
-    UPDATE_NAMES,
     WIDE,
     HostTables,
     RowGradients,
@@ -24,8 +23,9 @@ from app.tables.interface import (
     TableState,
     UniqueIds,
     WriteRows,
+    update_name,
 )
-from app.tables.native.library import TABLE_NUMBERS, History, NativeHandle, NativeUniqueIds, Step, own
+from app.tables.native.library import History, NativeHandle, NativeUniqueIds, Step, own
 from app.tables.native.rows import NativeRows, NativeSnapshot
 from app.tables.optimizers import MOST_EXACT_STEPS, history_of_steps
 from common.memory import HugeBuffer, num_cores
@@ -73,22 +73,20 @@ class NativeTables(HostTables):
 
     def update(self, unique: UniqueIds, gradients: RowGradients, checked: bool = False) -> None:
         unique = own(unique)
-        check_gradients_shape(gradients, unique, self.spec)
+        check_gradients_shape(gradients, unique.shape[0], self.spec)
         deep, wide = np.ascontiguousarray(gradients.deep), np.ascontiguousarray(gradients.wide)
         if not checked and not (self.all_finite(deep) and self.all_finite(wide)):
-            check_gradients(gradients, unique, self.spec)
+            check_gradients(gradients, unique.shape[0], self.spec)
         slots = self.touch(unique.values)
         self._rows.before_change(slots)
         self.step += 1
-        start = time.perf_counter()
-        self.update_wide(unique, slots, wide, gradients.scale)
-        middle = time.perf_counter()
-        self.update_deep(unique, slots, deep, gradients.scale)
-        wide_name, deep_name = self.spec.wide_optimizer.name, self.spec.deep_optimizer.name
-        self.update_seconds = {
-            UPDATE_NAMES.get(wide_name, wide_name): middle - start,
-            UPDATE_NAMES.get(deep_name, deep_name): time.perf_counter() - middle,
-        }
+        steps = {WIDE: (self.update_wide, wide), DEEP: (self.update_deep, deep)}
+        self.update_seconds = {}
+        for table in self.spec.tables:
+            start = time.perf_counter()
+            take_step, gradient = steps[table]
+            take_step(unique, slots, gradient, gradients.scale)
+            self.update_seconds[update_name(self.spec, table)] = time.perf_counter() - start
 
     def update_wide(self, unique: NativeUniqueIds, slots: np.ndarray, gradient: np.ndarray, scale: float) -> None:
         """Take the wide rows' step of `update` alone; `slots` as `touch` returns them, `gradient` [B]."""
@@ -116,7 +114,7 @@ class NativeTables(HostTables):
 
     def state(self) -> dict[str, TableState]:
         row_ids, slots = self._rows.touched()
-        return {table: TableState(row_ids, self._rows.read(table, slots)) for table in TABLE_NUMBERS}
+        return {table: TableState(row_ids, self._rows.read(table, slots)) for table in self.spec.tables}
 
     def snapshot(self, changed_only: bool) -> NativeSnapshot:
         return self._rows.snapshot(changed_only)

@@ -29,7 +29,7 @@ from app.model.graph import DeviceGraph, ForwardBackward, l2_loss
 from app.model.optimizers import DenseOptimizers
 from app.model.wide_deep import WideDeep
 from app.tables.checks import LARGEST_GRADIENT
-from app.tables.interface import LOOKUP, HostTables, RowGradients, Rows, Tables, UniqueIds
+from app.tables.interface import DEEP, LOOKUP, WIDE, HostTables, RowGradients, Rows, Tables, UniqueIds
 from app.training.learning_rates import LearningRates
 
 OVERFLOWED = "the loss or a gradient overflowed"
@@ -173,13 +173,15 @@ class HostTablesStep(TrainStep):
         return self._kernel_seconds
 
     def _find_bad(self, batch: Batch, unique: UniqueIds, rows: Rows, gradients: RowGradients) -> str:
-        fields, ids = self.tables.spec.field_names, unique.values[unique.inverse].reshape(unique.shape)
-        deep = Place("deep row", rows.deep.copy(), fields, ids)  # the next lookup may write over `rows`
-        wide = Place("wide row", self._wide_rows_of_bad_sum(ids, rows.wide), fields, ids)
+        spec, deep_ids = self.tables.spec, ids_of(unique.of(DEEP))
+        deep = Place("deep row", rows.deep.copy(), spec.deep_names, deep_ids)  # the next lookup may write over `rows`
+        wide_ids = ids_of(unique.of(WIDE))
+        wide_names = tuple(spec.field_names[place] for place in spec.columns_of(WIDE))
+        wide = Place("wide row", self._wide_rows_of_bad_sum(wide_ids, rows.wide), wide_names, wide_ids)
         return describe_not_finite(
             (deep, wide, Place("sum of wide rows", rows.wide), *batch_places(batch, self.parts.numeric_names)),
             self.parts.model.named_parameters(),
-            gradient_places(gradients.deep, gradients.wide, fields, ids),
+            gradient_places(gradients.deep, gradients.wide, spec.deep_names, deep_ids),
         )
 
     def _wide_rows_of_bad_sum(self, ids: np.ndarray, sums: np.ndarray) -> np.ndarray:
@@ -190,9 +192,14 @@ class HostTablesStep(TrainStep):
         wide = np.zeros(ids.shape, np.float32)
         bad_row = np.flatnonzero(~np.isfinite(sums))[:1]
         # Also where there is none: a lookup may be one of all ranks together.
-        id_by_id = np.repeat(ids[bad_row].reshape(-1, 1), ids.shape[1], axis=1)
+        id_by_id = np.repeat(ids[bad_row].reshape(-1, 1), len(self.tables.spec.fields), axis=1)
         wide[bad_row] = self.tables.lookup(self.tables.unique(id_by_id)).wide.reshape(-1, ids.shape[1])
         return wide
+
+
+def ids_of(unique: UniqueIds) -> np.ndarray:
+    """Return the ids [n, C] that the distinct ones were found in."""
+    return unique.values[unique.inverse].reshape(unique.shape)
 
 
 def pad_rows(values: np.ndarray, batch_size: int) -> np.ndarray:

@@ -14,6 +14,7 @@ import numpy as np
 from app.checkpoint.read import PIECE_BYTES
 from app.config.config import Config
 from app.config.optimizers import FtrlOptions
+from app.tables.fields import are_seen
 from app.tables.interface import DEEP, WIDE, RowArray, TableSnapshot, TablesSpec, WriteRows
 from app.tables.optimizers import LAST_RATE, LAST_STEP, ROWS, TableOptimizer, ftrl_arrays
 from app.training.learning_rates import LearningRates
@@ -41,7 +42,12 @@ def take_rows(
         for table in (WIDE, DEEP):
             rows = source.state.tables[table]
             new_ids = rows.row_ids if source.moves is None else source.moves[rows.row_ids]
-            moved = np.flatnonzero((new_ids != GONE) & (new_ids >= first_id))
+            kept = (new_ids != GONE) & (new_ids >= first_id)
+            if spec.has_parts:
+                kept &= are_seen(
+                    new_ids, schema, [field.wide if table == WIDE else field.deep for field in spec.fields]
+                )
+            moved = np.flatnonzero(kept)
             for name, places, values in _pieces(rows, moved, spec.optimizer(table), with_optimizer):
                 try:
                     write(table, name, new_ids[places], values)

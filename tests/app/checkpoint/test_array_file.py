@@ -17,6 +17,7 @@ from app.checkpoint.manifest import MANIFEST, Manifest, read_manifest, write_man
 from app.checkpoint.read import Checkpoint, DamagedCheckpointError, FileTable
 from app.checkpoint.write import ModelState, write_checkpoint
 from app.config.optimizers import FtrlOptions, LazyAdamOptions
+from app.tables.fields import TableField
 from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, TablesSpec, TableState
 from tests.checkpoints import load
 
@@ -163,7 +164,7 @@ def test_any_header_gives_places_within_the_file_or_an_error_that_names_it(made)
             assert {name: array.shape for name, array in read.items()} == {n: p.shape for n, p in places.items()}
 
 
-SPEC = TablesSpec(100, 3, ("C1",), 7, 0.01, 1e-3, FtrlOptions(), LazyAdamOptions())
+SPEC = TablesSpec(100, 3, (TableField("C1"),), 7, 0.01, 1e-3, FtrlOptions(), LazyAdamOptions())
 
 
 DATA = {"vocabulary_size": 9}

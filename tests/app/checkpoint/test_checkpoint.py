@@ -12,6 +12,7 @@ from app.checkpoint.retention import best_or_newest, remove_old, whole_checkpoin
 from app.checkpoint.write import ModelState, write_checkpoint
 from app.config.optimizers import AdamOptions, FtrlOptions
 from app.config.run import CheckpointOptions
+from app.tables.fields import TableField
 from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, TablesSpec, TableState
 from tests.app.tables.tables_of_spec import reference_tables
 from tests.checkpoints import load
@@ -62,7 +63,7 @@ CRAFTED = [
 @pytest.fixture
 def crafted(tmp_path):
     """Save rows 0 … 9 of a table of ten with `adam` in two shards, with one array changed."""
-    spec = TablesSpec(10, 2, ("C1",), 7, 0.01, 0.1, FtrlOptions(), AdamOptions())
+    spec = TablesSpec(10, 2, (TableField("C1"),), 7, 0.01, 0.1, FtrlOptions(), AdamOptions())
     tables = reference_tables(spec)
     with tables.loading(step=3) as write:
         write(DEEP, "last_step", np.arange(10), np.full((10, 1), 2, np.int32))

@@ -26,6 +26,7 @@ from app.config.config import Config
 from app.config.optimizers import FtrlOptions, LazyAdamOptions
 from app.distributed.process_group import SingleProcess
 from app.run.folder import open_run
+from app.tables.fields import TableField
 from app.tables.interface import RowGradients, TablesSpec
 from app.training.context import RunContext
 from app.training.saving import CheckpointManager
@@ -36,7 +37,7 @@ from tests.app.tables.tables_of_spec import reference_tables
 from tests.checkpoints import Parts
 from tests.kills import num_kills
 
-SPEC = TablesSpec(200, 4, ("C1", "C2"), 7, 0.01, 1e-3, FtrlOptions(), LazyAdamOptions())
+SPEC = TablesSpec(200, 4, (TableField("C1"), TableField("C2")), 7, 0.01, 1e-3, FtrlOptions(), LazyAdamOptions())
 LAST_STEP = 60
 
 

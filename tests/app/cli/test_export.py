@@ -61,3 +61,21 @@ def fails(caplog, *words):
     caplog.clear()
     assert app(list(words)) == 2
     return caplog.text
+
+
+@pytest.mark.parametrize(
+    "settings", [("model.wide_fields=[C1,C2]", "model.deep_fields=[C2,C3,C4]"), ("model.deep_fields=[]",)]
+)
+def test_a_bundle_of_parts_that_see_different_fields(run_here, project, tiny_dataset, tiny_log, tmp_path, settings):
+    words = ("--config", project / "configs" / "tiny.yaml", "--dataset", tiny_dataset, "train.epochs=1", *settings)
+    run_here(app, "train", *words)
+    printed = run_here(app, "export", "device_0", "bundle")
+    assert float(re.search(r"logits differ by at most (\S+)", printed)[1]) <= 1e-5
+    evaluated = run_here(app, "evaluate")
+    here = float(re.search(r"AUC (\S+), by the training code", printed)[1])
+    assert here == pytest.approx(float(re.search(r"AUC +(\S+)", evaluated)[1]), abs=1e-5)
+    predictor = Predictor.open(tmp_path / "bundle")
+    effects = {effect.field: effect for effect in predictor.explain(tiny_log.read_text().splitlines()[0])}
+    assert effects["C9"].wide == 0 or "wide" not in settings[0]
+    if len(settings) == 2:
+        assert effects["C9"].change == 0

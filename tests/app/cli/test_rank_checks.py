@@ -11,6 +11,7 @@ from app.distributed import exchange
 from app.distributed.exchange import Operation
 from app.distributed.process_group import SingleProcess, is_collective
 from app.distributed.sharded_tables import make_row_shard
+from app.tables.fields import TableField
 from app.tables.interface import TablesSpec
 from common.files import checksum_of_sources
 from tests.app.tables.tables_of_spec import constant_rates
@@ -84,9 +85,9 @@ def test_the_program_is_known_by_its_sources(tmp_path):
     ],
 )
 def test_tables_of_other_shapes_or_optimizers_are_refused(other, message):
-    spec = TablesSpec(50, 4, ("C1",), 7, 0.01, 1e-3, FtrlOptions(), LazyAdamOptions())
+    spec = TablesSpec(50, 4, (TableField("C1"),), 7, 0.01, 1e-3, FtrlOptions(), LazyAdamOptions())
     there = dataclasses.asdict(dataclasses.replace(spec, **other))
-    world = SimpleNamespace(rank=0, size=2, allgather=lambda own: [own, {**own, **there, "field_names": ("row",)}])
+    world = SimpleNamespace(rank=0, size=2, allgather=lambda own: [own, {**own, **there, "fields": own["fields"]}])
     with pytest.raises(ValueError, match=message):
         make_row_shard("reference", spec, constant_rates(spec), world, num_owners=2, num_threads=1)
     world.allgather = lambda own: [own, own]
@@ -95,7 +96,7 @@ def test_tables_of_other_shapes_or_optimizers_are_refused(other, message):
 
 
 class Answers:
-    """A communicator whose other ranks say [operation, ids, scale]."""
+    """A communicator whose other ranks say [operation, ids, scale, shard]."""
 
     def __init__(self, *others):
         self.size = 1 + len(others)
@@ -109,16 +110,17 @@ class Answers:
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        ((Operation.LOOKUP, 3, 0.5), "rank 0 does UPDATE with scale 0.5, rank 2 does LOOKUP with scale 0.5"),
-        ((Operation.UPDATE, 3, 0.25), "rank 0 does UPDATE with scale 0.5, rank 2 does UPDATE with scale 0.25"),
+        ((Operation.LOOKUP, 3, 0.5, 0), "rank 0 does UPDATE with scale 0.5, rank 2 does LOOKUP with scale 0.5"),
+        ((Operation.UPDATE, 3, 0.25, 0), "rank 0 does UPDATE with scale 0.5, rank 2 does UPDATE with scale 0.25"),
     ],
 )
 def test_ranks_that_are_not_in_step_end_the_job(other, message):
     with pytest.raises(ValueError, match=message) as caught:
-        exchange.start(Answers((Operation.UPDATE, 1, 0.5), other), Operation.UPDATE, scale=0.5)
+        exchange.start(Answers((Operation.UPDATE, 1, 0.5, 0), other), Operation.UPDATE, scale=0.5)
     assert not is_collective(caught.value)
 
 
 def test_a_server_does_what_all_others_do():
-    header = exchange.start(Answers((Operation.UPDATE, 1, 0.5), (Operation.UPDATE, 2, 0.5)), Operation.NONE)
+    header = exchange.start(Answers((Operation.UPDATE, 1, 0.5, 1), (Operation.UPDATE, 2, 0.5, 1)), Operation.NONE)
     assert (header.operation, header.counts.tolist(), header.scale) == (Operation.UPDATE, [0, 1, 2], 0.5)
+    assert header.shard == 1

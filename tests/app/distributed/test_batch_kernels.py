@@ -3,6 +3,7 @@ import pytest
 
 from app.config.optimizers import FtrlOptions, LazyAdamOptions
 from app.distributed.batch_kernels import make_batch_kernels
+from app.tables.fields import TableField
 from app.tables.interface import TablesSpec
 
 ROWS = 300
@@ -12,7 +13,7 @@ ROWS = 300
 def spec(request, needs_native):
     needs_native()
     num_fields, dim = request.param
-    names = tuple(f"C{i}" for i in range(num_fields))
+    names = tuple(TableField(f"C{i}") for i in range(num_fields))
     return TablesSpec(ROWS, dim, names, 1, 0.01, 0.0, FtrlOptions(), LazyAdamOptions())
 
 

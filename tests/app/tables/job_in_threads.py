@@ -10,11 +10,9 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from app.distributed.batch_kernels import make_batch_kernels
-from app.distributed.exchange import Exchange, Operation
+from app.distributed.exchange import Operation
 from app.distributed.process_group import rank_slice
-from app.distributed.sharded_tables import RowShard, ShardedTables, owner_spec
-from app.tables import make_host_tables
+from app.distributed.sharded_tables import make_sharded_tables
 from app.tables.interface import RowGradients, Rows, TableState
 
 
@@ -22,7 +20,7 @@ class World:
     """A board on which ranks put messages for the others."""
 
     def __init__(self, size):
-        self.board, self.barrier = [None] * size, threading.Barrier(size, timeout=20)
+        self.board, self.barrier = [None] * size, threading.Barrier(size, timeout=5)
 
     def swap(self, rank, mine, take):
         self.board[rank] = mine
@@ -44,6 +42,9 @@ class Rank:
 
         self.world.swap(self.rank, sent, take)
         return SimpleNamespace(Wait=lambda: None, Test=lambda: True)
+
+    def allgather(self, mine):
+        return [mine]  # ranks are made one after the other, and alike
 
     def Alltoallv(self, sent, received):
         array, counts, starts, _ = received
@@ -69,29 +70,27 @@ class JobInThreads:
     def __init__(self, spec, learning_rates, backend, workers, servers):
         world, owners = World(servers + workers), servers or workers
         self.spec, self.servers, self.asked = spec, servers, None
-        self.owned = [
-            RowShard(
-                Exchange(Rank(world, rank), owners, spec.embedding_dim),
-                make_host_tables(backend, owner_spec(spec), learning_rates, 1) if rank < owners else None,
-            )
+        made = [
+            make_sharded_tables(backend, spec, learning_rates, Rank(world, rank), owners, 1)
             for rank in range(servers + workers)
         ]
-        kernels = [make_batch_kernels(backend, spec, 1) for _ in range(workers)]
-        self.ranks = [ShardedTables(spec, *each) for each in zip(kernels, self.owned[servers:], strict=True)]
-        self.owners = [owned.tables for owned in self.owned[:owners]]
+        self.everyone, self.shards = zip(*made, strict=True)
+        self.ranks, self.owners = self.everyone[servers:], self.everyone[:owners]
         self.pool = ThreadPoolExecutor(servers + workers)
 
     @property
     def step(self):
-        assert {each.step for each in (*self.ranks, *self.owners)} == {self.ranks[0].step}
+        owned = [shard.tables for shards in self.shards[: len(self.owners)] for shard in shards]
+        assert {each.step for each in (*self.ranks, *owned)} == {self.ranks[0].step}
         return self.ranks[0].step
 
     def _together(self, work, *parts, operations=1):
-        def serve(owned):
-            for _ in range(operations):
-                owned.serve(owned.exchange.start(Operation.NONE))
+        def serve(shards):
+            for _ in range(operations * len(shards)):
+                header = shards[0].exchange.start(Operation.NONE)
+                shards[header.shard].serve(header)
 
-        serving = [self.pool.submit(serve, owned) for owned in self.owned[: self.servers]]
+        serving = [self.pool.submit(serve, shards) for shards in self.shards[: self.servers]]
         done = [self.pool.submit(work, *words) for words in zip(self.ranks, *parts, strict=True)]
         return [future.result() for future in (*serving, *done)][self.servers :]
 
@@ -119,15 +118,14 @@ class JobInThreads:
         return _joined([owner.state() for owner in self.owners])
 
     def snapshot(self, changed_only):
-        parts = [owned.tables.snapshot(changed_only) for owned in self.owned[: len(self.owners)]]
+        parts = [owner.snapshot(changed_only) for owner in self.owners]
         joined = {table: JoinedTable([part.tables[table] for part in parts]) for table in parts[0].tables}
         return SimpleNamespace(tables=joined, release=lambda saved: [part.release(saved) for part in parts])
 
     @contextmanager
     def loading(self, step):
         with ExitStack() as stack:
-            each = (*self.owned[: self.servers], *self.ranks)
-            writes = [stack.enter_context(part.loading(step)) for part in each]
+            writes = [stack.enter_context(part.loading(step)) for part in self.everyone]
             yield lambda *words: [write(*words) for write in writes]
 
 

@@ -144,7 +144,7 @@ class TablesMachine(RuleBasedStateMachine):
         fields = tuple(CategoricalField(name, (0, 0), ()) for name in names)
         splits = {"train": Split(0, 0, ())}
         self.schema = Schema(1, (), fields, self.vocabulary_size, "int32", 1, splits, 0, {}, {}, ())
-        self.spec = spec = table_spec(self.config, self.schema, names)
+        self.spec = spec = table_spec(self.config, self.schema)
         self.rates = learning_rates(self.config)
         rates = table_learning_rates(self.rates, self.config.deep_optimizer)
         self.tables = {
@@ -385,7 +385,7 @@ class TablesMachine(RuleBasedStateMachine):
             model = model or dataclasses.replace(open_source(self.config, self.schema, Path("/prepared")), moves=moves)
             self.new_run()
             job = self.tables["job"]
-            for tables in (self.tables["native"], self.tables["reference"], *job.owned[: job.servers], *job.ranks):
+            for tables in (self.tables["native"], self.tables["reference"], *job.everyone):
                 take_rows(tables.loading, self.spec, self.rates, self.config, self.schema, model)
             for table, plain in self.plain.items():
                 plain.warm_start(source[table], moves, memory)

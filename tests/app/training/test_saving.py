@@ -16,6 +16,7 @@ from app.checkpoint.manifest import MANIFEST, Position, read_manifest, write_man
 from app.checkpoint.read import Checkpoint
 from app.config.optimizers import FtrlOptions, LazyAdamOptions
 from app.config.run import CheckpointOptions
+from app.tables.fields import TableField
 from app.tables.interface import RowGradients, TablesSpec
 from app.tables.native.library import LIBRARY
 from app.training import saving
@@ -23,7 +24,7 @@ from app.training.saving import Throttle
 from tests.app.tables.tables_of_spec import native_tables, reference_tables
 from tests.checkpoints import Parts, Run, load, manager_of
 
-SPEC = TablesSpec(200, 4, ("C1", "C2"), 7, 0.01, 1e-3, FtrlOptions(), LazyAdamOptions())
+SPEC = TablesSpec(200, 4, (TableField("C1"), TableField("C2")), 7, 0.01, 1e-3, FtrlOptions(), LazyAdamOptions())
 
 
 def make_native():

@@ -5,6 +5,7 @@ import pytest
 
 from app.config.optimizers import AdagradOptions, AdamOptions, FtrlOptions, LazyAdamOptions
 from app.config.schedules import ConstantSchedule
+from app.tables.fields import TableField
 from app.tables.interface import DEEP, WIDE, RowGradients, TablesSpec
 from app.tables.optimizers import LAST_STEP
 from app.tables.reference import ReferenceTables
@@ -17,7 +18,9 @@ def make_tables():
         rates = LearningRates({table: LearningRate(0.01, ConstantSchedule()) for table in (WIDE, DEEP)})
         rates.load_state({"steps_before": steps_before})
         assert rates.state() == ({"steps_before": steps_before} if steps_before else {})
-        spec = TablesSpec(50, 5, ("a", "b", "c"), 7, 0.01, 1e-3, FtrlOptions(), deep)
+        spec = TablesSpec(
+            50, 5, (TableField("a"), TableField("b"), TableField("c")), 7, 0.01, 1e-3, FtrlOptions(), deep
+        )
         return ReferenceTables(spec, table_learning_rates(rates, deep))
 
     return make

@@ -31,6 +31,7 @@ def check(tiny_config, make_schema):
     [
         ((), {}),
         (("eval.patience=2", "eval.group_field=C2", PLATEAU), {}),
+        (("model.deep_fields=[]", "model.wide_fields=[C2,C1]"), {}),
         ((), {"valid": (0, 0)}),
         (("eval.metric=log_loss",), {"valid": (0, 10)}),
         ((SPLIT,), {"num_ranks": 6}),
@@ -57,7 +58,10 @@ def test_what_fits_together_passes(check, words, others):
         (("eval.every_steps=5",), {"valid": (0, 0)}, r"eval\.every_steps=5 needs rows"),
         ((PLATEAU,), {"valid": (0, 0)}, r"schedule\.name=plateau needs rows"),
         (("eval.group_field=C22",), {}, r"eval\.group_field=C22 is no categorical field .*; did you mean 'C2'"),
+        (("model.wide_fields=[C1,C44]",), {}, r"model\.wide_fields: C44 is no categorical field .*; did you mean 'C4'"),
+        (("model.deep_fields=[C9]",), {}, r"model\.deep_fields: C9 is no categorical field of the data; did you mean"),
         # the tables
+        (("model.deep_fields=[]",), STOCK, r"stock is for one id of every field in both parts of the model"),
         (("tables.backend=stock",), {**RANKS, **STOCK}, r"tables\.backend=stock is for one rank, found 2"),
         (("model.fold_numeric=false",), {"num_servers": 1}, r"tables\.backend=stock is for one rank, found 2"),
         (("tables.backend=native", "model.fold_numeric=false"), {}, r"model\.fold_numeric=false is for tables\.back"),

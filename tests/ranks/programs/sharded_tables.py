@@ -20,6 +20,7 @@ from app.distributed.batch_kernels import make_batch_kernels
 from app.distributed.exchange import Exchange, Operation
 from app.distributed.sharded_tables import RowShard, ShardedTables, owner_spec
 from app.tables import make_host_tables
+from app.tables.fields import TableField
 from app.tables.interface import DEEP, WIDE, RowGradients, TablesSpec
 
 DIM, FIELDS, ROWS = 16, ("a", "b", "c"), 500
@@ -65,7 +66,7 @@ def main(backend: str, servers: int, wide, deep) -> None:
     world = MPI.COMM_WORLD
     owners, workers, worker = servers or world.size, world.size - servers, world.rank - servers
     rounds = workers > 1  # one rank alone sums as one process does
-    spec = TablesSpec(ROWS, DIM, FIELDS, 1, 0.01, 1e-3, wide, deep)
+    spec = TablesSpec(ROWS, DIM, tuple(map(TableField, FIELDS)), 1, 0.01, 1e-3, wide, deep)
     rates = {WIDE: lambda step: wide.learning_rate, DEEP: lambda step: deep.learning_rate}
     alone = make_host_tables(backend, spec, rates, 1)
     expected = take_steps(alone, lambda rows: 0, lambda rows: rows)

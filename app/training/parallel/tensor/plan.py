@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from app.config.config import Config
 from app.config.parallel import ParallelOptions
+from app.tables.fields import fields_of_model, num_deep_inputs
 from app.training.parallel.tensor import strategy
 from app.training.parallel.tensor.layout import Layout
 from app.training.parallel.tensor.strategy import BATCH, DATA, OUTER, Strategy
@@ -99,7 +100,8 @@ def plan_run(
 def run_shapes(config: Config, schema: Schema) -> Shapes:
     """Return the shapes of the whole tower's parameters in a run."""
     model = config.model
-    return tower_shapes(schema.num_categorical, schema.num_numeric, model.embedding_dim, model.hidden_widths)
+    num_fields = num_deep_inputs(fields_of_model(schema, model))
+    return tower_shapes(num_fields, schema.num_numeric, model.embedding_dim, model.hidden_widths)
 
 
 def tower_shapes(num_fields: int, num_numeric: int, embedding_dim: int, hidden_widths: Sequence[int]) -> Shapes:

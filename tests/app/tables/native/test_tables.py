@@ -181,10 +181,11 @@ def test_an_address_space_limit_is_an_error_not_a_kill():
     """In a process of its own, as the limit cannot be taken back."""
     program = """
 import resource, numpy as np
+from app.tables.fields import TableField
 from app.tables.interface import TablesSpec
 from app.config.optimizers import FtrlOptions, LazyAdamOptions
 from tests.app.tables.tables_of_spec import native_tables
-spec = TablesSpec(10**7, 1000, ("C1",), 0, 0.01, 0.0, FtrlOptions(), LazyAdamOptions())
+spec = TablesSpec(10**7, 1000, (TableField("C1"),), 0, 0.01, 0.0, FtrlOptions(), LazyAdamOptions())
 tables = native_tables(spec, num_threads=1)
 tables.touch(np.arange(10))
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()

@@ -134,7 +134,7 @@ def test_each_owner_of_rows_takes_its_own(trained, tiny_config, tiny_schema, tin
     """Take rows as ranks and servers do, without the exchange between them."""
     path, state = trained
     config = tiny_config(f"train.init_from={path}", "train.init_optimizer=true")
-    spec = table_spec(config, tiny_schema, tuple(field.name for field in tiny_schema.categorical))
+    spec = table_spec(config, tiny_schema)
     expected = state.tables[DEEP]
     for owner in range(2):
         exchange = SimpleNamespace(rank=owner, num_owners=2, embedding_dim=spec.embedding_dim)

@@ -23,6 +23,7 @@ from app.config.optimizers import (
 from app.config.schedules import ConstantSchedule, CosineSchedule, PlateauSchedule, StepSchedule
 from app.distributed.sharded_tables import RowShard
 from app.tables.checks import load_state
+from app.tables.fields import TableField
 from app.tables.interface import DEEP, WIDE, RowGradients, TablesSpec, TableState
 from app.tables.native.tables import NativeTables
 from app.tables.reference import ReferenceTables
@@ -67,7 +68,7 @@ def make_tables(request, needs_native):
 
 
 def make_spec(wide, deep):
-    return TablesSpec(V, D, ("C1",), 7, 0.01, 0.0, wide, deep)
+    return TablesSpec(V, D, (TableField("C1"),), 7, 0.01, 0.0, wide, deep)
 
 
 def make_rates(spec):

@@ -1,0 +1,117 @@
+"""Both tables where the wide and the deep part see different fields: each is a table of its own.
+
+Letters: B batch, C looked-up fields, D embedding width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from threading import Event
+
+import numpy as np
+
+from app.tables.checks import check_gradients, check_gradients_shape, check_ids_shape
+from app.tables.interface import (
+    DEEP,
+    WIDE,
+    HostTables,
+    RowGradients,
+    Rows,
+    Snapshot,
+    TableSnapshot,
+    TablesSpec,
+    TableState,
+    UniqueIds,
+    WriteRows,
+)
+
+
+@dataclass(frozen=True)
+class PartIds(UniqueIds):
+    """The ids that each part looks up, `parts` by table; its own are the deep part's."""
+
+    parts: Mapping[str, UniqueIds]
+
+    def of(self, table: str) -> UniqueIds:
+        return self.parts[table]
+
+
+@dataclass
+class PartSnapshot:
+    """A `Snapshot` of two tables that lie apart."""
+
+    parts: Mapping[str, Snapshot]
+
+    def __post_init__(self) -> None:
+        self.awaited = Event()
+        for part in self.parts.values():
+            part.awaited = self.awaited
+
+    @property
+    def tables(self) -> Mapping[str, TableSnapshot]:
+        return {name: rows for part in self.parts.values() for name, rows in part.tables.items()}
+
+    def release(self, saved: bool) -> None:
+        for part in self.parts.values():
+            part.release(saved)
+
+
+class PartTables(HostTables):
+    """`HostTables` of which each part has its own ids and rows.
+
+    A deep part without fields gives one row of zeros for each example, as the device has no arrays of width 0.
+    """
+
+    def __init__(self, spec: TablesSpec, make: Callable[[TablesSpec], HostTables]) -> None:
+        """`make` makes the tables of a part."""
+        self.spec = spec
+        self.step = 0
+        self.update_seconds: dict[str, float] = {}
+        self.parts = {table: make(spec.part(table)) for table in spec.tables}
+        self._columns = {table: spec.columns_of(table) for table in spec.tables}
+
+    def unique(self, ids: np.ndarray) -> PartIds:
+        check_ids_shape(ids, self.spec)
+        parts = {table: tables.unique(ids[:, self._columns[table]]) for table, tables in self.parts.items()}
+        deep = parts[DEEP]
+        return PartIds(deep.shape, deep.values, deep.inverse, parts)
+
+    def lookup(self, unique: UniqueIds) -> Rows:
+        wide = self.parts[WIDE].lookup(unique.of(WIDE)).wide
+        rows = self.parts[DEEP].lookup(unique.of(DEEP))
+        if not self._columns[DEEP]:
+            rows = replace(rows, deep=np.zeros((len(wide), self.spec.embedding_dim), np.float32))
+        return replace(rows, wide=wide)
+
+    def update(self, unique: UniqueIds, gradients: RowGradients, checked: bool = False) -> None:
+        check = check_gradients_shape if checked else check_gradients
+        check(gradients, unique.shape[0], self.spec)
+        nothing = np.zeros((len(gradients.wide), 0), np.float32)
+        deep = gradients.deep if self._columns[DEEP] else nothing
+        self.parts[WIDE].update(unique.of(WIDE), replace(gradients, deep=nothing), checked=True)
+        self.parts[DEEP].update(unique.of(DEEP), replace(gradients, deep=deep), checked=True)
+        self.step += 1
+        self.update_seconds = {name: s for part in self.parts.values() for name, s in part.update_seconds.items()}
+
+    def state(self) -> dict[str, TableState]:
+        return {name: rows for part in self.parts.values() for name, rows in part.state().items()}
+
+    def snapshot(self, changed_only: bool) -> PartSnapshot:
+        taken: dict[str, Snapshot] = {}
+        try:
+            for table, part in self.parts.items():
+                taken[table] = part.snapshot(changed_only)
+        except MemoryError:
+            PartSnapshot(taken).release(saved=False)
+            raise
+        return PartSnapshot(taken)
+
+    @contextmanager
+    def loading(self, step: int) -> Iterator[WriteRows]:
+        self.step = 0  # if the block raises
+        with ExitStack() as stack:
+            writes = {table: stack.enter_context(part.loading(step)) for table, part in self.parts.items()}
+            yield lambda table, name, row_ids, values: writes[table](table, name, row_ids, values)
+        self.step = step
