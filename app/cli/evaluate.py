@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,8 +30,10 @@ from app.distributed.process_group import (
     shows_progress,
     started_by_mpi,
 )
+from app.evaluation.calibration import Calibration, fit_calibration
 from app.evaluation.evaluate import Evaluation, best_on, check_split, intervals_of, measure
 from app.evaluation.results import content_of, write_evaluation
+from app.evaluation.slices import SliceStream, check_slices, find_parts
 from app.evaluation.text import describe, one_line
 from app.run.folder import CONFIG_FILE, best_of_run, run_checkpoints
 from app.run.identity import check_same_inputs
@@ -66,6 +68,14 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--ranks", type=int, default=1, metavar="N", help="number of processes that share the rows (1)")
     parser.add_argument("--hostfile", default="", metavar="FILE", help="hosts of the processes (all on this one)")
     parser.add_argument("--target", choices=get_args(Target), help="where the tower runs (auto; with --follow the CPU)")
+    parser.add_argument("--calibrate", action="store_true", help="fit the scores to the click rates of valid (Platt)")
+    parser.add_argument(
+        "--by",
+        nargs="+",
+        default=[],
+        metavar="FIELD",
+        help="metrics by the most frequent values of fields, by time and by unseen (values); after the settings",
+    )
     parser.add_argument("settings", nargs="*", metavar="eval.key=value", help="such as eval.group_field=C3")
     parser.set_defaults(command=run)
 
@@ -119,6 +129,9 @@ def _evaluate(arguments: argparse.Namespace, checkpoint: Checkpoint) -> int:
     config = settings.override(saved_config(checkpoint), arguments.settings)
     group: ProcessGroup = SingleProcess()
     data = check_data(checkpoint, arguments.split, arguments.dataset, config)  # before the slow start
+    check_slices(arguments.by, data[1], arguments.split)
+    if arguments.calibrate:
+        check_split(*data, "valid")
     if started_by_mpi():
         group = rank.join(config, data[1], arguments.ranks, 0, {"checkpoint": checkpoint.manifest.id})
     elif arguments.ranks > 1:
@@ -127,7 +140,10 @@ def _evaluate(arguments: argparse.Namespace, checkpoint: Checkpoint) -> int:
             checkpoint.verify()  # raises if it is damaged: a job ends with a status alone
         return status
     try:
-        evaluation = evaluate_on_device(checkpoint, arguments.split, data, config, group, arguments.target or "auto")
+        target: Target = arguments.target or "auto"
+        evaluation = evaluate_on_device(
+            checkpoint, arguments.split, data, config, group, target, arguments.by, arguments.calibrate
+        )
     except Stopped as stopped:
         log.info("stopped: %s", stopped)
         return stopped.exit_status
@@ -142,7 +158,8 @@ def _words(arguments: argparse.Namespace, path: Path) -> list[str]:
     words += ["--ranks", str(arguments.ranks)]
     for name, value in (("--dataset", arguments.dataset), ("--target", arguments.target)):
         words += [name, str(value)] if value else []
-    return [*words, *arguments.settings]
+    words += ["--calibrate"] if arguments.calibrate else []
+    return [*words, *arguments.settings, *(["--by", *arguments.by] if arguments.by else [])]
 
 
 def evaluate_on_device(
@@ -152,13 +169,15 @@ def evaluate_on_device(
     config: Config,
     group: ProcessGroup,
     target: Target = "auto",
+    by: Sequence[str] = (),
+    calibrate: bool = False,
 ) -> Evaluation:
     """Evaluate as `evaluate_checkpoint`, on the device `target`. Raises Stopped after a signal."""
     options = replace(config.device, target=target)  # threads and precision as in training
     device.prepare_environment(options)
     device.select_device(options)
     with StopRequest(0, all_reduce_max=group.all_reduce_max, ending="finishing the batch") as stop:
-        return evaluate_checkpoint(checkpoint, split, data, config, group, stop.check)
+        return evaluate_checkpoint(checkpoint, split, data, config, group, stop.check, by, calibrate)
 
 
 def write_results(folder: Path, path: Path, evaluation: Evaluation) -> None:
@@ -173,6 +192,8 @@ def write_results(folder: Path, path: Path, evaluation: Evaluation) -> None:
             evaluation.intervals,
             evaluation.best,
         )
+        content |= {"slices": [each.content() for each in evaluation.slices]} if evaluation.slices else {}
+        content |= {"calibrated": str(evaluation.calibration)} if evaluation.calibration else {}
         write_evaluation(folder, content)
         with (folder / "eval.log").open("a", encoding="utf-8") as eval_log:
             eval_log.write(one_line(evaluation.split, evaluation.epoch, evaluation.step, evaluation.metrics) + "\n")
@@ -234,11 +255,13 @@ def evaluate_checkpoint(
     config: Config,
     group: ProcessGroup | None = None,
     check: Callable[[], None] = lambda: None,
+    by: Sequence[str] = (),
+    calibrate: bool = False,
 ) -> Evaluation:
     """Evaluate one checkpoint on a split of `data`, which `check_data` returned.
 
     The ranks of `group` share rows and tables, and each gets the whole result. `check` is called before each batch, and
-    may raise.
+    may raise. `by` as in `check_slices`; with `calibrate` the scores are calibrated on valid first.
     """
     from app.training.assemble import load_for_scoring
 
@@ -249,15 +272,23 @@ def evaluate_checkpoint(
 
     def score(batch: Batch, ids: UniqueIds) -> np.ndarray:
         check()
-        return scorer(batch, ids)
+        logits = scorer(batch, ids)
+        return calibration(logits) if calibration else logits
 
-    measured = measure(
-        folder, schema, split, batch_size, scorer.prepare, score, config.eval.group_field, shows_progress()
-    )
+    calibration: Calibration | None = None
+    if calibrate:
+        valid = measure(folder, schema, "valid", batch_size, scorer.prepare, score, show_progress=shows_progress())
+        calibration = fit_calibration(valid.bins)
+    streams = [SliceStream(find_parts(name, folder, schema, split)) for name in by]
+    field, shown = config.eval.group_field, shows_progress()
+    measured = measure(folder, schema, split, batch_size, scorer.prepare, score, field, shown, streams)
+    slices = [each for stream in streams for each in stream.result(config.eval.bootstrap, config.train.seed)]
     best = best_on(folder, schema, split)
     intervals = intervals_of(measured, config)
     manifest = checkpoint.manifest
-    return Evaluation(checkpoint.path, manifest.step, manifest.position.last_epoch, split, measured, intervals, best)
+    epoch = manifest.position.last_epoch
+    found = (measured, intervals, best, slices, calibration)
+    return Evaluation(checkpoint.path, manifest.step, epoch, split, *found)
 
 
 def check_data(checkpoint: Checkpoint, split: str, dataset: Path | None, config: Config) -> tuple[Path, Schema]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeAlias, get_args
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import ModelState
 from app.cli.evaluate import check_data, saved_config
 from app.config.config import Config
+from app.evaluation.calibration import fit_calibration
+from app.evaluation.evaluate import check_split, measure
 from app.evaluation.metrics import MetricStream, confidence_intervals
 from app.run.folder import best_of_run
 from app.scoring import card
@@ -33,6 +36,7 @@ from data_prep.prepared.schema import Schema
 
 log = logging.getLogger("app")
 
+Trained: TypeAlias = Callable[[np.ndarray, np.ndarray], np.ndarray]  # ids [n, C] and numbers [n, N] to logits [n]
 SELF_TEST_ROWS = 1000
 MOST_DIFFERENCE = 1e-5  # of a logit, where the rows are float32
 MOST_AUC_LOST = {"float32": 1e-5, "float16": 1e-5, "int8": 1e-4}
@@ -45,6 +49,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="the new folder")
     parser.add_argument("--dataset", type=Path, metavar="DIR", help="prepared folder (the one it was trained on)")
     parser.add_argument("--delta-from", type=Path, metavar="PARENT", help="write only the changes since this bundle")
+    parser.add_argument("--calibrate", action="store_true", help="fit the scores to the click rates of valid (Platt)")
     parser.add_argument("--overwrite", action="store_true", help="replace a bundle that is there")
     parser.add_argument("settings", nargs="*", metavar="rows=TYPE", help="embeddings as float32, float16 or int8")
     parser.set_defaults(command=run)
@@ -57,7 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
     rows = parent.tables[0].spec.dtype if parent and not arguments.settings else _row_type(arguments.settings)
     source = arguments.source
     opened = Checkpoint.open(source) if (source / MANIFEST).is_file() else best_of_run(source)
-    evaluated = export(opened, arguments.bundle, rows, arguments.dataset, arguments.overwrite, parent)
+    overwrite, calibrate = arguments.overwrite, arguments.calibrate
+    evaluated = export(opened, arguments.bundle, rows, arguments.dataset, overwrite, parent, calibrate)
     _print(arguments.bundle, rows, evaluated)
     return 0
 
@@ -69,18 +75,23 @@ def export(
     dataset: Path | None = None,
     overwrite: bool = False,
     parent: Predictor | None = None,
+    calibrate: bool = False,
 ) -> card.Evaluated | None:
     """Write a checkpoint as a bundle and check that; return its metrics, None where the data has no rows for them.
 
-    With `parent` only what has changed since that bundle is written.
+    With `parent` only what has changed since that bundle is written. `calibrate` fits its scores to the rows of valid.
     """
     saved = saved_config(opened)
     config = replace(saved, device=replace(saved.device, precision="float32"))  # what a bundle computes in
     dataset, schema = check_data(opened, "train", dataset, config)
+    if calibrate:
+        check_split(dataset, schema, "valid")
+    if parent and ("calibration" in parent.manifest.model) != calibrate:
+        log.warning("warning: one of this bundle and %s is calibrated, the other is not", parent.folder)
     device.prepare_environment(config.device)
     device.select_device(config.device)
     with new_bundle(bundle, overwrite) as folder:
-        return _export(opened, config, dataset, schema, rows, folder, parent)
+        return _export(opened, config, dataset, schema, rows, folder, parent, calibrate)
 
 
 def _row_type(words: list[str]) -> RowType:
@@ -101,8 +112,9 @@ def _export(
     rows: RowType,
     folder: Path,
     parent: Predictor | None,
+    calibrate: bool,
 ) -> card.Evaluated | None:
-    from app.training.assemble import fold_numeric
+    from app.training.assemble import fold_numeric, load_for_scoring
 
     opened.verify()
     manifest, state = opened.manifest, opened.state()
@@ -112,10 +124,22 @@ def _export(
     train = schema.splits["train"]
     checkpoint = {"id": manifest.id, "step": manifest.step, "epoch": manifest.position.last_epoch}
     checkpoint |= {"train_rows": train.rows, "train_clicks": train.clicks}
-    made = write_model(folder, state, config, dataset, checkpoint, rows, step_history(manifest), parent)
+    batch_size = config.eval.batch_size or config.train.batch_size
+    scorer = load_for_scoring(opened, config, schema, batch_size)
+    calibration = None
+    if calibrate:
+        calibration = fit_calibration(measure(dataset, schema, "valid", batch_size, scorer.prepare, scorer).bins)
+        log.info("calibrated: %s", calibration)
+
+    def trained(ids: np.ndarray, numeric: np.ndarray) -> np.ndarray:
+        batch = Batch(ids, numeric, np.zeros(len(ids), np.float32))
+        logits = scorer(batch, scorer.prepare(batch))
+        return calibration(logits) if calibration else logits
+
+    made = write_model(folder, state, config, dataset, checkpoint, rows, step_history(manifest), parent, calibration)
     chain = [*(parent.chain if parent else ()), (folder, made)]
     predictor = Predictor(chain, config.device.num_threads)
-    evaluated = _compare(predictor, opened, config, dataset, schema)
+    evaluated = _compare(predictor, trained, config, dataset, schema)
     row_bytes = 4 * (config.model.embedding_dim + 1)
     sizes = {"tables": (folder / TABLES).stat().st_size, "float32": made.rows["num_rows"] * row_bytes}
     finish(folder, made, card.texts(made, config, schema, evaluated, sizes))
@@ -123,21 +147,13 @@ def _export(
 
 
 def _compare(
-    predictor: Predictor, opened: Checkpoint, config: Config, dataset: Path, schema: Schema
+    predictor: Predictor, trained: Trained, config: Config, dataset: Path, schema: Schema
 ) -> card.Evaluated | None:
-    """Score made rows and those of a split by the training code and by the bundle.
+    """Score made rows and those of a split by the training code, `trained`, and by the bundle.
 
     Raises ValueError where they differ by more than the rows' type explains.
     """
-    from app.training.assemble import load_for_scoring
-
     batch_size = config.eval.batch_size or config.train.batch_size
-    scorer = load_for_scoring(opened, config, schema, batch_size)
-
-    def trained(ids: np.ndarray, numeric: np.ndarray) -> np.ndarray:
-        batch = Batch(ids, numeric, np.zeros(len(ids), np.float32))
-        return scorer(batch, scorer.prepare(batch))
-
     exact = predictor.manifest.rows["dtype"] == "float32"
     difference = _self_test(predictor, dataset, trained, batch_size)
     if exact and not difference <= MOST_DIFFERENCE:
@@ -149,7 +165,7 @@ def _compare(
     return None if split is None else _evaluate(predictor, trained, config, dataset, schema, split, batch_size)
 
 
-def _self_test(predictor: Predictor, dataset: Path, trained: Any, batch_size: int) -> float:
+def _self_test(predictor: Predictor, dataset: Path, trained: Trained, batch_size: int) -> float:
     """Return the largest difference of a logit between bundle and training code over made rows, from raw values on."""
     _, options, given = open_vocabulary(dataset)
     table = make_rows(given, options.data, SELF_TEST_ROWS, seed=2)
@@ -160,7 +176,7 @@ def _self_test(predictor: Predictor, dataset: Path, trained: Any, batch_size: in
 
 
 def _evaluate(
-    predictor: Predictor, trained: Any, config: Config, dataset: Path, schema: Schema, split: str, batch_size: int
+    predictor: Predictor, trained: Trained, config: Config, dataset: Path, schema: Schema, split: str, batch_size: int
 ) -> card.Evaluated:
     here, there = MetricStream(), MetricStream()
     largest = 0.0

@@ -21,6 +21,7 @@ from app.config.config import Config
 from app.config.run import DeviceOptions
 from app.distributed.process_group import SingleProcess
 from app.evaluation.evaluate import Evaluation
+from app.evaluation.slices import check_slices
 from app.run.folder import RunFolder, RunIsFinishedError, best_of_run, run_config
 from app.run.plan import read_state
 from app.run.record import read_runs
@@ -101,17 +102,26 @@ def train(
 
 
 def evaluate(
-    run: Run | str | Path, split: str = "test", dataset: str | Path | None = None, checkpoint: str | Path | None = None
+    run: Run | str | Path,
+    split: str = "test",
+    dataset: str | Path | None = None,
+    checkpoint: str | Path | None = None,
+    by: Sequence[str] = (),
+    calibrate: bool = False,
 ) -> Evaluation:
-    """Evaluate a run's best checkpoint, or the one that is given, as `python -m app evaluate`; print and return it."""
+    """Evaluate a run's best checkpoint, or the one that is given, as `python -m app evaluate`; print and return it.
+
+    `by` are names of fields, `time` and `unseen`: metrics of parts of the rows. `calibrate` fits the scores to valid.
+    """
     folder = run.path if isinstance(run, Run) else Path(run)
     chosen = Checkpoint.open(Path(checkpoint)) if checkpoint else best_of_run(folder)
     config = saved_config(chosen)
     with log_shown(*LOGGERS):
         data = check_data(chosen, split, Path(dataset) if dataset else None, config)
+        check_slices(by, data[1], split)
         device.check_environment(config.device)
         try:
-            evaluation = evaluate_on_device(chosen, split, data, config, SingleProcess())
+            evaluation = evaluate_on_device(chosen, split, data, config, SingleProcess(), "auto", by, calibrate)
         except Stopped as stopped:
             raise KeyboardInterrupt(str(stopped)) from None
         write_results(folder, chosen.path, evaluation)
@@ -178,19 +188,22 @@ class Run:
         best, folder = best_of_run(self.path), self.path / BUNDLE
         if self._predictor is None or self._predictor.manifest.checkpoint["id"] != best.manifest.id:
             if _exported(folder) != best.manifest.id:
-                self._export(best, folder, "float32")
+                self._export(best, folder)
             self._predictor = self._open(folder)
         return self._predictor
 
-    def export(self, bundle: str | Path, rows: RowType = "float32") -> Predictor:
-        """Write the best checkpoint as a bundle, in place of one that is there, and open it."""
-        self._export(best_of_run(self.path), Path(bundle), rows)
+    def export(self, bundle: str | Path, rows: RowType = "float32", calibrate: bool = False) -> Predictor:
+        """Write the best checkpoint as a bundle, in place of one that is there, and open it.
+
+        `calibrate` fits its scores to the click rates of valid.
+        """
+        self._export(best_of_run(self.path), Path(bundle), rows, calibrate)
         return self._open(Path(bundle))
 
-    def _export(self, checkpoint: Checkpoint, bundle: Path, rows: RowType) -> None:
+    def _export(self, checkpoint: Checkpoint, bundle: Path, rows: RowType = "float32", calibrate: bool = False) -> None:
         device.check_environment(self.config.device)
         with log_shown(*LOGGERS):
-            export(checkpoint, bundle, rows, overwrite=True)
+            export(checkpoint, bundle, rows, overwrite=True, calibrate=calibrate)
 
     def _open(self, bundle: Path) -> Predictor:
         return Predictor.open(bundle, self.config.device.num_threads)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from app.batches import Batch, Prefetcher, num_batches, read_batches, written_order
 from app.config.config import Config
+from app.evaluation.calibration import Calibration
 from app.evaluation.grouped_auc import GroupedAucStream
 from app.evaluation.metrics import Metrics, MetricStream, confidence_intervals
 from app.evaluation.results import Groups, Measurement, find_field
+from app.evaluation.slices import Slice, SliceStream
 from app.tables.interface import UniqueIds
 from common.console import progress_bar
 from data_prep.prepared.schema import Schema, row_numbers_file
@@ -25,7 +27,10 @@ Score = Callable[[Batch, UniqueIds], np.ndarray]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A checkpoint's metrics on a split and, on a synthetic log, the best possible ones (`best`)."""
+    """A checkpoint's metrics on a split and, on a synthetic log, the best possible ones (`best`).
+
+    With a `calibration` they are those of the calibrated scores.
+    """
 
     checkpoint: Path
     step: int
@@ -34,6 +39,8 @@ class Evaluation:
     measured: Measurement
     intervals: dict[str, tuple[float, float]]
     best: Best | None
+    slices: list[Slice] = field(default_factory=list)
+    calibration: Calibration | None = None
 
     @property
     def metrics(self) -> Metrics:
@@ -50,8 +57,9 @@ def measure(
     score: Score,
     group_field: str = "",
     show_progress: bool = False,
+    slices: Sequence[SliceStream] = (),
 ) -> Measurement:
-    """Evaluate all rows of a split and, with `group_field`, those of each value of that field.
+    """Evaluate all rows of a split and, with `group_field`, those of each value of that field; add them to `slices`.
 
     Raises ValueError for a split without rows, FloatingPointError for a logit that is NaN or infinity.
     """
@@ -73,6 +81,8 @@ def measure(
         for batch, ids in batches:
             logits = score(batch, ids)
             stream.add(logits, batch.labels)
+            for each in slices:
+                each.add(batch, logits)
             if column is not None:
                 groups.add(batch.ids[:, column], logits, batch.labels)
             bar.update()

@@ -64,6 +64,11 @@ class MetricStream:
         if self._kept > self._exact_rows:
             self._spill()
 
+    @property
+    def rows(self) -> int:
+        """Number of rows so far."""
+        return int(self._sums[0])
+
     def _spill(self) -> None:
         """Count the kept rows into bins, and drop them."""
         kept = Bins.of(binned(np.concatenate(self._logits)), np.concatenate(self._labels))

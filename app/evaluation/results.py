@@ -2,7 +2,8 @@
 
 Keys: split, step, epoch, `metrics` (by name; null where undefined), `intervals` (95 %, of `make eval`), `roc`,
 `precision_recall`, `calibration` (tenths of the rows by rising prediction), `histogram` (rows by label in equal parts
-of the probabilities), `groups` (AUC per value of `eval.group_field`), `best_possible` (synthetic logs).
+of the probabilities), `groups` (AUC per value of `eval.group_field`), `best_possible` (synthetic logs); where they were
+asked for, `slices` (metrics and intervals of parts of the rows) and `calibrated` (how the scores were).
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def content_of(
     content["histogram"] = dict(zip(("negatives", "positives"), score_histogram(bins), strict=True))
     content["groups"] = _groups_content(measured.groups) if measured.groups else None
     content["best_possible"] = asdict(best) if best else None
-    return _as_json(content)
+    return as_json(content)
 
 
 def _groups_content(groups: Groups) -> dict[str, Any]:
@@ -91,14 +92,14 @@ def _groups_content(groups: Groups) -> dict[str, Any]:
     }
 
 
-def _as_json(value: Any) -> Any:
+def as_json(value: Any) -> Any:
     """Convert to what JSON can hold: lists for arrays, None for NaN, DIGITS digits."""
     if isinstance(value, dict):
-        return {name: _as_json(content) for name, content in value.items()}
+        return {name: as_json(content) for name, content in value.items()}
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, (list, tuple)):
-        return [_as_json(content) for content in value]
+        return [as_json(content) for content in value]
     if isinstance(value, float):
         return None if math.isnan(value) else round(value, DIGITS)
     return value

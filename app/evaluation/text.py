@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from app.evaluation.evaluate import Evaluation
 from app.evaluation.metrics import MEASURED, Metrics
 from app.evaluation.results import Groups, Measurement
 from app.evaluation.score_bins import calibration_deciles
+from app.evaluation.slices import Slice
 from data_prep.prepared.truth import Best
 
 PRINTED_VALUES = 10
@@ -30,8 +32,12 @@ def describe(evaluation: Evaluation) -> str:
     if np.isnan(metrics.auc):
         lines.append("  (the rows have one class only, so there is nothing to rank)")
     lines += _decile_lines(evaluation.measured)
+    if evaluation.calibration:
+        lines.append(f"  calibrated: {evaluation.calibration}")
     if evaluation.measured.groups:
         lines += _group_lines(evaluation.measured.groups)
+    for by, slices in itertools.groupby(evaluation.slices, lambda each: each.by):
+        lines += _slice_lines(by, list(slices))
     return "\n".join(lines)
 
 
@@ -62,6 +68,23 @@ def _group_lines(groups: Groups) -> list[str]:
         shown = "one class" if np.isnan(value) else f"AUC {value:.6f}"
         lines.append(f"    {name:20} {rows:12,} rows, click rate {clicks / rows:.4f}, {shown}")
     return lines
+
+
+def _slice_lines(by: str, slices: list[Slice]) -> list[str]:
+    lines = [f"  by {by:32} {'rows':>12}  clicked  AUC, 95 % within             log loss  calibration, 95 % within"]
+    for each in slices:
+        metrics, intervals = each.metrics, each.intervals
+        columns = [
+            f"{'undefined' if np.isnan(value) else f'{value:.4f}':9}{_within(intervals.get(name)):19}"
+            for name, value in (("auc", metrics.auc), ("calibration", metrics.calibration))
+        ]
+        rates = f"{metrics.rows:12,}   {metrics.click_rate:.4f}"
+        lines.append(f"    {each.name:33} {rates}  {columns[0]} {metrics.log_loss:.4f}    {columns[1].rstrip()}")
+    return lines
+
+
+def _within(interval: tuple[float, float] | None) -> str:
+    return "" if interval is None else f"{interval[0]:.4f} … {interval[1]:.4f}"
 
 
 def one_line(split: str, epoch: int, step: int, metrics: Metrics) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from app.config.config import Config
+from app.evaluation.calibration import Calibration
 from app.evaluation.metrics import MEASURED, Metrics
 from app.scoring.bundle import GOLDEN, Manifest
 from app.scoring.export import CODE, PACKAGES
@@ -89,7 +90,7 @@ def _card(
         "",
         "- A score is right for rows like those of the log: other values than the vocabulary's count as unknown, and "
         "what changed since is not known.",
-        "- Scores are not calibrated after training: see the calibration above before they are used as probabilities.",
+        f"- {_calibration_of(manifest)}",
         f"- {GOLDEN} holds made-up rows. The vocabulary holds values of the log as they were.",
         "",
         "## Settings",
@@ -99,6 +100,14 @@ def _card(
         "```",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _calibration_of(manifest: Manifest) -> str:
+    if "calibration" not in manifest.model:
+        return (
+            "Scores are not calibrated after training: see the calibration above before they are used as probabilities."
+        )
+    return f"Scores are calibrated by Platt's scaling: {Calibration(**manifest.model['calibration'])}."
 
 
 def _metric_lines(evaluated: Evaluated | None) -> list[str]:

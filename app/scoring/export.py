@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from app.checkpoint.write import ModelState
 from app.config.config import Config
+from app.evaluation.calibration import Calibration
 from app.scoring.bundle import GOLDEN, Manifest, write_manifest
 from app.scoring.delta import changed_rows, check_fits
 from app.scoring.made_rows import make_rows
@@ -51,6 +52,7 @@ def write_model(
     rows: RowType,
     history: StepHistory | None,
     parent: Predictor | None = None,
+    calibration: Calibration | None = None,
 ) -> Manifest:
     """Write all that a score depends on into the new `folder`, but for the manifest; returns that.
 
@@ -76,7 +78,7 @@ def write_model(
     spec = dataclasses.replace(spec, num_rows=len(row_ids), num_deleted=len(deleted))
     source = {key: schema.source[key] for key in ("name", "lines")}
     write_schema(dataclasses.replace(schema, splits={}, other_files=(), source=source), folder)
-    write_tower(folder, state.dense, config.model.activation)
+    write_tower(folder, state.dense, config.model.activation, calibration)
     write_rows(folder, spec, row_ids, stored, deleted)
     known = () if parent is None else (parent.schema.categorical, parent.manifest.vocabulary.get("values", ""))
     vocabulary = write_lookup(given, folder, *known)
@@ -84,6 +86,7 @@ def write_model(
     if not is_plain(fields := fields_of_model(schema, config.model)):
         model["fields"] = [field._asdict() for field in fields]
     model |= {"batch_norm": config.model.batch_norm, "label_smoothing": config.loss.label_smoothing}
+    model |= {"calibration": dataclasses.asdict(calibration)} if calibration else {}
     versions = {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
     manifest = Manifest(model, dataclasses.asdict(spec), vocabulary, checkpoint, versions)
     if parent is not None:

@@ -2,6 +2,8 @@
 
     logit = Σ_f wide row_f + numeric · w + b + tower([deep row_f …, numeric])
 
+A calibrated bundle's logits are slope · logit + intercept.
+
 What the numeric fields add to the first layer is folded into its matrix, batch normalization into matrices and biases.
 
 Letters: n examples, C fields, N numeric fields, D width, H width of a layer.
@@ -18,6 +20,8 @@ import numpy as np
 if TYPE_CHECKING:
     import onnx
 
+    from app.evaluation.calibration import Calibration
+
 TOWER = "tower.onnx"
 OPSET, IR_VERSION = 20, 9  # the first with Gelu; what onnxruntime 1.16 and later read
 MOST_BYTES = 2_000_000_000  # of a model in one file: protobuf's limit is 2 GiB
@@ -27,11 +31,13 @@ ONE, FEW, MANY = 1, 8, 256
 MOST_ROWS = {ONE: 2, FEW: 96}  # beyond that one run of the next size takes less time
 
 
-def write_tower(folder: Path, dense: Mapping[str, np.ndarray], activation: str) -> None:
+def write_tower(
+    folder: Path, dense: Mapping[str, np.ndarray], activation: str, calibration: Calibration | None = None
+) -> None:
     """Write tower.onnx for the dense arrays of a checkpoint, with its weights beside it where they are large."""
     import onnx
 
-    model = build_tower(dense, activation)
+    model = build_tower(dense, activation, calibration)
     size = sum(len(tensor.raw_data) for tensor in model.graph.initializer)
     path = folder / TOWER
     if size <= MOST_BYTES:
@@ -43,7 +49,9 @@ def write_tower(folder: Path, dense: Mapping[str, np.ndarray], activation: str) 
         onnx.checker.check_model(str(path))
 
 
-def build_tower(dense: Mapping[str, np.ndarray], activation: str) -> onnx.ModelProto:
+def build_tower(
+    dense: Mapping[str, np.ndarray], activation: str, calibration: Calibration | None = None
+) -> onnx.ModelProto:
     """Return the model: deep_rows [n, C * D], wide_rows [n] (summed over fields), numeric [n, N] -> logits [n]."""
     from onnx import TensorProto, helper, numpy_helper
 
@@ -72,8 +80,14 @@ def build_tower(dense: Mapping[str, np.ndarray], activation: str) -> onnx.ModelP
     nodes += [
         helper.make_node("Reshape", [column, "flat"], ["tower_logits"]),
         helper.make_node("Add", ["tower_logits", "wide_rows"], ["without_bias"]),
-        helper.make_node("Add", ["without_bias", "bias"], ["logits"]),
+        helper.make_node("Add", ["without_bias", "bias"], ["logits" if calibration is None else "uncalibrated"]),
     ]
+    if calibration is not None:
+        weights |= {name: np.array([getattr(calibration, name)], np.float32) for name in ("slope", "intercept")}
+        nodes += [
+            helper.make_node("Mul", ["uncalibrated", "slope"], ["scaled"]),
+            helper.make_node("Add", ["scaled", "intercept"], ["logits"]),
+        ]
     num_deep = len(layers[0][0]) - num_numeric
     graph = helper.make_graph(
         nodes,

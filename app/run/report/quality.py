@@ -14,6 +14,7 @@ from app.run.record import Points, RunRecord
 from common.html.charts import Axis, Chart, Density, Series, Size, histogram, line_chart
 from common.number_text import number_text
 
+WRONG = "Where the model is wrong: parts of the rows"
 NOT_EVALUATED = "No evaluation yet: one follows each epoch, and every eval.every_steps steps."
 METRICS = {
     "auc": "AUC",
@@ -156,6 +157,12 @@ def curves(runs: Sequence[RunRecord]) -> dict[str, Any]:
             for run, content in shown
             if content.get("groups")
         ],
+        "slices": [
+            {"rows": _slice_rows(content["slices"]), "caption": f"{run.name}: {WRONG}" if several else WRONG}
+            for run, content in shown
+            if content.get("slices")
+        ],
+        "calibrated": [f"{run.name}: {content['calibrated']}" for run, content in shown if content.get("calibrated")],
     }
 
 
@@ -219,6 +226,24 @@ def _scores(of_run: str, content: dict[str, Any]) -> Chart:
     sums = {"rows without a click": counts["negatives"], "clicks": counts["positives"]}
     series = [Density(name, [count / sum(values) for count in values]) for name, values in sums.items() if sum(values)]
     return histogram(f"Scores by label{of_run}", edges, series, Axis("predicted click probability", "percent"))
+
+
+def _slice_rows(slices: list[dict[str, Any]]) -> list[list[Any]]:
+    """Return a row of the table for each part; `off` is how its predictions differ from its clicks beyond chance."""
+    rows = []
+    for each in slices:
+        metrics, intervals = each["metrics"], each["intervals"]
+        low, high = intervals.get("calibration", (None, None))
+        off = "too high" if low is not None and low > 1 else "too low" if high is not None and high < 1 else ""
+        auc, calibration = (
+            "undefined" if metrics[name] is None else f"{metrics[name]:.4f}" for name in ("auc", "calibration")
+        )
+        within = ["–" if name not in intervals else "{:.4f} … {:.4f}".format(*intervals[name])
+                  for name in ("auc", "calibration")]  # fmt: skip
+        counts = [metrics["rows"], round(metrics["rows"] * metrics["click_rate"])]
+        shown = [auc, within[0], f"{metrics['log_loss']:.4f}", calibration, within[1], off]
+        rows.append([each["by"], each["name"], *counts, *shown])
+    return rows
 
 
 def _group_table(of_run: str, groups: dict[str, Any]) -> dict[str, Any]:

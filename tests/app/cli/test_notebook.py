@@ -15,6 +15,7 @@ import pytest
 import app
 from app import evaluate, load_run, prepare, train
 from app.checkpoint.retention import whole_checkpoints
+from app.evaluation.calibration import Calibration
 from app.evaluation.metrics import MEASURED
 
 THREADS = {"threads": 2}  # as the tests' MindSpore was imported
@@ -145,6 +146,31 @@ def test_an_evaluation_is_printed_and_returned(trained, capsys):
     assert evaluation.step == run.metrics["step"]
     for name in MEASURED:
         assert getattr(evaluation.metrics, name) == pytest.approx(run.metrics[name], abs=1e-6)
+
+
+def test_a_calibrated_evaluation_of_parts_is_printed_and_in_the_report(trained, capsys, caplog):
+    caplog.set_level(logging.INFO)
+    run, _ = trained
+    calibrated = evaluate(run, split="test", by=["C20", "time", "unseen"], calibrate=True)
+    assert {each.by for each in calibrated.slices} == {"C20", "time", "unseen"}
+    for by in ("C20", "time", "unseen"):
+        assert sum(each.metrics.rows for each in calibrated.slices if each.by == by) == calibrated.metrics.rows
+    printed = capsys.readouterr().out
+    assert f"calibrated: {calibrated.calibration}" in printed
+    assert "by unseen" in printed
+    page = run.report().page
+    assert "Where the model is wrong" in page
+    assert str(calibrated.calibration) in page
+    assert calibrated.metrics.auc == pytest.approx(evaluate(run, split="test").metrics.auc, abs=1e-6)
+
+
+def test_a_calibrated_bundle_has_the_scores_of_a_calibrated_evaluation(trained, lines, tmp_path):
+    run, _ = trained
+    calibrated = run.export(tmp_path / "bundle", calibrate=True)
+    calibration = Calibration(**calibrated.manifest.model["calibration"])
+    np.testing.assert_array_equal(calibrated.logits(lines), calibration(run.predictor.logits(lines)))
+    assert f"Platt's scaling: {calibration}" in (tmp_path / "bundle" / "README.md").read_text()
+    assert calibrated.verify() == 100
 
 
 def test_scores_are_those_of_the_bundle_for_any_kind_of_rows(trained, lines, tmp_path):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from app.evaluation.calibration import Calibration
 from app.scoring import tower
 from app.scoring.tower import FEW, MANY, ONE, Tower, write_tower
 
@@ -59,3 +60,11 @@ def test_runs_whose_bits_differ_are_of_one_size(tmp_path, dense, monkeypatch):
     assert Tower(tmp_path / "tower.onnx", 1)._sizes == [MANY]
     monkeypatch.undo()
     assert Tower(tmp_path / "tower.onnx", 1)._sizes == [ONE, FEW, MANY]
+
+
+def test_a_calibrated_tower_moves_each_logit(dense, tmp_path):
+    calibration = Calibration(0.75, -0.5, rows=10)
+    write_tower(tmp_path, dense, "relu")
+    plain = logits(tmp_path)
+    write_tower(tmp_path, dense, "relu", calibration)
+    np.testing.assert_array_equal(logits(tmp_path), calibration(plain))

@@ -1,0 +1,50 @@
+"""Platt's scaling: the probabilities of a model, made to fit the click rates of rows that it was not trained on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.evaluation.score_bins import Bins
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """slope · logit + intercept is the logit that fits; fitted to `rows` rows of valid."""
+
+    slope: float
+    intercept: float
+    rows: int
+
+    def __call__(self, logits: np.ndarray) -> np.ndarray:
+        """Return the calibrated logits, float32."""
+        return (np.float32(self.slope) * logits + np.float32(self.intercept)).astype(np.float32)
+
+    def __str__(self) -> str:
+        sign = "-" if self.intercept < 0 else "+"
+        return f"{self.slope:.4f} · logit {sign} {abs(self.intercept):.4f}, fitted to {self.rows:,} rows of valid"
+
+
+def fit_calibration(bins: Bins) -> Calibration:
+    """Fit to the rows counted in `bins` by logistic regression without a penalty.
+
+    Raises ValueError where the rows have one class, or their logits rank them no better than chance.
+    """
+    rows = int(bins.counts.sum())
+    if not 0 < bins.positives.sum() < rows:
+        raise ValueError(f"nothing to calibrate on: the {rows:,} rows of valid have one class only")
+    from sklearn.linear_model import LogisticRegression  # late: the import takes a second
+
+    logits = bins.keys.astype(np.float64)
+    labels = np.repeat([0, 1], len(logits))
+    weights = np.concatenate([bins.negatives, bins.positives])
+    fitted = LogisticRegression(C=np.inf, tol=1e-8, max_iter=1000)
+    fitted.fit(np.tile(logits, 2)[:, None], labels, sample_weight=weights)
+    slope, intercept = float(fitted.coef_[0, 0]), float(fitted.intercept_[0])
+    if not slope > 0:
+        raise ValueError(
+            f"the model cannot be calibrated: on the {rows:,} rows of valid the best slope of its logits is "
+            f"{slope:.3g}, expected above 0; it ranks them no better than chance"
+        )
+    return Calibration(slope, intercept, rows)

@@ -1,0 +1,141 @@
+"""Metrics of parts of a split: by the values of a field, by time, by the number of unseen values.
+
+Letters: n rows of a batch, C fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.batches import Batch
+from app.config.run import nearest
+from app.evaluation.metrics import Metrics, MetricStream, confidence_intervals
+from app.evaluation.results import OUT_OF_VOCABULARY, as_json, find_field, names_of_ids
+from data_prep.prepared.schema import Schema
+
+TIME, UNSEEN = "time", "unseen"  # besides the names of fields
+TOP_VALUES = 10
+TIME_PARTS = 10
+UNSEEN_COUNTS = (0, 1, 2, 4, 8)  # first of each part
+EXACT_ROWS = 2**20  # of a part
+LEAST_OF_A_CLASS = 10  # rows; a bootstrap of fewer often draws none
+OTHER = "(other values)"
+
+
+@dataclass(frozen=True)
+class Slice:
+    """The metrics of one part of the rows, with 95 % intervals by metric; none where one class has few rows."""
+
+    by: str
+    name: str
+    metrics: Metrics
+    intervals: dict[str, tuple[float, float]]
+
+    def content(self) -> dict[str, Any]:
+        """Return what the file of an evaluation holds of it."""
+        content: dict[str, Any] = as_json(asdict(self))
+        return content
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Divides rows: `find` takes a batch and its first row's place in the split, and returns each row's part [n]."""
+
+    by: str
+    names: list[str]
+    find: Callable[[Batch, int], np.ndarray]
+
+
+class SliceStream:
+    """Accumulates batches of a split in their order; `result` computes the metrics of each part that has rows."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._streams = [MetricStream(EXACT_ROWS) for _ in parts.names]
+        self._rows = 0
+
+    def add(self, batch: Batch, logits: np.ndarray) -> None:
+        """Add the next rows with their logits [n]."""
+        of_row = self._parts.find(batch, self._rows)
+        self._rows += batch.num_rows
+        for part in np.unique(of_row):
+            chosen = of_row == part
+            self._streams[part].add(logits[chosen], batch.labels[chosen])
+
+    def result(self, replicates: int, seed: int) -> list[Slice]:
+        """Return the parts in order; `replicates` of the bootstrap, 0 for no intervals."""
+        slices = []
+        for name, stream in zip(self._parts.names, self._streams, strict=True):
+            if not stream.rows:
+                continue
+            metrics, bins = stream.result_and_bins()
+            enough = min(bins.negatives.sum(), bins.positives.sum()) >= LEAST_OF_A_CLASS
+            intervals = confidence_intervals(bins, replicates, seed) if replicates and enough else {}
+            slices.append(Slice(self._parts.by, name, metrics, intervals))
+        return slices
+
+
+def check_slices(by: Sequence[str], schema: Schema, split: str) -> None:
+    """Raise ValueError unless each is `time`, `unseen` or a categorical field of the data."""
+    known = [field.name for field in schema.categorical] + [TIME, UNSEEN]
+    for name in by:
+        if name not in known:
+            raise ValueError(f"--by {name} is no categorical field of the data{nearest(name, known)}")
+        if name == TIME and split == "train":
+            raise ValueError("--by time needs the log's order, and the rows of train are shuffled; use valid or test")
+
+
+def find_parts(by: str, folder: Path, schema: Schema, split: str) -> Parts:
+    """Return the parts for a name that `check_slices` knows; a field's are its values frequent in training."""
+    if by == TIME:
+        return _by_time(schema.splits[split].rows)
+    return _by_unseen(schema) if by == UNSEEN else _by_value(by, folder, schema)
+
+
+def _by_time(rows: int) -> Parts:
+    def find(batch: Batch, first_row: int) -> np.ndarray:
+        return (first_row + np.arange(batch.num_rows)) * TIME_PARTS // rows
+
+    names = [f"{100 * part // TIME_PARTS}–{100 * (part + 1) // TIME_PARTS} % of the rows" for part in range(TIME_PARTS)]
+    return Parts(TIME, names, find)
+
+
+def _by_unseen(schema: Schema) -> Parts:
+    first, end = np.array([field.oov_ids for field in schema.categorical]).reshape(-1, 2).T
+    columns = [find_field(schema, field.name) for field in schema.categorical]
+
+    def find(batch: Batch, _: int) -> np.ndarray:
+        ids = batch.ids[:, columns]
+        unseen = ((ids >= first) & (ids < end)).sum(axis=1)
+        return np.searchsorted(UNSEEN_COUNTS, unseen, side="right") - 1
+
+    ends = [*(count - 1 for count in UNSEEN_COUNTS[1:]), None]
+    names = [
+        f"{low} or more" if high is None else str(low) if low == high else f"{low}–{high}"
+        for low, high in zip(UNSEEN_COUNTS, ends, strict=True)
+    ]
+    return Parts(UNSEEN, [f"{name} of {len(columns)} values out of vocabulary" for name in names], find)
+
+
+def _by_value(by: str, folder: Path, schema: Schema) -> Parts:
+    column = find_field(schema, by)
+    field = next(field for field in schema.categorical if field.name == by)
+    # The ids of a range fall in frequency; ranges after the first are of values that were added later.
+    top = np.arange(*field.id_ranges[0])[:TOP_VALUES] if field.id_ranges else np.zeros(0, np.int64)
+    first, end = field.oov_ids
+
+    def find(batch: Batch, _: int) -> np.ndarray:
+        ids = batch.ids[:, column].astype(np.int64)
+        parts = np.full(len(ids), len(top) + 1)
+        parts[(ids >= first) & (ids < end)] = len(top)
+        if len(top):
+            known = (ids >= top[0]) & (ids <= top[-1])
+            parts[known] = ids[known] - top[0]
+        return parts
+
+    return Parts(by, [*names_of_ids(folder, field, top), OUT_OF_VOCABULARY, OTHER], find)

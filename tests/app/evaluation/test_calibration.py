@@ -1,0 +1,55 @@
+"""Platt's scaling finds the line that made the labels, and leaves the order of the rows alone."""
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from app.evaluation.calibration import Calibration, fit_calibration
+from app.evaluation.score_bins import Bins, sigmoid
+
+
+@pytest.fixture(scope="module")
+def overconfident():
+    """Logits twice as far from -1 as they should be, and labels."""
+    generator = np.random.default_rng(1)
+    true = generator.normal(-1, 1, 200_000)
+    labels = generator.random(len(true)) < sigmoid(true)
+    return (2 * true + 0.5).astype(np.float32), labels
+
+
+def test_the_line_that_made_the_labels_is_found(overconfident):
+    logits, labels = overconfident
+    found = fit_calibration(Bins.of(logits, labels))
+    assert (found.slope, found.intercept) == pytest.approx((0.5, -0.25), abs=0.02)
+    assert found.rows == len(logits)
+    predicted = sigmoid(found(logits).astype(np.float64))
+    assert predicted.mean() == pytest.approx(labels.mean(), abs=1e-6)  # as the intercept has no penalty
+    assert Bins.of(found(logits), labels).auc() == pytest.approx(Bins.of(logits, labels).auc(), abs=1e-7)
+
+
+def test_the_fit_has_the_least_log_loss(overconfident):
+    logits, labels = overconfident[0][:500].astype(np.float64), overconfident[1][:500]
+
+    def loss(line):
+        moved = line[0] * logits + line[1]
+        return (np.logaddexp(0, moved) - labels * moved).sum()
+
+    best = minimize(loss, [1.0, 0.0])
+    found = fit_calibration(Bins.of(logits.astype(np.float32), labels))
+    assert [found.slope, found.intercept] == pytest.approx(best.x, abs=1e-3)
+
+
+@pytest.mark.parametrize("label", [False, True])
+def test_one_class_cannot_be_calibrated_on(label):
+    with pytest.raises(ValueError, match="the 3 rows of valid have one class only"):
+        fit_calibration(Bins.of(np.float32([1, 2, 3]), np.full(3, label)))
+
+
+def test_a_model_that_ranks_worse_than_chance_is_refused(overconfident):
+    logits, labels = overconfident
+    with pytest.raises(ValueError, match="expected above 0; it ranks them no better than chance"):
+        fit_calibration(Bins.of(-logits, labels))
+
+
+def test_a_calibration_in_words():
+    assert str(Calibration(0.9, -0.05, 1234)) == "0.9000 · logit - 0.0500, fitted to 1,234 rows of valid"

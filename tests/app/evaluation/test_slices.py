@@ -1,0 +1,109 @@
+"""Parts of the rows against the same rows chosen by NumPy, in batches of any size."""
+
+import numpy as np
+import pytest
+
+from app.batches import read_batches, written_order
+from app.evaluation.metrics import MetricStream
+from app.evaluation.results import names_of_ids
+from app.evaluation.slices import OTHER, OUT_OF_VOCABULARY, SliceStream, check_slices, find_parts
+
+
+@pytest.fixture(scope="module")
+def rows(tiny_dataset, tiny_schema):
+    """The ids of the test rows, their labels, and a logit of each."""
+    batches = list(read_batches(tiny_dataset, tiny_schema, "test", written_order(tiny_schema, "test"), 1000))
+    ids = np.concatenate([batch.ids for batch in batches])
+    labels = np.concatenate([batch.labels for batch in batches])
+    return ids, labels, np.random.default_rng(1).normal(-1, 1, len(labels)).astype(np.float32)
+
+
+@pytest.fixture
+def sliced(tiny_dataset, tiny_schema, rows):
+    def measure(by, batch_size, replicates=0):
+        stream = SliceStream(find_parts(by, tiny_dataset, tiny_schema, "test"))
+        first = 0
+        for batch in read_batches(tiny_dataset, tiny_schema, "test", written_order(tiny_schema, "test"), batch_size):
+            stream.add(batch, rows[2][first : first + batch.num_rows])
+            first += batch.num_rows
+        return {each.name: each for each in stream.result(replicates, seed=1)}
+
+    return measure
+
+
+def expected(rows, chosen):
+    stream = MetricStream()
+    stream.add(rows[2][chosen], rows[1][chosen])
+    return stream.result()
+
+
+def assert_parts(found, parts, rows):
+    assert sum(each.metrics.rows for each in found.values()) == len(rows[1])
+    assert list(found) == [name for name, chosen in parts.items() if chosen.any()]
+    for name, each in found.items():
+        # Sums of float32 predictions are added in another order in other batches.
+        np.testing.assert_allclose(
+            list(vars(each.metrics).values()), list(vars(expected(rows, parts[name])).values()), rtol=1e-6
+        )
+
+
+@pytest.mark.parametrize("batch_size", [1000, 7])
+def test_the_values_of_a_field(sliced, rows, tiny_dataset, tiny_schema, batch_size):
+    column = max(range(26), key=lambda c: tiny_schema.categorical[c].num_values)
+    field, ids = tiny_schema.categorical[column], rows[0][:, column]
+    top = np.arange(field.id_ranges[0][0], field.id_ranges[0][0] + 10)
+    parts = {name: ids == number for name, number in zip(names_of_ids(tiny_dataset, field, top), top, strict=True)}
+    parts[OUT_OF_VOCABULARY] = (ids >= field.oov_ids[0]) & (ids < field.oov_ids[1])
+    parts[OTHER] = ~np.any(list(parts.values()), axis=0)
+    assert parts[OTHER].any() and parts[OUT_OF_VOCABULARY].any()
+    assert_parts(sliced(field.name, batch_size), parts, rows)
+
+
+def test_a_field_of_few_values_has_no_others(sliced, tiny_schema):
+    field = min((field for field in tiny_schema.categorical if field.num_values), key=lambda field: field.num_values)
+    assert field.num_values < 10
+    assert OTHER not in sliced(field.name, 100)
+
+
+@pytest.mark.parametrize("batch_size", [1000, 7])
+def test_tenths_of_the_log(sliced, rows, batch_size):
+    tenth = np.arange(len(rows[1])) * 10 // len(rows[1])
+    assert_parts(
+        sliced("time", batch_size), {f"{10 * i}–{10 * i + 10} % of the rows": tenth == i for i in range(10)}, rows
+    )
+
+
+def test_rows_by_their_values_out_of_vocabulary(sliced, rows, tiny_schema):
+    first, end = np.array([field.oov_ids for field in tiny_schema.categorical]).T
+    unseen = ((rows[0] >= first) & (rows[0] < end)).sum(axis=1)
+    ranges = {"0": (0, 0), "1": (1, 1), "2–3": (2, 3), "4–7": (4, 7), "8 or more": (8, 26)}
+    parts = {
+        f"{name} of 26 values out of vocabulary": (unseen >= low) & (unseen <= high)
+        for name, (low, high) in ranges.items()
+    }
+    assert_parts(sliced("unseen", 33), parts, rows)
+
+
+def test_intervals_hold_the_metrics_and_few_rows_have_none(sliced, tiny_schema):
+    halves = list(sliced("unseen", 100, replicates=100).values())
+    assert any(each.intervals for each in halves)
+    for each in halves:
+        for name, (low, high) in each.intervals.items():
+            assert low <= getattr(each.metrics, name) <= high
+    of_many_values = max(tiny_schema.categorical, key=lambda field: field.num_values)
+    few = [each for each in sliced(of_many_values.name, 100, replicates=10).values() if each.metrics.rows < 20]
+    assert few
+    assert all(each.intervals == {} for each in few)
+
+
+@pytest.mark.parametrize(
+    ("by", "split", "message"),
+    [
+        ("C99", "test", "--by C99 is no categorical field of the data; did you mean 'C9'"),
+        ("tmie", "test", "did you mean 'time'"),
+        ("time", "train", "--by time needs the log's order, and the rows of train are shuffled"),
+    ],
+)
+def test_what_cannot_be_sliced_by(tiny_schema, by, split, message):
+    with pytest.raises(ValueError, match=message):
+        check_slices([by], tiny_schema, split)
