@@ -10,6 +10,7 @@ import pytest
 from app.checkpoint.write import ModelState
 from app.scoring.export import PACKAGES, finish, write_model
 from app.scoring.predictor import Predictor
+from app.tables.fields import fields_of_model, num_deep_inputs
 from app.tables.interface import TableState
 from data_prep.options.prepare_options import PrepareOptions, read_options
 from data_prep.pipeline.prepare import prepare
@@ -21,7 +22,8 @@ CHECKPOINT = {"id": "xxh3:0", "step": 3, "epoch": 1, "train_rows": 10, "train_cl
 def random_dense(schema, config, generator):
     """Dense arrays of a checkpoint, as `WideDeep.named_parameters` names and shapes them, all of them at work."""
     width, num_numeric = config.model.embedding_dim, schema.num_numeric
-    widths = [schema.num_categorical * width, *config.model.hidden_widths]
+    num_inputs = num_deep_inputs(fields_of_model(schema, config.model))
+    widths = [num_inputs * width, *config.model.hidden_widths]
 
     def draw(*shape, scale=1.0):
         return (scale * generator.standard_normal(shape)).astype(np.float32)
