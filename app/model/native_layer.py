@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 from collections.abc import Callable
 
@@ -10,18 +9,7 @@ from mindspore import Tensor, nn, ops
 
 from app.config.run import DeviceOptions
 from app.device import MATH_MODE_FLAGS, cpu_flags, log, records_dropped
-from common.native_library import NativeLibrary
-
-LIBRARY = NativeLibrary(
-    "dense_layer",
-    __file__,
-    {
-        "dense_set_threads": (None, [ctypes.c_int32]),
-        "dropout_forward_float32": (ctypes.c_int, []),  # MindSpore calls it; older libraries lack it
-    },
-    "dense layer is",
-    "continue with MindSpore's operators",
-)
+from app.model.native_library import LIBRARY
 
 
 class NativeLayer(nn.Cell):

@@ -2,14 +2,12 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
-#include <mutex>
-#include <new>
 #include <type_traits>
 #include <vector>
 
 #include "elementwise.h"
 #include "product.h"
+#include "tasks.h"
 
 namespace dense {
 namespace {
@@ -19,56 +17,13 @@ constexpr std::int64_t kMinRowsPerTask = 64;   // fewer, and reading W again for
 constexpr std::int64_t kColumnsPerTask = 128;
 constexpr std::int64_t kTasksInStep = 8;  // tasks come in eights, to fall evenly on 2, 4 or 8 threads
 
-int num_threads = 1;
-std::mutex layer_mutex;  // one layer runs at a time; guards num_threads and the shared scratch memory
-
 struct Sizes {
   std::int64_t rows, in, out, numeric;  // B, K, H, N
 };
 
-// Memory that is used again by the next call: fresh pages for each would cost more than filling them.
-template <typename T>
-T* room(std::vector<T>& buffer, std::int64_t size) {
-  if (buffer.size() < static_cast<std::size_t>(size)) buffer.resize(static_cast<std::size_t>(size));
-  return buffer.data();
-}
-
-Matrix row_major(void* data, std::int64_t columns) { return {data, columns, 1}; }
-Matrix transposed(void* data, std::int64_t columns) { return {data, 1, columns}; }
-
-std::int64_t num_blocks(std::int64_t size, std::int64_t block) { return (size + block - 1) / block; }
-
 // Rows of a block: a small batch still gives each of eight threads one.
 std::int64_t rows_per_task(std::int64_t rows) {
   return std::clamp(num_blocks(rows, kTasksInStep), kMinRowsPerTask, kMaxRowsPerTask);
-}
-
-// Runs work(): its status, or that of oneDNN for what it throws, as an exception may leave neither a thread nor C.
-template <typename Work>
-int run(const Work& work) {
-  try {
-    return work();
-  } catch (const dnnl::error& error) {
-    return std::max(1, static_cast<int>(error.status));
-  } catch (const std::bad_alloc&) {
-    return dnnl_out_of_memory;
-  }
-}
-
-// Runs task(0) ... task(num_tasks - 1) on the threads; the first error, as a number above 0, or 0.
-template <typename Task>
-int run_tasks(std::int64_t num_tasks, const Task& task) {
-  int first_error = 0;
-#pragma omp parallel for schedule(dynamic) num_threads(num_threads)
-  for (std::int64_t i = 0; i < num_tasks; ++i) {
-    const int status = run([&] {
-      task(i);
-      return 0;
-    });
-#pragma omp critical
-    if (first_error == 0) first_error = status;
-  }
-  return first_error;
 }
 
 // A layer whose products take `Input`: float, or BFloat16 rounded from float.
@@ -203,12 +158,6 @@ int run_backward(void** params, int64_t** shapes) {
   float** const p = reinterpret_cast<float**>(params);
   const Layer<Input> layer({shapes[2][0], shapes[2][1], shapes[3][1], shapes[4][1]});
   return run([&] { return layer.backward(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7]); });
-}
-
-Dropout read_noise(const void* noise) {
-  Dropout dropout;
-  std::memcpy(&dropout, noise, sizeof dropout);
-  return dropout;
 }
 
 template <typename Input>

@@ -2,14 +2,6 @@
 
 #include <cstring>
 
-// One build for any x86-64: the loader chooses the version for the machine. The bits are the same in all of them.
-// Compilers that do not know the levels by name (GCC before 12) build the plain version.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
-#define ANY_MACHINE __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define ANY_MACHINE
-#endif
-
 namespace dense {
 namespace {
 

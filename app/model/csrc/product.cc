@@ -13,7 +13,7 @@ namespace {
 using dnnl::memory;
 
 // Everything that a compiled product depends on.
-using Key = std::array<std::int64_t, 11>;
+using Key = std::array<std::int64_t, 12>;
 
 // The state of a thread that runs products. A primitive keeps scratch memory, so each thread has its own.
 struct Worker {
@@ -32,26 +32,24 @@ dnnl::matmul compile(const dnnl::engine& engine, const memory::desc& a, const me
                      Finish finish) {
   dnnl::primitive_attr attributes;
   attributes.set_fpmath_mode(dnnl::fpmath_mode::strict);  // float32 means float32, whatever the environment says
-  if (finish == Finish::kAddRelu) {
-    dnnl::post_ops steps;
-    steps.append_sum(1.0f);
-    steps.append_eltwise(dnnl::algorithm::eltwise_relu, 0.0f, 0.0f);
-    attributes.set_post_ops(steps);
-  }
+  dnnl::post_ops steps;
+  if (finish != Finish::kStore) steps.append_sum(1.0f);
+  if (finish == Finish::kAddRelu) steps.append_eltwise(dnnl::algorithm::eltwise_relu, 0.0f, 0.0f);
+  attributes.set_post_ops(steps);
   return dnnl::matmul(dnnl::matmul::primitive_desc(engine, a, b, c, attributes));
 }
 
 }  // namespace
 
 void multiply(const Shape& shape, memory::data_type type, const Matrix& a, const Matrix& b, const Matrix& c,
-              Finish finish) {
+              Finish finish, memory::data_type result) {
   thread_local Worker worker;
   const memory::desc a_desc = describe(shape.rows, shape.inner, type, a);
   const memory::desc b_desc = describe(shape.inner, shape.columns, type, b);
-  const memory::desc c_desc = describe(shape.rows, shape.columns, memory::data_type::f32, c);
+  const memory::desc c_desc = describe(shape.rows, shape.columns, result, c);
   const Key key{shape.rows,   shape.columns, shape.inner,  static_cast<std::int64_t>(type),
                 a.row_stride, a.column_stride, b.row_stride, b.column_stride,
-                c.row_stride, c.column_stride, static_cast<std::int64_t>(finish)};
+                c.row_stride, c.column_stride, static_cast<std::int64_t>(finish), static_cast<std::int64_t>(result)};
   auto found = worker.products.find(key);
   if (found == worker.products.end()) {
     found = worker.products.emplace(key, compile(worker.engine, a_desc, b_desc, c_desc, finish)).first;

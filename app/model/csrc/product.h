@@ -1,4 +1,4 @@
-// A matrix product on one thread, by oneDNN: C = A B, or relu(C + A B).
+// A matrix product on one thread, by oneDNN: C = A B, C + A B, or relu(C + A B).
 
 #ifndef PRODUCT_H_
 #define PRODUCT_H_
@@ -18,6 +18,7 @@ struct Matrix {
 
 enum class Finish {
   kStore,    // C = A B
+  kAdd,      // C = C + A B
   kAddRelu,  // C = relu(C + A B)
 };
 
@@ -25,9 +26,9 @@ struct Shape {
   std::int64_t rows, columns, inner;  // C is [rows, columns], A [rows, inner], B [inner, columns]
 };
 
-// Runs on the calling thread alone; C is float32, A and B are of `type`. Throws dnnl::error.
+// Runs on the calling thread alone; A and B are of `type`, C of `result`. Throws dnnl::error.
 void multiply(const Shape& shape, dnnl::memory::data_type type, const Matrix& a, const Matrix& b, const Matrix& c,
-              Finish finish);
+              Finish finish, dnnl::memory::data_type result = dnnl::memory::data_type::f32);
 
 }  // namespace dense
 

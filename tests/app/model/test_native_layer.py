@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from app.model.dropout import DropoutNoise, kept
+from app.model.native_library import distinct_rows
 
 # One row; fewer rows than a task; several tasks with a short last one, and widths that no block divides.
 SHAPES = [(1, 1, 1, 1), (5, 7, 3, 2), (1300, 50, 33, 1), (700, 300, 130, 27)]
@@ -90,6 +91,50 @@ def test_forward_and_backward_are_the_layer_s(library, shape, rate, precision, t
     dz = rounded(np.where(y > 0, dy * np.float32(1 / (1 - rate)), np.float32(0)).astype(np.float32)).astype(np.float64)
     for got, want in zip(found, (dz @ rounded(w).T, rounded(x).T @ dz, rounded(n).T @ dz), strict=True):
         assert_close(got, want)
+
+
+# Batch, fields, D, H, ids a field: one of each; sizes that no block divides; several tasks and blocks of columns.
+DISTINCT_SHAPES = [(1, 1, 1, 1, 1), (70, 3, 5, 37, 9), (1300, 4, 7, 530, 900)]
+
+
+@pytest.mark.parametrize("ways", ["distinct", "direct", "mixed"])
+@pytest.mark.parametrize("shape", DISTINCT_SHAPES, ids=str)
+@pytest.mark.parametrize(("precision", "rate"), [("float32", 0), ("float32", 0.25), ("bfloat16", 0)])
+def test_distinct_rows_give_the_layer_s_values(library, shape, precision, rate, ways):
+    """In float64, but for what is rounded: of bfloat16 also the products and summed gradients, 2^-8 of each.
+
+    The bits are those of any number of threads.
+    """
+    (batch, num_fields, width, width_out, num_ids), generator = shape, np.random.default_rng(0)
+    ids = generator.integers(0, num_ids, (batch, num_fields))
+    row_ids, index, starts = distinct_rows(ids)
+    np.testing.assert_array_equal(row_ids[index], ids)
+    for field, column in enumerate(index.T):
+        assert sorted(set(column)) == list(range(starts[field], starts[field + 1]))
+    is_distinct = {"distinct": 1, "direct": 0, "mixed": np.arange(num_fields) % 2}[ways]
+    fields = np.concatenate([starts, np.full(num_fields, is_distinct)]).astype(np.int32)
+    noise = DropoutNoise(3, rate, 1).of_step(5, first_row=7)[0]
+    factors = np.where(kept(noise, batch, width_out), 1 / (1 - rate), 0)
+    sizes = (starts[-1] + 3, width), (num_fields * width, width_out), (batch, 2), (2, width_out), (batch, width_out)
+    rows, w, n, f, dy = (generator.standard_normal(size).astype(np.float32) for size in sizes)
+    rounded, tolerance = (np.asarray, 2e-6) if precision == "float32" else (to_bfloat16, 6e-3)
+    x = rounded(rows)[index].reshape(batch, -1).astype(np.float64)
+    y = np.maximum(x @ rounded(w).astype(np.float64) + n.astype(np.float64) @ f, 0) * factors
+    dz = np.where(y > 0, dy * np.float32(1 / (1 - rate)), np.float32(0)).astype(np.float64)
+    dx, drows = (dz @ rounded(w).T).reshape(batch, num_fields, width), np.zeros(rows.shape)
+    np.add.at(drows, index, dx)
+
+    def kernels(threads):
+        library.dense_set_threads(threads)
+        (forward,) = call(library, f"distinct_forward_{precision}", [rows, w, n, f, index, fields, noise], [dy.shape])
+        inputs, outputs = [dy, y.astype(np.float32), rows, w, n, index, fields, noise], [rows.shape, w.shape, f.shape]
+        return [forward, *call(library, f"distinct_backward_{precision}", inputs, outputs)]
+
+    found = kernels(1)
+    for got, again, want in zip(found, kernels(3), (y, drows, x.T @ dz, n.T @ dz), strict=True):
+        assert np.abs(got - want).max() <= tolerance * (np.abs(want).max() or 1)
+        np.testing.assert_array_equal(got, again)
+    assert not found[1][starts[-1] :].any()
 
 
 def assert_close(found, expected):

@@ -1,0 +1,39 @@
+"""The native library of the tower's layers (`csrc/`), and its function outside the graph. Imports no MindSpore.
+
+Letters: B batch, C looked-up fields, U distinct rows.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+
+from common.native_library import NativeLibrary, address, room
+
+LIBRARY = NativeLibrary(
+    "dense_layer",
+    __file__,
+    {
+        "dense_set_threads": (None, [ctypes.c_int32]),
+        "distinct_forward_float32": (ctypes.c_int, []),  # MindSpore calls it; older libraries lack it
+        "distinct_rows": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, *[ctypes.c_void_p] * 3]),
+    },
+    "dense layer is",
+    "continue with MindSpore's operators",
+)
+
+
+def distinct_rows(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Find the rows that `ids` [B, C] look up, grouped by field.
+
+    Returns their ids, int64 [U], the row of each position, int32 [B, C], and where each field's rows start, int32
+    [C + 1]. Raises OSError if the library is not built.
+    """
+    ids = np.ascontiguousarray(ids, np.int64)
+    rows, index = np.empty(ids.size, np.int64), np.empty(ids.shape, np.int32)
+    starts = np.empty(ids.shape[1] + 1, np.int32)
+    outputs = room(rows), room(index), room(starts)
+    if LIBRARY.load().distinct_rows(address(ids, np.int64, *ids.shape), *ids.shape, *outputs):
+        raise MemoryError(f"no memory to find the distinct ones of {ids.size} ids")
+    return rows[: starts[-1]], index, starts
