@@ -21,6 +21,8 @@ from app.config.parallel import ParallelOptions
 from app.config.run import CheckpointOptions, ClusterOptions, DeviceOptions, EvalOptions, TablesOptions
 from data_prep.options.prepare_options import PrepareOptions
 
+FirstLayer = Literal["auto", "direct", "distinct"]
+
 LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
 
 
@@ -37,6 +39,9 @@ class ModelOptions:
     batch_norm: bool = False  # normalize each hidden layer before its activation; on one rank only
     # relu has a native kernel; the others are made of MindSpore's operators.
     activation: Literal["relu", "gelu", "silu", "leaky_relu", "tanh", "sigmoid"] = "relu"
+    # distinct multiplies each distinct row of a batch once in the tower's first layer, direct each position's row: the
+    # same function up to the order of sums. auto chooses by the data's counts, batch_size and embedding_dim.
+    first_layer: FirstLayer = "auto"
     dropout: float = 0.0  # fraction of each hidden layer's units that a training step leaves out
     wide_fields: tuple[str, ...] | None = None  # categorical fields that the wide part sees; null: all, []: none
     deep_fields: tuple[str, ...] | None = None  # categorical fields that the deep part sees; null: all but crosses

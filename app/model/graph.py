@@ -64,14 +64,16 @@ class LossCell(nn.Cell):
         labels: Tensor,
         example_weights: Tensor,
         noise: Tensor,
+        index: Tensor | None = None,
+        fields: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """-> scaled loss for the gradient, deep_loss, wide_loss."""
+        """-> scaled loss for the gradient, deep_loss, wide_loss; with `index` the rows are distinct ones."""
         masks, rows_that_count = None, None
         if self.drops:
             masks = noise
         if self.normalizes:
             rows_that_count = example_weights
-        logits = self.model(deep_rows, wide_rows, numeric, masks, rows_that_count)
+        logits = self.model(deep_rows, wide_rows, numeric, masks, rows_that_count, index, fields)
         if self.label_smoothing:
             labels = smoothed(labels, self.label_smoothing)
         wide_loss = cross_entropy(logits, labels, example_weights)
@@ -117,7 +119,7 @@ class DeviceGraph(nn.Cell):
         self.optimizers = optimizers
 
     def construct(self, *inputs: Tensor) -> tuple:
-        """-> deep_loss, wide_loss, finite, deep row gradients [B, C * D], wide row gradients [B]."""
+        """-> deep_loss, wide_loss, finite, gradients of the deep rows and of the wide rows, in the rows' shapes."""
         (deep_loss, wide_loss), finite, row_gradients, dense_gradients = self.forward_backward(*inputs)
         if finite:
             deep_loss = ops.depend(deep_loss, self.optimizers(dense_gradients))

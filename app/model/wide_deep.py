@@ -42,6 +42,14 @@ class WideHead(nn.Cell):
         return logit
 
 
+class SumRows(nn.Cell):
+    """The sum of each batch row's wide rows, from MindSpore's operators."""
+
+    def construct(self, wide_rows: Tensor, index: Tensor) -> Tensor:
+        """`wide_rows` [U], `index` int32 [B, C] -> [B]."""
+        return ops.ReduceSum()(ops.gather(wide_rows, index, 0), 1)
+
+
 class NumericFields(nn.Cell):
     """The constant rows E_f of the N numeric fields, and their part of the first layer's matrix."""
 
@@ -95,8 +103,12 @@ class Tower(nn.Cell):
         make_layer: Callable[[], nn.Cell] = DenseLayer,
         batch_norm: bool = False,
         recompute: Sequence[tuple[int, int]] = (),
+        distinct_layer: nn.Cell | None = None,
     ) -> None:
-        """`recompute`: runs of hidden layers, (first, after the last), whose values the backward pass recomputes."""
+        """`recompute`: runs of hidden layers, (first, after the last), whose values the backward pass recomputes.
+
+        `distinct_layer` is the first layer on distinct rows; without it they are copied to their positions before.
+        """
         super().__init__()
         self.matmul = MatMul()
         widths = ((num_numeric + num_fields) * embedding_dim, *hidden_widths, 1)
@@ -119,6 +131,7 @@ class Tower(nn.Cell):
         self.layers = nn.CellList(layers)
         self.recomputed = nn.CellList([Recomputed(layers[first:stop]) for first, stop in recompute])
         self.steps = _steps(self.num_hidden, recompute)
+        self.distinct_layer = distinct_layer
 
     def construct(
         self,
@@ -126,18 +139,30 @@ class Tower(nn.Cell):
         numeric: Tensor,
         noise: Tensor | None = None,
         example_weights: Tensor | None = None,
+        index: Tensor | None = None,
+        fields: Tensor | None = None,
     ) -> Tensor:
         """`deep_rows` [B, C * D], `numeric` [B, N] -> [B]; with `noise` int32 [hidden layers, 3] units are dropped.
 
-        In training batch normalization weighs rows by `example_weights` [B].
+        In training batch normalization weighs rows by `example_weights` [B]. With `index` int32 [B, C] `deep_rows` are
+        distinct rows [U, D], and `fields` says where those of each field are, as in csrc/distinct_layer.h.
         """
-        ones = ops.ones((deep_rows.shape[0], 1), ms.float32)
+        num_rows = deep_rows.shape[0]
+        if index is not None:
+            num_rows = index.shape[0]
+        ones = ops.ones((num_rows, 1), ms.float32)
         inputs, rows = self.numeric_fields(numeric, ones, self.biases[0].expand_dims(0))
-        hidden = deep_rows
+        hidden, mask = deep_rows, None
+        if noise is not None:
+            mask = noise[0]
+        if index is not None and self.distinct_layer is None:
+            hidden = ops.gather(deep_rows, index.reshape(-1), 0).reshape(num_rows, -1)
         for first, stop, number in self.steps:
             if first > 0:
                 inputs, rows = ones, self.biases[first].expand_dims(0)
-            if number < 0:
+            if first == 0 and index is not None and self.distinct_layer is not None:
+                hidden = self.distinct_layer(hidden, self.matrices[0], inputs, rows, index, fields, mask)
+            elif number < 0:
                 hidden = self.hidden(first, hidden, inputs, rows, noise, example_weights)
             else:
                 hidden = self.hidden_again(number, first, stop, hidden, inputs, rows, noise)
@@ -183,10 +208,12 @@ class Tower(nn.Cell):
 class WideDeep(nn.Cell):
     """Wide head and tower; the two groups follow different optimizers."""
 
-    def __init__(self, tower: Tower) -> None:
+    def __init__(self, tower: Tower, sum_wide: nn.Cell | None = None) -> None:
+        """`sum_wide` sums distinct wide rows over the fields of each batch row."""
         super().__init__()
         self.wide = WideHead(tower.numeric_fields.num)
         self.tower = tower
+        self.sum_wide = sum_wide or SumRows()
 
     def construct(
         self,
@@ -195,9 +222,16 @@ class WideDeep(nn.Cell):
         numeric: Tensor,
         noise: Tensor | None = None,
         example_weights: Tensor | None = None,
+        index: Tensor | None = None,
+        fields: Tensor | None = None,
     ) -> Tensor:
-        """`deep_rows` [B, C * D], `wide_rows` [B], `numeric` [B, N] -> logits [B]; for the others see `Tower`."""
-        return self.wide(wide_rows, numeric) + self.tower(deep_rows, numeric, noise, example_weights)
+        """`deep_rows` [B, C * D], `wide_rows` [B], `numeric` [B, N] -> logits [B]; for the others see `Tower`.
+
+        With `index` both are distinct rows, [U, D] and [U].
+        """
+        if index is not None:
+            wide_rows = self.sum_wide(wide_rows, index)
+        return self.wide(wide_rows, numeric) + self.tower(deep_rows, numeric, noise, example_weights, index, fields)
 
     def named_parameters(self) -> dict[str, Parameter]:
         """Return all parameters by names of our own: MindSpore's depend on the cell around them."""

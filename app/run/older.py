@@ -27,6 +27,7 @@ ADDED: dict[int, dict[str, Any]] = {
         "model.deep_fields": None,
         "wide_optimizer[ftrl].exact_l1": False,
         "deep_optimizer[ftrl].exact_l1": True,
+        "model.first_layer": "direct",
     },
 }
 

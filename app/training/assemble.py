@@ -17,6 +17,7 @@ from app.config.parallel import recomputed_runs
 from app.device import deprecations_silenced, init_communication
 from app.distributed.process_group import MpiGroup, ProcessGroup, max_rank_rows
 from app.model import dense_layer as parameters
+from app.model.distinct_layer import NativeSumRows, distinct_layer
 from app.model.dropout import DropoutNoise
 from app.model.native_layer import dense_layer
 from app.model.optimizers import DenseOptimizers
@@ -30,7 +31,9 @@ from app.training.learning_rates import LearningRates, learning_rates, table_lea
 from app.training.parallel.accelerator import AcceleratorPlacement, recompute_layers
 from app.training.parallel.placement import TowerPlacement
 from app.training.parallel.tensor.run import ShardedPlacement
-from app.training.step.step import HostTablesScorer, HostTablesStep, StepParts, TrainStep
+from app.training.step.distinct import DistinctRows, one_field
+from app.training.step.first_layer import most_distinct
+from app.training.step.step import HostTablesScorer, HostTablesStep, PositionRows, StepParts, TrainStep
 from app.training.step.stock_step import StockStep
 from app.training.step.stock_tables import StockTables
 from data_prep.prepared.schema import Schema
@@ -139,8 +142,8 @@ def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup |
     if backend == "stock":
         step = StockStep(StockTables(spec, table_rates, len(looked_up)), parts)
     else:
-        tables = host_tables(config, spec, table_rates, backend, group)
-        step = HostTablesStep(tables, parts, placement.graph(parts), placement.scorer())
+        rows = rows_for_device(config, spec, table_rates, backend, group, placement.batch_rows)
+        step = HostTablesStep(rows, parts, placement.graph(parts), placement.scorer())
         if isinstance(group, MpiGroup):
             from app.training.parallel.data_parallel import DataParallelStep  # loads MPI, which one process lacks
 
@@ -181,7 +184,9 @@ def load_for_scoring(
     rates = learning_rates(config)
     rates.load_state(checkpoint.manifest.schedules)
     table_rates = table_learning_rates(rates, config.deep_optimizer)
-    tables = host_tables(config, spec, table_rates, pick_host_backend(), group)
+    batch_rows = max_rank_rows(batch_size, group.size) if isinstance(group, MpiGroup) else batch_size
+    rows = rows_for_device(config, spec, table_rates, pick_host_backend(), group, batch_rows)
+    tables = rows.tables
     with tables.loading(checkpoint.manifest.step) as write:
         found = checkpoint.read_once(spec, write)
     if not config.model.fold_numeric:
@@ -195,9 +200,23 @@ def load_for_scoring(
     if isinstance(group, MpiGroup):
         from app.training.parallel.data_parallel import DataParallelScorer
 
-        scorer = HostTablesScorer(tables, model, max_rank_rows(batch_size, group.size))
-        return DataParallelScorer(scorer, group)
-    return HostTablesScorer(tables, model, batch_size)
+        return DataParallelScorer(HostTablesScorer(rows, model), group)
+    return HostTablesScorer(rows, model)
+
+
+def rows_for_device(
+    config: Config,
+    spec: TablesSpec,
+    learning_rates: TableRates,
+    backend: str,
+    group: ProcessGroup | None,
+    batch_rows: int,
+) -> PositionRows:
+    """Make the tables outside the graph, and the form in which their rows cross to the device."""
+    if config.model.first_layer != "distinct" or isinstance(group, MpiGroup):
+        return PositionRows(host_tables(config, spec, learning_rates, backend, group), batch_rows)
+    tables = host_tables(config, one_field(spec), learning_rates, backend, group)
+    return DistinctRows(tables, spec, batch_rows, most_distinct(config))
 
 
 def host_tables(
@@ -232,8 +251,11 @@ def fold_numeric(state: ModelState, spec: TablesSpec, num_numeric: int) -> dict[
 
 def make_model(config: Config, schema: Schema, folded: bool = True) -> WideDeep:
     """Make the dense model at its initial values; numeric fields that are not folded are looked up."""
-    runs = recomputed_runs(config.parallel.recompute, len(config.model.hidden_widths))
+    model = config.model
+    runs = recomputed_runs(config.parallel.recompute, len(model.hidden_widths))
     on_cpu = ms.get_current_device().device_target == "CPU"
+    is_distinct = model.first_layer == "distinct"
+    first = distinct_layer(config.device, model.activation, plain=not model.batch_norm) if is_distinct else None
     tower = Tower(
         num_fields=num_deep_inputs(fields_of_model(schema, config.model)) + (0 if folded else schema.num_numeric),
         num_numeric=schema.num_numeric if folded else 0,
@@ -242,12 +264,13 @@ def make_model(config: Config, schema: Schema, folded: bool = True) -> WideDeep:
         seed=config.train.seed,
         initial_scale=config.model.initial_scale,
         make_layer=dense_layer(config.device, config.model.activation, plain=not config.model.batch_norm),
-        batch_norm=config.model.batch_norm,
+        batch_norm=model.batch_norm,
         recompute=runs if on_cpu else (),
+        distinct_layer=first,
     )
     if not on_cpu:
         recompute_layers(tower, runs)
-    return WideDeep(tower)
+    return WideDeep(tower, None if first is None else NativeSumRows())
 
 
 def check_dense(found: dict[str, np.ndarray], expected: dict[str, tuple[int, ...]]) -> None:

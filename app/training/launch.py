@@ -25,6 +25,7 @@ from app.tables import pick_backend
 from app.tables.fields import fields_of_model, is_plain
 from app.training.context import LOGS, Callback, RunContext
 from app.training.parallel.strategy_file import STRATEGY_FILE, read_strategies, strategy_record, write_strategy
+from app.training.step.first_layer import with_first_layer
 from app.training.stopping import Stopped, StopRequest
 from app.training.validate import validate, validate_target
 from app.training.warm_start.source import check_source
@@ -134,6 +135,7 @@ def plan_launch(config: Config, dataset: Path, path: Path, num_ranks: int = 1, n
     device.prepare_environment(config.device)
     plain = is_plain(fields_of_model(schema, config.model))
     backend = pick_backend(config.tables.backend, config.model.fold_numeric, num_ranks + num_servers, plain)
+    config = with_first_layer(config, schema, dataset, backend, num_ranks + num_servers)
     validate(config, schema, num_ranks, num_servers, backend)
     return Launch(path, asked, config, dataset, schema, backend)
 

@@ -97,92 +97,44 @@ class StepParts:
 Graph = Callable[..., tuple[Tensor, ...]]
 
 
-class HostTablesScorer:
-    """Logits of a batch from tables outside the graph; needs no optimizer and changes nothing."""
+class PositionRows:
+    """The form in which rows cross to the device: one row for each position of the batch."""
 
-    def __init__(self, tables: HostTables, model: Callable[..., Tensor], batch_size: int) -> None:
+    def __init__(self, tables: HostTables, batch_size: int) -> None:
         self.tables = tables
-        self._model = model
-        self._batch_size = batch_size
+        self.batch_size = batch_size
 
     def prepare(self, batch: Batch) -> UniqueIds:
+        """Return the ids that `tables` look up and update; called on the prefetch thread."""
         return self.tables.unique(batch.ids)
 
-    def __call__(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
-        """Return the logits [n] of a batch of n <= batch_size rows."""
-        rows = self.tables.lookup(unique)
-        inputs = (pad_rows(values, self._batch_size) for values in (rows.deep, rows.wide, batch.numeric))
-        return self._model(*(Tensor.from_numpy(values) for values in inputs)).asnumpy()[: batch.num_rows]
+    def lookup(self, unique: UniqueIds) -> Rows:
+        return self.tables.lookup(unique)
 
-
-class HostTablesStep(TrainStep):
-    """The step over tables that live outside the graph (`reference`, `native`)."""
-
-    tables: HostTables
-
-    def __init__(
-        self,
-        tables: HostTables,
-        parts: StepParts,
-        graph: Graph | None = None,
-        model: Callable[..., Tensor] | None = None,
-    ) -> None:
-        """`model` computes logits from rows, if that is not the cell `parts.model` alone."""
-        self.tables = tables
-        self.parts = parts
-        self.graph = graph or DeviceGraph(parts.forward_backward(), parts.optimizers)
-        self._kernel_seconds: dict[str, float] = {}  # of the last step
-        self.seconds = {"lookup": 0.0, "tower": 0.0, "update": 0.0}
-        self._scorer = HostTablesScorer(tables, model or parts.model, parts.batch_size)
-
-    def prepare(self, batch: Batch) -> UniqueIds:
-        return self.tables.unique(batch.ids)
-
-    def __call__(self, batch: Batch, unique: UniqueIds) -> Losses:
-        start = time.perf_counter()
-        self.parts.set_learning_rates(self.tables.step + 1)
-        rows = self.tables.lookup(unique)
-        looked_up = time.perf_counter()
-        wide_loss, deep_loss, finite, gradients = self._forward_backward(batch, rows)
-        computed = time.perf_counter()
-        if not finite:
-            raise FloatingPointError(self._find_bad(batch, unique, rows, gradients))
+    def update(self, unique: UniqueIds, gradients: RowGradients) -> None:
+        """Take a step of the tables; the graph has checked the gradients."""
         self.tables.update(unique, gradients, checked=True)
-        self._kernel_seconds = {LOOKUP: looked_up - start, **self.tables.update_seconds}
-        self.seconds["lookup"] += looked_up - start
-        self.seconds["tower"] += computed - looked_up
-        self.seconds["update"] += time.perf_counter() - computed
-        return Losses(wide_loss, deep_loss + float(l2_loss(rows.squared_norm, self.parts.loss.l2_coef)))
 
-    def _forward_backward(self, batch: Batch, rows: Rows) -> tuple[float, float, bool, RowGradients]:
-        """Run the device's graph: wide loss, deep loss without the tables' L2 term, finite, row gradients."""
-        inputs = (
-            pad_rows(values, self.parts.batch_size)
-            for values in (rows.deep, rows.wide, batch.numeric, batch.labels, example_weights(batch))
-        )
-        noise = Tensor(self.parts.noise.of_step(self.tables.step + 1, batch.first_row))
-        outputs = self.graph(*(Tensor.from_numpy(values) for values in inputs), noise)
-        deep_loss, wide_loss, finite, deep, wide = (output.asnumpy() for output in outputs)
-        gradients = RowGradients(deep[: batch.num_rows], wide[: batch.num_rows], scale=1 / self.parts.loss.loss_scale)
-        return float(wide_loss), float(deep_loss), bool(finite), gradients
+    def inputs(self, unique: UniqueIds, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+        """Return deep and wide rows, padded to the shape that the graph is compiled for."""
+        return pad_rows(rows.deep, self.batch_size), pad_rows(rows.wide, self.batch_size)
 
-    def score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
-        return self._scorer(batch, unique)
+    def index(self, unique: UniqueIds) -> dict[str, np.ndarray]:
+        """Return the model's further inputs by name."""
+        return {}
 
-    def kernel_seconds(self) -> dict[str, float]:
-        return self._kernel_seconds
-
-    def _find_bad(self, batch: Batch, unique: UniqueIds, rows: Rows, gradients: RowGradients) -> str:
-        spec, deep_ids = self.tables.spec, ids_of(unique.of(DEEP))
-        deep = Place("deep row", rows.deep.copy(), spec.deep_names, deep_ids)  # the next lookup may write over `rows`
-        wide_ids = ids_of(unique.of(WIDE))
+    def places(self, batch: Batch, unique: UniqueIds, rows: Rows) -> tuple[Place, Place, Place]:
+        """Return deep rows, wide rows and their sums, to find a value that is not finite."""
+        spec, wide_ids = self.tables.spec, ids_of(unique.of(WIDE))
+        # The next lookup may write over `rows`.
+        deep = Place("deep row", rows.deep.copy(), spec.deep_names, ids_of(unique.of(DEEP)))
         wide_names = tuple(spec.field_names[place] for place in spec.columns_of(WIDE))
         wide = Place("wide row", self._wide_rows_of_bad_sum(wide_ids, rows.wide), wide_names, wide_ids)
-        return describe_not_finite(
-            (deep, wide, Place("sum of wide rows", rows.wide), *batch_places(batch, self.parts.numeric_names)),
-            self.parts.model.named_parameters(),
-            gradient_places(gradients.deep, gradients.wide, spec.deep_names, deep_ids),
-        )
+        return deep, wide, Place("sum of wide rows", rows.wide)
+
+    def gradient_places(self, batch: Batch, unique: UniqueIds, gradients: RowGradients) -> tuple[Place, Place]:
+        """Return the gradients of deep rows and of sums of wide rows."""
+        return gradient_places(gradients.deep, gradients.wide, self.tables.spec.deep_names, ids_of(unique.of(DEEP)))
 
     def _wide_rows_of_bad_sum(self, ids: np.ndarray, sums: np.ndarray) -> np.ndarray:
         """[n, C]: the wide rows behind the first of `sums` [n] that is not finite, each C times; the rest is 0.
@@ -195,6 +147,89 @@ class HostTablesStep(TrainStep):
         id_by_id = np.repeat(ids[bad_row].reshape(-1, 1), len(self.tables.spec.fields), axis=1)
         wide[bad_row] = self.tables.lookup(self.tables.unique(id_by_id)).wide.reshape(-1, ids.shape[1])
         return wide
+
+
+class HostTablesScorer:
+    """Logits of a batch from tables outside the graph; needs no optimizer and changes nothing."""
+
+    def __init__(self, rows: PositionRows, model: Callable[..., Tensor]) -> None:
+        self.tables = rows.tables
+        self.prepare = rows.prepare
+        self._rows = rows
+        self._model = model
+
+    def __call__(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
+        """Return the logits [n] of a batch of n <= batch_size rows."""
+        deep, wide = self._rows.inputs(unique, self._rows.lookup(unique))
+        inputs = (deep, wide, pad_rows(batch.numeric, self._rows.batch_size))
+        index = {name: Tensor.from_numpy(values) for name, values in self._rows.index(unique).items()}
+        return self._model(*map(Tensor.from_numpy, inputs), **index).asnumpy()[: batch.num_rows]
+
+
+class HostTablesStep(TrainStep):
+    """The step over tables that live outside the graph (`reference`, `native`)."""
+
+    tables: HostTables
+
+    def __init__(
+        self,
+        rows: PositionRows,
+        parts: StepParts,
+        graph: Graph | None = None,
+        model: Callable[..., Tensor] | None = None,
+    ) -> None:
+        """`model` computes logits from rows, if that is not the cell `parts.model` alone."""
+        self.tables = rows.tables
+        self.rows = rows
+        self.parts = parts
+        self.graph = graph or DeviceGraph(parts.forward_backward(), parts.optimizers)
+        self._kernel_seconds: dict[str, float] = {}  # of the last step
+        self.seconds = {"lookup": 0.0, "tower": 0.0, "update": 0.0}
+        self._scorer = HostTablesScorer(rows, model or parts.model)
+
+    def prepare(self, batch: Batch) -> UniqueIds:
+        return self.rows.prepare(batch)
+
+    def __call__(self, batch: Batch, unique: UniqueIds) -> Losses:
+        start = time.perf_counter()
+        self.parts.set_learning_rates(self.tables.step + 1)
+        rows = self.rows.lookup(unique)
+        looked_up = time.perf_counter()
+        wide_loss, deep_loss, finite, gradients = self._forward_backward(batch, unique, rows)
+        computed = time.perf_counter()
+        if not finite:
+            raise FloatingPointError(self._find_bad(batch, unique, rows, gradients))
+        self.rows.update(unique, gradients)
+        self._kernel_seconds = {LOOKUP: looked_up - start, **self.tables.update_seconds}
+        self.seconds["lookup"] += looked_up - start
+        self.seconds["tower"] += computed - looked_up
+        self.seconds["update"] += time.perf_counter() - computed
+        return Losses(wide_loss, deep_loss + float(l2_loss(rows.squared_norm, self.parts.loss.l2_coef)))
+
+    def _forward_backward(self, batch: Batch, unique: UniqueIds, rows: Rows) -> tuple[float, float, bool, RowGradients]:
+        """Run the device's graph: wide loss, deep loss without the tables' L2 term, finite, row gradients."""
+        of_batch = (batch.numeric, batch.labels, example_weights(batch))
+        inputs = (*self.rows.inputs(unique, rows), *(pad_rows(values, self.parts.batch_size) for values in of_batch))
+        noise = Tensor(self.parts.noise.of_step(self.tables.step + 1, batch.first_row))
+        index = self.rows.index(unique).values()
+        outputs = self.graph(*map(Tensor.from_numpy, inputs), noise, *map(Tensor.from_numpy, index))
+        deep_loss, wide_loss, finite, deep, wide = (output.asnumpy() for output in outputs)
+        count = len(rows.wide)
+        gradients = RowGradients(deep[:count], wide[:count], scale=1 / self.parts.loss.loss_scale)
+        return float(wide_loss), float(deep_loss), bool(finite), gradients
+
+    def score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
+        return self._scorer(batch, unique)
+
+    def kernel_seconds(self) -> dict[str, float]:
+        return self._kernel_seconds
+
+    def _find_bad(self, batch: Batch, unique: UniqueIds, rows: Rows, gradients: RowGradients) -> str:
+        return describe_not_finite(
+            (*self.rows.places(batch, unique, rows), *batch_places(batch, self.parts.numeric_names)),
+            self.parts.model.named_parameters(),
+            self.rows.gradient_places(batch, unique, gradients),
+        )
 
 
 def ids_of(unique: UniqueIds) -> np.ndarray:

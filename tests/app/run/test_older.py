@@ -35,7 +35,7 @@ WORDS = (
     "tables.backend=reference",
     "train.log_every_steps=1",
 )
-THEN = (*WORDS, "wide_optimizer.exact_l1=false")  # what the kept runs did
+THEN = (*WORDS, "wide_optimizer.exact_l1=false", "model.first_layer=direct")  # what the kept runs did
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,133 @@
+"""The tower's first layer from the distinct rows of a batch, as kernels on a CPU (`csrc/distinct_layer.h`).
+
+Letters: B batch, C looked-up fields, D embedding width, U distinct rows, H width of the layer.
+"""
+
+from __future__ import annotations
+
+import mindspore as ms
+from mindspore import Tensor, nn, ops
+
+from app.config.run import DeviceOptions
+from app.device import cpu_flags, records_dropped
+from app.model.dense_layer import NATIVE_ACTIVATION
+from app.model.native_layer import BFLOAT16_FLAGS
+from app.model.native_library import LIBRARY
+
+
+class NativeDistinctLayer(nn.Cell):
+    """The first layer on distinct rows, on a CPU. Raise OSError if the library is not built."""
+
+    def __init__(self, num_threads: int, bfloat16: bool) -> None:
+        super().__init__()
+        LIBRARY.load().dense_set_threads(num_threads)
+        suffix = "bfloat16" if bfloat16 else "float32"
+        self.zeros = ops.ZerosLike()
+        with records_dropped(lambda record: "whitelist" in record.getMessage().lower()):
+            self.plain = NativeDistinctKernels(suffix)
+
+    def construct(
+        self,
+        rows: Tensor,
+        weights: Tensor,
+        numeric: Tensor,
+        numeric_weights: Tensor,
+        index: Tensor,
+        fields: Tensor,
+        noise: Tensor | None = None,
+    ) -> Tensor:
+        """`rows` [U, D], `index` int32 [B, C], `fields` int32 [2 * C + 1] -> [B, H]; the rest as in `DenseLayer`."""
+        if noise is None:
+            noise = self.zeros(fields[:3])
+        return self.plain(rows, weights, numeric, numeric_weights, index, fields, noise)
+
+
+class NativeDistinctKernels(nn.Cell):
+    """The kernels of `NativeDistinctLayer`, of one precision."""
+
+    def __init__(self, suffix: str) -> None:
+        super().__init__()
+        self.zeros = ops.ZerosLike()  # not ops.zeros_like: the compiler loses it in a gradient within a gradient
+        self.forward = ops.Custom(
+            f"{LIBRARY.path}:distinct_forward_{suffix}",
+            out_shape=lambda rows, weights, numeric, numeric_weights, index, *others: (index[0], weights[1]),
+            out_dtype=lambda rows, *others: rows,
+            func_type="aot",
+        )
+        self.backward = ops.Custom(
+            f"{LIBRARY.path}:distinct_backward_{suffix}",
+            out_shape=lambda gradient, outputs, rows, weights, numeric, *others: (
+                rows,
+                weights,
+                (numeric[1], weights[1]),
+            ),
+            out_dtype=lambda gradient, outputs, rows, *others: (rows, rows, rows),
+            func_type="aot",
+        )
+
+    def construct(
+        self,
+        rows: Tensor,
+        weights: Tensor,
+        numeric: Tensor,
+        numeric_weights: Tensor,
+        index: Tensor,
+        fields: Tensor,
+        noise: Tensor,
+    ) -> Tensor:
+        return self.forward(rows, weights, numeric, numeric_weights, index, fields, noise)
+
+    def bprop(
+        self,
+        rows: Tensor,
+        weights: Tensor,
+        numeric: Tensor,
+        numeric_weights: Tensor,
+        index: Tensor,
+        fields: Tensor,
+        noise: Tensor,
+        outputs: Tensor,
+        gradient: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """Return the gradients of the inputs; those of data are 0."""
+        rows_gradient, weights_gradient, numeric_weights_gradient = self.backward(
+            gradient, outputs, rows, weights, numeric, index, fields, noise
+        )
+        data = self.zeros(index), self.zeros(fields), self.zeros(noise)
+        return (rows_gradient, weights_gradient, self.zeros(numeric), numeric_weights_gradient, *data)
+
+
+class NativeSumRows(nn.Cell):
+    """`SumRows` as one kernel forward and one backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.zeros = ops.ZerosLike()
+        with records_dropped(lambda record: "whitelist" in record.getMessage().lower()):
+            self.forward = ops.Custom(
+                f"{LIBRARY.path}:sum_rows_forward",
+                out_shape=lambda rows, index: (index[0],),
+                out_dtype=lambda rows, index: rows,
+                func_type="aot",
+            )
+            self.backward = ops.Custom(
+                f"{LIBRARY.path}:sum_rows_backward",
+                out_shape=lambda gradient, rows, index: rows,
+                out_dtype=lambda gradient, rows, index: rows,
+                func_type="aot",
+            )
+
+    def construct(self, wide_rows: Tensor, index: Tensor) -> Tensor:
+        return self.forward(wide_rows, index)
+
+    def bprop(self, wide_rows: Tensor, index: Tensor, outputs: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        return self.backward(gradient, wide_rows, index), self.zeros(index)
+
+
+def distinct_layer(options: DeviceOptions, activation: str, plain: bool) -> nn.Cell | None:
+    """Return the tower's first layer on distinct rows where it has a kernel, as `dense_layer` chooses them; or None."""
+    on_cpu = ms.get_current_device().device_target == "CPU"
+    if not (on_cpu and plain and activation == NATIVE_ACTIVATION and LIBRARY.is_available()):
+        return None
+    bfloat16 = options.precision == "bfloat16" and bool(cpu_flags() & BFLOAT16_FLAGS)
+    return NativeDistinctLayer(options.num_threads, bfloat16)

@@ -1,0 +1,117 @@
+"""The form in which each distinct row crosses to the device once, and its gradient comes back summed.
+
+The tables then see a batch of one field: the distinct rows, field by field. A row that two fields share is there for
+each of them.
+
+Letters: B batch size, n rows of a batch, C fields, D embedding width, U distinct rows.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from app.batches import Batch
+from app.model.native_library import distinct_rows
+from app.tables.checks import check_ids
+from app.tables.fields import TableField
+from app.tables.interface import HostTables, RowGradients, Rows, TablesSpec, UniqueIds
+from app.training.step.step import Place, PositionRows, gradient_places, pad_rows
+
+log = logging.getLogger(__name__)
+
+CAPACITY_STEP = 256  # rows
+# Room for a larger batch than the one for which a graph is compiled; the last graph is for any batch.
+ROOM = 1.08, 1.5
+
+
+@dataclass(frozen=True)
+class DistinctIds(UniqueIds):
+    """The distinct rows of a batch as a batch of one field, [U, 1], which `rows` is to the tables.
+
+    `index` int32 [B, C] has the row of each position, and `fields` int32 [2 * C + 1] where each field's rows start and
+    then 1 for each field whose rows are multiplied once each.
+    """
+
+    rows: UniqueIds
+    index: np.ndarray
+    fields: np.ndarray
+
+
+class DistinctRows(PositionRows):
+    """Distinct rows, padded to one of at most three capacities; each is a graph to compile."""
+
+    def __init__(self, tables: HostTables, spec: TablesSpec, batch_size: int, most_distinct: float) -> None:
+        """`tables` have the spec `one_field(spec)`.
+
+        A field whose distinct rows are more than the share `most_distinct` of its positions in a batch is multiplied
+        position by position.
+        """
+        super().__init__(tables, batch_size)
+        self._spec = spec
+        self._most_distinct = most_distinct
+        self._capacities: list[int] = []
+        self._deep = np.zeros((0, spec.embedding_dim), np.float32)
+
+    def prepare(self, batch: Batch) -> DistinctIds:
+        check_ids(batch.ids, self._spec)
+        row_ids, index, starts = distinct_rows(batch.ids)
+        is_distinct = np.diff(starts) <= self._most_distinct * batch.num_rows
+        rows = self.tables.unique(row_ids[:, None])
+        # The rows that fill up a short batch repeat its first one, and weigh nothing.
+        index = np.concatenate([index, np.repeat(index[:1], self.batch_size - batch.num_rows, axis=0)])
+        fields = np.concatenate([starts, is_distinct.astype(np.int32)])
+        return DistinctIds(rows.shape, rows.values, rows.inverse, rows, index, fields)
+
+    def lookup(self, unique: UniqueIds) -> Rows:
+        return self.tables.lookup(own(unique).rows)
+
+    def update(self, unique: UniqueIds, gradients: RowGradients) -> None:
+        self.tables.update(own(unique).rows, gradients, checked=True)
+
+    def inputs(self, unique: UniqueIds, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+        num_rows = len(rows.wide)
+        capacity = self._capacity(num_rows)
+        if len(self._deep) != capacity:
+            self._deep = np.zeros((capacity, rows.deep.shape[1]), np.float32)
+        self._deep[:num_rows] = rows.deep  # those behind are read by no one
+        return self._deep, pad_rows(rows.wide, capacity)
+
+    def index(self, unique: UniqueIds) -> dict[str, np.ndarray]:
+        unique = own(unique)
+        return {"index": unique.index, "fields": unique.fields}
+
+    def places(self, batch: Batch, unique: UniqueIds, rows: Rows) -> tuple[Place, Place, Place]:
+        names, index = self._spec.field_names, own(unique).index[: batch.num_rows]
+        deep = Place("deep row", rows.deep[index].reshape(batch.num_rows, -1), names, batch.ids)
+        wide = Place("wide row", rows.wide[index], names, batch.ids)
+        return deep, wide, Place("sum of wide rows", rows.wide[index].sum(axis=1))
+
+    def gradient_places(self, batch: Batch, unique: UniqueIds, gradients: RowGradients) -> tuple[Place, Place]:
+        index = own(unique).index[: batch.num_rows]
+        deep = gradients.deep[index].reshape(batch.num_rows, -1)
+        return gradient_places(deep, gradients.wide[index].sum(axis=1), self._spec.field_names, batch.ids)
+
+    def _capacity(self, num_rows: int) -> int:
+        fitting = [capacity for capacity in self._capacities if capacity >= num_rows]
+        if fitting:
+            return min(fitting)
+        most = self.batch_size * len(self._spec.fields)
+        wanted = num_rows * ROOM[len(self._capacities)] if len(self._capacities) < len(ROOM) else most
+        capacity = min(most, -(-int(wanted) // CAPACITY_STEP) * CAPACITY_STEP)
+        self._capacities.append(capacity)
+        log.info("the graph of a batch with up to %d distinct rows is compiled: one has %d", capacity, num_rows)
+        return capacity
+
+
+def one_field(spec: TablesSpec) -> TablesSpec:
+    """Return the spec of tables whose batches are distinct rows, [U, 1]."""
+    return replace(spec, fields=(TableField("row"),))
+
+
+def own(unique: UniqueIds) -> DistinctIds:
+    """Return `unique`, which `DistinctRows.prepare` made."""
+    assert isinstance(unique, DistinctIds)
+    return unique

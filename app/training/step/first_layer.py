@@ -1,0 +1,107 @@
+"""The choice of `model.first_layer`: which way the tower's first layer is multiplied, for data, batch size and widths.
+
+Distinct rows save products and cost two sums over all positions. With a share s of a field's positions distinct, the
+products fall from 1 to s, and the sums cost as much as the products of SUMS_COST / D would; so a field gains below the
+share 1 - SUMS_COST / D.
+
+Letters: B batch size, C fields, D embedding width.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from app.config.config import Config, FirstLayer
+from app.config.parallel import recomputed_runs
+from app.config.run import Precision
+from app.model.native_library import LIBRARY
+from app.tables.fields import fields_of_model, is_plain
+from data_prep.prepared.schema import VOCABULARY_FILE, Schema
+
+log = logging.getLogger(__name__)
+
+# Columns of products that take as long as both sums, as `python -m benchmarks.training.first_layer` measures it.
+SUMS_COST: dict[Precision, float] = {"float32": 20.0, "bfloat16": 24.0}
+LEAST_SAVING = 0.25  # of the first layer's products; less is not worth other sums' rounding
+LEAST_BATCH = 1000  # below, the products by field are too small to run as fast as whole ones
+
+
+def most_distinct(config: Config) -> float:
+    """Return the share of distinct rows up to which a field gains; 0 or less if none does."""
+    return 1 - SUMS_COST[config.device.precision] / config.model.embedding_dim
+
+
+def with_first_layer(config: Config, schema: Schema, dataset: Path, backend: str, num_processes: int) -> Config:
+    """Return `config` with `model.first_layer` chosen if it is auto."""
+    if config.model.first_layer != "auto":
+        return config
+    chosen: FirstLayer = "direct"
+    if obstacle(config, schema, backend, num_processes) is None and LIBRARY.is_available():
+        chosen = choose(config, schema, dataset)
+    return replace(config, model=replace(config.model, first_layer=chosen))
+
+
+def obstacle(config: Config, schema: Schema, backend: str, num_processes: int) -> str | None:
+    """Return why distinct rows cannot be used, naming the setting; None if they can."""
+    if backend == "stock":
+        return "tables.backend=stock looks its rows up inside the graph"
+    if num_processes > 1:
+        return "several ranks exchange the rows of their positions"
+    if any(first == 0 for first, _ in recomputed_runs(config.parallel.recompute, len(config.model.hidden_widths))):
+        return f"parallel.recompute={config.parallel.recompute} recomputes the first layer"
+    if not is_plain(fields_of_model(schema, config.model)):
+        return "the parts of the model see different fields, or a list"
+    return None
+
+
+def choose(config: Config, schema: Schema, dataset: Path) -> FirstLayer:
+    """Return distinct if enough of the first layer's work is saved at the data's counts, else direct; log why."""
+    limit = most_distinct(config)
+    if limit <= 0 or config.train.batch_size < LEAST_BATCH:
+        return "direct"
+    shares = expected_shares(schema, dataset, config.train.batch_size)
+    saving = float(np.maximum(limit - shares, 0).mean())
+    if saving < LEAST_SAVING:
+        return "direct"
+    direct = [field.name for field, share in zip(schema.categorical, shares, strict=True) if share > limit]
+    log.info(
+        "the first layer multiplies distinct rows once: %.1f %% of a batch's positions are distinct, which should save "
+        "%.0f %% of its work%s",
+        100 * shares.mean(),
+        100 * saving,
+        f"; position by position: {', '.join(direct)}" if direct else "",
+    )
+    return "distinct"
+
+
+def expected_shares(schema: Schema, dataset: Path, batch_size: int) -> np.ndarray:
+    """Return the share of each field's positions [C] that are expected to be distinct in a batch.
+
+    A field's ids without counts (out of vocabulary, or hashed) count as equally frequent, the case with most of them.
+    """
+    from pyarrow import parquet  # slow
+
+    table = parquet.read_table(dataset / VOCABULARY_FILE, columns=["id", "count"])
+    ids, counts = table["id"].to_numpy(), table["count"].to_numpy()
+    order = np.argsort(ids, kind="stable")
+    ids, counts, rows = ids[order], counts[order], schema.splits["train"].rows
+    shares = []
+    for field in schema.categorical:
+        of_field = [counts[slice(*np.searchsorted(ids, id_range))] for id_range in field.id_ranges]
+        shares.append(_expected_share(np.concatenate([*of_field, []]), field.oov_ids, rows, batch_size))
+    return np.array(shares)
+
+
+def _expected_share(counts: np.ndarray, oov_ids: tuple[int, int], rows: int, batch_size: int) -> float:
+    total, num_others = max(rows, counts.sum(), 1), max(oov_ids[1] - oov_ids[0], 1)
+    other = (total - counts.sum()) / total / num_others
+    return (_expected(counts / total, batch_size).sum() + num_others * float(_expected(other, batch_size))) / batch_size
+
+
+def _expected(probabilities: np.ndarray | float, batch_size: int) -> np.ndarray:
+    """Return the probability that an id is in a batch, 1 - (1 - p)^B."""
+    return -np.expm1(batch_size * np.log1p(-np.minimum(probabilities, 1 - 1e-12)))
