@@ -11,16 +11,19 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from app.batches import Batch, Prefetcher
+from app.config.config import FirstLayer
 from app.config.run import Precision
 from benchmarks.harness.contender import Parts
 from benchmarks.training.kernels import NUM_FIELDS, power_law_ids
+from data_prep.sources.shape import MISSING_RANK, LogShape, draw_fields, load_shape
 
 NUM_NUMERIC = 13
+LOG_ROWS, LOG_MIN_COUNT = 5_000_000, 10
 NUM_BATCHES = 6  # taken round and round: more than any cache holds, and after one round no row is new
 
 
@@ -35,6 +38,8 @@ class Workload:
     embedding_dim: int = 80
     hidden_widths: tuple[int, ...] = (1024, 512, 256, 128)
     threads: int = len(os.sched_getaffinity(0))
+    ids: Literal["power law", "log"] = "power law"
+    first_layer: FirstLayer = "direct"
 
     def to_json(self) -> str:
         """For the command line of a contender's process."""
@@ -48,16 +53,50 @@ class Workload:
 
 
 def make_batches(workload: Workload) -> list[Batch]:
-    """Batches that depend on sizes only: ids by a power law that all of them share, a quarter of the labels 1."""
+    """Batches that depend on sizes only: ids by a power law that all fields share, or as a log has them; a quarter of
+    the labels 1."""
     rng = np.random.default_rng(0)
     batch_size, num_rows = workload.batch_size, workload.batch_size * NUM_BATCHES
-    ids = power_law_ids(rng, workload.vocabulary_size, num_rows)
+    ids = log_ids(rng, num_rows) if workload.ids == "log" else power_law_ids(rng, workload.vocabulary_size, num_rows)
     numeric = rng.random((num_rows, NUM_NUMERIC), np.float32)
     labels = (rng.random(num_rows) < 0.25).astype(np.float32)
     return [
         Batch(ids[start : start + batch_size], numeric[start : start + batch_size], labels[start : start + batch_size])
         for start in range(0, num_rows, batch_size)
     ]
+
+
+def log_cuts(shape: LogShape) -> list[int]:
+    """Each field's number of values that a synthetic log of `LOG_ROWS` rows is expected to have `LOG_MIN_COUNT` times.
+
+    The log itself need not be drawn for it. Of 1 M rows at min_count 10 the distinct share of a batch is 7.7 % so, and
+    7.6 % in a log that was prepared.
+    """
+    frequent = (np.flatnonzero(value.share_of_bin * LOG_ROWS >= LOG_MIN_COUNT) for value in shape.values)
+    return [int(value.edges[bins[-1] + 1]) for value, bins in zip(shape.values, frequent, strict=True)]
+
+
+def field_starts() -> np.ndarray:
+    """The first id of each field of `log_ids`, and the vocabulary's size behind them, [C + 1]."""
+    return np.cumsum([0, *(cut + 2 for cut in log_cuts(load_shape()))])
+
+
+def log_ids(rng: np.random.Generator, num_rows: int) -> np.ndarray:
+    """[B, C] int32: a field's values, its rarer ones as one, and missing, from `field_starts` on."""
+    shape = load_shape()
+    _, ranks, _ = draw_fields(shape, rng.random((shape.num_uniforms, num_rows)))
+    cuts = np.array(log_cuts(shape))[:, None]
+    ids = np.where(ranks == MISSING_RANK, cuts + 1, np.minimum(ranks, cuts)) + field_starts()[:-1, None]
+    return np.ascontiguousarray(ids.T.astype(np.int32))
+
+
+def distinct_share(workload: Workload) -> float:
+    """The mean share of a batch's positions whose row no other position of the batch has counted."""
+    shares = []
+    for batch in make_batches(workload):
+        num_distinct = sum(len(np.unique(column)) for column in batch.ids.T)
+        shares.append(num_distinct / batch.ids.size)
+    return float(np.mean(shares))
 
 
 class Step(Protocol):

@@ -36,7 +36,12 @@ def make_config(workload: Workload, backend: Backend) -> Config:
     """The workload as settings of a run; all else is at its default."""
     return Config(
         device=DeviceOptions("CPU", workload.threads, workload.precision),
-        model=ModelOptions(workload.embedding_dim, workload.hidden_widths, fold_numeric=workload.fold_numeric),
+        model=ModelOptions(
+            workload.embedding_dim,
+            workload.hidden_widths,
+            fold_numeric=workload.fold_numeric,
+            first_layer=workload.first_layer,
+        ),
         tables=TablesOptions(backend),
         train=TrainOptions(batch_size=workload.batch_size),
     )

@@ -10,6 +10,11 @@
                         tower's work less), and malloc keeps its pages; beside them the tower's matrix products
                         alone, forward and backward: what the step would take if all else were free
     small batch         256 rows, best form: how much of a step does not shrink with the batch
+    ids as in Criteo's log  best form, with the ids of a synthetic log of 5 M rows at min_count 10; the others' ids
+                        follow a power law over one vocabulary, of which a batch has many more
+
+native_distinct multiplies each distinct row once in the first layer (model.first_layer), pytorch_distinct does so by
+mm, index_select and, backward, index_add.
 
 native is this project's step as `make train` takes it, stock the same with MindSpore's own operators for tables
 and tower, pytorch that of peers/pytorch_wide_deep.py. MindSpore's CPU operators multiply bfloat16 only where the
@@ -32,22 +37,32 @@ from typing import Any
 
 import numpy as np
 
+from app.config.config import FirstLayer
 from app.config.run import Precision
 from app.device import MATH_MODE_FLAGS, cpu_flags
 from app.model.native_layer import BFLOAT16_FLAGS
 from benchmarks.harness.contender import KEEP_PAGES, Contender
 from benchmarks.harness.timing import Timing, machine, side_by_side
-from benchmarks.harness.workload import Workload
+from benchmarks.harness.workload import Workload, distinct_share
 
-FORMS = AS_FOUND, BEST_FORM, SMALL_BATCH = "as users find it", "best form", "small batch"
+FORMS = AS_FOUND, BEST_FORM, SMALL_BATCH, LOG_IDS = (
+    "as users find it",
+    "best form",
+    "small batch",
+    "ids as in Criteo's log",
+)
 WARM_UP_TURNS = 2
 MINDSPORE = "benchmarks.training.mindspore_contender"
+# By contender: how native multiplies its first layer.
+WAYS: dict[str, FirstLayer] = {"native": "direct", "native_distinct": "distinct"}
 MODULES = {
     "native": MINDSPORE,
+    "native_distinct": MINDSPORE,
     "stock": MINDSPORE,
     "matmuls": MINDSPORE,
     "pytorch": "benchmarks.peers.pytorch_wide_deep",
     "pytorch_plain": "benchmarks.peers.pytorch_plain_embedding",
+    "pytorch_distinct": "benchmarks.peers.pytorch_distinct",
     "matmuls_pytorch": "benchmarks.peers.pytorch_matmuls",
 }
 
@@ -63,15 +78,18 @@ class Group:
     @property
     def title(self) -> str:
         """For people."""
-        return f"{self.form}, {self.workload.precision}, batch {self.workload.batch_size:,}"
+        share = f", {distinct_share(self.workload):.1%} distinct" if self.form in (BEST_FORM, LOG_IDS) else ""
+        return f"{self.form}, {self.workload.precision}, batch {self.workload.batch_size:,}{share}"
 
     def start(self, name: str) -> Contender:
         """The process of one contender. native always folds: it has no other form."""
-        workload = replace(self.workload, fold_numeric=True) if name == "native" else self.workload
+        kind, workload = name, self.workload
+        if name in WAYS:
+            kind, workload = "native", replace(workload, fold_numeric=True, first_layer=WAYS[name])
         environment = {"OMP_NUM_THREADS": str(workload.threads), "GLOG_v": "3"}
         if self.workload.fold_numeric:
             environment |= KEEP_PAGES
-        return Contender(name, MODULES[name], [name, workload.to_json()], environment)
+        return Contender(name, MODULES[name], [kind, workload.to_json()], environment)
 
 
 def make_groups(batch_size: int, precisions: tuple[Precision, ...], pytorch: tuple[str, ...]) -> list[Group]:
@@ -81,11 +99,13 @@ def make_groups(batch_size: int, precisions: tuple[Precision, ...], pytorch: tup
     for precision in precisions:
         in_mindspore = precision == "float32" or cpu_flags() & MATH_MODE_FLAGS
         matmuls = (("matmuls",) if in_mindspore else ()) + (("matmuls_pytorch",) if pytorch else ())
+        tricks = ("pytorch_distinct",) if pytorch else ()
         best = Workload(batch_size=batch_size, precision=precision)
         groups += [
             Group(AS_FOUND, replace(best, fold_numeric=False), steps),
-            Group(BEST_FORM, best, (*steps, *matmuls)),
+            Group(BEST_FORM, best, ("native_distinct", *steps, *matmuls)),
             Group(SMALL_BATCH, replace(best, batch_size=256), (*steps, *matmuls)),
+            Group(LOG_IDS, replace(best, ids="log"), ("native", "native_distinct", *pytorch, *tricks, *matmuls)),
         ]
     return sorted(groups, key=lambda group: FORMS.index(group.form))
 
@@ -101,7 +121,7 @@ def measure(group: Group, rounds: int, steps: int) -> dict[str, Any]:
         timings = side_by_side(turns, rounds, WARM_UP_TURNS)
         results = {c.name: describe(c, timings[c.name], timings["native"], steps, group) for c in contenders}
     for name, result in results.items():
-        print(one_line(name, result))
+        print(one_line(name, result), f"  {result['peak_memory_mib']:,.0f} MiB")
     return {"form": group.form, "workload": asdict(group.workload), "steps": results}
 
 
