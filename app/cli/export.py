@@ -24,6 +24,7 @@ from app.evaluation.metrics import MetricStream, confidence_intervals
 from app.run.folder import best_of_run
 from app.scoring import card
 from app.scoring.bundle import new_bundle
+from app.scoring.distribution import Distribution
 from app.scoring.export import finish, write_model
 from app.scoring.made_rows import make_rows
 from app.scoring.predictor import Predictor
@@ -178,7 +179,7 @@ def _self_test(predictor: Predictor, dataset: Path, trained: Trained, batch_size
 def _evaluate(
     predictor: Predictor, trained: Trained, config: Config, dataset: Path, schema: Schema, split: str, batch_size: int
 ) -> card.Evaluated:
-    here, there = MetricStream(), MetricStream()
+    here, there, held_out = MetricStream(), MetricStream(), Distribution(schema)
     largest = 0.0
     batches = read_batches(dataset, schema, split, written_order(schema, split), batch_size)
     with progress_bar(total=schema.splits[split].rows, desc=f"compare {split}", unit="row", unit_scale=True) as bar:
@@ -186,9 +187,11 @@ def _evaluate(
             found = predictor.logits_of_ids(batch.ids, batch.numeric)
             expected = trained(batch.ids, batch.numeric)
             largest = max(largest, float(np.abs(found - expected).max()))
+            held_out.add(batch.ids, batch.numeric, found)
             here.add(found, batch.labels)
             there.add(expected, batch.labels)
             bar.update(batch.num_rows)
+    held_out.write(predictor.folder)
     metrics, bins = here.result_and_bins()
     intervals = {}
     if config.eval.bootstrap and not np.isnan(metrics.auc):

@@ -28,7 +28,7 @@ from app.scoring.rows import RowsSpec, RowTables, lookup
 from app.scoring.tower import MANY, TOWER, Tower
 from app.tables.fields import TableField, columns_of
 from app.tables.pooling import field_of_position, pool, position_weights, sum_over_positions
-from data_prep.encoding.encoder import Chunk, open_lookup, options_of
+from data_prep.encoding.encoder import Chunk, Rows, open_lookup, options_of
 from data_prep.encoding.raw_rows import lines_to_chunk, mappings_to_chunk, rejected, table_to_chunk
 from data_prep.options.log_format import FIELD_KINDS, LogFormat
 from data_prep.prepared.schema import Schema, read_schema
@@ -52,6 +52,7 @@ class ScoredChunk:
     logits: np.ndarray  # [n] float32
     labels: np.ndarray  # [n] float32; NaN where a row has none, or weight 0
     rejected: dict[int, str]
+    encoded: Rows | None = None  # ids and numbers of the good lines; None where there are no lines
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,7 @@ class Predictor:
         reasons = rejected(chunk, parsed) if parsed.rejects_tsv else {}
         places = parsed.rows.row_numbers - chunk.first_line
         labels = rows.labels if rows.weights is None else np.where(rows.weights > 0, rows.labels, np.float32(np.nan))
-        return ScoredChunk(places, self.logits_of_ids(rows.ids, rows.numeric), labels, reasons)
+        return ScoredChunk(places, self.logits_of_ids(rows.ids, rows.numeric), labels, reasons, rows)
 
     def logits_of_ids(self, ids: np.ndarray, numeric: np.ndarray) -> np.ndarray:
         """Return the logits of encoded rows: `ids` [n, C], `numeric` [n, N] -> float32 [n]."""

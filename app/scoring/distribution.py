@@ -1,0 +1,100 @@
+"""The held-out rows of a model as counts, to which the rows that it scores later are compared.
+
+Letters: n rows, C categorical fields, P positions of their values, N numeric columns.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data_prep.prepared.schema import Schema
+
+DISTRIBUTION = "distribution.json"
+SCORE_BINS = 20
+VALUE_BINS = 34  # of a field's values: unknown ones, then by the power of 2 of their rank in frequency
+NUMBER_BINS = 33  # of a numeric column: zero, then by sign and power of 2
+_LEAST_SHARE = 1e-4  # of a bin: an empty one would make PSI infinite
+
+
+class Distribution:
+    """Counts of rows by score, by each field's values and by each numeric column."""
+
+    def __init__(self, schema: Schema) -> None:
+        """Begin with no rows."""
+        fields = schema.categorical
+        self.names = [field.name for field in fields] + [field.name for field in schema.numeric]
+        of_position = np.repeat(np.arange(len(fields)), [field.max_length for field in fields])
+        self._field = of_position
+        self._unknown = np.array([field.oov_ids for field in fields], np.int64)[of_position]  # [P, 2]
+        first = [field.id_ranges[0][0] if field.id_ranges else field.oov_ids[0] for field in fields]
+        self._first = np.array(first, np.int64)[of_position]
+        self.scores = np.zeros(SCORE_BINS, np.int64)
+        self.values = np.zeros((len(fields), VALUE_BINS), np.int64)
+        self.numbers = np.zeros((schema.num_numeric, NUMBER_BINS), np.int64)
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.scores.sum())
+
+    def add(self, ids: np.ndarray, numeric: np.ndarray, logits: np.ndarray) -> None:
+        """Count rows: `ids` [n, P], -1 where a list has no more values; `numeric` [n, N]; `logits` [n]."""
+        bins = (SCORE_BINS / (1 + np.exp(-logits.astype(np.float64)))).astype(np.int64)
+        self.scores += np.bincount(bins.clip(0, SCORE_BINS - 1), minlength=SCORE_BINS)
+        is_unknown = (ids >= self._unknown[:, 0]) & (ids < self._unknown[:, 1])
+        rank = np.maximum(ids - self._first, 0) + 1
+        bins = np.where(is_unknown, 0, np.frexp(rank.astype(np.float64))[1].clip(1, VALUE_BINS - 1))
+        _count(self.values, (self._field * VALUE_BINS + bins)[ids >= 0])
+        power = np.frexp(np.abs(numeric))[1].clip(-7, 8) + 8
+        bins = np.where(numeric == 0, 0, power + 16 * (numeric < 0))
+        _count(self.numbers, (np.arange(numeric.shape[1]) * NUMBER_BINS + bins).reshape(-1))
+
+    def drift_from(self, expected: Distribution) -> list[dict[str, Any]]:
+        """Return PSI and the shares of unknown values of each field, the largest PSI first.
+
+        PSI = Σ (p - q) ln(p / q) over bins; p the shares here, q those of `expected`.
+        """
+        psi = [*_psi(self.values, expected.values), *_psi(self.numbers, expected.numbers)]
+        unseen, there = (_shares(counts.values)[:, 0] for counts in (self, expected))
+        found: list[dict[str, Any]] = []
+        for place, name in enumerate(self.names):
+            is_field = place < len(unseen)
+            shares = (float(unseen[place]), float(there[place])) if is_field else (None, None)
+            found.append({"field": name, "psi": float(psi[place]), "unseen": shares[0], "unseen_there": shares[1]})
+        return sorted(found, key=lambda field: -field["psi"])
+
+    def write(self, folder: Path) -> None:
+        """Write the counts into a bundle."""
+        counts = {name: getattr(self, name).tolist() for name in ("scores", "values", "numbers")}
+        (folder / DISTRIBUTION).write_text(json.dumps(counts) + "\n", encoding="utf-8")
+
+
+def read_distribution(folder: Path, schema: Schema) -> Distribution | None:
+    """Return the counts of a bundle's held-out rows; None of a bundle that has none, or other fields."""
+    path = folder / DISTRIBUTION
+    if not path.is_file():
+        return None
+    found = Distribution(schema)
+    for name, counts in json.loads(path.read_text(encoding="utf-8")).items():
+        if np.shape(counts) != getattr(found, name).shape:
+            return None
+        setattr(found, name, np.array(counts, np.int64))
+    return found
+
+
+def _count(counts: np.ndarray, bins: np.ndarray) -> None:
+    counts += np.bincount(bins, minlength=counts.size).reshape(counts.shape)
+
+
+def _shares(counts: np.ndarray) -> np.ndarray:
+    shares: np.ndarray = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    return shares
+
+
+def _psi(here: np.ndarray, there: np.ndarray) -> np.ndarray:
+    p, q = (np.maximum(_shares(counts), _LEAST_SHARE) for counts in (here, there))
+    psi: np.ndarray = ((p - q) * np.log(p / q)).sum(axis=1)
+    return psi

@@ -1,0 +1,57 @@
+"""Counts of rows, and how far apart two are."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from app.scoring.distribution import Distribution, read_distribution
+
+
+@pytest.fixture
+def rows(tiny_schema):
+    """Draws rows by the vocabulary's ranks, some unknown; `unknown` is that share."""
+
+    def draw(count, unknown, seed):
+        generator = np.random.default_rng(seed)
+        ids = np.empty((count, tiny_schema.num_categorical), np.int32)
+        for place, field in enumerate(tiny_schema.categorical):
+            first, end = field.id_ranges[0]
+            ids[:, place] = first + (generator.random(count) ** 2 * (end - first)).astype(np.int32)
+            ids[generator.random(count) < unknown, place] = field.oov_ids[0]
+        numeric = generator.standard_normal((count, tiny_schema.num_numeric)).astype(np.float32)
+        return ids, numeric, generator.standard_normal(count).astype(np.float32)
+
+    return draw
+
+
+def test_equal_rows_do_not_drift_and_unseen_values_do(tiny_schema, rows, tmp_path):
+    held_out, like, other = (Distribution(tiny_schema) for _ in range(3))
+    held_out.add(*rows(20_000, 0.1, seed=1))
+    like.add(*rows(20_000, 0.1, seed=2))
+    other.add(*rows(20_000, 0.5, seed=3))
+    held_out.write(tmp_path)
+    read = read_distribution(tmp_path, tiny_schema)
+    assert (read.num_rows, len(held_out.names)) == (20_000, tiny_schema.num_categorical + tiny_schema.num_numeric)
+    assert max(field["psi"] for field in like.drift_from(read)) < 0.02
+    first, *_, last = other.drift_from(read)
+    assert first["psi"] > 0.25
+    assert (first["unseen"], first["unseen_there"]) == (pytest.approx(0.5, abs=0.02), pytest.approx(0.1, abs=0.02))
+    assert (last["psi"] < 0.02, last["unseen"]) == (True, None)
+
+
+def test_empty_places_of_lists_are_not_counted(tiny_schema):
+    first, *others = tiny_schema.categorical
+    schema = dataclasses.replace(tiny_schema, categorical=(dataclasses.replace(first, max_length=3), *others))
+    counts = Distribution(schema)
+    ids = np.array([[first.id_ranges[0][0], first.oov_ids[0], -1, *(field.oov_ids[0] for field in others)]])
+    counts.add(ids, np.zeros((1, schema.num_numeric), np.float32), np.zeros(1, np.float32))
+    assert counts.values[0].sum() == 2
+    assert counts.values[0][0] == 1
+
+
+def test_a_bundle_without_counts_or_with_other_fields_has_none(tiny_schema, tmp_path):
+    assert read_distribution(tmp_path, tiny_schema) is None
+    fewer = dataclasses.replace(tiny_schema, categorical=tiny_schema.categorical[1:])
+    Distribution(fewer).write(tmp_path)
+    assert read_distribution(tmp_path, tiny_schema) is None
