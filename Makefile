@@ -18,6 +18,7 @@ SPLIT ?= test
 CHECKPOINT ?=
 BUNDLE ?= bundle
 SCORES ?= scores.csv
+PORT ?= 8000
 RANKS ?= 1
 ROWS ?= 1000000
 SEED ?= 1
@@ -107,6 +108,10 @@ export: setup  ## write a bundle that scores raw rows without MindSpore: RUN=dev
 predict: setup  ## score a log by a bundle: BUNDLE=bundle INPUT=data/dac.tar.gz SCORES=scores.csv ARGS='--keep COLUMN --overwrite'
 	$(RUN_PYTHON) -m app.cli.predict "$(BUNDLE)" \
 		"$(if $(filter file,$(origin INPUT)),$(if $(wildcard $(INPUT)),$(INPUT),$(DEMO)log.txt),$(INPUT))" "$(SCORES)" $(ARGS)
+
+.PHONY: serve
+serve: setup  ## score rows over HTTP by a bundle, or the newest of a folder: BUNDLE=bundle PORT=8000 ARGS='--workers 2'
+	$(RUN_PYTHON) -m app.cli.serve "$(BUNDLE)" --port "$(PORT)" $(ARGS)
 
 .PHONY: report
 report: setup  ## draw a run, or several over one another: RUN=device_0 ARGS="device_0.1 --output both.html"

@@ -1,0 +1,80 @@
+"""`python -m app serve`, and `python -m app.cli.serve` where there is no MindSpore: a bundle scored over HTTP."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from app.cli.predict import main
+from app.serving.options import Limits, ServerOptions
+from app.serving.processes import serve
+from common.packages import require
+
+_LIMITS = {
+    "max_batch": "rows that are scored together",
+    "max_delay_ms": "time that a request waits for others to be scored with it",
+    "max_queue": "requests that wait, beyond which others are refused",
+    "max_wait_ms": "time that the oldest request waits, beyond which others are refused",
+    "deadline_ms": "time that a request waits at most; X-Timeout-Ms shortens it",
+    "max_rows": "rows of a request",
+    "max_body_mib": "MiB of a request",
+}
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to those of `python -m app`."""
+    add_arguments(commands.add_parser("serve", help="score rows over HTTP by a bundle, or the newest of a folder"))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument("path", type=Path, metavar="BUNDLE", help="what `export` wrote, or a folder of such to watch")
+    parser.add_argument("--name", help="name of the model in addresses (the folder's)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1: this machine alone)")
+    parser.add_argument("--port", type=int, default=8000, help="port to listen on (8000)")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes (1)")
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of a process for the tower (1)")
+    parser.add_argument("--watch-seconds", type=float, default=0.5, metavar="S", help="between looks at a folder (0.5)")
+    parser.add_argument(
+        "--log-requests", type=float, default=0.0, metavar="SHARE", help="share of the requests to log (0)"
+    )
+    for limit in fields(Limits):
+        kind, default = type(limit.default), limit.default
+        flag = f"--{limit.name.replace('_', '-')}"
+        parser.add_argument(flag, type=kind, default=default, metavar="N", help=f"{_LIMITS[limit.name]} ({default:g})")
+    parser.set_defaults(command=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until SIGTERM or Ctrl-C, and return the exit status."""
+    require("httptools", "msgspec", "onnxruntime", "prometheus_client", "starlette", "uvicorn", "uvloop")
+    limits = Limits(**{limit.name: getattr(arguments, limit.name) for limit in fields(Limits)})
+    for name in ("workers", "threads", "max_batch", "max_queue", "max_rows", "max_body_mib", "watch_seconds"):
+        if getattr(arguments, name) <= 0:
+            raise ValueError(f"--{name.replace('_', '-')} must be above 0, found {getattr(arguments, name)}")
+    if not 0 <= arguments.log_requests <= 1:
+        raise ValueError(f"--log-requests must be a share, 0 … 1; found {arguments.log_requests}")
+    if not 0 <= arguments.port < 65536:
+        raise ValueError(f"--port must be 0 … 65535, found {arguments.port}")
+    name = arguments.name or arguments.path.resolve().name
+    return serve(
+        ServerOptions(
+            path=arguments.path,
+            name=re.sub(r"[^A-Za-z0-9._-]", "-", name),
+            host=arguments.host,
+            port=arguments.port,
+            workers=arguments.workers,
+            threads=arguments.threads,
+            watch_seconds=arguments.watch_seconds,
+            logged_share=arguments.log_requests,
+            limits=limits,
+        )
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(add_arguments, "app.cli.serve"))

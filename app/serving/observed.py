@@ -1,0 +1,115 @@
+"""Counts of requests, rows and scores for Prometheus and the page, and the drift of the rows from the held-out rows."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import numpy as np
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from app.scoring.distribution import SCORE_BINS, Distribution, read_distribution
+from app.scoring.predictor import Predictor, ScoredChunk
+from data_prep.encoding.encoder import Rows
+
+SECONDS = (0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384)
+WINDOW_ROWS = 100_000  # of drift: the last one to two times as many rows
+
+
+class Observed:
+    """The metrics of one process; where there are several, they are summed when they are read."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._lock = threading.Lock()
+        self._requests = self._make(Counter, "requests", "Requests by address and status.", ["route", "status"])
+        self._seconds = self._make(Histogram, "request_seconds", "Time to answer.", ["route"], buckets=SECONDS)
+        self._batch_rows = self._make(Histogram, "batch_rows", "Rows that were scored together.", buckets=ROWS)
+        self._rejected = self._make(Counter, "rejected_rows", "Rows that are none of the log's.")
+        self._scores = self._make(Counter, "scores", "Rows by their score, in twentieths.", ["bin"])
+        self._queue = self._make(Gauge, "queue", "Requests that wait.", multiprocess_mode="livesum")
+        self._generation = self._make(Gauge, "generation", "Of the model.", multiprocess_mode="livemin")
+        most = {"multiprocess_mode": "livemax"}
+        self._psi = self._make(Gauge, "psi", "Drift of a field from the held-out rows.", ["field"], **most)
+        self._unseen = self._make(Gauge, "unseen", "Share of values outside the vocabulary.", ["field"], **most)
+        self._bins = [self._scores.labels(str(number)) for number in range(SCORE_BINS)]
+        self._predictor: Predictor | None = None
+        self._held_out: Distribution | None = None
+        self._windows: list[Distribution] = []  # the one that is counted last
+        self._by_route: dict[tuple[str, int], tuple[Any, Any]] = {}
+
+    def _make(self, kind: Any, name: str, text: str, labels: Any = (), **more: Any) -> Any:
+        return kind(f"wide_deep_{name}", text, labels, registry=self._registry, **more)
+
+    def request(self, route: str, status: int, seconds: float) -> None:
+        """Count a request; from the event loop."""
+        found = self._by_route.get((route, status))
+        if found is None:
+            found = self._requests.labels(route, str(status)), self._seconds.labels(route)
+            self._by_route[route, status] = found
+        found[0].inc()
+        found[1].observe(seconds)
+
+    def batch(self, predictor: Predictor, scored: ScoredChunk, num_waiting: int) -> None:
+        """Count a batch; from the thread that scores."""
+        self._queue.set(num_waiting)
+        self._generation.set(predictor.generation)
+        self._batch_rows.observe(len(scored.logits))
+        if scored.rejected:
+            self._rejected.inc(len(scored.rejected))
+        bins = (SCORE_BINS / (1 + np.exp(-scored.logits))).astype(np.int64).clip(0, SCORE_BINS - 1)
+        counts = np.bincount(bins, minlength=SCORE_BINS)
+        for number in np.flatnonzero(counts):
+            self._bins[number].inc(int(counts[number]))
+        if scored.encoded is not None:
+            self._count(predictor, scored, scored.encoded)
+
+    def _count(self, predictor: Predictor, scored: ScoredChunk, encoded: Rows) -> None:
+        with self._lock:
+            if predictor is not self._predictor:
+                self._predictor = predictor
+                self._held_out = read_distribution(predictor.folder, predictor.schema)
+                self._windows = [Distribution(predictor.schema)]
+            if self._windows[-1].num_rows >= WINDOW_ROWS:
+                self._windows = [self._windows[-1], Distribution(predictor.schema)]
+            self._windows[-1].add(encoded.ids, encoded.numeric, scored.logits)
+
+    def _drift(self) -> dict[str, Any] | None:
+        """Return the drift of the last rows of this process, where the bundle has counts of held-out rows."""
+        with self._lock:
+            if self._held_out is None or self._predictor is None:
+                return None
+            served = Distribution(self._predictor.schema)
+            for name in ("scores", "values", "numbers"):
+                setattr(served, name, sum(getattr(window, name) for window in self._windows))
+            fields = served.drift_from(self._held_out)
+            return {"rows": served.num_rows, "scores": self._held_out.scores.tolist(), "fields": fields}
+
+    def metrics(self) -> tuple[bytes, str]:
+        """Return what Prometheus reads, and its media type."""
+        for field in (self._drift() or {"fields": []})["fields"]:
+            self._psi.labels(field["field"]).set(field["psi"])
+            if field["unseen"] is not None:
+                self._unseen.labels(field["field"]).set(field["unseen"])
+        return generate_latest(self._collected()), CONTENT_TYPE_LATEST
+
+    def _collected(self) -> CollectorRegistry:
+        if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+            return self._registry
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry)
+        return registry
+
+    def status(self) -> dict[str, Any]:
+        """Return the metrics for the page: [name, labels, value] of each."""
+        samples = [
+            [sample.name.removeprefix("wide_deep_"), sample.labels, sample.value]
+            for metric in self._collected().collect()
+            for sample in metric.samples
+            if not sample.name.endswith("_created")
+        ]
+        return {"samples": samples, "drift": self._drift()}

@@ -1,0 +1,313 @@
+"""The routes of the service, for one process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from app.scoring.predictor import Predictor, ScoredChunk
+from app.serving import decoding, openapi
+from app.serving.batching import Batcher, Work
+from app.serving.decoding import HEADER_LENGTH, OUTPUT, RequestError
+from app.serving.generations import Generations
+from app.serving.observed import Observed
+from app.serving.options import ServerOptions
+from data_prep.encoding.encoder import Chunk
+
+log = logging.getLogger(__name__)
+
+PAGE = Path(__file__).with_name("page.html")
+SMALL_BODY = 1 << 15  # bytes: a larger one is decoded beside the thread that scores
+BODY_SECONDS = 30.0  # for a whole body to arrive
+BODIES_HELD = 4  # of the largest size, in memory at a time
+# A page loads nothing from outside, and stands in no other page.
+_PAGE_HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "connect-src 'self'; img-src data:; frame-ancestors 'none'"
+}
+_CLOSE = {"connection": "close"}  # after an answer to a request whose body was not read
+_STATUS_OF = {408: _CLOSE, 413: _CLOSE, 429: {"retry-after": "1"}, 503: {"retry-after": "1"}}
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Service:
+    """Answers requests by the models of `generations`."""
+
+    def __init__(self, generations: Generations, observed: Observed, options: ServerOptions) -> None:
+        self.generations, self.observed, self.options = generations, observed, options
+        self.batcher = Batcher(options.limits, self._observe)
+        self._held_bytes = 0
+        self._explaining = asyncio.Semaphore(1)
+        self._decoders = {
+            "text/plain": decoding.lines_to_chunk,
+            "application/vnd.apache.arrow.stream": decoding.arrow_to_chunk,
+            "application/json": decoding.rows_to_chunk,
+        }
+
+    def application(self) -> Starlette:
+        """Return the ASGI application."""
+        model, version = "/v2/models/{model}", "/v2/models/{model}/versions/{version}"
+        gets = {
+            "/": self._page,
+            "/docs": self._docs,
+            "/openapi.json": self._openapi,
+            "/metrics": self._metrics,
+            "/v1/status": self._status,
+            "/v2": self._server,
+            "/v2/health/live": self._live,
+            "/v2/health/ready": self._live,
+            model: self._metadata,
+            f"{model}/ready": self._model_ready,
+            version: self._metadata,
+            f"{version}/ready": self._model_ready,
+        }
+        posts = {
+            "/v1/score": self._score,
+            "/v1/explain": self._explain,
+            "/v1/rollback": self._roll_back,
+            f"{model}/infer": self._infer,
+            f"{version}/infer": self._infer,
+        }
+        routes = [Route(path, self._guarded(path, handler), methods=["GET"]) for path, handler in gets.items()]
+        routes += [Route(path, self._guarded(path, handler), methods=["POST"]) for path, handler in posts.items()]
+        errors = {404: _plain_error, 405: _plain_error}
+        return Starlette(routes=routes, exception_handlers=errors)
+
+    def _guarded(self, path: str, handler: Handler) -> Handler:
+        """Return a handler that answers errors, adds the model's version, and counts."""
+
+        async def guarded(request: Request) -> Response:
+            start = time.perf_counter()
+            try:
+                response = await handler(request)
+            except RequestError as error:
+                response = JSONResponse({"error": str(error)}, error.status, _STATUS_OF.get(error.status))
+            except ClientDisconnect:
+                response = Response(status_code=400)
+            except Exception as error:  # a damaged block of the bundle, memory: the client may try another server
+                log.exception("%s: %s", path, type(error).__name__)
+                message = "the model cannot score this now; see the server's log"
+                response = JSONResponse({"error": message}, 503, _STATUS_OF[503])
+            for name, value in _headers(self.generations.current).items():
+                response.headers.setdefault(name, value)
+            seconds = time.perf_counter() - start
+            self.observed.request(path, response.status_code, seconds)
+            if random.random() < self.options.logged_share:  # noqa: S311
+                log.info("%s %s %d %.1f ms", request.method, path, response.status_code, seconds * 1e3)
+            return response
+
+        return guarded
+
+    async def _score(self, request: Request) -> Response:
+        form = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+        # What `curl -d` sends where no type is given.
+        decode = self._decoders.get(form.replace("application/x-www-form-urlencoded", "application/json"))
+        if decode is None:
+            raise RequestError(415, f"content-type must be one of {', '.join(self._decoders)}")
+        predictor, scores = await self._scores(request, decode)
+        answer = {**self._described(predictor), "scores": scores.tolist()}
+        return Response(msgspec.json.encode(answer), headers=_headers(predictor), media_type="application/json")
+
+    async def _infer(self, request: Request) -> Response:
+        self._check_model(request)
+        infer: decoding.InferRequest | None = None
+        header_length = request.headers.get(HEADER_LENGTH)
+
+        def decode(body: bytes, predictor: Predictor) -> Chunk:
+            nonlocal infer
+            infer, binary = decoding.split_infer(body, header_length)
+            return decoding.tensors_to_chunk(infer, binary, predictor)
+
+        predictor, scores = await self._scores(request, decode)
+        assert infer is not None
+        model = (self.options.name, version_of(predictor), predictor.generation)
+        body, length = decoding.infer_answer(infer, *model, scores)
+        headers = _headers(predictor)
+        if length is None:
+            return Response(body, headers=headers, media_type="application/json")
+        headers[HEADER_LENGTH] = str(length)
+        return Response(body, headers=headers, media_type="application/octet-stream")
+
+    async def _scores(
+        self, request: Request, decode: Callable[[bytes, Predictor], Chunk]
+    ) -> tuple[Predictor, np.ndarray]:
+        """Return the scores of a request's rows, and the model that made them."""
+        self.batcher.check_room()
+        deadline = time.monotonic() + self._deadline_ms(request) / 1000
+        async with self._body(request) as body:
+            predictor = self.generations.current
+            work = Work(predictor, lambda: decode(body, predictor), deadline)
+            if len(body) > SMALL_BODY:
+                chunk = await asyncio.to_thread(work.decode)
+                work.decode = lambda: chunk
+            return predictor, await self.batcher.score(work)
+
+    def _deadline_ms(self, request: Request) -> float:
+        most = self.options.limits.deadline_ms
+        text = request.headers.get("x-timeout-ms")
+        if text is None:
+            return most
+        if not (text.isascii() and text.isdigit() and len(text) < 12):
+            raise RequestError(400, "the header x-timeout-ms is no number of milliseconds")
+        return min(float(text), most)
+
+    @asynccontextmanager
+    async def _body(self, request: Request) -> AsyncIterator[bytes]:
+        """Give the request's body, which counts towards what may be in memory until the end of the block."""
+        if request.headers.get("content-encoding", "identity") != "identity":
+            raise RequestError(415, "content-encoding: send the body as it is")
+        most = self.options.limits.max_body_mib << 20
+        parts: list[bytes] = []
+        size = 0
+        try:
+            self._check_size(int(request.headers.get("content-length", "0")), most)
+            async with asyncio.timeout(BODY_SECONDS):
+                async for part in request.stream():
+                    parts.append(part)
+                    size += len(part)
+                    self._held_bytes += len(part)
+                    self._check_size(size, most)
+            yield b"".join(parts)
+        except TimeoutError:
+            raise RequestError(408, f"the body did not arrive within {BODY_SECONDS:g} seconds") from None
+        finally:
+            self._held_bytes -= size
+
+    def _check_size(self, size: int, most: int) -> None:
+        if size > most:
+            raise RequestError(413, f"the body is larger than {most:,} bytes")
+        if self._held_bytes > BODIES_HELD * most:
+            raise RequestError(503, "the bodies of other requests fill the memory for them; try again in a second")
+
+    async def _explain(self, request: Request) -> Response:
+        if self._explaining.locked():
+            raise RequestError(429, "another row is being explained; try again in a second")
+        rows: list[dict[str, Any]] = []
+
+        def decode(body: bytes, predictor: Predictor) -> Chunk:
+            rows.extend(decoding.rows_of(body))
+            if len(rows) != 1:
+                raise RequestError(400, f"expected one row, found {len(rows)}")
+            return decoding.rows_to_chunk(body, predictor)
+
+        async with self._explaining:
+            predictor, scores = await self._scores(request, decode)
+            effects = await asyncio.to_thread(predictor.explain, rows[0])
+        fields = [asdict(effect) for effect in effects]
+        answer = {**self._described(predictor), "score": float(scores[0]), "fields": fields}
+        return JSONResponse(answer, headers=_headers(predictor))
+
+    async def _roll_back(self, request: Request) -> Response:
+        """Serve the model before the current one. JSON alone, which no foreign page's script can send unasked."""
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            raise RequestError(415, "content-type must be application/json")
+        async with self._body(request) as body:
+            version = decoding.rollback_version(body)
+        try:
+            await asyncio.to_thread(self.generations.roll_back, version)
+        except ValueError as error:
+            raise RequestError(409, error) from None
+        return JSONResponse(self._described(self.generations.current))
+
+    def _described(self, predictor: Predictor) -> dict[str, Any]:
+        return {"model": self.options.name, "version": version_of(predictor), "generation": predictor.generation}
+
+    def _check_model(self, request: Request) -> None:
+        name, version = request.path_params["model"], request.path_params.get("version")
+        current = version_of(self.generations.current)
+        if name != self.options.name:
+            raise RequestError(404, f"there is no such model; this service has {self.options.name!r}")
+        if version not in (None, current):
+            raise RequestError(404, f"the version is not served; now it is {current!r}")
+
+    async def _live(self, _: Request) -> Response:
+        return Response()
+
+    async def _model_ready(self, request: Request) -> Response:
+        self._check_model(request)
+        return Response()
+
+    async def _server(self, _: Request) -> Response:
+        extensions = ["binary_tensor_data"]
+        return JSONResponse({"name": "wide-deep", "version": "1", "extensions": extensions})
+
+    async def _metadata(self, request: Request) -> Response:
+        self._check_model(request)
+        predictor = self.generations.current
+        inputs = [
+            {"name": name, "datatype": "FP64" if kind == "integer" else "BYTES", "shape": [-1]}
+            for name, kind in predictor.log_format.fields
+        ]
+        return JSONResponse(
+            {
+                "name": self.options.name,
+                "versions": [version_of(predictor)],
+                "platform": "onnxruntime_onnx",
+                "inputs": inputs,
+                "outputs": [{"name": OUTPUT, "datatype": "FP32", "shape": [-1]}],
+            }
+        )
+
+    async def _status(self, _: Request) -> Response:
+        predictor = self.generations.current
+        return JSONResponse(
+            {
+                **self._described(predictor),
+                **self.generations.status(),
+                **self.observed.status(),
+                "fields": dict(predictor.log_format.fields),
+                "example": self.generations.example,
+            }
+        )
+
+    async def _metrics(self, _: Request) -> Response:
+        text, media_type = self.observed.metrics()
+        return Response(text, media_type=media_type)
+
+    async def _openapi(self, _: Request) -> Response:
+        return JSONResponse(self._document())
+
+    def _document(self) -> dict[str, Any]:
+        predictor, name = self.generations.current, self.options.name
+        return openapi.document(name, version_of(predictor), predictor.log_format, self.generations.example)
+
+    async def _docs(self, _: Request) -> Response:
+        return HTMLResponse(openapi.as_html(self._document()), headers=_PAGE_HEADERS)
+
+    async def _page(self, _: Request) -> Response:
+        return HTMLResponse(PAGE.read_text(encoding="utf-8"), headers=_PAGE_HEADERS)
+
+    def _observe(self, predictor: Predictor, chunk: Chunk, scored: ScoredChunk) -> None:
+        self.generations.keep_recent(chunk)
+        self.observed.batch(predictor, scored, self.batcher.num_waiting)
+
+
+def version_of(predictor: Predictor) -> str:
+    """Return the version as a name that can stand in an address."""
+    return predictor.version.rpartition(":")[2]
+
+
+def _headers(predictor: Predictor) -> dict[str, str]:
+    return {"x-model-version": version_of(predictor), "x-model-generation": str(predictor.generation)}
+
+
+async def _plain_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = {404: "there is no such address; /docs lists all", 405: "the address has another method; see /docs"}
+    return JSONResponse({"error": message[error.status_code]}, error.status_code, error.headers)

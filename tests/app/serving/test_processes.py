@@ -1,0 +1,208 @@
+"""The service as processes, by clients that are not ours: tritonclient, curl, raw sockets, a browser."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+
+import httpx
+import numpy as np
+import psutil
+import pytest
+import tritonclient.http as triton
+
+from tests.app.serving.test_service import ARROW, arrow_of, lines_of
+
+
+def curl(*arguments):
+    if shutil.which("curl") is None:
+        pytest.skip("no curl here")
+    return subprocess.run(["curl", "-s", *arguments], capture_output=True, text=True, timeout=60, check=False).stdout
+
+
+def inputs_of(table, binary):
+    inputs = []
+    for name in table.schema.names:
+        values = table[name].to_pylist()
+        if str(table.schema.field(name).type) == "string":
+            tensor, values = triton.InferInput(name, [len(values)], "BYTES"), [value or "" for value in values]
+            array = np.array(values, np.object_)
+        else:
+            tensor = triton.InferInput(name, [len(values)], "FP64" if binary else "BYTES")
+            missing, kind = (np.nan, np.float64) if binary else ("", np.object_)
+            array = np.array([missing if v is None else v if binary else str(v) for v in values], kind)
+        tensor.set_data_from_numpy(array, binary_data=binary)
+        inputs.append(tensor)
+    return inputs
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_tritonclient(port, golden, golden_scores, binary):
+    with triton.InferenceServerClient(f"127.0.0.1:{port}") as client:
+        assert client.is_server_live() and client.is_server_ready() and client.is_model_ready("clicks")
+        version = client.get_model_metadata("clicks")["versions"][0]
+        assert client.get_server_metadata()["extensions"] == ["binary_tensor_data"]
+        wanted = [triton.InferRequestedOutput("score", binary_data=binary)]
+        for model_version in ("", version):
+            found = client.infer("clicks", inputs_of(golden, binary), model_version, wanted, request_id="a")
+            assert found.as_numpy("score").tolist() == golden_scores
+            assert (found.get_response()["model_version"], found.get_response()["id"]) == (version, "a")
+        with pytest.raises(triton.InferenceServerException, match="no such model"):
+            client.infer("other", inputs_of(golden, binary))
+
+
+def test_curl(port, golden, golden_scores, tmp_path):
+    address = f"http://127.0.0.1:{port}/v1/score"
+    (tmp_path / "rows.json").write_text(json.dumps({"rows": golden.to_pylist()}))
+    (tmp_path / "rows.txt").write_text(lines_of(golden, ""))
+    (tmp_path / "rows.arrow").write_bytes(arrow_of(golden))
+    for name, form in (("json", "application/json"), ("txt", "text/plain"), ("arrow", ARROW)):
+        body = f"@{tmp_path / f'rows.{name}'}"
+        for chunked in ((), ("-H", "transfer-encoding: chunked")):
+            found = curl(address, "-H", f"content-type: {form}", *chunked, "--data-binary", body)
+            assert json.loads(found)["scores"] == golden_scores
+    assert json.loads(curl(address, "-d", body.replace("arrow", "json")))["scores"] == golden_scores
+    found = curl("-D", "-", address, "-H", "content-encoding: gzip", "--data-binary", body)
+    assert found.startswith("HTTP/1.1 415")
+
+
+def raw(port, sent, seconds=20):
+    """All that the server answers to these bytes."""
+    with socket.create_connection(("127.0.0.1", port), timeout=seconds) as connection:
+        connection.sendall(sent)
+        connection.shutdown(socket.SHUT_WR)
+        parts = []
+        while part := connection.recv(65536):
+            parts.append(part)
+        return b"".join(parts)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"POST /v1/score HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        b"POST /v1/score HTTP/1.1\r\nhost: a\r\ncontent-length: -1\r\n\r\n",
+        b"POST /v1/score HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"GET /\x00 HTTP/1.1\r\n\r\n",
+        b"no http at all\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"a: " + b"x" * 10**6,
+    ],
+)
+def test_broken_requests_end_with_an_answer_or_the_connection(port, sent):
+    with contextlib.suppress(OSError):
+        assert raw(port, sent)[:12] in (b"", b"HTTP/1.1 400")
+    assert httpx.get(f"http://127.0.0.1:{port}/v2/health/ready").status_code == 200
+
+
+def test_a_body_of_a_gigabyte_is_refused_before_it_is_sent(port):
+    head = f"POST /v1/score HTTP/1.1\r\nhost: a\r\ncontent-length: {1 << 30}\r\n\r\n".encode()
+    assert raw(port, head + b"x" * 1000).startswith(b"HTTP/1.1 413")
+
+
+def test_idle_and_slow_connections_do_not_stop_others(port, golden, golden_scores):
+    idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(300)]
+    slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
+    try:
+        for connection in slow:
+            connection.sendall(b"POST /v1/score HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\n{")
+        start = time.monotonic()
+        rows = {"rows": golden.to_pylist()}
+        assert httpx.post(f"http://127.0.0.1:{port}/v1/score", json=rows).json()["scores"] == golden_scores
+        assert time.monotonic() - start < 5
+    finally:
+        for connection in (*idle, *slow):
+            connection.close()
+
+
+@pytest.mark.slow
+def test_headers_that_do_not_arrive_close_the_connection(port):
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nhost")
+        start = time.monotonic()
+        assert connection.recv(100) == b""
+        assert 5 < time.monotonic() - start < 20
+
+
+def test_the_page_shows_a_row_and_its_parts(port, tmp_path):
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser is None:
+        pytest.skip("no chromium here")
+    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom"]
+    command += [f"--user-data-dir={tmp_path}", "--virtual-time-budget=6000", f"http://127.0.0.1:{port}/"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert [line for line in done.stderr.splitlines() if "CONSOLE" in line and "setting log level" not in line] == []
+    for text in (
+        "Click probability 0.",
+        "change of the logit",
+        'id="cell-C26"',
+        "requests/s",
+        "polyline",
+        "generation 0",
+    ):
+        assert text in done.stdout, text
+
+
+def test_sigterm_answers_what_it_has_taken(serve, tiny_bundle, golden, golden_scores, eventually):
+    with serve(tiny_bundle, "--max-delay-ms", "1000", "--max-batch", "1000") as (process, port):
+        body = json.dumps({"rows": golden.to_pylist()}).encode()
+        head = f"POST /v1/score HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+        eventually(lambda: raw(port, b"GET /v2/health/ready HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"))
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+            connection.sendall(head + body)
+            time.sleep(0.3)
+            process.send_signal(signal.SIGTERM)
+            answer = b""
+            while part := connection.recv(65536):
+                answer += part
+        assert json.loads(answer.partition(b"\r\n\r\n")[2])["scores"] == golden_scores
+        assert process.wait(20) == 0
+
+
+def test_wrong_bundles_and_ports_end_with_status_2(project, tmp_path, port, tiny_bundle):
+    def run(*arguments):
+        command = [os.sys.executable, "-m", "app.cli.serve", *map(str, arguments)]
+        done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=60, check=False)
+        return done.returncode, done.stderr
+
+    status, printed = run(tmp_path, "--port", 0)
+    assert status == 2 and "holds none that can be served" in printed and "Traceback" not in printed
+    status, printed = run(tiny_bundle, "--port", port)
+    assert status == 2 and f"--port {port} cannot be listened on" in printed
+    assert run(tiny_bundle, "--workers", 0)[0] == 2
+
+
+@pytest.mark.kills
+def test_workers_share_the_load_and_outlive_one_another(serve, tiny_bundle, golden, golden_scores, eventually):
+    with serve(tiny_bundle, "--workers", "2") as (process, port):
+        address = f"http://127.0.0.1:{port}"
+        rows = {"rows": golden.to_pylist()}
+        workers = psutil.Process(process.pid).children
+        eventually(lambda: len(workers()) == 2 and urllib.request.urlopen(f"{address}/v2/health/ready"))
+        first, second = workers()
+        for _ in range(20):
+            assert httpx.post(f"{address}/v1/score", json=rows).json()["scores"] == golden_scores
+        text = httpx.get(f"{address}/metrics").text
+        assert 'wide_deep_requests_total{route="/v1/score",status="200"} 20.0' in text
+        first.kill()
+        for _ in range(20):
+            assert httpx.post(f"{address}/v1/score", json=rows).json()["scores"] == golden_scores
+        eventually(lambda: len(workers()) == 2 and first.pid not in [worker.pid for worker in workers()])
+        process.terminate()
+        assert process.wait(30) == 0
+        assert not second.is_running()
+
+
+@pytest.mark.kills
+def test_workers_end_with_their_supervisor(serve, tiny_bundle, eventually):
+    with serve(tiny_bundle, "--workers", "2") as (process, _):
+        eventually(lambda: len(psutil.Process(process.pid).children()) == 2)
+        workers = psutil.Process(process.pid).children()
+        time.sleep(2)
+        process.kill()
+        ended = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+        eventually(lambda: all(not worker.is_running() or worker.status() in ended for worker in workers))

@@ -1,0 +1,378 @@
+"""The routes in process: every form of rows scores as the predictor does, and bad requests are refused by name."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import struct
+import threading
+
+import httpx
+import numpy as np
+import pyarrow as pa
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import Unsatisfiable
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+
+from app.serving.decoding import HEADER_LENGTH
+from tests.app.serving.conftest import Client
+
+ARROW = "application/vnd.apache.arrow.stream"
+
+
+def lines_of(table, label="0\t"):
+    rows = table.to_pylist()
+    return "".join(
+        label + "\t".join("" if value is None else str(value) for value in row.values()) + "\n" for row in rows
+    )
+
+
+def arrow_of(table):
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def json_tensor(name, values, datatype="BYTES"):
+    return {"name": name, "shape": [len(values)], "datatype": datatype, "data": values}
+
+
+def infer_of(table):
+    kinds = {
+        name: "BYTES" if pa.types.is_string(table.schema.field(name).type) else "FP64" for name in table.schema.names
+    }
+    return {"inputs": [json_tensor(name, table[name].to_pylist(), kind) for name, kind in kinds.items()]}
+
+
+def binary_of(table):
+    """A V2 request with binary data, and the length of its JSON."""
+    inputs, data = [], b""
+    for name in table.schema.names:
+        values = table[name].to_pylist()
+        if pa.types.is_string(table.schema.field(name).type):
+            texts = [(value or "").encode() for value in values]
+            kind, part = "BYTES", b"".join(struct.pack("<I", len(text)) + text for text in texts)
+        else:
+            kind, part = "FP64", np.array([np.nan if v is None else v for v in values], "<f8").tobytes()
+        parameters = {"binary_data_size": len(part)}
+        inputs.append({"name": name, "shape": [len(values), 1], "datatype": kind, "parameters": parameters})
+        data += part
+    head = json.dumps({"id": "7", "inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
+    return head + data, len(head)
+
+
+def binary_scores(response):
+    length = int(response.headers[HEADER_LENGTH])
+    return np.frombuffer(response.content[length:], "<f4").tolist()
+
+
+def score(client, rows):
+    return client.post("/v1/score", json={"rows": rows})
+
+
+def error_of(response):
+    assert 400 <= response.status_code < 500, response.text
+    return response.json()["error"]
+
+
+def test_every_form_of_rows_scores_as_the_predictor_does(client, golden, golden_scores):
+    text = {"content-type": "text/plain"}
+    assert score(client, golden.to_pylist()).json()["scores"] == golden_scores
+    for label in ("0\t", "1\t", ""):
+        answer = client.post("/v1/score", content=lines_of(golden, label), headers=text)
+        assert answer.json()["scores"] == golden_scores
+    answer = client.post("/v1/score", content=arrow_of(golden), headers={"content-type": ARROW})
+    assert answer.json()["scores"] == golden_scores
+    for model in ("clicks", f"clicks/versions/{answer.json()['version']}"):
+        path = f"/v2/models/{model}/infer"
+        assert client.post(path, json=infer_of(golden)).json()["outputs"][0]["data"] == golden_scores
+        body, length = binary_of(golden)
+        answer = client.post(path, content=body, headers={HEADER_LENGTH: str(length)})
+        assert binary_scores(answer) == golden_scores
+        assert json.loads(answer.content[: int(answer.headers[HEADER_LENGTH])])["id"] == "7"
+
+
+def test_rows_of_text_and_quotes_score_as_the_predictor_does(make_service, text_bundle):
+    service = make_service(text_bundle)
+    client, predictor, row = Client(service.application()), service.generations.current, service.generations.example
+    quoted = row | dict.fromkeys(predictor.log_format.text_fields, 'a "b", c')
+    rows = [row, quoted, dict.fromkeys(row)]
+    expected = predictor.score(rows).tolist()
+    assert score(client, rows).json()["scores"] == expected
+    texts = {name: [value and str(value) for value in (row[name] for row in rows)] for name in row}
+    request = {"inputs": [json_tensor(name, values) for name, values in texts.items()]}
+    assert client.post("/v2/models/clicks/infer", json=request).json()["outputs"][0]["data"] == expected
+
+
+def test_every_answer_names_version_and_generation(client, predictor):
+    for response in (client.get("/v2/health/live"), score(client, [{}]), client.get("/v1/status"), client.get("/")):
+        assert response.headers["x-model-version"] == predictor.version.partition(":")[2]
+        assert response.headers["x-model-generation"] == "0"
+
+
+def test_the_model_is_described(client, golden):
+    found = client.get("/v2/models/clicks").json()
+    assert [tensor["name"] for tensor in found["inputs"]] == golden.schema.names
+    assert {tensor["datatype"] for tensor in found["inputs"]} == {"FP64", "BYTES"}
+    assert found["outputs"] == [{"name": "score", "datatype": "FP32", "shape": [-1]}]
+    for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/clicks/ready", "/v2", "/docs", "/openapi.json"):
+        assert client.get(path).status_code == 200
+    for path in ("/v2/models/other", "/v2/models/other/infer", "/v2/models/clicks/versions/0/ready", "/nothing"):
+        assert "error" in client.get(path).json()
+        assert client.get(path).status_code in (404, 405)
+
+
+def test_a_row_is_explained(client, predictor, golden):
+    (row,) = golden.slice(5, 1).to_pylist()
+    found = client.post("/v1/explain", json={"rows": [row]}).json()
+    assert [(part["field"], part["change"]) for part in found["fields"]] == [
+        (effect.field, effect.change) for effect in predictor.explain(row)
+    ]
+    assert found["score"] == predictor.score([row]).tolist()[0]
+    assert error_of(client.post("/v1/explain", json={"rows": [row, row]})) == "expected one row, found 2"
+    assert "'C1'" in error_of(client.post("/v1/explain", json={"rows": [{**row, "C1": "zz"}]}))
+
+
+def test_requests_that_come_together_are_scored_together(make_service, tiny_bundle, golden, golden_scores):
+    service = make_service(tiny_bundle, max_delay_ms=200, max_batch=len(golden))
+
+    async def run():
+        transport = httpx.ASGITransport(service.application())
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+            bad = {**golden.to_pylist()[0], "I1": "1.5e"}
+            rows = [*golden.to_pylist()[:-1], bad]
+            return await asyncio.gather(*(client.post("/v1/score", json={"rows": [row]}) for row in rows))
+
+    *answers, refused = asyncio.run(run())
+    assert [answer.json()["scores"][0] for answer in answers] == golden_scores[:-1]
+    assert "row 0" in error_of(refused)
+    batches = {
+        labels["le"]: value
+        for name, labels, value in service.observed.status()["samples"]
+        if "batch" in name and labels
+    }
+    assert batches["32.0"] <= 1
+
+
+def wrong(**changes):
+    return lambda row: json.dumps({"rows": [row, {**row, **changes}]})
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        (wrong(I1="x"), ("row 1", "I1")),
+        (wrong(I1=1.5), ("row 1", "I1")),
+        (wrong(I1=2**70), ("row 1", "I1")),
+        (wrong(I1=[1]), ("row 1", "I1")),
+        (wrong(C1="not hex"), ("row 1", "C1")),
+        (wrong(C1="\ud800"), ("body",)),
+        (wrong(C1="a\tb"), ("row 1", "C1")),
+        (wrong(C1={"a": 1}), ("row 1", "C1")),
+        (wrong(C1=2**40), ("row 1", "C1")),
+        (wrong(other=1), ("row 1", "other")),
+        (lambda row: json.dumps({"rows": [{k: v for k, v in row.items() if k != "C2"}]}), ("row 0", "C2")),
+        (lambda row: json.dumps({"rows": [row]}).replace("null", "NaN"), ("JSON",)),
+        (lambda row: "[" * 100_000, ("JSON",)),
+        (lambda row: '{"rows": [' + '{"C1":' * 100_000, ("JSON",)),
+        (lambda row: '{"rows": []}', ("no rows",)),
+        (lambda row: '{"rows": [1]}', ("rows[0]",)),
+        (lambda row: "{}", ("rows",)),
+        (lambda row: "", ("JSON",)),
+    ],
+)
+def test_a_wrong_row_is_named(client, golden, body, named):
+    message = error_of(client.post("/v1/score", content=body(dict(golden.to_pylist()[0]))))
+    assert all(word in message for word in named), message
+    assert len(message) <= 500
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda r: r["inputs"].pop(), ("missing",)),
+        (lambda r: r["inputs"].append(r["inputs"][0]), ("twice",)),
+        (lambda r: r["inputs"][0].update(name="other"), ("other",)),
+        (lambda r: r["inputs"][0].update(datatype="FP8"), ("I1", "FP8")),
+        (lambda r: r["inputs"][-1].update(datatype="FP64"), ("C", "FP64", "hex32")),
+        (lambda r: r["inputs"][-1].update(datatype="UINT64"), ("C", "UINT64", "hex32")),
+        (lambda r: r["inputs"][1].update(shape=[3]), ("I2", "shape")),
+        (lambda r: r["inputs"][1].update(shape=[2, 2]), ("I2", "shape")),
+        (lambda r: r["inputs"][1].update(shape=[-1]), ("I2", "shape")),
+        (lambda r: r["inputs"][1].update(shape=[2**62]), ("I2", "shape")),
+        (lambda r: [tensor.update(shape=[2**62]) for tensor in r["inputs"]], ("I1", "values")),
+        (lambda r: r["inputs"][1].update(data=[1, "x"]), ("row 1", "I2")),
+        (lambda r: r["inputs"][1].update(data=[1, 2.5]), ("row 1", "I2")),
+        (lambda r: r["inputs"][1].update(data=[[1], [[2]]]), ("row 1", "I2")),
+        (lambda r: r["inputs"][1].update(parameters={"binary_data_size": 16}), ("I2", "binary_data_size")),
+        (lambda r: r["inputs"][-1].update(data=["zz", None]), ("row 0", "C")),
+        (lambda r: r.update(outputs=[{"name": "other"}]), ("other",)),
+    ],
+)  # fmt: skip
+def test_a_wrong_tensor_is_named(client, golden, change, named):
+    request = infer_of(golden.slice(0, 2))
+    change(request)
+    message = error_of(client.post("/v2/models/clicks/infer", json=request))
+    assert all(word in message for word in named), message
+
+
+@pytest.mark.parametrize("form", ["text/plain", ARROW, "application/octet-stream", "text/html; charset=x"])
+def test_a_body_of_another_form_is_refused(client, form):
+    assert error_of(client.post("/v1/score", content=b"\x00\x01 no rows\n" * 3, headers={"content-type": form}))
+
+
+@pytest.mark.parametrize("length", ["x", "-1", "999999", "²", "9" * 30, ""])
+def test_a_wrong_length_of_the_json_is_refused(client, golden, length):
+    body, _ = binary_of(golden)
+    headers = {HEADER_LENGTH: length.encode("utf-8")}
+    assert HEADER_LENGTH in error_of(client.post("/v2/models/clicks/infer", content=body, headers=headers))
+
+
+@given(data=st.data())
+def test_hostile_lines_score_as_the_predictor_does_or_are_refused(client, predictor, golden, data):
+    good = lines_of(golden.slice(0, 3)).splitlines()
+    cell = st.sampled_from(["", "1", "-1", "68fd1e64", "é", "\x00", "\r", "\x1f", '"', "9" * 30, "\t"])
+    lines = data.draw(
+        st.lists(st.one_of(st.sampled_from(good), st.lists(cell, max_size=45).map("\t".join)), min_size=1)
+    )
+    body = "\n".join(lines).encode()
+    answer = client.post("/v1/score", content=body, headers={"content-type": "text/plain"})
+    try:
+        expected = predictor.score(body.removesuffix(b"\n").split(b"\n")).tolist()
+    except ValueError:
+        assert answer.status_code == 400
+    else:
+        assert answer.json()["scores"] == expected
+
+
+@given(place=st.integers(0, 10**6), value=st.integers(0, 255), cut=st.integers(0, 40))
+def test_a_changed_binary_body_is_scored_or_refused(client, golden, place, value, cut):
+    body, length = binary_of(golden.slice(0, 4))
+    changed = bytearray(body)
+    changed[place % len(body)] = value
+    changed = bytes(changed[: len(body) - cut if cut else None])
+    answer = client.post("/v2/models/clicks/infer", content=changed, headers={HEADER_LENGTH: str(length)})
+    assert answer.status_code in (200, 400), answer.text
+
+
+@given(place=st.integers(0, 10**6), value=st.integers(0, 255), cut=st.integers(0, 40))
+def test_a_changed_arrow_stream_is_scored_or_refused(client, golden, place, value, cut):
+    changed = bytearray(arrow_of(golden.slice(0, 4)))
+    changed[place % len(changed)] = value
+    changed = bytes(changed[: len(changed) - cut if cut else None])
+    answer = client.post("/v1/score", content=changed, headers={"content-type": ARROW})
+    assert answer.status_code in (200, 400), answer.text
+
+
+def test_texts_of_any_length_arrive_as_they_are(make_service, text_bundle):
+    service = make_service(text_bundle)
+    client, predictor = Client(service.application()), service.generations.current
+    row = service.generations.example
+    rows = [row | dict.fromkeys(predictor.log_format.text_fields, text) for text in ("", "é", "a" * 300, "b")]
+    numeric = predictor.log_format.numeric_fields
+    types = [pa.int64() if name in numeric else pa.string() for name in row]
+    table = pa.table({name: pa.array([r[name] for r in rows], kind) for name, kind in zip(row, types, strict=True)})
+    body, length = binary_of(table)
+    answer = client.post("/v2/models/clicks/infer", content=body, headers={HEADER_LENGTH: str(length)})
+    assert answer.status_code == 200, answer.text
+    assert binary_scores(answer) == predictor.score(rows).tolist()
+
+
+@pytest.mark.slow
+def test_the_openapi_document_holds(client, service):
+    """schemathesis draws requests by the document, right ones and wrong ones; every address has one that succeeds."""
+    schema = schemathesis.openapi.from_asgi("/openapi.json", service.application())
+    checks = [
+        not_a_server_error,
+        *schemathesis.checks.CHECKS.get_by_names(
+            ["status_code_conformance", "content_type_conformance", "response_schema_conformance"]
+        ),
+    ]
+    succeeded = set()
+
+    def run(cases):
+        @settings(max_examples=8, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+        @given(case=cases)
+        def check(case):
+            if case.call_and_validate(checks=checks).status_code == 200:
+                succeeded.add(case.operation.path)
+
+        check()
+
+    for operation in (result.ok() for result in schema.get_all_operations()):
+        run(st.one_of(operation.get_strategies_from_examples() or [operation.as_strategy()]))
+        for mode in GenerationMode:
+            with contextlib.suppress(Unsatisfiable):  # what has no body cannot be wrong
+                run(operation.as_strategy(generation_mode=mode))
+    document = client.get("/openapi.json").json()
+    assert set(document["paths"]) - succeeded == {"/v1/rollback"}  # nothing served before
+
+
+def test_a_body_that_is_too_large_is_refused(make_service, tiny_bundle, golden):
+    client = Client(make_service(tiny_bundle, max_body_mib=1, max_rows=99).application())
+
+    async def endless():
+        while True:
+            yield b"x" * 100_000
+
+    assert score(client, golden.to_pylist()).status_code == 413
+    assert score(client, golden.to_pylist()[:99]).status_code == 200
+    for body in (b"x" * (1 << 20 | 1), endless()):
+        response = client.post("/v1/score", content=body)
+        assert response.status_code == 413
+        assert response.headers["connection"] == "close"
+
+
+def test_a_full_queue_refuses_at_once_and_deadlines_hold(make_service, tiny_bundle, golden, monkeypatch):
+    service = make_service(tiny_bundle, max_queue=2)
+    client = Client(service.application())
+    predictor, go_on = service.generations.current, threading.Event()
+    score_chunk = predictor.score_chunk
+    monkeypatch.setattr(predictor, "score_chunk", lambda chunk: go_on.wait(20) and score_chunk(chunk))
+    rows = {"rows": golden.to_pylist()[:1]}
+
+    async def run():
+        transport = httpx.ASGITransport(service.application())
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as sender:
+            first = asyncio.create_task(sender.post("/v1/score", json=rows))
+            await asyncio.sleep(0.1)  # the thread has it
+            late = asyncio.create_task(sender.post("/v1/score", json=rows, headers={"x-timeout-ms": "1"}))
+            patient = asyncio.create_task(sender.post("/v1/score", json=rows))
+            await asyncio.sleep(0.05)
+            refused = await sender.post("/v1/score", json=rows)
+            go_on.set()
+            return [refused, *await asyncio.gather(first, late, patient)]
+
+    refused, first, late, patient = asyncio.run(run())
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+    assert [answer.status_code for answer in (first, late, patient)] == [200, 504, 200]
+    assert error_of(client.post("/v1/score", json=rows, headers={"x-timeout-ms": "-1"}))
+
+
+def test_a_model_that_fails_is_no_wrong_score(make_service, tiny_bundle, golden, monkeypatch):
+    service = make_service(tiny_bundle)
+
+    def fail(_):
+        raise ValueError("block 3 is damaged")
+
+    monkeypatch.setattr(service.generations.current, "score_chunk", fail)
+    response = score(Client(service.application()), golden.to_pylist())
+    assert response.status_code == 503
+    assert "retry-after" in response.headers
+
+
+def test_the_log_has_no_word_of_a_request(client, golden, caplog, monkeypatch, service):
+    object.__setattr__(service.options, "logged_share", 1.0)
+    with caplog.at_level(logging.DEBUG, "app.serving"):
+        client.post("/v1/score", json={"rows": [{"C1": "secret\nline"}]}, headers={"authorization": "secret"})
+        client.get("/v2/models/secret%0aline")
+    object.__setattr__(service.options, "logged_share", 0.0)
+    assert [record.getMessage().split()[:3] for record in caplog.records] == [
+        ["POST", "/v1/score", "400"],
+        ["GET", "/v2/models/{model}", "404"],
+    ]
