@@ -119,8 +119,9 @@ def test_mpi_without_its_launcher_says_how_to_start():
         pass
 
 
-def test_a_scheduler_that_does_not_answer_is_one_line():
+def test_a_scheduler_that_does_not_answer_is_one_line(monkeypatch):
     pytest.importorskip("distributed")
+    monkeypatch.setattr(pools, "_ANSWER_SECONDS", 1)
     started = time.monotonic()
     with (
         pytest.raises(OSError, match=r"no Dask scheduler answers at tcp://127.0.0.1:9"),

@@ -7,6 +7,7 @@ import shutil
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -20,7 +21,7 @@ from app.run.identity import data_identity
 from app.tables.interface import DEEP, WIDE
 from app.tables.reference import ReferenceTables
 from app.training.learning_rates import learning_rates, table_learning_rates, table_spec
-from app.training.warm_start.source import GONE, check_source, open_source, row_moves
+from app.training.warm_start.source import GONE, _values, check_source, open_source, row_moves
 from app.training.warm_start.tables import take_rows
 from common import settings
 from data_prep.options.prepare_options import read_options
@@ -211,11 +212,37 @@ def test_another_vocabulary(start, trained, tiny_dataset, tiny_schema, other_dat
     )
 
 
-def test_a_folder_that_moved(start, trained, other_dataset, tiny_dataset, tmp_path, tiny_schema):
+def test_a_source_with_a_damaged_file_is_refused(trained, tiny_config, tiny_schema, tiny_dataset, tmp_path):
+    damaged = shutil.copytree(trained[0], tmp_path / trained[0].name)
+    file = next(damaged.glob("deep-*.safetensors"))
+    file.write_bytes(file.read_bytes()[:-1] + bytes([file.read_bytes()[-1] ^ 1]))
+    with pytest.raises(ValueError, match=r"deep-0-of-1\.safetensors is damaged: checksum"):
+        open_source(tiny_config(f"train.init_from={damaged}"), tiny_schema, tiny_dataset)
+
+
+def test_the_memory_of_another_dense_optimizer_is_refused(start, trained, tiny_schema, tiny_dataset):
+    words = ("train.init_take=tower", "train.init_optimizer=true", "tower_optimizer.name=adagrad")
+    with pytest.raises(ValueError, match=r"of another model: it lacks .*accumulator\.tower\.matrix_0"):
+        start(tiny_schema, tiny_dataset, trained[0], *words)
+
+
+def test_a_field_s_values_are_found_among_row_groups_by_the_field_s_name(tmp_path):
+    """Values that sort before the field's name do not hide their group."""
+    fields = ["b", "b", "c", "c", "d"]
+    table = pa.table({"field": fields, "value": ["a", "", "a", "aa", "z"], "id": range(5)})
+    pq.write_table(table, tmp_path / VOCABULARY_FILE, row_group_size=2)
+    assert _values(tmp_path, "c").to_pydict() == {"value": ["a", "aa"], "id": [2, 3]}
+    assert _values(tmp_path, "none").num_rows == 0
+
+
+def test_a_folder_that_moved(start, trained, other_dataset, tiny_dataset, tmp_path, tiny_config, tiny_schema):
     path, _ = trained
     moved = shutil.copytree(path, tmp_path / path.name)
     write_manifest(moved, dataclasses.replace(read_manifest(moved), dataset="/nowhere"))
     other = read_schema(other_dataset)
+    check_source(tiny_config(f"train.init_from={moved}"), tiny_schema)  # the same ids: no need for the folder
+    with pytest.raises(FileNotFoundError, match=r"give its new path with train\.init_dataset=DIR"):
+        check_source(tiny_config(f"train.init_from={moved}"), other)
     with pytest.raises(FileNotFoundError, match=r"give its new path with train\.init_dataset=DIR"):
         start(other, other_dataset, moved)
     with pytest.raises(ValueError, match=r"has vocabulary .* the checkpoint was trained with"):
@@ -367,7 +394,7 @@ def write_ckpt(path, arrays, prefix="network."):
 
 @pytest.mark.parametrize(("prefix", "old_names"), [("network.", False), ("", True)])
 def test_the_zoo_s_model_gives_the_zoo_s_logits(
-    start, random_batch, tiny_schema, tiny_dataset, tmp_path, prefix, old_names
+    start, random_batch, tiny_schema, tiny_dataset, tmp_path, caplog, prefix, old_names
 ):
     rng = np.random.default_rng(3)
     arrays = zoo_arrays(tiny_schema, 8, (32, 16), rng)
@@ -377,6 +404,7 @@ def test_the_zoo_s_model_gives_the_zoo_s_logits(
         saved["V_l2"] = saved.pop("deep_embeddinglookup.embedding_table")
     path = write_ckpt(tmp_path / "zoo.ckpt", saved, prefix)
     parts = start(tiny_schema, tiny_dataset, path)
+    assert "scaled otherwise" not in caplog.text
     batch = random_batch(tiny_schema, 50, rng)
     numeric_ids = np.broadcast_to(np.arange(tiny_schema.num_numeric), (50, tiny_schema.num_numeric))
     ids = np.concatenate([numeric_ids, batch.ids], 1)
