@@ -139,7 +139,7 @@ def _variant(current: Any, hint: Any, changes: Mapping[str, Any], where: str, ke
 
 
 def convert(value: Any, hint: Any, where: str, key: str) -> Any:
-    """Convert `value` to type `hint`: bool, int, float, str, Literal, tuple[X, ...], dict[str, X], or one | None.
+    """Convert `value` to type `hint`: a scalar, Literal, tuple[X, ...], dict[str, X], settings, or one | None.
 
     Of a union, a list or tuple takes the tuple, any other value the first other type.
     """
@@ -163,6 +163,12 @@ def convert(value: Any, hint: Any, where: str, key: str) -> Any:
         if not isinstance(value, Mapping):
             raise _wrong_type(where, key, "a mapping such as {C3: 20}", value)
         return {str(name): convert(item, arguments[1], where, f"{key}.{name}") for name, item in value.items()}
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        if isinstance(value, Mapping):
+            return merge(hint(), value, where, f"{key}.")
+        if not isinstance(value, hint):
+            raise _wrong_type(where, key, "a section with keys", value)
+        return value
     return _convert_scalar(value, hint, where, key)
 
 
@@ -187,18 +193,15 @@ def _convert_scalar(value: Any, hint: Any, where: str, key: str) -> Any:
 
 def as_dict(settings: Any) -> dict[str, Any]:
     """Convert settings to plain mappings and lists, for YAML or JSON."""
-    plain: dict[str, Any] = {}
-    for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
-        if dataclasses.is_dataclass(value):
-            plain[field.name] = as_dict(value)
-        else:
-            plain[field.name] = _as_lists(value)
-    return plain
+    return {field.name: _plain(getattr(settings, field.name)) for field in dataclasses.fields(settings)}
 
 
-def _as_lists(value: Any) -> Any:
-    return [_as_lists(item) for item in value] if isinstance(value, tuple) else value
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return as_dict(value)
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def _nearest(name: str, prefix: str, names: list[str]) -> str:

@@ -23,7 +23,7 @@ from typing import Any
 from app.config.config import Config
 from app.config.optimizers import DeepOptimizer, TowerOptimizer, WideOptimizer
 from app.config.schedules import Schedule
-from data_prep.options.log_format import LogFormat
+from data_prep.options.log_format import ListForm, LogFormat
 
 OPENING = """# Configuration
 
@@ -45,7 +45,7 @@ following is the default.
 """
 GROUPS: dict[str, Any] = {"wide": WideOptimizer, "deep": DeepOptimizer, "tower": TowerOptimizer}
 WRONG_VALUES: tuple[Any, ...] = (-1, "?", "", ())
-TYPES = {bool: "true or false", int: "whole number", float: "number", str: "text"}
+TYPES = {bool: "true or false", int: "whole number", float: "number", str: "text", ListForm: "section"}
 
 
 def markdown() -> str:
@@ -61,6 +61,7 @@ def _sections() -> Iterator[str]:
             yield from _table(f"## {field.name}", text, section, f"{field.name}.")
             if field.name == "prepare":
                 yield from _table("## prepare.data", DATA, LogFormat, "prepare.data.")
+                yield from _table("### lists", ListForm.__doc__, ListForm, "prepare.data.lists.COLUMN.")
 
 
 def _optimizers() -> Iterator[str]:

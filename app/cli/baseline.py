@@ -23,7 +23,7 @@ from app.evaluation.metrics import Metrics, MetricStream, defined
 from app.run.record import read_runs
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.rows import Rows
-from data_prep.prepared.schema import Schema, read_schema
+from data_prep.prepared.schema import NO_ID, Schema, read_schema
 
 log = logging.getLogger("app")
 
@@ -175,8 +175,9 @@ def one_hot(rows: Rows, schema: Schema) -> Any:
     width, num_columns = num_numeric + num_fields, num_numeric + schema.vocabulary_size
     columns = np.empty((num_rows, width), np.int32 if num_columns < 2**31 else np.int64)
     columns[:, :num_numeric] = np.arange(num_numeric)
-    columns[:, num_numeric:] = rows.ids + num_numeric
+    columns[:, num_numeric:] = np.maximum(rows.ids, 0) + num_numeric
     values = np.ones((num_rows, width), np.float32)
     values[:, :num_numeric] = rows.numeric * np.float32(NUMERIC_SCALE)
+    values[:, num_numeric:] = rows.ids != NO_ID
     starts = np.arange(0, num_rows * width + 1, width)
     return sparse.csr_matrix((values.reshape(-1), columns.reshape(-1), starts), shape=(num_rows, num_columns))

@@ -72,7 +72,9 @@ def _parquet_schema(width: int) -> pa.Schema:
 def _names_of_rows(dataset: Path, schema: Schema) -> Iterator[pa.Table]:
     """Yield (field, value, row) of every row in pieces, first those without a value of their own."""
     valueless = [(field.name, place) for place, field in enumerate(schema.numeric)]
-    valueless += [(field.name, row) for field in schema.categorical for row in range(*field.oov_ids)]
+    # Fields that share a vocabulary have the same rows: those are named by the first.
+    out_of_vocabulary = {row: field.name for field in reversed(schema.categorical) for row in range(*field.oov_ids)}
+    valueless += [(name, row) for row, name in sorted(out_of_vocabulary.items())]
     fields, rows = zip(*valueless, strict=True)
     yield pa.table(
         {

@@ -17,9 +17,11 @@ def make_rows(given: BaseVocabulary, log_format: LogFormat, num_rows: int, seed:
     """Return rows of all columns that a model reads: text and whole numbers, null for a missing value."""
     generator = np.random.default_rng(seed)
     columns: dict[str, list[Any]] = {name: _integers(num_rows, generator) for name in log_format.numeric_fields}
-    for field, column in zip(given.fields(), given.columns, strict=True):
+    fields = {field.name: field for field in given.fields()}
+    for column in given.columns:
         if column.name not in log_format.columns:
             continue
+        field = fields[column.shares or column.name]
         known = np.flatnonzero(field.values >= 0)
         drawn = known[generator.integers(0, len(known), num_rows)] if len(known) else np.full(num_rows, -1)
         kind = generator.random(num_rows)

@@ -25,6 +25,7 @@ from data_prep.prepared.schema import (
     wrong_bins,
     wrong_ids,
 )
+from data_prep.statistics.file import cut_lists, read_statistics
 
 QUANTILES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)
 QUANTILE_ROWS = 1_000_000  # of a split, in evenly spaced blocks; all other figures are of all rows
@@ -62,6 +63,8 @@ def inspect(folder: Path) -> None:
             for index, field in enumerate(schema.categorical)
         },
     )
+    if any(field.max_length > 1 for field in schema.categorical):
+        print("\n".join(cut_lists(schema, read_statistics(folder))))
     quantile_names = [f"{100 * quantile:g} %" for quantile in QUANTILES]
     for split, summary in summaries.items():
         title = f"Numeric columns of {split}: % missing, and quantiles of the others as written"
@@ -131,7 +134,10 @@ class SplitSummary:
         missing_ids = dict(zip(values["field"].to_pylist(), values["id"].to_pylist(), strict=True))
         lengths = np.array([field.max_length for field in schema.categorical])
         self._starts: NDArray[np.int64] = np.cumsum(lengths) - lengths
-        self._missing_ids = np.repeat([missing_ids[field.name] for field in schema.categorical], lengths)
+        # Fields that share a vocabulary have the same ids.
+        owners = [field for field in schema.categorical if field.name in missing_ids]
+        missing_of = {field.oov_ids: missing_ids[field.name] for field in owners}
+        self._missing_ids = np.repeat([missing_of[field.oov_ids] for field in schema.categorical], lengths)
         self._oov_ids = np.repeat([field.oov_ids for field in schema.categorical], lengths, axis=0)
         self._sample_every = max(1, len(schema.block_sizes(split)) * schema.block_rows // QUANTILE_ROWS)
         self._num_blocks = 0

@@ -38,9 +38,10 @@ class BaseVocabulary:
         return self.folder / VOCABULARY_FILE
 
     def fields(self) -> Iterator[FieldVocabulary]:
-        """Read the vocabulary, a field at a time."""
+        """Read the vocabulary, a field at a time; those that share another's have none."""
         for field, column in zip(self.schema.categorical, self.columns, strict=True):
-            yield read_vocabulary(self.path, field, column)
+            if not column.shares:
+                yield read_vocabulary(self.path, field, column)
 
 
 def read_base_vocabulary(folder: Path, options: PrepareOptions, extend: bool = False) -> BaseVocabulary:
@@ -62,6 +63,15 @@ def read_base_vocabulary(folder: Path, options: PrepareOptions, extend: bool = F
             f"the vocabulary of {folder} is for other fields: {_differences(written_as.fields, options.data.fields)}. "
             "Give the --data FILE that it was made with, or one with the same fields"
         )
+    for key, there_is, here_is in (
+        ("lists", _list_forms(written_as), _list_forms(options.data)),
+        ("shares", written_as.shares, options.data.shares),
+    ):
+        if there_is != here_is:
+            raise ValueError(
+                f"the vocabulary of {folder} is for other {key}: {there_is} there, {here_is} here. Give the --data "
+                f"FILE that it was made with, or one with the same {key} (a list's separator may differ)"
+            )
     differences = [
         f"prepare.{name} is {here.get(name)!r}, there {schema.options.get(name)!r}"
         for name in _DECISIVE
@@ -75,6 +85,12 @@ def read_base_vocabulary(folder: Path, options: PrepareOptions, extend: bool = F
     if extend:
         _warn_of_other_limits(folder, here, schema.options)
     return BaseVocabulary(folder, schema, options.categorical_columns, extend)
+
+
+def _list_forms(log_format: LogFormat) -> dict[str, tuple[int, str]]:
+    """Return max_length and pool of each list."""
+    forms = {name: log_format.list_form(name) for name in log_format.of_kind("list")}
+    return {name: (form.max_length, form.pool) for name, form in forms.items()}
 
 
 def _warn_of_other_limits(folder: Path, here: dict[str, Any], there: dict[str, Any]) -> None:

@@ -36,6 +36,7 @@ from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.rows import Rows
 from data_prep.prepared.schema import (
     INDICATOR,
+    NO_ID,
     SCHEMA_FILE,
     CategoricalField,
     NumericField,
@@ -68,22 +69,27 @@ class RowEncoder:
         self._dtype = dtype
         self._options = options
         columns = options.categorical_columns
-        # Columns of ids, by the columns' places among those of text and those of numbers.
-        self._text_columns = [index for index, column in enumerate(columns) if column.is_text]
-        self._number_columns = [index for index, column in enumerate(columns) if not column.is_text]
+        lengths = [column.max_length for column in columns]
+        firsts = dict(zip((column.name for column in columns), np.cumsum(lengths) - lengths, strict=True))
+        self._first_positions = firsts
+        self._number_positions = [firsts[column.name] for column in columns if not column.is_text]
+        names = [column.name for column in options.vocabularies]
+        of_columns = [names.index(column.shares or column.name) for column in columns]
+        self._vocabularies = np.repeat(of_columns, lengths)  # the vocabulary of each position
 
     def encode(self, chunk: Chunk) -> tuple[ParsedChunk, Rows]:
         """Return the parsed chunk, bad lines included, and its good lines encoded."""
         kernels = choose_kernels(self._options.kernels)
         parsed: ParsedChunk = kernels.parse_chunk(chunk, self._options.data)
-        rows = parsed.rows
+        rows = parsed.rows.with_lists(self._options.data)
+        parsed = dataclasses.replace(parsed, rows=rows)
         labels = rows.labels.astype(np.float32)
         return parsed, Rows(self._ids(rows, kernels), self._numbers(rows), labels, rows.weights, rows.keys)
 
     def _ids(self, rows: LogRows, kernels: ModuleType) -> NDArray[np.signedinteger]:
         ids = self._ids_by(self._lookup, rows, kernels)
         for added in self._additions:
-            first, count = np.array([layout.numbers[-2:] for layout in added.layouts]).T
+            first, count = np.array([layout.numbers[-2:] for layout in added.layouts])[self._vocabularies].T
             found = self._ids_by(added, rows, kernels)
             is_unknown = (found >= first) & (found < first + count)
             ids = np.where(is_unknown, ids, found)
@@ -96,11 +102,17 @@ class RowEncoder:
         if not of_texts:
             return number_ids
         columns = self._options.categorical_columns
-        ids = np.empty((len(rows.labels), len(columns)), self._dtype)
-        texts = text_columns(rows, columns, self._options.integer_buckets, kernels)
-        for table, index, (of_column, present) in zip(of_texts, self._text_columns, texts, strict=True):
-            ids[:, index] = kernels.find_strings(table, of_column, present)
-        ids[:, self._number_columns] = number_ids
+        ids = np.full((len(rows.labels), len(self._vocabularies)), NO_ID, self._dtype)
+        for column, texts, present in text_columns(rows, columns, self._options.integer_buckets, kernels):
+            table, first = of_texts[column.place], self._first_positions[column.name]
+            if column.kind == "list":
+                lists = rows.lists[column.name]
+                ids[~present, first] = table.missing_id
+                found = kernels.find_strings(table, lists.values, np.ones(len(lists.values), np.bool_))
+                ids[lists.rows, first + lists.places] = found
+            else:
+                ids[:, first] = kernels.find_strings(table, texts, present)
+        ids[:, self._number_positions] = number_ids
         return ids
 
     def _numbers(self, rows: LogRows) -> NDArray[np.float32]:
@@ -169,6 +181,8 @@ def write_lookup(
     Raises ValueError where the vocabulary is not those values and additions.
     """
     of_known, of_all = xxhash.xxh3_64(), xxhash.xxh3_64()
+    columns = zip(known, base.columns, strict=True) if known else ()
+    known = [field for field, column in columns if not column.shares]
 
     def fields() -> Iterator[FieldVocabulary]:
         for i, field in enumerate(base.fields()):

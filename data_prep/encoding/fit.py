@@ -51,10 +51,10 @@ def fit_vocabulary(
     """Give ids to the frequent values. Writes vocabulary.parquet and the search tables, and forgets the counts."""
     columns = options.categorical_columns
     ordered = (
-        _fitted_values(statistics, options, column, num_missing)
-        for column, num_missing in zip(columns, statistics.missing, strict=True)
+        _fitted_values(statistics, options, column, _num_missing(statistics, columns, column.name))
+        for column in options.vocabularies
     )
-    names = [column.name for column in columns]
+    names = [column.name for column in options.vocabularies]
     writer = VocabularyWriter(folder / VOCABULARY_FILE, columns)
 
     def listed() -> Iterator[FieldVocabulary]:
@@ -85,7 +85,7 @@ def extend_base_vocabulary(
 
     def listed() -> Iterator[FieldVocabulary]:
         next_id = base.schema.vocabulary_size
-        for old, column in zip(base.fields(), columns, strict=True):
+        for old, column in zip(base.fields(), options.vocabularies, strict=True):
             values, counts, texts = _new_values(old, statistics, options, column)
             new = FieldVocabulary(old.name, old.oov_ids, ((next_id, next_id + len(values)),), values, counts, texts)
             writer.add(new)
@@ -104,20 +104,34 @@ def _write_tables(
     size: int = 0,
 ) -> FittedVocabulary:
     """Write the fields' search tables; then close the `statistics` that the fields come from."""
-    categorical: list[CategoricalField] = []
+    by_name: dict[str, CategoricalField] = {}
 
     def noted() -> Iterator[FieldVocabulary]:
         for field in fields:
             check_stop()
-            categorical.append(dataclasses.replace(field.ids, cross=columns[len(categorical)].cross))
+            by_name[field.name] = field.ids
             yield field
 
     lookup = write_lookup_tables(noted(), folder / WORK_FOLDER / LOOKUP_FILE)
-    size = max(size, *(field.id_ranges[-1][1] for field in categorical))
+    size = max(size, *(field.id_ranges[-1][1] for field in by_name.values()))
     if statistics is not None:
         statistics.close()
         memory.give_back_freed_memory()
-    return FittedVocabulary(lookup, tuple(categorical), size)
+    return FittedVocabulary(
+        lookup, tuple(_field(column, by_name[column.shares or column.name]) for column in columns), size
+    )
+
+
+def _field(column: CategoricalColumn, vocabulary: CategoricalField) -> CategoricalField:
+    return dataclasses.replace(
+        vocabulary, name=column.name, cross=column.cross, max_length=column.max_length, pool=column.pool
+    )
+
+
+def _num_missing(statistics: LogStatistics, columns: Sequence[CategoricalColumn], name: str) -> int:
+    """Return the missing cells of all columns that share the vocabulary of this name."""
+    of_columns = zip(columns, statistics.missing, strict=True)
+    return sum(missing for column, missing in of_columns if name in (column.name, column.shares))
 
 
 def _fitted_values(

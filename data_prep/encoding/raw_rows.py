@@ -128,7 +128,10 @@ def mappings_to_chunk(rows: Sequence[Mapping[str, Any]], log_format: LogFormat) 
                 cells.append(b"")
             else:
                 try:
-                    cells.append(_cell(row[name], kind, separator))
+                    value = row[name]
+                    if kind == "list" and isinstance(value, (list, tuple)):
+                        value = _joined(value, log_format.list_form(name).separator)
+                    cells.append(_cell(value, kind, separator))
                 except (TypeError, ValueError) as error:
                     raise TypeError(f"row {number}, column {name!r} of kind {kind}: {error}") from None
         lines.append(separator.join(cells))
@@ -137,6 +140,12 @@ def mappings_to_chunk(rows: Sequence[Mapping[str, Any]], log_format: LogFormat) 
 
 def _some(names: set[str]) -> str:
     return ", ".join(sorted(names)[:8]) or "none"
+
+
+def _joined(values: Sequence[Any], separator: str) -> str | None:
+    """Return the values of a list as its cell."""
+    texts = [_cell(value, "string", separator.encode()).decode() for value in values]
+    return separator.join(texts) or None
 
 
 def _cell(value: Any, kind: str, separator: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""The texts of crosses: the values of several categorical columns of a row as one text.
+"""The texts of categorical columns, those of crosses included: the values of several columns of a row as one text.
 
 A cross's value is its columns' values, as vocabulary.parquet has them, with * between them: 05db9164*38a947a1. A * or a
 backslash within a value has a backslash before it, so that different values have different texts. A cross is missing if
@@ -27,37 +27,37 @@ def presence(rows: LogRows, columns: Sequence[CategoricalColumn]) -> list[NDArra
     """Return where each categorical column [C] is present [n]."""
     numbers_present = [*rows.values_present, *rows.integers_present]  # hex values, then buckets
     found: dict[str, NDArray[np.bool_]] = {}
+    strings_present = iter(rows.strings_present)
     for column in columns:
         if column.cross:
             found[column.name] = functools.reduce(np.logical_and, (found[part] for part in column.cross))
         else:
-            found[column.name] = (rows.strings_present if column.is_text else numbers_present)[column.place]
+            found[column.name] = next(strings_present) if column.is_text else numbers_present[column.place]
     return list(found.values())
 
 
 def text_columns(
     rows: LogRows, columns: Sequence[CategoricalColumn], integer_buckets: bool, kernels: ModuleType
-) -> Iterator[tuple[Strings, NDArray[np.bool_]]]:
-    """Yield the text [n] of each column of text by its place, and where it is present [n].
+) -> Iterator[tuple[CategoricalColumn, Strings, NDArray[np.bool_]]]:
+    """Yield each column of text with its texts [n], and where they are present [n].
 
-    A cross's text is made when it is its turn, so that one of them is in memory at a time.
+    A cross's text is made when it is its turn, so that one of them is in memory at a time. The values of a list are in
+    `rows.lists`.
     """
-    yield from zip(rows.texts, rows.strings_present, strict=True)
-    by_name = {column.name: column for column in columns}
-    present = dict(zip(by_name, presence(rows, columns), strict=True))
+    present = dict(zip((column.name for column in columns), presence(rows, columns), strict=True))
+    texts = iter(rows.texts)
+    by_name = {column.name: next(texts) for column in columns if column.is_text and not column.cross}
     numbers = rows.number_columns(integer_buckets)[0] if any(column.cross for column in columns) else None
-
-    @functools.cache
-    def texts_of(name: str) -> Strings:
-        part = by_name[name]
-        if part.is_text:
-            return rows.texts[part.place]
-        assert numbers is not None
-        return number_texts(numbers[part.place], part.kind)
-
     for column in columns:
-        if column.cross:
-            yield kernels.join_strings(list(map(texts_of, column.cross)), present[column.name]), present[column.name]
+        if column.is_text and not column.cross:
+            yield column, by_name[column.name], present[column.name]
+        elif column.cross:
+            for part in columns:
+                if part.name in column.cross and part.name not in by_name:
+                    assert numbers is not None
+                    by_name[part.name] = number_texts(numbers[part.place], part.kind)
+            joined = kernels.join_strings([by_name[part] for part in column.cross], present[column.name])
+            yield column, joined, present[column.name]
 
 
 def number_texts(values: NDArray[np.uint32], kind: str) -> Strings:

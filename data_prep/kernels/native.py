@@ -175,7 +175,7 @@ class _FormatInC:
     """A log format as `struct`, with the arrays that it points to; C only reads them."""
 
     def __init__(self, log_format: LogFormat, is_bare: bool) -> None:
-        kinds = list(log_format.columns.values())
+        kinds: list[Kind] = ["string" if kind == "list" else kind for kind in log_format.columns.values()]
         num_columns = len(kinds)
         self._kinds = np.array([_KINDS.index(kind) for kind in kinds], np.uint8)
         stored = [*log_format.text_fields, *log_format.key_fields]  # together; other columns by kind

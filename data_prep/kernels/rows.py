@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from data_prep.kernels.lists import Lists, split_lists
 from data_prep.kernels.strings import Strings
-from data_prep.options.log_format import REASONS
+from data_prep.options.log_format import REASONS, LogFormat
 
 # A good line has less than 1 KiB. A line longer than this is rejected and only its start is kept, so that a file
 # without line ends cannot fill the memory.
@@ -77,6 +78,7 @@ class LogRows:
     values_present: NDArray[np.bool_]  # [H, n]
     texts: tuple[Strings, ...] = ()  # T of them, [n] each
     strings_present: tuple[NDArray[np.bool_], ...] = ()  # T of them, [n] each
+    lists: dict[str, Lists] = field(default_factory=dict)  # by column of kind list, see `with_lists`
     weights: NDArray[np.float32] | None = None  # [n]
     keys: dict[str, NDArray[np.int64]] = field(default_factory=dict)  # by column of kind id, [n] each
 
@@ -102,6 +104,16 @@ class LogRows:
         """Return the rows with weight 0 where they are `unlabelled` [n]."""
         weights = np.ones(len(self.labels), np.float32) if self.weights is None else self.weights
         return replace(self, weights=np.where(unlabelled, np.float32(0), weights))
+
+    def with_lists(self, log_format: LogFormat) -> LogRows:
+        """Return the rows with the columns of kind list split into their values; a list without any is missing."""
+        lists, present = {}, list(self.strings_present)
+        for place, name in enumerate(log_format.text_fields):
+            if log_format.columns[name] == "list":
+                form = log_format.list_form(name)
+                lists[name] = split_lists(self.texts[place], form.separator, form.max_length)
+                present[place] = lists[name].lengths > 0
+        return replace(self, lists=lists, strings_present=tuple(present)) if lists else self
 
     def number_columns(self, integer_buckets: bool) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
         """Return the categorical columns that are numbers, and where they are present, both [M, n].

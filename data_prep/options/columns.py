@@ -1,9 +1,9 @@
-"""Categorical columns of a prepared folder, made from hex values, text, buckets of integers, or crosses of these."""
+"""Categorical fields of a prepared folder, made from hex values, text, lists, buckets of integers, or crosses."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from data_prep.options.log_format import LogFormat
@@ -11,17 +11,21 @@ from data_prep.options.log_format import LogFormat
 
 @dataclass(frozen=True)
 class CategoricalColumn:
-    """A column of `ids`."""
+    """A categorical field: a column of `ids`, or several for a list."""
 
     name: str
-    kind: Literal["hex32", "string", "bucket", "cross"]
-    place: int  # index among the columns of text (texts, then crosses), or of numbers (hex values, then buckets)
+    kind: Literal["hex32", "string", "list", "bucket", "cross"]
+    # Index of its vocabulary among those of text (texts, then crosses), or of numbers (hex values, then buckets).
+    place: int
     cross: tuple[str, ...] = ()  # the crossed columns
+    shares: str = ""  # the column whose vocabulary this one has
+    max_length: int = 1  # columns of `ids`
+    pool: Literal["mean", "sum"] = "mean"
 
     @property
     def is_text(self) -> bool:
         """True if values are strings, not numbers."""
-        return self.kind in ("string", "cross")
+        return self.kind in ("string", "list", "cross")
 
 
 def cross_name(parts: Sequence[str]) -> str:
@@ -33,12 +37,18 @@ def categorical_columns(
     log_format: LogFormat, integer_buckets: bool, crosses: Sequence[tuple[str, ...]] = ()
 ) -> tuple[CategoricalColumn, ...]:
     """Return the log's columns in order, then a column of buckets for each numeric field if asked for, then crosses."""
-    columns = [
-        CategoricalColumn(name, "string", log_format.text_fields.index(name))
-        if name in log_format.text_fields
-        else CategoricalColumn(name, "hex32", log_format.hex_fields.index(name))
-        for name in log_format.categorical_fields
-    ]
+    own_texts = [name for name in log_format.text_fields if name not in log_format.shares]
+    columns = []
+    for name in log_format.categorical_fields:
+        if log_format.columns[name] == "hex32":
+            columns.append(CategoricalColumn(name, "hex32", log_format.hex_fields.index(name)))
+            continue
+        shares = log_format.shares.get(name, "")
+        column = CategoricalColumn(name, "string", own_texts.index(shares or name), shares=shares)
+        if log_format.columns[name] == "list":
+            form = log_format.list_form(name)
+            column = replace(column, kind="list", max_length=form.max_length, pool=form.pool)
+        columns.append(column)
     if integer_buckets:
         first = len(log_format.hex_fields)
         columns += [
@@ -46,7 +56,7 @@ def categorical_columns(
             for index, name in enumerate(log_format.numeric_fields)
         ]
     columns += [
-        CategoricalColumn(cross_name(parts), "cross", len(log_format.text_fields) + index, parts)
+        CategoricalColumn(cross_name(parts), "cross", len(own_texts) + index, parts)
         for index, parts in enumerate(crosses)
     ]
     return tuple(columns)

@@ -11,13 +11,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-Kind = Literal["label", "integer", "hex32", "string", "weight", "id", "ignored"]
-FIELD_KINDS: tuple[Kind, ...] = ("integer", "hex32", "string")  # of the columns that a model sees
+Kind = Literal["label", "integer", "hex32", "string", "list", "weight", "id", "ignored"]
+FIELD_KINDS: tuple[Kind, ...] = ("integer", "hex32", "string", "list")  # of the columns that a model sees
 
 RELATIONS = (">=", "<=", "==", ">", "<")
 _RULE = re.compile(rf"\s*({'|'.join(RELATIONS)})\s*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{{1,2}})?)\s*")
 # Keys of a later release: not written at their defaults, so that folders of today have the bytes of earlier ones.
-LATER_KEYS = ("label",)
+LATER_KEYS = ("label", "lists", "shares")
+MAX_LIST_LENGTH = 1_000  # each row has room for as many ids
 _NO_SEPARATORS = ("\n", "\r", '"', "\x1f", "-")
 
 
@@ -28,12 +29,28 @@ def _criteo_columns() -> dict[str, Kind]:
 
 
 @dataclass(frozen=True)
+class ListForm:
+    """A column of kind list: several values in a cell."""
+
+    separator: str = "|"  # between the values
+    max_length: int = 20  # values of a row; those after them are left out
+    pool: Literal["mean", "sum"] = "mean"  # of the rows of its values, in the model
+
+    def __post_init__(self) -> None:
+        if len(self.separator.encode()) != 1 or self.separator in '\n\r"':
+            raise ValueError(f"a list's separator must be one ASCII character such as '|'; found {self.separator!r}")
+        if not 1 <= self.max_length <= MAX_LIST_LENGTH:
+            raise ValueError(f"a list's max_length must be between 1 and {MAX_LIST_LENGTH}; found {self.max_length}")
+
+
+@dataclass(frozen=True)
 class LogFormat:
     """Format of text lines, or of Parquet files with the same columns by name."""
 
     # The columns in the file's order, with their kinds. label: exactly one; integer: a numeric field; hex32: a
     # categorical field of eight lower-case hex digits, kept as a number; string: a categorical field of UTF-8 text;
-    # weight: a number >= 0, at most one; id: kept beside the row for metrics by its values, no field.
+    # list: a categorical field of several such texts; weight: a number >= 0, at most one; id: kept beside the row for
+    # metrics by its values, no field.
     columns: dict[str, Kind] = field(default_factory=_criteo_columns)
     separator: str = "\t"  # between the cells of a line
     header: bool = False  # every file's first line names its columns
@@ -43,6 +60,8 @@ class LogFormat:
     clicked: tuple[str, ...] | str = ("1",)
     not_clicked: tuple[str, ...] = ("0",)  # label of a row without a click; with a rule, all other numbers
     label: Literal["required", "optional"] = "required"  # optional: a row without a label has weight 0
+    lists: dict[str, ListForm] = field(default_factory=dict)  # by column of kind list: its separator and its length
+    shares: dict[str, str] = field(default_factory=dict)  # by string or list column: the one whose vocabulary it shares
     archive_member: str = "train.txt"  # name of the log in a .tar.gz
 
     def __hash__(self) -> int:  # the columns are a dictionary, which has none
@@ -60,7 +79,9 @@ class LogFormat:
             if not re.fullmatch(r"[0-9a-zA-Z_]+", name):
                 raise ValueError(f"a column of kind id needs a name of letters, digits and _; found {name!r}")
         if not self.categorical_fields:
-            raise ValueError("columns must have at least one categorical field (kind hex32 or string); found none")
+            raise ValueError("columns must have a categorical field (kind hex32, string or list); found none")
+        self._check_lists()
+        self._check_shares()
         for name in self.columns:
             if not name or set(name) & set("\t\n\r"):
                 raise ValueError(f"columns: {name!r} cannot be a column's name")
@@ -71,6 +92,33 @@ class LogFormat:
                 f"clicked and not_clicked must be cells that differ; found {list(self.clicked)} and "
                 f"{list(self.not_clicked)}"
             )
+
+    def _check_lists(self) -> None:
+        for name in self.lists:
+            if self.columns.get(name) != "list":
+                raise ValueError(f"lists: {name!r} is no column of kind list; write columns: {{{name}: list}}")
+        for name in self.of_kind("list"):
+            separator = self.list_form(name).separator
+            if separator == self.separator and not self.quotes:
+                raise ValueError(
+                    f"lists: the values of {name!r} are between {separator!r}, and so are the columns; give the list's "
+                    f"own separator (lists: {{{name}: {{separator: ';'}}}}), or quotes: true if its cells are quoted"
+                )
+
+    def _check_shares(self) -> None:
+        for name, of in self.shares.items():
+            for column in (name, of):
+                if self.columns.get(column) not in ("string", "list"):
+                    found = f"is of kind {self.columns[column]}" if column in self.columns else "is no column"
+                    raise ValueError(f"shares: {name}: {of}: {column!r} {found}; only string and list columns share")
+            if of in self.shares:
+                raise ValueError(
+                    f"shares: {name}: {of}: {of!r} has no vocabulary of its own; name the column whose vocabulary it is"
+                )
+
+    def list_form(self, name: str) -> ListForm:
+        """Return the form of a column of kind list."""
+        return self.lists.get(name, ListForm())
 
     def _check_rule(self, rule: str) -> None:
         if not _RULE.fullmatch(rule):
@@ -127,11 +175,11 @@ class LogFormat:
 
     @functools.cached_property
     def text_fields(self) -> tuple[str, ...]:
-        return self.of_kind("string")
+        return self.of_kind("string", "list")
 
     @functools.cached_property
     def categorical_fields(self) -> tuple[str, ...]:
-        return self.of_kind("hex32", "string")
+        return self.of_kind("hex32", "string", "list")
 
     def places(self, names: Iterable[str]) -> list[int]:
         """Return the indices of columns in a line."""

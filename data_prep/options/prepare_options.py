@@ -86,6 +86,11 @@ class PrepareOptions:
             raise ValueError(f"seed must be between 0 and 2**63 - 1; found {self.seed}")
 
     def _check_zoo_layout(self) -> None:
+        if others := [column.name for column in self.categorical_columns if column.kind == "list" or column.shares]:
+            raise ValueError(
+                f"layout zoo has one id a field, of a vocabulary of its own; {', '.join(others)} of kind list or in "
+                "shares have not. Give them the kind ignored, or leave --layout zoo out"
+            )
         if beside := self.data.of_kind("weight", "id"):
             raise ValueError(
                 f"layout zoo has no place for columns of kind weight or id; found {', '.join(beside)}. Give them the "
@@ -103,7 +108,7 @@ class PrepareOptions:
             )
 
     def _check_crosses(self) -> None:
-        known = [column.name for column in self.categorical_columns if not column.cross]
+        known = [column.name for column in self.categorical_columns if column.kind not in ("cross", "list")]
         seen: set[frozenset[str]] = set()
         for parts in self.crosses:
             found = f"crosses: [{', '.join(parts)}]"
@@ -124,13 +129,15 @@ class PrepareOptions:
 
     def _instead_of(self, part: str, known: list[str]) -> str:
         """Return what to write in a cross in place of something that is no categorical field."""
+        if self.data.columns.get(part) == "list":
+            return "a list has several values in a row; cross fields with one"
         if part in self.data.numeric_fields:
             return f"cross the buckets of its numbers: {part}_bucket, with prepare.integer_buckets=true"
         close = difflib.get_close_matches(part, known, n=1, cutoff=0.5)
         return f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known)}"
 
     def _check_fields(self, name: str, numbers: dict[str, int]) -> None:
-        known = [column.name for column in self.categorical_columns]
+        known = [column.name for column in self.vocabularies]
         for field_name, number in numbers.items():
             if field_name not in known:
                 raise ValueError(f"{name}: unknown field {field_name!r}; known here: {known[0]} … {known[-1]}")
@@ -145,6 +152,16 @@ class PrepareOptions:
     @functools.cached_property  # a row in a service would spend most of its time here
     def categorical_columns(self) -> tuple[CategoricalColumn, ...]:
         return categorical_columns(self.data, self.integer_buckets, self.crosses)
+
+    @functools.cached_property
+    def vocabularies(self) -> tuple[CategoricalColumn, ...]:
+        """The categorical columns with a vocabulary of their own, which others may share."""
+        return tuple(column for column in self.categorical_columns if not column.shares)
+
+    @property
+    def num_positions(self) -> int:
+        """P, the columns of `ids`."""
+        return sum(column.max_length for column in self.categorical_columns)
 
     def decisive(self) -> dict[str, Any]:
         """Return the options that decide the result, as plain values; later ones only if they are used."""

@@ -20,6 +20,7 @@ from data_prep.execution import memory
 from data_prep.execution.folder import REJECTS_FILE, WorkDir
 from data_prep.kernels.choose import choose_kernels
 from data_prep.kernels.crosses import presence, text_columns
+from data_prep.kernels.reference import CountedStrings, merge
 from data_prep.kernels.rows import Chunk, LogRows, ParsedChunk
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.split import TRAIN, SplitRule
@@ -57,12 +58,12 @@ class ChunkCounter:
 
     def count(self, chunk: Chunk) -> ChunkCounts:
         kernels = choose_kernels(self.options.kernels)
-        parsed = kernels.parse_chunk(chunk, self.options.data)
+        parsed: ParsedChunk = kernels.parse_chunk(chunk, self.options.data)
+        parsed = dataclasses.replace(parsed, rows=parsed.rows.with_lists(self.options.data))
         rows = parsed.rows
         training = self.split.assign(rows.row_numbers, rows.labels, chunk.file.place) == TRAIN
         columns = zip(*rows.number_columns(self.options.integer_buckets), strict=True)
         counted = [kernels.count_values(values, present, training)[0] for values, present in columns]
-        texts = text_columns(rows, self.options.categorical_columns, self.options.integer_buckets, kernels)
         missing = count_missing(rows, training, self.options)
         return dataclasses.replace(
             count_lines(kernels, chunk, parsed, training, missing),
@@ -71,8 +72,21 @@ class ChunkCounter:
                 for integers, present in zip(rows.integers, rows.integers_present, strict=True)
             ],
             values=counted,
-            texts=[kernels.count_strings(of_column.take(present & training)) for of_column, present in texts],
+            texts=self._count_texts(rows, training, kernels),
         )
+
+    def _count_texts(self, rows: LogRows, training: NDArray[np.bool_], kernels: ModuleType) -> list[CountedStrings]:
+        """Return the counted training values of each vocabulary of text."""
+        columns = self.options.categorical_columns
+        counted: list[list[CountedStrings]] = [[] for column in self.options.vocabularies if column.is_text]
+        for column, texts, present in text_columns(rows, columns, self.options.integer_buckets, kernels):
+            if column.kind == "list":
+                lists = rows.lists[column.name]
+                chosen = lists.values.take(training[lists.rows])
+            else:
+                chosen = texts.take(present & training)
+            counted[column.place].append(kernels.count_strings(chosen))
+        return [parts[0] if len(parts) == 1 else merge(parts) for parts in counted]
 
 
 def count_lines(
@@ -87,6 +101,7 @@ def count_lines(
         num_training_rows=int(training.sum()),
         integers=[],
         missing=missing,
+        cut={name: int(np.sum(lists.cut & training)) for name, lists in rows.lists.items()},
         values=[],
         texts=[],
         bins=[

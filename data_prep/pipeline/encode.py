@@ -20,7 +20,7 @@ from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.count import count_lines, count_missing
 from data_prep.pipeline.split import TRAIN, SplitRule
 from data_prep.prepared.rows import Rows
-from data_prep.prepared.schema import SPLITS, NumericField
+from data_prep.prepared.schema import NO_ID, SPLITS, NumericField
 from data_prep.statistics.statistics import ChunkCounts
 
 REST = "rest"  # the part of a chunk's result that is not rows of a split
@@ -32,7 +32,7 @@ class EncodedRest:
 
     row_numbers: dict[str, NDArray[np.int64]]
     clicks: dict[str, int]
-    unknown: NDArray[np.int64]  # [C] training rows whose value has no id of its own
+    unknown: NDArray[np.int64]  # [C] training rows whose value, or one of a list's, has no id of its own
     counts: ChunkCounts | None  # if there was no first pass
 
 
@@ -59,7 +59,7 @@ class Encoder:
         self._options = options
         self.counts = counts
         # Smaller ids are those of numeric columns, which no row has, or out of vocabulary.
-        self._first_own_id = len(numeric) + len(options.categorical_columns) * options.oov_buckets
+        self._first_own_id = len(numeric) + len(options.vocabularies) * options.oov_buckets
 
     def encode(self, chunk: Chunk) -> dict[str, Rows | EncodedRest]:
         """Parse a chunk and encode its good lines: the rows of each split, and last the rest, under REST."""
@@ -76,7 +76,13 @@ class Encoder:
         rest = EncodedRest(
             {name: rows.row_numbers[of_split] for name, of_split in chosen.items()},
             {name: int(part.labels.sum()) for name, part in by_split.items()},
-            np.sum(by_split["train"].ids < self._first_own_id, axis=0),
+            self._count_unknown(by_split["train"].ids),
             counts,
         )
         return {**by_split, REST: rest}
+
+    def _count_unknown(self, ids: NDArray[np.signedinteger]) -> NDArray[np.int64]:
+        is_unknown = (ids < self._first_own_id) & (ids != NO_ID)
+        lengths = np.array([column.max_length for column in self._options.categorical_columns])
+        counts: NDArray[np.int64] = np.logical_or.reduceat(is_unknown, np.cumsum(lengths) - lengths, axis=1).sum(axis=0)
+        return counts

@@ -97,7 +97,7 @@ def usual_row_bytes(options: PrepareOptions) -> int:
     """Return the bytes of an encoded row before the vocabulary is known: with int32 ids, enough below 2**31 of them."""
     num_numeric = len(numeric_fields(options, [IntegerStatistics()] * len(options.data.numeric_fields)))
     return row_bytes(
-        len(options.categorical_columns),
+        options.num_positions,
         num_numeric,
         "int32",
         bool(options.data.weight_source),

@@ -136,7 +136,7 @@ def _make_files(
         # Second pass: workers encode and split; this process shuffles and writes.
         window_rows = min(options.shuffle_window_rows, statistics.num_training_rows or options.shuffle_window_rows)
         window_bytes = window_rows * row_bytes(
-            len(vocabulary.categorical),
+            options.num_positions,
             len(numeric),
             vocabulary.ids_dtype,
             bool(options.data.weight_source),

@@ -314,6 +314,7 @@ def data_file(folder: Path, name: str, rows: int = 0) -> DataFile:
 
 
 INDICATOR = "missing"
+NO_ID = -1  # in the positions of a list after its values
 
 
 def transform_integers(field: NumericField, integers: NDArray[np.number]) -> NDArray[np.float64]:

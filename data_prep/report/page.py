@@ -14,7 +14,7 @@ from common.number_text import number_text
 from data_prep.prepared.schema import Schema, read_schema, wrong_bins, wrong_ids
 from data_prep.report.numeric import numeric_fields
 from data_prep.report.timing import Timing, read_timing
-from data_prep.statistics.file import Profile, read_statistics
+from data_prep.statistics.file import Profile, cut_lists, read_statistics
 
 REPORT_FILE = "report.html"
 TEMPLATE = Path(__file__).with_name("prepared.html")
@@ -139,6 +139,7 @@ def _categorical(schema: Schema, profile: Profile) -> dict[str, Any]:
             bar_chart("Distinct values", names, bars, Axis("distinct values", log=True, low=1)),
             bar_chart("Cells without an id of their own", names, shares, Axis("share of training rows", "percent")),
         ],
+        "cut_lists": cut_lists(schema, profile),
         "categorical_rows": list(zip(names, distinct, own_ids, missing, unknown, ids, strict=True)),
     }
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from data_prep.options.prepare_options import PrepareOptions
+from data_prep.prepared.schema import Schema
 from data_prep.statistics.profile import MIN_COUNTS
 from data_prep.statistics.statistics import LogStatistics
 
@@ -28,6 +29,8 @@ class NumericProfile:
 class CategoricalProfile:
     """Counts of a categorical field's cells in the training rows; `unknown` ones are out of vocabulary.
 
+    Of a list, those with a value out of vocabulary; `cut` ones have more values than are kept.
+
     At the i-th of the file's `min_counts`, a vocabulary has `values[i]` values, which occur in `rows[i]` rows; both are
     empty if values were not counted.
     """
@@ -36,6 +39,7 @@ class CategoricalProfile:
     unknown: int
     values: tuple[int, ...]
     rows: tuple[int, ...]
+    cut: int | None = None  # None if the field is no list
 
 
 @dataclass(frozen=True)
@@ -65,10 +69,14 @@ def write_statistics(statistics: LogStatistics, options: PrepareOptions, folder:
     for column, (missing, unknown, covered) in zip(options.categorical_columns, columns, strict=True):
         is_counted = covered.values.any()
         values, rows = (tuple(c.tolist()) if is_counted else () for c in (covered.values, covered.rows))
-        categorical[column.name] = CategoricalProfile(missing, unknown, values, rows)
+        categorical[column.name] = CategoricalProfile(missing, unknown, values, rows, statistics.cut.get(column.name))
     by_span = (tuple(timeline.rows.tolist()), tuple(timeline.clicks.tolist()))
     profile = Profile(num_rows, timeline.span_lines, *by_span, MIN_COUNTS, numeric, categorical)
-    (folder / STATISTICS_FILE).write_text(json.dumps(asdict(profile)) + "\n", encoding="utf-8")
+    content = asdict(profile)
+    for field in content["categorical"].values():
+        if field["cut"] is None:  # so that the file keeps its bytes where no field is a list
+            del field["cut"]
+    (folder / STATISTICS_FILE).write_text(json.dumps(content) + "\n", encoding="utf-8")
 
 
 def read_statistics(folder: Path) -> Profile:
@@ -82,13 +90,23 @@ def read_statistics(folder: Path) -> Profile:
         raise ValueError(f"{path} is damaged ({error!r}); prepare the data again") from error
 
 
+def cut_lists(schema: Schema, profile: Profile) -> list[str]:
+    """Return a sentence for each list of which values were left out."""
+    return [
+        f"{field.name}: {cut:,} of {profile.training_rows:,} training rows have more than {field.max_length} values; "
+        "the others were left out"
+        for field in schema.categorical
+        if (cut := profile.categorical[field.name].cut)
+    ]
+
+
 def _from_json(content: dict[str, Any]) -> Profile:
     numeric = {
         name: NumericProfile(field["missing"], tuple((number, count) for number, count in field["bins"]))
         for name, field in content["numeric"].items()
     }
     categorical = {
-        name: CategoricalProfile(field["missing"], field["unknown"], tuple(field["values"]), tuple(field["rows"]))
+        name: CategoricalProfile(**{**field, "values": tuple(field["values"]), "rows": tuple(field["rows"])})
         for name, field in content["categorical"].items()
     }
     lists = {name: tuple(content[name]) for name in ("rows", "clicks", "min_counts")}

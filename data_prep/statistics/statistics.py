@@ -23,7 +23,7 @@ from data_prep.statistics.profile import ChunkSpans, Coverage, Timeline
 from data_prep.statistics.value_counts import StringCounts, ValueCounts
 
 # Attributes of LogStatistics that are stored as they are.
-_KEPT = ("num_lines", "rejects_by_reason", "num_training_rows", "integers", "missing", "bins")
+_KEPT = ("num_lines", "rejects_by_reason", "num_training_rows", "integers", "missing", "cut", "bins")
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,9 @@ class ChunkCounts:
     num_training_rows: int
     integers: list[IntegerStatistics]  # by numeric field
     missing: list[int]  # by categorical column
+    cut: dict[str, int]  # by column of kind list: rows with more values than are kept
     values: list[NDArray[np.uint64]]  # by column of numbers: packed (value, count) pairs, see reference.count_values
-    texts: list[CountedStrings]  # by text column
+    texts: list[CountedStrings]  # by vocabulary of text
     bins: list[NDArray[np.int64]]  # by numeric field, see reference.count_bins
     spans: ChunkSpans  # of all kept rows
 
@@ -90,19 +91,20 @@ class LogStatistics:
     """Statistics of the whole log. Counts of values that exceed `counts_bytes` of memory are written to `folder`."""
 
     def __init__(self, options: PrepareOptions, folder: Path, counts_bytes: int) -> None:
-        columns = options.categorical_columns
-        num_texts = sum(column.is_text for column in columns)
-        texts_bytes = counts_bytes * num_texts // len(columns)
+        columns, num_vocabularies = options.categorical_columns, len(options.vocabularies)
+        num_texts = sum(column.is_text for column in options.vocabularies)
+        texts_bytes = counts_bytes * num_texts // num_vocabularies
         self.num_lines = 0
         self.rejects_by_reason: Counter[str] = Counter()
         self.num_training_rows = 0
         self.integers = [IntegerStatistics() for _ in options.data.numeric_fields]
         self.missing = [0] * len(columns)
+        self.cut: Counter[str] = Counter()
         self.bins = [np.zeros(NUM_BINS, np.int64) for _ in options.data.numeric_fields]
         self.timeline = Timeline()
         self.unknown = np.zeros(len(columns), np.int64)  # training rows out of vocabulary; from the second pass
         self._columns = columns
-        self.values = ValueCounts(len(columns) - num_texts, folder, counts_bytes - texts_bytes)
+        self.values = ValueCounts(num_vocabularies - num_texts, folder, counts_bytes - texts_bytes)
         self.texts = StringCounts(num_texts, folder, texts_bytes)
 
     @property
@@ -123,6 +125,7 @@ class LogStatistics:
         self.rejects_by_reason += chunk.rejects_by_reason
         self.num_training_rows += chunk.num_training_rows
         self.missing = [mine + theirs for mine, theirs in zip(self.missing, chunk.missing, strict=True)]
+        self.cut.update(chunk.cut)
         self.bins = [mine + theirs for mine, theirs in zip(self.bins, chunk.bins, strict=True)]
         self.timeline.add(chunk.spans)
         if chunk.integers:

@@ -5,14 +5,14 @@ from collections import Counter
 from dataclasses import dataclass
 
 from data_prep.kernels.rows import MAX_LINE_BYTES, Chunk
-from data_prep.options.log_format import RELATIONS, LogFormat
+from data_prep.options.log_format import RELATIONS, ListForm, LogFormat
 
-_KINDS = ("integer", "hex32", "string", "ignored", "id")
+_KINDS = ("integer", "hex32", "string", "ignored", "id", "list")
 _LABELS = ((("1",), ("0",)), (("yes", "true"), ("no",)), (("click",), ("", "0")))
 _MISSING = ((), (), ("NULL",), ("NA", "a_long_mark"), ("-",))
 _INTEGERS = ("0", "1", "-1", "-0", "007", "9223372036854775807", "-9223372036854775808", "0" * 19)
 _TEXTS = ("a", "Zürich", "東京", "\0", "x" * 30, "12345678", "123456789", "NUL", "\t", '"', 'a"b', "*", "a*b", "\\*")
-_DECIMALS = ("0", "1", "0.5", ".5", "5.", "+2", "1e-3", "0.1", "1E5", "9007199254740993", "1" * 40, "3.4028235e38")
+_DECIMALS = ("0", "1", "0.5", ".5", "5.", "+2", "1e-3", "0.1", "1E5", "9007199254740993", "1" * 38, "3.4028235e38")
 _DECIMALS += (
     "1e-400",
     "0.1e-45",
@@ -95,18 +95,30 @@ def criteo_log_between(separator: str, seed: int, num_lines: int, num_bad: int) 
 
 
 def _draw_format(random_: random.Random) -> LogFormat:
-    kinds = ["label", *random_.choices(_KINDS, (3, 4, 2, 1, 0.5), k=random_.randint(1, 12))]
+    kinds = ["label", *random_.choices(_KINDS, (3, 4, 2, 1, 0.5, 1), k=random_.randint(1, 12))]
     kinds += ["weight"] * (random_.random() < 0.3)
     if not set(kinds) & {"hex32", "string"}:
         kinds.append(random_.choice(["hex32", "string"]))
     random_.shuffle(kinds)
+    columns = {f"{kind}_{place}": kind for place, kind in enumerate(kinds)}
+    separator, quotes = random_.choice([",", ",", "\t", ";", "|", " "]), random_.random() < 0.4
+    between = [character for character in "|;, /" if quotes or character != separator]
+    lists = {
+        name: ListForm(random_.choice(between), random_.choice([1, 2, 5]), random_.choice(["mean", "sum"]))
+        for name, kind in columns.items()
+        if kind == "list"
+    }
+    texts = [name for name, kind in columns.items() if kind in ("string", "list")]
+    shares = {texts[-1]: texts[0]} if len(texts) > 1 and random_.random() < 0.5 else {}
     clicked, not_clicked = random_.choice(_LABELS)
     rule = f"{random_.choice(RELATIONS)} {random_.choice(['0', '1', '0.5', '+1.50', '-1e-3', '4'])}"
     return LogFormat(
-        columns={f"{kind}_{place}": kind for place, kind in enumerate(kinds)},
-        separator=random_.choice([",", ",", "\t", ";", "|", " "]),
+        columns=columns,
+        separator=separator,
         header=random_.random() < 0.5,
-        quotes=random_.random() < 0.4,
+        quotes=quotes,
+        lists=lists,
+        shares=shares,
         missing=random_.choice(_MISSING),
         **random_.choice([{"clicked": clicked, "not_clicked": not_clicked}] * 3 + [{"clicked": rule}]),
         label=random_.choice(["required", "required", "optional"]),
@@ -153,7 +165,7 @@ class _Cells:
         kinds = {
             "label": ("label",),
             "integer": ("integer",),
-            "categorical": ("hex32", "string"),
+            "categorical": ("hex32", "string", "list"),
             "weight": ("weight",),
         }[reason]
         name = choose(self._format.of_kind(*kinds))
@@ -162,6 +174,7 @@ class _Cells:
             "integer": _BAD_INTEGERS,
             "hex32": _BAD_HEX,
             "string": _BAD_TEXTS,
+            "list": _BAD_TEXTS,
             "weight": _BAD_WEIGHTS,
         }
         cell = choose(
@@ -171,10 +184,13 @@ class _Cells:
         return self._join(cells)
 
     def _good_cells(self) -> list[bytes]:
-        return [self._cell(kind).encode() for kind in self._format.columns.values()]
+        return [self._cell(name, kind).encode() for name, kind in self._format.columns.items()]
 
-    def _cell(self, kind: str) -> str:
+    def _cell(self, name: str, kind: str) -> str:
         random_ = self._random
+        if kind == "list":
+            values = [self._cell(name, "string") for _ in range(random_.randint(0, 7))]
+            return self._format.list_form(name).separator.join(values)
         if kind == "label" and self._format.label == "optional" and random_.random() < 0.1:
             return random_.choice(["", *self._format.missing])
         if kind == "label" and self._format.click_rule:

@@ -70,7 +70,7 @@ def _parse_line(raw: bytes, form) -> tuple[str, int, dict]:
         elif kind == "hex32":
             found["categorical"].append(not text or re.fullmatch(rb"[0-9a-f]{8}", text))
             cells[name] = text.decode(errors="replace") or None
-        elif kind == "string":
+        elif kind in ("string", "list"):
             found["categorical"].append(_is_utf8(text))
             cells[name] = text.decode(errors="replace") or None
         elif kind == "weight":
@@ -207,7 +207,7 @@ def _number(x: int, transform: str, training: list[int]) -> float:
 def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) -> Prepared:
     kinds = options.data.columns
     integers = [name for name, kind in kinds.items() if kind == "integer"]
-    fields = [(name, kind, name) for name, kind in kinds.items() if kind in ("hex32", "string")]
+    fields = [(name, kind, name) for name, kind in kinds.items() if kind in ("hex32", "string", "list")]
     if options.integer_buckets:
         fields += [(f"{name}_bucket", "bucket", name) for name in integers]
     of_name = {name: (kind, source) for name, kind, source in fields}
@@ -221,10 +221,20 @@ def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) ->
             return None if None in values else "*".join(texts)
         return _bucket(cells[source]) if kind == "bucket" and cells[source] is not None else cells[source]
 
+    def values_of(cells, name, kind, source):
+        value = value_of(cells, kind, source)
+        if kind != "list" or value is None:
+            return [value]
+        form = options.data.list_form(name)
+        return [part for part in value.split(form.separator) if part][: form.max_length] or [None]
+
+    shares = options.data.shares
+    owners = [name for name, *_ in fields if name not in shares]
     num_numeric = len(integers) * (2 if options.missing_indicator else 1)
-    next_id, vocabulary, ids = num_numeric + len(fields) * options.oov_buckets, [], {}
-    for name, kind, source in fields:
-        counts = Counter(value_of(cells, kind, source) for cells in training)
+    next_id, vocabulary, ids = num_numeric + len(owners) * options.oov_buckets, [], {}
+    for name in owners:
+        of_owner = [field for field in fields if name in (field[0], shares.get(field[0]))]
+        counts = Counter(value for field in of_owner for cells in training for value in values_of(cells, *field))
         num_missing = counts.pop(None, 0)
         least = options.field_min_count.get(name, options.min_count) if options.vocabulary == "counted" else math.inf
         # Numbers in their order, text by its bytes.
@@ -239,13 +249,14 @@ def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) ->
     present = {name: [cells[name] for cells in training if cells[name] is not None] for name in integers}
     prepared = {split: [] for split in SPLITS}
     for (line, _, label, cells), split in zip(rows, splits, strict=True):
-        values = [(name, kind, value_of(cells, kind, source)) for name, kind, source in fields]
-        of_row = [
-            ids[name, value]
-            if (name, value) in ids
-            else num_numeric + place * options.oov_buckets + _oov_number(value, kind, options.oov_buckets)
-            for place, (name, kind, value) in enumerate(values)
-        ]
+        of_row = []
+        for name, kind, source in fields:
+            owner, length = shares.get(name, name), options.data.list_form(name).max_length if kind == "list" else 1
+            for value in (values := values_of(cells, name, kind, source)):
+                first_oov = num_numeric + owners.index(owner) * options.oov_buckets
+                known = (owner, value) in ids
+                of_row.append(ids[owner, value] if known else first_oov + _oov_number(value, kind, options.oov_buckets))
+            of_row += [-1] * (length - len(values))
         found = [cells[name] for name in integers]
         numbers = [
             0.0 if x is None else _number(x, options.numeric_transform, present[name])

@@ -32,8 +32,10 @@ _ODD_BYTES = [b"\r", b"\r\r", b"\x1f", b'"', b"\0", b"\xff", b" ", b"\xef\xbb\xb
 def draw_options(random_: random.Random, log) -> PrepareOptions:
     """Options of any kind for a log."""
     fields, is_small = log.log_format.categorical_fields, len(log.lines) < 1_000
+    single = [name for name in fields if log.log_format.columns[name] != "list"]
+    fields = [name for name in fields if name not in log.log_format.shares]
     with_buckets = random_.random() < 0.4
-    crossable = [*fields, *(f"{name}_bucket" for name in log.log_format.numeric_fields if with_buckets)]
+    crossable = [*single, *(f"{name}_bucket" for name in log.log_format.numeric_fields if with_buckets)]
     drawn = {tuple(sorted(random_.sample(crossable, min(random_.choice([2, 3]), len(crossable))))) for _ in range(2)}
     crosses = tuple(sorted(parts for parts in drawn if len(parts) > 1))
     fields = [*fields, *map("*".join, crosses)]

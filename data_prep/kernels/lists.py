@@ -1,0 +1,56 @@
+"""Lists of values: the texts of a column of kind list, cut into their values.
+
+Letters: n rows, M values of all rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.kernels.strings import PADDING_BYTES, Strings
+
+
+@dataclass(frozen=True)
+class Lists:
+    """The values of lists [n], those of a row one after the other."""
+
+    values: Strings  # [M]
+    lengths: NDArray[np.int64]  # [n] values of each row; 0 where there is none: the cell is missing
+    cut: NDArray[np.bool_]  # [n] where there were more values than are kept
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """The row of each value [M]."""
+        return np.repeat(np.arange(len(self.lengths)), self.lengths)
+
+    @property
+    def places(self) -> NDArray[np.int64]:
+        """The place of each value [M] in its list, from 0."""
+        return places_in_lists(self.lengths)
+
+
+def places_in_lists(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the place of each value of lists of these lengths, from 0."""
+    return np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+
+
+def split_lists(cells: Strings, separator: str, max_length: int) -> Lists:
+    """Return the first `max_length` values of each cell [n]; nothing between two separators is no value."""
+    cells = cells.compact()
+    filled = np.flatnonzero(cells.lengths)
+    starts, ends = cells.starts[filled], (cells.starts + cells.lengths)[filled]
+    separators = np.flatnonzero(cells.data[:-PADDING_BYTES] == ord(separator))
+    # Cells lie end to end, so the values' starts and ends in rising order belong together.
+    value_starts, value_ends = (
+        np.sort(np.concatenate(both)) for both in ((starts, separators + 1), (ends, separators))
+    )
+    kept = value_ends > value_starts
+    value_starts, value_ends = value_starts[kept], value_ends[kept]
+    rows = filled[np.searchsorted(starts, value_starts, side="right") - 1]
+    lengths = np.bincount(rows, minlength=len(cells))
+    kept = places_in_lists(lengths) < max_length
+    values = Strings(cells.data, value_starts[kept], (value_ends - value_starts)[kept])
+    return Lists(values, np.minimum(lengths, max_length), lengths > max_length)
