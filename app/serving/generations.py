@@ -164,7 +164,7 @@ class Generations:
 
     def _read_manifests(self) -> dict[Path, Manifest]:
         """Return the manifests by folder; each is read once, and again when it was replaced."""
-        times = {path.parent: path.stat().st_mtime_ns for path in self._path.glob(f"*/{MANIFEST}")}
+        times = {path.parent: path.stat().st_ctime_ns for path in self._path.glob(f"*/{MANIFEST}")}
         for known in (self._manifests, self._refused):
             for path in [path for path, (when, _) in known.items() if times.get(path) != when]:
                 del known[path]
@@ -180,7 +180,7 @@ class Generations:
     def _refuse(self, path: Path, error: object) -> None:
         if self._refused.get(path, (0, ""))[1] != str(error):
             log.warning("%s is not served: %s", path, error)
-        self._refused[path] = (path / MANIFEST).stat().st_mtime_ns, str(error)
+        self._refused[path] = (path / MANIFEST).stat().st_ctime_ns, str(error)
 
     def _note_gaps(self, manifests: dict[Path, Manifest]) -> None:
         """Warn once of a delta whose parent is not here; it may still come."""
