@@ -1,4 +1,4 @@
-"""The command line: `python -m app {train,evaluate,baseline,report,checkpoint,export,predict,serve,bundle}`.
+"""The command line: `python -m app {train,sweep,evaluate,baseline,report,checkpoint,export,predict,serve,bundle}`.
 
 Exit status: 0 done, or stopped at train.time_limit; 1 training stopped at NaN or infinity; 2 wrong input or settings;
 3 something could not be written; 4 training ended with a loss above that of predicting the click rate; 130 after
@@ -20,7 +20,7 @@ from common.packages import require
 
 require("bokeh", "jinja2", "mindspore", "numpy", "pyarrow", "scipy", "sklearn", "tensorboardX", "xxhash", "yaml")
 
-from app.cli import baseline, bundle, checkpoint, evaluate, export, predict, rank, serve, train
+from app.cli import baseline, bundle, checkpoint, evaluate, export, predict, rank, serve, sweep, train
 from app.distributed.process_group import started_by_mpi
 from app.run.report import REPORT_FILE, write_report
 from common.console import STOPPED_BY_READER, has_no_reader, log_to_console
@@ -74,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     train.add_parser(commands)
+    sweep.add_parser(commands)
     evaluate.add_parser(commands)
     baseline.add_parser(commands)
     report = commands.add_parser("report", help="draw the report of one run, or of several for comparison")

@@ -1,3 +1,3 @@
-"""The commands: train, rank and server (its processes), evaluate, baseline, checkpoint, export_rows, export, predict,
-bundle; notebook has them as functions.
+"""The commands: train, rank (one of its processes), sweep, evaluate, baseline, checkpoint, export_rows, export,
+predict, serve, bundle; notebook has them as functions.
 """

@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         what, folder = {"tables": plan.backend}, Path.cwd() / plan.config.checkpoint.dir
         group = rank.join(plan.config, plan.schema, arguments.ranks, arguments.servers, what, folder)
         if group.world.rank < arguments.servers:
-            from app.cli.server import serve  # loads MPI, which one process does not need
+            from app.training.parallel.server import serve  # loads MPI, which one process does not need
 
             return serve(plan.config, plan.schema, plan.backend, group, Path.cwd())
     target = plan.select_device()

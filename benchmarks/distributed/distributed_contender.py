@@ -16,10 +16,10 @@ from collections.abc import Callable
 import numpy as np
 
 from app import device
-from app.cli.server import ParameterServer
 from app.distributed.gradient_sum import GradientSum
 from app.distributed.process_group import MpiGroup, load_mpi, started_by_mpi
 from app.distributed.sharded_tables import ShardedTables
+from app.training.parallel.server import ParameterServer
 from benchmarks.harness.contender import Parts, serve
 from benchmarks.harness.workload import Step, Workload, make_batches, steps_on_prefetched_batches
 from benchmarks.training.mindspore_contender import make_config, make_schema

@@ -1,1 +1,3 @@
-"""The tower over ranks: strategy_file, placement, data_parallel, accelerator (Ascend, GPU), tensor/, pipeline/."""
+"""The tower over ranks: strategy_file, placement, data_parallel, accelerator (Ascend, GPU), tensor/, pipeline/; server
+(a rank that owns rows alone).
+"""

@@ -100,9 +100,9 @@ def nudge(parts):
 
 
 def main(config_path):
-    from app.cli.server import ParameterServer
     from app.distributed.process_group import MpiGroup
     from app.training.assemble import assemble
+    from app.training.parallel.server import ParameterServer
 
     world, schema = MPI.COMM_WORLD, make_schema()
     config = settings.resolve(Config, config_path, SETTINGS)

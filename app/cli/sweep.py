@@ -1,0 +1,201 @@
+"""`python -m app sweep`: train one run for each of many settings, stop the losers early, lay all over one another.
+
+Each run is a `python -m app train` in a folder of its own. A rung is a number of epochs: all runs that are left train
+up to it, and the better part of them by `eval.metric` on valid continues.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import logging
+import math
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from signal import SIGTERM
+from typing import Any
+
+import numpy as np
+
+from app.config.config import Config
+from app.distributed.launch import USELESS, die_with_parent
+from app.evaluation.metrics import as_score
+from app.run.folder import CONFIG_FILE
+from app.run.identity import data_identity
+from app.run.plan import read_state
+from app.run.record import read_run
+from app.run.report import REPORT_FILE, write_report
+from app.training.stopping import Stopped, StopRequest
+from common import settings
+from common.files import write_whole
+from common.memory import num_cores
+from data_prep.prepared.schema import read_schema
+
+log = logging.getLogger("app")
+
+PROJECT = Path(__file__).parents[2]
+LOG = "train.log"
+BASIS = "sweep.json"  # settings and data that all runs of the folder share
+POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class SweepOptions:
+    """Content of a sweep's file beside `settings`: the values of each setting to try."""
+
+    config: str = ""  # file of the other settings; empty: the defaults
+    dataset: str = "prepared"
+    runs: int = 0  # points drawn from the grid at random; 0: all
+    seed: int = 1  # of the draw
+    parallel: int = 1  # runs side by side, which share the cores
+    rungs: tuple[int, ...] = ()  # epochs after which losers stop, and at last the winners; empty: train.epochs alone
+    keep: float = 0.5  # the part of the runs that continues after a rung
+
+    def __post_init__(self) -> None:
+        rising = list(self.rungs) == sorted({*self.rungs}) and min(self.rungs, default=1) >= 1
+        if not rising or self.runs < 0 or self.parallel < 1 or not 0 < self.keep <= 1:
+            raise ValueError(f"expected runs >= 0, parallel >= 1, 0 < keep <= 1, and rising rungs; found {self}")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One point of a sweep: `words` as on a command line, and the folder of its `run`."""
+
+    words: tuple[str, ...]
+    run: Path
+
+    def score(self, metric: str, epochs: int) -> float:
+        """Return the best value on valid within these epochs, negated if lower is better; -inf if there is none."""
+        lines = read_run(self.run, "").lines if (self.run / CONFIG_FILE).is_file() else []
+        found = [line[metric] for line in lines if line.get("split") == "valid" and 0 < line["epoch"] <= epochs]
+        return max((as_score(metric, value) for value in found if value is not None), default=-math.inf)
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to those of `python -m app`."""
+    parser = commands.add_parser("sweep", help="train one run for each of many settings, and compare them")
+    parser.add_argument("sweep", type=Path, metavar="SWEEP.yaml", help="the values to try (docs/recipes.md)")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="folder of the runs (the file's name without .yaml)")
+    parser.set_defaults(command=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train all runs, print the best ones first, and return the exit status."""
+    content = settings.read_yaml(arguments.sweep)
+    values = content.pop("settings", None)
+    options = settings.merge(SweepOptions(), content, where=str(arguments.sweep))
+    output = (arguments.output or Path(arguments.sweep.stem)).absolute()
+    points = find_points(values, options, str(arguments.sweep))
+    trials = [Trial(words, output / _folder(words) / "device_0") for words in points]
+    config_path = Path(options.config) if options.config else None
+    configs = [settings.resolve(Config, config_path, trial.words) for trial in trials]
+    _begin(output, settings.resolve(Config, config_path), Path(options.dataset))
+    rungs = options.rungs or (max(config.train.epochs for config in configs),)
+    metric, left = configs[0].eval.metric, trials
+    try:
+        with StopRequest(0, ending="stopping the runs, which save") as stop:
+            for epochs in rungs:
+                _train_all([trial for trial in left if not _has_trained(trial, epochs)], epochs, options, stop)
+                left = _ranked(left, metric, epochs)
+                log.info("the best of %d run(s) up to epoch %d: %s", len(left), epochs, " ".join(left[0].words))
+                left = left[: math.ceil(options.keep * len(left))]
+    except Stopped as stopped:
+        log.info("stopped: %s; the same command resumes", stopped)
+        return stopped.exit_status
+    ranked = _ranked(trials, metric, rungs[-1])
+    for trial in ranked:
+        value, epochs = as_score(metric, trial.score(metric, rungs[-1])), read_state(trial.run).get("epochs", 0)
+        print(f"{metric} {value:.6f} in {epochs} epoch(s)  {' '.join(trial.words)}")
+    write_report([trial.run for trial in ranked if (trial.run / CONFIG_FILE).is_file()], output / REPORT_FILE)
+    print(output / REPORT_FILE)
+    return 0
+
+
+def _ranked(trials: list[Trial], metric: str, epochs: int) -> list[Trial]:
+    return sorted(trials, key=lambda trial: trial.score(metric, epochs), reverse=True)
+
+
+def find_points(values: Any, options: SweepOptions, where: str) -> list[tuple[str, ...]]:
+    """Return the words of each point of the grid, or of `options.runs` points drawn from it.
+
+    Raises ValueError where `values` are not lists by the names of settings.
+    """
+    if not isinstance(values, dict) or not all(isinstance(tried, list) and tried for tried in values.values()):
+        raise ValueError(f"{where}: 'settings' must map settings to lists of values to try; found {values!r}")
+    points = [
+        tuple(f"{name}={json.dumps(value)}" for name, value in zip(values, point, strict=True))
+        for point in itertools.product(*values.values())
+    ]
+    drawn = np.random.default_rng(options.seed).permutation(len(points))[: options.runs]
+    return [points[place] for place in drawn] if options.runs else points
+
+
+def _folder(words: tuple[str, ...]) -> str:
+    return ",".join(words).replace('"', "").replace("/", "_").replace(" ", "")
+
+
+def _begin(output: Path, config: Config, dataset: Path) -> None:
+    """Make the folder, or check that the one there is of the same settings and data."""
+    basis = {"config": settings.as_dict(config), "data": data_identity(read_schema(dataset))}
+    text, path = json.dumps(basis, indent=1) + "\n", output / BASIS
+    if path.is_file() and path.read_text(encoding="utf-8") != text:
+        raise ValueError(f"{output} holds a sweep over other settings or data; give another --output")
+    output.mkdir(parents=True, exist_ok=True)
+    write_whole(path, text)
+
+
+def _has_trained(trial: Trial, epochs: int) -> bool:
+    """Return True for a run that was past this rung when the sweep was stopped, or has reached it."""
+    state = read_state(trial.run)
+    return state.get("epochs", 0) > epochs or (state.get("epochs") == epochs and state["status"] == "finished")
+
+
+def _train_all(trials: list[Trial], epochs: int, options: SweepOptions, stop: StopRequest) -> None:
+    """Train up to `epochs`, `options.parallel` runs at a time. Raises ValueError for wrong settings, Stopped."""
+    waiting, running = list(trials), dict[subprocess.Popen[bytes], Trial]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < options.parallel:
+                trial = waiting.pop(0)
+                running[_start(trial, epochs, options)] = trial
+            for process in [process for process in running if process.poll() is not None]:
+                _check_end(running.pop(process), process.returncode)
+            time.sleep(POLL_SECONDS)
+            stop.check()
+    finally:
+        for process in running:
+            process.send_signal(SIGTERM)
+        for process in running:
+            process.wait()
+
+
+def _start(trial: Trial, epochs: int, options: SweepOptions) -> subprocess.Popen[bytes]:
+    trial.run.parent.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "app", "train", "--dataset", str(Path(options.dataset).absolute())]
+    command += ["--config", str(Path(options.config).absolute())] if options.config else []
+    command += [f"device.threads={max(1, num_cores() // options.parallel)}"] if options.parallel > 1 else []
+    with (trial.run.parent / LOG).open("ab") as output:
+        return subprocess.Popen(  # noqa: S603 (this program)
+            [*command, *trial.words, f"train.epochs={epochs}"],
+            cwd=trial.run.parent,
+            env={**os.environ, "PYTHONPATH": f"{PROJECT}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C comes to this process alone, which sends one signal to each
+            preexec_fn=partial(die_with_parent, SIGTERM),
+        )
+
+
+def _check_end(trial: Trial, status: int) -> None:
+    """Log how a run ended; raise ValueError if its settings are wrong. A run that failed takes its rank as it is."""
+    last = (trial.run.parent / LOG).read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
+    if status == 2:
+        raise ValueError(f"{trial.run.parent.name}: {last.removeprefix('error: ')}")
+    if status not in (0, USELESS):
+        log.warning("warning: %s ended with status %d: %s", trial.run.parent.name, status, last)

@@ -1,0 +1,126 @@
+"""Sweeps: their points, and the runs of a small one as processes, which stop and resume."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from app.__main__ import main
+from app.cli import sweep
+from app.cli.sweep import SweepOptions, Trial, find_points
+from app.run.plan import read_state
+
+VALUES = {"model.hidden_widths": [[8], [16, 8]], "train.seed": [1, 2, 3]}
+
+
+def test_a_grid_has_every_point_once():
+    points = find_points(VALUES, SweepOptions(), "a.yaml")
+    assert len(points) == len(set(points)) == 6
+    assert points[0] == ("model.hidden_widths=[8]", "train.seed=1")
+
+
+def test_points_are_drawn_from_the_grid_by_the_seed():
+    drawn = find_points(VALUES, SweepOptions(runs=3), "a.yaml")
+    assert len(set(drawn)) == 3
+    assert set(drawn) < set(find_points(VALUES, SweepOptions(), "a.yaml"))
+    assert drawn == find_points(VALUES, SweepOptions(runs=3), "a.yaml")
+    assert drawn != find_points(VALUES, SweepOptions(runs=3, seed=2), "a.yaml")
+
+
+@pytest.fixture
+def sweep_file(tmp_path, project, tiny_dataset, monkeypatch):
+    """Write s.yaml into `tmp_path`, where the test is."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(more):
+        text = f"config: {project / 'configs' / 'tiny.yaml'}\ndataset: {tiny_dataset}\n{more}"
+        (tmp_path / "s.yaml").write_text(text)
+        return "s.yaml"
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("settings: {train.seed: 1}", "must map settings to lists of values to try; found {'train.seed': 1}"),
+        ("setings: {train.seed: [1]}", "unknown key 'setings'"),
+        ("settings: {train.sed: [1]}", "unknown key 'train.sed'; did you mean 'train.seed'?"),
+        ("settings: {train.seed: [1]}\nrungs: [3, 1]", "parallel >= 1, 0 < keep <= 1, and rising rungs"),
+        ("settings: {train.seed: [1]}\nkeep: 0", "0 < keep <= 1"),
+    ],
+)  # fmt: skip
+def test_wrong_files_start_nothing(sweep_file, tmp_path, caplog, more, message):
+    assert main(["sweep", sweep_file(more)]) == 2
+    assert message in caplog.text
+    assert [path.name for path in tmp_path.iterdir()] == ["s.yaml"]
+
+
+def test_another_sweep_s_folder_is_refused(sweep_file, monkeypatch, caplog, tmp_path):
+    monkeypatch.setattr(sweep, "_train_all", lambda *_: None)
+    monkeypatch.setattr(sweep, "write_report", lambda *_: None)
+    assert main(["sweep", sweep_file("settings: {train.seed: [1]}")]) == 0
+    assert main(["sweep", sweep_file("settings: {train.seed: [1, 2]}")]) == 0  # more points are the same sweep
+    other = (tmp_path / "s.yaml").read_text().replace("tiny.yaml", "few_rows.yaml")
+    (tmp_path / "s.yaml").write_text(other)
+    assert main(["sweep", "s.yaml"]) == 2
+    assert "holds a sweep over other settings or data; give another --output" in caplog.text
+
+
+def test_losers_stop_at_each_rung_and_a_restart_decides_alike(sweep_file, monkeypatch, tmp_path, capsys):
+    """Imitate runs of which the one with seed s has AUC 0.s in epoch 1, and 0.9 less than that in epoch 3."""
+    trained = []
+
+    def train_all(trials, epochs, *_):
+        trained.append([trial.words for trial in trials])
+        for trial in trials:
+            trial.run.mkdir(parents=True, exist_ok=True)
+            seed = int(trial.words[0][-1])
+            lines = [(1, seed / 10), (3, 0.9 - seed / 10)] if epochs == 3 else [(1, seed / 10)]
+            (trial.run / "config.yaml").write_text("{}\n")
+            (trial.run / "run.json").write_text(f'{{"epochs": {epochs}, "status": "finished"}}')
+            (trial.run / "metrics.jsonl").write_text(
+                "".join(
+                    f'{{"seconds": 1, "step": {epoch}, "epoch": {epoch}, "split": "valid", "auc": {auc}}}\n'
+                    for epoch, auc in lines
+                )
+            )
+
+    monkeypatch.setattr(sweep, "_train_all", train_all)
+    monkeypatch.setattr(sweep, "write_report", lambda *_: None)
+    path = sweep_file("settings: {train.seed: [1, 2, 3, 4]}\nrungs: [1, 3]\n")
+    assert main(["sweep", path]) == 0
+    assert trained == [[(f"train.seed={seed}",) for seed in order] for order in ((1, 2, 3, 4), (4, 3))]
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[:2] == ["auc 0.600000 in 3 epoch(s)  train.seed=3", "auc 0.500000 in 3 epoch(s)  train.seed=4"]
+    assert main(["sweep", path]) == 0
+    assert trained[2:] == [[], []]
+
+
+def test_a_run_without_a_result_ranks_last(tmp_path):
+    assert Trial((), tmp_path / "device_0").score("log_loss", 3) == float("-inf")
+
+
+@pytest.mark.slow
+def test_runs_are_trained_stopped_and_resumed(sweep_file, tmp_path, command_environment):
+    path = sweep_file("settings: {tower_optimizer.learning_rate: [1.0e-3, 1.0e-2]}\nrungs: [1, 2]\nparallel: 2\n")
+    command = [sys.executable, "-m", "app", "sweep", path]
+    process = subprocess.Popen(command, env=command_environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 300
+    while not list(tmp_path.glob("s/*/device_0/loss.log")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    assert "the same command resumes" in process.communicate()[1]
+    assert process.returncode == 130
+    runs = list(tmp_path.glob("s/*/device_0"))
+    assert {read_state(run)["status"] for run in runs} <= {"stopped", "finished"}
+    done = subprocess.run(command, env=command_environment, cwd=tmp_path, capture_output=True, text=True, check=True)
+    first, second, report = done.stdout.splitlines()
+    assert re.fullmatch(r"auc 0\.\d+ in 2 epoch\(s\)  tower_optimizer\.learning_rate=0\.0\d*1", first)
+    assert " in 1 epoch(s) " in second
+    assert Path(report).stat().st_size > 100_000
+    assert not list(tmp_path.glob("s/*/device_0.1"))
