@@ -87,6 +87,7 @@ def write_model(
         model["fields"] = [field._asdict() for field in fields]
     model |= {"batch_norm": config.model.batch_norm, "label_smoothing": config.loss.label_smoothing}
     model |= {"calibration": dataclasses.asdict(calibration)} if calibration else {}
+    model["numeric_weights"] = state.dense.get("wide.numeric_weight", np.zeros(0)).ravel().tolist()
     versions = {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
     manifest = Manifest(model, dataclasses.asdict(spec), vocabulary, checkpoint, versions)
     if parent is not None:

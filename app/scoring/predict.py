@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
+import select
 import shutil
 import sys
 import tempfile
@@ -34,6 +35,7 @@ from data_prep.encoding.raw_rows import (
     LogFile,
     absolute,
     add_label,
+    check_stop,
     find_log,
     first_line_number,
     log_has_label,
@@ -202,13 +204,23 @@ def _begin_or_resume(folder: Path, asked: dict[str, Any], restart: bool) -> None
 
 
 def _spool(folder: Path) -> tuple[LogFile, ...]:
-    """Copy standard input to a file of the work folder: workers read it in pieces."""
+    """Copy standard input to a file of the work folder: workers read it in pieces. Raises Stopped after a signal."""
     stream: Any = sys.stdin.buffer
+    _wait_for(stream)
     ending = next((end for magic, end in MAGIC.items() if end and stream.peek(8).startswith(magic)), ".txt")
     path = folder / f"{SPOOLED}{ending}"
     with path.open("wb") as file:
-        shutil.copyfileobj(stream, file, 1 << 20)
+        while block := stream.read1(1 << 20):
+            file.write(block)
+            _wait_for(stream)
     return find_log(str(path))
+
+
+def _wait_for(stream: Any) -> None:
+    """Return when the stream has bytes or has ended: a signal ends no read."""
+    check_stop()
+    while not select.select([stream], [], [], 0.2)[0]:
+        check_stop()
 
 
 class _Writer:

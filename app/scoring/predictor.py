@@ -226,11 +226,13 @@ class Predictor:
         _, wide = lookup(self.tables, np.maximum(encoded.ids, 0))
         wide = wide * position_weights(encoded.ids, self._fields)
         field_of = field_of_position(self._fields)
+        numeric = encoded.numeric[0] * self.manifest.model["numeric_weights"]
         effects = []
         for place, name in enumerate(columns):
             fields = [i for i, field in enumerate(self._fields) if field.name in (name, f"{name}_bucket")]
             positions = np.flatnonzero(np.isin(field_of, [i for i in fields if self._fields[i].wide]))
-            weight, known = float(sum(wide[0, positions])), None
+            of_numbers = [i for i, field in enumerate(self.schema.numeric) if field.source == name]
+            weight, known = float(wide[0, positions].sum() + numeric[of_numbers].sum()), None
             if name in self.log_format.categorical_fields:
                 first, end = self.schema.categorical[fields[0]].oov_ids
                 known = not first <= encoded.ids[0, np.searchsorted(field_of, fields[0])] < end

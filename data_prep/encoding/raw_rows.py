@@ -16,9 +16,9 @@ import numpy as np
 
 from data_prep.execution.pieces import Pieces
 from data_prep.execution.pools import KINDS, ExecutorChoice, Pools
-from data_prep.execution.stopping import Stopped, stop_by_signals
+from data_prep.execution.stopping import Stopped, check_stop, stop_by_signals
 from data_prep.kernels.parse import quoted_cells, take_quotes_off
-from data_prep.kernels.rows import BARE_SEPARATOR, Chunk, ParsedChunk
+from data_prep.kernels.rows import BARE_SEPARATOR, ONLY_FILE, Chunk, ParsedChunk
 from data_prep.options.log_format import FIELD_KINDS, LogFormat
 from data_prep.raw_log.compression import MAGIC
 from data_prep.raw_log.files import LogFile, absolute, find_log, is_parquet
@@ -28,7 +28,17 @@ from data_prep.raw_log.sample import sample_log
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["KINDS", "MAGIC", "ExecutorChoice", "LogFile", "Stopped", "absolute", "find_log", "stop_by_signals"]
+__all__ = [
+    "KINDS",
+    "MAGIC",
+    "ExecutorChoice",
+    "LogFile",
+    "Stopped",
+    "absolute",
+    "check_stop",
+    "find_log",
+    "stop_by_signals",
+]
 
 Result = TypeVar("Result")
 
@@ -189,10 +199,11 @@ def table_to_chunk(table: pa.Table, log_format: LogFormat) -> Chunk:
     labelled = log_format.label_column in table.schema.names
     written_as = log_format if labelled else without_label(log_format)
     check_columns("the table", table.schema, written_as)
-    batches = table.combine_chunks().to_batches()
-    if not batches:
+    # A column of more than 2 GiB of text comes in several batches, whatever one does.
+    parts = [TableChunk(0, len(part), part, written_as, ONLY_FILE).load() for part in table.to_batches() if len(part)]
+    if not parts:
         return Chunk(0, 0, b"")
-    chunk = TableChunk(0, table.num_rows, batches[0], written_as, Chunk(0, 0, b"").file).load()
+    chunk = dataclasses.replace(parts[0], num_lines=table.num_rows, lines=b"".join(part.lines for part in parts))
     return chunk if labelled else add_label(chunk, log_format)
 
 

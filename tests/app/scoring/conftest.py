@@ -69,7 +69,7 @@ def make_bundle(tmp_path_factory):
         folder = folder or tmp_path_factory.mktemp("bundle") / "bundle"
         folder.mkdir()
         manifest = write_model(folder, state, config, prepared, CHECKPOINT, rows, history, parent)
-        requirements = "".join(f"{name}==1\n" for name in PACKAGES)
+        requirements = "".join(f"{name}=={manifest.versions[name]}\n" for name in PACKAGES)
         finish(folder, manifest, {"README.md": "card\n", "requirements.txt": requirements})
         return folder
 

@@ -12,7 +12,8 @@ import pytest
 import xxhash
 
 from app.checkpoint.array_file import read_places
-from app.scoring import bundle
+from app.scoring import bundle, tower
+from app.scoring.bundle import check_files
 from app.scoring.predictor import Predictor
 from app.scoring.rows import CHECKSUMS, TABLES, RowsSpec, RowTables, lookup, stored_as, write_rows
 from app.tables.initial import initial_rows
@@ -43,17 +44,27 @@ def many_lines(tiny_log):
     return tiny_log.read_bytes().splitlines()
 
 
+def regions(path):
+    """16 places of a file, its first and last 8 bytes, and both ends of a safetensors file's header and arrays."""
+    size = path.stat().st_size
+    places = (
+        {int(place) for place in np.linspace(0, size - 1, 16)}
+        | set(range(min(8, size)))
+        | set(range(max(size - 8, 0), size))
+    )
+    if path.suffix == ".safetensors":
+        arrays = [place for place in read_places(path).values() if place.num_bytes]
+        places |= {8, arrays[0].start - 1} | {array.start + at for array in arrays for at in (0, array.num_bytes - 1)}
+    return sorted(places)
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_a_flipped_byte_never_makes_a_wrong_score(copied, predictor, many_lines, name):
-    """At 16 places of each file, and in each array of the tables: refused at open, at first touch, or by verify."""
+    """In every region of each file: refused at open, at first touch, or by verify."""
     content = bytearray((copied / name).read_bytes())
     expected = predictor.logits(many_lines)
-    places = {int(place) for place in np.linspace(0, len(content) - 1, 16)}
-    if name == TABLES:
-        arrays = read_places(copied / name).values()
-        places |= {place.start + at for place in arrays if place.num_bytes for at in (0, place.num_bytes - 1)}
     outcomes = set()
-    for place in places:
+    for place in regions(copied / name):
         content[place] ^= 0x10
         (copied / name).write_bytes(content)
         with pytest.raises((ValueError, FileNotFoundError), match=name.split(".")[0]) as refused:
@@ -68,6 +79,56 @@ def test_a_flipped_byte_never_makes_a_wrong_score(copied, predictor, many_lines,
         outcomes.add(type(refused.value).__name__)
         content[place] ^= 0x10
     assert ("touched" in outcomes) == (name == TABLES)
+
+
+def test_a_byte_flipped_in_any_other_file_is_refused_at_open(copied):
+    """The code, too: it is what scores elsewhere."""
+    others = [path for path in copied.rglob("*") if path.is_file() and path.name not in FILES and path.stat().st_size]
+    assert len(others) > 40
+    for path in others:
+        content = path.read_bytes()
+        for place in {0, len(content) // 2, len(content) - 1}:
+            path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+            with pytest.raises(ValueError, match=path.name):
+                check_files(copied, bundle.read_manifest(copied), every_byte=False)
+        path.write_bytes(content)
+    Predictor.open(copied)
+
+
+def test_a_tower_beyond_protobuf_s_limit_is_checked_as_the_others(
+    make_bundle, tiny_dataset, tiny_config, tiny_state, predictor, many_lines, monkeypatch
+):
+    monkeypatch.setattr(tower, "MOST_BYTES", 1000)
+    folder = make_bundle(tiny_dataset, tiny_config(), tiny_state)
+    assert np.array_equal(Predictor.open(folder).logits(many_lines[:50]), predictor.logits(many_lines[:50]))
+    weights = folder / "tower.onnx.data"
+    content = bytearray(weights.read_bytes())
+    for place in regions(weights):
+        content[place] ^= 1
+        weights.write_bytes(content)
+        with pytest.raises(ValueError, match=r"tower.onnx.data is damaged"):
+            Predictor.open(folder)
+        content[place] ^= 1
+    weights.unlink()
+    with pytest.raises(ValueError, match=r"tower.onnx.data is missing"):
+        Predictor.open(folder)
+
+
+def test_the_format_version_rises_with_the_form(predictor, text_bundle, copied):
+    """Where this fails, raise FORMAT_VERSION, see that bundles of older versions are read or refused, and pin again."""
+    schema = json.loads((copied / "schema.json").read_text())
+    text_table = next(table for table in Predictor.open(text_bundle).manifest.vocabulary["tables"] if table["is_text"])
+    form = {
+        "manifest": [field.name for field in dataclasses.fields(bundle.Manifest)],
+        "model": sorted(predictor.manifest.model),
+        "rows": [field.name for field in dataclasses.fields(RowsSpec)],
+        "tables": list(RowsSpec(1, 1, 1, "int8", 0, 0.1, 1).layout()),
+        "vocabulary": [(len(table["arrays"]), len(table["numbers"])) for table in (
+            predictor.manifest.vocabulary["tables"][0], text_table)],
+        "fields": [sorted({key for field in schema[kind] for key in field}) for kind in ("categorical", "numeric")],
+        "tower": [value.name for value in predictor._tower._session.get_inputs()],
+    }  # fmt: skip
+    assert (bundle.FORMAT_VERSION, xxhash.xxh3_64_hexdigest(json.dumps(form).encode())) == (2, "ec70517745f52617")
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -4,8 +4,10 @@ import gzip
 import io
 import json
 import logging
+import os
 import signal
 import sys
+import threading
 
 import numpy as np
 import pyarrow as pa
@@ -155,10 +157,11 @@ class Binary:
         self.buffer = buffer
 
 
-def test_standard_input_to_standard_output(tiny_bundle, predictor, monkeypatch, lines):
+def test_standard_input_to_standard_output(tiny_bundle, predictor, monkeypatch, lines, tmp_path):
     output = io.BytesIO()
     packed = gzip.compress(without_labels(lines).encode())
-    monkeypatch.setattr(sys, "stdin", Binary(io.BufferedReader(io.BytesIO(packed))))
+    (tmp_path / "packed").write_bytes(packed)
+    monkeypatch.setattr(sys, "stdin", Binary((tmp_path / "packed").open("rb")))
     monkeypatch.setattr(sys, "stdout", Binary(output))
     predict(tiny_bundle, ["-"], "-")
     rows = output.getvalue().decode().splitlines()[1:]
@@ -210,12 +213,38 @@ def test_a_stopped_prediction_of_standard_input_leaves_nothing(tiny_bundle, log,
     def stop(self, scored):
         raise Stopped(signal.SIGINT)
 
-    monkeypatch.setattr(sys, "stdin", Binary(io.BufferedReader(io.BytesIO(log.read_bytes()))))
+    monkeypatch.setattr(sys, "stdin", Binary(log.open("rb")))
     monkeypatch.setattr(module._Writer, "add", stop)
     words = [str(tiny_bundle), "-", str(tmp_path / "scores.csv"), "--workers", "1"]
     assert command.main(command.add_arguments, "app.cli.predict", words) == 130
     assert "stopped by SIGINT" in caplog.text and "resumes" not in caplog.text
     assert [path.name for path in tmp_path.iterdir()] == [log.name]
+
+
+def test_a_signal_while_standard_input_is_read_leaves_nothing(tiny_bundle, log, tmp_path, monkeypatch, caplog):
+    """The pipe stays open: its writer has not been stopped."""
+    reading, writing = os.pipe()
+    os.write(writing, log.read_bytes()[:5000])
+    with os.fdopen(reading, "rb") as stream, os.fdopen(writing, "wb"):
+        monkeypatch.setattr(sys, "stdin", Binary(stream))
+        timer = threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        words = [str(tiny_bundle), "-", str(tmp_path / "scores.csv"), "--workers", "1"]
+        assert command.main(command.add_arguments, "app.cli.predict", words) == 130
+        timer.join()
+    assert "stopped by SIGINT" in caplog.text
+    assert [path.name for path in tmp_path.iterdir()] == [log.name]
+
+
+def test_files_of_one_name_are_told_apart(tiny_bundle, tmp_path, lines):
+    for day in "ab":
+        (tmp_path / day).mkdir()
+        (tmp_path / day / "log.txt").write_text("".join(f"{line}\n" for line in lines[:90]))
+    inputs = [str(tmp_path / day / "log.txt") for day in "ab"]
+    predict(tiny_bundle, inputs, str(tmp_path / "scores.parquet"))
+    assert pq.read_table(tmp_path / "scores.parquet")["file"].to_pylist() == [
+        path for path in inputs for _ in range(90)
+    ]
 
 
 def test_several_processes_write_the_same_bytes(tiny_bundle, log, tmp_path):

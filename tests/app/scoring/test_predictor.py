@@ -147,6 +147,14 @@ def test_every_form_of_rows_scores_the_same_bits(request, lines, make_avazu, nam
     assert expected.dtype == np.float32
 
 
+def test_a_table_in_several_pieces_is_scored_whole(predictor, lines):
+    """As one with more than 2 GiB of text in a column, of which pyarrow makes no single array."""
+    rows = pa.Table.from_pylist(as_mappings(predictor, lines[:50], "\t"))
+    pieces = pa.Table.from_batches([batch for i in range(0, 50, 20) for batch in rows[i : i + 20].to_batches()])
+    assert len(pieces.to_batches()) == 3
+    assert np.array_equal(predictor.score(pieces), predictor.score(lines[:50]))
+
+
 def test_a_quoted_cell_and_a_plain_one_are_the_same(text_bundle, make_avazu):
     predictor = Predictor.open(text_bundle)
     line = make_avazu(3, seed=2).splitlines()[1]
@@ -248,6 +256,16 @@ def test_an_explanation_has_each_field_s_wide_weight_and_change(request, lines, 
     fields = zip(predictor.schema.categorical, state_wide[0], strict=True)
     expected = {field.name: wide for field, wide in fields if not field.cross}
     assert {e.field: np.float32(e.wide) for e in effects if e.in_vocabulary is not None} == expected
+
+
+def test_an_explanation_has_the_wide_weight_of_numbers(predictor, tiny_state, lines):
+    encoded = predictor._encoder.encode(predictor.chunk_of(lines[:1]))[1]
+    parts = encoded.numeric[0] * tiny_state.dense["wide.numeric_weight"][:, 0]
+    effects = {effect.field: effect.wide for effect in predictor.explain(lines[0])}
+    for name in predictor.log_format.numeric_fields:
+        own = sum(part for field, part in zip(predictor.schema.numeric, parts, strict=True) if field.source == name)
+        assert effects[name] == pytest.approx(own, abs=1e-6)
+    assert any(effects[name] for name in predictor.log_format.numeric_fields)
 
 
 def test_rows_that_no_step_touched_follow_a_whole_table_adam(make_bundle, make_state, tiny_dataset, tiny_config, lines):
