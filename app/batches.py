@@ -4,7 +4,7 @@ An epoch is a seeded permutation of blocks; the rows of each pool of blocks are 
 is cut into batches across blocks and pools. No row is dropped: the last batch is smaller. A run that resumes
 at step s reads only the pools from that step on.
 
-Letters: B batch, C categorical fields, N numeric fields, n rows of a block.
+Letters: B batch, P positions of ids, N numeric fields, n rows of a block.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from data_prep.prepared.schema import Schema
 
 @dataclass(frozen=True)
 class Batch(Rows):
-    """Rows of a training step: `ids` [B, C], `numeric` [B, N], `labels` [B].
+    """Rows of a training step: `ids` [B, P], `numeric` [B, N], `labels` [B].
 
-    A rank's slice of a batch starts at the batch's row `first_row`; `whole_rows` is the size of the whole batch, or 0
-    if this is the whole.
+    A rank's slice of a batch starts at the batch's row `first_row`; `whole_weight` is the sum of the weights of the
+    whole batch's rows (their number, if they have none), or None if this is the whole.
     """
 
     first_row: int = 0
-    whole_rows: int = 0
+    whole_weight: float | None = None
 
     @property
     def num_rows(self) -> int:
@@ -41,14 +41,21 @@ class Batch(Rows):
         return len(self.labels)
 
     @property
-    def weight(self) -> float:
-        """Weight of each row in the mean over the whole batch."""
-        return 1 / (self.whole_rows or self.num_rows)
+    def total_weight(self) -> float:
+        """Sum of the weights of the whole batch's rows."""
+        if self.whole_weight is not None:
+            return self.whole_weight
+        return self.num_rows if self.weights is None else float(self.weights.sum(dtype=np.float64))
+
+    def shares(self) -> np.ndarray:
+        """Return the part [B] float32 of each row in the mean over the whole batch; 0 where no row has any weight."""
+        weights = np.ones(self.num_rows) if self.weights is None else self.weights.astype(np.float64)
+        return (weights / (self.total_weight or 1)).astype(np.float32)
 
 
 def slice_of_batch(batch: Batch, rows: slice) -> Batch:
     """Return the slice `rows` of a whole batch."""
-    return replace(_batch(batch.take(rows)), first_row=rows.start, whole_rows=batch.num_rows)
+    return replace(_batch(batch.take(rows)), first_row=rows.start, whole_weight=batch.total_weight)
 
 
 def check_files(folder: Path, schema: Schema) -> None:
@@ -115,7 +122,7 @@ def read_batches(
 
 
 def _batch(rows: Rows) -> Batch:
-    return Batch(rows.ids, rows.numeric, rows.labels)
+    return Batch(rows.ids, rows.numeric, rows.labels, rows.weights, rows.keys)
 
 
 def _read_pools(folder: Path, schema: Schema, split: str, order: Order, first_pool: int) -> Iterator[Rows]:

@@ -22,7 +22,7 @@ from app.evaluation.evaluate import best_on, check_split
 from app.evaluation.metrics import Metrics, MetricStream, defined
 from app.run.record import read_runs
 from data_prep.prepared.reader import read_blocks
-from data_prep.prepared.rows import Rows
+from data_prep.prepared.rows import Rows, concatenate
 from data_prep.prepared.schema import NO_ID, Schema, read_schema
 
 log = logging.getLogger("app")
@@ -115,18 +115,18 @@ def _metrics_of_run(path: Path | None, split: str) -> dict[str, dict[str, Any]]:
 
 def fit(folder: Path, schema: Schema, max_rows: int = MAX_ROWS) -> Fitted:
     """Fit to train rows and choose the penalty on valid rows, if there are any. Raises ValueError for one class."""
-    features, labels = read_features(folder, schema, "train", max_rows)
+    features, labels, weights = read_features(folder, schema, "train", max_rows)
     if len(np.unique(labels)) < 2:
         raise ValueError(
             f"the {len(labels):,} training rows of {folder} have one class only; there is nothing to learn"
         )
     log.info("logistic regression on %s of %s training rows", f"{len(labels):,}", f"{schema.splits['train'].rows:,}")
     if not schema.splits["valid"].rows:
-        return Fitted(make_model(UNCHOSEN).fit(features, labels), UNCHOSEN, len(labels))
+        return Fitted(make_model(UNCHOSEN).fit(features, labels, weights), UNCHOSEN, len(labels))
     best: tuple[float, Fitted] | None = None
     model = make_model(INVERSE_PENALTIES[0])
     for inverse_penalty in INVERSE_PENALTIES:  # rising: each solution is a good start for the next
-        model.set_params(C=inverse_penalty).fit(features, labels)
+        model.set_params(C=inverse_penalty).fit(features, labels, weights)
         found = Fitted(copy(model), inverse_penalty, len(labels))
         loss = evaluate(found, folder, schema, "valid").log_loss
         log.info("inverse penalty C %g: log loss %.6f on valid rows", inverse_penalty, loss)
@@ -149,12 +149,17 @@ def evaluate(fitted: Fitted, folder: Path, schema: Schema, split: str) -> Metric
     stream = MetricStream()
     for rows in read_blocks(folder, schema, split):
         logits = fitted.model.decision_function(one_hot(rows, schema))
-        stream.add(logits.astype(np.float32), rows.labels)
+        stream.add(logits.astype(np.float32), rows.labels, rows.weights)
     return stream.result()
 
 
-def read_features(folder: Path, schema: Schema, split: str, max_rows: int | None = None) -> tuple[Any, np.ndarray]:
-    """Return features, sparse [rows, N + V], and labels [rows] of a split, or of about `max_rows` rows of it."""
+def read_features(
+    folder: Path, schema: Schema, split: str, max_rows: int | None = None
+) -> tuple[Any, np.ndarray, np.ndarray | None]:
+    """Return features, sparse [rows, N + V], labels [rows] and weights [rows], if the rows have them.
+
+    They are those of a split, or of about `max_rows` rows of it; rows of weight 0 are left out.
+    """
     from scipy import sparse
 
     sizes = np.array(schema.block_sizes(split))
@@ -162,17 +167,20 @@ def read_features(folder: Path, schema: Schema, split: str, max_rows: int | None
     if max_rows is not None and sizes.sum() > max_rows:
         wanted = max(1, int(max_rows / sizes.mean()))
     numbers = np.unique(np.linspace(0, len(sizes) - 1, wanted).astype(int))
-    blocks = [(one_hot(rows, schema), rows.labels) for rows in read_blocks(folder, schema, split, numbers.tolist())]
-    features, labels = zip(*blocks, strict=True)
-    return sparse.vstack(features, format="csr"), np.concatenate(labels)
+    blocks = list(read_blocks(folder, schema, split, numbers.tolist()))
+    if schema.weight:
+        blocks = [rows.take(rows.weights > 0) for rows in blocks if rows.weights is not None]
+    features = sparse.vstack([one_hot(rows, schema) for rows in blocks], format="csr")
+    rows = concatenate([Rows(rows.ids[:, :0], rows.numeric[:, :0], rows.labels, rows.weights) for rows in blocks])
+    return features, rows.labels, rows.weights
 
 
 def one_hot(rows: Rows, schema: Schema) -> Any:
     """Return features, sparse [rows, N + V]: the numeric columns, scaled to the one-hot columns' size, and the ids."""
     from scipy import sparse
 
-    (num_rows, num_numeric), num_fields = rows.numeric.shape, rows.ids.shape[1]
-    width, num_columns = num_numeric + num_fields, num_numeric + schema.vocabulary_size
+    (num_rows, num_numeric), num_positions = rows.numeric.shape, rows.ids.shape[1]
+    width, num_columns = num_numeric + num_positions, num_numeric + schema.vocabulary_size
     columns = np.empty((num_rows, width), np.int32 if num_columns < 2**31 else np.int64)
     columns[:, :num_numeric] = np.arange(num_numeric)
     columns[:, num_numeric:] = np.maximum(rows.ids, 0) + num_numeric

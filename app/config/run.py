@@ -81,7 +81,7 @@ class EvalOptions:
     metric: str = "auc"  # decides which checkpoints are the best
     patience: int = 0  # stop after so many evaluations in a row without improvement; 0: never
     min_improvement: float = 0.0  # change of the metric that is an improvement if it is larger
-    group_field: str = ""  # categorical field for grouped_auc, the mean AUC within each of its values
+    group_field: str = ""  # field or column of kind id for grouped_auc, the mean AUC within its values
     bootstrap: int = 200  # replicates for the confidence intervals of the command evaluate; 0: no intervals
 
     def __post_init__(self) -> None:

@@ -11,9 +11,9 @@ import numpy as np
 from app.batches import Batch, Prefetcher, num_batches, read_batches, written_order
 from app.config.config import Config
 from app.evaluation.calibration import Calibration
-from app.evaluation.grouped_auc import GroupedAucStream
+from app.evaluation.grouped_auc import GroupedAucStream, KeyNumbers
 from app.evaluation.metrics import Metrics, MetricStream, confidence_intervals
-from app.evaluation.results import Groups, Measurement, find_field
+from app.evaluation.results import TOP_VALUES, Groups, Measurement, first_column
 from app.evaluation.slices import Slice, SliceStream
 from app.tables.interface import UniqueIds
 from common.console import progress_bar
@@ -59,7 +59,7 @@ def measure(
     show_progress: bool = False,
     slices: Sequence[SliceStream] = (),
 ) -> Measurement:
-    """Evaluate all rows of a split and, with `group_field`, those of each value of that field; add them to `slices`.
+    """Evaluate all rows of a split and, with `group_field`, those of each of its values; add them to `slices`.
 
     Raises ValueError for a split without rows, FloatingPointError for a logit that is NaN or infinity.
     """
@@ -69,8 +69,8 @@ def measure(
         for batch in read_batches(folder, schema, split, written_order(schema, split), batch_size):
             yield batch, prepare(batch)
 
-    stream, groups = MetricStream(), GroupedAucStream()
-    column = find_field(schema, group_field) if group_field else None
+    stream, groups, numbers = MetricStream(), GroupedAucStream(), KeyNumbers()
+    column = first_column(schema, group_field) if group_field and group_field not in schema.keys else None
     total = num_batches(schema, split, batch_size)
     with (
         Prefetcher(prepared()) as batches,
@@ -80,16 +80,21 @@ def measure(
     ):
         for batch, ids in batches:
             logits = score(batch, ids)
-            stream.add(logits, batch.labels)
+            stream.add(logits, batch.labels, batch.weights)
             for each in slices:
                 each.add(batch, logits)
-            if column is not None:
-                groups.add(batch.ids[:, column], logits, batch.labels)
+            if group_field:
+                values = numbers.of(batch.keys[group_field]) if column is None else batch.ids[:, column]
+                groups.add(values, logits, batch.labels, batch.weights)
             bar.update()
     metrics, bins = stream.result_and_bins()
-    if column is None:
+    if not group_field:
         return Measurement(metrics, bins)
-    found = Groups.of(groups.result(), group_field, folder, schema)
+    auc = groups.result()
+    if column is None:
+        found = Groups.of_keys(auc, group_field, numbers.keys_of(auc.ids[:TOP_VALUES]))
+    else:
+        found = Groups.of(auc, group_field, folder, schema)
     return Measurement(replace(metrics, grouped_auc=found.auc.weighted_mean), bins, found)
 
 

@@ -24,7 +24,10 @@ MOST_IDS = 2**32
 
 @dataclass(frozen=True)
 class GroupedAuc:
-    """Per value of the field [G], by falling number of rows: its id, rows, clicks and AUC (NaN: one class only)."""
+    """Per value of the field [G], by falling number of rows: its id, rows, clicks and AUC (NaN: one class only).
+
+    Rows and clicks are sums of weights where rows have weights.
+    """
 
     ids: np.ndarray
     rows: np.ndarray
@@ -49,18 +52,26 @@ class GroupedAucStream:
     def __init__(self, most_cells: int = MOST_CELLS) -> None:
         self._most_cells = most_cells
         self._shift = 0
-        self._pending: list[tuple[np.ndarray, np.ndarray]] = []  # cells and labels of rows
+        self._pending: list[tuple[np.ndarray, ...]] = []  # cells, and weights of labels 0 and 1
         self._num_pending = 0
         self._cells = np.zeros(0, np.uint64)  # ascending; the id above the 32 `ordered_bits` of the logit
-        self._negatives = np.zeros(0, np.int64)
-        self._positives = np.zeros(0, np.int64)
+        self._negatives: np.ndarray = np.zeros(0, np.int64)
+        self._positives: np.ndarray = np.zeros(0, np.int64)
 
-    def add(self, ids: np.ndarray, logits: np.ndarray, labels: np.ndarray) -> None:
-        """Add rows: `ids` [n] integers in 0 … 2**32 - 1, `logits` [n] finite float32, `labels` [n] 0 or 1."""
+    def add(self, ids: np.ndarray, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> None:
+        """Add rows: `ids` [n] integers in 0 … 2**32 - 1, `logits` [n] finite float32, `labels` [n] 0 or 1.
+
+        `weights` [n] >= 0 are of every row or of none; rows of weight 0 do not count.
+        """
+        if weights is not None:
+            ids, logits, labels, weights = (values[weights > 0] for values in (ids, logits, labels, weights))
+            self._negatives, self._positives = (each.astype(np.float64) for each in (self._negatives, self._positives))
         if len(ids) and int(ids.max()) >= MOST_IDS:
             raise ValueError(f"AUC per value needs ids below 2**32, found {ids.max()}")
         cells = ids.astype(np.uint64) << np.uint64(32) | ordered_bits(logits).astype(np.uint64)
-        self._pending.append((cells, labels.astype(bool)))
+        clicked = labels.astype(bool)
+        counted = (~clicked, clicked) if weights is None else (weights * ~clicked, weights * clicked)
+        self._pending.append((cells, *counted))
         self._num_pending += len(ids)
         if self._num_pending >= PENDING_ROWS:
             self._count()
@@ -84,18 +95,43 @@ class GroupedAucStream:
         """Count the pending rows into the cells; round logits until there are at most `most_cells`."""
         if not self._pending:
             return
-        pending_cells, labels = (np.concatenate(parts) for parts in zip(*self._pending, strict=True))
+        pending_cells, *counted = (np.concatenate(parts) for parts in zip(*self._pending, strict=True))
         self._pending, self._num_pending = [], 0
         cells = np.concatenate([self._cells, pending_cells])
-        negatives = np.concatenate([self._negatives, ~labels])
-        positives = np.concatenate([self._positives, labels])
+        dtype = self._negatives.dtype
+        negatives = np.concatenate([self._negatives, counted[0]])
+        positives = np.concatenate([self._positives, counted[1]])
         while True:
             shift = np.uint64(self._shift)
             cells, inverse = np.unique(cells >> shift << shift, return_inverse=True)
             negatives, positives = (
-                np.bincount(inverse, counts, len(cells)).astype(np.int64) for counts in (negatives, positives)
+                np.bincount(inverse, counts, len(cells)).astype(dtype) for counts in (negatives, positives)
             )
             if len(cells) <= self._most_cells or self._shift == COARSEST_SHIFT:
                 break
             self._shift += 1
         self._cells, self._negatives, self._positives = cells, negatives, positives
+
+
+class KeyNumbers:
+    """Numbers 0, 1, … of 64-bit keys, by which their AUC is counted, in the order in which they first come."""
+
+    def __init__(self) -> None:
+        self._keys = np.zeros(0, np.int64)  # ascending
+        self._numbers = np.zeros(0, np.int64)
+
+    def of(self, keys: np.ndarray) -> np.ndarray:
+        """Return the numbers [n] of keys [n] int64; new ones get the next."""
+        distinct, inverse = np.unique(keys, return_inverse=True)
+        new = np.setdiff1d(distinct, self._keys, assume_unique=True)
+        everything = np.concatenate([self._keys, new])
+        order = np.argsort(everything)
+        self._numbers = np.concatenate([self._numbers, len(self._keys) + np.arange(len(new))])[order]
+        self._keys = everything[order]
+        numbers: np.ndarray = self._numbers[np.searchsorted(self._keys, distinct)][inverse]
+        return numbers
+
+    def keys_of(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the keys that have these numbers."""
+        keys: np.ndarray = self._keys[np.argsort(self._numbers)][numbers]
+        return keys

@@ -6,7 +6,8 @@ their logit, 2**16 of which span a factor of two; logits of one bin are ties.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
@@ -26,7 +27,7 @@ class Metrics:
     `auc`, `pr_auc` (average precision) and `normalized_entropy` are NaN if the rows have one class only.
     `normalized_entropy` is log loss over that of the click rate (He et al., ADKDD 2014); `calibration` is
     mean prediction over mean label. `grouped_auc` is the mean AUC over the values of one field, weighted by rows; NaN
-    without a field.
+    without a field. Rows with weights count by them everywhere but in `rows`, and those of weight 0 not at all.
     """
 
     rows: int
@@ -46,18 +47,31 @@ class MetricStream:
         self._exact_rows = exact_rows
         self._logits: list[np.ndarray] = []
         self._labels: list[np.ndarray] = []
+        self._weights: list[np.ndarray] = []  # as many as there are labels, or none
+        self._num_rows = 0
         self._kept = 0
         self._bins = Bins.empty()
-        self._sums = np.zeros(4)  # rows, clicks, Σ cross-entropy, Σ prediction
+        self._sums = np.zeros(4)  # weights, clicks, Σ cross-entropy, Σ prediction
 
-    def add(self, logits: np.ndarray, labels: np.ndarray) -> None:
-        """Add rows: `logits` [n] float32, `labels` [n] 0 or 1. Raises FloatingPointError for NaN or infinity."""
+    def add(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> None:
+        """Add rows: `logits` [n] float32, `labels` [n] 0 or 1, `weights` [n] >= 0 of every row or of none.
+
+        Raises FloatingPointError for a logit that is NaN or infinity.
+        """
         bad = np.flatnonzero(~np.isfinite(logits))
         if len(bad):
-            raise FloatingPointError(f"the logit of row {int(self._sums[0]) + bad[0]} is {logits[bad[0]]}")
+            raise FloatingPointError(f"the logit of row {self._num_rows + bad[0]} is {logits[bad[0]]}")
+        if weights is not None:
+            logits, labels, weights = (values[weights > 0] for values in (logits, labels, weights))
+            self._weights.append(weights)
         wide_logits = logits.astype(np.float64)
-        cross_entropy = np.logaddexp(0, wide_logits) - labels * wide_logits
-        self._sums += (len(logits), labels.sum(), cross_entropy.sum(), sigmoid(wide_logits).sum())
+        sums = labels, np.logaddexp(0, wide_logits) - labels * wide_logits, sigmoid(wide_logits)
+        if weights is None:
+            self._sums += (len(logits), *(values.sum() for values in sums))
+        else:
+            exact = weights.astype(np.float64)
+            self._sums += (exact.sum(), *((values * exact).sum() for values in sums))
+        self._num_rows += len(logits)
         self._logits.append(logits.astype(np.float32))
         self._labels.append(labels.astype(bool))
         self._kept += len(logits)
@@ -67,23 +81,26 @@ class MetricStream:
     @property
     def rows(self) -> int:
         """Number of rows so far."""
-        return int(self._sums[0])
+        return self._num_rows
 
     def _spill(self) -> None:
         """Count the kept rows into bins, and drop them."""
-        kept = Bins.of(binned(np.concatenate(self._logits)), np.concatenate(self._labels))
-        self._bins = self._bins.plus(kept)
-        self._logits, self._labels, self._kept = [], [], 0
+        self._bins = self._bins.plus(self._count_kept(binned))
+        self._logits, self._labels, self._weights, self._kept = [], [], [], 0
+
+    def _count_kept(self, move: Callable[[np.ndarray], np.ndarray]) -> Bins:
+        weights = np.concatenate(self._weights) if self._weights else None
+        return Bins.of(move(np.concatenate(self._logits)), np.concatenate(self._labels), weights)
 
     def bins(self) -> Bins:
         """Return all rows so far, counted by logit. Raises ValueError if there are none."""
-        if not self._sums[0]:
-            raise ValueError("no rows to measure: the split is empty")
+        if not self._num_rows:
+            raise ValueError("no rows to measure: the split is empty, or all weights are 0")
         if self._bins.keys.size and self._kept:
             self._spill()  # exact logits must not rank beside those that were moved to the middle of their bin
         if not self._kept:
             return self._bins
-        return Bins.of(np.concatenate(self._logits), np.concatenate(self._labels))
+        return self._count_kept(lambda logits: logits)
 
     def result(self) -> Metrics:
         """Compute the metrics of all rows so far. Raises ValueError if there are none."""
@@ -91,19 +108,22 @@ class MetricStream:
 
     def result_and_bins(self) -> tuple[Metrics, Bins]:
         """Return the metrics and the counted rows, as counting them is most of the work."""
-        bins, (rows, clicks, cross_entropy, predictions) = self.bins(), self._sums
-        return metrics_of(bins, rows, clicks, cross_entropy, predictions), bins
+        bins, (weight, clicks, cross_entropy, predictions) = self.bins(), self._sums
+        return replace(metrics_of(bins, weight, clicks, cross_entropy, predictions), rows=self._num_rows), bins
 
 
-def metrics_of(bins: Bins, rows: float, clicks: float, cross_entropy: float, predictions: float) -> Metrics:
-    """Compute the metrics of rows counted in `bins`, whose sums of cross-entropy and predictions are known."""
-    rate = float(clicks / rows)
+def metrics_of(bins: Bins, weight: float, clicks: float, cross_entropy: float, predictions: float) -> Metrics:
+    """Compute the metrics of rows counted in `bins`, whose sums of cross-entropy and predictions are known.
+
+    `weight` and `clicks` are sums of weights; without any they are numbers of rows.
+    """
+    rate = float(clicks / weight)
     return Metrics(
-        rows=int(rows),
+        rows=int(weight),
         click_rate=rate,
         auc=bins.auc(),
-        log_loss=float(cross_entropy / rows),
-        normalized_entropy=ratio(cross_entropy / rows, entropy(rate)),
+        log_loss=float(cross_entropy / weight),
+        normalized_entropy=ratio(cross_entropy / weight, entropy(rate)),
         calibration=ratio(predictions, clicks),
         pr_auc=bins.average_precision(),
     )
@@ -145,7 +165,7 @@ def _replicate(bins: Bins, costs: tuple[np.ndarray, ...], rng: np.random.Generat
 
     `costs`, [K] each: cross-entropy of a non-click, what a click adds to it, prediction.
     """
-    drawn = Bins(bins.keys, rng.poisson(bins.negatives), rng.poisson(bins.positives))
+    drawn = bins.drawn(rng)
     # Sums of products, not `@`: at this size BLAS starts its threads, which costs more than the sums.
     cross_entropy = (drawn.counts * costs[0] + drawn.positives * costs[1]).sum()
     predictions = (drawn.counts * costs[2]).sum()

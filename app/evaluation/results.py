@@ -42,8 +42,13 @@ class Groups:
     @staticmethod
     def of(auc: GroupedAuc, name: str, dataset: Path, schema: Schema) -> Groups:
         """Look up the names of the values with the most rows."""
-        field = schema.categorical[find_field(schema, name)]
+        field = next(field for field in schema.categorical if field.name == name)
         return Groups(name, auc, names_of_ids(dataset, field, auc.ids[:TOP_VALUES]))
+
+    @staticmethod
+    def of_keys(auc: GroupedAuc, name: str, keys: np.ndarray) -> Groups:
+        """Name the values of a column of kind id by their `keys`: their text is not kept."""
+        return Groups(name, auc, [f"(key {int(key) % 2**64:016x})" for key in keys])
 
 
 @dataclass(frozen=True)
@@ -139,9 +144,10 @@ OUT_OF_VOCABULARY = "(out of vocabulary)"
 UNKNOWN = "(id {})"  # if the vocabulary file is missing
 
 
-def find_field(schema: Schema, name: str) -> int:
-    """Return the column of a categorical field in a batch's ids."""
-    return [field.name for field in schema.categorical].index(name)
+def first_column(schema: Schema, name: str) -> int:
+    """Return the first column of a categorical field in a batch's ids."""
+    before = [field.name for field in schema.categorical].index(name)
+    return sum(field.max_length for field in schema.categorical[:before])
 
 
 def names_of_ids(dataset: Path, field: CategoricalField, ids: np.ndarray) -> list[str]:

@@ -5,6 +5,7 @@ Letters: K distinct logits, n rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,11 +17,15 @@ HISTOGRAM_BINS = 50
 
 @dataclass(frozen=True)
 class Bins:
-    """`keys` [K] float logits, ascending, and their rows with label 0 and 1: `negatives`, `positives` [K] int64."""
+    """`keys` [K] float logits, ascending, and their rows with label 0 and 1: `negatives`, `positives` [K] int64.
+
+    Of rows with weights these are sums of weights, float64; `squares` are the sums of squared weights of both.
+    """
 
     keys: np.ndarray
     negatives: np.ndarray
     positives: np.ndarray
+    squares: tuple[np.ndarray, np.ndarray] | None = None
 
     @staticmethod
     def empty() -> Bins:
@@ -28,10 +33,15 @@ class Bins:
         return Bins(np.zeros(0, np.float32), np.zeros(0, np.int64), np.zeros(0, np.int64))
 
     @staticmethod
-    def of(logits: np.ndarray, labels: np.ndarray) -> Bins:
-        """Count `logits` [n] float32 by value, with `labels` [n] bool."""
+    def of(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> Bins:
+        """Count `logits` [n] float32 by value, with `labels` [n] bool; add up their `weights` [n] if there are any."""
         if not len(logits):
             return Bins.empty()
+        if weights is not None:
+            bits, places = np.unique(ordered_bits(logits), return_inverse=True)
+            exact = weights.astype(np.float64)
+            sums = [np.bincount(places, each * of, len(bits)) for each in (exact, exact**2) for of in (~labels, labels)]
+            return Bins(from_ordered_bits(bits), sums[0], sums[1], (sums[2], sums[3]))
         # Sorting integers that hold logit and label is many times as fast as np.unique with its inverse.
         cells = np.sort(ordered_bits(logits).astype(np.uint64) << np.uint64(1) | labels.astype(np.uint64))
         bits = (cells >> np.uint64(1)).astype(np.uint32)
@@ -41,7 +51,7 @@ class Bins:
 
     @property
     def counts(self) -> np.ndarray:
-        """Rows of each logit, [K] int64."""
+        """Rows of each logit, [K]."""
         return self.negatives + self.positives
 
     @property
@@ -54,10 +64,32 @@ class Bins:
         if not self.keys.size or not other.keys.size:
             return self if self.keys.size else other
         keys, inverse = np.unique(np.concatenate([self.keys, other.keys]), return_inverse=True)
-        negatives, positives = np.zeros(len(keys), np.int64), np.zeros(len(keys), np.int64)
-        np.add.at(negatives, inverse, np.concatenate([self.negatives, other.negatives]))
-        np.add.at(positives, inverse, np.concatenate([self.positives, other.positives]))
-        return Bins(keys, negatives, positives)
+        sums = [np.zeros(len(keys), each.dtype) for each in self._counted]
+        for total, *parts in zip(sums, self._counted, other._counted, strict=True):
+            np.add.at(total, inverse, np.concatenate(parts))
+        return Bins._with(keys, sums)
+
+    @property
+    def _counted(self) -> tuple[np.ndarray, ...]:
+        return self.negatives, self.positives, *(self.squares or ())
+
+    @staticmethod
+    def _with(keys: np.ndarray, counted: Sequence[np.ndarray]) -> Bins:
+        negatives, positives, *squares = counted
+        return Bins(keys, negatives, positives, (squares[0], squares[1]) if squares else None)
+
+    def drawn(self, rng: np.random.Generator) -> Bins:
+        """Return a resampling: each row counts as often as a draw of Poisson(1), in the sum with its weight.
+
+        The weighted sums have their mean and variance, not each row's own draw.
+        """
+        if self.squares is None:
+            return Bins(self.keys, rng.poisson(self.negatives), rng.poisson(self.positives))
+        draws = []
+        for sums, squares in zip((self.negatives, self.positives), self.squares, strict=True):
+            weight = np.divide(squares, sums, out=np.ones_like(sums), where=sums > 0)
+            draws.append(weight * rng.poisson(sums / weight))
+        return Bins(self.keys, draws[0], draws[1])
 
     def coarsened(self, most: int) -> Bins:
         """Return the same rows in at most `most` bins of about equal counts, each at its rows' mean logit."""
@@ -67,8 +99,8 @@ class Bins:
         bin_numbers = (np.cumsum(counts) - counts) * most // counts.sum()
         starts = np.flatnonzero(np.diff(bin_numbers, prepend=-1))
         weighted = np.add.reduceat(self.keys.astype(np.float64) * counts, starts)
-        negatives, positives = np.add.reduceat(self.negatives, starts), np.add.reduceat(self.positives, starts)
-        return Bins(weighted / (negatives + positives), negatives, positives)
+        sums = [np.add.reduceat(each, starts) for each in self._counted]
+        return Bins._with(weighted / (sums[0] + sums[1]), sums)
 
     def auc(self) -> float:
         """Compute P(a click scores above a non-click) + ½ P(they tie) by the rank sum (Mann-Whitney U)."""
@@ -83,7 +115,8 @@ class Bins:
         rows = found + np.cumsum(negatives)
         if not len(rows) or not 0 < found[-1] < rows[-1]:
             return float("nan")
-        return float((found / np.maximum(rows, 1) * positives).sum() / found[-1])
+        precision = np.divide(found, rows, out=np.zeros(len(rows)), where=rows > 0)
+        return float((precision * positives).sum() / found[-1])
 
 
 def roc_curve(bins: Bins, most: int = CURVE_POINTS) -> tuple[np.ndarray, np.ndarray]:
@@ -135,7 +168,7 @@ def calibration_deciles(bins: Bins, parts: int = 10) -> list[CalibrationBin]:
         np.bincount(part_of_key, weights, parts) for weights in (counts, bins.positives, counts * probabilities)
     )
     return [
-        CalibrationBin(int(rows[part]), float(predicted[part] / rows[part]), float(clicks[part] / rows[part]))
+        CalibrationBin(round(rows[part]), float(predicted[part] / rows[part]), float(clicks[part] / rows[part]))
         for part in np.flatnonzero(rows)
     ]
 
@@ -143,16 +176,18 @@ def calibration_deciles(bins: Bins, parts: int = 10) -> list[CalibrationBin]:
 def _quantiles(values: np.ndarray, counts: np.ndarray, fractions: np.ndarray) -> np.ndarray:
     """Return quantiles of ascending `values` that occur `counts` times, interpolated as `numpy.quantile` does."""
     ends = np.cumsum(counts)
+    if counts.dtype != np.int64:  # weights
+        return values[np.minimum(np.searchsorted(ends, fractions * ends[-1]), len(values) - 1)]
     rank = fractions * (ends[-1] - 1)
     low, high = (values[np.searchsorted(ends, index, side="right")] for index in (np.floor(rank), np.ceil(rank)))
     return low + (high - low) * (rank - np.floor(rank))
 
 
 def score_histogram(bins: Bins, parts: int = HISTOGRAM_BINS) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows with label 0 and with label 1 in `parts` equal parts of the probabilities 0 … 1, int64."""
+    """Return the rows with label 0 and with label 1 in `parts` equal parts of the probabilities 0 … 1."""
     part_of_key = np.minimum((bins.probabilities * parts).astype(np.int64), parts - 1)
     negatives, positives = (np.bincount(part_of_key, counts, parts) for counts in (bins.negatives, bins.positives))
-    return negatives.astype(np.int64), positives.astype(np.int64)
+    return negatives.astype(bins.negatives.dtype), positives.astype(bins.positives.dtype)
 
 
 def ordered_bits(logits: np.ndarray) -> np.ndarray:

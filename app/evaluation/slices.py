@@ -15,7 +15,7 @@ import numpy as np
 from app.batches import Batch
 from app.config.run import nearest
 from app.evaluation.metrics import Metrics, MetricStream, confidence_intervals
-from app.evaluation.results import OUT_OF_VOCABULARY, as_json, find_field, names_of_ids
+from app.evaluation.results import OUT_OF_VOCABULARY, as_json, first_column, names_of_ids
 from data_prep.prepared.schema import Schema
 
 TIME, UNSEEN = "time", "unseen"  # besides the names of fields
@@ -65,7 +65,8 @@ class SliceStream:
         self._rows += batch.num_rows
         for part in np.unique(of_row):
             chosen = of_row == part
-            self._streams[part].add(logits[chosen], batch.labels[chosen])
+            weights = None if batch.weights is None else batch.weights[chosen]
+            self._streams[part].add(logits[chosen], batch.labels[chosen], weights)
 
     def result(self, replicates: int, seed: int) -> list[Slice]:
         """Return the parts in order; `replicates` of the bootstrap, 0 for no intervals."""
@@ -107,7 +108,7 @@ def _by_time(rows: int) -> Parts:
 
 def _by_unseen(schema: Schema) -> Parts:
     first, end = np.array([field.oov_ids for field in schema.categorical]).reshape(-1, 2).T
-    columns = [find_field(schema, field.name) for field in schema.categorical]
+    columns = [first_column(schema, field.name) for field in schema.categorical]
 
     def find(batch: Batch, _: int) -> np.ndarray:
         ids = batch.ids[:, columns]
@@ -123,7 +124,7 @@ def _by_unseen(schema: Schema) -> Parts:
 
 
 def _by_value(by: str, folder: Path, schema: Schema) -> Parts:
-    column = find_field(schema, by)
+    column = first_column(schema, by)
     field = next(field for field in schema.categorical if field.name == by)
     # The ids of a range fall in frequency; ranges after the first are of values that were added later.
     top = np.arange(*field.id_ranges[0])[:TOP_VALUES] if field.id_ranges else np.zeros(0, np.int64)

@@ -154,7 +154,7 @@ class Optimizers(nn.Cell):
 def cross_entropy(logits: Tensor, labels: Tensor, example_weights: Tensor) -> Tensor:
     """Return Σ weight · binary cross-entropy of [B] each.
 
-    An example's weight is 1 / rows of the global batch, or 0 if it only pads a short batch.
+    An example's weight is its own over the sum of those of the global batch, or 0 if it only pads a short batch.
     """
     return ops.binary_cross_entropy_with_logits(logits, labels, example_weights, ops.ones_like(logits), reduction="sum")
 

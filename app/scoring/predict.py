@@ -69,11 +69,16 @@ class ScoreChunk:
         first = first_line_number(chunk)
         logits, labels = (np.full(chunk.num_lines, np.nan, np.float32) for _ in range(2))
         logits[scored.places], labels[scored.places] = scored.logits, scored.labels
+        weights = None
+        if scored.encoded is not None and scored.encoded.weights is not None:
+            weights = np.zeros(chunk.num_lines, np.float32)
+            weights[scored.places] = scored.encoded.weights
         return {
             "file": chunk.file.name,
             "line": np.arange(first, first + chunk.num_lines),
             "logits": logits,
             "labels": labels,
+            "weights": weights,
             "reasons": scored.rejected,
             "kept": kept,
         }
@@ -262,7 +267,8 @@ class _Writer:
         if self._metrics is not None:
             labelled = good & ~np.isnan(scored["labels"])
             self._num_labelled += int(labelled.sum())
-            self._metrics.add(logits[labelled], scored["labels"][labelled])
+            weights = None if scored["weights"] is None else scored["weights"][labelled]
+            self._metrics.add(logits[labelled], scored["labels"][labelled], weights)
 
     def summary(self) -> dict[str, Any]:
         """Return the numbers of rows and bad lines and, with labels, metrics and their intervals."""

@@ -80,8 +80,11 @@ def _validate_data(config: Config, schema: Schema) -> None:
 
 
 def check_group_field(options: EvalOptions, schema: Schema) -> None:
-    """Raise ValueError unless `group_field` is a categorical field of the data, naming the nearest."""
-    names = [field.name for field in schema.categorical]
+    """Raise ValueError unless `group_field` is a categorical field of the data, no list, or a column of kind id."""
+    lists = [field.name for field in schema.categorical if field.max_length > 1]
+    names = [*(field.name for field in schema.categorical if field.name not in lists), *schema.keys]
+    if options.group_field in lists:
+        raise ValueError(f"eval.group_field={options.group_field} is a list; choose a field with one value a row")
     if options.group_field and options.group_field not in names:
         raise ValueError(
             f"eval.group_field={options.group_field} is no categorical field of the data"

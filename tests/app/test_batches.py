@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.batches import check_files, num_batches, read_batches, training_order, written_order
+from app.batches import (
+    Batch,
+    check_files,
+    num_batches,
+    read_batches,
+    slice_of_batch,
+    training_order,
+    written_order,
+)
 from data_prep.prepared.reader import read_files
 
 POOL_BLOCKS = 4
@@ -132,3 +140,17 @@ def test_a_file_that_cannot_be_read_is_told_with_what_to_do(tiny_dataset, tiny_s
         ValueError, match=r"cannot read the rows of split 'train' in .*meta file.*python -m data_prep inspect"
     ):
         epoch_rows(folder, tiny_schema)
+
+
+def test_a_row_s_share_of_the_mean_is_its_weight_over_those_of_the_whole_batch():
+    rows = np.zeros((3, 1), np.int32), np.zeros((3, 0), np.float32), np.zeros(3, np.float32)
+    plain, ones = Batch(*rows), Batch(*rows, np.ones(3, np.float32))
+    np.testing.assert_array_equal(plain.shares(), np.full(3, 1 / 3, np.float32))
+    np.testing.assert_array_equal(ones.shares(), plain.shares())
+    batch = Batch(*rows, np.array([0, 1, 3], np.float32), {"user": np.arange(3)})
+    np.testing.assert_array_equal(batch.shares(), np.array([0, 0.25, 0.75], np.float32))
+    part = slice_of_batch(batch, slice(1, 2))
+    np.testing.assert_array_equal(part.shares(), np.array([0.25], np.float32))
+    assert part.keys["user"].tolist() == [1]
+    np.testing.assert_array_equal(slice_of_batch(plain, slice(1, 3)).shares(), plain.shares()[1:])
+    np.testing.assert_array_equal(Batch(*rows, np.zeros(3, np.float32)).shares(), np.zeros(3, np.float32))

@@ -208,7 +208,7 @@ class HostTablesStep(TrainStep):
 
     def _forward_backward(self, batch: Batch, unique: UniqueIds, rows: Rows) -> tuple[float, float, bool, RowGradients]:
         """Run the device's graph: wide loss, deep loss without the tables' L2 term, finite, row gradients."""
-        of_batch = (batch.numeric, batch.labels, example_weights(batch))
+        of_batch = (batch.numeric, batch.labels, batch.shares())
         inputs = (*self.rows.inputs(unique, rows), *(pad_rows(values, self.parts.batch_size) for values in of_batch))
         noise = Tensor(self.parts.noise.of_step(self.tables.step + 1, batch.first_row))
         index = self.rows.index(unique).values()
@@ -244,11 +244,6 @@ def pad_rows(values: np.ndarray, batch_size: int) -> np.ndarray:
     padded = np.zeros((batch_size, *values.shape[1:]), values.dtype)
     padded[: len(values)] = values
     return padded
-
-
-def example_weights(batch: Batch) -> np.ndarray:
-    """Return [n] float32, each 1 / rows of the whole batch; padding then weighs 0."""
-    return np.full(batch.num_rows, batch.weight, np.float32)
 
 
 @dataclass(frozen=True)

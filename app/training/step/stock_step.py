@@ -23,7 +23,6 @@ from app.training.step.step import (
     TrainStep,
     batch_places,
     describe_not_finite,
-    example_weights,
     gradient_places,
     pad_rows,
 )
@@ -146,7 +145,7 @@ class StockStep(TrainStep):
         # Padding rows have gradient 0, but LazyAdam moves every row it is given: so they repeat ids of the batch.
         padding = ((0, self.parts.batch_size - batch.num_rows), (0, 0))
         inputs = [np.pad(unique.ids, padding, mode="edge"), first_seen] + [
-            pad_rows(values, self.parts.batch_size) for values in (batch.numeric, batch.labels, example_weights(batch))
+            pad_rows(values, self.parts.batch_size) for values in (batch.numeric, batch.labels, batch.shares())
         ]
         self.parts.set_learning_rates(self.tables.step + 1)
         rate = self.tables.deep_rate(self.tables.step + 1)
@@ -168,7 +167,7 @@ class StockStep(TrainStep):
     def _find_bad(self, batch: Batch, unique: StockIds) -> str:
         noise = self.parts.noise.of_step(self.tables.step + 1)
         ids, numeric, labels, weights, noise = (
-            Tensor(values) for values in (unique.ids, batch.numeric, batch.labels, example_weights(batch), noise)
+            Tensor(values) for values in (unique.ids, batch.numeric, batch.labels, batch.shares(), noise)
         )
         deep, wide = (rows.asnumpy().reshape(batch.num_rows, -1) for rows in self.tables.parameters(ids))
         _, deep_inputs, wide_inputs = self.graph.lookup(ids, numeric)

@@ -18,7 +18,7 @@ def rows_of(folder, schema, split):
 
 def test_features_are_scaled_numbers_and_one_hot_ids(tiny_dataset, tiny_schema):
     rows = rows_of(tiny_dataset, tiny_schema, "test")
-    features, labels = baseline.read_features(tiny_dataset, tiny_schema, "test")
+    features, labels, _ = baseline.read_features(tiny_dataset, tiny_schema, "test")
     num_numeric = tiny_schema.num_numeric
     assert features.shape == (len(rows), num_numeric + tiny_schema.vocabulary_size)
     assert np.array_equal(labels, rows.labels)
@@ -30,7 +30,7 @@ def test_features_are_scaled_numbers_and_one_hot_ids(tiny_dataset, tiny_schema):
 
 def test_at_most_so_many_rows_are_read_from_all_over_the_split(tiny_dataset, tiny_schema):
     rows = tiny_schema.splits["train"].rows
-    some, labels = baseline.read_features(tiny_dataset, tiny_schema, "train", max_rows=500)
+    some, labels, _ = baseline.read_features(tiny_dataset, tiny_schema, "train", max_rows=500)
     assert some.shape[0] == len(labels) <= 500 < rows
     assert baseline.read_features(tiny_dataset, tiny_schema, "train", max_rows=rows)[0].shape[0] == rows
     assert baseline.read_features(tiny_dataset, tiny_schema, "train", max_rows=1)[0].shape[0] > 0
@@ -39,8 +39,8 @@ def test_at_most_so_many_rows_are_read_from_all_over_the_split(tiny_dataset, tin
 def test_the_table_has_the_metrics_of_scikit_learn(tiny_dataset, tiny_schema, capsys):
     assert main(["baseline", str(tiny_dataset), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    features, labels = baseline.read_features(tiny_dataset, tiny_schema, "train")
-    test, clicks = baseline.read_features(tiny_dataset, tiny_schema, "test")
+    features, labels, _ = baseline.read_features(tiny_dataset, tiny_schema, "train")
+    test, clicks, _ = baseline.read_features(tiny_dataset, tiny_schema, "test")
     model = baseline.make_model(found["inverse_penalty"]).fit(features, labels)
     probabilities = model.predict_proba(test)[:, 1].astype(np.float64)
     assert found["train_rows"] == len(labels) and found["rows"] == len(clicks)
@@ -67,6 +67,6 @@ def test_wrong_input_ends_with_status_2_before_the_fit(tiny_dataset, words, reas
 
 
 def test_one_class_is_refused(tiny_dataset, tiny_schema, monkeypatch):
-    monkeypatch.setattr(baseline, "read_features", lambda *_: (None, np.zeros(10)))
+    monkeypatch.setattr(baseline, "read_features", lambda *_: (None, np.zeros(10), None))
     with pytest.raises(ValueError, match=r"the 10 training rows of .* have one class only"):
         baseline.fit(tiny_dataset, tiny_schema)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from app.evaluation.grouped_auc import GroupedAucStream
+from app.evaluation.grouped_auc import GroupedAucStream, KeyNumbers
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_few_rows_wait_to_be_counted(rows, monkeypatch):
     stream, most = GroupedAucStream(), 0
     for start in range(0, 4_000, 300):
         stream.add(*(values[start : start + 300] for values in rows))
-        most = max(most, sum(len(labels) for _, labels in stream._pending))
+        most = max(most, sum(len(cells) for cells, *_ in stream._pending))
     assert most == 900
     assert_equals_scikit_learn(stream.result(), rows)
 
@@ -82,3 +82,26 @@ def test_asking_for_the_result_does_not_end_the_stream(rows):
     stream.result()
     stream.add(*(values[1_000:] for values in rows))
     assert_equals_scikit_learn(stream.result(), rows)
+
+
+def test_a_weight_counts_a_row_so_many_times():
+    rng = np.random.default_rng(3)
+    ids, logits = rng.integers(0, 5, 500), rng.standard_normal(500).astype(np.float32).round(1)
+    labels, weights = (rng.random(500) < 0.5).astype(np.float32), rng.integers(0, 3, 500).astype(np.float32)
+    weighted, repeated, ones, none = (GroupedAucStream() for _ in range(4))
+    weighted.add(ids, logits, labels, weights)
+    repeated.add(*(np.repeat(values, weights.astype(int)) for values in (ids, logits, labels)))
+    ones.add(ids, logits, labels, np.ones(500, np.float32))
+    none.add(ids, logits, labels)
+    for found, expected in ((weighted, repeated), (ones, none)):
+        for name in ("ids", "rows", "clicks", "auc"):
+            np.testing.assert_array_equal(getattr(found.result(), name), getattr(expected.result(), name))
+        assert found.result().weighted_mean == expected.result().weighted_mean
+
+
+def test_keys_get_numbers_in_the_order_in_which_they_come_whatever_the_batches():
+    keys = np.random.default_rng(4).integers(-(2**63), 2**63 - 1, 50)[np.random.default_rng(5).integers(0, 50, 400)]
+    numbers = KeyNumbers()
+    found = np.concatenate([numbers.of(keys[part]) for part in (slice(0, 7), slice(7, 7), slice(7, None))])
+    assert len(np.unique(found)) == len(np.unique(keys)) == found.max() + 1
+    np.testing.assert_array_equal(numbers.keys_of(found), keys)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 
-from app.evaluation.metrics import MetricStream
+from app.evaluation.metrics import MetricStream, confidence_intervals
 
 TOLERANCE = 1e-6
 
@@ -101,3 +101,55 @@ def test_a_logit_that_is_not_finite_is_named_by_row(bad):
 def test_no_rows_are_an_error():
     with pytest.raises(ValueError, match="no rows to measure"):
         MetricStream().result()
+
+
+@pytest.fixture(scope="module")
+def weighted_rows():
+    """Logits with ties, labels and whole weights from 0 to 3."""
+    rng = np.random.default_rng(5)
+    logits = (rng.standard_normal(4_000) * 20).round().astype(np.float32) / 20
+    labels = (rng.random(4_000) < 1 / (1 + np.exp(-logits))).astype(np.float32)
+    return logits, labels, rng.integers(0, 4, 4_000).astype(np.float32)
+
+
+@pytest.mark.parametrize("exact_rows", [2**24, 700])
+def test_a_weight_counts_a_row_so_many_times(weighted_rows, exact_rows):
+    logits, labels, weights = weighted_rows
+    repeats = weights.astype(int)
+    weighted, repeated = MetricStream(exact_rows), MetricStream(exact_rows)
+    for part in (slice(0, 1_500), slice(1_500, None)):
+        weighted.add(logits[part], labels[part], weights[part])
+        repeated.add(np.repeat(logits[part], repeats[part]), np.repeat(labels[part], repeats[part]))
+    (found, bins), (expected, other) = weighted.result_and_bins(), repeated.result_and_bins()
+    assert found.rows == (weights > 0).sum()
+    found = dataclasses.replace(found, rows=expected.rows)
+    assert dataclasses.asdict(found) == pytest.approx(dataclasses.asdict(expected), rel=1e-9, nan_ok=True)
+    np.testing.assert_array_equal(bins.coarsened(20).keys, other.coarsened(20).keys)
+
+
+def test_weights_of_1_give_the_bits_of_none(weighted_rows):
+    logits, labels, _ = weighted_rows
+    with_weights, without = MetricStream(1_000), MetricStream(1_000)
+    with_weights.add(logits, labels, np.ones(len(logits), np.float32))
+    without.add(logits, labels)
+    (found, bins), (expected, other) = with_weights.result_and_bins(), without.result_and_bins()
+    np.testing.assert_equal(dataclasses.asdict(found), dataclasses.asdict(expected))
+    assert confidence_intervals(bins, 20, seed=1) == confidence_intervals(other, 20, seed=1)
+
+
+def test_intervals_are_as_wide_as_the_number_of_rows_not_of_weights_allows(weighted_rows):
+    logits, labels, weights = weighted_rows
+    widths = []
+    for factor in (1, 100):
+        stream = MetricStream()
+        stream.add(logits, labels, weights * np.float32(factor))
+        low, high = confidence_intervals(stream.result_and_bins()[1], 100, seed=1)["auc"]
+        widths.append(high - low)
+    assert widths[1] == pytest.approx(widths[0], rel=1e-3)
+
+
+def test_rows_of_weight_0_alone_are_none():
+    stream = MetricStream()
+    stream.add(np.zeros(3, np.float32), np.ones(3, np.float32), np.zeros(3, np.float32))
+    with pytest.raises(ValueError, match="no rows to measure: the split is empty, or all weights are 0"):
+        stream.result()
