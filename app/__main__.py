@@ -42,6 +42,8 @@ EXAMPLES = {
     "predict": "bundle log.csv scores.csv --keep user",
     "bundle verify": "bundle",
     "bundle explain": "bundle -",
+    "bundle fold": "delta whole",
+    "serve": "bundle --port 8000 --workers 2",
 }
 
 
