@@ -8,15 +8,25 @@ import numpy as np
 import pyarrow as pa
 
 from data_prep.encoding.base import BaseVocabulary
-from data_prep.options.log_format import LogFormat
+from data_prep.options.log_format import LogFormat, time_text
+from data_prep.prepared.schema import DAY, NEWEST
 
 OUTSIDE, MISSING = 0.1, 0.1  # shares of the cells
 
 
 def make_rows(given: BaseVocabulary, log_format: LogFormat, num_rows: int, seed: int) -> pa.Table:
-    """Return rows of all columns that a model reads: text and whole numbers, null for a missing value."""
+    """Return rows of all columns that a model reads: text and numbers, null for a missing value."""
     generator = np.random.default_rng(seed)
     columns: dict[str, list[Any]] = {name: _integers(num_rows, generator) for name in log_format.numeric_fields}
+    for name in log_format.float_fields:
+        columns[name] = [number if number is None else number / 8 for number in columns[name]]
+    for source in given.schema.numeric:
+        if NEWEST in source.parameters:
+            days = (source.parameters[NEWEST] - (number or 0) * DAY for number in columns[source.source])
+            texts = (time_text(int(time), log_format.time_form(source.source)) for time in days)
+            columns[source.source] = [
+                text if number is not None else None for text, number in zip(texts, columns[source.source], strict=True)
+            ]
     fields = {field.name: field for field in given.fields()}
     for column in given.columns:
         if column.name not in log_format.columns:
@@ -35,7 +45,8 @@ def make_rows(given: BaseVocabulary, log_format: LogFormat, num_rows: int, seed:
             None if kind[i] < MISSING else outside[i] if kind[i] < MISSING + OUTSIDE or drawn[i] < 0 else inside[i]
             for i in range(num_rows)
         ]
-    types = {name: pa.int64() if name in log_format.numeric_fields else pa.string() for name in columns}
+    types = {name: pa.string() for name in columns} | dict.fromkeys(log_format.integer_fields, pa.int64())
+    types |= dict.fromkeys(log_format.float_fields, pa.float64())
     order = [name for name in log_format.columns if name in columns]
     return pa.table({name: pa.array(columns[name], types[name]) for name in order})
 

@@ -88,7 +88,7 @@ class ScoreChunk:
         if not self.keep:
             return []
         log_format = predictor.log_format
-        names = list((log_format if self.labelled else without_label(log_format)).columns)
+        names = list(chunk.file.columns or (log_format if self.labelled else without_label(log_format)).columns)
         places = [names.index(name) for name in self.keep]
         lines = [split_line(line, log_format, chunk.is_bare) for line in chunk.lines.split(b"\n")[:-1]]
         return [[cells[place] if place < len(cells) else "" for cells in lines] for place in places]

@@ -30,7 +30,7 @@ from app.tables.fields import TableField, columns_of
 from app.tables.pooling import field_of_position, pool, position_weights, sum_over_positions
 from data_prep.encoding.encoder import Chunk, Rows, open_lookup, options_of
 from data_prep.encoding.raw_rows import lines_to_chunk, mappings_to_chunk, rejected, table_to_chunk
-from data_prep.options.log_format import FIELD_KINDS, LogFormat
+from data_prep.options.log_format import FIELD_KINDS, TIME_PARTS, LogFormat
 from data_prep.prepared.schema import Schema, read_schema
 
 if TYPE_CHECKING:
@@ -229,7 +229,8 @@ class Predictor:
         numeric = encoded.numeric[0] * self.manifest.model["numeric_weights"]
         effects = []
         for place, name in enumerate(columns):
-            fields = [i for i, field in enumerate(self._fields) if field.name in (name, f"{name}_bucket")]
+            made = [name, *(f"{name}{ending}" for ending in ("_bucket", *TIME_PARTS))]
+            fields = [i for i, field in enumerate(self._fields) if field.name in made]
             positions = np.flatnonzero(np.isin(field_of, [i for i in fields if self._fields[i].wide]))
             of_numbers = [i for i, field in enumerate(self.schema.numeric) if field.source == name]
             weight, known = float(wide[0, positions].sum() + numeric[of_numbers].sum()), None
@@ -249,7 +250,7 @@ class Predictor:
         values = {name: named[name] for name, kind in kinds.items() if kind in FIELD_KINDS}
         return {
             name: None if value == "" or value in self.log_format.missing else
-            int(value) if kinds[name] == "integer" else value
+            int(value) if kinds[name] == "integer" else float(value) if kinds[name] == "float" else value
             for name, value in values.items()
         }  # fmt: skip
 

@@ -130,7 +130,7 @@ def measure(rows: int, distinct: int, folder: Path) -> tuple[Costs, float]:
     count_seconds, counted = _all(lambda: [counter.count(chunk) for chunk in chunks])
     count_write, count_read, counts_bytes = _pieces_cost(pieces, counted)
     add_seconds, statistics = _all(lambda: _add_all(LogStatistics(options, pieces.folder, 1 << 30), counted))
-    fields = numeric_fields(options, statistics.integers)
+    fields = numeric_fields(options, statistics.numeric)
     vocabulary = fit_vocabulary(statistics, options, len(fields), folder)
 
     encoder = Encoder(fields, vocabulary.lookup, vocabulary.ids_dtype, split, options, counts=False)

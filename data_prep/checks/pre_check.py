@@ -44,9 +44,10 @@ class Column:
 
     name: str
     codes: NDArray[np.int64]  # [n] 0 if missing, else the value's number from 1; an integer's in rising order
-    integers: NDArray[np.int64] | None  # the present cells; None for a categorical field
+    numbers: NDArray[np.number] | None  # the present cells of a numeric field; None for a categorical one
     known_missing: float | None = None
     known_range: tuple[int, int] | None = None
+    is_time: bool = False  # in milliseconds since 1970
 
     @cached_property
     def missing(self) -> float:
@@ -59,11 +60,20 @@ class Column:
         return len(np.unique(self.codes[self.codes > 0]))
 
     @cached_property
-    def range(self) -> tuple[int, int] | None:
-        """Smallest and largest integer; None if there is none."""
-        if self.integers is None or not len(self.integers):
+    def range(self) -> tuple[float, float] | None:
+        """Smallest and largest number; None if there is none."""
+        if self.numbers is None or not len(self.numbers):
             return None
-        return int(self.integers.min()), int(self.integers.max())
+        return self.numbers.min().item(), self.numbers.max().item()
+
+    @property
+    def shown_range(self) -> str:
+        """The range for a table: whole numbers, floats with 4 digits, times as dates."""
+        if self.range is None:
+            return ""
+        if self.is_time:
+            return " … ".join(str(np.datetime64(int(time), "ms").astype("M8[s]")) for time in self.range)
+        return " … ".join(f"{end:,}" if isinstance(end, int) else f"{end:.4g}" for end in self.range)
 
 
 def pre_check(
@@ -133,11 +143,13 @@ def _columns(rows: Sequence[LogRows], log_format: LogFormat, facts: dict[str, An
         return facts[kind]["missing_percent"][index] / 100 if facts else None
 
     for index, name in enumerate(log_format.numeric_fields):
-        integers = np.concatenate([part.integers[index] for part in rows])
-        present = np.concatenate([part.integers_present[index] for part in rows])
+        numbers, present = map(
+            np.concatenate, zip(*(part.numbers(*log_format.stored_in(name)) for part in rows), strict=True)
+        )
         known_range = (facts["integer"]["min"][index], facts["integer"]["max"][index]) if facts else None
-        codes = np.where(present, np.unique(integers, return_inverse=True)[1] + 1, 0)
-        yield Column(name, codes, integers[present], known_missing("integer", index), known_range)
+        codes = np.where(present, np.unique(numbers, return_inverse=True)[1] + 1, 0)
+        is_time = name in log_format.time_fields
+        yield Column(name, codes, numbers[present], known_missing("integer", index), known_range, is_time)
     for index, name in enumerate(log_format.hex_fields):
         values = np.concatenate([part.values[index] for part in rows])
         present = np.concatenate([part.values_present[index] for part in rows])
@@ -161,7 +173,7 @@ def _print_columns(columns: Sequence[Column], is_criteo: bool) -> None:
                 f"{c.missing:.2%}",
                 *["" if c.known_missing is None else f"{c.known_missing:.2%}"] * is_criteo,
                 c.distinct,
-                "" if c.range is None else f"{c.range[0]:,} … {c.range[1]:,}",
+                c.shown_range,
             ]
             for c in columns
         },
@@ -187,7 +199,7 @@ def _check_columns(columns: Sequence[Column], num_rows: int, findings: Findings)
     is_enough = num_rows >= _FEW_ROWS
     empty = [c.name for c in columns if c.missing == 1]
     constant = [c.name for c in columns if c.missing < 1 and c.distinct == 1 and is_enough]
-    unique = [c.name for c in columns if c.integers is None and c.distinct > 0.99 * num_rows and is_enough]
+    unique = [c.name for c in columns if c.numbers is None and c.distinct > 0.99 * num_rows and is_enough]
     for names, of_one, of_more in (
         (empty, "is missing in all rows: a model learns nothing from it", "are missing in all rows"),
         (constant, "has one value only", "have one value only"),
@@ -241,7 +253,7 @@ def leaking_columns(columns: Iterable[Column], labels: NDArray[np.bool_]) -> Ite
         return
     for column in columns:
         auc = area_under_curve(_click_rates(column.codes, labels, is_test), labels[is_test])
-        if column.integers is not None:  # missing is below all numbers: it may be what predicts
+        if column.numbers is not None:  # missing is below all numbers: it may be what predicts
             by_number = area_under_curve(column.codes, labels)
             auc = max(auc, by_number, 1 - by_number)
         if auc > _LEAK_AUC:
@@ -275,8 +287,9 @@ def _check_order(rows: LogRows, log_format: LogFormat, findings: Findings) -> No
             f"the label changes {changes:,} times from row to row, by chance it would {expected:,.0f} times: the rows "
             "seem sorted by label, or in groups; take prepare.split=hash, not chronological"
         )
-    for index, name in enumerate(log_format.numeric_fields):
-        present = rows.integers[index][rows.integers_present[index]]
+    for name in log_format.numeric_fields:
+        numbers, is_there = rows.numbers(*log_format.stored_in(name))
+        present = numbers[is_there]
         if len(present) > _FEW_ROWS and len(np.unique(present)) > 2:
             steps = np.diff(present)
             if np.mean(steps >= 0) > 0.99 or np.mean(steps <= 0) > 0.99:

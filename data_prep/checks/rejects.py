@@ -73,20 +73,20 @@ def _explain(chunk: Chunk, log_format: LogFormat) -> str | None:
         return "there are NUL bytes: it is no text, or UTF-16; convert it to UTF-8"
     separator = bytes([BARE_SEPARATOR]) if chunk.is_bare else log_format.separator.encode()
     usual = _most_common(line.count(separator) for line in lines) + 1
-    if usual != len(log_format.columns) and not log_format.quotes:
-        return _explain_columns(lines, usual, log_format)
+    names = chunk.file.columns or tuple(log_format.columns)
+    if usual != len(names) and not log_format.quotes:
+        return _explain_columns(lines, usual, len(names), log_format)
     rows = [line.split(separator) for line in lines if line.count(separator) + 1 == usual]
-    (label_index,) = log_format.places([log_format.label_column])
+    label_index = names.index(log_format.label_column)
     labels = Strings.of([row[label_index] for row in rows[:2]])
     good = parse_labels(labels, log_format)[2].tolist()
     if good == [False, True] and labels.lengths[0] < _LONGEST_NAME:
         start = lines[0][:60].decode(errors="backslashreplace")
         return f"the first line is a header ({start!r} …): remove it, or set header: true in a --data file"
-    return _explain_cells(rows[1:], log_format)
+    return _explain_cells(rows[1:], names, log_format)
 
 
-def _explain_columns(lines: Sequence[bytes], usual: int, log_format: LogFormat) -> str:
-    expected = len(log_format.columns)
+def _explain_columns(lines: Sequence[bytes], usual: int, expected: int, log_format: LogFormat) -> str:
     for separator, name in _SEPARATORS.items():
         if _most_common(line.count(separator) for line in lines) + 1 == expected:
             wanted = _SEPARATORS.get(log_format.separator.encode(), repr(log_format.separator))
@@ -99,14 +99,14 @@ def _explain_columns(lines: Sequence[bytes], usual: int, log_format: LogFormat) 
     return f"lines have {usual} columns, expected {log_format.in_words}; describe another format with --data FILE"
 
 
-def _explain_cells(rows: Sequence[Sequence[bytes]], log_format: LogFormat) -> str | None:
-    values = [row[index] for row in rows for index in log_format.places(log_format.hex_fields) if row[index]]
+def _explain_cells(rows: Sequence[Sequence[bytes]], names: Sequence[str], log_format: LogFormat) -> str | None:
+    values = [row[index] for row in rows for index in map(names.index, log_format.hex_fields) if row[index]]
     if values and sum(cell != cell.lower() for cell in values) > _FEW * len(values):
         return "categorical cells have upper-case digits: make them lower-case, or give their columns the kind string"
-    integers = [row[index] for row in rows for index in log_format.places(log_format.numeric_fields)]
+    integers = [row[index] for row in rows for index in map(names.index, log_format.integer_fields)]
     floats = [cell for cell in integers if b"." in cell and not cell.strip(_NUMBER_TEXT)]
     if len(floats) > _FEW * len(rows):
-        return f"integer columns hold numbers with a point ({floats[0].decode()}): round them first"
+        return f"integer columns hold numbers with a point ({floats[0].decode()}): give them the kind float"
     return None
 
 

@@ -42,7 +42,7 @@ from data_prep.prepared.schema import (
     NumericField,
     Schema,
     read_schema,
-    transform_integers,
+    transform_numbers,
 )
 
 if TYPE_CHECKING:
@@ -117,27 +117,28 @@ class RowEncoder:
 
     def _numbers(self, rows: LogRows) -> NDArray[np.float32]:
         numbers = np.empty((len(rows.labels), len(self._numeric)), np.float32)
-        for field, columns, sources in self._numeric_groups:
-            present = rows.integers_present[sources]
+        for field, columns, (array, places) in self._numeric_groups:
+            cells, present = rows.numbers(array, places)
             if field.transform == INDICATOR:
                 numbers[:, columns] = ~present.T
             else:
-                numbers[:, columns] = np.where(present, transform_integers(field, rows.integers[sources]), 0).T
+                numbers[:, columns] = np.where(present, transform_numbers(field, cells), 0).T
         return numbers
 
     @functools.cached_property
-    def _numeric_groups(self) -> list[tuple[NumericField, list[int], list[int]]]:
+    def _numeric_groups(self) -> list[tuple[NumericField, list[int], tuple[str, list[int]]]]:
         """Numeric columns that have the same transform: a field of it, and each one's place and that of its source."""
-        sources = [self._options.data.numeric_fields.index(field.source) for field in self._numeric]
-        groups: list[tuple[NumericField, list[int], list[int]]] = []
-        for column, (field, source) in enumerate(zip(self._numeric, sources, strict=True)):
-            for of_group, columns, group_sources in groups:
-                if (of_group.transform, of_group.parameters) == (field.transform, field.parameters):
+        groups: list[tuple[NumericField, list[int], tuple[str, list[int]]]] = []
+        for column, field in enumerate(self._numeric):
+            array, place = self._options.data.stored_in(field.source)
+            fitted = field.transform, field.parameters, field.quantiles
+            for of_group, columns, (of_array, places) in groups:
+                if (of_array, of_group.transform, of_group.parameters, of_group.quantiles) == (array, *fitted):
                     columns.append(column)
-                    group_sources.append(source)
+                    places.append(place)
                     break
             else:
-                groups.append((field, [column], [source]))
+                groups.append((field, [column], (array, [place])))
         return groups
 
 

@@ -39,7 +39,7 @@ class VocabularyWriter:
 
     def __init__(self, path: Path, columns: Sequence[CategoricalColumn]) -> None:
         self._names = [column.name for column in columns]
-        self._are_buckets = {column.name: column.kind == "bucket" for column in columns}
+        self._kinds = {column.name: column.kind for column in columns}
         self._dictionary = to_arrow(Strings.of([name.encode() for name in self._names])).cast(pa.string())
         self._writer = pq.ParquetWriter(path, _PARQUET_SCHEMA)
 
@@ -51,8 +51,10 @@ class VocabularyWriter:
             values = field.values[rows]
             if field.texts is not None:
                 written = to_arrow(field.texts.take(rows)).cast(pa.string())
+            elif self._kinds[field.name] == "hex32":
+                written = hex_text(values)
             else:
-                written = (_bucket_text if self._are_buckets[field.name] else hex_text)(values)
+                written = _number_text(values, _smallest(self._kinds[field.name]))
             name_index = np.full(len(values), self._names.index(field.name), np.int32)
             columns = [
                 pa.DictionaryArray.from_arrays(_numbers(name_index, pa.int32()), self._dictionary),
@@ -84,10 +86,11 @@ def read_vocabulary(path: Path, field: CategoricalField, column: CategoricalColu
     if column.is_text:
         is_missing = pc.equal(written, "").to_numpy(zero_copy_only=False)
         values, texts = np.where(is_missing, MISSING, np.arange(len(written))), from_arrow(written)
-    elif column.kind == "bucket":  # of which there are few
-        values = np.array([int(text) - SMALLEST_BUCKET if text else MISSING for text in written.to_pylist()], np.int64)
-    else:
+    elif column.kind == "hex32":
         values = _hex_values(written)
+    else:  # of which there are few
+        smallest = _smallest(column.kind)
+        values = np.array([int(text) - smallest if text else MISSING for text in written.to_pylist()], np.int64)
     return FieldVocabulary(field.name, field.oov_ids, field.id_ranges, values, counts, texts)
 
 
@@ -109,9 +112,14 @@ def _numbers(numbers: NDArray[np.signedinteger], kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))])
 
 
-def _bucket_text(values: NDArray[np.int64]) -> pa.Array:
-    """Return the number of each bucket as text, "" for MISSING."""
-    texts = ["" if value == MISSING else str(value + SMALLEST_BUCKET) for value in values.tolist()]
+def _smallest(kind: str) -> int:
+    """Return the number that 0 stands for in a column of buckets, hours or weekdays."""
+    return SMALLEST_BUCKET if kind == "bucket" else 0
+
+
+def _number_text(values: NDArray[np.int64], smallest: int) -> pa.Array:
+    """Return each number as text, "" for MISSING."""
+    texts = ["" if value == MISSING else str(value + smallest) for value in values.tolist()]
     return pa.array(texts, pa.string())
 
 

@@ -85,7 +85,12 @@ def has_label(line: bytes, log_format: LogFormat, is_bare: bool = False) -> bool
 
 
 def add_label(chunk: Chunk, log_format: LogFormat) -> Chunk:
-    """Return lines without labels as lines with them; a badly quoted line stays badly quoted."""
+    """Return lines without labels as lines with them; a badly quoted line stays badly quoted.
+
+    Lines of a file whose header decides its columns stay as they are: it names no label.
+    """
+    if chunk.file.columns:
+        return chunk
     has_quotes = log_format.quotes and not chunk.is_bare
     separator = _BARE if chunk.is_bare else log_format.separator.encode()
     (place,) = log_format.places([log_format.label_column])
@@ -170,6 +175,8 @@ def _cell(value: Any, kind: str, separator: bytes) -> bytes:
         if isinstance(value, int):  # True and False are 1 and 0, as in a Parquet file
             return b"%d" % int(value)
         raise TypeError(f"expected a whole number or None, found {value!r}")
+    if kind == "float" and isinstance(value, (int, float)):
+        return repr(float(value)).encode()
     if isinstance(value, bytes):
         value = value.decode()
     if isinstance(value, int) and kind == "hex32":
@@ -191,11 +198,15 @@ def table_to_chunk(table: pa.Table, log_format: LogFormat) -> Chunk:
 
     Raises ValueError for a column that is missing or unknown, or whose type no cell of its kind has.
     """
+    import pyarrow as pa
+
     from data_prep.raw_log.parquet import TableChunk, check_columns
 
     unknown = set(table.schema.names) - log_format.columns.keys()
     if unknown:
         raise ValueError(f"the table has columns that the model does not know: {_some(unknown)}")
+    for name in {*log_format.of_kind("weight", "id")} - {*table.schema.names}:  # which change no score
+        table = table.append_column(name, pa.array(["1"] * table.num_rows))
     labelled = log_format.label_column in table.schema.names
     written_as = log_format if labelled else without_label(log_format)
     check_columns("the table", table.schema, written_as)

@@ -25,7 +25,7 @@ _HEX_PAIRS = np.frombuffer("".join(f"{number:02x}" for number in range(256)).enc
 
 def presence(rows: LogRows, columns: Sequence[CategoricalColumn]) -> list[NDArray[np.bool_]]:
     """Return where each categorical column [C] is present [n]."""
-    numbers_present = [*rows.values_present, *rows.integers_present]  # hex values, then buckets
+    numbers_present = [*rows.values_present, *np.repeat(rows.times_present, 2, axis=0), *rows.integers_present]
     found: dict[str, NDArray[np.bool_]] = {}
     strings_present = iter(rows.strings_present)
     for column in columns:
@@ -66,5 +66,6 @@ def number_texts(values: NDArray[np.uint32], kind: str) -> Strings:
         digits = _HEX_PAIRS[values.astype(">u4").view(np.uint8)].view(np.uint8)
         data = np.concatenate([digits, np.zeros(PADDING_BYTES, np.uint8)])
         return Strings(data, 8 * np.arange(len(values)), np.full(len(values), 8))
+    smallest = SMALLEST_BUCKET if kind == "bucket" else 0
     distinct, places = np.unique(values, return_inverse=True)
-    return Strings.of([b"%d" % (value + SMALLEST_BUCKET) for value in distinct.tolist()]).take(places)
+    return Strings.of([b"%d" % (value + smallest) for value in distinct.tolist()]).take(places)

@@ -43,6 +43,7 @@ class _Format(ctypes.Structure):
         ("relation", ctypes.c_uint8),
         ("label_is_optional", ctypes.c_uint8),
         ("bound", ctypes.c_double),
+        ("time_forms", _Texts),
     ]
 
 
@@ -57,6 +58,10 @@ class _Rows(ctypes.Structure):
         ("values_present", _ARRAY),
         ("string_starts", _ARRAY),
         ("string_lengths", _ARRAY),
+        ("floats", _ARRAY),
+        ("floats_present", _ARRAY),
+        ("times", _ARRAY),
+        ("times_present", _ARRAY),
         ("weights", _ARRAY),
     ]
 
@@ -112,7 +117,7 @@ load, is_available = LIBRARY.load, LIBRARY.is_available
 
 
 _UNLABELLED = 2  # LOG_KERNELS_UNLABELLED
-_KINDS: tuple[Kind, ...] = ("ignored", "label", "integer", "hex32", "string", "id", "weight")
+_KINDS: tuple[Kind, ...] = ("ignored", "label", "integer", "hex32", "string", "id", "weight", "float", "timestamp")
 
 
 def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
@@ -123,19 +128,21 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
         log_format.text_fields or log_format.key_fields or log_format.quotes
     ):  # strings need padding; lines with quotes are rewritten in place
         text = np.concatenate([raw, np.zeros(PADDING_BYTES, np.uint8)])
-    fields = log_format.numeric_fields, log_format.hex_fields, log_format.text_fields
+    fields = log_format.integer_fields, log_format.hex_fields, log_format.text_fields
     num_integers, num_hex, num_texts = map(len, fields)
     num_strings = num_texts + len(log_format.key_fields)
-    row_numbers, labels = np.empty(capacity, np.int64), np.empty(capacity, np.uint8)
-    # Integers, values of hex fields, starts and lengths of strings; the former two with where they are present.
+    row_numbers, labels = np.empty(capacity, np.int64), np.full(capacity, _UNLABELLED, np.uint8)
+    # Integers, values of hex fields, starts and lengths of strings, floats, times; numbers with where they are present.
     columns = [(num_integers, np.int64), (num_integers, np.bool_), (num_hex, np.uint32), (num_hex, np.bool_)]
     columns += [(num_strings, np.int64)] * 2
+    for count, dtype in ((len(log_format.float_fields), np.float64), (len(log_format.time_fields), np.int64)):
+        columns += [(count, dtype), (count, np.bool_)]
     cells: list[NDArray[Any]] = [np.empty((count, capacity), dtype) for count, dtype in columns]
     line_numbers, starts, ends = (np.empty(capacity, np.int64) for _ in range(3))
     weights = np.empty(capacity if log_format.weight else 0, np.float32)
     reasons = np.empty(capacity, np.int8)
     num_rejects = _COUNT()
-    format_in_c = _format_in_c(log_format, chunk.is_bare)
+    format_in_c = _format_in_c(log_format, chunk.file.columns, chunk.is_bare)
     num_rows = load().log_kernels_parse(
         address(text, np.uint8, len(text)),
         num_bytes,
@@ -147,7 +154,8 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
     )
     chunk.check_num_lines(num_rows + num_rejects.value)
     cells = [_filled(columns, num_rows) for columns in cells]
-    integers, integers_present, values, values_present, string_starts, string_lengths = cells
+    integers, integers_present, values, values_present, string_starts, string_lengths, *others = cells
+    floats, floats_present, times, times_present = others
     strings = tuple(Strings(text, *positions) for positions in zip(string_starts, string_lengths, strict=True))
     texts, ids = strings[:num_texts], strings[num_texts:]
     bad = range(num_rejects.value)
@@ -163,6 +171,10 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
         strings_present=tuple(string.lengths > 0 for string in texts),
         weights=weights[:num_rows] if log_format.weight else None,
         keys={name: text.keys().view(np.int64) for name, text in zip(log_format.key_fields, ids, strict=True)},
+        floats=floats,
+        floats_present=floats_present,
+        times=times,
+        times_present=times_present,
     )
     return ParsedChunk(
         rows=rows.without_label(labels == _UNLABELLED) if log_format.label == "optional" else rows,
@@ -174,21 +186,19 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
 class _FormatInC:
     """A log format as `struct`, with the arrays that it points to; C only reads them."""
 
-    def __init__(self, log_format: LogFormat, is_bare: bool) -> None:
-        kinds: list[Kind] = ["string" if kind == "list" else kind for kind in log_format.columns.values()]
+    def __init__(self, log_format: LogFormat, names: tuple[str, ...], is_bare: bool) -> None:
+        names = names or tuple(log_format.columns)
+        described: list[Kind] = [log_format.columns.get(name, "ignored") for name in names]
+        kinds: list[Kind] = ["string" if kind == "list" else kind for kind in described]
         num_columns = len(kinds)
         self._kinds = np.array([_KINDS.index(kind) for kind in kinds], np.uint8)
-        stored = [*log_format.text_fields, *log_format.key_fields]  # together; other columns by kind
-        self._slots = np.array(
-            [
-                stored.index(name) if name in stored else kinds[:index].count(kind)
-                for index, (name, kind) in enumerate(log_format.columns.items())
-            ],
-            np.int64,
-        )
+        together = (log_format.text_fields + log_format.key_fields, *map(log_format.of_kind, _KINDS))
+        slots = [next((s.index(name) for s in together if name in s), 0) for name in names]
+        self._slots = np.array(slots, np.int64)
         by_cell = (log_format.clicked, log_format.not_clicked) if log_format.click_rule is None else ((), ())
         relation, bound = log_format.click_rule or ("", 0.0)
         self._cells = [Strings.of([cell.encode() for cell in of_kind]) for of_kind in (log_format.missing, *by_cell)]
+        self._time_forms = Strings.of([log_format.time_form(name).encode() for name in log_format.time_fields])
         self.struct = _Format(
             BARE_SEPARATOR if is_bare else ord(log_format.separator),
             log_format.quotes and not is_bare,
@@ -199,6 +209,7 @@ class _FormatInC:
             RELATIONS.index(relation) + 1 if relation else 0,
             log_format.label == "optional",
             bound,
+            _texts(self._time_forms),
         )
 
 

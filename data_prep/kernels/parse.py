@@ -15,6 +15,7 @@ import operator
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +25,15 @@ from data_prep.kernels.strings import Strings
 from data_prep.options.log_format import (
     CATEGORICAL,
     COLUMNS,
+    FLOAT,
     INTEGER,
     LABEL,
+    MILLISECONDS,
     QUOTES,
     REASONS,
+    SECONDS,
+    TIME_CODES,
+    TIMESTAMP,
     TOO_LONG,
     WEIGHT,
     LogFormat,
@@ -125,13 +131,14 @@ def _parse_lines(
     line_starts = np.concatenate([[text.first], line_ends[:-1] + 1])
 
     reasons = np.zeros(len(line_ends), np.int8)
-    reasons[np.diff(line_lasts, prepend=-1) != len(log_format.columns)] = COLUMNS
+    names = chunk.file.columns or tuple(log_format.columns)
+    reasons[np.diff(line_lasts, prepend=-1) != len(names)] = COLUMNS
     reasons[list(badly_quoted)] = QUOTES
     reasons[line_ends - line_starts > MAX_LINE_BYTES] = TOO_LONG
     shaped = np.flatnonzero(reasons == 0)
 
-    starts, ends = _cells(text, separators, line_lasts[shaped], line_starts[shaped], len(log_format.columns))
-    rows, reasons[shaped] = _parse_cells(text, starts, ends, chunk.first_line + shaped, log_format)
+    starts, ends = _cells(text, separators, line_lasts[shaped], line_starts[shaped], len(names))
+    rows, reasons[shaped] = _parse_cells(text, starts, ends, names, chunk.first_line + shaped, log_format)
     bad = np.flatnonzero(reasons)
     return ParsedChunk(
         rows=rows.take(reasons[shaped] == 0),
@@ -175,6 +182,7 @@ def _parse_cells(
     text: _Text,
     starts: NDArray[np.int64],
     ends: NDArray[np.int64],
+    names: tuple[str, ...],
     row_numbers: NDArray[np.int64],
     log_format: LogFormat,
 ) -> tuple[LogRows, NDArray[np.int8]]:
@@ -182,8 +190,10 @@ def _parse_cells(
     if log_format.missing:
         missing = [text.cells(*cells).one_of(log_format.missing) for cells in zip(starts, ends, strict=True)]
         ends = np.where(missing, starts, ends)
-    columns = {name: (starts[index], ends[index]) for index, name in enumerate(log_format.columns)}
-    num_rows, numeric, hexadecimal = len(row_numbers), log_format.numeric_fields, log_format.hex_fields
+    columns = {name: (starts[index], ends[index]) for index, name in enumerate(names)}
+    columns.setdefault(log_format.label_column, (starts[0], starts[0]))  # a log to score may lack it
+    num_rows, numeric, hexadecimal = len(row_numbers), log_format.integer_fields, log_format.hex_fields
+    floats, times = log_format.float_fields, log_format.time_fields
     labels, unlabelled, good_labels = parse_labels(text.cells(*columns[log_format.label_column]), log_format)
     texts = tuple(text.cells(*columns[name]) for name in log_format.text_fields)
     rows = LogRows(
@@ -197,9 +207,21 @@ def _parse_cells(
         strings_present=tuple(cells.lengths > 0 for cells in texts),
         weights=np.empty(num_rows, np.float32) if log_format.weight else None,
         keys={name: text.cells(*columns[name]).keys().view(np.int64) for name in log_format.key_fields},
+        floats=np.empty((len(floats), num_rows), np.float64),
+        floats_present=np.empty((len(floats), num_rows), np.bool_),
+        times=np.empty((len(times), num_rows), np.int64),
+        times_present=np.empty((len(times), num_rows), np.bool_),
     )
     reasons = np.zeros(num_rows, np.int8)
     # From the last reason to the first, so that the first one wins.
+    for index, name in enumerate(times):
+        rows.times[index], rows.times_present[index], good = _parse_times(
+            text, *columns[name], log_format.time_form(name)
+        )
+        reasons[~good] = TIMESTAMP
+    for index, name in enumerate(floats):
+        rows.floats[index], rows.floats_present[index], good = _parse_floats(text.cells(*columns[name]))
+        reasons[~good] = FLOAT
     if rows.weights is not None:
         numbers, present, good = _parse_floats(text.cells(*columns[log_format.weight]))
         rows.weights[:] = numbers
@@ -312,6 +334,55 @@ def _parse_floats(
         good = np.isfinite(numbers.astype(np.float32))
     numbers[~good | (np.abs(numbers) < np.finfo(np.float64).smallest_normal)] = 0
     return numbers, present, good | ~present
+
+
+_FIRST_TIME, _LAST_TIME = -62_135_596_800_000, 253_402_300_799_999  # milliseconds of the years 1 to 9999
+
+
+def _parse_times(
+    text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64], form: str
+) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
+    """Parse cells [n], good ones of which hold a time (UTC) of the years 1 to 9999 or nothing; as `_parse_hex`.
+
+    `form` is one of LogFormat.timestamps; the result is milliseconds since 1970.
+    """
+    if form in (SECONDS, MILLISECONDS):
+        times, present, good = _parse_integers(text, starts, ends)
+        unit = 1000 if form == SECONDS else 1
+        good &= (times >= _FIRST_TIME // unit) & (times <= _LAST_TIME // unit)
+        times = np.where(good, times, 0) * unit
+    else:
+        present = ends > starts
+        pattern = _time_pattern(form)
+        known: dict[bytes, int | None] = {b"": 0}  # the same few come again and again
+        cells = text.cells(starts, ends).tolist()
+        for cell in set(cells) - known.keys():
+            known[cell] = _time_of(pattern.fullmatch(cell))
+        found = [known[cell] for cell in cells]
+        good = np.array([time is not None for time in found], np.bool_)
+        times = np.array([time or 0 for time in found], np.int64)
+    return times, present, good
+
+
+def _time_pattern(form: str) -> re.Pattern[bytes]:
+    """Return the pattern of a form of times: its letters as they are, each code as that many digits."""
+    literal, *codes = form.split("%")
+    parts = [f"(?P<{code[0]}>[0-9]{{{TIME_CODES[code[0]]}}}){re.escape(code[1:])}" for code in codes]
+    return re.compile((re.escape(literal) + "".join(parts)).encode())
+
+
+def _time_of(found: re.Match[bytes] | None) -> int | None:
+    """Return the milliseconds since 1970 of a time's parts; None for a day or an hour that there is not."""
+    if found is None:
+        return None
+    parts = {code: int(digits) for code, digits in found.groupdict().items()}
+    year = parts["Y"] if "Y" in parts else parts["y"] + (1900 if parts["y"] >= 69 else 2000)  # as POSIX has it
+    clock = [parts.get(code, 0) for code in "HMSf"]
+    try:
+        moment = datetime(year, parts["m"], parts["d"], clock[0], clock[1], clock[2], tzinfo=UTC)
+    except ValueError:
+        return None
+    return int(moment.timestamp()) * 1000 + clock[3]
 
 
 def _bytes(byte: int) -> np.uint64:

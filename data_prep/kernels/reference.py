@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,32 +30,51 @@ def count_values(
     return unique.astype(np.uint64) << COUNT_BITS | counts.astype(np.uint64), int(np.sum(chosen & ~present))
 
 
-# Integers are binned by the upper bits of their float64: sign, exponent, three bits of the mantissa. So bins are
+# Numbers are binned by the upper bits of their float64: sign, exponent, three bits of the mantissa. So bins are
 # an eighth of an octave wide, and each integer up to 16 has a bin of its own.
+class Bins(NamedTuple):
+    """The exponent of the smallest number that is not binned with 0, and the number of the bin of 0."""
+
+    smallest: int
+    zero: int
+
+
+INTEGER_BINS = Bins(0, 8 * 63 + 1)  # the largest magnitude is 2**63
+FLOAT_BINS = Bins(-64, 8 * (64 + 128))  # 2**128, which is no float32
 _DROPPED_BITS = 49
-_EXPONENT_OF_ONE = 1023 << 3
-ZERO_BIN = 8 * 63 + 1  # the largest magnitude is 2**63
-NUM_BINS = 2 * ZERO_BIN + 1
+_EXPONENT_OF_ONE = 1023
+NUM_BINS = 2 * INTEGER_BINS.zero + 1
 
 
 def count_bins(integers: NDArray[np.int64], present: NDArray[np.bool_], chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Return the number of integers [n] in each bin, [NUM_BINS], of those that are `present` and `chosen` [n]."""
-    numbers = integers[present & chosen].astype(np.float64)
-    sizes = (np.abs(numbers).view(np.uint64) >> np.uint64(_DROPPED_BITS)).astype(np.int64) - (_EXPONENT_OF_ONE - 1)
+    return _count_sizes(integers[present & chosen].astype(np.float64), INTEGER_BINS)
+
+
+def count_float_bins(
+    floats: NDArray[np.float64], present: NDArray[np.bool_], chosen: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """Return the number of floats [n] in each of FLOAT_BINS, as `count_bins`."""
+    return _count_sizes(floats[present & chosen], FLOAT_BINS)
+
+
+def _count_sizes(numbers: NDArray[np.float64], bins: Bins) -> NDArray[np.int64]:
+    first = (_EXPONENT_OF_ONE + bins.smallest << 3) - 1
+    sizes = (np.abs(numbers).view(np.uint64) >> np.uint64(_DROPPED_BITS)).astype(np.int64) - first
     sizes = np.maximum(sizes, 0)
-    return np.bincount(ZERO_BIN + np.where(numbers < 0, -sizes, sizes), minlength=NUM_BINS)
+    return np.bincount(bins.zero + np.where(numbers < 0, -sizes, sizes), minlength=2 * bins.zero + 1)
 
 
-def bin_bounds(number: int) -> tuple[float, float]:
-    """Return the bounds of a bin, half-open away from 0: those of bin ZERO_BIN + 1 are 1 and 1.125."""
-    size = abs(number - ZERO_BIN)
-    low, high = (_lower_end(size), _lower_end(size + 1)) if size else (0.0, 0.0)
-    return (low, high) if number >= ZERO_BIN else (-high, -low)
+def bin_bounds(number: int, bins: Bins = INTEGER_BINS) -> tuple[float, float]:
+    """Return the bounds of a bin, half-open away from 0: those of the one after 0's are 1 and 1.125 for integers."""
+    size = abs(number - bins.zero)
+    low, high = (_lower_end(size, bins), _lower_end(size + 1, bins)) if size else (0.0, 0.0)
+    return (low, high) if number >= bins.zero else (-high, -low)
 
 
-def _lower_end(size: int) -> float:
+def _lower_end(size: int, bins: Bins) -> float:
     exponent, eighths = divmod(size - 1, 8)
-    return (1 + eighths / 8) * 2.0**exponent
+    return (1 + eighths / 8) * 2.0 ** (exponent + bins.smallest)
 
 
 @dataclass(frozen=True)

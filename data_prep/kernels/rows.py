@@ -1,12 +1,13 @@
 """Chunks of the raw log's lines, and the rows and rejects that they become.
 
-Letters: n rows, N numeric fields, H fields of hex values, T fields of text.
+Letters: n rows, N integer fields, F float fields, S timestamps, H fields of hex values, T fields of text.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,7 @@ class FileOfLog:
     name: str = ""  # "" if the log is one file
     first_line: int = 0  # the number of its first line in the log
     num_header_lines: int = 0  # which come before the first line and have no number
+    columns: tuple[str, ...] = ()  # in this file; () if they are those of the format
 
 
 ONLY_FILE = FileOfLog()
@@ -81,6 +83,10 @@ class LogRows:
     lists: dict[str, Lists] = field(default_factory=dict)  # by column of kind list, see `with_lists`
     weights: NDArray[np.float32] | None = None  # [n]
     keys: dict[str, NDArray[np.int64]] = field(default_factory=dict)  # by column of kind id, [n] each
+    floats: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 0)))  # [F, n]
+    floats_present: NDArray[np.bool_] = field(default_factory=lambda: np.empty((0, 0), np.bool_))  # [F, n]
+    times: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 0), np.int64))  # [S, n] ms since 1970
+    times_present: NDArray[np.bool_] = field(default_factory=lambda: np.empty((0, 0), np.bool_))  # [S, n]
 
     def take(self, chosen: NDArray[np.bool_]) -> LogRows:
         if chosen.all():
@@ -98,6 +104,10 @@ class LogRows:
             strings_present=tuple(present[chosen] for present in self.strings_present),
             weights=None if self.weights is None else self.weights[chosen],
             keys={name: keys[chosen] for name, keys in self.keys.items()},
+            floats=_take(self.floats, indices),
+            floats_present=_take(self.floats_present, indices),
+            times=_take(self.times, indices),
+            times_present=_take(self.times_present, indices),
         )
 
     def without_label(self, unlabelled: NDArray[np.bool_]) -> LogRows:
@@ -118,12 +128,30 @@ class LogRows:
     def number_columns(self, integer_buckets: bool) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
         """Return the categorical columns that are numbers, and where they are present, both [M, n].
 
-        They are the hex values and, with `integer_buckets`, the bucket of each integer field.
+        They are the hex values, hour and weekday of each timestamp and, with `integer_buckets`, the bucket of each
+        integer field.
         """
-        if not integer_buckets:
-            return self.values, self.values_present
-        buckets = (bucket_of(self.integers) - SMALLEST_BUCKET).astype(np.uint32)
-        return np.concatenate([self.values, buckets]), np.concatenate([self.values_present, self.integers_present])
+        values, present = [self.values], [self.values_present]
+        for times, is_there in zip(self.times, self.times_present, strict=True):
+            values.append(np.stack([times // HOUR % 24, (times // DAY + _WEEKDAY_OF_1970) % 7]).astype(np.uint32))
+            present.append(np.stack([is_there, is_there]))
+        if integer_buckets:
+            values.append((bucket_of(self.integers) - SMALLEST_BUCKET).astype(np.uint32))
+            present.append(self.integers_present)
+        return (values[0], present[0]) if len(values) == 1 else (np.concatenate(values), np.concatenate(present))
+
+    def numbers(self, array: str, places: int | list[int]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """Return the cells of numeric fields, stored in `array` at `places`, and where they are present."""
+        return getattr(self, array)[places], getattr(self, f"{array}_present")[places]
+
+
+def _take(columns: NDArray[Any], indices: NDArray[np.int64]) -> NDArray[Any]:
+    """Return some rows of columns [M, n], side by side in memory; columns [0, 0] stand for none."""
+    return columns.take(indices, axis=1) if columns.shape[1] else columns
+
+
+HOUR, DAY = 3_600_000, 86_400_000  # milliseconds
+_WEEKDAY_OF_1970 = 3  # 1970 began on a Thursday; Monday is 0
 
 
 @dataclass(frozen=True)

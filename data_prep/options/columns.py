@@ -14,8 +14,9 @@ class CategoricalColumn:
     """A categorical field: a column of `ids`, or several for a list."""
 
     name: str
-    kind: Literal["hex32", "string", "list", "bucket", "cross"]
-    # Index of its vocabulary among those of text (texts, then crosses), or of numbers (hex values, then buckets).
+    kind: Literal["hex32", "string", "list", "hour", "weekday", "bucket", "cross"]
+    # Index of its vocabulary among those of text (texts, then crosses), or of numbers (hex values, hour and weekday of
+    # each timestamp, then buckets).
     place: int
     cross: tuple[str, ...] = ()  # the crossed columns
     shares: str = ""  # the column whose vocabulary this one has
@@ -36,7 +37,7 @@ def cross_name(parts: Sequence[str]) -> str:
 def categorical_columns(
     log_format: LogFormat, integer_buckets: bool, crosses: Sequence[tuple[str, ...]] = ()
 ) -> tuple[CategoricalColumn, ...]:
-    """Return the log's columns in order, then a column of buckets for each numeric field if asked for, then crosses."""
+    """Return the log's columns in order, then hour and weekday of each timestamp, buckets if asked for, and crosses."""
     own_texts = [name for name in log_format.text_fields if name not in log_format.shares]
     columns = []
     for name in log_format.categorical_fields:
@@ -49,11 +50,15 @@ def categorical_columns(
             form = log_format.list_form(name)
             column = replace(column, kind="list", max_length=form.max_length, pool=form.pool)
         columns.append(column)
+    first = len(log_format.hex_fields)
+    for index, name in enumerate(log_format.time_fields):
+        columns.append(CategoricalColumn(f"{name}_hour", "hour", first + 2 * index))
+        columns.append(CategoricalColumn(f"{name}_weekday", "weekday", first + 2 * index + 1))
     if integer_buckets:
-        first = len(log_format.hex_fields)
+        first += 2 * len(log_format.time_fields)
         columns += [
             CategoricalColumn(f"{name}_bucket", "bucket", first + index)
-            for index, name in enumerate(log_format.numeric_fields)
+            for index, name in enumerate(log_format.integer_fields)
         ]
     columns += [
         CategoricalColumn(cross_name(parts), "cross", len(own_texts) + index, parts)

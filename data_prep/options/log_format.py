@@ -9,15 +9,20 @@ import functools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Literal
 
-Kind = Literal["label", "integer", "hex32", "string", "list", "weight", "id", "ignored"]
-FIELD_KINDS: tuple[Kind, ...] = ("integer", "hex32", "string", "list")  # of the columns that a model sees
+Kind = Literal["label", "integer", "float", "timestamp", "hex32", "string", "list", "weight", "id", "ignored"]
+NUMERIC_KINDS: tuple[Kind, ...] = ("integer", "float", "timestamp")
+FIELD_KINDS: tuple[Kind, ...] = (*NUMERIC_KINDS, "hex32", "string", "list")  # of the columns that a model sees
 
+SECONDS, MILLISECONDS = "seconds", "milliseconds"
+TIME_CODES = {"Y": 4, "y": 2, "m": 2, "d": 2, "H": 2, "M": 2, "S": 2, "f": 3}  # with their digits
+TIME_PARTS, AGE = ("_hour", "_weekday"), "_age_days"  # endings of the fields that a timestamp gives
 RELATIONS = (">=", "<=", "==", ">", "<")
 _RULE = re.compile(rf"\s*({'|'.join(RELATIONS)})\s*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{{1,2}})?)\s*")
 # Keys of a later release: not written at their defaults, so that folders of today have the bytes of earlier ones.
-LATER_KEYS = ("label", "lists", "shares")
+LATER_KEYS = ("label", "lists", "others", "shares", "timestamps")
 MAX_LIST_LENGTH = 1_000  # each row has room for as many ids
 _NO_SEPARATORS = ("\n", "\r", '"', "\x1f", "-")
 
@@ -47,13 +52,16 @@ class ListForm:
 class LogFormat:
     """Format of text lines, or of Parquet files with the same columns by name."""
 
-    # The columns in the file's order, with their kinds. label: exactly one; integer: a numeric field; hex32: a
+    # The columns in the file's order, with their kinds. label: exactly one; integer and float: a numeric field;
+    # timestamp: the categorical fields NAME_hour and NAME_weekday, and the numeric field NAME_age_days; hex32: a
     # categorical field of eight lower-case hex digits, kept as a number; string: a categorical field of UTF-8 text;
     # list: a categorical field of several such texts; weight: a number >= 0, at most one; id: kept beside the row for
     # metrics by its values, no field.
     columns: dict[str, Kind] = field(default_factory=_criteo_columns)
     separator: str = "\t"  # between the cells of a line
     header: bool = False  # every file's first line names its columns
+    # ignored: a header may have other columns too, and any order; refused: it names the described ones, in their order
+    others: Literal["refused", "ignored"] = "refused"
     quotes: bool = False  # cells may be in double quotes, as in RFC 4180, but not contain a line's end
     missing: tuple[str, ...] = ()  # values of a missing cell, besides the empty one
     # Label of a click: one of these cells, or any number for which a rule holds: ">= 4", and so >, <, <=, ==.
@@ -62,6 +70,8 @@ class LogFormat:
     label: Literal["required", "optional"] = "required"  # optional: a row without a label has weight 0
     lists: dict[str, ListForm] = field(default_factory=dict)  # by column of kind list: its separator and its length
     shares: dict[str, str] = field(default_factory=dict)  # by string or list column: the one whose vocabulary it shares
+    # By column of kind timestamp: seconds (since 1970, the default), milliseconds, or a form such as "%Y-%m-%d %H:%M".
+    timestamps: dict[str, str] = field(default_factory=dict)
     archive_member: str = "train.txt"  # name of the log in a .tar.gz
 
     def __hash__(self) -> int:  # the columns are a dictionary, which has none
@@ -70,6 +80,8 @@ class LogFormat:
     def __post_init__(self) -> None:
         if len(self.separator.encode()) != 1 or self.separator in _NO_SEPARATORS:
             raise ValueError(f"separator must be one ASCII character such as ',' or '\\t'; found {self.separator!r}")
+        if self.others == "ignored" and not self.header:
+            raise ValueError("others: ignored finds columns by the names in the first line; it needs header: true")
         labels = self.of_kind("label")
         if len(labels) != 1:
             raise ValueError(f"columns must have one of kind label; found {', '.join(labels) or 'none'}")
@@ -78,10 +90,17 @@ class LogFormat:
         for name in self.key_fields:
             if not re.fullmatch(r"[0-9a-zA-Z_]+", name):
                 raise ValueError(f"a column of kind id needs a name of letters, digits and _; found {name!r}")
-        if not self.categorical_fields:
+        if not self.categorical_fields and not self.time_fields:
             raise ValueError("columns must have a categorical field (kind hex32, string or list); found none")
         self._check_lists()
         self._check_shares()
+        for name, form in self.timestamps.items():
+            if name not in self.time_fields:
+                raise ValueError(f"timestamps: {name!r} is no column of kind timestamp")
+            _check_time_form(name, form)
+        for name in self.time_fields:
+            if taken := self.columns.keys() & {f"{name}{ending}" for ending in (*TIME_PARTS, AGE)}:
+                raise ValueError(f"columns: {min(taken)!r} is a field that the timestamp {name!r} gives; rename one")
         for name in self.columns:
             if not name or set(name) & set("\t\n\r"):
                 raise ValueError(f"columns: {name!r} cannot be a column's name")
@@ -166,7 +185,33 @@ class LogFormat:
 
     @functools.cached_property
     def numeric_fields(self) -> tuple[str, ...]:
+        return self.of_kind(*NUMERIC_KINDS)
+
+    @functools.cached_property
+    def sized_fields(self) -> tuple[str, ...]:
+        """Names of the numeric fields whose numbers are counted by size: all but times."""
+        return self.of_kind("integer", "float")
+
+    @functools.cached_property
+    def integer_fields(self) -> tuple[str, ...]:
         return self.of_kind("integer")
+
+    @functools.cached_property
+    def float_fields(self) -> tuple[str, ...]:
+        return self.of_kind("float")
+
+    @functools.cached_property
+    def time_fields(self) -> tuple[str, ...]:
+        return self.of_kind("timestamp")
+
+    def stored_in(self, name: str) -> tuple[str, int]:
+        """Return the array of LogRows that has a numeric field's cells (of a timestamp its times), and its place."""
+        arrays = {"integers": self.integer_fields, "floats": self.float_fields, "times": self.time_fields}
+        return next((array, names.index(name)) for array, names in arrays.items() if name in names)
+
+    def time_form(self, name: str) -> str:
+        """Return how a column of kind timestamp is written."""
+        return self.timestamps.get(name, SECONDS)
 
     @functools.cached_property
     def hex_fields(self) -> tuple[str, ...]:
@@ -213,6 +258,32 @@ class LogFormat:
         return f"{len(names)} columns ({shown}) between {between}"
 
 
+def _check_time_form(name: str, form: str) -> None:
+    if form in (SECONDS, MILLISECONDS):
+        return
+    codes = [code[0] for code in form.split("%")[1:] if code]
+    year = {"Y", "y"} & set(codes)
+    if form.count("%") != len(codes) or not set(codes) <= set(TIME_CODES) or len(set(codes)) < len(codes):
+        found = "of which each may occur once"
+    elif len(year) != 1 or not {"m", "d"} <= set(codes):
+        found = "which must give year, month and day"
+    else:
+        return
+    raise ValueError(
+        f"timestamps: {name} is {form!r}; expected seconds, milliseconds, or a form of "
+        f"{', '.join(f'%{code}' for code in TIME_CODES)}, {found}"
+    )
+
+
+def time_text(milliseconds: int, form: str) -> str:
+    """Return a time since 1970 as a cell of a column of times of this form."""
+    if form in (SECONDS, MILLISECONDS):
+        return str(milliseconds if form == MILLISECONDS else milliseconds // 1000)
+    moment = datetime(1970, 1, 1) + timedelta(milliseconds=milliseconds)
+    text = form.replace("%Y", f"{moment.year:04}").replace("%f", f"{milliseconds % 1000:03}")
+    return moment.strftime(text)
+
+
 # Reasons to reject a line, by code; 0 is a kept line.
-REASONS = ("", "too long", "columns", "label", "integer", "categorical", "quotes", "weight")
-TOO_LONG, COLUMNS, LABEL, INTEGER, CATEGORICAL, QUOTES, WEIGHT = range(1, 8)
+REASONS = ("", "too long", "columns", "label", "integer", "categorical", "quotes", "weight", "float", "timestamp")
+TOO_LONG, COLUMNS, LABEL, INTEGER, CATEGORICAL, QUOTES, WEIGHT, FLOAT, TIMESTAMP = range(1, 10)

@@ -18,7 +18,7 @@ from data_prep.options.log_format import LATER_KEYS, LogFormat
 PREPARE_SECTION = "prepare"
 DOWNLOAD_SECTION = "download"
 INDECISIVE = ("workers", "memory_limit", "kernels")  # options that change no byte of the result
-_LATER = ("crosses",)  # options of later releases: schema.json keeps its bytes where they are not used
+_LATER = ("crosses", "split_by")  # options of later releases: schema.json keeps its bytes where they are not used
 ZOO_BLOCK_ROWS = 1000  # of layout: zoo
 MAX_CROSSED = 4  # fields of a cross
 MAX_BLOCK_ROWS = 100_000  # eight blocks of 300 bytes a row still fit MindRecord's largest page, 256 MB
@@ -34,17 +34,20 @@ class PrepareOptions:
     field_min_count: dict[str, int] = field(default_factory=dict)  # by field, in place of min_count
     field_max_size: dict[str, int] = field(default_factory=dict)  # by field: only its most frequent values have ids
     oov_buckets: int = 1  # ids of a field, chosen by hash, for values without one of their own
-    # hash: by a hash of the line's number; chronological: the last lines are test, those before them valid; stratified:
+    # hash: by a hash of the line's number; chronological: the last rows are test, those before them valid, by a
+    # timestamp or, where the log has none, by line; stratified:
     # as hash, clicks and other rows each; files: by valid_files and test_files.
     split: Literal["hash", "chronological", "stratified", "files"] = "hash"
+    split_by: str = ""  # for split: chronological, the column of kind timestamp that decides, if there are several
     train_fraction: float = 0.8  # of the rows, for the split train
     valid_fraction: float = 0.1  # of the rows, for the split valid
     test_fraction: float = 0.1  # of the rows, for the split test
     valid_files: tuple[str, ...] = ()  # for split: files, by name or glob; all other files are train
     test_files: tuple[str, ...] = ()  # for split: files, by name or glob
     seed: int = 1  # of the split and of the training rows' order
-    # log1p: sign(x) · ln(1 + |x|); max: x over the training rows' largest; standardize: (x - mean) / standard deviation
-    numeric_transform: Literal["log1p", "max", "standardize"] = "log1p"
+    # log1p: sign(x) · ln(1 + |x|); max: x over the training rows' largest; standardize: (x - mean) / standard
+    # deviation; quantile: rank of x among the training rows, 0 to 1
+    numeric_transform: Literal["log1p", "max", "standardize", "quantile"] = "log1p"
     integer_buckets: bool = False  # each integer field also has a categorical column of buckets, see kernels/rows.py
     # Each is one more categorical field, C1*C2 for [C1, C2], whose values are those of its fields together.
     crosses: tuple[tuple[str, ...], ...] = ()
@@ -68,6 +71,14 @@ class PrepareOptions:
                 "split: files and valid_files or test_files belong together; found split "
                 f"{self.split!r}, valid_files {list(self.valid_files)}, test_files {list(self.test_files)}"
             )
+        times = self.data.time_fields
+        if self.split_by and (self.split != "chronological" or self.split_by not in times):
+            raise ValueError(
+                "split_by is for split: chronological and names a column of kind timestamp; found split "
+                f"{self.split!r}, split_by {self.split_by!r}, timestamps {', '.join(times) or 'none'}"
+            )
+        if self.split == "chronological" and len(times) > 1 and not self.split_by:
+            raise ValueError(f"split: chronological goes by one timestamp; set split_by to one of {', '.join(times)}")
         if not 0 <= self.max_reject_fraction <= 1:
             raise ValueError(f"max_reject_fraction must be between 0 and 1; found {self.max_reject_fraction}")
         for name in ("min_count", "oov_buckets", "shuffle_window_rows", "block_rows", "workers"):
@@ -147,7 +158,12 @@ class PrepareOptions:
     @property
     def needs_counting(self) -> bool:
         """True if anything is fitted to the training rows, which takes a first pass over the log."""
-        return self.vocabulary == "counted" or self.numeric_transform != "log1p"
+        return self.vocabulary == "counted" or self.numeric_transform != "log1p" or bool(self.data.time_fields)
+
+    @property
+    def split_time(self) -> str:
+        """The timestamp by which a chronological split goes; "" if it goes by line, or another split was chosen."""
+        return self.split_by or "".join(self.data.time_fields[:1]) * (self.split == "chronological")
 
     @functools.cached_property  # a row in a service would spend most of its time here
     def categorical_columns(self) -> tuple[CategoricalColumn, ...]:

@@ -20,12 +20,13 @@ from data_prep.execution import memory
 from data_prep.execution.folder import REJECTS_FILE, WorkDir
 from data_prep.kernels.choose import choose_kernels
 from data_prep.kernels.crosses import presence, text_columns
-from data_prep.kernels.reference import CountedStrings, merge
+from data_prep.kernels.reference import CountedStrings, count_float_bins, merge
 from data_prep.kernels.rows import Chunk, LogRows, ParsedChunk
+from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.pipeline.split import TRAIN, SplitRule
+from data_prep.pipeline.split import TRAIN, SplitRule, assign_rows, splitmix64
 from data_prep.statistics.profile import ChunkSpans
-from data_prep.statistics.statistics import ChunkCounts, IntegerStatistics, LogStatistics
+from data_prep.statistics.statistics import ChunkCounts, LogStatistics, NumericStatistics, RowSample
 
 if TYPE_CHECKING:
     from data_prep.raw_log.reading import LogReading
@@ -61,16 +62,14 @@ class ChunkCounter:
         parsed: ParsedChunk = kernels.parse_chunk(chunk, self.options.data)
         parsed = dataclasses.replace(parsed, rows=parsed.rows.with_lists(self.options.data))
         rows = parsed.rows
-        training = self.split.assign(rows.row_numbers, rows.labels, chunk.file.place) == TRAIN
+        training = assign_rows(self.split, rows, self.options, chunk.file.place) == TRAIN
         columns = zip(*rows.number_columns(self.options.integer_buckets), strict=True)
         counted = [kernels.count_values(values, present, training)[0] for values, present in columns]
         missing = count_missing(rows, training, self.options)
         return dataclasses.replace(
-            count_lines(kernels, chunk, parsed, training, missing),
-            integers=[
-                IntegerStatistics.of(integers[present & training])
-                for integers, present in zip(rows.integers, rows.integers_present, strict=True)
-            ],
+            count_lines(self.options.data, kernels, chunk, parsed, training, missing),
+            numeric=[self._numeric(rows, name, training) for name in self.options.data.numeric_fields],
+            sample=self._sample(rows, training) if self.options.numeric_transform == "quantile" else None,
             values=counted,
             texts=self._count_texts(rows, training, kernels),
         )
@@ -88,9 +87,27 @@ class ChunkCounter:
             counted[column.place].append(kernels.count_strings(chosen))
         return [parts[0] if len(parts) == 1 else merge(parts) for parts in counted]
 
+    def _numeric(self, rows: LogRows, name: str, training: NDArray[np.bool_]) -> NumericStatistics:
+        numbers, present = rows.numbers(*self.options.data.stored_in(name))
+        is_float = name in self.options.data.float_fields
+        return (NumericStatistics.of_floats if is_float else NumericStatistics.of)(numbers[present & training])
+
+    def _sample(self, rows: LogRows, training: NDArray[np.bool_]) -> RowSample:
+        names = self.options.data.numeric_fields
+        numbers = np.empty((len(names), int(training.sum())))
+        for place, name in enumerate(names):
+            cells, present = rows.numbers(*self.options.data.stored_in(name))
+            numbers[place] = np.where(present, cells, np.nan)[training]
+        return RowSample.of(splitmix64(self.options.seed, rows.row_numbers[training]), numbers)
+
 
 def count_lines(
-    kernels: ModuleType, chunk: Chunk, parsed: ParsedChunk, training: NDArray[np.bool_], missing: list[int]
+    log_format: LogFormat,
+    kernels: ModuleType,
+    chunk: Chunk,
+    parsed: ParsedChunk,
+    training: NDArray[np.bool_],
+    missing: list[int],
 ) -> ChunkCounts:
     """Return the counts that need no pass of their own: lines, rejects, training rows and their missing values [C]."""
     rows = parsed.rows
@@ -99,14 +116,16 @@ def count_lines(
         rejects_by_reason=parsed.rejects_by_reason,
         rejects_tsv=parsed.rejects_tsv,
         num_training_rows=int(training.sum()),
-        integers=[],
+        numeric=[],
         missing=missing,
         cut={name: int(np.sum(lists.cut & training)) for name, lists in rows.lists.items()},
         values=[],
         texts=[],
         bins=[
-            kernels.count_bins(integers, present, training)
-            for integers, present in zip(rows.integers, rows.integers_present, strict=True)
+            (count_float_bins if name in log_format.float_fields else kernels.count_bins)(
+                *rows.numbers(*log_format.stored_in(name)), training
+            )
+            for name in log_format.sized_fields
         ],
         spans=ChunkSpans.of(rows.row_numbers, rows.labels),
     )

@@ -18,7 +18,7 @@ from data_prep.kernels.choose import choose_kernels
 from data_prep.kernels.rows import Chunk
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.count import count_lines, count_missing
-from data_prep.pipeline.split import TRAIN, SplitRule
+from data_prep.pipeline.split import TRAIN, SplitRule, assign_rows
 from data_prep.prepared.rows import Rows
 from data_prep.prepared.schema import NO_ID, SPLITS, NumericField
 from data_prep.statistics.statistics import ChunkCounts
@@ -65,14 +65,15 @@ class Encoder:
         """Parse a chunk and encode its good lines: the rows of each split, and last the rest, under REST."""
         parsed, encoded = self._rows.encode(chunk)
         rows = parsed.rows
-        splits = self._split.assign(rows.row_numbers, rows.labels, chunk.file.place)
+        splits = assign_rows(self._split, rows, self._options, chunk.file.place)
         chosen = {name: np.flatnonzero(splits == index) for index, name in enumerate(SPLITS)}
         by_split = {name: encoded.take(of_split) for name, of_split in chosen.items()}
         counts = None
         if self.counts:
             training = splits == TRAIN
             missing = count_missing(rows, training, self._options)
-            counts = count_lines(choose_kernels(self._options.kernels), chunk, parsed, training, missing)
+            kernels = choose_kernels(self._options.kernels)
+            counts = count_lines(self._options.data, kernels, chunk, parsed, training, missing)
         rest = EncodedRest(
             {name: rows.row_numbers[of_split] for name, of_split in chosen.items()},
             {name: int(part.labels.sum()) for name, part in by_split.items()},

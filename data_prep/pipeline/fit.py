@@ -6,6 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from common.files import checksum
 from data_prep.checks.rejects import check_statistics
 from data_prep.encoding.base import BaseVocabulary
@@ -13,15 +16,25 @@ from data_prep.encoding.fit import FittedVocabulary, copy_base_vocabulary, exten
 from data_prep.encoding.lookup_file import LOOKUP_FILE
 from data_prep.execution.folder import REJECTS_FILE, WorkDir
 from data_prep.execution.pieces import storable
+from data_prep.kernels.rows import DAY
+from data_prep.options.log_format import AGE
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.count import count_log, new_statistics
 from data_prep.pipeline.split import SplitRule
 from data_prep.prepared.rows import row_bytes
-from data_prep.prepared.schema import INDICATOR, VOCABULARY_FILE, CategoricalField, NumericField
+from data_prep.prepared.schema import (
+    INDICATOR,
+    NEWEST,
+    VOCABULARY_FILE,
+    CategoricalField,
+    NumericField,
+    before_transform,
+)
 from data_prep.raw_log.reading import LogReading
-from data_prep.statistics.statistics import IntegerStatistics, LogStatistics
+from data_prep.statistics.statistics import LogStatistics, NumericStatistics, RowSample
 
 _PIECE = "fitted"
+NUM_QUANTILES = 256
 
 storable(FittedVocabulary, CategoricalField, NumericField)
 
@@ -57,7 +70,7 @@ def fit(
     elif given is not None:
         fitted = Fitted(statistics, given.schema.numeric, copy_base_vocabulary(given, folder))
     else:
-        numeric = numeric_fields(options, statistics.integers)
+        numeric = numeric_fields(options, statistics.numeric, statistics.sample)
         fitted = Fitted(statistics, numeric, fit_vocabulary(statistics, options, len(numeric), folder))
     made = (fitted.statistics.kept(), fitted.numeric, fitted.vocabulary, _checksums(work_dir, options, given))
     work_dir.pieces.write(_PIECE, made)
@@ -95,7 +108,7 @@ def _checksums(work_dir: WorkDir, options: PrepareOptions, given: BaseVocabulary
 
 def usual_row_bytes(options: PrepareOptions) -> int:
     """Return the bytes of an encoded row before the vocabulary is known: with int32 ids, enough below 2**31 of them."""
-    num_numeric = len(numeric_fields(options, [IntegerStatistics()] * len(options.data.numeric_fields)))
+    num_numeric = len(numeric_fields(options, [NumericStatistics()] * len(options.data.numeric_fields)))
     return row_bytes(
         options.num_positions,
         num_numeric,
@@ -105,23 +118,53 @@ def usual_row_bytes(options: PrepareOptions) -> int:
     )
 
 
-def numeric_fields(options: PrepareOptions, statistics: Sequence[IntegerStatistics]) -> tuple[NumericField, ...]:
-    """Return the numeric columns: each integer field transformed, then each field's missing indicator if asked for."""
+def numeric_fields(
+    options: PrepareOptions, statistics: Sequence[NumericStatistics], sample: RowSample | None = None
+) -> tuple[NumericField, ...]:
+    """Return the numeric columns: each numeric field transformed, then each field's missing indicator if asked for."""
     transform, names = options.numeric_transform, options.data.numeric_fields
-    values = [
-        NumericField(name, name, transform, _fit(transform, statistics_of_field))
-        for name, statistics_of_field in zip(names, statistics, strict=True)
-    ]
+    values = []
+    for place, (name, of_field) in enumerate(zip(names, statistics, strict=True)):
+        field = NumericField(name, name, transform, _fit(transform, of_field))
+        if name in options.data.time_fields:
+            fitted = {NEWEST: float(of_field.maximum or 0), **_fit(transform, _ages(of_field), DAY)}
+            field = NumericField(f"{name}{AGE}", name, transform, fitted)
+        if transform == "quantile":
+            numbers = np.empty(0) if sample is None else sample.numbers[place]
+            field = dataclasses.replace(field, quantiles=_quantiles(before_transform(field, numbers)))
+        values.append(field)
     indicators = [NumericField(f"{name}_missing", name, INDICATOR, {}) for name in names]
     return tuple(values + indicators if options.missing_indicator else values)
 
 
-def _fit(transform: str, statistics: IntegerStatistics) -> dict[str, float]:
+def _ages(times: NumericStatistics) -> NumericStatistics:
+    """Return the statistics of ages, in milliseconds before the newest time, from those of times."""
+    if times.maximum is None or times.minimum is None:
+        return times
+    newest = int(times.maximum)
+    squares = times.count * newest**2 - 2 * newest * times.total + times.total_squares
+    oldest = newest - int(times.minimum)
+    return NumericStatistics(times.count, times.count * newest - times.total, squares, oldest, 0)
+
+
+def _quantiles(numbers: NDArray[np.float64]) -> tuple[tuple[float, float], ...]:
+    """Return boundaries among numbers [k], NaN left out, with their ranks from 0 to 1; ties have their mean rank."""
+    ordered = np.sort(numbers[~np.isnan(numbers)])
+    if not len(ordered):
+        return ((0.0, 0.5),)
+    ranks = np.arange(NUM_QUANTILES + 1) / NUM_QUANTILES
+    places = np.maximum(np.ceil(ranks * len(ordered)).astype(np.int64) - 1, 0)
+    boundaries, tied = np.unique(ordered[places], return_inverse=True)
+    mean_ranks = np.bincount(tied, ranks) / np.bincount(tied)
+    return tuple(zip(boundaries.tolist(), mean_ranks.tolist(), strict=True))
+
+
+def _fit(transform: str, statistics: NumericStatistics, unit: int = 1) -> dict[str, float]:
     """Fit a transform's parameters to the training rows, so that it never divides by 0 or flips signs."""
     if transform == "max":
-        return {"max": float(max(statistics.maximum or 1, 1))}
+        return {"max": float(max((statistics.maximum or 1) / unit, 1))}
     if transform == "standardize":
         if not statistics.count:
             return {"mean": 0.0, "standard_deviation": 1.0}
-        return {"mean": statistics.mean, "standard_deviation": statistics.standard_deviation or 1.0}
+        return {"mean": statistics.mean / unit, "standard_deviation": statistics.standard_deviation / unit or 1.0}
     return {}

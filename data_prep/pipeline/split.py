@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import xxhash
@@ -16,11 +16,16 @@ from numpy.typing import NDArray
 from common.hashing import GOLDEN, mix64
 from data_prep.execution.pieces import Pieces, storable
 from data_prep.kernels.choose import choose_kernels
-from data_prep.kernels.rows import Chunk
+from data_prep.kernels.rows import Chunk, LogRows
 from data_prep.options.prepare_options import PrepareOptions
 
 if TYPE_CHECKING:  # workers import this file without what passes over the log need
     from data_prep.raw_log.reading import LogReading
+
+Times: TypeAlias = NDArray[np.int64]  # in ms since 1970
+ReadTimes: TypeAlias = Callable[[tuple[int, ...]], Sequence[tuple[Times, Times]]]
+_SPAN_BITS = 22  # spans of 70 minutes: one of them holds few of a log's rows
+NO_TIME, _AFTER_ALL = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 TRAIN, VALID, TEST = range(3)  # positions in schema.SPLITS
 _LABELS = (False, True)
@@ -42,7 +47,9 @@ class HashSplit:
     train_end: int
     valid_end: int
 
-    def assign(self, row_numbers: NDArray[np.int64], labels: NDArray[np.bool_], file: int = 0) -> NDArray[np.int8]:
+    def assign(
+        self, row_numbers: NDArray[np.int64], labels: NDArray[np.bool_], file: int = 0, times: Times | None = None
+    ) -> NDArray[np.int8]:
         """Return TRAIN, VALID or TEST for each row [n]."""
         return _between(splitmix64(self.seed, row_numbers) >> np.uint64(11), self.train_end, self.valid_end)
 
@@ -54,8 +61,31 @@ class ChronologicalSplit:
     train_end: int
     valid_end: int
 
-    def assign(self, row_numbers: NDArray[np.int64], labels: NDArray[np.bool_], file: int = 0) -> NDArray[np.int8]:
+    def assign(
+        self, row_numbers: NDArray[np.int64], labels: NDArray[np.bool_], file: int = 0, times: Times | None = None
+    ) -> NDArray[np.int8]:
         return _between(row_numbers, self.train_end, self.valid_end)
+
+
+@dataclass(frozen=True)
+class TimeSplit:
+    """Assigns the newest rows to test, those before them to valid; rows of one time by their lines.
+
+    A bound is the time and the line of the first row after it. Rows without a time are the oldest.
+    """
+
+    train_end: tuple[int, int]
+    valid_end: tuple[int, int]
+
+    def assign(
+        self, row_numbers: NDArray[np.int64], labels: NDArray[np.bool_], file: int = 0, times: Times | None = None
+    ) -> NDArray[np.int8]:
+        """Return TRAIN, VALID or TEST for each row [n] with its time [n]."""
+        assert times is not None
+        splits = np.zeros(len(times), np.int8)
+        for time, line in (self.train_end, self.valid_end):
+            splits += (times > time) | (times == time) & (row_numbers >= line)
+        return splits
 
 
 @dataclass(frozen=True)
@@ -66,7 +96,9 @@ class StratifiedSplit:
     train_ends: tuple[int, int]  # by label: the first hash after train, 2**64 if there is none
     valid_ends: tuple[int, int]
 
-    def assign(self, row_numbers: NDArray[np.int64], labels: NDArray[np.bool_], file: int = 0) -> NDArray[np.int8]:
+    def assign(
+        self, row_numbers: NDArray[np.int64], labels: NDArray[np.bool_], file: int = 0, times: Times | None = None
+    ) -> NDArray[np.int8]:
         hashes = splitmix64(self.seed, row_numbers)
         splits = np.empty(len(hashes), np.int8)
         for label in _LABELS:
@@ -81,11 +113,69 @@ class FileSplit:
 
     of_files: tuple[int, ...]  # TRAIN, VALID or TEST of each file of the log
 
-    def assign(self, row_numbers: NDArray[np.int64], labels: NDArray[np.bool_], file: int = 0) -> NDArray[np.int8]:
+    def assign(
+        self, row_numbers: NDArray[np.int64], labels: NDArray[np.bool_], file: int = 0, times: Times | None = None
+    ) -> NDArray[np.int8]:
         return np.full(len(row_numbers), self.of_files[file], np.int8)
 
 
-SplitRule = HashSplit | ChronologicalSplit | StratifiedSplit | FileSplit
+SplitRule = HashSplit | ChronologicalSplit | TimeSplit | StratifiedSplit | FileSplit
+
+
+def assign_rows(split: SplitRule, rows: LogRows, options: PrepareOptions, file: int) -> NDArray[np.int8]:
+    """Return TRAIN, VALID or TEST for each row [n] of the log's file number `file`."""
+    times = times_of(rows, options) if options.split_time else None
+    return split.assign(rows.row_numbers, rows.labels, file, times)
+
+
+def times_of(rows: LogRows, options: PrepareOptions) -> Times:
+    """Return the times [n] that decide a chronological split, those that are missing below all others."""
+    times, present = rows.numbers(*options.data.stored_in(options.split_time))
+    return np.where(present, times, NO_TIME)
+
+
+@dataclass(frozen=True)
+class TimeCounter:
+    """The workers' task of a split by time: count rows by spans of time, then list those of some spans."""
+
+    options: PrepareOptions
+    spans: tuple[int, ...] = ()
+
+    def count_chunk(self, chunk: Chunk) -> tuple[Times, Times]:
+        """Return the spans of a chunk's good lines, with their rows; of given spans, the times and lines of rows."""
+        rows = choose_kernels(self.options.kernels).parse_chunk(chunk, self.options.data).rows
+        times = times_of(rows, self.options)
+        if not self.spans:
+            return np.unique(times >> _SPAN_BITS, return_counts=True)
+        chosen = np.isin(times >> _SPAN_BITS, self.spans)
+        return times[chosen], rows.row_numbers[chosen]
+
+
+def split_by_time(fractions: tuple[float, float], read_times: ReadTimes) -> TimeSplit:
+    """Return the rule by which the oldest rows are train, the next valid; `read_times` passes over the log."""
+    spans, counts = _joined(read_times(()))
+    spans, places = np.unique(spans, return_inverse=True)
+    ends = np.cumsum(np.bincount(places, counts)).astype(np.int64) if len(spans) else np.zeros(1, np.int64)
+    ranks = [round(fraction * int(ends[-1])) for fraction in fractions]
+    within = [int(np.searchsorted(ends, rank, side="right")) for rank in ranks]
+    chosen = tuple(sorted({int(spans[place]) for place in within if place < len(spans)}))
+    times, lines = _joined(read_times(chosen)) if chosen else (spans, spans)
+    order = np.lexsort((lines, times))
+    bounds = []
+    for rank, place in zip(ranks, within, strict=True):
+        if place >= len(spans):
+            bounds.append((_AFTER_ALL, 0))
+            continue
+        rows = order[times[order] >> _SPAN_BITS == spans[place]]
+        row = rows[rank - (int(ends[place - 1]) if place else 0)]
+        bounds.append((int(times[row]), int(lines[row])))
+    return TimeSplit(bounds[0], bounds[1])
+
+
+def _joined(parts: Sequence[tuple[Times, Times]]) -> tuple[Times, Times]:
+    nothing = np.empty(0, np.int64)
+    first, second = (np.concatenate([nothing, *column]) for column in (zip(*parts, strict=True) if parts else ((), ())))
+    return first, second
 
 
 @dataclass(frozen=True)
@@ -126,7 +216,7 @@ class LabelHashes:
         return int(np.partition(self.inside[index], inside)[inside])
 
 
-storable(HashSplit, ChronologicalSplit, StratifiedSplit, FileSplit, LabelHashes)
+storable(HashSplit, ChronologicalSplit, TimeSplit, StratifiedSplit, FileSplit, LabelHashes)
 
 
 @dataclass(frozen=True)
@@ -150,9 +240,14 @@ def find_split(reading: LogReading, options: PrepareOptions, pieces: Pieces) -> 
     split: SplitRule | None = pieces.read("split")
     if split is None:
         names = [file.name for file in reading.files]
-        split = make_split(options, reading.count_lines, functools.partial(_read_labels, reading), names)
+        if options.split_time:
+            fractions = (options.train_fraction, options.train_fraction + options.valid_fraction)
+            split = split_by_time(fractions, functools.partial(_read_times, reading, options))
+        else:
+            split = make_split(options, reading.count_lines, functools.partial(_read_labels, reading), names)
         pieces.write("split", split)
         pieces.clear("labels-")
+        pieces.clear("times-")
     return split
 
 
@@ -162,6 +257,12 @@ def _read_labels(reading: LogReading, hasher: LabelHasher) -> list[list[LabelHas
     title = f"labels-{xxhash.xxh3_64_hexdigest(repr(hasher.ranges).encode())}"
     reading.run(hasher.hash_chunk, by_chunk.append, title)
     return [list(parts) for parts in zip(*by_chunk, strict=True)]
+
+
+def _read_times(reading: LogReading, options: PrepareOptions, spans: tuple[int, ...]) -> list[tuple[Times, Times]]:
+    by_chunk: list[tuple[Times, Times]] = []
+    reading.run(TimeCounter(options, spans).count_chunk, by_chunk.append, f"times-{len(spans)}")
+    return by_chunk
 
 
 # Passes over the log and returns the hasher's results by label and chunk.

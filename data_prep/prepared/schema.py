@@ -50,13 +50,16 @@ class NumericField:
     """A column of `numeric`; its id is its index in `Schema.numeric`.
 
     `source` is the raw column, `parameters` are those of `transform` by name: the training rows' `max`, `mean`,
-    `standard_deviation`. `transform` "missing" is the indicator of `source`: 1 if the raw cell is empty, else 0.
+    `standard_deviation`; of a timestamp also their `newest` time in ms, before which ages are counted. `quantiles` are
+    those of `transform` "quantile": numbers and their ranks. `transform` "missing" is the indicator of `source`: 1 if
+    the raw cell is empty, else 0.
     """
 
     name: str
     source: str
     transform: str
     parameters: dict[str, float]
+    quantiles: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -168,11 +171,12 @@ def row_numbers_file(split: str) -> str:
 def write_schema(schema: Schema, folder: Path) -> None:
     """Write `folder`/schema.json; it appears whole or not at all."""
     content = {name: value for name, value in dataclasses.asdict(schema).items() if name in _without_defaults(schema)}
-    content["categorical"] = [_without_defaults(field) for field in schema.categorical]
+    for name, fields in (("numeric", schema.numeric), ("categorical", schema.categorical)):
+        content[name] = [_without_defaults(field) for field in fields]
     write_whole(folder / SCHEMA_FILE, json.dumps(content, indent=1) + "\n")
 
 
-def _without_defaults(described: Schema | CategoricalField) -> dict[str, Any]:
+def _without_defaults(described: Schema | NumericField | CategoricalField) -> dict[str, Any]:
     """Return what is not at its default: of a folder without newer kinds of columns, the same keys as ever."""
     return {
         key.name: getattr(described, key.name)
@@ -229,7 +233,10 @@ def _from_json(content: dict[str, Any]) -> Schema:
     return Schema(
         **{
             **content,
-            "numeric": tuple(NumericField(**field) for field in content["numeric"]),
+            "numeric": tuple(
+                NumericField(**{**field, "quantiles": tuple(map(tuple, field.get("quantiles", ())))})
+                for field in content["numeric"]
+            ),
             "categorical": tuple(
                 CategoricalField(
                     **{
@@ -315,15 +322,26 @@ def data_file(folder: Path, name: str, rows: int = 0) -> DataFile:
 
 INDICATOR = "missing"
 NO_ID = -1  # in the positions of a list after its values
+NEWEST = "newest"
+DAY = 86_400_000  # milliseconds
 
 
-def transform_integers(field: NumericField, integers: NDArray[np.number]) -> NDArray[np.float64]:
-    """Return the numbers of a numeric column from the integers [n] of present cells."""
-    numbers = integers.astype(np.float64)
+def before_transform(field: NumericField, cells: NDArray[np.number]) -> NDArray[np.float64]:
+    """Return what a numeric column is made of from present cells [n]: a number as it is, a time's age in days."""
+    numbers = cells.astype(np.float64)
+    return (field.parameters[NEWEST] - numbers) / DAY if NEWEST in field.parameters else numbers
+
+
+def transform_numbers(field: NumericField, cells: NDArray[np.number]) -> NDArray[np.float64]:
+    """Return the numbers of a numeric column from present cells [n]: integers, floats, or times in ms."""
+    numbers = before_transform(field, cells)
     if field.transform == "log1p":
         return np.copysign(np.log1p(np.abs(numbers)), numbers)
     if field.transform == "max":
         return numbers / field.parameters["max"]
     if field.transform == "standardize":
         return (numbers - field.parameters["mean"]) / field.parameters["standard_deviation"]
+    if field.transform == "quantile":
+        boundaries, ranks = np.array(field.quantiles).T
+        return np.interp(numbers, boundaries, ranks)
     raise ValueError(f"numeric column {field.name!r} has transform {field.transform!r}, which encode.py does not know")

@@ -189,17 +189,32 @@ def _skip_header(location: str, stream: io.BufferedIOBase, log_format: LogFormat
         return (len(start), b"") if start == codecs.BOM_UTF8 else (0, start)
     line = stream.readline(MAX_LINE_BYTES)
     expected = list(log_format.columns)
-    names = line.decode("utf-8-sig", errors="replace").rstrip("\r\n").split(log_format.separator)
-    found = [name.strip('"') for name in names] if log_format.quotes else names
-    if line and found != expected:
-        missing = [name for name in expected if name not in found]
-        unknown = [name for name in found if name not in expected]
+    found = _names_in(line, log_format)
+    ignored = log_format.others == "ignored"
+    is_good = all(found.count(name) == 1 for name in expected) if ignored else found == expected
+    if line and not is_good:
+        missing = [name for name in expected if found.count(name) != 1]
+        unknown = [name for name in found if name not in expected and log_format.others == "refused"]
         raise ValueError(
             f"{location}: its first line names other columns than prepare.data.columns (--data FILE): "
             f"{_listed('not found', missing)}{_listed('not expected', unknown)}found {', '.join(found)[:500]}; "
             f"expected {', '.join(expected)}, between {log_format.separator!r}"
         )
     return len(line), b""
+
+
+def _names_in(line: bytes, log_format: LogFormat) -> list[str]:
+    names = line.decode("utf-8-sig", errors="replace").rstrip("\r\n").split(log_format.separator)
+    return [name.strip('"') for name in names] if log_format.quotes else names
+
+
+def header_columns(file: LogFile, log_format: LogFormat) -> tuple[str, ...]:
+    """Return the columns of a file of text in their order, from its first line; raises as `open_log`."""
+    with (
+        storage.open_stream(file.location) as raw,
+        unpacked(file.location, io.BufferedReader(StoredFile(raw), _READ_BYTES), log_format.archive_member) as stream,
+    ):
+        return tuple(_names_in(stream.readline(MAX_LINE_BYTES), log_format))
 
 
 def _listed(what: str, names: list[str]) -> str:

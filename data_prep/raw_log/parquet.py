@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from data_prep.kernels.arrow import hex_text
 from data_prep.kernels.rows import BARE_SEPARATOR, MISSING, ONLY_FILE, Chunk, FileOfLog
-from data_prep.options.log_format import Kind, LogFormat
+from data_prep.options.log_format import MILLISECONDS, SECONDS, Kind, LogFormat
 from data_prep.raw_log import storage
 from data_prep.raw_log.chunks import Fingerprint, StoredFile
 from data_prep.raw_log.files import LogFile
@@ -41,7 +41,7 @@ class TableChunk:
         is_bare = self.log_format.quotes
         separator = bytes([BARE_SEPARATOR]) if is_bare else self.log_format.separator.encode()
         kinds = {name: kind for name, kind in self.log_format.columns.items() if kind != "ignored"}
-        cells = {name: cells_as_text(self.rows.column(name), kind, separator) for name, kind in kinds.items()}
+        cells = {name: cells_as_text(self._cells(name), kind, separator) for name, kind in kinds.items()}
         empty = pa.repeat(pa.scalar(b"", pa.large_binary()), self.num_lines)
         columns = [cells.get(name, empty) for name in self.log_format.columns]
         # The line end is a cell after the last one, joined without a separator.
@@ -49,6 +49,16 @@ class TableChunk:
         ended = pc.binary_join_element_wise(lines, empty, pa.scalar(b"\n", pa.large_binary()))
         text = b"".join(ended.to_pylist())
         return Chunk(self.first_line, self.num_lines, text, self.file, is_bare)
+
+    def _cells(self, name: str) -> pa.Array:
+        """Return a column; times as whole seconds or milliseconds, whichever the format has."""
+        cells = self.rows.column(name)
+        if self.log_format.columns[name] != "timestamp" or not pa.types.is_temporal(cells.type):
+            return cells
+        milliseconds = cells.cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
+        if self.log_format.time_form(name) == MILLISECONDS:
+            return milliseconds
+        return pc.floor(pc.divide(milliseconds.cast(pa.float64()), 1000.0))
 
 
 class TableReader:
@@ -105,7 +115,13 @@ def check_columns(location: str, schema: pa.Schema, log_format: LogFormat) -> No
             f"{', '.join(missing)}; found {', '.join(schema.names)}"
         )
     for name, kind in expected.items():
-        if not _is_readable(schema.field(name).type, kind):
+        if kind == "timestamp" and pa.types.is_temporal(schema.field(name).type):
+            if log_format.time_form(name) not in (SECONDS, MILLISECONDS):
+                raise ValueError(
+                    f"{location}: column {name!r} is of type {schema.field(name).type}, which has no form; found "
+                    f"timestamps: {{{name}: {log_format.time_form(name)!r}}}, expected seconds or milliseconds"
+                )
+        elif not _is_readable(schema.field(name).type, kind):
             raise ValueError(
                 f"{location}: column {name!r} is of type {schema.field(name).type}; expected for kind {kind}: "
                 f"{_READABLE}"

@@ -22,7 +22,7 @@ from data_prep.execution.stopping import check_stop
 from data_prep.execution.tasks import Parts, job_name, map_in_order
 from data_prep.kernels.rows import Chunk, FileOfLog
 from data_prep.options.log_format import LogFormat
-from data_prep.raw_log.chunks import Fingerprint, LogReader, StoredChunk, changed_while_read, open_log
+from data_prep.raw_log.chunks import Fingerprint, LogReader, StoredChunk, changed_while_read, header_columns, open_log
 from data_prep.raw_log.files import LogFile, is_parquet
 from data_prep.raw_log.storage import file_state
 
@@ -53,6 +53,13 @@ storable(FileRead, StoredChunk, Chunk, FileOfLog)
 def num_header_lines(file: LogFile, log_format: LogFormat) -> int:
     """Return the number of lines of a file before its first row."""
     return int(log_format.header and not is_parquet(file.location))
+
+
+def file_of_log(index: int, name: str, first_line: int, file: LogFile, log_format: LogFormat) -> FileOfLog:
+    """Return what the chunks of a file know of it; reads its header where that decides the columns."""
+    by_header = log_format.others == "ignored" and not is_parquet(file.location)
+    columns = header_columns(file, log_format) if by_header else ()
+    return FileOfLog(index, name, first_line, num_header_lines(file, log_format), columns)
 
 
 def open_reader(file: LogFile, log_format: LogFormat) -> AbstractContextManager[LogReader | TableReader]:
@@ -161,7 +168,7 @@ class LogReading:
         first_line = size_before = 0
         for index, file in enumerate(self.files):
             name = file.name if len(self.files) > 1 else ""
-            of_log = FileOfLog(index, name, first_line, num_header_lines(file, self._format))
+            of_log = file_of_log(index, name, first_line, file, self._format)
             for task, stored_bytes_read in self._tasks(file, of_log):
                 first_line = task.first_line + task.num_lines
                 progress.chunk_is_given(first_line, size_before + stored_bytes_read)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from data_prep.kernels.rows import Chunk, FileOfLog
 from data_prep.options.log_format import LogFormat
 from data_prep.raw_log.files import LogFile
-from data_prep.raw_log.reading import num_header_lines, open_reader
+from data_prep.raw_log.reading import file_of_log, open_reader
 
 _CHUNK_BYTES = 1 << 20
 # Read to estimate the number of lines: a stream reads ahead, and the bytes that wait there must not weigh much.
@@ -39,7 +39,7 @@ def sample_log(files: Sequence[LogFile], log_format: LogFormat, num_rows: int) -
     each = max(num_rows // len(files), 1)
     for index, file in enumerate(files[:num_rows]):
         name = file.name if len(files) > 1 else ""
-        of_log = FileOfLog(index, name, num_header_lines=num_header_lines(file, log_format))
+        of_log = file_of_log(index, name, 0, file, log_format)
         yield _sample(file, of_log, log_format, each)
 
 

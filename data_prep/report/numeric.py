@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from common.html.charts import Axis, Bars, Chart, Density, bar_chart, histogram
-from data_prep.kernels.reference import bin_bounds
-from data_prep.prepared.schema import INDICATOR, NumericField, Schema, transform_integers
+from data_prep.kernels.reference import FLOAT_BINS, bin_bounds
+from data_prep.prepared.schema import INDICATOR, NumericField, Schema, transform_numbers
 from data_prep.statistics.file import NumericProfile, Profile
 
 _MOST_BINS = 48  # drawn
@@ -21,6 +21,7 @@ _TRANSFORMS = {
     "log1p": "sign(x) · ln(1 + |x|)",
     "max": "x / largest",
     "standardize": "(x − mean) / standard deviation",
+    "quantile": "rank of x among the training rows",
 }
 
 
@@ -46,6 +47,13 @@ def numeric_fields(schema: Schema, profile: Profile) -> dict[str, Any]:
     }
 
 
+def number_bins(field: NumericProfile) -> Sequence[tuple[float, float, int]]:
+    """Return (from, to, count) of the bins; of integers, those from … to - 1."""
+    if field.is_float:
+        return [(*bin_bounds(number, FLOAT_BINS), count) for number, count in field.bins]
+    return whole_bins(field)
+
+
 def whole_bins(field: NumericProfile) -> list[tuple[int, int, int]]:
     """Return (from, to, count) of the bins: the integers from … to - 1."""
     bins = []
@@ -58,27 +66,33 @@ def whole_bins(field: NumericProfile) -> list[tuple[int, int, int]]:
 
 
 def _quantiles(field: NumericProfile) -> list[object]:
-    bins = whole_bins(field)
+    bins = number_bins(field)
     if not bins:
         return [None] * len(_QUANTILES) + ["–"]
     sums = np.cumsum([count for _, _, count in bins])
     places = [int(np.searchsorted(sums, quantile * sums[-1])) for quantile in _QUANTILES]
-    return [*(bins[min(place, len(bins) - 1)][0] for place in places), f"below {bins[-1][1]:,}"]
+    return [
+        *(bins[min(place, len(bins) - 1)][0] for place in places),
+        f"below {bins[-1][1]:{'.4g' if field.is_float else ','}}",
+    ]
 
 
 def pair(name: str, field: NumericProfile, column: NumericField) -> list[Chart]:
     """Return histograms before and after the transform; none of a field without a value."""
-    bins = whole_bins(field)
+    bins = number_bins(field)
     if not bins:
         return []
     sums = np.cumsum([count for _, _, count in bins])
     num_shown = int(np.searchsorted(sums, _SHOWN * sums[-1])) + 1
     before = [(float(first), float(end), count) for first, end, count in bins[:num_shown]]
     # A bin's end may be above int64.
-    ends = [transform_integers(column, np.array([first, end], float)) for first, end, _ in bins]
+    ends = [transform_numbers(column, np.array([first, end], float)) for first, end, _ in bins]
     after = [(float(first), float(end), count) for (first, end), (_, _, count) in zip(ends, bins, strict=True)]
     drawn = []
-    for title, each, label in ((f"{name} before", before, "integer"), (f"{name} after", after, "transformed value")):
+    for title, each, label in (
+        (f"{name} before", before, "number" if field.is_float else "integer"),
+        (f"{name} after", after, "transformed value"),
+    ):
         edges, shares = _joined(each, int(sums[-1]))
         drawn.append(histogram(title, edges, [Density("share of present cells", shares)], Axis(label), "small"))
     return drawn

@@ -23,6 +23,7 @@ class NumericProfile:
 
     missing: int
     bins: tuple[tuple[int, int], ...]
+    is_float: bool = False  # FLOAT_BINS, else INTEGER_BINS
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,11 @@ def write_statistics(statistics: LogStatistics, options: PrepareOptions, folder:
     num_rows, timeline = statistics.num_training_rows, statistics.timeline
     numeric = {
         name: NumericProfile(
-            num_rows - int(counts.sum()), tuple((int(number), int(counts[number])) for number in np.flatnonzero(counts))
+            num_rows - int(counts.sum()),
+            tuple((int(number), int(counts[number])) for number in np.flatnonzero(counts)),
+            name in options.data.float_fields,
         )
-        for name, counts in zip(options.data.numeric_fields, statistics.bins, strict=True)
+        for name, counts in zip(options.data.sized_fields, statistics.bins, strict=True)
     }
     columns = zip(statistics.missing, statistics.unknown.tolist(), statistics.coverage, strict=True)
     categorical = {}
@@ -76,6 +79,9 @@ def write_statistics(statistics: LogStatistics, options: PrepareOptions, folder:
     for field in content["categorical"].values():
         if field["cut"] is None:  # so that the file keeps its bytes where no field is a list
             del field["cut"]
+    for field in content["numeric"].values():
+        if not field["is_float"]:  # as in files of earlier releases
+            del field["is_float"]
     (folder / STATISTICS_FILE).write_text(json.dumps(content) + "\n", encoding="utf-8")
 
 
@@ -102,7 +108,9 @@ def cut_lists(schema: Schema, profile: Profile) -> list[str]:
 
 def _from_json(content: dict[str, Any]) -> Profile:
     numeric = {
-        name: NumericProfile(field["missing"], tuple((number, count) for number, count in field["bins"]))
+        name: NumericProfile(
+            field["missing"], tuple((number, count) for number, count in field["bins"]), field.get("is_float", False)
+        )
         for name, field in content["numeric"].items()
     }
     categorical = {

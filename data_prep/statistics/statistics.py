@@ -1,7 +1,7 @@
-"""Statistics of the training rows: counts of values, and sums over integers.
+"""Statistics of the training rows: counts of values, and sums over numbers.
 
-Chunks are counted separately and added up. All sums are of whole numbers, so the result has the same bits however the
-log was cut into chunks.
+Chunks are counted separately and added up. All sums are of whole numbers (floats are multiples of the smallest one), so
+the result has the same bits however the log was cut into chunks.
 """
 
 from __future__ import annotations
@@ -16,47 +16,82 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.execution.pieces import storable
-from data_prep.kernels.reference import NUM_BINS, CountedStrings
+from data_prep.kernels.reference import FLOAT_BINS, INTEGER_BINS, CountedStrings
 from data_prep.kernels.strings import Strings
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.statistics.profile import ChunkSpans, Coverage, Timeline
 from data_prep.statistics.value_counts import StringCounts, ValueCounts
 
 # Attributes of LogStatistics that are stored as they are.
-_KEPT = ("num_lines", "rejects_by_reason", "num_training_rows", "integers", "missing", "cut", "bins")
+_KEPT = ("num_lines", "rejects_by_reason", "num_training_rows", "numeric", "missing", "cut", "bins", "sample")
+_FLOAT_BITS = 1074  # every float64 that a parser makes is a multiple of 2**-1074
+_HALF_BITS = 27
+SAMPLED_ROWS = 1 << 14  # whose numbers the quantiles are of
 
 
 @dataclass(frozen=True)
-class IntegerStatistics:
-    """Exact sums over the present cells of an integer field."""
+class NumericStatistics:
+    """Exact sums over the present cells of a numeric field: `total` · 2^-bits, `total_squares` · 4^-bits."""
 
     count: int = 0
     total: int = 0
     total_squares: int = 0
-    maximum: int | None = None
+    maximum: float | None = None  # an int, of integers and times
+    minimum: float | None = None
+    bits: int = 0
 
     @classmethod
-    def of(cls, integers: NDArray[np.int64]) -> IntegerStatistics:
+    def of(cls, integers: NDArray[np.int64]) -> NumericStatistics:
         if len(integers) == 0:
             return cls()
         largest = max(abs(int(integers.min())), abs(int(integers.max())))
         # Python's integers if a sum of squares could exceed int64.
         exact = integers if largest**2 * len(integers) < 2**63 else integers.astype(object)
-        return cls(len(integers), int(exact.sum()), int(np.dot(exact, exact)), int(integers.max()))
+        sums = int(exact.sum()), int(np.dot(exact, exact))
+        return cls(len(integers), *sums, int(integers.max()), int(integers.min()))
 
-    def __add__(self, other: IntegerStatistics) -> IntegerStatistics:
-        maxima = [part.maximum for part in (self, other) if part.maximum is not None]
-        return IntegerStatistics(
+    @classmethod
+    def of_floats(cls, floats: NDArray[np.float64]) -> NumericStatistics:
+        if len(floats) == 0:
+            return cls()
+        mantissas, exponents = np.frexp(floats)
+        whole = np.ldexp(mantissas, 53).astype(np.int64)
+        shifts, groups = np.unique(exponents.astype(np.int64) - 53 + _FLOAT_BITS, return_inverse=True)
+        high, low = whole >> _HALF_BITS, whole & ((1 << _HALF_BITS) - 1)
+        total, high_squares, mixed, low_squares = (
+            _group_sums(numbers, groups) for numbers in (whole, high * high, 2 * high * low, low * low)
+        )
+        total_squares = 0
+        for shift, *parts in zip(shifts.tolist(), high_squares, mixed, low_squares, strict=True):
+            squares = (parts[0] << 2 * _HALF_BITS) + (parts[1] << _HALF_BITS) + parts[2]
+            total_squares += squares << 2 * shift
+        return cls(
+            len(floats),
+            sum(part << shift for part, shift in zip(total, shifts.tolist(), strict=True)),
+            total_squares,
+            float(floats.max()),
+            float(floats.min()),
+            _FLOAT_BITS,
+        )
+
+    def __add__(self, other: NumericStatistics) -> NumericStatistics:
+        maxima, minima = (
+            [extreme for extreme in extremes if extreme is not None]
+            for extremes in ((self.maximum, other.maximum), (self.minimum, other.minimum))
+        )
+        return NumericStatistics(
             self.count + other.count,
             self.total + other.total,
             self.total_squares + other.total_squares,
             max(maxima, default=None),
+            min(minima, default=None),
+            max(self.bits, other.bits),
         )
 
     @property
     def mean(self) -> float:
         """NaN if no cell is present."""
-        return self.total / self.count if self.count else math.nan
+        return self.total / (self.count << self.bits) if self.count else math.nan
 
     @property
     def standard_deviation(self) -> float:
@@ -64,7 +99,32 @@ class IntegerStatistics:
         if not self.count:
             return math.nan
         # The variance is one division of integers: rounded once, and nothing cancels.
-        return math.sqrt((self.count * self.total_squares - self.total**2) / self.count**2)
+        return math.sqrt((self.count * self.total_squares - self.total**2) / (self.count**2 << 2 * self.bits))
+
+
+def _group_sums(numbers: NDArray[np.int64], groups: NDArray[np.int64]) -> list[int]:
+    """Return the exact sum of the numbers [n] of each group: float64 sums of halves, which stay below 2**53."""
+    high = np.bincount(groups, (numbers >> _HALF_BITS).astype(np.float64))
+    low = np.bincount(groups, (numbers & ((1 << _HALF_BITS) - 1)).astype(np.float64))
+    return [(int(a) << _HALF_BITS) + int(b) for a, b in zip(high.tolist(), low.tolist(), strict=True)]
+
+
+@dataclass(frozen=True)
+class RowSample:
+    """The numeric fields of up to SAMPLED_ROWS training rows: those with the lowest hashes."""
+
+    hashes: NDArray[np.uint64]  # [k]
+    numbers: NDArray[np.float64]  # [N, k] NaN where missing
+
+    @classmethod
+    def of(cls, hashes: NDArray[np.uint64], numbers: NDArray[np.float64]) -> RowSample:
+        """Choose among rows with these hashes [n] and numbers [N, n]."""
+        lowest = np.argsort(hashes)[:SAMPLED_ROWS]
+        return cls(hashes[lowest], numbers[:, lowest])
+
+    def __add__(self, other: RowSample) -> RowSample:
+        hashes = np.concatenate([self.hashes, other.hashes])
+        return RowSample.of(hashes, np.concatenate([self.numbers, other.numbers], axis=1))
 
 
 @dataclass(frozen=True)
@@ -75,16 +135,17 @@ class ChunkCounts:
     rejects_by_reason: Counter[str]
     rejects_tsv: bytes
     num_training_rows: int
-    integers: list[IntegerStatistics]  # by numeric field
+    numeric: list[NumericStatistics]  # by numeric field
     missing: list[int]  # by categorical column
     cut: dict[str, int]  # by column of kind list: rows with more values than are kept
     values: list[NDArray[np.uint64]]  # by column of numbers: packed (value, count) pairs, see reference.count_values
     texts: list[CountedStrings]  # by vocabulary of text
-    bins: list[NDArray[np.int64]]  # by numeric field, see reference.count_bins
+    bins: list[NDArray[np.int64]]  # by integer or float field, see reference.count_bins
     spans: ChunkSpans  # of all kept rows
+    sample: RowSample | None = None  # for quantiles
 
 
-storable(IntegerStatistics, ChunkSpans, Coverage, Strings, CountedStrings, ChunkCounts)
+storable(NumericStatistics, RowSample, ChunkSpans, Coverage, Strings, CountedStrings, ChunkCounts)
 
 
 class LogStatistics:
@@ -97,10 +158,12 @@ class LogStatistics:
         self.num_lines = 0
         self.rejects_by_reason: Counter[str] = Counter()
         self.num_training_rows = 0
-        self.integers = [IntegerStatistics() for _ in options.data.numeric_fields]
+        self.numeric = [NumericStatistics() for _ in options.data.numeric_fields]
+        self.sample: RowSample | None = None
         self.missing = [0] * len(columns)
         self.cut: Counter[str] = Counter()
-        self.bins = [np.zeros(NUM_BINS, np.int64) for _ in options.data.numeric_fields]
+        is_float = [name in options.data.float_fields for name in options.data.sized_fields]
+        self.bins = [np.zeros(2 * (FLOAT_BINS if each else INTEGER_BINS).zero + 1, np.int64) for each in is_float]
         self.timeline = Timeline()
         self.unknown = np.zeros(len(columns), np.int64)  # training rows out of vocabulary; from the second pass
         self._columns = columns
@@ -128,8 +191,10 @@ class LogStatistics:
         self.cut.update(chunk.cut)
         self.bins = [mine + theirs for mine, theirs in zip(self.bins, chunk.bins, strict=True)]
         self.timeline.add(chunk.spans)
-        if chunk.integers:
-            self.integers = [mine + theirs for mine, theirs in zip(self.integers, chunk.integers, strict=True)]
+        if chunk.numeric:
+            self.numeric = [mine + theirs for mine, theirs in zip(self.numeric, chunk.numeric, strict=True)]
+        if chunk.sample is not None:
+            self.sample = chunk.sample if self.sample is None else self.sample + chunk.sample
         if chunk.values:
             self.values.add(chunk.values)
         if chunk.texts:

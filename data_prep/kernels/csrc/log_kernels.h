@@ -26,7 +26,9 @@ typedef enum {
   LOG_KERNELS_INTEGER = 4,
   LOG_KERNELS_CATEGORICAL = 5,
   LOG_KERNELS_QUOTES = 6,
-  LOG_KERNELS_WEIGHT = 7
+  LOG_KERNELS_WEIGHT = 7,
+  LOG_KERNELS_FLOAT = 8,
+  LOG_KERNELS_TIMESTAMP = 9
 } LogKernelsReason;
 
 // Kinds of columns: the indices of native._KINDS.
@@ -37,7 +39,9 @@ typedef enum {
   LOG_KERNELS_HEX_COLUMN = 3,
   LOG_KERNELS_STRING_COLUMN = 4,
   LOG_KERNELS_ID_COLUMN = 5,
-  LOG_KERNELS_WEIGHT_COLUMN = 6
+  LOG_KERNELS_WEIGHT_COLUMN = 6,
+  LOG_KERNELS_FLOAT_COLUMN = 7,
+  LOG_KERNELS_TIMESTAMP_COLUMN = 8
 } LogKernelsKind;
 
 // Relations of a rule for the label: the indices of log_format.RELATIONS, from 1.
@@ -74,10 +78,11 @@ typedef struct {
   uint8_t relation;          // LogKernelsRelation of a label's number to `bound`, if labels are given by a rule
   uint8_t label_is_optional; // 0 or 1
   double bound;
+  LogKernelsStrings time_forms;  // of each column of times: "seconds", "milliseconds", or a form with % codes
 } LogKernelsFormat;
 
 // Cells as columns of `capacity` >= L rows each, of which the first n are filled. N integer columns, H hex ones, T
-// strings (text, then ids).
+// strings (text, then ids), F floats, S times.
 typedef struct {
   int64_t capacity;
   int64_t* line_numbers;      // [capacity] within the chunk, from 0
@@ -88,6 +93,10 @@ typedef struct {
   uint8_t* values_present;    // [H, capacity] 0 or 1
   int64_t* string_starts;     // [T, capacity] offsets in the text
   int64_t* string_lengths;    // [T, capacity] 0 where missing
+  double* floats;             // [F, capacity] 0 where missing
+  uint8_t* floats_present;    // [F, capacity] 0 or 1
+  int64_t* times;             // [S, capacity] milliseconds since 1970, 0 where missing
+  uint8_t* times_present;     // [S, capacity] 0 or 1
   float* weights;             // [capacity] if there is a column of them
 } LogKernelsRows;
 

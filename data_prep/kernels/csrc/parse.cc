@@ -125,6 +125,73 @@ bool parse_float(Cell cell, double* number) {
   return true;
 }
 
+constexpr std::int64_t kFirstTime = -62135596800000, kLastTime = 253402300799999;  // ms of the years 1 to 9999
+
+// Days from 1970-01-01 to a date of the Gregorian calendar (H. Hinnant, "chrono-compatible low-level date algorithms").
+std::int64_t days_from_civil(std::int64_t year, std::int64_t month, std::int64_t day) {
+  year -= month <= 2;
+  const std::int64_t era = year / 400, year_of_era = year % 400;
+  const std::int64_t day_of_year = (153 * (month + (month > 2 ? -3 : 9)) + 2) / 5 + day - 1;
+  return era * 146097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719468;
+}
+
+std::int64_t days_of_month(std::int64_t year, std::int64_t month) {
+  if (month == 2) return year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) ? 29 : 28;
+  return month == 4 || month == 6 || month == 9 || month == 11 ? 30 : 31;
+}
+
+// Parses a time by a form with % codes; see parse._parse_times.
+bool parse_time(Cell cell, const std::uint8_t* form, std::int64_t form_size, std::int64_t* time) {
+  std::int64_t year = 0, month = 0, day = 0, hour = 0, minute = 0, second = 0, millisecond = 0;
+  const std::uint8_t* at = cell.start;
+  for (std::int64_t i = 0; i < form_size; ++i) {
+    if (form[i] != '%') {
+      if (at == cell.end || *at++ != form[i]) return false;
+      continue;
+    }
+    const std::uint8_t code = form[++i];
+    const int num_digits = code == 'Y' ? 4 : code == 'f' ? 3 : 2;
+    if (cell.end - at < num_digits) return false;
+    std::int64_t number = 0;
+    for (int j = 0; j < num_digits; ++j) {
+      const unsigned digit = *at++ - unsigned{'0'};
+      if (digit > 9) return false;
+      number = number * 10 + digit;
+    }
+    switch (code) {
+      case 'Y':
+        year = number;
+        break;
+      case 'y':
+        year = number + (number >= 69 ? 1900 : 2000);
+        break;
+      case 'm':
+        month = number;
+        break;
+      case 'd':
+        day = number;
+        break;
+      case 'H':
+        hour = number;
+        break;
+      case 'M':
+        minute = number;
+        break;
+      case 'S':
+        second = number;
+        break;
+      default:
+        millisecond = number;
+    }
+  }
+  if (at != cell.end || year < 1 || month < 1 || month > 12 || day < 1 || day > days_of_month(year, month) ||
+      hour > 23 || minute > 59 || second > 59) {
+    return false;
+  }
+  *time = (((days_from_civil(year, month, day) * 24 + hour) * 60 + minute) * 60 + second) * 1000 + millisecond;
+  return true;
+}
+
 // True for UTF-8 as Python decodes it: no surrogates, no longer form than needed, at most U+10FFFF.
 bool is_utf8(Cell cell) {
   for (const std::uint8_t* at = cell.start; at < cell.end;) {
@@ -297,6 +364,15 @@ class LineParser {
         rows_.string_starts[slot] = cell.start - text_;
         rows_.string_lengths[slot] = cell.size();
         return LOG_KERNELS_KEPT;
+      case LOG_KERNELS_FLOAT_COLUMN:
+        rows_.floats[slot] = 0;
+        rows_.floats_present[slot] = present;
+        return !present || parse_float(cell, rows_.floats + slot) ? LOG_KERNELS_KEPT : LOG_KERNELS_FLOAT;
+      case LOG_KERNELS_TIMESTAMP_COLUMN:
+        rows_.times[slot] = 0;
+        rows_.times_present[slot] = present;
+        return !present || parse_timestamp(cell, format_.slots[column], rows_.times + slot) ? LOG_KERNELS_KEPT
+                                                                                          : LOG_KERNELS_TIMESTAMP;
       case LOG_KERNELS_WEIGHT_COLUMN: {
         double weight;
         if (!parse_float(cell, &weight) || weight < 0) return LOG_KERNELS_WEIGHT;
@@ -306,6 +382,19 @@ class LineParser {
       default:
         return LOG_KERNELS_KEPT;
     }
+  }
+
+  // Parses a time of the column with this number among those of times.
+  bool parse_timestamp(Cell cell, std::int64_t number, std::int64_t* time) const {
+    const std::uint8_t* const form = format_.time_forms.data + format_.time_forms.starts[number];
+    const std::int64_t form_size = format_.time_forms.lengths[number];
+    if (std::memchr(form, '%', form_size) != nullptr) return parse_time(cell, form, form_size, time);
+    const std::int64_t unit = *form == 's' ? 1000 : 1;
+    std::int64_t units;
+    if (!parse_integer(&cell.start, cell.end, &units) || cell.size() != 0) return false;
+    if (units < kFirstTime / unit || units > kLastTime / unit) return false;
+    *time = units * unit;
+    return true;
   }
 
   // Parses a label; returns false for a bad one. See parse.parse_labels.

@@ -4,25 +4,16 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 
-from data_prep.kernels.rows import MAX_LINE_BYTES, Chunk
-from data_prep.options.log_format import RELATIONS, ListForm, LogFormat
+from data_prep.kernels.rows import MAX_LINE_BYTES, Chunk, FileOfLog
+from data_prep.options.log_format import RELATIONS, ListForm, LogFormat, time_text
 
-_KINDS = ("integer", "hex32", "string", "ignored", "id", "list")
+_KINDS = ("integer", "hex32", "string", "ignored", "id", "list", "float", "timestamp")
 _LABELS = ((("1",), ("0",)), (("yes", "true"), ("no",)), (("click",), ("", "0")))
 _MISSING = ((), (), ("NULL",), ("NA", "a_long_mark"), ("-",))
 _INTEGERS = ("0", "1", "-1", "-0", "007", "9223372036854775807", "-9223372036854775808", "0" * 19)
 _TEXTS = ("a", "Zürich", "東京", "\0", "x" * 30, "12345678", "123456789", "NUL", "\t", '"', 'a"b', "*", "a*b", "\\*")
-_DECIMALS = ("0", "1", "0.5", ".5", "5.", "+2", "1e-3", "0.1", "1E5", "9007199254740993", "1" * 38, "3.4028235e38")
-_DECIMALS += (
-    "1e-400",
-    "0.1e-45",
-    "2.2250738585072011e-308",
-    "1e22",
-    "1e23",
-    "0e999",
-    "123456789.123456789e-5",
-    "00.10",
-)
+_DECIMALS = ("0", "1", "0.5", ".5", "5.", "+2", "1e-3", "0.1", "1E5", "9007199254740993", "3.4028235e38", "1e-400")
+_DECIMALS += ("0.1e-45", "1e22", "1e23", "0e999", "00.10", "1" * 38, "2.2250738585072011e-308", "123456789.12345678e-5")
 _QUOTED_TEXTS = ("a,b", "a;b", "a b", "a|b", 'say "hi"', '""')
 
 _BAD_INTEGERS = ("1.5", "+1", "x", "--1", "1" * 20, "9223372036854775808", "-9223372036854775809", "1e3")
@@ -41,9 +32,19 @@ _BAD_DECIMALS = (
     "1e",
     "1e00001",
     "--1",
-    "1.2.3",
+    "1.2.",
 )
 _BAD_WEIGHTS = (*_BAD_DECIMALS, "-1", "-1e-5", "")
+_TIME_FORMS = ("seconds", "milliseconds", "%Y-%m-%dT%H:%M:%S.%f", "%y%m%d%H", "at %d/%m/%Y", "%Y%m%d")
+_BAD_TIMES = (
+    "x",
+    "1.5",
+    "2014-02-30T00:00:00.000",
+    "2014-01-01T24:00:00.000",
+    "at 29/02/1900",
+    "at 1/2/2014",
+    "9" * 19,
+)
 _BAD_TEXTS = (b"\xff", b"a\x80", b"\xc3")
 
 
@@ -55,12 +56,17 @@ class GeneratedLog:
     lines: list[bytes]
     reasons: list[str]
     line_end: bytes
+    columns: tuple[str, ...]  # of the file, in its order
+
+    @property
+    def header(self) -> bytes:
+        """The line with the columns' names."""
+        return self.log_format.separator.join(self.columns).encode()
 
     @property
     def text(self) -> bytes:
         """The whole file."""
-        names = self.log_format.separator.join(self.log_format.columns).encode()
-        lines = [names, *self.lines] if self.log_format.header else self.lines
+        lines = [self.header, *self.lines] if self.log_format.header else self.lines
         return b"".join(line + self.line_end for line in lines)
 
     @property
@@ -71,7 +77,8 @@ class GeneratedLog:
     def chunks(self, num_lines) -> list[Chunk]:
         """The lines after the header, so many a chunk."""
         parts = [(first, self.lines[first : first + num_lines]) for first in range(0, len(self.lines), num_lines)]
-        return [Chunk(first, len(part), b"".join(line + self.line_end for line in part)) for first, part in parts]
+        file = FileOfLog(columns=self.columns if self.log_format.others == "ignored" else ())
+        return [Chunk(first, len(part), b"".join(line + self.line_end for line in part), file) for first, part in parts]
 
 
 def generate_log(seed: int, num_lines: int = 300, bad_share: float | None = None) -> GeneratedLog:
@@ -82,7 +89,7 @@ def generate_log(seed: int, num_lines: int = 300, bad_share: float | None = None
     share = random_.choice([0.0, 0.003, 0.02, 0.2, 0.9]) if bad_share is None else bad_share
     drawn = [cells.bad_line() if random_.random() < share else (cells.good_line(), "") for _ in range(num_lines)]
     lines, reasons = map(list, zip(*drawn, strict=True))
-    return GeneratedLog(log_format, lines, reasons, random_.choice([b"\n", b"\r\n"]))
+    return GeneratedLog(log_format, lines, reasons, random_.choice([b"\n", b"\r\n"]), tuple(cells.columns))
 
 
 def criteo_log_between(separator: str, seed: int, num_lines: int, num_bad: int) -> GeneratedLog:
@@ -91,11 +98,13 @@ def criteo_log_between(separator: str, seed: int, num_lines: int, num_bad: int) 
     cells = _Cells(random_, log_format)
     bad = set(random_.sample(range(num_lines), num_bad))
     lines = [cells.spoiled("label") if number in bad else cells.good_line() for number in range(num_lines)]
-    return GeneratedLog(log_format, lines, ["label" if n in bad else "" for n in range(num_lines)], b"\n")
+    return GeneratedLog(
+        log_format, lines, ["label" if n in bad else "" for n in range(num_lines)], b"\n", (*cells.columns,)
+    )
 
 
 def _draw_format(random_: random.Random) -> LogFormat:
-    kinds = ["label", *random_.choices(_KINDS, (3, 4, 2, 1, 0.5, 1), k=random_.randint(1, 12))]
+    kinds = ["label", *random_.choices(_KINDS, (3, 4, 2, 1, 0.5, 1, 1, 0.7), k=random_.randint(1, 12))]
     kinds += ["weight"] * (random_.random() < 0.3)
     if not set(kinds) & {"hex32", "string"}:
         kinds.append(random_.choice(["hex32", "string"]))
@@ -110,12 +119,16 @@ def _draw_format(random_: random.Random) -> LogFormat:
     }
     texts = [name for name, kind in columns.items() if kind in ("string", "list")]
     shares = {texts[-1]: texts[0]} if len(texts) > 1 and random_.random() < 0.5 else {}
+    forms = [form for form in _TIME_FORMS if separator not in form]
     clicked, not_clicked = random_.choice(_LABELS)
     rule = f"{random_.choice(RELATIONS)} {random_.choice(['0', '1', '0.5', '+1.50', '-1e-3', '4'])}"
+    header = random_.random() < 0.5
     return LogFormat(
         columns=columns,
         separator=separator,
-        header=random_.random() < 0.5,
+        timestamps={name: random_.choice(forms) for name, kind in columns.items() if kind == "timestamp"},
+        header=header,
+        others=random_.choice(["refused", "ignored"]) if header else "refused",
         quotes=quotes,
         lists=lists,
         shares=shares,
@@ -131,11 +144,19 @@ class _Cells:
     def __init__(self, random_: random.Random, log_format: LogFormat) -> None:
         self._random = random_
         self._format = log_format
+        self.columns = dict(log_format.columns)  # of the file, with their kinds
+        if log_format.others == "ignored":
+            places = [*log_format.columns.items(), ("another", "ignored"), ("one more", "ignored")]
+            if log_format.separator == " ":
+                places.pop()
+            random_.shuffle(places)
+            self.columns = dict(places)
         self._bad_reasons = ["columns", "label", *self._reasons_of_kinds()]
 
     def _reasons_of_kinds(self):
-        if self._format.numeric_fields:
-            yield "integer"
+        for kind in ("integer", "float", "timestamp"):
+            if self._format.of_kind(kind):
+                yield kind
         yield "categorical"
         if self._format.weight:
             yield "weight"
@@ -162,12 +183,7 @@ class _Cells:
             cells = [b""] * len(cells)
             cells[choose(range(len(cells)))] = choose([b'"x"y', b'"', b'"x'])
             return self._format.separator.encode().join(cells)
-        kinds = {
-            "label": ("label",),
-            "integer": ("integer",),
-            "categorical": ("hex32", "string", "list"),
-            "weight": ("weight",),
-        }[reason]
+        kinds = {"categorical": ("hex32", "string", "list")}.get(reason, (reason,))
         name = choose(self._format.of_kind(*kinds))
         bad = {
             "label": _BAD_LABELS,
@@ -176,15 +192,19 @@ class _Cells:
             "string": _BAD_TEXTS,
             "list": _BAD_TEXTS,
             "weight": _BAD_WEIGHTS,
+            "float": _BAD_DECIMALS,
+            "timestamp": _BAD_TIMES,
         }
         cell = choose(
             _BAD_DECIMALS if reason == "label" and self._format.click_rule else bad[self._format.columns[name]]
         )
-        cells[self._format.places([name])[0]] = cell if isinstance(cell, bytes) else cell.encode()
+        if reason == "timestamp" and " " in cell and self._format.separator == " ":
+            cell = "x"
+        cells[list(self.columns).index(name)] = cell if isinstance(cell, bytes) else cell.encode()
         return self._join(cells)
 
     def _good_cells(self) -> list[bytes]:
-        return [self._cell(name, kind).encode() for name, kind in self._format.columns.items()]
+        return [self._cell(name, kind).encode() for name, kind in self.columns.items()]
 
     def _cell(self, name: str, kind: str) -> str:
         random_ = self._random
@@ -201,6 +221,10 @@ class _Cells:
             return self._decimal()
         if random_.random() < 0.1:
             return random_.choice(["", *self._format.missing])
+        if kind == "timestamp":
+            return self._time(self._format.time_form(name))
+        if kind == "float":
+            return random_.choice(["-", ""]) + self._decimal().removeprefix("+")
         rank = int(random_.paretovariate(0.8))
         if kind == "integer":
             return random_.choice([*_INTEGERS, str(rank % 10**15), str(-rank % 100)])
@@ -208,9 +232,16 @@ class _Cells:
             return f"{rank * 2654435761 % 2**32:08x}"
         return random_.choice([*self._texts(), f"value {rank}" if self._format.separator != " " else f"value-{rank}"])
 
+    def _time(self, form: str) -> str:
+        first, last = random.Random(form).choice([(-62135596800, 253402300799), (1_400_000_000, 1_400_500_000)])
+        if "%y" in form:
+            first, last = -31536000, 3124223999  # the years that two digits can give
+        milliseconds = self._random.choice([first * 1000, last * 1000, self._random.randint(first, last) * 1000 + 7])
+        return time_text(milliseconds, form)
+
     def _decimal(self) -> str:
         random_ = self._random
-        drawn = random_.choice([random_.random(), random_.paretovariate(0.1) % 1e38, random_.random() * 1e-5])
+        drawn = random_.choice([random_.random(), min(random_.paretovariate(0.1), 1e38), random_.random() * 1e-5])
         return random_.choice([*_DECIMALS, repr(drawn), f"{drawn:.3f}"])
 
     def _texts(self) -> list[str]:

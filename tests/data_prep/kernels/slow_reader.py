@@ -9,11 +9,13 @@ import math
 import re
 from collections import Counter
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from fractions import Fraction
 
 LIMIT = 65_536
 SPLITS = ("train", "valid", "test")
 U64 = 2**64 - 1
+EPOCH, MS = datetime(1970, 1, 1), timedelta(milliseconds=1)
 # Number of the line in the log, label, ids, numeric columns, weight (1 without one), keys.
 Row = tuple[int, int, list[int], list[float], float, dict[str, int]]
 
@@ -34,8 +36,11 @@ def read_log(files: dict[str, bytes], options) -> Prepared:
     for place, (name, content) in enumerate(files.items()):
         raw_lines = content.split(b"\n")
         raw_lines = raw_lines[:-1] if raw_lines[-1] == b"" else raw_lines
+        kinds = form.columns
+        if form.others == "ignored":
+            kinds = {name: form.columns.get(name, "ignored") for name in raw_lines[0].decode().split(form.separator)}
         for number, raw in enumerate(raw_lines[form.header :], start=1 + form.header):
-            reason, label, cells = _parse_line(raw, form)
+            reason, label, cells = _parse_line(raw, form, kinds)
             if reason:
                 where = f"{name}:{number}" if len(files) > 1 else f"{number}"
                 rejects.append(b"%s\t%s\t%s\n" % (where.encode(), reason.encode(), raw[:LIMIT]))
@@ -46,19 +51,19 @@ def read_log(files: dict[str, bytes], options) -> Prepared:
     return _encode(rows, splits, lines, b"".join(rejects), options)
 
 
-def _parse_line(raw: bytes, form) -> tuple[str, int, dict]:
+def _parse_line(raw: bytes, form, kinds: dict[str, str]) -> tuple[str, int, dict]:
     """Why a line is rejected or "", its label, and its cells: an int, str, or None where one is missing."""
     if len(raw) > LIMIT:
         return "too long", 0, {}
     texts = _unquoted(raw, form.separator.encode()) if form.quotes else _plain(raw, form.separator.encode())
     if texts is None:
         return "quotes", 0, {}
-    if len(texts) != len(form.columns):
+    if len(texts) != len(kinds):
         return "columns", 0, {}
     missing = [b"", *(word.encode() for word in form.missing)]
-    found = {kind: [] for kind in ("label", "integer", "categorical", "weight")}
+    found = {kind: [] for kind in ("label", "integer", "categorical", "weight", "float", "timestamp")}
     cells, label = {}, 0
-    for (name, kind), text in zip(form.columns.items(), texts, strict=True):
+    for (name, kind), text in zip(kinds.items(), texts, strict=True):
         text = b"" if text in missing else text
         if kind == "label":
             label = _label(text, form)
@@ -78,6 +83,12 @@ def _parse_line(raw: bytes, form) -> tuple[str, int, dict]:
             found["weight"].append(cells[name] is not None and cells[name] >= 0)
         elif kind == "id":
             cells[name] = text
+        elif kind == "float":
+            cells[name] = _decimal(text)
+            found["float"].append(not text or cells[name] is not None)
+        elif kind == "timestamp":
+            cells[name] = _time(text, form.timestamps[name])
+            found["timestamp"].append(not text or cells[name] is not None)
     return next((reason for reason, good in found.items() if not all(good)), ""), label, cells
 
 
@@ -103,6 +114,21 @@ def _decimal(text: bytes) -> float | None:
         return None
     number = float(exact)
     return 0.0 if number < 2.0**-1022 else -number if sign == b"-" else number
+
+
+def _time(text: bytes, form: str) -> int | None:
+    """The milliseconds since 1970 of a cell; None if it is no time of the years 1 to 9999."""
+    first, last = (datetime(1, 1, 1) - EPOCH) // MS, (datetime(9999, 12, 31, 23, 59, 59, 999000) - EPOCH) // MS
+    if "%" not in form:
+        unit = 1000 if form == "seconds" else 1
+        found = int(text) * unit if re.fullmatch(rb"-?[0-9]{1,19}", text) else None
+        return found if found is not None and first <= found <= last else None
+    widths = re.sub("%([a-zA-Z])", lambda code: "[0-9]" * {"Y": 4, "f": 3}.get(code[1], 2), form)
+    try:
+        cell = text.decode()
+        return (datetime.strptime(cell, form) - EPOCH) // MS if re.fullmatch(widths, cell, re.ASCII) else None
+    except ValueError:
+        return None
 
 
 def _is_utf8(text: bytes) -> bool:
@@ -149,6 +175,12 @@ def _split(rows, num_lines: int, names: list[str], options) -> list[str]:
     hashes = [_mix(options.seed + (number + 1) * 0x9E3779B97F4A7C15 & U64) for number, *_ in rows]
     if options.split == "hash":
         return [SPLITS[sum(h >> 11 >= round(bound * 2**53) for bound in bounds)] for h in hashes]
+    times = [name for name, kind in options.data.columns.items() if kind == "timestamp"]
+    if options.split == "chronological" and times:
+        by = options.split_by or times[0]
+        oldest = [(-math.inf if row[3][by] is None else row[3][by], row[0]) for row in rows]
+        rank = {line: place for place, (_, line) in enumerate(sorted(oldest))}
+        return [SPLITS[sum(rank[row[0]] >= round(bound * len(rows)) for bound in bounds)] for row in rows]
     if options.split == "chronological":
         return [SPLITS[sum(row[0] >= round(bound * num_lines) for bound in bounds)] for row in rows]
     if options.split == "files":
@@ -173,6 +205,8 @@ def _own_number(value, kind: str) -> int:
         return int(value, 16)
     if kind == "bucket":
         return value + 2**31
+    if kind in ("hour", "weekday"):
+        return value
     return _key(value.encode()) >> 32
 
 
@@ -192,14 +226,32 @@ def _oov_number(value, kind: str, buckets: int) -> int:
     return (h ^ h >> 16) * buckets >> 32
 
 
-def _number(x: int, transform: str, training: list[int]) -> float:
+def _rank(x: float, training: list[float]) -> float:
+    """The rank of x from 0 to 1, between those of 257 of the training rows' numbers; equal ones have their mean."""
+    if not training:
+        return 0.5
+    ordered = sorted(map(float, training))
+    ranks = {}
+    for i in range(257):
+        ranks.setdefault(ordered[max(math.ceil(i * len(ordered) / 256) - 1, 0)], []).append(i / 256)
+    bounds = [(number, sum(of_number) / len(of_number)) for number, of_number in sorted(ranks.items())]
+    below = [pair for pair in bounds if pair[0] <= x] or bounds[:1]
+    above = [pair for pair in bounds if pair[0] >= x] or bounds[-1:]
+    (low, low_rank), (high, high_rank) = below[-1], above[0]
+    return low_rank if high <= low else low_rank + (x - low) / (high - low) * (high_rank - low_rank)
+
+
+def _number(x, transform: str, training: list) -> float:
+    if transform == "quantile":
+        return _rank(float(x), training)
     if transform == "log1p":
         return math.copysign(math.log1p(abs(x)), x)
     if transform == "max":
         return x / max([1, *training])
     if not training:
         return float(x)
-    mean = Fraction(sum(training), len(training))
+    training = list(map(Fraction, training))
+    mean = sum(training) / len(training)
     deviation = math.sqrt(sum((one - mean) ** 2 for one in training) / len(training))
     return (x - float(mean)) / (deviation or 1.0)
 
@@ -207,7 +259,10 @@ def _number(x: int, transform: str, training: list[int]) -> float:
 def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) -> Prepared:
     kinds = options.data.columns
     integers = [name for name, kind in kinds.items() if kind == "integer"]
+    numeric = [name for name, kind in kinds.items() if kind in ("integer", "float", "timestamp")]
     fields = [(name, kind, name) for name, kind in kinds.items() if kind in ("hex32", "string", "list")]
+    for name in (name for name, kind in kinds.items() if kind == "timestamp"):
+        fields += [(f"{name}_hour", "hour", name), (f"{name}_weekday", "weekday", name)]
     if options.integer_buckets:
         fields += [(f"{name}_bucket", "bucket", name) for name in integers]
     of_name = {name: (kind, source) for name, kind, source in fields}
@@ -219,7 +274,15 @@ def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) ->
             values = [value_of(cells, *of_name[part]) for part in source]
             texts = [re.sub(r"[*\\]", lambda found: "\\" + found[0], str(value)) for value in values]
             return None if None in values else "*".join(texts)
+        if kind in ("hour", "weekday") and cells[source] is not None:
+            moment = EPOCH + MS * cells[source]
+            return moment.hour if kind == "hour" else moment.weekday()
         return _bucket(cells[source]) if kind == "bucket" and cells[source] is not None else cells[source]
+
+    def number_of(cells, name):
+        if kinds[name] != "timestamp" or cells[name] is None:
+            return cells[name]
+        return (newest[name] - cells[name]) / 86_400_000
 
     def values_of(cells, name, kind, source):
         value = value_of(cells, kind, source)
@@ -230,7 +293,7 @@ def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) ->
 
     shares = options.data.shares
     owners = [name for name, *_ in fields if name not in shares]
-    num_numeric = len(integers) * (2 if options.missing_indicator else 1)
+    num_numeric = len(numeric) * (2 if options.missing_indicator else 1)
     next_id, vocabulary, ids = num_numeric + len(owners) * options.oov_buckets, [], {}
     for name in owners:
         of_owner = [field for field in fields if name in (field[0], shares.get(field[0]))]
@@ -246,7 +309,8 @@ def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) ->
             vocabulary.append((name, "" if value is None else str(value), -n, next_id))
             next_id += 1
 
-    present = {name: [cells[name] for cells in training if cells[name] is not None] for name in integers}
+    newest = {name: max((cells[name] for cells in training if cells[name] is not None), default=0) for name in numeric}
+    present = {name: [number_of(cells, name) for cells in training if cells[name] is not None] for name in numeric}
     prepared = {split: [] for split in SPLITS}
     for (line, _, label, cells), split in zip(rows, splits, strict=True):
         of_row = []
@@ -257,10 +321,10 @@ def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) ->
                 known = (owner, value) in ids
                 of_row.append(ids[owner, value] if known else first_oov + _oov_number(value, kind, options.oov_buckets))
             of_row += [-1] * (length - len(values))
-        found = [cells[name] for name in integers]
+        found = [number_of(cells, name) for name in numeric]
         numbers = [
             0.0 if x is None else _number(x, options.numeric_transform, present[name])
-            for name, x in zip(integers, found, strict=True)
+            for name, x in zip(numeric, found, strict=True)
         ]
         numbers += [float(x is None) for x in found] if options.missing_indicator else []
         weight = next((cells[name] for name, kind in kinds.items() if kind == "weight"), 1.0)

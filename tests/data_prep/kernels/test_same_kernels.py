@@ -39,7 +39,7 @@ def options_for(log, seed):
         integer_buckets=seed % 3 == 0,
         vocabulary="hash" if seed % 7 == 0 else "counted",
         oov_buckets=1 + seed % 4,
-        numeric_transform=("log1p", "max", "standardize")[seed % 3],
+        numeric_transform=("log1p", "max", "standardize", "quantile")[seed % 4],
     )
 
 
@@ -69,7 +69,7 @@ def readings(log, options, kernels, lines_a_chunk, folder):
     statistics = LogStatistics(options, folder, 1 << 30)
     for counts in counted:
         statistics.add(counts)
-    numeric = numeric_fields(options, statistics.integers)
+    numeric = numeric_fields(options, statistics.numeric, statistics.sample)
     vocabulary = fit_vocabulary(statistics, options, len(numeric), folder)
     encoder = Encoder(numeric, vocabulary.lookup, vocabulary.ids_dtype, split, options, counts=True)
     encoded = [encoder.encode(chunk) for chunk in chunks]

@@ -35,7 +35,10 @@ def draw_options(random_: random.Random, log) -> PrepareOptions:
     single = [name for name in fields if log.log_format.columns[name] != "list"]
     fields = [name for name in fields if name not in log.log_format.shares]
     with_buckets = random_.random() < 0.4
-    crossable = [*single, *(f"{name}_bucket" for name in log.log_format.numeric_fields if with_buckets)]
+    crossable = [*single, *(f"{name}_bucket" for name in log.log_format.integer_fields if with_buckets)]
+    crossable += [f"{name}_hour" for name in log.log_format.time_fields]
+    split = random_.choice(["hash", "chronological", "stratified"])
+    times = log.log_format.time_fields
     drawn = {tuple(sorted(random_.sample(crossable, min(random_.choice([2, 3]), len(crossable))))) for _ in range(2)}
     crosses = tuple(sorted(parts for parts in drawn if len(parts) > 1))
     fields = [*fields, *map("*".join, crosses)]
@@ -46,11 +49,12 @@ def draw_options(random_: random.Random, log) -> PrepareOptions:
         field_min_count={random_.choice(fields): 3} if random_.random() < 0.3 else {},
         field_max_size={random_.choice(fields): random_.randrange(1, 9)} if random_.random() < 0.3 else {},
         oov_buckets=random_.choice([1, 1, 3, 64]),
-        split=random_.choice(["hash", "chronological", "stratified"]),
+        split=split,
+        split_by=random_.choice(times) if split == "chronological" and len(times) > 1 else "",
         train_fraction=0.7,
         valid_fraction=0.2,
         seed=random_.randrange(2**63),
-        numeric_transform=random_.choice(["log1p", "max", "standardize"]),
+        numeric_transform=random_.choice(["log1p", "max", "standardize", "quantile"]),
         integer_buckets=with_buckets,
         crosses=crosses,
         missing_indicator=random_.random() < 0.7,
@@ -70,7 +74,7 @@ def draw_files(random_: random.Random, log) -> dict[str, bytes]:
             line = line[:place] + random_.choice(_ODD_BYTES) + line[place:]
         lines.append(line + random_.choice([b"\n", b"\n", b"\r\n"]))
     cuts = sorted(random_.sample(range(len(lines) + 1), random_.randint(0, 2)))
-    header = log.log_format.separator.join(log.log_format.columns).encode() + b"\n" if log.log_format.header else b""
+    header = log.header + b"\n" if log.log_format.header else b""
     parts = [header + b"".join(lines[first:end]) for first, end in itertools.pairwise([0, *cuts, len(lines)])]
     parts[-1] = parts[-1][:-1] if random_.random() < 0.5 else parts[-1]
     # A mark of UTF-8 at the start of a file is no part of its first cell.

@@ -45,7 +45,10 @@ def test_other_forms_are_not_for_the_native_parser(change):
         ("columns: {a: string}", "columns must have one of kind label; found none"),
         ("columns: {a: label, b: label, c: string}", "columns must have one of kind label; found a, b"),
         ("columns: {a: label, b: integer}", "a categorical field .*; found none"),
-        ("columns: {a: label, b: text}", "'prepare.data.columns.b' must be one of label, integer, hex32, string"),
+        (
+            "columns: {a: label, b: text}",
+            "'prepare.data.columns.b' must be one of label, integer, float, timestamp, hex32, string",
+        ),
         ("columns: {a: label, b: string, b: integer}", "key 'b' occurs twice"),
         ("clicked: ['1', '0']", "clicked and not_clicked must be cells that differ"),
         ("colums: {}", "did you mean 'prepare.data.columns'"),

@@ -9,10 +9,10 @@ from data_prep.pipeline.encode import REST, Encoder
 from data_prep.pipeline.fit import numeric_fields
 from data_prep.pipeline.split import make_split
 from data_prep.prepared.rows import Rows, row_bytes
-from data_prep.prepared.schema import NumericField, transform_integers
-from data_prep.statistics.statistics import IntegerStatistics
+from data_prep.prepared.schema import NumericField, transform_numbers
+from data_prep.statistics.statistics import NumericStatistics
 
-STATISTICS = IntegerStatistics.of(np.array([-1, 0, 4, 9]))  # mean 3, variance (16 + 9 + 1 + 36) / 4
+STATISTICS = NumericStatistics.of(np.array([-1, 0, 4, 9]))  # mean 3, variance (16 + 9 + 1 + 36) / 4
 
 
 @pytest.fixture(scope="module")
@@ -112,19 +112,19 @@ def test_the_numeric_columns_and_what_they_were_fitted_to():
 @pytest.mark.parametrize("integers", [[], [0, 0], [-5, -5]])
 @pytest.mark.parametrize("transform", ["max", "standardize"])
 def test_no_transform_divides_by_0_or_turns_signs(integers, transform):
-    statistics = IntegerStatistics.of(np.array(integers, np.int64))
+    statistics = NumericStatistics.of(np.array(integers, np.int64))
     field = numeric_fields(PrepareOptions(numeric_transform=transform), [statistics] * 13)[0]
-    low, high = transform_integers(field, np.array([-6, 7]))
+    low, high = transform_numbers(field, np.array([-6, 7]))
     assert np.isfinite([low, high]).all()
     assert low < high
 
 
 def test_log1p_of_the_extremes_is_finite():
     field = NumericField("I1", "I1", "log1p", {})
-    low, high = transform_integers(field, np.array([-(2**63), 2**63 - 1]))
+    low, high = transform_numbers(field, np.array([-(2**63), 2**63 - 1]))
     assert high == -low == pytest.approx(63 * np.log(2))
 
 
 def test_an_unknown_transform_is_an_error():
     with pytest.raises(ValueError, match=r"'I1' has transform 'cube'"):
-        transform_integers(NumericField("I1", "I1", "cube", {}), np.array([1]))
+        transform_numbers(NumericField("I1", "I1", "cube", {}), np.array([1]))

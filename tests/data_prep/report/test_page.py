@@ -20,7 +20,7 @@ from data_prep.report.numeric import pair, whole_bins
 from data_prep.report.page import SPLIT_RULES, write_report
 from data_prep.report.timing import TIMING_FILE, read_timing
 from data_prep.statistics.file import STATISTICS_FILE, NumericProfile, read_statistics
-from data_prep.statistics.statistics import IntegerStatistics
+from data_prep.statistics.statistics import NumericStatistics
 
 BAD_LINES = ("", "2\t<b>bold</b>", "0\t1.5" + "\t" * 38)
 
@@ -179,7 +179,7 @@ def test_integers_at_the_ends_of_int64_are_drawn(integers, transform):
     for integer in integers:
         counts += count_bins(np.array([integer]), np.ones(1, bool), np.ones(1, bool))
     bins = tuple((int(number), int(counts[number])) for number in np.flatnonzero(counts))
-    statistics = IntegerStatistics.of(np.array(integers, np.int64))
+    statistics = NumericStatistics.of(np.array(integers, np.int64))
     options = PrepareOptions(data=LogFormat({"label": "label", "I": "integer", "C": "hex32"}))
     column = numeric_fields(dataclasses.replace(options, numeric_transform=transform), [statistics])[0]
     before, after = pair("I", NumericProfile(0, bins), column)

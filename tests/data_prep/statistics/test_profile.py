@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.kernels.reference import ZERO_BIN, bin_bounds, count_bins
+from data_prep.kernels.reference import INTEGER_BINS, bin_bounds, count_bins
 from data_prep.statistics import profile
 from data_prep.statistics.profile import MIN_COUNTS, MOST_SPANS, ChunkSpans, Coverage, Timeline
 
@@ -35,7 +35,7 @@ def test_small_integers_have_bins_of_their_own():
 
 def test_only_present_and_chosen_integers_are_counted():
     yes_no = np.array([True, True, False, False]), np.array([True, False, True, False])
-    assert count_bins(np.zeros(4, np.int64), *yes_no)[ZERO_BIN] == 1
+    assert count_bins(np.zeros(4, np.int64), *yes_no)[INTEGER_BINS.zero] == 1
 
 
 @settings(max_examples=30)

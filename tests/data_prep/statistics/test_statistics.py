@@ -11,7 +11,7 @@ from data_prep.kernels.rows import Chunk
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.count import ChunkCounter
 from data_prep.pipeline.split import make_split
-from data_prep.statistics.statistics import IntegerStatistics, LogStatistics
+from data_prep.statistics.statistics import LogStatistics, NumericStatistics
 
 int64s = st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 1000)
 
@@ -19,10 +19,14 @@ int64s = st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 1000)
 @settings(max_examples=50)
 @given(st.lists(int64s, max_size=20), st.integers(0, 20))
 def test_integer_statistics_are_exact_however_they_are_cut(integers, cut):
-    parts = [IntegerStatistics.of(np.array(part, np.int64)) for part in (integers[:cut], integers[cut:])]
+    parts = [NumericStatistics.of(np.array(part, np.int64)) for part in (integers[:cut], integers[cut:])]
     total = parts[0] + parts[1]
-    assert total == IntegerStatistics(
-        len(integers), sum(integers), sum(x * x for x in integers), max(integers, default=None)
+    assert total == NumericStatistics(
+        len(integers),
+        sum(integers),
+        sum(x * x for x in integers),
+        max(integers, default=None),
+        min(integers, default=None),
     )
     if integers:
         mean = Fraction(sum(integers), len(integers))
@@ -31,9 +35,25 @@ def test_integer_statistics_are_exact_however_they_are_cut(integers, cut):
         assert total.standard_deviation == math.sqrt(variance)
 
 
+float32s = st.floats(-3e38, 3e38, allow_subnormal=False) | st.floats(-1, 1, allow_subnormal=False) | st.just(0.1)
+
+
+@settings(max_examples=100)
+@given(st.lists(float32s, min_size=1, max_size=20), st.integers(0, 20))
+def test_float_statistics_are_exact_however_they_are_cut(floats, cut):
+    parts = [NumericStatistics.of_floats(np.array(part, np.float64)) for part in (floats[:cut], floats[cut:])]
+    total = parts[0] + parts[1]
+    assert total == NumericStatistics.of_floats(np.array(floats, np.float64))
+    exact = list(map(Fraction, floats))
+    mean = sum(exact) / len(exact)
+    assert (total.count, total.maximum, total.minimum) == (len(floats), max(floats), min(floats))
+    assert total.mean == float(mean)
+    assert total.standard_deviation == math.sqrt(sum((x - mean) ** 2 for x in exact) / len(exact))
+
+
 def test_statistics_of_nothing_are_nan():
-    assert math.isnan(IntegerStatistics().mean)
-    assert math.isnan(IntegerStatistics().standard_deviation)
+    assert math.isnan(NumericStatistics().mean)
+    assert math.isnan(NumericStatistics().standard_deviation)
 
 
 @pytest.mark.parametrize("kernels", ["numpy", "auto"])
@@ -55,4 +75,5 @@ def test_only_training_rows_are_counted(tmp_path, make_log, kernels):
         assert {f"{word >> 32:08x}": word & 0xFFFFFFFF for word in words} == expected
     for field in range(13):
         cells = [int(cells[1 + field]) for cells in training if cells[1 + field]]
-        assert log.integers[field] == IntegerStatistics(len(cells), sum(cells), sum(x * x for x in cells), max(cells))
+        squares = sum(x * x for x in cells)
+        assert log.numeric[field] == NumericStatistics(len(cells), sum(cells), squares, max(cells), min(cells))

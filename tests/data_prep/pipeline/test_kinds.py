@@ -1,0 +1,158 @@
+"""Floats, timestamps, columns by name: from raw text to rows, on examples whose results are written down."""
+
+import math
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from data_prep.checks.inspect import inspect
+from data_prep.checks.pre_check import pre_check
+from data_prep.options.log_format import LogFormat
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.prepare import prepare
+from data_prep.prepared.reader import read_blocks
+from data_prep.report.page import write_report
+
+COLUMNS = {"click": "label", "price": "float", "seen": "timestamp", "site": "string"}
+FORMAT = LogFormat(COLUMNS, ",", timestamps={"seen": "%Y-%m-%d %H:%M"})
+LINES = ["1,0.5,2024-02-29 23:59,a", "0,-1e2,2024-02-27 00:00,b", "0,,,a", "1,.25,2024-02-28 11:59,a"]
+
+
+def all_train(log_format, **settings):
+    return PrepareOptions(
+        data=log_format,
+        min_count=1,
+        workers=1,
+        shuffle_window_rows=1,
+        max_reject_fraction=1,
+        **{"train_fraction": 1, "valid_fraction": 0, "test_fraction": 0, **settings},
+    )
+
+
+def prepared_rows(tmp_path, text, options, name="log.csv"):
+    (tmp_path / name).write_text(text)
+    schema = prepare(tmp_path / name, tmp_path / "out", options, report=True)
+    return schema, {split: list(read_blocks(tmp_path / "out", schema, split)) for split in schema.splits}
+
+
+def test_floats_and_times_become_numbers_and_fields(tmp_path, capsys):
+    bad = ["0,nan,,a", "0,inf,,a", "0,1e39,,a", "0,1,2024-02-30 00:00,a", "0,1,2024-02-29,a"]
+    options = all_train(FORMAT)
+    schema, rows = prepared_rows(tmp_path, "\n".join([*LINES, *bad]) + "\n", options)
+    assert schema.source["rejected_by_reason"] == {"float": 3, "timestamp": 2}
+    assert [field.name for field in schema.numeric] == ["price", "seen_age_days", "price_missing", "seen_missing"]
+    assert [field.name for field in schema.categorical] == ["site", "seen_hour", "seen_weekday"]
+    (block,) = rows["train"]
+    ages = [0, 2 + 1439 / 1440, 0, 1.5]
+    expected = [[math.log1p(0.5), -math.log1p(100), 0, math.log1p(0.25)], list(map(math.log1p, ages)), [0, 0, 1, 0]]
+    assert np.allclose(block.numeric.T[:3], expected)
+    assert block.numeric[:, 3].tolist() == [0, 0, 1, 0]
+    table = pq.read_table(tmp_path / "out" / "vocabulary.parquet").to_pylist()
+    values = {row["id"]: row["value"] for row in table}
+    assert [values[i] for i in block.ids[:, 1]] == ["23", "0", "", "11"]
+    assert [values[i] for i in block.ids[:, 2]] == ["3", "1", "", "2"]  # Thursday, Tuesday, Wednesday
+    inspect(tmp_path / "out")
+    assert "seen_age_days" in capsys.readouterr().out
+    write_report(tmp_path / "out")
+    findings = pre_check(tmp_path / "log.csv", log_format=FORMAT)
+    assert "2024-02-27T00:00:00 … 2024-02-29T23:59:00" in capsys.readouterr().out
+    assert findings.wrong
+
+
+def test_later_rows_have_ages_below_zero(tmp_path):
+    prepared_rows(tmp_path, "\n".join(LINES) + "\n", all_train(FORMAT))
+    (tmp_path / "later.csv").write_text("0,0.5,2024-03-02 23:59,a\n")
+    schema = prepare(tmp_path / "later.csv", tmp_path / "more", all_train(FORMAT), vocabulary_of=tmp_path / "out")
+    (block,) = read_blocks(tmp_path / "more", schema, "train")
+    assert block.numeric[0, 1] == pytest.approx(-math.log1p(2))
+
+
+def test_quantiles_are_ranks_of_the_training_rows(tmp_path):
+    numbers = np.random.default_rng(1).permutation(1000)
+    text = "".join(f"0,{number / 8},,a\n" for number in numbers) + "0,1e9,,a\n0,-7,,a\n"
+    options = all_train(FORMAT, numeric_transform="quantile", train_fraction=0.9, valid_fraction=0.1, split="hash")
+    schema, rows = prepared_rows(tmp_path, text, options)
+    ranks = {}
+    for split, blocks in rows.items():
+        lines = np.load(tmp_path / "out" / f"row_numbers-{split}.npy") if split != "train" else None
+        if lines is not None and blocks:
+            ranks |= dict(zip(lines.tolist(), np.concatenate([b.numeric[:, 0] for b in blocks]).tolist(), strict=True))
+    assert len(ranks) > 60
+    for line, rank in ranks.items():
+        if line < 1000:
+            assert abs(rank - numbers[line] / 1000) < 0.03
+    every = np.concatenate([block.numeric[:, 0] for blocks in rows.values() for block in blocks])
+    assert (every.min(), every.max()) == (0, 1)
+    assert len(schema.numeric[0].quantiles) <= 257
+
+
+@pytest.mark.parametrize("kernels", ["native", "numpy"])
+def test_a_chronological_split_goes_by_time_where_the_log_does_not(tmp_path, kernels):
+    order = np.random.default_rng(3).permutation(1000)
+    text = "".join(f"0,1,2024-02-{1 + n // 40:02} {n % 40 // 2:02}:00,a\n" for n in order)  # two rows of each time
+    options = all_train(
+        FORMAT, split="chronological", train_fraction=0.7, valid_fraction=0.2, test_fraction=0.1, kernels=kernels
+    )
+    schema, _ = prepared_rows(tmp_path, text, options)
+    assert [schema.splits[split].rows for split in ("train", "valid", "test")] == [700, 200, 100]
+    times = order // 2
+    in_order = np.lexsort((np.arange(1000), times))
+    for split, rows in (("valid", in_order[700:900]), ("test", in_order[900:])):
+        assert np.load(tmp_path / "out" / f"row_numbers-{split}.npy").tolist() == sorted(rows.tolist())
+
+
+def test_columns_are_found_by_name_and_others_ignored(tmp_path):
+    log_format = LogFormat(COLUMNS, ",", header=True, others="ignored", timestamps={"seen": "seconds"})
+    (tmp_path / "a.csv").write_text("site,more,click,price,seen\na,?,1,0.5,0\nb,?,0,2,90000\nshort\n")
+    (tmp_path / "b.csv").write_text("seen,price,click,site\n0,0.5,1,a\n")
+    options = all_train(log_format)
+    schema = prepare([tmp_path / "a.csv", tmp_path / "b.csv"], tmp_path / "out", options)
+    assert schema.source["rejected_by_reason"] == {"columns": 1}
+    (block,) = read_blocks(tmp_path / "out", schema, "train")
+    assert block.labels.tolist() == [1, 0, 1]
+    assert block.ids[0].tolist() == block.ids[2].tolist() != block.ids[1].tolist()
+    assert block.numeric[0].tolist() == block.numeric[2].tolist()
+    (tmp_path / "c.csv").write_text("seen,price,site\n0,0.5,a\n")
+    with pytest.raises(ValueError, match="not found: click"):
+        prepare(tmp_path / "c.csv", tmp_path / "none", options)
+
+
+def test_parquet_times_are_read_as_they_are(tmp_path):
+    times = pa.array([0, None, 90_000_000], pa.timestamp("ms"))
+    table = pa.table({"click": [1, 0, 1], "price": [0.5, None, 0.1], "seen": times, "site": ["a", "b", "a"]})
+    pq.write_table(table, tmp_path / "log.parquet")
+    for form in ("seconds", "milliseconds"):
+        options = all_train(LogFormat(COLUMNS, ",", timestamps={"seen": form}))
+        schema = prepare(tmp_path / "log.parquet", tmp_path / form, options)
+        (block,) = read_blocks(tmp_path / form, schema, "train")
+        assert np.allclose(block.numeric[:, 1], [math.log1p(90_000 / 86_400), 0, 0])
+        assert np.allclose(block.numeric[:, 0], [math.log1p(0.5), 0, math.log1p(0.1)])
+    with pytest.raises(ValueError, match="expected seconds or milliseconds"):
+        prepare(tmp_path / "log.parquet", tmp_path / "none", all_train(FORMAT))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"timestamps": {"site": "seconds"}}, "'site' is no column of kind timestamp"),
+        ({"timestamps": {"seen": "%H:%M"}}, "which must give year, month and day"),
+        ({"timestamps": {"seen": "%Y%m%d%d"}}, "of which each may occur once"),
+        ({"timestamps": {"seen": "%Y-%j"}}, "expected seconds, milliseconds, or a form of"),
+        ({"columns": {**COLUMNS, "seen_hour": "string"}}, "rename one"),
+        ({"others": "ignored"}, "needs header: true"),
+    ],
+)
+def test_a_description_that_cannot_be_read_is_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        LogFormat(**{"columns": COLUMNS, **settings})
+
+
+def test_several_timestamps_need_a_name_to_split_by():
+    log_format = LogFormat({**COLUMNS, "sold": "timestamp"})
+    with pytest.raises(ValueError, match="seen, sold"):
+        PrepareOptions(data=log_format, split="chronological")
+    assert PrepareOptions(data=log_format, split="chronological", split_by="sold").split_time == "sold"
+    with pytest.raises(ValueError, match="split_by is for split: chronological"):
+        PrepareOptions(data=log_format, split_by="sold")
