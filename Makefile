@@ -7,11 +7,11 @@ VENV ?= .venv
 RUN_PYTHON := "$(if $(filter /%,$(VENV)),$(VENV),$(CURDIR)/$(VENV))/bin/python"
 # The scripts take PYTHON too: theirs is the one of the environment that is set up, not the one that makes it.
 RUN_SCRIPT := PYTHON=$(RUN_PYTHON) bash
-CONFIG ?= configs/criteo.yaml
+CONFIG ?= configs/auto.yaml
 INPUT ?= data/dac.tar.gz
 OUTPUT ?= prepared
 DATASET ?= $(OUTPUT)
-EPOCHS ?= 15
+EPOCHS ?= -
 RANK_TABLE_FILE ?= -
 RUN ?= device_0
 SPLIT ?= test
@@ -72,7 +72,7 @@ download: setup  ## download Criteo's dac.tar.gz into data/, under Criteo's term
 	$(RUN_PYTHON) -m data_prep download data $(ARGS)
 
 .PHONY: preprocess
-preprocess: setup  ## raw log to MindRecord: INPUT=data/dac.tar.gz OUTPUT=prepared CONFIG=configs/criteo.yaml ARGS=
+preprocess: setup  ## raw log to MindRecord: INPUT=data/dac.tar.gz OUTPUT=prepared CONFIG=configs/auto.yaml ARGS=
 	$(RUN_PYTHON) -m data_prep prepare "$(INPUT)" "$(OUTPUT)" --config "$(CONFIG)" $(ARGS)
 
 .PHONY: inspect
@@ -84,7 +84,7 @@ prepared-report: setup  ## draw the report of a prepared folder again: OUTPUT=pr
 	$(RUN_PYTHON) -m data_prep report "$(OUTPUT)"
 
 .PHONY: train
-train: setup  ## train a new run, or resume the one in device_0: DATASET=prepared EPOCHS=15 CONFIG=... ARGS=section.key=value
+train: setup  ## train a new run, or resume the one in device_0: DATASET=prepared EPOCHS=9 CONFIG=... ARGS=section.key=value
 	CONFIG="$(CONFIG)" $(RUN_SCRIPT) scripts/run_auto_parallel_train.sh 1 "$(EPOCHS)" "$(DATASET)" \
 		"$(RANK_TABLE_FILE)" $(ARGS)
 
@@ -118,7 +118,7 @@ report: setup  ## draw a run, or several over one another: RUN=device_0 ARGS="de
 	$(RUN_PYTHON) -m app report "$(RUN)" $(ARGS)
 
 .PHONY: demo
-demo: setup  ## the whole way on a synthetic log, in minutes: DEMO_ROWS=400000 DEMO_EPOCHS=2 -> demo/
+demo: setup  ## the whole way on a synthetic log, in minutes: DEMO_ROWS=400000 DEMO_EPOCHS=3 -> demo/
 	$(RUN_SCRIPT) scripts/run_demo.sh
 
 # Two workers, but one test after another where that starts ranks or kills processes.

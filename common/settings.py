@@ -21,13 +21,15 @@ import yaml
 Settings = TypeVar("Settings")
 
 
-def resolve(cls: type[Settings], yaml_path: Path | None = None, overrides: Iterable[str] = ()) -> Settings:
-    """Return a `cls` with its defaults changed by a YAML file, then by `section.key=value`.
+def resolve(
+    cls: type[Settings], yaml_path: Path | None = None, overrides: Iterable[str] = (), base: Settings | None = None
+) -> Settings:
+    """Return `base`, by default the defaults of `cls`, changed by a YAML file, then by `section.key=value`.
 
     Raises ValueError for an unknown key, a wrong type or an override without `=`, FileNotFoundError for a
     missing file.
     """
-    settings = cls()
+    settings = cls() if base is None else base
     if yaml_path is not None:
         settings = merge(settings, read_yaml(yaml_path), where=str(yaml_path))
     return override(settings, overrides)

@@ -5,8 +5,8 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 demo_dir=${DEMO_DIR:-$project_dir/demo}
 rows=${DEMO_ROWS:-400000}
-epochs=${DEMO_EPOCHS:-2}
-config=$(realpath "${CONFIG:-$project_dir/configs/demo.yaml}")
+epochs=${DEMO_EPOCHS:--}
+config=$(realpath "${CONFIG:-$project_dir/configs/auto.yaml}")
 
 mkdir -p "$demo_dir"
 cd "$demo_dir"

@@ -17,6 +17,7 @@ from app import device
 from app.checkpoint.read import Checkpoint
 from app.cli.evaluate import check_data, evaluate_on_device, saved_config, write_results
 from app.cli.export import export
+from app.config.by_rows import resolve_by_rows
 from app.config.config import Config
 from app.config.run import DeviceOptions
 from app.distributed.process_group import SingleProcess
@@ -34,7 +35,7 @@ from app.training.stopping import Stopped
 from common import settings
 from common.console import log_shown
 from data_prep.options.prepare_options import PREPARE_SECTION, PrepareOptions, read_data
-from data_prep.prepared.schema import Schema
+from data_prep.prepared.schema import Schema, read_schema
 
 if TYPE_CHECKING:
     from app.scoring.predictor import RawRows
@@ -80,13 +81,14 @@ def train(
 ) -> Run:
     """Train in the folder `run` as `python -m app train`: a new run, or the one there resumed; return the run.
 
-    `config` is a file of settings, `sections` change them: `train={"epochs": 3}`. After each `train.log_every_steps`
+    `config` is a file of settings, `sections` change them: `train={"epochs": 3}`. (A `Config` counts as set throughout:
+    `train.auto` has nothing left to choose.) After each `train.log_every_steps`
     steps `on_step` is called with their means, after each evaluation on valid `on_evaluation` with its metrics. What
     they raise ends the training; the checkpoints stay. Ctrl-C (in a notebook: interrupt) finishes the step, saves, and
     raises KeyboardInterrupt: the same call resumes. Raises ValueError and OSError for wrong input, FloatingPointError
     where a step is not finite, OSError where the last state cannot be saved.
     """
-    wanted = _config(config, sections)
+    wanted = resolve_by_rows(lambda base: _config(config, sections, base), lambda: read_schema(Path(dataset)))
     path = Path(run).absolute()
     with log_shown(*LOGGERS):
         device.check_environment(wanted.device)
@@ -220,8 +222,8 @@ class Report:
         return f'<iframe srcdoc="{html.escape(self.page)}" {frame}></iframe>'
 
 
-def _config(given: Config | str | Path | None, sections: Mapping[str, Any]) -> Config:
-    config = given if isinstance(given, Config) else settings.resolve(Config, Path(given) if given else None)
+def _config(given: Config | str | Path | None, sections: Mapping[str, Any], base: Config | None = None) -> Config:
+    config = given if isinstance(given, Config) else settings.resolve(Config, Path(given) if given else None, base=base)
     return settings.merge(config, sections, where="arguments")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from app.cli import rank
+from app.config.by_rows import resolve_by_rows
 from app.config.config import Config
 from app.distributed.launch import check_rank_table, launch
 from app.distributed.process_group import ProcessGroup, SingleProcess, max_rank_rows, started_by_mpi
@@ -15,7 +16,7 @@ from app.training.launch import plan_launch, report_finished
 from app.training.parallel.pipeline.plan import describe_pipeline, plan_pipeline
 from app.training.parallel.tensor.plan import describe_plan, plan_run, run_shapes
 from common import settings
-from data_prep.prepared.schema import Schema
+from data_prep.prepared.schema import Schema, read_schema
 
 
 def add_parser(commands: Any) -> None:
@@ -34,7 +35,10 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, and return the exit status."""
-    config = settings.resolve(Config, arguments.config, arguments.settings)
+    config = resolve_by_rows(
+        lambda base: settings.resolve(Config, arguments.config, arguments.settings, base),
+        lambda: read_schema(arguments.dataset),
+    )
     num_processes = arguments.ranks + arguments.servers
     # Everything that can fail for a wrong setting comes before the run folder is opened, which may rename an older run.
     plan = plan_launch(config, arguments.dataset, Path.cwd() / "device_0", arguments.ranks, arguments.servers)

@@ -1,1 +1,1 @@
-"""Every setting of a run: config (all sections), run, optimizers, schedules, parallel. No MindSpore."""
+"""Every setting of a run: config (all sections), by_rows, run, optimizers, schedules, parallel. No MindSpore."""

@@ -84,6 +84,8 @@ class LossOptions:
 class TrainOptions:
     """Passes over the data, logging, and the model that a run starts from."""
 
+    # Settings that are not given follow from the number of training rows (docs/recipes.md).
+    auto: bool = False
     epochs: int = 1  # passes over the training rows
     batch_size: int = 16_000  # rows of a step, of all ranks together
     seed: int = 1  # of the initial values, the order of the rows and dropout

@@ -14,6 +14,7 @@ from pathlib import Path
 from app import device
 from app.batches import check_files
 from app.checkpoint.read import DamagedCheckpointError
+from app.config.by_rows import describe_by_rows
 from app.config.config import Config
 from app.distributed.launch import USELESS
 from app.distributed.process_group import ProcessGroup, SingleProcess
@@ -104,6 +105,8 @@ class Launch:
                 log.warning("warning: a newer checkpoint is not used: %s", refused)
             for line in describe_kept(self.asked, config):
                 log.info("%s", line)
+            if config.train.auto:
+                log.info("%s", describe_by_rows(config, self.schema.splits["train"].rows))
             threads = config.device.num_threads
             log.info("the tower runs on %s, the tables are %s, %d host threads", target, self.backend, threads)
             if group.size > 1:

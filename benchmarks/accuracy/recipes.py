@@ -1,6 +1,6 @@
 """Train the recipes of configs/ on synthetic logs of two sizes and on real rows, with several seeds.
 
-    python -m benchmarks.accuracy.recipes [--data 500k 5m real] [--recipes criteo bars_x4_001 best few_rows] [--epochs
+    python -m benchmarks.accuracy.recipes [--data 500k 5m real] [--recipes criteo bars_x4_001 auto] [--epochs
     3]
                                  [--seeds 1] [--set section.key=value …] [--threads N] [--work FOLDER]
 
@@ -38,7 +38,7 @@ from common import settings
 from data_prep.prepared.schema import Schema, read_schema, row_numbers_file
 from data_prep.prepared.truth import read_truth
 
-RECIPES = ("criteo", "bars_x4_001", "best", "few_rows")
+RECIPES = ("criteo", "bars_x4_001", "auto", "many_rows", "few_rows")
 SYNTHETIC_ROWS = {"20k": 20_000, "500k": 500_000, "5m": 5_000_000}
 REAL = "real"
 SYNTHETIC_SEED = 1

@@ -1,0 +1,94 @@
+"""Settings that follow from the number of training rows, with `train.auto=true` (configs/auto.yaml).
+
+Two sizes were searched by hand (docs/recipes.md): a hundred thousand rows and four million. What lies between is
+interpolated in the logarithm of the rows, what lies outside has the values of the nearer size. Two rules carry a
+setting to another size: L2 on the whole table is added to the mean loss, so it falls as 1 / rows; FTRL sums
+gradients of batch means, so its l2 falls as 1 / batch size. Buckets of integers help on some hundred thousand rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from app.config.config import Config
+from common import settings
+from data_prep.prepared.schema import Schema
+
+_FEW, _MANY = 94_000, 4_000_000  # training rows of the two sizes
+_L2_TIMES_ROWS = 1500.0  # of the deep table; 1900 already holds all deep rows at 0 at some sizes
+_ROWS_FOR_BUCKETS = 200_000  # with fewer, no part sees the fields of prepare.integer_buckets
+_FINAL_FACTOR = 0.05  # of the learning rates, at the end of the last epoch
+
+
+def resolve_by_rows(resolve: Callable[[Config], Config], read: Callable[[], Schema]) -> Config:
+    """Return `resolve(defaults)`; with `train.auto` the defaults are those for the prepared folder that `read` reads.
+
+    `resolve` applies what a file and the command line set, so that counts before the rules; epochs and batch size that
+    are set so change what the rules give for the rest. Raises as `resolve` and `read` do.
+    """
+    config = resolve(Config())
+    if not config.train.auto:
+        return config
+    schema = read()
+    first = resolve(_with(settings_by_rows(schema)))
+    return resolve(_with(settings_by_rows(schema, first.train.epochs, first.train.batch_size)))
+
+
+def _with(sections: dict[str, Any]) -> Config:
+    return settings.merge(Config(), sections, where="train.auto")
+
+
+def settings_by_rows(schema: Schema, epochs: int = 0, batch_size: int = 0) -> dict[str, Any]:
+    """Return the settings, by section, for a prepared folder; epochs and batch size of 0 are found as well."""
+    num_rows = schema.splits["train"].rows
+
+    def between(few: float, many: float) -> float:
+        share = math.log(max(num_rows, 1) / _FEW) / math.log(_MANY / _FEW)
+        return float(f"{few * (many / few) ** min(max(share, 0.0), 1.0):.3g}")
+
+    own_batch_size = round(between(1000, 2000), -2)
+    batch_size = batch_size or int(own_batch_size)
+    epochs = epochs or round(between(12, 3))
+    width = 2 ** round(math.log2(between(64, 256)))
+    schedule = {
+        "name": "cosine",
+        "decay_steps": max(1, epochs * math.ceil(num_rows / batch_size)),
+        "final_factor": _FINAL_FACTOR,
+    }
+    return {
+        "model": {"embedding_dim": 8, "hidden_widths": [width, width // 2], **_seen_fields(schema, num_rows)},
+        "loss": {"l2_coef": float(f"{_L2_TIMES_ROWS / max(num_rows, 1):.3g}")},
+        "wide_optimizer": {
+            "name": "ftrl",
+            "learning_rate": between(6e-2, 2.5e-1),
+            "initial_accumulator": between(1e-6, 1e-8),
+            "l1": 0.0,
+            "l2": float(f"{between(3e-2, 1.8e-3) * own_batch_size / batch_size:.3g}"),
+            "schedule": schedule,
+        },
+        "deep_optimizer": {"name": "adam", "learning_rate": between(3e-3, 2.2e-3), "schedule": schedule},
+        "tower_optimizer": {"name": "adam", "learning_rate": between(3e-3, 1.1e-3), "schedule": schedule},
+        "train": {"epochs": epochs, "batch_size": batch_size},
+    }
+
+
+def _seen_fields(schema: Schema, num_rows: int) -> dict[str, Any]:
+    buckets = {f"{numeric.source}_bucket" for numeric in schema.numeric}
+    seen = [field for field in schema.categorical if field.name not in buckets]
+    if num_rows >= _ROWS_FOR_BUCKETS or len(seen) == len(schema.categorical):
+        return {}
+    wide, deep = [field.name for field in seen], [field.name for field in seen if not field.cross]
+    return {"wide_fields": wide, "deep_fields": deep}
+
+
+def describe_by_rows(config: Config, num_rows: int) -> str:
+    """Return a line for the log with the settings of a run with `train.auto`."""
+    wide, widths = config.wide_optimizer, "-".join(map(str, config.model.hidden_widths))
+    return (
+        f"settings for {num_rows:,} training rows (train.auto): D {config.model.embedding_dim}, tower {widths}, L2 "
+        f"{config.loss.l2_coef:g}; rates wide {wide.learning_rate:g}, deep {config.deep_optimizer.learning_rate:g}, "
+        f"tower {config.tower_optimizer.learning_rate:g}; {config.train.epochs} epochs of batches of "
+        f"{config.train.batch_size:,} rows. config.yaml has all of them"
+    )

@@ -1,0 +1,90 @@
+import dataclasses
+import itertools
+import math
+
+import pytest
+
+from app.config.by_rows import describe_by_rows, resolve_by_rows, settings_by_rows
+from app.config.config import Config
+from common import settings
+from data_prep.prepared.schema import CategoricalField, Split
+
+
+@pytest.fixture
+def resolved(project, tiny_schema):
+    def resolve(num_rows, *words):
+        path = project / "configs" / "auto.yaml"
+        return resolve_by_rows(lambda base: settings.resolve(Config, path, words, base), lambda: sized(num_rows))
+
+    def sized(num_rows):
+        return dataclasses.replace(tiny_schema, splits={"train": Split(num_rows, 0, ())})
+
+    resolve.schema = sized
+    return resolve
+
+
+def test_rows_are_not_read_unless_they_count():
+    def fail():
+        raise AssertionError
+
+    assert resolve_by_rows(lambda base: base, fail) == Config()
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 50, 94_000, 400_000, 4_000_000, 10**10])
+def test_any_number_of_rows_gives_valid_settings(resolved, num_rows):
+    config = resolved(num_rows)
+    steps = math.ceil(num_rows / config.train.batch_size) * config.train.epochs
+    for optimizer in (config.wide_optimizer, config.deep_optimizer, config.tower_optimizer):
+        assert (optimizer.schedule.name, optimizer.schedule.decay_steps) == ("cosine", max(1, steps))
+    assert f"for {num_rows:,} training rows" in describe_by_rows(config, num_rows)
+
+
+def test_l2_falls_with_the_rows_and_the_tower_grows(resolved):
+    sizes = (20_000, 94_000, 400_000, 4_000_000, 40_000_000)
+    configs = [resolved(rows) for rows in sizes]
+    for rows, config in zip(sizes, configs, strict=True):
+        assert config.loss.l2_coef * rows == pytest.approx(1500, rel=0.01)
+    for small, large in itertools.pairwise(configs):
+        assert small.model.hidden_widths <= large.model.hidden_widths
+        assert small.train.epochs >= large.train.epochs
+    ends = [(c.model.hidden_widths, c.train.epochs, c.train.batch_size, c.wide_optimizer.l2) for c in configs]
+    assert ends[0] == ends[1] == ((64, 32), 12, 1000, 3e-2)
+    assert ends[3] == ends[4] == ((256, 128), 3, 2000, 1.8e-3)
+
+
+def test_what_is_set_counts_and_the_rest_follows_it(resolved):
+    config = resolved(94_000, "train.epochs=2", "train.batch_size=4000", "deep_optimizer.learning_rate=0.5")
+    assert (config.train.epochs, config.train.batch_size, config.deep_optimizer.learning_rate) == (2, 4000, 0.5)
+    assert config.tower_optimizer.schedule.decay_steps == 2 * 24
+    assert config.wide_optimizer.l2 == pytest.approx(3e-2 / 4)
+
+
+def test_another_optimizer_keeps_its_own_defaults(resolved):
+    config = resolved(94_000, "deep_optimizer.name=lazy_adam")
+    assert config.deep_optimizer == settings.resolve(Config, None, ["deep_optimizer.name=lazy_adam"]).deep_optimizer
+    assert settings_by_rows(resolved.schema(94_000))["deep_optimizer"]["name"] == "adam"
+
+
+def test_a_resolved_run_resolves_to_itself(resolved):
+    config = resolved(300_000)
+    again = resolve_by_rows(
+        lambda base: settings.merge(base, settings.as_dict(config), where="config.yaml"), lambda: resolved.schema(5)
+    )
+    assert again == config
+
+
+def test_few_rows_see_no_buckets(resolved):
+    def seen(num_rows):
+        schema = resolved.schema(num_rows)
+        more = [
+            CategoricalField(name, (0, 1), ((1, 2),), **of)
+            for name, of in (("I1_bucket", {}), ("x", {"cross": ("C1", "C2")}))
+        ]
+        schema = dataclasses.replace(schema, categorical=(*schema.categorical, *more))
+        model = settings_by_rows(schema)["model"]
+        return [{*names} if (names := model.get(part)) else None for part in ("wide_fields", "deep_fields")]
+
+    own = {field.name for field in resolved.schema(1).categorical}
+    assert seen(90_000) == [own | {"x"}, own]
+    assert seen(300_000) == [None, None]
+    assert "wide_fields" not in settings_by_rows(resolved.schema(90_000))["model"]  # it has no buckets
