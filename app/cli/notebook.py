@@ -7,6 +7,8 @@ that are asked for first: it reads them once a process.
 from __future__ import annotations
 
 import html
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
 Values: TypeAlias = Mapping[str, Any]
 BUNDLE = "bundle"  # of a run's best checkpoint, in its folder
+PROJECT = Path(__file__).parents[2]
 LOGGERS = ("app", "data_prep")
 
 
@@ -203,9 +206,15 @@ class Run:
         return self._open(Path(bundle))
 
     def _export(self, checkpoint: Checkpoint, bundle: Path, rows: RowType = "float32", calibrate: bool = False) -> None:
-        device.check_environment(self.config.device)
+        """Export in this process, or in another where this one's MindSpore has other threads or is not in float32."""
         with log_shown(*LOGGERS):
-            export(checkpoint, bundle, rows, overwrite=True, calibrate=calibrate)
+            try:
+                device.check_environment(replace(self.config.device, precision="float32"))
+            except ValueError:
+                words = [str(checkpoint.path), str(bundle), f"rows={rows}", "--overwrite"]
+                _run_command("export", *words, *(["--calibrate"] if calibrate else []))
+            else:
+                export(checkpoint, bundle, rows, overwrite=True, calibrate=calibrate)
 
     def _open(self, bundle: Path) -> Predictor:
         return Predictor.open(bundle, self.config.device.num_threads)
@@ -244,6 +253,15 @@ def _raise_stop(status: int) -> None:
         raise KeyboardInterrupt("stopped after saving; the same call resumes")
     if status == NOT_WRITTEN:
         raise OSError("the training ended, and not all could be written: see its log")
+
+
+def _run_command(*words: str) -> None:
+    """Run `python -m app` in another process; raise ValueError with its last line if it fails."""
+    environment = {**os.environ, "PYTHONPATH": f"{PROJECT}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")}
+    command = [sys.executable, "-m", "app", *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)  # noqa: S603 (our own)
+    if done.returncode:
+        raise ValueError(done.stderr.strip().rpartition("\n")[2].removeprefix("error: "))
 
 
 def _exported(bundle: Path) -> str:

@@ -120,7 +120,7 @@ def _by_unseen(schema: Schema) -> Parts:
         f"{low} or more" if high is None else str(low) if low == high else f"{low}–{high}"
         for low, high in zip(UNSEEN_COUNTS, ends, strict=True)
     ]
-    return Parts(UNSEEN, [f"{name} of {len(columns)} values out of vocabulary" for name in names], find)
+    return Parts(UNSEEN, [f"{name} of {len(columns)} values unseen" for name in names], find)
 
 
 def _by_value(by: str, folder: Path, schema: Schema) -> Parts:

@@ -227,13 +227,14 @@ class Predictor:
         wide = wide * position_weights(encoded.ids, self._fields)
         field_of = field_of_position(self._fields)
         numeric = encoded.numeric[0] * self.manifest.model["numeric_weights"]
+        slope = self.manifest.model.get("calibration", {}).get("slope", 1.0)
         effects = []
         for place, name in enumerate(columns):
             made = [name, *(f"{name}{ending}" for ending in ("_bucket", *TIME_PARTS))]
             fields = [i for i, field in enumerate(self._fields) if field.name in made]
             positions = np.flatnonzero(np.isin(field_of, [i for i in fields if self._fields[i].wide]))
             of_numbers = [i for i, field in enumerate(self.schema.numeric) if field.source == name]
-            weight, known = float(wide[0, positions].sum() + numeric[of_numbers].sum()), None
+            weight, known = slope * float(wide[0, positions].sum() + numeric[of_numbers].sum()), None
             if name in self.log_format.categorical_fields:
                 first, end = self.schema.categorical[fields[0]].oov_ids
                 known = not first <= encoded.ids[0, np.searchsorted(field_of, fields[0])] < end

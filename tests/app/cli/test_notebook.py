@@ -169,6 +169,11 @@ def test_a_calibrated_bundle_has_the_scores_of_a_calibrated_evaluation(trained, 
     calibrated = run.export(tmp_path / "bundle", calibrate=True)
     calibration = Calibration(**calibrated.manifest.model["calibration"])
     np.testing.assert_array_equal(calibrated.logits(lines), calibration(run.predictor.logits(lines)))
+    wide = [
+        {effect.field: effect.wide for effect in bundle.explain(lines[0])} for bundle in (run.predictor, calibrated)
+    ]
+    assert wide[1] == pytest.approx({name: calibration.slope * weight for name, weight in wide[0].items()}, rel=1e-6)
+    assert any(wide[0].values())
     assert f"Platt's scaling: {calibration}" in (tmp_path / "bundle" / "README.md").read_text()
     assert calibrated.verify() == 100
 
@@ -199,6 +204,16 @@ def test_a_finished_run_is_returned_and_more_epochs_continue_it_to_another_bundl
     assert manifest.stat().st_mtime_ns == written
     assert again(epochs=2).metrics["step"] == 10
     assert not np.array_equal(run.predict(lines), first)
+
+
+def test_a_process_of_other_threads_exports_in_another_one(trained, monkeypatch, tmp_path):
+    run, commands = trained[0], []
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.setattr("app.cli.notebook._run_command", lambda *words: commands.append(words))
+    monkeypatch.setattr(type(run), "_open", lambda *_: None)
+    run.export(tmp_path / "bundle", rows="float16", calibrate=True)
+    best = whole_checkpoints(run.path / "checkpoints")[-1].path
+    assert commands == [("export", str(best), str(tmp_path / "bundle"), "rows=float16", "--overwrite", "--calibrate")]
 
 
 def test_a_report_is_shown_in_a_frame(trained):
