@@ -11,7 +11,8 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ import yaml
 from data_prep.checks.pre_check import columns_of, leaking_columns
 from data_prep.kernels.choose import choose_kernels
 from data_prep.kernels.rows import MAX_LINE_BYTES, Chunk
-from data_prep.options.log_format import Kind, LogFormat
+from data_prep.options.log_format import Kind, ListForm, LogFormat, time_text
 from data_prep.raw_log.files import LogFile, find_log, is_parquet
 from data_prep.raw_log.reading import open_reader
 
@@ -30,13 +31,32 @@ _MISSING_WORDS = ("NULL", "null", r"\N", "NA", "N/A", "NaN", "nan", "None", "non
 # Cells of a click and of no click, in the order in which a label is looked for.
 _LABELS = (("1", "0"), ("true", "false"), ("True", "False"), ("TRUE", "FALSE"), ("yes", "no"), ("Y", "N"), ("1", "-1"))
 _LABEL_NAMES = re.compile(r"(is_?)?(label|click(ed|s)?|clk|target|y|conver(sion|ted)|response|outcome)", re.IGNORECASE)
-_CODE_NAMES = re.compile(r"(^|_)(id|ids|type|code|cat|category|class|group|hour|day|weekday|month|zip)$", re.IGNORECASE)
+_CODE_NAMES = re.compile(
+    r"((^|_)(id|ids|type|code|cat|category|class|group|hour|day|weekday|month|zip)|(?-i:[a-z]I[dD]))$", re.IGNORECASE
+)
 _INTEGER, _HEX = re.compile(r"-?[0-9]{1,18}"), re.compile("[0-9a-f]{8}")
 _DECIMAL = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?inf")
 _ENOUGH = 1_000  # rows from which a share of distinct values means something
 _UNIQUE = 0.99  # of the rows: a new value in nearly every one
 _FEW_CODES = 50  # whole numbers with so few values, some of them large, are codes
 _SHOWN = 3
+_RATING_NAMES = re.compile(r"(user_?)?(rating|stars?|score)", re.IGNORECASE)
+_TIME_NAMES = re.compile(r"(^|_)(time|timestamp|ts|date|datetime|at|when|seen|day)$", re.IGNORECASE)
+_GROUP_NAMES = re.compile(r"(^|_)(user|session|query|request|visit|visitor)(_?id)?$", re.IGNORECASE)
+_TIME_FORMS = (
+    "%Y-%m-%d %H:%M:%S",
+    "%Y-%m-%dT%H:%M:%S",
+    "%Y-%m-%dT%H:%M:%SZ",
+    "%Y-%m-%d %H:%M:%S.%f",
+    "%Y-%m-%d %H:%M",
+    "%Y-%m-%d",
+    "%Y/%m/%d %H:%M:%S",
+    "%d/%m/%Y %H:%M:%S",
+    "%d/%m/%Y",
+)
+_PLAUSIBLE = range(10**12 * 6 // 10, 10**12 * 41 // 10)  # milliseconds: 1989 to 2099
+_LIST_SEPARATORS = "|;, "
+_LISTS = 0.2  # of the cells, at least, have several values
 
 
 @dataclass(frozen=True)
@@ -44,6 +64,8 @@ class _Guess:
     name: str
     kind: Kind
     reason: str
+    form: str = ""  # of a timestamp
+    list_form: ListForm | None = None
 
 
 @dataclass(frozen=True)
@@ -68,14 +90,19 @@ def describe(inputs: str | Sequence[str], num_rows: int = DEFAULT_ROWS) -> str:
     sample = _read_table(file, num_rows) if is_parquet(file.location) else _read_lines(file, num_rows)
     missing = _missing_words(sample.columns)
     labels, words = _label_columns(sample, missing)
-    guesses = [_guess(name, cells, missing, labels) for name, cells in zip(sample.names, sample.columns, strict=True)]
-    log_format = _as_format(sample, guesses, missing, words)
+    rule = "" if labels else _rating_rule(sample, missing, labels)
+    separator = sample.layout.get("separator", LogFormat().separator)
+    guesses = [
+        _guess(name, cells, missing, labels, separator)
+        for name, cells in zip(sample.names, sample.columns, strict=True)
+    ]
+    log_format = _as_format(sample, guesses, missing, words, rule)
     comments = [f"Proposed from the first {len(sample.columns[0]):,} rows of {file.location}; please check it."]
     if log_format is not None and sample.lines:
         guesses, num_good = _without_leaks(sample, guesses, log_format)
         comments.append(f"{num_good:,} of these rows are good by this description.")
     comments += _label_comments(labels, len(sample.names))
-    return _as_yaml(sample, guesses, missing, words, comments)
+    return _as_yaml(sample, guesses, missing, words, rule, comments)
 
 
 def _read_lines(file: LogFile, num_rows: int) -> _Sample:
@@ -185,7 +212,53 @@ def _label_columns(sample: _Sample, missing: tuple[str, ...]) -> tuple[list[str]
     return [name for _, name, _ in found], found[0][2] if found else _LABELS[0]
 
 
-def _guess(name: str, cells: list[str], missing: tuple[str, ...], labels: list[str]) -> _Guess:
+def _rating_rule(sample: _Sample, missing: tuple[str, ...], labels: list[str]) -> str:
+    """Return the rule by which a column of ratings, added to `labels`, is the label; "" if there is none."""
+    for name, cells in zip(sample.names, sample.columns, strict=True):
+        present = [cell for cell in cells if cell and cell not in missing]
+        values = Counter(present)
+        if _RATING_NAMES.fullmatch(name) and 2 < len(values) <= _FEW_CODES and all(map(_DECIMAL.fullmatch, values)):
+            labels.append(name)
+            below = 0
+            for value in sorted(values, key=float):
+                below += values[value]
+                if 2 * below > len(present):  # the median
+                    return f">= {value}"
+    return ""
+
+
+def _time_form(name: str, counts: Counter[str]) -> str:
+    """Return how the times of a column are written; "" if they are none, or may be other numbers."""
+    if all(map(_INTEGER.fullmatch, counts)):
+        for form, unit in (("seconds", 1000), ("milliseconds", 1)):
+            if all(int(value) * unit in _PLAUSIBLE for value in counts) and (unit == 1 or _TIME_NAMES.search(name)):
+                return form
+    few = list(itertools.islice(counts, _ENOUGH))
+    return next((form for form in _TIME_FORMS if all(_is_time(value, form) for value in few)), "")
+
+
+def _is_time(value: str, form: str) -> bool:
+    try:
+        moment = datetime.strptime(value, form)
+    except ValueError:
+        return False
+    return time_text((moment - datetime(1970, 1, 1)) // timedelta(milliseconds=1), form) == value
+
+
+def _list_form(counts: Counter[str], separator: str) -> ListForm | None:
+    """Return the form of a column of lists: cells of several values, of which there are far fewer than cells."""
+    for between in _LIST_SEPARATORS.replace(separator, ""):
+        lists = [value.split(between) for value in counts]
+        with_several = sum(counts[value] for value in counts if between in value)
+        values = {part for parts in lists for part in parts}
+        if with_several < _LISTS * counts.total() or max(map(len, lists)) < 2:
+            continue
+        if 2 * len(values) <= len(counts) and (between != " " or all(re.fullmatch(r"[\w-]+", v) for v in values)):
+            return ListForm(between, max(map(len, lists)))
+    return None
+
+
+def _guess(name: str, cells: list[str], missing: tuple[str, ...], labels: list[str], separator: str) -> _Guess:
     present = [cell for cell in cells if cell and cell not in missing]
     counts = Counter(present)
     is_unique = len(cells) >= _ENOUGH and len(counts) > _UNIQUE * len(cells)
@@ -199,13 +272,21 @@ def _guess(name: str, cells: list[str], missing: tuple[str, ...], labels: list[s
         return _Guess(name, "ignored", f"one value only: {shown}")
     if all(map(_HEX.fullmatch, counts)) and not all(map(_INTEGER.fullmatch, counts)):
         return _Guess(name, "hex32", of)
+    if form := _time_form(name, counts):
+        return _Guess(name, "timestamp", f"times, in UTC: {shown}, …", form)
     if all(map(_INTEGER.fullmatch, counts)):
         return _guess_integer(name, counts, is_unique, of)
     if all(map(_DECIMAL.fullmatch, counts)) and not all(map(str.isdigit, counts)):
-        return _Guess(name, "ignored", f"decimal numbers ({shown}): scale them to whole numbers to use them")
+        return _Guess(name, "float", of)
+    if list_form := _list_form(counts, separator):
+        return _Guess(name, "list", of, list_form=list_form)
     if is_unique:
         return _Guess(name, "ignored", f"a new value in nearly every row: {shown}, …")
-    return _Guess(name, "string", of)
+    return _Guess(name, "string", _with_group(name, of))
+
+
+def _with_group(name: str, of: str) -> str:
+    return f"{of}; id if it is no feature, but metrics are grouped by it" if _GROUP_NAMES.search(name) else of
 
 
 def _guess_integer(name: str, counts: Counter[str], is_unique: bool, of: str) -> _Guess:
@@ -215,18 +296,26 @@ def _guess_integer(name: str, counts: Counter[str], is_unique: bool, of: str) ->
     if is_unique and (is_code or max(numbers) - min(numbers) > 100 * len(numbers) or min(numbers) > 10**6):
         return _Guess(name, "ignored", "a new number in nearly every row: an identifier, or a time")
     if is_code:
-        return _Guess(name, "string", f"{of}; integer if it is an amount")
+        return _Guess(name, "string", _with_group(name, f"{of}; integer if it is an amount"))
     return _Guess(name, "integer", f"{of}; string if these are codes")
 
 
 def _as_format(
-    sample: _Sample, guesses: list[_Guess], missing: tuple[str, ...], words: tuple[str, str]
+    sample: _Sample, guesses: list[_Guess], missing: tuple[str, ...], words: tuple[str, str], rule: str
 ) -> LogFormat | None:
     """Return the description as the preparation would read it; None if a label or a category is still to be named."""
     columns: dict[str, Kind] = {guess.name: guess.kind for guess in guesses}
-    if "label" not in columns.values() or not {"hex32", "string"} & set(columns.values()):
+    if "label" not in columns.values() or not {"hex32", "string", "list", "timestamp"} & set(columns.values()):
         return None
-    return LogFormat(columns=columns, missing=missing, clicked=words[:1], not_clicked=words[1:], **sample.layout)
+    clicks: dict[str, Any] = {"clicked": rule} if rule else {"clicked": words[:1], "not_clicked": words[1:]}
+    return LogFormat(columns=columns, missing=missing, **clicks, **_forms(guesses), **sample.layout)
+
+
+def _forms(guesses: list[_Guess]) -> dict[str, Any]:
+    """Return the forms of times and lists, as fields of LogFormat."""
+    timestamps = {guess.name: guess.form for guess in guesses if guess.kind == "timestamp"}
+    lists = {guess.name: guess.list_form for guess in guesses if guess.kind == "list"}
+    return {name: forms for name, forms in (("timestamps", timestamps), ("lists", lists)) if forms}
 
 
 def _without_leaks(sample: _Sample, guesses: list[_Guess], log_format: LogFormat) -> tuple[list[_Guess], int]:
@@ -251,13 +340,24 @@ def _label_comments(labels: list[str], num_columns: int) -> list[str]:
 
 
 def _as_yaml(
-    sample: _Sample, guesses: list[_Guess], missing: tuple[str, ...], words: tuple[str, str], comments: list[str]
+    sample: _Sample,
+    guesses: list[_Guess],
+    missing: tuple[str, ...],
+    words: tuple[str, str],
+    rule: str,
+    comments: list[str],
 ) -> str:
     settings: dict[str, Any] = dict(sample.layout)
     if missing:
         settings["missing"] = list(missing)
-    if words != _LABELS[0]:
+    if rule:
+        settings["clicked"] = rule
+    elif words != _LABELS[0]:
         settings |= {"clicked": [words[0]], "not_clicked": [words[1]]}
+    for name, forms in _forms(guesses).items():
+        settings[name] = {
+            column: asdict(form) if isinstance(form, ListForm) else form for column, form in forms.items()
+        }
     lines = [f"# {comment}" for comment in comments]
     lines += yaml.safe_dump(settings, allow_unicode=True, sort_keys=False).splitlines() if settings else []
     lines.append("columns:")

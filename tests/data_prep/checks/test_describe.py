@@ -1,6 +1,7 @@
 """The description that is proposed for a log prepares that log unedited."""
 
 import random
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -9,7 +10,11 @@ import yaml
 
 from data_prep.__main__ import main
 from data_prep.checks.describe import describe
+from data_prep.options.prepare_options import read_options
+from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import read_schema
+
+SHIPPED = Path(__file__).parents[3] / "configs" / "data"
 
 
 def columns_of(text):
@@ -71,8 +76,58 @@ def test_a_parquet_log(tmp_path, capsys):
     )
     pq.write_table(table, tmp_path / "log.parquet")
     proposed, schema = prepare_as_described(tmp_path / "log.parquet", tmp_path, capsys)
-    assert proposed["columns"] == {"user": "string", "bought": "label", "price": "integer", "when": "ignored"}
+    assert proposed["columns"] == {"user": "string", "bought": "label", "price": "integer", "when": "float"}
     assert schema.rejected_rows == 0
+
+
+def make_movielens(num_rows, seed=6):
+    """Text of a log as MovieLens's, ratings joined with movies; ratings follow the genres."""
+    random_ = random.Random(seed)
+    genres = ["Action", "Comedy", "Drama", "Horror", "Sci-Fi", "War", "Western"]
+    movies = [sorted(random_.sample(genres, random_.choice([1, 2, 3, 4]))) for _ in range(200)]
+    lines = ["userId,movieId,rating,timestamp,genres"]
+    for _ in range(num_rows):
+        movie = random_.randrange(200)
+        stars = min(5, max(0.5, (7 if "Drama" in movies[movie] else 4) / 2 + random_.randrange(-2, 3) / 2))
+        time = 1_100_000_000 + random_.randrange(200_000_000)
+        lines.append(f"{random_.randrange(1, 80)},{movie},{stars:.1f},{time},{'|'.join(movies[movie])}")
+    return "\n".join(lines) + "\n"
+
+
+def test_a_log_of_ratings_with_lists_and_times(tmp_path, capsys):
+    (tmp_path / "ratings.csv").write_text(make_movielens(2_000))
+    proposed, schema = prepare_as_described(tmp_path / "ratings.csv", tmp_path, capsys)
+    kinds = {"userId": "string", "movieId": "string", "rating": "label", "timestamp": "timestamp", "genres": "list"}
+    assert proposed["columns"] == kinds
+    assert proposed["clicked"].startswith(">= ")
+    assert proposed["timestamps"] == {"timestamp": "seconds"}
+    assert proposed["lists"] == {"genres": {"separator": "|", "max_length": 4, "pool": "mean"}}
+    assert schema.rejected_rows == 0
+    clicks = sum(split.clicks for split in schema.splits.values())
+    assert 0.2 < clicks / 2_000 < 0.8
+    options = read_options(data_path=SHIPPED / "movielens.yaml", overrides=["prepare.min_count=1", "prepare.workers=1"])
+    shipped = prepare(tmp_path / "ratings.csv", tmp_path / "shipped", options)
+    names = ["userId", "movieId", "genres", "timestamp_hour", "timestamp_weekday"]
+    assert [field.name for field in shipped.categorical] == names
+    assert (shipped.num_positions, shipped.rejected_rows) == (14, 0)
+
+
+def test_criteos_day_files_have_the_columns_of_its_contest():
+    assert (
+        read_options(data_path=SHIPPED / "criteo_1tb.yaml").data == read_options(data_path=SHIPPED / "criteo.yaml").data
+    )
+
+
+def test_times_are_found_in_their_form(tmp_path):
+    random_ = random.Random(7)
+    rows = [
+        f"{random_.randrange(2)},2024-03-{random_.randrange(10, 30)} 12:00:{row % 60:02},{random_.random()}"
+        for row in range(300)
+    ]
+    (tmp_path / "log.csv").write_text("click,shown,price\n" + "\n".join(rows) + "\n")
+    found = yaml.safe_load(describe(str(tmp_path / "log.csv")))
+    assert found["columns"] == {"click": "label", "shown": "timestamp", "price": "float"}
+    assert found["timestamps"] == {"shown": "%Y-%m-%d %H:%M:%S"}
 
 
 def test_what_no_model_should_see_is_ignored_with_its_reason(tmp_path):
