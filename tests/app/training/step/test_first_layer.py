@@ -1,0 +1,87 @@
+"""`model.first_layer=auto` chooses by the data's counts."""
+
+import logging
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from app.config.config import Config
+from app.training.step.first_layer import expected_shares, most_distinct, obstacle, with_first_layer
+from app.training.validate import validate
+from common import settings
+from data_prep.prepared.schema import VOCABULARY_FILE, CategoricalField, Split
+
+ROWS, BATCH_SIZE = 100_000, 2_000
+
+
+@pytest.fixture
+def data(make_schema, tmp_path):
+    """Three fields: few values, a power law with a rest out of vocabulary, and hashed ids without counts."""
+    counts = [np.array([60_000, 30_000, 10_000]), 40_000 // np.arange(1, 300)]
+    fields = (
+        CategoricalField("few", (0, 0), ((4, 7),)),
+        CategoricalField("many", (0, 1), ((7, 306),)),
+        CategoricalField("hashed", (306, 50_306), ()),
+    )
+    table = pa.table({"id": np.arange(4, 306), "count": np.concatenate(counts)})
+    parquet.write_table(table, tmp_path / VOCABULARY_FILE)
+    splits = {"train": Split(ROWS, 20_000, ()), "valid": Split(0, 0, ()), "test": Split(0, 0, ())}
+    return replace(make_schema(vocabulary_size=50_306), categorical=fields, splits=splits), tmp_path
+
+
+def resolved(data, *words, backend="native", num_processes=1):
+    config = settings.resolve(Config, None, [f"train.batch_size={BATCH_SIZE}", *words])
+    return with_first_layer(config, *data, backend, num_processes).model.first_layer
+
+
+def test_the_expected_shares_are_those_of_drawn_batches(data):
+    rng, schema = np.random.default_rng(0), data[0]
+    shares = expected_shares(*data, BATCH_SIZE)
+    counts = 40_000 // np.arange(1, 300)
+    p = np.append(counts, max(ROWS - counts.sum(), 0))
+    drawn = [len(np.unique(rng.choice(len(p), BATCH_SIZE, p=p / p.sum()))) for _ in range(20)]
+    assert shares[0] == 3 / BATCH_SIZE
+    assert shares[1] == pytest.approx(np.mean(drawn) / BATCH_SIZE, rel=0.03)
+    assert shares[2] > 0.97
+    assert len(shares) == len(schema.categorical)
+
+
+def test_auto_chooses_distinct_rows_where_they_save_work(data, caplog):
+    with caplog.at_level(logging.INFO):
+        assert resolved(data, "model.embedding_dim=80") == "distinct"
+    assert "position by position: hashed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["model.embedding_dim=16"],
+        ["train.batch_size=500"],
+        ["parallel.recompute=[all]"],
+        ["model.wide_fields=[few]"],
+        ["model.first_layer=direct"],
+    ],
+    ids=str,
+)
+def test_auto_chooses_direct_elsewhere(data, words):
+    assert resolved(data, *words) == "direct"
+
+
+def test_stock_and_several_ranks_stay_direct(data):
+    assert resolved(data, backend="stock") == "direct"
+    assert resolved(data, num_processes=2) == "direct"
+
+
+def test_distinct_where_it_cannot_be_is_refused(data):
+    config = settings.resolve(Config, None, ["model.first_layer=distinct"])
+    assert obstacle(config, data[0], "native", 1) is None
+    with pytest.raises(ValueError, match=r"model\.first_layer=distinct: several ranks .*; choose auto or direct"):
+        validate(config, data[0], 2, 0, "native")
+
+
+def test_narrow_rows_never_gain():
+    config = settings.resolve(Config, None, ["model.embedding_dim=16"])
+    assert most_distinct(config) <= 0
