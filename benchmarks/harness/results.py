@@ -161,6 +161,16 @@ def shortfall(metric: str) -> Callable[[Results], float]:
     return find
 
 
+def scoring_figure(name: str) -> Callable[[Results], float]:
+    """Return a function that finds this figure of benchmarks.scoring."""
+    return lambda results: float(results["scoring"][name])
+
+
+def scoring_ratio(results: Results) -> float:
+    """Seconds of PyTorch with pandas over those of `predict`, both as commands on all cores."""
+    return float((results["scoring"]["all_cores"] or {})["ratio"])
+
+
 TARGETS = (
     Target("preparation: rows/s, 5 M rows, both readings", "≥", 250_000, prepare_rate),
     Target("preparation: × the model zoo's way", "≥", 12, prepare_ratio("prepare", "zoo")),
@@ -216,6 +226,11 @@ TARGETS = (
     Target("5 M synthetic rows: AUC above logistic regression's", ">", 0, synthetic_gain),
     Target("5 M synthetic rows, seen often: AUC below the best possible", "≤", 0.01, shortfall("auc")),
     Target("5 M synthetic rows, seen often: log loss above the best possible", "≤", 0.01, shortfall("log_loss")),
+    Target(
+        "predict over 1 / (1/tower + 1/encoding), of one core", "≥", 0.7, lambda r: float(r["scoring"]["over_parts"])
+    ),
+    Target("predict as a command on all cores: × PyTorch + pandas", "≥", 4, scoring_ratio),
+    Target("one raw row scored in process: ms of its thread, median", "≤", 0.3, scoring_figure("one_row_cpu_ms")),
     Target("growth, tables: time at V = 10⁸ over 10⁵", "≤", 1.5, vocabulary_growth),
     Target("growth, batch: time a row at 65,536 over 16,000", "≤", 1.1, batch_growth),
 )

@@ -2,10 +2,10 @@
 
     python -m benchmarks.scoring [--rows 200000] [--torch PYTHON]
 
-Rates are of one core, by the time that the processor spent: `predict` with one process, onnxruntime and PyTorch with
-one thread. The figures of one row, of opening and of two processes are by the clock, for a machine at rest. The
-weights are random: what is scored does not matter here. `--torch` is a Python with PyTorch and pandas, where this one
-has none.
+Rates of one core are by the time that the processor spent: `predict` with one process, onnxruntime and PyTorch with one
+thread. Then both run as commands on all cores, from start to end, in turn, by the clock. One row is measured by its
+thread's time and by the clock. The weights are random: what is scored does not matter here. `--torch` is a Python with
+PyTorch and pandas, where this one has none.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--torch", default=sys.executable, metavar="PYTHON")
+    parser.add_argument("--torch", default=os.environ.get("TORCH_PYTHON", sys.executable), metavar="PYTHON")
     parser.add_argument("--folder", type=Path, help="keeps log and bundle for the next time")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as temporary:
@@ -61,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         make_bundle(folder, options.rows)
         found = measure(folder, options.rounds)
         found["pytorch_pandas"] = pytorch_pandas(folder, options.torch)
+        found["all_cores"] = contest(folder, options.torch, options.rounds) if found["pytorch_pandas"] else None
     report(found)
     print(json.dumps({"benchmark": "scoring", "machine": machine(), **found}))
 
@@ -121,8 +123,8 @@ def measure(folder: Path, rounds: int) -> dict[str, Any]:
     return {
         "rows_per_second": rates,
         "over_parts": rates["predict"] / bound,
-        "two_processes_rows_per_second": len(lines) / seconds_of(lambda: predict_once(folder, 2)),
-        "one_row_ms": one_row(predictor, lines),
+        "one_row_ms": one_row(predictor, lines, time.perf_counter),
+        "one_row_cpu_ms": one_row(predictor, lines, time.thread_time),
         "open_seconds": open_seconds,
         "peak_rss_mib": int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024,
     }
@@ -157,9 +159,9 @@ def parts_alone(predictor: Predictor, chunks: list[Chunk]) -> dict[str, Callable
     }
 
 
-def predict_once(folder: Path, workers: int = 1) -> None:
-    """The command's work, to a CSV file."""
-    predict(folder / "bundle", [str(folder / LOG)], str(folder / "scores.csv"), num_workers=workers, overwrite=True)
+def predict_once(folder: Path) -> None:
+    """The command's work in one process, to a CSV file."""
+    predict(folder / "bundle", [str(folder / LOG)], str(folder / "scores.csv"), overwrite=True)
 
 
 def seconds_of(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
@@ -169,17 +171,34 @@ def seconds_of(work: Callable[[], object], clock: Callable[[], float] = time.per
     return clock() - start
 
 
-def one_row(predictor: Predictor, lines: list[bytes], count: int = 1000) -> float:
+def one_row(predictor: Predictor, lines: list[bytes], clock: Callable[[], float], count: int = 1000) -> float:
     """Median milliseconds of `score` of one raw line, a different one each time."""
-    seconds = [seconds_of(lambda line=line: predictor.score([line])) for line in lines[:count]]  # type: ignore[misc]
+    seconds = [seconds_of(lambda line=line: predictor.score([line]), clock) for line in lines[:count]]  # type: ignore[misc]
     return float(np.median(seconds) * 1e3)
 
 
+def contest(folder: Path, python: str, rounds: int) -> dict[str, float]:
+    """Seconds of both as commands on all cores, from start to end, in turn: the medians of `rounds`."""
+    scores, log = str(folder / "scores.csv"), str(folder / LOG)
+    ours = ["-m", "app.cli.predict", str(folder / "bundle"), log, scores, "--overwrite"]
+    run_ours = partial(subprocess.run, [sys.executable, *ours], capture_output=True, check=True)
+    run_peer = partial(subprocess.run, peer_command(folder, python), capture_output=True, check=True)
+    seconds = [(seconds_of(run_ours), seconds_of(run_peer)) for _ in range(rounds)]
+    of_ours, of_peer = np.median(seconds, axis=0).tolist()
+    ratios = [peer / own for own, peer in seconds]
+    return {"predict_seconds": of_ours, "peer_seconds": of_peer, "ratio": float(np.median(ratios))}
+
+
+def peer_command(folder: Path, python: str, *words: str) -> list[str]:
+    """Return the peer's command."""
+    return [python, str(PEER), str(folder / LOG), str(folder / "prepared" / "vocabulary.parquet"), *words]
+
+
 def pytorch_pandas(folder: Path, python: str) -> dict[str, Any] | None:
-    """Measure the peer in a process of its own; None if there is no PyTorch."""
+    """Measure the peer on one core in a process of its own; None if there is no PyTorch."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     environment.pop("PYTHONPATH", None)
-    command = [python, str(PEER), str(folder / LOG), str(folder / "prepared" / "vocabulary.parquet")]
+    command = peer_command(folder, python, "--one-core")
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         print(f"no PyTorch in {python}: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
@@ -192,13 +211,21 @@ def report(found: dict[str, Any]) -> None:
     """Print the figures as a table."""
     for name, rate in found["rows_per_second"].items():
         print(f"{name:10} {rate:10,.0f} rows/s of one core")
-    print(f"predict by two processes {found['two_processes_rows_per_second']:,.0f} rows/s")
     print(f"predict over its parts alone (tower and encoding): {found['over_parts']:.2f}")
     if found["pytorch_pandas"]:
         peer = found["pytorch_pandas"]["rows_per_second"]
         found["over_pytorch_pandas"] = found["rows_per_second"]["predict"] / peer
         print(f"PyTorch + pandas {peer:,.0f} rows/s; predict over that: {found['over_pytorch_pandas']:.2f}")
-    print(f"one row {found['one_row_ms']:.3f} ms, open {found['open_seconds']:.3f} s")
+    if found["all_cores"]:
+        both = found["all_cores"]
+        print(
+            f"as commands on all cores: predict {both['predict_seconds']:.1f} s, PyTorch + pandas "
+            f"{both['peer_seconds']:.1f} s; {both['ratio']:.2f} times as fast"
+        )
+    print(
+        f"one row {found['one_row_cpu_ms']:.3f} ms of its thread, {found['one_row_ms']:.3f} ms by the clock; "
+        f"open {found['open_seconds']:.3f} s"
+    )
     print(ANCHORS)
 
 

@@ -1,6 +1,6 @@
 """The peer of benchmarks.scoring: a log scored by PyTorch with pandas, as users write it; nothing of this project.
 
-    python pytorch_pandas.py LOG VOCABULARY.parquet
+    python pytorch_pandas.py LOG VOCABULARY.parquet [--one-core]      # which scores three times and takes the best
 
 pandas reads chunks of the log, a dictionary maps each column's values to ids, PyTorch looks rows up and runs the tower.
 """
@@ -41,14 +41,15 @@ class WideDeep(torch.nn.Module):
 
 
 def main() -> None:
-    torch.set_num_threads(1)
-    log, vocabulary_path = sys.argv[1:]
+    log, vocabulary_path, *words = sys.argv[1:]
+    if words:
+        torch.set_num_threads(1)
     vocabulary = pq.read_table(vocabulary_path).to_pandas()
     groups = vocabulary.groupby("field", observed=True)
     maps = {name: dict(zip(part["value"], part["id"], strict=True)) for name, part in groups}
     model = WideDeep(int(vocabulary["id"].max()) + 1).eval()
     seconds, num_rows = [], 0
-    for _ in range(3):
+    for _ in range(3 if words else 1):
         start, num_rows = time.process_time(), 0
         scores = []
         names, types = [*INTEGERS, *CATEGORIES], dict.fromkeys(CATEGORIES, str)

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import signal
+import subprocess
 import sys
 import threading
 
@@ -245,6 +246,27 @@ def test_files_of_one_name_are_told_apart(tiny_bundle, tmp_path, lines):
     assert pq.read_table(tmp_path / "scores.parquet")["file"].to_pylist() == [
         path for path in inputs for _ in range(90)
     ]
+
+
+@pytest.mark.slow
+def test_an_environment_with_the_required_packages_alone_scores_the_same_bits(
+    tiny_bundle, predictor, log, tmp_path, lines
+):
+    python = tmp_path / "environment" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "environment"], check=True)
+    install = [python, "-m", "pip", "install", "--quiet", "-r", tiny_bundle / "requirements.txt"]
+    if (done := subprocess.run(install, capture_output=True, text=True)).returncode:
+        pytest.skip(f"the packages cannot be had here: {done.stderr.splitlines()[-1]}")
+    scores = tmp_path / "scores.parquet"
+    for words in (["bundle", "verify", tiny_bundle], ["predict", tiny_bundle, log, scores]):
+        command = [python, "-m", f"app.cli.{words[0]}", *words[1:]]
+        environment = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(tiny_bundle / "code"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+    assert np.array_equal(pq.read_table(scores)["score"].to_numpy(), predictor.score(lines))
 
 
 def test_several_processes_write_the_same_bytes(tiny_bundle, log, tmp_path):
