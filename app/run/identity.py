@@ -55,11 +55,16 @@ def data_identity(schema: Schema) -> dict[str, Any]:
     """Return what distinguishes one prepared folder from another."""
     return {
         "vocabulary_size": schema.vocabulary_size,
-        "numeric": {field.name: asdict(field) for field in schema.numeric},
+        "numeric": {field.name: _as_json(asdict(field)) for field in schema.numeric},
         "categorical": [field.name for field in schema.categorical],
         "vocabulary": [file.checksum for file in schema.other_files if file.name == VOCABULARY_FILE],
         "train_files": [file.checksum for file in schema.splits["train"].files],
     }
+
+
+def _as_json(field: dict[str, Any]) -> dict[str, Any]:
+    """Return a field as a file gives it back: lists for tuples, without keys that older releases do not write."""
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in field.items() if value != ()}
 
 
 def check_same_inputs(manifest: Manifest, schema: Schema, folder: Path) -> None:
