@@ -36,6 +36,7 @@ from app.tables.interface import (
     UniqueIds,
     WriteRows,
 )
+from app.tables.lists import ListTables
 from app.tables.parts import PartTables
 
 
@@ -192,6 +193,8 @@ def make_sharded_tables(
     shards: list[RowShard] = []
 
     def make(part: TablesSpec) -> HostTables:
+        if part.has_lists:
+            return ListTables(part, make)
         shards.append(make_row_shard(backend, part, learning_rates, world, num_owners, num_threads, len(shards)))
         return ShardedTables(part, make_batch_kernels(backend, part, num_threads), shards[-1])
 

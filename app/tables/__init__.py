@@ -1,5 +1,5 @@
 """Host tables: fields, interface, checks, initial, optimizers, reference (NumPy), native/
-(C++), parts (wide and deep apart), pooling (lists), statistics. The backend is picked here, once.
+(C++), parts (wide and deep apart), lists and pooling, statistics. The backend is picked here, once.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from app.config.optimizers import DeepOptimizer, FtrlOptions, LazyAdamOptions, W
 from app.config.run import Backend
 from app.config.schedules import ConstantSchedule
 from app.tables.interface import HostTables, TableRates, TablesSpec
+from app.tables.lists import ListTables
 from app.tables.parts import PartTables
 
 log = logging.getLogger(__name__)
@@ -67,6 +68,8 @@ def make_host_tables(backend: str, spec: TablesSpec, learning_rates: TableRates,
     """
     if spec.has_parts:
         return PartTables(spec, lambda part: make_host_tables(backend, part, learning_rates, num_threads))
+    if spec.has_lists:
+        return ListTables(spec, lambda rows: make_host_tables(backend, rows, learning_rates, num_threads))
     if backend == "native":
         from app.tables.native.tables import NativeTables
 

@@ -43,9 +43,8 @@ def check_ids_shape(ids: np.ndarray, spec: TablesSpec) -> None:
     """Raise ValueError unless `ids` is [B, C] of int32 or int64; its values are not checked."""
     if not isinstance(ids, np.ndarray) or ids.dtype not in (np.int32, np.int64):
         raise ValueError(f"ids must be an int32 or int64 array, found {_describe(ids)}")
-    num_fields = len(spec.fields)
-    if ids.ndim != 2 or ids.shape[1] != num_fields:
-        raise ValueError(f"ids must have shape [batch, {num_fields}], found {list(ids.shape)}")
+    if ids.ndim != 2 or ids.shape[1] != spec.num_positions:
+        raise ValueError(f"ids must have shape [batch, {spec.num_positions}], found {list(ids.shape)}")
 
 
 def check_gradients(gradients: RowGradients, batch: int, spec: TablesSpec) -> None:

@@ -22,7 +22,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from app.config.optimizers import DeepOptimizer, SgdOptions, WideOptimizer
-from app.tables.fields import TableField, is_plain
+from app.tables.fields import TableField
 from app.tables.optimizers import StateArray, StepHistory, TableOptimizer, state_arrays
 
 Places = np.ndarray | slice  # of rows in a list of row ids
@@ -70,7 +70,7 @@ class TablesSpec:
     @property
     def has_parts(self) -> bool:
         """True where the two parts see different fields."""
-        return len(self.tables) > 1 and not is_plain(self.fields)
+        return len(self.tables) > 1 and not all(field.wide and field.deep for field in self.fields)
 
     @property
     def deep_names(self) -> tuple[str, ...]:
@@ -78,13 +78,23 @@ class TablesSpec:
         names = tuple(self.fields[place].name for place in self.columns_of(DEEP))
         return names or (("no field",) if self.has_parts else ())
 
+    @property
+    def has_lists(self) -> bool:
+        """True where a field takes several positions of a batch's ids."""
+        return any(field.length > 1 for field in self.fields)
+
+    @property
+    def num_positions(self) -> int:
+        """P."""
+        return sum(field.length for field in self.fields)
+
     def columns_of(self, table: str) -> list[int]:
         """Return the places in `fields` of those that a part sees, by the name of its table."""
         return [place for place, field in enumerate(self.fields) if (field.wide if table == WIDE else field.deep)]
 
     def part(self, table: str) -> TablesSpec:
         """Return the spec of one table alone, over the fields that its part sees."""
-        fields = tuple(TableField(self.fields[place].name) for place in self.columns_of(table))
+        fields = tuple(self.fields[place]._replace(wide=True, deep=True) for place in self.columns_of(table))
         alone = replace(self, fields=fields, tables=(table,))
         if table == WIDE:
             return replace(alone, embedding_dim=0, deep_optimizer=SgdOptions())

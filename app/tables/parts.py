@@ -13,6 +13,7 @@ from threading import Event
 import numpy as np
 
 from app.tables.checks import check_gradients, check_gradients_shape, check_ids_shape
+from app.tables.fields import columns_of
 from app.tables.interface import (
     DEEP,
     WIDE,
@@ -70,7 +71,7 @@ class PartTables(HostTables):
         self.step = 0
         self.update_seconds: dict[str, float] = {}
         self.parts = {table: make(spec.part(table)) for table in spec.tables}
-        self._columns = {table: spec.columns_of(table) for table in spec.tables}
+        self._columns = {WIDE: columns_of(spec.fields, "wide"), DEEP: columns_of(spec.fields, "deep")}
 
     def unique(self, ids: np.ndarray) -> PartIds:
         check_ids_shape(ids, self.spec)

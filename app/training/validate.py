@@ -48,11 +48,6 @@ def validate(config: Config, schema: Schema, num_ranks: int, num_servers: int, b
 
 
 def _validate_data(config: Config, schema: Schema) -> None:
-    if lists := [field.name for field in schema.categorical if field.max_length > 1]:
-        raise ValueError(
-            f"the data has columns of kind list ({', '.join(lists)}), which training does not take yet; prepare it "
-            "with the kind string or ignored for them"
-        )
     check_group_field(config.eval, schema)
     if not schema.splits["train"].rows:
         raise ValueError(

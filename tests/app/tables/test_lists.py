@@ -1,0 +1,120 @@
+"""Lists: rows of several positions pooled into one of the field, against a dictionary of rows."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from app.config.optimizers import SgdOptions
+from app.tables.fields import TableField
+from app.tables.initial import initial_rows
+from app.tables.interface import DEEP, WIDE, RowGradients
+from tests.app.tables.test_parts import MAKERS, assert_equal_states
+
+FIELDS = (
+    TableField("C1"),
+    TableField("tags", length=3, mean=True),
+    TableField("C2", deep=False),
+    TableField("seen", length=2, wide=False),
+)
+SAME = tuple(field._replace(wide=True, deep=True) for field in FIELDS)
+RATE, SCALE = 0.25, 0.5
+
+
+def draw_ids(spec, rng, batch=9):
+    """Few ids, so that rows come twice in one list and in several fields; lists of any length from 1 on."""
+    ids = rng.integers(0, 6, (batch, spec.num_positions)).astype(np.int32)
+    for first, length in ((1, 3), (5, 2)):
+        values = rng.integers(1, length + 1, batch)
+        ids[:, first : first + length][np.arange(length) >= values[:, None]] = -1
+    return ids
+
+
+class Dictionary:
+    """The rows by id, and sums over positions one by one, in float64."""
+
+    def __init__(self, spec):
+        rows = initial_rows(spec.seed, np.arange(spec.vocabulary_size), spec.embedding_dim, spec.initial_scale)
+        self.spec, self.touched = spec, {WIDE: set(), DEEP: set()}
+        self.rows = {WIDE: np.zeros((spec.vocabulary_size, 1)), DEEP: rows.astype(np.float64)}
+
+    def positions(self, ids, table):
+        """Yield batch row, place among the part's fields, id and weight of each position."""
+        fields, start = self.spec.columns_of(table), 0
+        for number, field in enumerate(self.spec.fields):
+            for row, values in enumerate(ids[:, start : start + field.length]):
+                values = [value for value in values if value >= 0]
+                for value in values if number in fields else ():
+                    yield row, fields.index(number), value, 1 / len(values) if field.mean and field.length > 1 else 1
+            start += field.length
+
+    def lookup(self, ids):
+        deep = np.zeros((len(ids), len(self.spec.deep_names), self.spec.embedding_dim))
+        wide = np.zeros(len(ids))
+        for row, field, value, weight in self.positions(ids, DEEP):
+            deep[row, field] += weight * self.rows[DEEP][value]
+        for row, _, value, weight in self.positions(ids, WIDE):
+            wide[row] += weight * self.rows[WIDE][value, 0]
+        return deep.reshape(len(ids), -1), wide
+
+    def update(self, ids, gradients):
+        deep = gradients.deep.reshape(len(ids), -1, self.spec.embedding_dim)
+        for table in (DEEP, WIDE):
+            sums = {}
+            for row, field, value, weight in self.positions(ids, table):
+                gradient = deep[row, field] if table == DEEP else gradients.wide[row]
+                sums[value] = sums.get(value, 0) + weight * SCALE * gradient
+            l2_coef = self.spec.l2_coef if table == DEEP else 0
+            for value, gradient in sums.items():
+                self.rows[table][value] -= RATE * (gradient + l2_coef * self.rows[table][value])
+                self.touched[table].add(value)
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+@pytest.mark.parametrize("fields", [FIELDS, SAME], ids=["parts", "same"])
+def test_lists_learn_as_a_dictionary_of_rows_does(native_library, make_spec, maker, fields):
+    options = SgdOptions(learning_rate=RATE)
+    spec = dataclasses.replace(make_spec(vocabulary_size=7, wide=options, deep=options), fields=fields)
+    tables, plain, rng = MAKERS[maker](spec), Dictionary(spec), np.random.default_rng(1)
+    for _ in range(4):
+        ids = draw_ids(spec, rng)
+        unique = tables.unique(ids)
+        rows, (deep, wide) = tables.lookup(unique), plain.lookup(ids)
+        np.testing.assert_allclose(rows.deep, deep, atol=1e-5)
+        np.testing.assert_allclose(rows.wide, wide, atol=1e-5)
+        distinct = np.unique([value for _, _, value, _ in plain.positions(ids, DEEP)])
+        assert rows.squared_norm == pytest.approx(np.square(plain.rows[DEEP][distinct]).sum(), rel=1e-4)
+        shape = (len(ids), len(spec.deep_names) * spec.embedding_dim)
+        gradients = RowGradients(*(rng.standard_normal(s, np.float32) for s in (shape, len(ids))), SCALE)
+        tables.update(unique, gradients)
+        plain.update(ids, gradients)
+    for table, state in tables.state().items():
+        assert set(state.row_ids.tolist()) == plain.touched[table]
+        np.testing.assert_allclose(state.arrays["rows"], plain.rows[table][state.row_ids], atol=1e-5)
+
+
+def test_native_has_the_bits_of_the_reference(native_library, make_spec):
+    spec, rng = dataclasses.replace(make_spec(vocabulary_size=7), fields=FIELDS), np.random.default_rng(2)
+    native, reference = MAKERS["native"](spec), MAKERS["reference"](spec)
+    for _ in range(3):
+        ids = draw_ids(spec, rng)
+        shape = (len(ids), len(spec.deep_names) * spec.embedding_dim)
+        gradients = RowGradients(*(rng.standard_normal(s, np.float32) for s in (shape, len(ids))), SCALE)
+        found = [(tables.unique(ids), tables) for tables in (native, reference)]
+        rows = [tables.lookup(unique) for unique, tables in found]
+        np.testing.assert_array_equal(rows[0].deep, rows[1].deep)
+        np.testing.assert_array_equal(rows[0].wide, rows[1].wide)
+        for unique, tables in found:
+            tables.update(unique, gradients)
+    assert_equal_states(native.state(), reference.state())
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "field"), [((1, 1), -1, "tags"), ((0, 0), -1, "C1"), ((2, 3), 7, "tags"), ((0, 6), -2, "seen")]
+)
+def test_a_bad_id_is_named_with_its_field(make_spec, place, value, field):
+    spec = dataclasses.replace(make_spec(vocabulary_size=7), fields=SAME)
+    ids = draw_ids(spec, np.random.default_rng(3))
+    ids[place] = value
+    with pytest.raises(ValueError, match=f"batch row {place[0]}, field {field}: id {value} is outside 0 … 6"):
+        MAKERS["reference"](spec).unique(ids)
