@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     # Settings may come before and after all other arguments, which argparse does not support.
     settings = [argument for argument in argv if _SETTING.match(argument)]
     command = parser.parse_args([argument for argument in argv if not _SETTING.match(argument)])
-    if settings and command.run is not _prepare:
+    if settings and command.run not in (_prepare, _pre_check):
         parser.error(f"unexpected arguments: {' '.join(settings)}")
     for argument in argv:
         if argument.partition("=")[0] in _SETTING_NAMES and "=" in argument:
@@ -114,7 +114,12 @@ def _parser() -> argparse.ArgumentParser:
         "Check the first rows of a log in seconds: what is wrong with it, and what to do.",
         "pre-check data/dac.tar.gz",
     )
-    pre_check.add_argument("input", nargs="+", help="the log, as for prepare; of several files the first rows of each")
+    pre_check.add_argument(
+        "input",
+        nargs="+",
+        help="the log, as for prepare; of several files the first rows of each. With prepare.crosses=[[C1,C2]] "
+        "those crosses are shown too",
+    )
     pre_check.add_argument("--rows", type=int, default=100_000, metavar="N", help="rows to read in all (%(default)s)")
     pre_check.add_argument("--data", type=Path, metavar="FILE", help=_DATA_HELP)
 
@@ -209,10 +214,11 @@ def _describe(command: argparse.Namespace, _: list[str]) -> None:
     print(describe(command.input, command.rows), end="")
 
 
-def _pre_check(command: argparse.Namespace, _: list[str]) -> None:
+def _pre_check(command: argparse.Namespace, settings: list[str]) -> None:
     from data_prep.checks.pre_check import pre_check, print_findings
 
-    findings = pre_check(command.input, command.rows, read_options(data_path=command.data).data)
+    options = read_options(overrides=settings, data_path=command.data)
+    findings = pre_check(command.input, command.rows, options.data, options)
     print_findings(findings)
     if findings.wrong:
         raise ValueError(

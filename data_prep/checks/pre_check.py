@@ -24,8 +24,10 @@ from common.number_text import number_text
 from data_prep.checks.inspect import print_table
 from data_prep.checks.rejects import Findings, check_rejects
 from data_prep.kernels.choose import choose_kernels
+from data_prep.kernels.crosses import text_columns
 from data_prep.kernels.rows import Chunk, LogRows
 from data_prep.options.log_format import LogFormat
+from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.truth import area_under_curve
 from data_prep.raw_log.files import find_log
 from data_prep.raw_log.sample import FileSample, sample_log
@@ -77,9 +79,12 @@ class Column:
 
 
 def pre_check(
-    inputs: str | Path | Sequence[str | Path], num_rows: int = DEFAULT_ROWS, log_format: LogFormat | None = None
+    inputs: str | Path | Sequence[str | Path],
+    num_rows: int = DEFAULT_ROWS,
+    log_format: LogFormat | None = None,
+    options: PrepareOptions | None = None,
 ) -> Findings:
-    """Print the figures of the first rows, and return what is wrong and odd.
+    """Print the figures of the first rows, those of the options' crosses too, and return what is wrong and odd.
 
     Raises FileNotFoundError and ValueError as `find_log` and `open_log`, ValueError if num_rows is below 1.
     """
@@ -102,7 +107,8 @@ def pre_check(
     if len(labels):
         facts = json.loads(FACTS_PATH.read_text("utf-8")) if log_format.columns == LogFormat().columns else None
         columns = columns_of(rows, log_format, facts)
-        _print_columns(columns, facts is not None)
+        crosses = cross_columns(rows, options) if options else []
+        _print_columns([*columns, *crosses], facts is not None)
         _check_labels(labels, facts, findings)
         _check_columns(columns, len(labels), findings)
         _check_leaks(columns, labels, findings)
@@ -136,6 +142,20 @@ def _print_size(samples: Sequence[FileSample], num_lines: int, num_rows: int, lo
 def columns_of(rows: Sequence[LogRows], log_format: LogFormat, facts: dict[str, Any] | None = None) -> list[Column]:
     """Return the fields of parsed rows, beside what is known of Criteo's."""
     return list(_columns(rows, log_format, facts))
+
+
+def cross_columns(rows: Sequence[LogRows], options: PrepareOptions) -> list[Column]:
+    """Return the crosses of parsed rows as columns."""
+    known: dict[str, dict[bytes, int]] = {column.name: {} for column in options.categorical_columns if column.cross}
+    codes: dict[str, list[NDArray[np.int64]]] = {name: [] for name in known}
+    for part in rows:
+        texts = text_columns(part, options.categorical_columns, options.integer_buckets, choose_kernels("auto"))
+        for column, of_rows, present in texts:
+            if column.cross:
+                of_cross = known[column.name]
+                numbers = [of_cross.setdefault(text, len(of_cross) + 1) for text in of_rows.tolist()]
+                codes[column.name].append(np.where(present, np.array(numbers, np.int64), 0))
+    return [Column(name, np.concatenate(parts), None) for name, parts in codes.items()]
 
 
 def _columns(rows: Sequence[LogRows], log_format: LogFormat, facts: dict[str, Any] | None) -> Iterator[Column]:

@@ -47,6 +47,15 @@ def test_a_good_log_has_no_findings(log, capsys):
     assert "C22" in printed and "click rate 2" in printed
 
 
+def test_crosses_are_shown_with_their_distinct_values(log, lines, capsys):
+    assert main(["pre-check", str(log), "prepare.crosses=[[C6, C9]]"]) == 0
+    cells = [line.rstrip(b"\n").split(b"\t") for line in lines]
+    pairs = [(row[19], row[22]) for row in cells if row[19] and row[22]]
+    (found,) = re.findall(r"^C6\*C9 +([\d.]+)% .* ([\d,]+)$", capsys.readouterr().out, re.MULTILINE)
+    assert int(found[1].replace(",", "")) == len(set(pairs))
+    assert float(found[0]) == pytest.approx(100 * (1 - len(pairs) / len(cells)), abs=0.01)
+
+
 def test_a_log_of_another_form(project, make_avazu, tmp_path, capsys):
     path = tmp_path / "train.csv"
     path.write_text(make_avazu(2_000))
