@@ -9,6 +9,7 @@ import socket
 import subprocess
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import numpy as np
@@ -161,6 +162,23 @@ def test_sigterm_answers_what_it_has_taken(serve, tiny_bundle, golden, golden_sc
                 answer += part
         assert json.loads(answer.partition(b"\r\n\r\n")[2])["scores"] == golden_scores
         assert process.wait(20) == 0
+
+
+def test_overload_is_refused_at_once_and_passes(serve, tiny_bundle, golden, golden_scores):
+    with serve(tiny_bundle, "--max-queue", "3") as (_, port), httpx.Client(timeout=30) as client:
+        address, rows = f"http://127.0.0.1:{port}/v1/score", {"rows": golden.to_pylist()}
+        assert client.post(address, json=rows).json()["scores"] == golden_scores
+
+        def send(_):
+            answer = client.post(address, json=rows)
+            return answer.status_code, answer.json().get("scores"), answer.headers
+
+        with ThreadPoolExecutor(24) as senders:
+            answers = list(senders.map(send, range(300)))
+        assert {status for status, *_ in answers} == {200, 429}
+        for status, scores, headers in answers:
+            assert scores == golden_scores if status == 200 else headers["retry-after"] == "1"
+        assert client.post(address, json=rows).json()["scores"] == golden_scores
 
 
 def test_wrong_bundles_and_ports_end_with_status_2(project, tmp_path, port, tiny_bundle):

@@ -1,0 +1,391 @@
+"""The scoring service under an open-loop load: beside FastAPI with PyTorch, overloaded, and while models are swapped.
+
+    python -m benchmarks.serving [--torch PYTHON] [--rows 200000] [--folder DIR]
+
+Requests are sent at the times of a Poisson process, whatever the answers, and latencies count from those times; sender
+and service share the machine's cores. Weights are random: what is scored does not matter here. `--torch` is a Python
+with PyTorch, FastAPI, uvicorn and pyarrow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from app.checkpoint.write import ModelState
+from app.config.config import Config
+from app.scoring.export import finish, write_model
+from app.scoring.predictor import Predictor
+from app.tables.interface import TableState
+from benchmarks.harness.timing import machine
+from benchmarks.scoring.__main__ import SETTINGS, make_bundle, random_state
+from common import settings
+from data_prep.prepared.schema import read_schema
+
+PEER = Path(__file__).parent / "fastapi_pytorch.py"
+RATES = (100, 200, 400, 600, 800, 1000, 1300, 1600, 2000, 2500, 3000, 4000)
+MOST_P99_MS = 25.0  # of the rate that a service is said to bear
+DELTA_ROWS = 100_000
+
+
+@dataclasses.dataclass
+class Load:
+    """What became of the requests: milliseconds from the intended time, by status (0: the connection failed)."""
+
+    milliseconds: dict[int, list[float]]
+
+    def percentile(self, share: float, *statuses: int) -> float:
+        values = [value for status in statuses for value in self.milliseconds.get(status, [])]
+        return float(np.percentile(values, share)) if values else float("nan")
+
+    def count(self, status: int) -> int:
+        return len(self.milliseconds.get(status, []))
+
+    @property
+    def num_requests(self) -> int:
+        return sum(map(len, self.milliseconds.values()))
+
+    @property
+    def num_failed(self) -> int:
+        """Requests that were neither answered nor refused for the queue."""
+        return sum(len(values) for status, values in self.milliseconds.items() if status not in (200, 429))
+
+
+class Sender:
+    """Keeps connections open and sends one request at a time on each."""
+
+    def __init__(self, port: int, bodies: Sequence[bytes], form: str, path: str = "/v1/score", more: str = "") -> None:
+        head = "POST {} HTTP/1.1\r\nhost: a\r\ncontent-type: {}\r\n{}content-length: {}\r\n\r\n"
+        self._requests = [head.format(path, form, more, len(body)).encode() + body for body in bodies]
+        self._port = port
+        self._free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+
+    async def send(self, number: int) -> int:
+        """Return the status of one request; 0 where the connection failed."""
+        try:
+            reader, writer = self._free.pop() if self._free else await asyncio.open_connection("127.0.0.1", self._port)
+            writer.write(self._requests[number % len(self._requests)])
+            head = (await reader.readuntil(b"\r\n\r\n")).lower()
+            length = int(head.partition(b"\r\ncontent-length:")[2].split(b"\r\n", 1)[0])
+            await reader.readexactly(length)
+        except (OSError, asyncio.IncompleteReadError):
+            return 0
+        self._free.append((reader, writer))
+        return int(head.split(b" ", 2)[1])
+
+    async def poisson(self, rate: float, seconds: float, seed: int = 0) -> Load:
+        """Send at the times of a Poisson process."""
+        times = np.cumsum(np.random.default_rng(seed).exponential(1 / rate, int(rate * seconds)))
+        start, found, tasks = time.perf_counter(), Load({}), []
+
+        async def one(number: int, due: float) -> None:
+            status = await self.send(number)
+            found.milliseconds.setdefault(status, []).append((time.perf_counter() - start - due) * 1e3)
+
+        for number, due in enumerate(times):
+            if (left := due - (time.perf_counter() - start)) > 0:
+                await asyncio.sleep(left)
+            tasks.append(asyncio.create_task(one(number, due)))
+        await asyncio.gather(*tasks)
+        return found
+
+    async def closed(self, connections: int, seconds: float) -> float:
+        """Return requests a second of so many connections that send one after another."""
+        until, done = time.perf_counter() + seconds, 0
+
+        async def one() -> None:
+            nonlocal done
+            while time.perf_counter() < until:
+                done += await self.send(done) == 200
+
+        await asyncio.gather(*(one() for _ in range(connections)))
+        return done / seconds
+
+    def close(self) -> None:
+        for _, writer in self._free:
+            writer.close()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, print, and end with one line of JSON."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rows", type=int, default=200_000, help="of the log that the vocabulary is from")
+    parser.add_argument("--seconds", type=float, default=4)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--swaps", type=int, default=100)
+    parser.add_argument("--torch", default=sys.executable, metavar="PYTHON")
+    parser.add_argument("--folder", type=Path, help="keeps log and bundle for the next time")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.folder or Path(temporary)
+        folder.mkdir(exist_ok=True)
+        make_bundle(folder, options.rows)
+        make_variants(folder)
+        found: dict[str, Any] = {"rows": Predictor.open(folder / "bundle").manifest.rows["num_rows"]}
+        found |= asyncio.run(against_peer(folder, options))
+        found |= asyncio.run(large_requests(folder, options.seconds))
+        found |= asyncio.run(overload(folder, found["capacity"]["service"], options.seconds))
+        found |= asyncio.run(swaps(folder, options.swaps))
+    for name, value in found.items():
+        print(f"{name:28} {value}")
+    print(json.dumps({"benchmark": "serving", "machine": machine(), **found}))
+
+
+def make_variants(folder: Path) -> None:
+    """Write another whole bundle of the same shape, and a delta of it with 100,000 changed rows."""
+    if (folder / "delta").exists():
+        return
+    schema, config = read_schema(folder / "prepared"), settings.override(Config(), SETTINGS)
+    state = random_state(schema, config)
+    state.dense["wide.bias"][:] += 1
+    write(folder / "other", folder / "prepared", config, state, None)
+    tables = {}
+    for name, table in state.tables.items():
+        assert isinstance(table, TableState)  # random_state makes no other
+        rows = table.arrays["rows"].copy()
+        rows[:DELTA_ROWS] += 1
+        tables[name] = TableState(table.row_ids, {"rows": rows})
+    parent = Predictor.open(folder / "other")
+    write(folder / "delta", folder / "prepared", config, ModelState(state.dense, tables), parent)
+
+
+def write(folder: Path, prepared: Path, config: Config, state: ModelState, parent: Predictor | None) -> None:
+    folder.mkdir()
+    checkpoint = {"id": "", "step": 0, "epoch": 0}
+    finish(folder, write_model(folder, state, config, prepared, checkpoint, "float32", None, parent), {})
+
+
+@contextmanager
+def running(command: list[str], port: int) -> Iterator[psutil.Process]:
+    """Run a service until the end of the block."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:
+        try:
+            for _ in range(600):
+                with socket.socket() as probe:
+                    if probe.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                if process.poll() is not None:
+                    raise RuntimeError(f"{command} has ended with status {process.returncode}")
+                time.sleep(0.1)
+            yield psutil.Process(process.pid)
+        finally:
+            process.terminate()
+
+
+def service(path: Path, port: int, *more: str) -> list[str]:
+    return [sys.executable, "-m", "app.cli.serve", str(path), "--port", str(port), "--name", "clicks", *more]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def golden(folder: Path) -> pa.Table:
+    return pq.read_table(folder / "bundle" / "golden.parquet").drop_columns(["logit", "score"])
+
+
+def one_row_bodies(folder: Path) -> list[bytes]:
+    return [json.dumps({"rows": [row]}).encode() for row in golden(folder).to_pylist()]
+
+
+async def against_peer(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Latencies of one-row requests at 200 a second, in turn, and the largest rate within the bound of p99."""
+    ports = {"service": free_port(), "peer": free_port()}
+    peer = [options.torch, str(PEER), str(folder / "prepared" / "vocabulary.parquet"), str(ports["peer"])]
+    latencies: dict[str, list[tuple[float, float]]] = {"service": [], "peer": []}
+    capacity: dict[str, float] = {}
+    processor: dict[str, list[float]] = {"service": [], "peer": []}
+    with (
+        running(service(folder / "bundle", ports["service"]), ports["service"]) as ours,
+        running(peer, ports["peer"]) as theirs,
+    ):
+        processes = {"service": ours, "peer": theirs}
+        senders = {name: Sender(port, one_row_bodies(folder), "application/json") for name, port in ports.items()}
+        for sender in senders.values():
+            await sender.poisson(100, 1)
+        for seed in range(options.rounds):
+            for name, sender in senders.items():
+                before = processor_seconds(processes[name])
+                load = await sender.poisson(200, options.seconds, seed)
+                spent = processor_seconds(processes[name]) - before
+                processor[name].append(1e3 * spent / max(load.count(200), 1))
+                latencies[name].append((load.percentile(50, 200), load.percentile(99, 200)))
+        for name, sender in senders.items():
+            capacity[name] = await bearable(sender, options.seconds)
+            sender.close()
+    shown = {name: [round(float(v), 2) for v in np.median(values, axis=0)] for name, values in latencies.items()}
+    return {
+        "p50_p99_ms_at_200": shown,
+        "processor_ms_a_request": {name: round(float(np.median(values)), 2) for name, values in processor.items()},
+        "p99_over_peer": round(shown["service"][1] / shown["peer"][1], 2),
+        "capacity": capacity,
+        "capacity_over_peer": round(capacity["service"] / max(capacity["peer"], 1), 2),
+    }
+
+
+async def bearable(sender: Sender, seconds: float) -> float:
+    """Return the largest rate of RATES, rising, at which p99 stays within the bound and nothing fails; one try more."""
+    borne = 0.0
+    for rate in RATES:
+        for attempt in range(2):
+            load = await sender.poisson(rate, seconds / 2, attempt)
+            if load.percentile(99, 200) <= MOST_P99_MS and load.count(200) == load.num_requests:
+                borne = rate
+                break
+        else:
+            break
+    return borne
+
+
+async def large_requests(folder: Path, seconds: float) -> dict[str, Any]:
+    """Rows a second of requests of 1,000 rows, as an Arrow stream and as V2's binary tensors."""
+    table = pa.concat_tables([golden(folder)] * 10).combine_chunks()
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    body, length = binary_request(table)
+    header = f"inference-header-content-length: {length}\r\n"
+    port = free_port()
+    rates: dict[str, dict[str, int]] = {}
+    with running(service(folder / "bundle", port), port) as process:
+        arrow = Sender(port, [sink.getvalue().to_pybytes()], "application/vnd.apache.arrow.stream")
+        binary = Sender(port, [body], "application/octet-stream", "/v2/models/clicks/infer", header)
+        for name, sender in {"arrow": arrow, "binary": binary}.items():
+            await sender.closed(3, 1)
+            before = processor_seconds(process)
+            rate = 1000 * await sender.closed(3, seconds)
+            rates[name] = {
+                "by_the_clock": round(rate),
+                "of_processor_time": round(rate * seconds / (processor_seconds(process) - before)),
+            }
+    return {"rows_per_second_of_1000": rates}
+
+
+def processor_seconds(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def binary_request(table: pa.Table) -> tuple[bytes, int]:
+    inputs, data = [], b""
+    for name in table.schema.names:
+        values = table[name].to_pylist()
+        if pa.types.is_string(table.schema.field(name).type):
+            texts = [(value or "").encode() for value in values]
+            kind, part = "BYTES", b"".join(len(text).to_bytes(4, "little") + text for text in texts)
+        else:
+            kind, part = "FP64", np.array([np.nan if v is None else v for v in values]).tobytes()
+        parameters = {"binary_data_size": len(part)}
+        inputs.append({"name": name, "shape": [len(values)], "datatype": kind, "parameters": parameters})
+        data += part
+    head = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
+    return head + data, len(head)
+
+
+async def overload(folder: Path, capacity: float, seconds: float) -> dict[str, Any]:
+    """Requests of 50 rows at ten times the rate that is served: times of the accepted and of the refused, and after."""
+    rows = golden(folder).to_pylist()[:50]
+    port = free_port()
+    with running(service(folder / "bundle", port), port) as process:
+        sender = Sender(port, [json.dumps({"rows": rows}).encode()], "application/json")
+        rate = await sender.closed(2, seconds)
+        quiet = await sender.poisson(0.7 * rate, seconds)
+        before = process.memory_info().rss
+        heavy = await sender.poisson(10 * rate, seconds)
+        after = process.memory_info().rss
+        await asyncio.sleep(1)
+        recovered = await sender.poisson(0.5 * rate, 1)
+        sender.close()
+    return {
+        "overload": {
+            "served_per_second": round(rate),
+            "offered_per_second": round(10 * rate),
+            "accepted": heavy.count(200),
+            "refused": heavy.count(429),
+            "failed": heavy.count(0),
+            "p99_ms_at_70_percent": round(quiet.percentile(99, 200), 1),
+            "accepted_p99_ms": round(heavy.percentile(99, 200), 1),
+            "refused_p50_p99_ms": [round(heavy.percentile(share, 429), 1) for share in (50, 99)],
+            "rss_mib_before_after": [before >> 20, after >> 20],
+            "p99_ms_one_second_after": round(recovered.percentile(99, 200), 1),
+        }
+    }
+
+
+async def swaps(folder: Path, count: int) -> dict[str, Any]:
+    """Models swapped under 200 requests a second; then the time from a delta's rename until it serves."""
+    models, port = folder / "models", free_port()
+    shutil.rmtree(models, ignore_errors=True)
+    models.mkdir()
+
+    def put(source: str, name: str) -> None:
+        shutil.copytree(folder / source, folder / "incoming", copy_function=os.link)
+        (folder / "incoming").rename(models / name)
+
+    put("bundle", "0")
+    with running(service(models, port, "--watch-seconds", "0.1"), port) as process:
+        sender = Sender(port, one_row_bodies(folder), "application/json")
+        quiet = await sender.poisson(200, 5)
+        load = asyncio.create_task(sender.poisson(200, 0.4 * count))
+        started = time.perf_counter()
+        for number in range(1, count + 1):
+            put(("other", "bundle")[number % 2 == 0], str(number))
+            if number > 2:
+                shutil.rmtree(models / str(number - 3))
+            await asyncio.sleep(max(started + 0.4 * number - time.perf_counter(), 0))
+        found = await load
+        put("other", str(count + 1))
+        await asyncio.sleep(2)
+        put("delta", str(count + 2))
+        renamed = time.perf_counter()
+        while await generation(port) == 0:
+            await asyncio.sleep(0.02)
+        seconds = time.perf_counter() - renamed
+        rss = process.memory_info().rss >> 20
+        sender.close()
+    return {
+        "swaps": {
+            "count": count,
+            "requests": found.num_requests,
+            "refused": found.count(429),
+            "failed": found.num_failed,
+            "p99_ms_quiet": round(quiet.percentile(99, 200), 1),
+            "p99_ms": round(found.percentile(99, 200), 1),
+        },
+        "delta_seconds": round(seconds, 2),
+        "rss_mib": rss,
+    }
+
+
+async def generation(port: int) -> int:
+    """Return the generation that serves."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /v2/health/live HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+    head = await reader.read()
+    writer.close()
+    return int(head.lower().partition(b"x-model-generation:")[2].split(b"\r\n", 1)[0])
+
+
+if __name__ == "__main__":
+    main()

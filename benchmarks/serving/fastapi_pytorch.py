@@ -1,0 +1,72 @@
+"""The peer of benchmarks.serving: the same model in a FastAPI app with PyTorch, as users write it.
+
+python fastapi_pytorch.py VOCABULARY.parquet PORT
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+import uvicorn
+from fastapi import FastAPI
+from pydantic import BaseModel
+
+WIDTH, HIDDEN = 16, (400, 400, 400)
+INTEGERS = [f"I{i}" for i in range(1, 14)]
+CATEGORIES = [f"C{i}" for i in range(1, 27)]
+
+
+class Request(BaseModel):
+    """Rows by column."""
+
+    rows: list[dict[str, Any]]
+
+
+class WideDeep(torch.nn.Module):
+    """An embedding of all fields, a tower on them, one weight an id beside it."""
+
+    def __init__(self, num_ids: int) -> None:
+        super().__init__()
+        self.deep, self.wide = torch.nn.Embedding(num_ids, WIDTH), torch.nn.Embedding(num_ids, 1)
+        widths = (len(CATEGORIES) * WIDTH + 2 * len(INTEGERS), *HIDDEN)
+        layers: list[torch.nn.Module] = []
+        for i in range(len(HIDDEN)):
+            layers += [torch.nn.Linear(widths[i], widths[i + 1]), torch.nn.ReLU()]
+        self.tower = torch.nn.Sequential(*layers, torch.nn.Linear(widths[-1], 1))
+        self.wide_numeric = torch.nn.Linear(2 * len(INTEGERS), 1)
+
+    def forward(self, ids: torch.Tensor, numeric: torch.Tensor) -> torch.Tensor:
+        deep = torch.cat([self.deep(ids).flatten(1), numeric], 1)
+        logits = self.tower(deep) + self.wide_numeric(numeric) + self.wide(ids).sum(1)
+        return torch.sigmoid(logits[:, 0])
+
+
+def main() -> None:
+    vocabulary_path, port = sys.argv[1:]
+    table = pq.read_table(vocabulary_path)
+    maps: dict[str, dict[int, int]] = {name: {} for name in CATEGORIES}
+    columns = (table[name].to_pylist() for name in ("field", "value", "id"))
+    for field, value, number in zip(*columns, strict=True):
+        maps.setdefault(field, {})[value] = number
+    model = WideDeep(max(table["id"].to_pylist()) + 1).eval()
+    app = FastAPI()
+
+    @app.post("/v1/score")
+    def score(request: Request) -> dict[str, list[float]]:
+        numbers = [[row[name] or 0 for name in INTEGERS] for row in request.rows]
+        missing = [[row[name] is None for name in INTEGERS] for row in request.rows]
+        filled = np.array(numbers, np.float32)
+        numeric = np.concatenate([np.sign(filled) * np.log1p(np.abs(filled)), np.array(missing, np.float32)], axis=1)
+        ids = [[maps[name].get(row[name], 0) for name in CATEGORIES] for row in request.rows]
+        with torch.inference_mode():
+            return {"scores": model(torch.tensor(ids), torch.from_numpy(numeric)).tolist()}
+
+    uvicorn.run(app, port=int(port), log_level="warning")
+
+
+if __name__ == "__main__":
+    main()
