@@ -64,7 +64,11 @@ def data_identity(schema: Schema) -> dict[str, Any]:
 
 def _as_json(field: dict[str, Any]) -> dict[str, Any]:
     """Return a field as a file gives it back: lists for tuples, without keys that older releases do not write."""
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in field.items() if value != ()}
+    return {
+        key: list(map(list, value)) if isinstance(value, tuple) else value
+        for key, value in field.items()
+        if value != ()
+    }
 
 
 def check_same_inputs(manifest: Manifest, schema: Schema, folder: Path) -> None:

@@ -512,3 +512,11 @@ def test_a_run_of_another_name_is_renamed_alone(tmp_path, tiny_config, tiny_sche
         lock.close()
     assert run.path == tmp_path / "mine"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["device_1", "mine", "mine.1"]
+
+
+@pytest.mark.parametrize("quantiles", [(), ((0.5, 0.1), (2.0, 0.9))])
+def test_the_data_s_identity_is_the_same_after_it_was_saved(tiny_schema, quantiles):
+    fields = [dataclasses.replace(field, quantiles=quantiles) for field in tiny_schema.numeric]
+    identity = data_identity(dataclasses.replace(tiny_schema, numeric=tuple(fields)))
+    assert json.loads(json.dumps(identity)) == identity
+    assert ("quantiles" in identity["numeric"]["I1"]) == bool(quantiles)
