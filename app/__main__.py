@@ -30,6 +30,7 @@ EXAMPLES = {
     "train": "--config configs/criteo.yaml --dataset prepared train.epochs=2",
     "evaluate": "--run device_0 --split test",
     "baseline": "prepared --run device_0",
+    "sweep": "rates.yaml --output rates",
     "report": "device_0 device_0.1 --output both.html",
     "checkpoint list": "--run device_0",
     "checkpoint show": "device_0/checkpoints/step-00001000",
