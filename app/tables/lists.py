@@ -31,14 +31,14 @@ from app.tables.pooling import NO_ROW, field_of_position, position_weights
 class PooledIds(UniqueIds):
     """The distinct ids of a batch; its own shape [B, C] and inverse are those of each field's first position.
 
-    Of each present position, in their order: `place` [n] of its field's row among B * C, its `weight` [n] in that row;
-    `rounds` has the present positions by their place in their list, so that no round has a field twice.
+    Of each present position, in their order: `place` [n] of its field's row among B * C, its `weight` [n] in that row.
+    `first` [B * C] are the first ones of each field's row.
     """
 
     rows: UniqueIds
     place: np.ndarray
     weight: np.ndarray
-    rounds: tuple[np.ndarray, ...]
+    first: np.ndarray
 
 
 class ListTables(HostTables):
@@ -69,18 +69,17 @@ class ListTables(HostTables):
         of_row, position = np.nonzero(present)
         rows = self._tables.unique(ids[present][:, None])
         first = np.flatnonzero(self._place_in_list[position] == 0)
-        in_list = self._place_in_list[position]
-        rounds = tuple(np.flatnonzero(in_list == number) for number in range(int(in_list.max(initial=0)) + 1))
         weight = position_weights(ids, self.spec.fields)[present]
         place = of_row * num_fields + self._field_of[position]
-        return PooledIds((batch, num_fields), rows.values, rows.inverse[first], rows, place, weight, rounds)
+        return PooledIds((batch, num_fields), rows.values, rows.inverse[first], rows, place, weight, first)
 
     def lookup(self, unique: UniqueIds) -> Rows:
         ids = _own(unique)
         (batch, num_fields), found = ids.shape, self._tables.lookup(ids.rows)
-        deep = np.zeros((batch * num_fields, self.spec.embedding_dim), np.float32)
-        for chosen in ids.rounds:
-            deep[ids.place[chosen]] += ids.weight[chosen, None] * found.deep[chosen]
+        weighted = found.deep * ids.weight[:, None]
+        deep = (
+            np.add.reduceat(weighted, ids.first, axis=0) if len(ids.first) else weighted
+        )  # every field has a position
         wide = np.zeros(batch, np.float32)
         np.add.at(wide, ids.place // max(num_fields, 1), ids.weight * found.wide)
         return Rows(deep.reshape(batch, num_fields * self.spec.embedding_dim), wide, found.squared_norm)
@@ -92,7 +91,8 @@ class ListTables(HostTables):
         check = check_gradients_shape if checked else check_gradients
         check(gradients, batch, self.spec)
         by_field = gradients.deep.reshape(batch * num_fields, self.spec.embedding_dim)
-        deep = by_field[ids.place] * ids.weight[:, None]
+        deep = by_field.take(ids.place, axis=0)
+        deep *= ids.weight[:, None]
         wide = gradients.wide[ids.place // max(num_fields, 1)] * ids.weight
         self._tables.update(ids.rows, RowGradients(deep, wide, gradients.scale), checked=True)
 
