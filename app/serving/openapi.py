@@ -11,6 +11,7 @@ from data_prep.options.log_format import LogFormat
 VERSION = "3.1.0"
 _VALUES: dict[str, dict[str, Any]] = {
     "integer": {"type": ["integer", "null"], "minimum": -(2**63), "maximum": 2**63 - 1},
+    "float": {"type": ["number", "null"]},
     "hex32": {"type": ["string", "null"], "pattern": "^[0-9a-f]{8}$"},
     "string": {"type": ["string", "null"], "pattern": "^[A-Za-z0-9 _.:/-]*$"},
 }
@@ -97,7 +98,7 @@ def _infer_example(log_format: LogFormat, example: dict[str, Any]) -> dict[str, 
         {
             "name": name,
             "shape": [1],
-            "datatype": "FP64" if kind == "integer" else "BYTES",
+            "datatype": "FP64" if kind in ("integer", "float") else "BYTES",
             "data": [example.get(name)],
         }
         for name, kind in log_format.fields

@@ -251,7 +251,7 @@ class Service:
         self._check_model(request)
         predictor = self.generations.current
         inputs = [
-            {"name": name, "datatype": "FP64" if kind == "integer" else "BYTES", "shape": [-1]}
+            {"name": name, "datatype": "FP64" if kind in ("integer", "float") else "BYTES", "shape": [-1]}
             for name, kind in predictor.log_format.fields
         ]
         return JSONResponse(
