@@ -29,7 +29,7 @@ def test_versions_are_those_of_the_lock(project):
 def test_the_steps_of_the_dockerfile_make_a_service(project, tmp_path, tiny_bundle, golden, golden_scores, eventually):
     root = tmp_path / "serving"
     root.mkdir()
-    build = (project / "Dockerfile").read_text().split("\nFROM ")[0]
+    build = (project / "Dockerfile").read_text().split("\nFROM ")[1]
     commands = [line for line in build.splitlines() if line.startswith(("COPY ", "RUN ")) and "apt-get" not in line]
     environment = {**os.environ, "PATH": f"{Path(sys.executable).resolve().parent}:{os.environ['PATH']}"}
     environment.pop("PYTHONPATH", None)
