@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -130,12 +130,16 @@ class Batcher:
             work.result = error
 
 
+def join(chunks: Sequence[Chunk]) -> Chunk:
+    """Return chunks, all with quotes taken off or none, as one."""
+    lines = b"".join(chunk.lines for chunk in chunks)
+    return Chunk(0, sum(chunk.num_lines for chunk in chunks), lines, is_bare=chunks[0].is_bare)
+
+
 def _score(predictor: Predictor, works: list[Work]) -> list[tuple[Predictor, Chunk, ScoredChunk]]:
     """Score requests together, or each alone where that fails; fill in their results."""
     chunks = [work.chunk for work in works if work.chunk is not None]
-    joined = Chunk(
-        0, sum(c.num_lines for c in chunks), b"".join(c.lines for c in chunks), is_bare=chunks[0].is_bare
-    )  # fmt: skip
+    joined = join(chunks)
     try:
         scored = predictor.score_chunk(joined)
     except Exception as error:

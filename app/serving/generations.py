@@ -15,6 +15,8 @@ import sys
 import threading
 import time
 from collections import deque
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ import numpy as np
 
 from app.scoring.bundle import MANIFEST, Manifest, read_manifest
 from app.scoring.predictor import Predictor
+from app.serving.batching import join
 from common.files import write_whole
 from data_prep.encoding.encoder import Chunk
 
@@ -30,6 +33,7 @@ log = logging.getLogger(__name__)
 FOLD_SHARE = 0.1  # changed rows of the whole bundle's, beyond which a new one is written
 RECENT_ROWS = 2000  # scored by a new model before it serves, so that the pages of frequent rows are in memory
 FOLDED = "-folded"
+_is_bare = attrgetter("is_bare")
 
 
 class Generations:
@@ -124,7 +128,9 @@ class Generations:
     def _checked(self, predictor: Predictor) -> Predictor:
         """Score the golden rows, and the last requests' rows for their pages. Raises ValueError."""
         predictor.check_golden()
-        for chunk in list(self._recent):
+        # Together: thousands of chunks of one row would hold up the thread that scores for seconds.
+        for _, alike in groupby(sorted(self._recent, key=_is_bare), _is_bare):
+            chunk = join(list(alike))
             if not np.isfinite(predictor.score_chunk(chunk).logits).all():
                 raise ValueError(f"{predictor.folder} scores a row of the last requests as NaN or infinity")
         return predictor

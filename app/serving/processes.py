@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -27,6 +28,7 @@ HEADER_SECONDS = 10.0  # for the headers of a request to arrive, and for the fir
 MOST_HEADER_BYTES = 1 << 16
 IDLE_SECONDS = 75  # between two requests of a connection
 BACKLOG = 2048
+SWITCH_SECONDS = 0.0005  # that a thread, as the one that opens a new model, keeps the others from running
 CANNOT_START = 2  # exit status of a worker whose bundle cannot be opened
 
 
@@ -111,6 +113,7 @@ def run_worker(options: ServerOptions, listener: socket.socket, shared: Path, fo
     from app.serving.service import Service
 
     parent = os.getppid()
+    sys.setswitchinterval(SWITCH_SECONDS)
     for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises them again when it has drained
         signal.signal(number, lambda *_: None)
     try:

@@ -8,7 +8,7 @@ import pytest
 
 from app.checkpoint.write import ModelState
 from app.scoring.predictor import Predictor
-from app.serving.generations import FOLDED, Generations
+from app.serving.generations import FOLDED, RECENT_ROWS, Generations
 from app.tables.interface import TableState
 from tests.app.serving.conftest import Client
 from tests.app.serving.test_service import score
@@ -150,6 +150,23 @@ def test_the_last_rows_are_scored_before_a_swap(watched, make_generations, predi
     put("2")
     generations.refresh()
     assert (generations.status()["folder"], "NaN" in generations.status()["refused"]["2"]) == ("1", True)
+
+
+def test_the_last_rows_are_scored_together(watched, make_generations, predictor, golden, monkeypatch):
+    folder, put = watched
+    put("1")
+    generations = make_generations(folder)
+    chunk, scored = predictor.chunk_of(golden.slice(0, 1)), []
+    for _ in range(RECENT_ROWS + 50):
+        generations.keep_recent(chunk)
+    score_chunk = Predictor.score_chunk
+    monkeypatch.setattr(Predictor, "check_golden", lambda _: 100)
+    monkeypatch.setattr(
+        Predictor, "score_chunk", lambda self, chunk: scored.append(chunk.num_lines) or score_chunk(self, chunk)
+    )
+    put("2")
+    generations.refresh()
+    assert (generations.status()["folder"], scored) == ("2", [RECENT_ROWS])
 
 
 def test_a_roll_back_holds_in_all_processes(models, watched, make_generations, make_service, golden):
