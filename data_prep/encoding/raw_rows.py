@@ -169,9 +169,9 @@ def _cell(value: Any, kind: str, separator: bytes) -> bytes:
         return b""
     if isinstance(value, np.generic):
         value = value.item()
+    if kind in ("integer", "hex32") and isinstance(value, float) and value.is_integer():
+        value = int(value)
     if kind == "integer":
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
         if isinstance(value, int):  # True and False are 1 and 0, as in a Parquet file
             return b"%d" % int(value)
         raise TypeError(f"expected a whole number or None, found {value!r}")

@@ -1,7 +1,7 @@
 """Read a Parquet file of the log. Its rows become lines of text, so that one parser defines a good row.
 
 Columns are found by name; columns that the format lacks are ignored. Null and NaN are missing, whole floats are
-integers, an integer in a `hex32` column becomes eight hex digits, true and false become 1 and 0.
+integers, an integer in a `hex32` column, a whole float too, becomes eight hex digits, true and false become 1 and 0.
 """
 
 from __future__ import annotations
@@ -144,10 +144,10 @@ def cells_as_text(cells: pa.Array, kind: Kind, separator: bytes) -> pa.LargeBina
         cells = cells.dictionary_decode()
     if pa.types.is_boolean(cells.type):
         cells = cells.cast(pa.int8())
-    if pa.types.is_floating(cells.type):
+    if kind == "hex32" and (pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type)):
+        text = _number_hex(cells)
+    elif pa.types.is_floating(cells.type):
         text = _float_text(cells)
-    elif kind == "hex32" and pa.types.is_integer(cells.type):
-        text = _integer_hex(cells)
     elif pa.types.is_binary(cells.type) or pa.types.is_large_binary(cells.type):
         text = cells
     else:
@@ -164,13 +164,14 @@ def _float_text(cells: pa.Array) -> pa.Array:
     return pc.if_else(is_whole, whole, numbers.cast(pa.large_string()))
 
 
-def _integer_hex(cells: pa.Array) -> pa.Array:
-    """Return integers of 32 bits, signed or not, as hex digits. A larger one stays decimal, and is rejected."""
-    if pa.types.is_uint64(cells.type):
-        return cells.cast(pa.large_string())
-    numbers = cells.cast(pa.int64())
-    fits = pc.and_(pc.greater_equal(numbers, -(2**31)), pc.less(numbers, 2**32))
-    known = pc.fill_null(pc.if_else(fits, numbers, 0), MISSING).to_numpy()
-    is_null = numbers.is_null().to_numpy(zero_copy_only=False)
-    digits = hex_text(np.where(is_null, MISSING, known & 0xFFFFFFFF)).cast(pa.large_string())
-    return pc.if_else(pc.fill_null(fits, True), digits, numbers.cast(pa.large_string()))
+def _number_hex(cells: pa.Array) -> pa.Array:
+    """Return whole numbers of 32 bits, signed or not, as hex digits. Others stay decimal, and are rejected.
+
+    No other is of eight characters, which might be read as digits: a fraction has a point, or an exponent with a sign.
+    """
+    decimal = _float_text(cells) if pa.types.is_floating(cells.type) else cells.cast(pa.large_string())
+    numbers = cells.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy(zero_copy_only=False)  # exact in 53 bits
+    fits = (numbers >= -(2**31)) & (numbers < 2**32) & (numbers == np.floor(numbers))
+    whole = np.where(fits, numbers, MISSING).astype(np.int64)
+    digits = hex_text(np.where(fits, whole & 0xFFFFFFFF, MISSING)).cast(pa.large_string())
+    return pc.if_else(pa.array(fits), digits, decimal)

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from data_prep.encoding.raw_rows import add_label
+from data_prep.encoding.raw_rows import add_label, mappings_to_chunk
 from data_prep.kernels.choose import choose_kernels
 from data_prep.kernels.rows import Chunk
 from data_prep.options.log_format import LogFormat
@@ -64,3 +64,9 @@ def test_lines_of_bare_cells_get_bare_labels():
     form = LogFormat(separator=",", quotes=True, columns={"only": "string", "label": "label"})
     labelled = add_label(Chunk(0, 1, b'a,"b"\n', is_bare=True), form)
     assert labelled == dataclasses.replace(labelled, lines=b'a,"b"\x1f0\n', is_bare=True)
+
+
+def test_whole_floats_of_a_hex_column_are_numbers_of_32_bits():
+    form = LogFormat({"label": "label", "C": "hex32"}, separator=",")
+    found = mappings_to_chunk([{"C": value} for value in (12345678.0, 12345678, -1.0, None)], form)
+    assert found.lines == b"0,00bc614e\n0,00bc614e\n0,ffffffff\n0,\n"
