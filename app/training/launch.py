@@ -26,7 +26,7 @@ from app.tables import pick_backend
 from app.tables.fields import fields_of_model, is_plain
 from app.training.context import LOGS, Callback, RunContext
 from app.training.parallel.strategy_file import STRATEGY_FILE, read_strategies, strategy_record, write_strategy
-from app.training.step.first_layer import with_first_layer
+from app.training.step.first_layer import obstacle, with_first_layer
 from app.training.stopping import Stopped, StopRequest
 from app.training.validate import validate, validate_target
 from app.training.warm_start.source import check_source
@@ -43,7 +43,8 @@ USELESS_BECAUSE = "useless_because"  # of run.json
 class Launch:
     """A training that was found possible: of the run in `path`, by `config`, on the prepared folder `dataset`.
 
-    `asked` are the settings before those that an older run keeps; `on_step` and `on_evaluation` are called as well.
+    `asked` are the settings before those that an older run keeps, `first_layer` the reason for a choice of that, for
+    the log; `on_step` and `on_evaluation` are called as well.
     """
 
     path: Path
@@ -52,6 +53,7 @@ class Launch:
     dataset: Path
     schema: Schema
     backend: str
+    first_layer: str = ""
     on_step: tuple[Callback, ...] = ()
     on_evaluation: tuple[Callback, ...] = ()
 
@@ -107,6 +109,8 @@ class Launch:
                 log.info("%s", line)
             if config.train.auto:
                 log.info("%s", describe_by_rows(config, self.schema.splits["train"].rows))
+            if self.first_layer:
+                log.info("%s", self.first_layer)
             threads = config.device.num_threads
             log.info("the tower runs on %s, the tables are %s, %d host threads", target, self.backend, threads)
             if group.size > 1:
@@ -138,9 +142,19 @@ def plan_launch(config: Config, dataset: Path, path: Path, num_ranks: int = 1, n
     device.prepare_environment(config.device)
     plain = is_plain(fields_of_model(schema, config.model))
     backend = pick_backend(config.tables.backend, config.model.fold_numeric, num_ranks + num_servers, plain)
-    config = with_first_layer(config, schema, dataset, backend, num_ranks + num_servers)
+    _check_chosen_before(path, asked, config, obstacle(config, schema, backend, num_ranks + num_servers))
+    config, reason = with_first_layer(config, schema, dataset, backend, num_ranks + num_servers)
     validate(config, schema, num_ranks, num_servers, backend)
-    return Launch(path, asked, config, dataset, schema, backend)
+    return Launch(path, asked, config, dataset, schema, backend, reason)
+
+
+def _check_chosen_before(path: Path, asked: Config, config: Config, reason: str | None) -> None:
+    """Raise ValueError if auto chose distinct for the run in `path` and it cannot be resumed so, for this `reason`."""
+    if reason and (asked.model.first_layer, config.model.first_layer) == ("auto", "distinct"):
+        raise ValueError(
+            f"the run in {path} multiplies distinct rows once (model.first_layer=distinct), but now {reason}; resume "
+            "it without that, or begin anew with train.resume=never"
+        )
 
 
 def report_finished(finished: RunIsFinishedError) -> int:

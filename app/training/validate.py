@@ -34,7 +34,8 @@ def validate(config: Config, schema: Schema, num_ranks: int, num_servers: int, b
     if num_servers and any(schedule != ConstantSchedule() for schedule in tables_schedules):
         raise ValueError(
             "wide_optimizer.schedule and deep_optimizer.schedule must be constant, without a warm-up, where servers "
-            "own the rows: servers receive only gradients"
+            "own the rows: servers receive only gradients; set wide_optimizer.schedule.name=constant and "
+            "deep_optimizer.schedule.name=constant (train.auto chooses cosine)"
         )
     _validate_tower(config, num_ranks)
     reason = obstacle(config, schema, backend, num_ranks + num_servers)

@@ -9,7 +9,6 @@ Letters: B batch size, C fields, D embedding width.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,8 +20,6 @@ from app.config.run import Precision
 from app.model.native_library import LIBRARY
 from app.tables.fields import fields_of_model, is_plain
 from data_prep.prepared.schema import VOCABULARY_FILE, Schema
-
-log = logging.getLogger(__name__)
 
 # Columns of products that take as long as both sums. `python -m benchmarks.training.first_layer` measures 15.5 and 18.5
 # (Zen 4, 2 cores); more here, so that a field near the limit does not lose on another machine.
@@ -36,14 +33,17 @@ def most_distinct(config: Config) -> float:
     return 1 - SUMS_COST[config.device.precision] / config.model.embedding_dim
 
 
-def with_first_layer(config: Config, schema: Schema, dataset: Path, backend: str, num_processes: int) -> Config:
-    """Return `config` with `model.first_layer` chosen if it is auto."""
+def with_first_layer(
+    config: Config, schema: Schema, dataset: Path, backend: str, num_processes: int
+) -> tuple[Config, str]:
+    """Return `config` with `model.first_layer` chosen if it is auto, and why for the log ("" for direct)."""
     if config.model.first_layer != "auto":
-        return config
+        return config, ""
     chosen: FirstLayer = "direct"
+    reason = ""
     if obstacle(config, schema, backend, num_processes) is None and LIBRARY.is_available():
-        chosen = choose(config, schema, dataset)
-    return replace(config, model=replace(config.model, first_layer=chosen))
+        chosen, reason = choose(config, schema, dataset)
+    return replace(config, model=replace(config.model, first_layer=chosen)), reason
 
 
 def obstacle(config: Config, schema: Schema, backend: str, num_processes: int) -> str | None:
@@ -59,24 +59,21 @@ def obstacle(config: Config, schema: Schema, backend: str, num_processes: int) -
     return None
 
 
-def choose(config: Config, schema: Schema, dataset: Path) -> FirstLayer:
-    """Return distinct if enough of the first layer's work is saved at the data's counts, else direct; log why."""
+def choose(config: Config, schema: Schema, dataset: Path) -> tuple[FirstLayer, str]:
+    """Return distinct, and why, if enough of the first layer's work is saved at the data's counts; else direct."""
     limit = most_distinct(config)
     if limit <= 0 or config.train.batch_size < LEAST_BATCH:
-        return "direct"
+        return "direct", ""
     shares = expected_shares(schema, dataset, config.train.batch_size)
     saving = float(np.maximum(limit - shares, 0).mean())
     if saving < LEAST_SAVING:
-        return "direct"
+        return "direct", ""
     direct = [field.name for field, share in zip(schema.categorical, shares, strict=True) if share > limit]
-    log.info(
-        "the first layer multiplies distinct rows once: %.1f %% of a batch's positions are distinct, which should save "
-        "%.0f %% of its work%s",
-        100 * shares.mean(),
-        100 * saving,
-        f"; position by position: {', '.join(direct)}" if direct else "",
+    reason = (
+        f"the first layer multiplies distinct rows once: {shares.mean():.1%} of a batch's positions are distinct, "
+        f"which should save {saving:.0%} of its work"
     )
-    return "distinct"
+    return "distinct", reason + (f"; position by position: {', '.join(direct)}" if direct else "")
 
 
 def expected_shares(schema: Schema, dataset: Path, batch_size: int) -> np.ndarray:

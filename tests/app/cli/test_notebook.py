@@ -17,6 +17,9 @@ from app import evaluate, load_run, prepare, train
 from app.checkpoint.retention import whole_checkpoints
 from app.evaluation.calibration import Calibration
 from app.evaluation.metrics import MEASURED
+from app.training.launch import plan_launch
+from app.training.step import first_layer
+from common import settings
 
 THREADS = {"threads": 2}  # as the tests' MindSpore was imported
 
@@ -112,6 +115,21 @@ def test_ctrl_c_saves_and_the_same_call_resumes_to_the_same_bits(trained, again,
     assert again().status == "finished"
     for name in ("loss.log", "eval.log"):
         assert (tmp_path / "again" / name).read_bytes() == (run.path / name).read_bytes()
+
+
+def test_a_choice_of_distinct_rows_is_in_the_log_and_explains_why_ranks_cannot_resume(
+    cpu, tiny_config, tiny_dataset, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(first_layer, "LEAST_BATCH", 1)
+    monkeypatch.setattr(first_layer, "LEAST_SAVING", 0.0)
+    asked = settings.merge(tiny_config(), {"device": THREADS, "model": {"embedding_dim": 80}}, where="test")
+    run = train(asked, tiny_dataset, tmp_path / "run", train={"epochs": 1})
+    assert run.config.model.first_layer == "distinct"
+    logged = (run.path / "test_deep0.log").read_text()
+    assert "the first layer multiplies distinct rows once: " in logged
+    expected = "multiplies distinct rows once .*, but now several ranks exchange .* train.resume=never"
+    with pytest.raises(ValueError, match=expected):
+        plan_launch(asked, tiny_dataset, run.path, num_ranks=2)
 
 
 def test_a_callback_that_fails_ends_the_training_and_keeps_its_checkpoints(again, tmp_path):

@@ -1,6 +1,5 @@
 """`model.first_layer=auto` chooses by the data's counts."""
 
-import logging
 from dataclasses import replace
 
 import numpy as np
@@ -34,7 +33,8 @@ def data(make_schema, tmp_path):
 
 def resolved(data, *words, backend="native", num_processes=1):
     config = settings.resolve(Config, None, [f"train.batch_size={BATCH_SIZE}", *words])
-    return with_first_layer(config, *data, backend, num_processes).model.first_layer
+    chosen, reason = with_first_layer(config, *data, backend, num_processes)
+    return chosen.model.first_layer, reason
 
 
 def test_the_expected_shares_are_those_of_drawn_batches(data):
@@ -49,10 +49,10 @@ def test_the_expected_shares_are_those_of_drawn_batches(data):
     assert len(shares) == len(schema.categorical)
 
 
-def test_auto_chooses_distinct_rows_where_they_save_work(data, caplog):
-    with caplog.at_level(logging.INFO):
-        assert resolved(data, "model.embedding_dim=80") == "distinct"
-    assert "position by position: hashed" in caplog.text
+def test_auto_chooses_distinct_rows_where_they_save_work(data):
+    chosen, reason = resolved(data, "model.embedding_dim=80")
+    assert chosen == "distinct"
+    assert "position by position: hashed" in reason
 
 
 @pytest.mark.parametrize(
@@ -67,12 +67,12 @@ def test_auto_chooses_distinct_rows_where_they_save_work(data, caplog):
     ids=str,
 )
 def test_auto_chooses_direct_elsewhere(data, words):
-    assert resolved(data, *words) == "direct"
+    assert resolved(data, *words) == ("direct", "")
 
 
 def test_stock_and_several_ranks_stay_direct(data):
-    assert resolved(data, backend="stock") == "direct"
-    assert resolved(data, num_processes=2) == "direct"
+    assert resolved(data, backend="stock") == ("direct", "")
+    assert resolved(data, num_processes=2) == ("direct", "")
 
 
 def test_distinct_where_it_cannot_be_is_refused(data):
