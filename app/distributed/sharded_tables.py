@@ -21,7 +21,7 @@ from mpi4py import MPI
 
 from app.distributed.batch_kernels import BatchKernels, make_batch_kernels
 from app.distributed.exchange import Exchange, Header, Operation
-from app.tables import make_host_tables
+from app.tables import make_host_tables, make_list_kernels
 from app.tables.checks import check_gradients, check_gradients_shape
 from app.tables.fields import TableField
 from app.tables.interface import (
@@ -194,7 +194,7 @@ def make_sharded_tables(
 
     def make(part: TablesSpec) -> HostTables:
         if part.has_lists:
-            return ListTables(part, make)
+            return ListTables(part, make, make_list_kernels(backend, part, num_threads))
         shards.append(make_row_shard(backend, part, learning_rates, world, num_owners, num_threads, len(shards)))
         return ShardedTables(part, make_batch_kernels(backend, part, num_threads), shards[-1])
 

@@ -10,7 +10,7 @@ from app.config.optimizers import DeepOptimizer, FtrlOptions, LazyAdamOptions, W
 from app.config.run import Backend
 from app.config.schedules import ConstantSchedule
 from app.tables.interface import HostTables, TableRates, TablesSpec
-from app.tables.lists import ListTables
+from app.tables.lists import ListKernels, ListTables
 from app.tables.parts import PartTables
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,8 @@ def make_host_tables(backend: str, spec: TablesSpec, learning_rates: TableRates,
     if spec.has_parts:
         return PartTables(spec, lambda part: make_host_tables(backend, part, learning_rates, num_threads))
     if spec.has_lists:
-        return ListTables(spec, lambda rows: make_host_tables(backend, rows, learning_rates, num_threads))
+        kernels = make_list_kernels(backend, spec, num_threads)
+        return ListTables(spec, lambda rows: make_host_tables(backend, rows, learning_rates, num_threads), kernels)
     if backend == "native":
         from app.tables.native.tables import NativeTables
 
@@ -77,6 +78,15 @@ def make_host_tables(backend: str, spec: TablesSpec, learning_rates: TableRates,
     from app.tables.reference import ReferenceTables
 
     return ReferenceTables(spec, learning_rates)
+
+
+def make_list_kernels(backend: str, spec: TablesSpec, num_threads: int) -> ListKernels:
+    """Make the sums over a list's positions of a table backend, `native` or `reference`."""
+    if backend == "native":
+        from app.tables.native.lists import NativeListKernels
+
+        return NativeListKernels(spec, num_threads)
+    return ListKernels(spec)
 
 
 def _native_works(otherwise: str) -> bool:

@@ -3,6 +3,7 @@
     python -m benchmarks.training.kernels             lookup, LazyAdam, FTRL, unique at batch 16,000, D 80, V 200,000
     python -m benchmarks.training.kernels --growth    lookup + update as vocabulary and batch grow
     python -m benchmarks.training.kernels --huge      500 M rows × 16, ids uniform over all of them, 2 M distinct
+    python -m benchmarks.training.kernels --lists     a list of 20 values and one field against 21 fields
 
 Ids follow a power law, density x^(-2/3) over x · V: a third of a batch's ids are distinct, one is 1.7 % of all.
 
@@ -27,12 +28,14 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import psutil
 
 from app.config.optimizers import FtrlOptions, LazyAdamOptions
+from app.tables import make_host_tables
 from app.tables.fields import TableField
 from app.tables.interface import DEEP, WIDE, RowGradients, TableRates, TablesSpec
 from app.tables.native.tables import NativeTables
@@ -59,9 +62,11 @@ def power_law_ids(rng: np.random.Generator, vocabulary_size: int, batch: int) ->
     return by_frequency[(rng.random((batch, NUM_FIELDS)) ** 3 * vocabulary_size).astype(np.int64)]
 
 
-def random_gradients(rng: np.random.Generator, batch: int, embedding_dim: int) -> RowGradients:
+def random_gradients(
+    rng: np.random.Generator, batch: int, embedding_dim: int, num_fields: int = NUM_FIELDS
+) -> RowGradients:
     """Gradients as large as the mean over a batch makes them."""
-    num_floats = batch * NUM_FIELDS * embedding_dim
+    num_floats = batch * num_fields * embedding_dim
     deep = huge_pages(num_floats * FLOAT_BYTES).view(np.float32).reshape(batch, -1)
     rng.standard_normal(dtype=np.float32, out=deep)
     deep /= batch
@@ -236,6 +241,33 @@ def measure_batches(embedding_dim: int, vocabulary_size: int, threads: int, roun
     return results
 
 
+def measure_lists(batch: int, embedding_dim: int, vocabulary_size: int, threads: int, rounds: int) -> dict[str, Any]:
+    """Lookup, update and unique of 21 fields, and of the same ids as a full list (a mean) and one field."""
+    rng, num_ids = np.random.default_rng(0), 21
+    ids = np.ascontiguousarray(power_law_ids(rng, vocabulary_size, batch)[:, :num_ids])
+    plain = tuple(TableField(f"C{number + 1}") for number in range(num_ids))
+    by_name = {"fields": plain, "list": (TableField("list", length=num_ids - 1, mean=True), TableField("C21"))}
+    contenders: Contenders = {}
+    for name, fields in by_name.items():
+        spec = replace(make_spec(vocabulary_size, embedding_dim), fields=fields)
+        tables = make_host_tables("native", spec, RATES, threads)
+        unique, gradients = tables.unique(ids), random_gradients(rng, batch, embedding_dim, len(fields))
+        tables.update(unique, gradients)
+        contenders[f"lookup {name}"] = functools.partial(tables.lookup, unique)
+        contenders[f"update {name}"] = functools.partial(tables.update, unique, gradients)
+        contenders[f"unique {name}"] = functools.partial(tables.unique, ids)
+    timings = side_by_side(dict(sorted(contenders.items())), rounds)
+    for name, timing in timings.items():
+        print(f"{name:30s} {timing}")
+    found = {
+        name: timings[f"{name} list"].median / timings[f"{name} fields"].median
+        for name in ("lookup", "update", "unique")
+    }
+    for name, ratio in found.items():
+        print(f"{name} of a list, time of fields {ratio:.2f}")
+    return {"seconds": medians(timings), "ratios": found}
+
+
 def measure_huge(threads: int) -> dict[str, Any]:
     """500 M rows × 16 with ids uniform over all of them: start, memory, and the first and second time round."""
     vocabulary_size, embedding_dim, batch, num_batches = 500_000_000, 16, 16_000, 5
@@ -273,6 +305,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--growth", action="store_true", help="lookup + update as vocabulary and batch grow")
     parser.add_argument("--huge", action="store_true", help="500 M rows × 16, 2 M of them touched")
+    parser.add_argument("--lists", action="store_true", help="a list of 20 and one field against 21 fields")
     parser.add_argument("--batch", type=int, default=16_000)
     parser.add_argument("--embedding-dim", type=int, default=80)
     parser.add_argument("--vocabulary-size", type=int, default=200_000)
@@ -292,6 +325,8 @@ def main() -> None:
         result["batches"] = measure_batches(width, options.vocabulary_size, threads, rounds)
     elif options.huge:
         result["huge"] = measure_huge(threads)
+    elif options.lists:
+        result["lists"] = measure_lists(batch, width, options.vocabulary_size, threads, rounds)
     else:
         result["kernels"] = measure_kernels(batch, width, options.vocabulary_size, threads, rounds)
     print(json.dumps(result))

@@ -59,6 +59,18 @@ class Batch(ctypes.Structure):
     ]
 
 
+class Lists(ctypes.Structure):
+    """HostTablesLists."""
+
+    _fields_ = [
+        ("num_rows", ctypes.c_int64),
+        ("num_fields", ctypes.c_int64),
+        ("first", ctypes.c_void_p),
+        ("places", ctypes.c_void_p),
+        ("weights", ctypes.c_void_p),
+    ]
+
+
 class Step(ctypes.Structure):
     """HostTablesStep."""
 
@@ -110,6 +122,8 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     ),
     "expand": (None, [HANDLE, ctypes.POINTER(Batch), *[ARRAY] * 4]),
     "sum_by_id": (None, [HANDLE, ctypes.POINTER(Batch), *[ARRAY] * 4]),
+    "expand_lists": (None, [HANDLE, ctypes.POINTER(Batch), ctypes.POINTER(Lists), *[ARRAY] * 4]),
+    "sum_lists_by_id": (None, [HANDLE, ctypes.POINTER(Batch), ctypes.POINTER(Lists), *[ARRAY] * 4]),
     "num_touched": (COUNT, [HANDLE]),
     "touched": (ctypes.c_int, [HANDLE, ARRAY, ARRAY]),
     "read": (None, [HANDLE, ctypes.c_int, ctypes.c_int32, ARRAY, COUNT, ARRAY]),

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from app.config.optimizers import SgdOptions
+from app.tables import make_host_tables
 from app.tables.fields import TableField
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, RowGradients
+from tests.app.tables.tables_of_spec import constant_rates
 from tests.app.tables.test_parts import MAKERS, assert_equal_states
 
 FIELDS = (
@@ -94,19 +96,49 @@ def test_lists_learn_as_a_dictionary_of_rows_does(native_library, make_spec, mak
 
 
 def test_native_has_the_bits_of_the_reference(native_library, make_spec):
-    spec, rng = dataclasses.replace(make_spec(vocabulary_size=7), fields=FIELDS), np.random.default_rng(2)
-    native, reference = MAKERS["native"](spec), MAKERS["reference"](spec)
-    for _ in range(3):
-        ids = draw_ids(spec, rng)
-        shape = (len(ids), len(spec.deep_names) * spec.embedding_dim)
-        gradients = RowGradients(*(rng.standard_normal(s, np.float32) for s in (shape, len(ids))), SCALE)
-        found = [(tables.unique(ids), tables) for tables in (native, reference)]
-        rows = [tables.lookup(unique) for unique, tables in found]
-        np.testing.assert_array_equal(rows[0].deep, rows[1].deep)
-        np.testing.assert_array_equal(rows[0].wide, rows[1].wide)
+    assert_same_bits(dataclasses.replace(make_spec(vocabulary_size=7), fields=FIELDS), draw_ids, [9, 9, 9])
+
+
+@pytest.mark.parametrize("width", [1, 3, 16, 80, 257])
+def test_native_has_the_bits_of_the_reference_on_generated_lists(native_library, make_spec, width):
+    rng = np.random.default_rng(width)
+    lengths = rng.integers(1, 21, 4)
+    fields = tuple(TableField(f"C{i}", length=int(n), mean=bool(i % 2)) for i, n in enumerate([*lengths, 20]))
+    spec = dataclasses.replace(make_spec(vocabulary_size=5000, embedding_dim=width), fields=fields)
+
+    def draw(spec, rng, batch):
+        """Half of the ids one frequent row; lists from one value (as an empty list has) to all."""
+        ids = rng.integers(0, spec.vocabulary_size, (batch, spec.num_positions)).astype(np.int32)
+        ids[rng.random(ids.shape) < 0.5] = 3
+        place = np.concatenate([np.arange(field.length) for field in fields])
+        values = [rng.choice([1, field.length, rng.integers(1, field.length + 1)], batch) for field in fields]
+        ids[place >= np.repeat(np.stack(values, 1), [field.length for field in fields], axis=1)] = -1
+        return ids
+
+    assert_same_bits(spec, draw, [1, 130, 0, 67])
+
+
+def assert_same_bits(spec, draw, batches):
+    """Take steps on the reference and on native tables of one and of two threads."""
+    rng = np.random.default_rng(2)
+    all_tables = [make_host_tables(*args) for args in backends_and_threads(spec)]
+    for batch in batches:
+        ids = draw(spec, rng, batch)
+        shape = (batch, len(spec.deep_names) * spec.embedding_dim)
+        gradients = RowGradients(*(rng.standard_normal(s, np.float32) for s in (shape, batch)), SCALE)
+        found = [(tables.unique(ids), tables) for tables in all_tables]
+        first, *others = [tables.lookup(unique) for unique, tables in found]
+        for rows in others:
+            np.testing.assert_array_equal(rows.deep, first.deep)
+            np.testing.assert_array_equal(rows.wide, first.wide)
         for unique, tables in found:
             tables.update(unique, gradients)
-    assert_equal_states(native.state(), reference.state())
+    for tables in all_tables[1:]:
+        assert_equal_states(tables.state(), all_tables[0].state())
+
+
+def backends_and_threads(spec):
+    return [(name, spec, constant_rates(spec), n) for name, n in (("reference", 1), ("native", 1), ("native", 2))]
 
 
 @pytest.mark.parametrize(

@@ -201,6 +201,18 @@ void host_tables_sum_by_id(const HostTables* tables, const HostTablesBatch* batc
                             tables->spec.num_threads);
 }
 
+void host_tables_expand_lists(const HostTables* tables, const HostTablesBatch* batch, const HostTablesLists* lists,
+                              const float* deep_rows, const float* wide_rows, float* deep, float* wide) {
+  tables->kernels.expand_lists(*batch, *lists, tables->spec.embedding_dim, deep_rows, wide_rows, deep, wide,
+                               tables->spec.num_threads);
+}
+
+void host_tables_sum_lists_by_id(const HostTables* tables, const HostTablesBatch* batch, const HostTablesLists* lists,
+                                 const float* deep, const float* wide, float* deep_sums, float* wide_sums) {
+  tables->kernels.sum_lists_by_id(*batch, *lists, tables->spec.embedding_dim, deep, wide, deep_sums, wide_sums,
+                                  tables->spec.num_threads);
+}
+
 int64_t host_tables_num_touched(const HostTables* tables) { return tables->map.size(); }
 
 HostTablesStatus host_tables_touched(const HostTables* tables, int64_t* row_ids, int32_t* slots) {

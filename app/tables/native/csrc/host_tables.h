@@ -61,6 +61,15 @@ typedef struct {
   const int32_t* positions;  // [B * C] grouped by id, ascending within one
 } HostTablesBatch;
 
+// Fields of several positions; those that are present are a batch of one field, [n, 1].
+typedef struct {
+  int64_t num_rows;       // B
+  int64_t num_fields;     // C
+  const int32_t* first;   // [B * C + 1] field f has the positions first[f] ... first[f + 1] - 1
+  const int32_t* places;  // [n] the field among B * C of each position
+  const float* weights;   // [n] of a position's row in that of its field
+} HostTablesLists;
+
 // One step of an optimizer; what it does not know is not read.
 typedef struct {
   float learning_rate;  // Adam's has the bias corrections of this step in it
@@ -137,6 +146,14 @@ HOST_TABLES_API void host_tables_expand(const HostTables* tables, const HostTabl
                                         const float* wide_rows, float* deep, float* wide);
 HOST_TABLES_API void host_tables_sum_by_id(const HostTables* tables, const HostTablesBatch* batch, const float* deep,
                                            const float* wide, float* deep_sums, float* wide_sums);
+
+// The same for lists: `batch` has the present positions, and each row counts with its position's weight.
+HOST_TABLES_API void host_tables_expand_lists(const HostTables* tables, const HostTablesBatch* batch,
+                                              const HostTablesLists* lists, const float* deep_rows,
+                                              const float* wide_rows, float* deep, float* wide);
+HOST_TABLES_API void host_tables_sum_lists_by_id(const HostTables* tables, const HostTablesBatch* batch,
+                                                 const HostTablesLists* lists, const float* deep, const float* wide,
+                                                 float* deep_sums, float* wide_sums);
 
 // Touched rows: how many, and their ids, ascending, with their slots.
 HOST_TABLES_API int64_t host_tables_num_touched(const HostTables* tables);

@@ -55,6 +55,14 @@ using Expand = void(const HostTablesBatch& batch, std::int64_t embedding_dim, co
 using SumById = void(const HostTablesBatch& batch, std::int64_t embedding_dim, const float* deep, const float* wide,
                      float* deep_sums, float* wide_sums, int num_threads);
 
+// See host_tables_expand_lists. Threads split the batch's rows.
+using ExpandLists = void(const HostTablesBatch& batch, const HostTablesLists& lists, std::int64_t embedding_dim,
+                         const float* deep_rows, const float* wide_rows, float* deep, float* wide, int num_threads);
+
+// See host_tables_sum_lists_by_id. Threads split the unique ids.
+using SumListsById = void(const HostTablesBatch& batch, const HostTablesLists& lists, std::int64_t embedding_dim,
+                          const float* deep, const float* wide, float* deep_sums, float* wide_sums, int num_threads);
+
 struct Kernels {
   const char* isa;
   Initialize* initialize;
@@ -65,6 +73,8 @@ struct Kernels {
   UpdateDeep* update_deep;
   Expand* expand;
   SumById* sum_by_id;
+  ExpandLists* expand_lists;
+  SumListsById* sum_lists_by_id;
 };
 
 // The widest set that this build has and this machine runs, or the one that the environment variable
@@ -82,6 +92,8 @@ UpdateWide update_wide;
 UpdateDeep update_deep;
 Expand expand;
 SumById sum_by_id;
+ExpandLists expand_lists;
+SumListsById sum_lists_by_id;
 
 }  // namespace ISA
 }  // namespace host_tables
