@@ -277,8 +277,10 @@ def evaluate_checkpoint(
 
     calibration: Calibration | None = None
     if calibrate:
+        if split == "valid":
+            log.warning("warning: the scores are calibrated on valid and measured there, which flatters them")
         valid = measure(folder, schema, "valid", batch_size, scorer.prepare, score, show_progress=shows_progress())
-        calibration = fit_calibration(valid.bins)
+        calibration = fit_calibration(valid.bins, valid.metrics.rows)
     streams = [SliceStream(find_parts(name, folder, schema, split)) for name in by]
     field, shown = config.eval.group_field, shows_progress()
     measured = measure(folder, schema, split, batch_size, scorer.prepare, score, field, shown, streams)

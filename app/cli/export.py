@@ -129,7 +129,8 @@ def _export(
     scorer = load_for_scoring(opened, config, schema, batch_size)
     calibration = None
     if calibrate:
-        calibration = fit_calibration(measure(dataset, schema, "valid", batch_size, scorer.prepare, scorer).bins)
+        valid = measure(dataset, schema, "valid", batch_size, scorer.prepare, scorer)
+        calibration = fit_calibration(valid.bins, valid.metrics.rows)
         log.info("calibrated: %s", calibration)
 
     def trained(ids: np.ndarray, numeric: np.ndarray) -> np.ndarray:

@@ -26,13 +26,12 @@ class Calibration:
         return f"{self.slope:.4f} · logit {sign} {abs(self.intercept):.4f}, fitted to {self.rows:,} rows of valid"
 
 
-def fit_calibration(bins: Bins) -> Calibration:
-    """Fit to the rows counted in `bins` by logistic regression without a penalty.
+def fit_calibration(bins: Bins, rows: int) -> Calibration:
+    """Fit to the `rows` rows counted in `bins`, perhaps by weights, by logistic regression without a penalty.
 
     Raises ValueError where the rows have one class, or their logits rank them no better than chance.
     """
-    rows = int(bins.counts.sum())
-    if not 0 < bins.positives.sum() < rows:
+    if not (bins.positives.any() and bins.negatives.any()):
         raise ValueError(f"nothing to calibrate on: the {rows:,} rows of valid have one class only")
     from sklearn.linear_model import LogisticRegression  # late: the import takes a second
 

@@ -182,6 +182,15 @@ def test_a_calibrated_evaluation_of_parts_is_printed_and_in_the_report(trained, 
     assert calibrated.metrics.auc == pytest.approx(evaluate(run, split="test").metrics.auc, abs=1e-6)
 
 
+def test_scores_calibrated_on_the_rows_that_measure_them_are_warned_of(trained, caplog):
+    run, _ = trained
+    evaluate(run, split="valid", calibrate=True)
+    assert "the scores are calibrated on valid and measured there" in caplog.text
+    caplog.clear()
+    evaluate(run, split="test", calibrate=True)
+    assert "measured there" not in caplog.text
+
+
 def test_a_calibrated_bundle_has_the_scores_of_a_calibrated_evaluation(trained, lines, tmp_path):
     run, _ = trained
     calibrated = run.export(tmp_path / "bundle", calibrate=True)

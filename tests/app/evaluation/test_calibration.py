@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from scipy.optimize import minimize
+from sklearn.linear_model import LogisticRegression
 
 from app.evaluation.calibration import Calibration, fit_calibration
 from app.evaluation.score_bins import Bins, sigmoid
@@ -19,7 +20,7 @@ def overconfident():
 
 def test_the_line_that_made_the_labels_is_found(overconfident):
     logits, labels = overconfident
-    found = fit_calibration(Bins.of(logits, labels))
+    found = fit_calibration(Bins.of(logits, labels), len(logits))
     assert (found.slope, found.intercept) == pytest.approx((0.5, -0.25), abs=0.02)
     assert found.rows == len(logits)
     predicted = sigmoid(found(logits).astype(np.float64))
@@ -35,20 +36,30 @@ def test_the_fit_has_the_least_log_loss(overconfident):
         return (np.logaddexp(0, moved) - labels * moved).sum()
 
     best = minimize(loss, [1.0, 0.0])
-    found = fit_calibration(Bins.of(logits.astype(np.float32), labels))
+    found = fit_calibration(Bins.of(logits.astype(np.float32), labels), len(logits))
     assert [found.slope, found.intercept] == pytest.approx(best.x, abs=1e-3)
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1, 1e6])
+def test_weights_count_by_their_shares_whatever_they_add_up_to(overconfident, scale):
+    logits, labels = overconfident
+    weights = np.where(logits > 0, 2, 0.5).astype(np.float32)
+    found = fit_calibration(Bins.of(logits, labels, weights * np.float32(scale)), len(logits))
+    expected = LogisticRegression(C=np.inf, tol=1e-8).fit(logits[:, None], labels, sample_weight=weights)
+    assert [found.slope, found.intercept] == pytest.approx([expected.coef_[0, 0], expected.intercept_[0]], abs=1e-3)
+    assert found.rows == len(logits)
 
 
 @pytest.mark.parametrize("label", [False, True])
 def test_one_class_cannot_be_calibrated_on(label):
     with pytest.raises(ValueError, match="the 3 rows of valid have one class only"):
-        fit_calibration(Bins.of(np.float32([1, 2, 3]), np.full(3, label)))
+        fit_calibration(Bins.of(np.float32([1, 2, 3]), np.full(3, label)), 3)
 
 
 def test_a_model_that_ranks_worse_than_chance_is_refused(overconfident):
     logits, labels = overconfident
     with pytest.raises(ValueError, match="expected above 0; it ranks them no better than chance"):
-        fit_calibration(Bins.of(-logits, labels))
+        fit_calibration(Bins.of(-logits, labels), len(logits))
 
 
 def test_a_calibration_in_words():
