@@ -18,7 +18,7 @@ _LIMITS = {
     "max_batch": "rows that are scored together",
     "max_delay_ms": "time that a request waits for others to be scored with it",
     "max_queue": "requests that wait, beyond which others are refused",
-    "max_wait_ms": "time that the oldest request waits, beyond which others are refused",
+    "max_wait_ms": "time that scoring what waits takes, beyond which others are refused",
     "deadline_ms": "time that a request waits at most; X-Timeout-Ms shortens it",
     "max_rows": "rows of a request",
     "max_body_mib": "MiB of a request",

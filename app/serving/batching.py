@@ -24,6 +24,8 @@ from data_prep.encoding.raw_rows import split_line
 
 log = logging.getLogger(__name__)
 
+TIMED_BATCHES = 31
+
 Observe = Callable[[Predictor, Chunk, ScoredChunk], None]
 
 
@@ -48,6 +50,8 @@ class Batcher:
         self._queue: deque[Work] = deque()
         self._changed = threading.Condition()
         self._stopping = False
+        self._last_ms: deque[float] = deque(maxlen=TIMED_BATCHES)
+        self._request_ms = 0.0  # that scoring a request takes: the median of the last batches
         self._thread = threading.Thread(target=self._run, name="scoring", daemon=True)
         self._thread.start()
 
@@ -56,13 +60,13 @@ class Batcher:
         return len(self._queue)
 
     def check_room(self) -> None:
-        """Raise RequestError 429 where a new request would wait too long."""
-        try:
-            waited = time.monotonic() - self._queue[0].arrival if self._queue else 0.0
-        except IndexError:  # the thread took it just now
-            return
-        if len(self._queue) >= self.limits.max_queue or waited * 1000 > self.limits.max_wait_ms:
-            raise RequestError(429, f"{len(self._queue)} requests wait already; try again in a second")
+        """Raise RequestError 429 where a new request would wait too long, by the time that scoring takes now.
+
+        A moment in which the machine did something else refuses none: what waits is answered soon after it.
+        """
+        num_waiting = len(self._queue)
+        if num_waiting >= self.limits.max_queue or num_waiting * self._request_ms > self.limits.max_wait_ms:
+            raise RequestError(429, f"{num_waiting} requests wait already; try again in a second")
 
     async def score(self, work: Work) -> np.ndarray:
         """Return the scores of a request's rows [n] float32. Raises RequestError."""
@@ -82,7 +86,7 @@ class Batcher:
 
     def _run(self) -> None:
         while (batch := self._next_batch()) is not None:
-            observed = []
+            started, observed = time.monotonic(), []
             for predictor, works in groupby(batch, lambda work: work.predictor):
                 ready = [work for work in works if work.result is None]
                 # Lines with quotes and without cannot stand in one chunk.
@@ -93,6 +97,8 @@ class Batcher:
                 loop.call_soon_threadsafe(_answer, batch)
             for seen in observed:
                 self._observe(*seen)
+            self._last_ms.append(1000 * (time.monotonic() - started) / len(batch))
+            self._request_ms = sorted(self._last_ms)[len(self._last_ms) // 2]
 
     def _next_batch(self) -> list[Work] | None:
         """Wait for requests and return those for the next batch, decoded; None at the end."""

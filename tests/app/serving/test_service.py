@@ -354,6 +354,32 @@ def test_a_full_queue_refuses_at_once_and_deadlines_hold(make_service, tiny_bund
     assert error_of(client.post("/v1/score", json=rows, headers={"x-timeout-ms": "-1"}))
 
 
+def test_a_pause_refuses_none_and_slow_scoring_does(make_service, tiny_bundle, golden, monkeypatch):
+    service = make_service(tiny_bundle, max_wait_ms=50)
+    predictor, go_on = service.generations.current, threading.Event()
+    score_chunk = predictor.score_chunk
+    rows = {"rows": golden.to_pylist()[:1]}
+
+    async def statuses(count):
+        go_on.clear()
+        transport = httpx.ASGITransport(service.application())
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as sender:
+            sent = []
+            for _ in range(count):
+                sent.append(asyncio.create_task(sender.post("/v1/score", json=rows)))
+                await asyncio.sleep(0.06)
+            go_on.set()
+            return [answer.status_code for answer in await asyncio.gather(*sent)]
+
+    for _ in range(20):
+        score(Client(service.application()), golden.to_pylist()[:1])
+    monkeypatch.setattr(predictor, "score_chunk", lambda chunk: go_on.wait(20) and score_chunk(chunk))
+    assert asyncio.run(statuses(4)) == [200] * 4
+    service.batcher._last_ms.extend([40.0] * 31)
+    service.batcher._request_ms = 40.0
+    assert asyncio.run(statuses(4)) == [200, 200, 200, 429]
+
+
 def test_a_model_that_fails_is_no_wrong_score(make_service, tiny_bundle, golden, monkeypatch):
     service = make_service(tiny_bundle)
 
