@@ -250,10 +250,11 @@ def _texts(name: str, data: memoryview, num_rows: int) -> pa.Array:
         raise RequestError(
             400, f"input {name!r}: {len(data)} bytes of binary data are not {num_rows} texts, each behind its length"
         )
-    ends = np.cumsum(np.array(lengths, np.int64))
+    sizes = np.array(lengths, np.int64)
+    ends = np.cumsum(sizes)
     # The texts without their lengths: byte i of the result lies 4 bytes further for each text up to its own.
     taken = np.ones(len(data), np.bool_)
-    starts = ends - lengths + 4 * np.arange(num_rows)
+    starts = ends - sizes + 4 * np.arange(num_rows)
     for offset in range(4):
         taken[starts + offset] = False
     texts = np.frombuffer(data, np.uint8)[taken]

@@ -18,6 +18,7 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 
+from app.serving import decoding
 from app.serving.decoding import HEADER_LENGTH
 from tests.app.serving.conftest import Client
 
@@ -402,3 +403,21 @@ def test_the_log_has_no_word_of_a_request(client, golden, caplog, monkeypatch, s
         ["POST", "/v1/score", "400"],
         ["GET", "/v2/models/{model}", "404"],
     ]
+
+
+@pytest.mark.parametrize(
+    "texts", [[b"68fd1e64", b"80e26c9b"], [b"68fd1e64", b""], [b"", b""], [b"\x08\0\0\0abc", b"xyz"], []]
+)
+def test_texts_behind_their_lengths(texts):
+    data = b"".join(struct.pack("<I", len(text)) + text for text in texts)
+    assert decoding._texts("C1", memoryview(data), len(texts)).to_pylist() == texts
+    for wrong, num_rows in ((data + b"\0", len(texts)), (data[:-1], len(texts)), (data, len(texts) + 1)):
+        if wrong or num_rows:
+            with pytest.raises(decoding.RequestError, match="C1"):
+                decoding._texts("C1", memoryview(wrong), num_rows)
+
+
+def test_binary_requests_without_rows_are_refused(client, golden):
+    body, length = binary_of(golden.slice(0, 0))
+    answer = client.post("/v2/models/clicks/infer", content=body, headers={HEADER_LENGTH: str(length)})
+    assert (answer.status_code, "no rows" in error_of(answer)) == (400, True)
