@@ -84,6 +84,13 @@ BENCHMARKS = {
         "Real rows, five rolling cuts", "benchmarks.accuracy.real_rows", (), None, needs="CRITEO_ROWS"
     ),
     "scoring": Benchmark("Scoring", "benchmarks.scoring", ("--rounds", "3"), ("--rows", "5000", "--rounds", "1")),
+    "serving": Benchmark(
+        "Serving",
+        "benchmarks.serving",
+        (),
+        ("--rows", "5000", "--seconds", "1", "--rounds", "1", "--swaps", "3"),
+        needs="TORCH_PYTHON",
+    ),
     "fbgemm": Benchmark("FBGEMM's tables", "benchmarks.peers.fbgemm_tables", (), ("--quick",)),
 }
 

@@ -131,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--swaps", type=int, default=100)
-    parser.add_argument("--torch", default=sys.executable, metavar="PYTHON")
+    parser.add_argument("--torch", default=os.environ.get("TORCH_PYTHON", sys.executable), metavar="PYTHON")
     parser.add_argument("--folder", type=Path, help="keeps log and bundle for the next time")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as temporary:
