@@ -118,7 +118,7 @@ def count_lines(
         num_training_rows=int(training.sum()),
         numeric=[],
         missing=missing,
-        cut={name: int(np.sum(lists.cut & training)) for name, lists in rows.lists.items()},
+        cut={name: int(np.count_nonzero(lists.cut & training)) for name, lists in rows.lists.items()},
         values=[],
         texts=[],
         bins=[
@@ -133,4 +133,4 @@ def count_lines(
 
 def count_missing(rows: LogRows, training: NDArray[np.bool_], options: PrepareOptions) -> list[int]:
     """Return the number of training rows in which each categorical column [C] is missing."""
-    return [int(np.sum(training & ~present)) for present in presence(rows, options.categorical_columns)]
+    return [int(np.count_nonzero(training > present)) for present in presence(rows, options.categorical_columns)]

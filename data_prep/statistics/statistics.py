@@ -44,11 +44,12 @@ class NumericStatistics:
     def of(cls, integers: NDArray[np.int64]) -> NumericStatistics:
         if len(integers) == 0:
             return cls()
-        largest = max(abs(int(integers.min())), abs(int(integers.max())))
+        minimum, maximum = int(integers.min()), int(integers.max())
+        largest = max(abs(minimum), abs(maximum))
         # Python's integers if a sum of squares could exceed int64.
         exact = integers if largest**2 * len(integers) < 2**63 else integers.astype(object)
         sums = int(exact.sum()), int(np.dot(exact, exact))
-        return cls(len(integers), *sums, int(integers.max()), int(integers.min()))
+        return cls(len(integers), *sums, maximum, minimum)
 
     @classmethod
     def of_floats(cls, floats: NDArray[np.float64]) -> NumericStatistics:
