@@ -38,7 +38,7 @@ def checkpoint_of(tmp_path, tiny_config, tiny_schema, tiny_dataset):
     """Save a checkpoint without a model; `evaluate` has not opened its files when it looks at the data."""
 
     def save(**changed):
-        config = settings.as_dict(tiny_config())
+        config = settings.as_dict(tiny_config("model.first_layer=direct"))  # as auto was resolved
         manifest = Manifest(2, 2, 0, config, str(tiny_dataset), data_identity(tiny_schema), {})
         path = write_checkpoint(tmp_path / "checkpoints", ModelState({}, {}), manifest)
         write_manifest(path, dataclasses.replace(read_manifest(path), **changed))
@@ -101,7 +101,7 @@ def test_a_training_on_no_prepared_folder(command, tmp_path):
 
 
 def test_a_finished_run(command, checkpoint_of, tmp_path, tiny_config, tiny_schema):
-    run, lock = open_run(tmp_path, tiny_config(), tiny_schema)
+    run, lock = open_run(tmp_path, tiny_config("model.first_layer=direct"), tiny_schema)
     run.set_status("finished")
     lock.close()
     path = checkpoint_of()

@@ -88,7 +88,7 @@ def test_ranks_that_are_ended_end_the_following_whatever_they_evaluated(follow, 
 
 @pytest.mark.parametrize(("damaged", "expected"), [(True, (2, "job 1 job 2")), (False, (2, "job 1"))])
 def test_ranks_that_end_at_a_damaged_checkpoint_are_followed_by_the_next(
-    monkeypatch, checkpoints, tmp_path, caplog, damaged, expected
+    monkeypatch, checkpoints, tiny_schema, tmp_path, caplog, damaged, expected
 ):
     """A job ends with a status alone: the command looks for the damage itself, and ends at any other error."""
     jobs = []
@@ -102,10 +102,10 @@ def test_ranks_that_end_at_a_damaged_checkpoint_are_followed_by_the_next(
         (checkpoints[0].path / "dense.safetensors").unlink()
     monkeypatch.setattr(evaluate_command, "new_checkpoints", lambda *_: iter(checkpoints))
     monkeypatch.setattr(evaluate_command, "saved_config", lambda checkpoint: Config())
-    monkeypatch.setattr(evaluate_command, "check_data", lambda *_: None)
+    monkeypatch.setattr(evaluate_command, "check_data", lambda *_: (tmp_path, tiny_schema))
     monkeypatch.setattr(evaluate_command, "launch", launch)
-    arguments = argparse.Namespace(
-        ranks=2, hostfile="", follow=tmp_path, target=None, settings=[], split="test", dataset=None
-    )
+    parser = argparse.ArgumentParser()
+    evaluate_command.add_parser(parser.add_subparsers())
+    arguments = parser.parse_args(["evaluate", "--ranks", "2", "--follow", str(tmp_path)])
     assert (evaluate_command.run(arguments), " ".join(jobs)) == expected
     assert ("step-00000001 is skipped: checkpoint file" in caplog.text) == damaged
