@@ -65,7 +65,7 @@ class SweepOptions:
 
 @dataclass(frozen=True)
 class Trial:
-    """One point of a sweep: `words` as on a command line, and the folder of its `run`."""
+    """A point of the sweep: its settings as `words` of a command line, and the folder of its `run`."""
 
     words: tuple[str, ...]
     run: Path

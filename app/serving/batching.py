@@ -1,4 +1,4 @@
-"""One thread that decodes and scores: requests that wait together are scored together.
+"""Decode and score in one thread: requests that wait together are scored together.
 
 A row's score does not depend on the rows beside it, so joining requests changes nothing but the time that they take.
 """

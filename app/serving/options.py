@@ -1,4 +1,4 @@
-"""What the command line gives to the service."""
+"""Options of the service, from the command line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """What the command line gives."""
+    """Options of the command line."""
 
     path: Path
     name: str

@@ -48,7 +48,7 @@ DELTA_ROWS = 100_000
 
 @dataclasses.dataclass
 class Load:
-    """What became of the requests: milliseconds from the intended time, by status (0: the connection failed)."""
+    """Outcome of the requests: milliseconds from the intended time, by status (0: the connection failed)."""
 
     milliseconds: dict[int, list[float]]
 

@@ -64,7 +64,7 @@ class NumericField:
 
 @dataclass(frozen=True)
 class CategoricalField:
-    """One or more columns of `ids`. Ranges are half-open: [first, end).
+    """A categorical field: one or more columns of `ids`. Ranges are half-open: [first, end).
 
     `id_ranges` (more than one if values were added later) are the ids of values in the vocabulary, `oov_ids` those of
     all other values; fields that share a vocabulary have the same. A list has `max_length` columns, its values first,

@@ -1,4 +1,4 @@
-"""Each shipped example of a log, from its text by a description to a trained model."""
+"""Prepare and train on each shipped example of a log, by its description."""
 
 import pytest
 

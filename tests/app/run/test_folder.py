@@ -1,4 +1,4 @@
-"""What is done at launch: new, resume, continue, or put the old run aside."""
+"""Actions of a launch: new, resume, continue, or put the old run aside."""
 
 import dataclasses
 import json

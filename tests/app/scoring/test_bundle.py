@@ -115,7 +115,7 @@ def test_a_tower_beyond_protobuf_s_limit_is_checked_as_the_others(
 
 
 def test_the_format_version_rises_with_the_form(predictor, text_bundle, copied):
-    """Where this fails, raise FORMAT_VERSION, see that bundles of older versions are read or refused, and pin again."""
+    """If this fails, raise FORMAT_VERSION, see that bundles of older versions are read or refused, and pin again."""
     schema = json.loads((copied / "schema.json").read_text())
     text_table = next(table for table in Predictor.open(text_bundle).manifest.vocabulary["tables"] if table["is_text"])
     form = {

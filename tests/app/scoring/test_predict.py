@@ -209,7 +209,7 @@ def test_a_stopped_prediction_resumes_to_the_same_bytes(tiny_bundle, log, tmp_pa
 
 
 def test_a_stopped_prediction_of_standard_input_leaves_nothing(tiny_bundle, log, tmp_path, monkeypatch, caplog):
-    """What came through a pipe is gone, so the next run has nothing to resume, and must not be refused for it."""
+    """Lines from a pipe are gone, so the next run has nothing to resume, and must not be refused for it."""
 
     def stop(self, scored):
         raise Stopped(signal.SIGINT)

@@ -148,7 +148,7 @@ def test_every_form_of_rows_scores_the_same_bits(request, lines, make_avazu, nam
 
 
 def test_a_table_in_several_pieces_is_scored_whole(predictor, lines):
-    """As one with more than 2 GiB of text in a column, of which pyarrow makes no single array."""
+    """A table has several batches where a column has more than 2 GiB of text: pyarrow makes no single array of it."""
     rows = pa.Table.from_pylist(as_mappings(predictor, lines[:50], "\t"))
     pieces = pa.Table.from_batches([batch for i in range(0, 50, 20) for batch in rows[i : i + 20].to_batches()])
     assert len(pieces.to_batches()) == 3
