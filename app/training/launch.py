@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app import device
@@ -142,9 +142,13 @@ def plan_launch(config: Config, dataset: Path, path: Path, num_ranks: int = 1, n
     device.prepare_environment(config.device)
     plain = is_plain(fields_of_model(schema, config.model))
     backend = pick_backend(config.tables.backend, config.model.fold_numeric, num_ranks + num_servers, plain)
-    _check_chosen_before(path, asked, config, obstacle(config, schema, backend, num_ranks + num_servers))
+    _check_chosen_before(path, asked, config, obstacle(config, schema, backend, num_processes=1))
     config, reason = with_first_layer(config, schema, dataset, backend, num_ranks + num_servers)
-    validate(config, schema, num_ranks, num_servers, backend)
+    if num_ranks + num_servers > 1 and config.model.first_layer == "distinct":
+        reason = "several ranks multiply the first layer position by position, which rounds otherwise"
+    # A run that auto began as distinct may be resumed by several ranks; who asks for distinct there is refused.
+    as_asked = replace(config, model=replace(config.model, first_layer=asked.model.first_layer))
+    validate(as_asked, schema, num_ranks, num_servers, backend)
     return Launch(path, asked, config, dataset, schema, backend, reason)
 
 

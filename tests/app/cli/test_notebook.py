@@ -117,7 +117,7 @@ def test_ctrl_c_saves_and_the_same_call_resumes_to_the_same_bits(trained, again,
         assert (tmp_path / "again" / name).read_bytes() == (run.path / name).read_bytes()
 
 
-def test_a_choice_of_distinct_rows_is_in_the_log_and_explains_why_ranks_cannot_resume(
+def test_a_choice_of_distinct_rows_is_in_the_log_and_kept_by_ranks(
     cpu, tiny_config, tiny_dataset, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(first_layer, "LEAST_BATCH", 1)
@@ -127,9 +127,12 @@ def test_a_choice_of_distinct_rows_is_in_the_log_and_explains_why_ranks_cannot_r
     assert run.config.model.first_layer == "distinct"
     logged = (run.path / "test_deep0.log").read_text()
     assert "the first layer multiplies distinct rows once: " in logged
-    expected = "multiplies distinct rows once .*, but now several ranks exchange .* train.resume=never"
-    with pytest.raises(ValueError, match=expected):
-        plan_launch(asked, tiny_dataset, run.path, num_ranks=2)
+    launch = plan_launch(asked, tiny_dataset, run.path, num_ranks=2)
+    assert (launch.config.model.first_layer, launch.backend) == ("distinct", "native")
+    assert "several ranks multiply the first layer position by position" in launch.first_layer
+    recomputed = settings.merge(asked, {"parallel": {"recompute": ["all"]}}, where="test")
+    with pytest.raises(ValueError, match=r"multiplies distinct rows once .*, but now parallel\.recompute="):
+        plan_launch(recomputed, tiny_dataset, run.path)
 
 
 def test_a_callback_that_fails_ends_the_training_and_keeps_its_checkpoints(again, tmp_path):
