@@ -226,34 +226,41 @@ def _oov_number(value, kind: str, buckets: int) -> int:
     return (h ^ h >> 16) * buckets >> 32
 
 
-def _rank(x: float, training: list[float]) -> float:
-    """The rank of x from 0 to 1, between those of 257 of the training rows' numbers; equal ones have their mean."""
-    if not training:
-        return 0.5
+def _ranks(training: list[float]) -> list[tuple[float, float]]:
+    """257 of the training rows' numbers with their ranks from 0 to 1; equal ones have their mean."""
     ordered = sorted(map(float, training))
     ranks = {}
-    for i in range(257):
+    for i in range(257 if training else 0):
         ranks.setdefault(ordered[max(math.ceil(i * len(ordered) / 256) - 1, 0)], []).append(i / 256)
-    bounds = [(number, sum(of_number) / len(of_number)) for number, of_number in sorted(ranks.items())]
+    return [(number, sum(of_number) / len(of_number)) for number, of_number in sorted(ranks.items())]
+
+
+def _rank(x: float, bounds: list[tuple[float, float]]) -> float:
+    """The rank of x between those of `bounds`."""
+    if not bounds:
+        return 0.5
     below = [pair for pair in bounds if pair[0] <= x] or bounds[:1]
     above = [pair for pair in bounds if pair[0] >= x] or bounds[-1:]
     (low, low_rank), (high, high_rank) = below[-1], above[0]
     return low_rank if high <= low else low_rank + (x - low) / (high - low) * (high_rank - low_rank)
 
 
-def _number(x, transform: str, training: list) -> float:
+def _fitted(transform: str, training: list):
+    """The transform of a number that is fitted to the training rows' numbers."""
     if transform == "quantile":
-        return _rank(float(x), training)
+        bounds = _ranks(training)
+        return lambda x: _rank(float(x), bounds)
     if transform == "log1p":
-        return math.copysign(math.log1p(abs(x)), x)
+        return lambda x: math.copysign(math.log1p(abs(x)), x)
     if transform == "max":
-        return x / max([1, *training])
+        largest = max([1, *training])
+        return lambda x: x / largest
     if not training:
-        return float(x)
+        return float
     training = list(map(Fraction, training))
     mean = sum(training) / len(training)
     deviation = math.sqrt(sum((one - mean) ** 2 for one in training) / len(training))
-    return (x - float(mean)) / (deviation or 1.0)
+    return lambda x: (x - float(mean)) / (deviation or 1.0)
 
 
 def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) -> Prepared:
@@ -311,6 +318,7 @@ def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) ->
 
     newest = {name: max((cells[name] for cells in training if cells[name] is not None), default=0) for name in numeric}
     present = {name: [number_of(cells, name) for cells in training if cells[name] is not None] for name in numeric}
+    transforms = {name: _fitted(options.numeric_transform, present[name]) for name in numeric}
     prepared = {split: [] for split in SPLITS}
     for (line, _, label, cells), split in zip(rows, splits, strict=True):
         of_row = []
@@ -322,10 +330,7 @@ def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) ->
                 of_row.append(ids[owner, value] if known else first_oov + _oov_number(value, kind, options.oov_buckets))
             of_row += [-1] * (length - len(values))
         found = [number_of(cells, name) for name in numeric]
-        numbers = [
-            0.0 if x is None else _number(x, options.numeric_transform, present[name])
-            for name, x in zip(numeric, found, strict=True)
-        ]
+        numbers = [0.0 if x is None else transforms[name](x) for name, x in zip(numeric, found, strict=True)]
         numbers += [float(x is None) for x in found] if options.missing_indicator else []
         weight = next((cells[name] for name, kind in kinds.items() if kind == "weight"), 1.0)
         weight, label = (0.0, 0) if label is None else (weight, label)

@@ -8,6 +8,7 @@ import dataclasses
 import gzip
 import itertools
 import random
+import sys
 import tempfile
 from pathlib import Path
 
@@ -185,6 +186,7 @@ def main() -> None:
     for seed in range(words.seed, words.seed + words.schemas):
         with tempfile.TemporaryDirectory() as folder:
             of_log = compare(seed, -(-words.lines // words.schemas), Path(folder))
+        print(f"{seed}: {of_log[0]:,} kept, {of_log[1]:,} rejected", file=sys.stderr)
         kept, rejected = kept + of_log[0], rejected + of_log[1]
     print(
         f"{words.schemas} formats: {kept:,} lines kept + {rejected:,} rejected = {kept + rejected:,}; "
