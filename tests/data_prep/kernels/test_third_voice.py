@@ -100,7 +100,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def in_order(rows: list[tuple]) -> list[tuple]:
     """Training rows are shuffled; they are compared in an order of their own."""
-    return sorted(rows, key=lambda row: (row[0], row[1], np.round(row[2], 3).tolist(), *map(str, row[3:])))
+    return sorted(
+        rows, key=lambda row: (*row[:2], np.round(row[2], 3).tolist(), np.float32(row[2]).tolist(), str(row[3:]))
+    )
 
 
 def check_folder(folder: Path, schema, expected) -> None:

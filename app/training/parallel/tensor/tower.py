@@ -73,10 +73,12 @@ class ShardedTower(nn.Cell):
         numeric: Tensor,
         noise: Tensor | None = None,
         example_weights: Tensor | None = None,
+        index: Tensor | None = None,
+        fields: Tensor | None = None,
     ) -> Tensor:
         """`deep_rows` [n, C * D], `numeric` [n, N], of this rank's slice -> its logits [n].
 
-        `noise` is as in `Tower`; `example_weights` are for what a split tower does not have, batch normalization.
+        `noise` is as in `Tower`; the others are for what a split tower does not have: batch normalization, distinct rows.
         """
         hidden, rows = deep_rows, None
         if self.num_numeric:
