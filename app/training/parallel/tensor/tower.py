@@ -78,7 +78,7 @@ class ShardedTower(nn.Cell):
     ) -> Tensor:
         """`deep_rows` [n, C * D], `numeric` [n, N], of this rank's slice -> its logits [n].
 
-        `noise` is as in `Tower`; the others are for what a split tower does not have: batch normalization, distinct rows.
+        `noise` is as in `Tower`; the others are for batch normalization and distinct rows, which a split tower lacks.
         """
         hidden, rows = deep_rows, None
         if self.num_numeric:
