@@ -11,7 +11,7 @@ from mindspore import Tensor, nn, ops
 from app.config.run import DeviceOptions
 from app.device import cpu_flags, records_dropped
 from app.model.dense_layer import NATIVE_ACTIVATION
-from app.model.native_layer import BFLOAT16_FLAGS
+from app.model.native_layer import BFLOAT16_FLAGS, make_operators
 from app.model.native_library import LIBRARY
 
 
@@ -48,22 +48,7 @@ class NativeDistinctKernels(nn.Cell):
     def __init__(self, suffix: str) -> None:
         super().__init__()
         self.zeros = ops.ZerosLike()  # not ops.zeros_like: the compiler loses it in a gradient within a gradient
-        self.forward = ops.Custom(
-            f"{LIBRARY.path}:distinct_forward_{suffix}",
-            out_shape=lambda rows, weights, numeric, numeric_weights, index, *others: (index[0], weights[1]),
-            out_dtype=lambda rows, *others: rows,
-            func_type="aot",
-        )
-        self.backward = ops.Custom(
-            f"{LIBRARY.path}:distinct_backward_{suffix}",
-            out_shape=lambda gradient, outputs, rows, weights, numeric, *others: (
-                rows,
-                weights,
-                (numeric[1], weights[1]),
-            ),
-            out_dtype=lambda gradient, outputs, rows, *others: (rows, rows, rows),
-            func_type="aot",
-        )
+        self.forward, self.backward = make_operators("distinct", suffix, batch=4)  # `index`
 
     def construct(
         self,

@@ -96,17 +96,17 @@ class NativeDropoutLayer(nn.Cell):
         return inputs_gradient, weights_gradient, zeros[0], numeric_weights_gradient, zeros[1]
 
 
-def make_operators(kind: str, suffix: str) -> tuple[ops.Custom, ops.Custom]:
-    """Return a kernel's forward and backward operators."""
+def make_operators(kind: str, suffix: str, batch: int = 0) -> tuple[ops.Custom, ops.Custom]:
+    """Return a kernel's forward and backward operators; input number `batch` has as many rows as the outputs."""
     forward = ops.Custom(
         f"{LIBRARY.path}:{kind}_forward_{suffix}",
-        out_shape=lambda inputs, weights, *others: (inputs[0], weights[1]),
+        out_shape=lambda *shapes: (shapes[batch][0], shapes[1][1]),
         out_dtype=lambda inputs, *others: inputs,
         func_type="aot",
     )
     backward = ops.Custom(
         f"{LIBRARY.path}:{kind}_backward_{suffix}",
-        out_shape=lambda gradient, outputs, inputs, weights, numeric, *noise: (
+        out_shape=lambda gradient, outputs, inputs, weights, numeric, *others: (
             inputs,
             weights,
             (numeric[1], weights[1]),
