@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import hypothesis
@@ -109,19 +110,29 @@ def command_environment() -> dict[str, str]:
 
 @pytest.fixture
 def render(tmp_path):
-    """A page's document after a headless browser has read it; fails on anything in the console, skips without one."""
+    """Gives a page's document as a headless browser draws it; fails on a message in the console or a missing word."""
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if browser is None:
         pytest.skip("no chromium here: the page is not rendered")
 
-    def show(page: Path) -> str:
+    def load(address: str, budget: int) -> str:
         command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]
-        command += ["--virtual-time-budget=5000"]  # for scripts that draw after the page is loaded
-        command += [f"--user-data-dir={tmp_path / 'browser'}", "--dump-dom", page.resolve().as_uri()]
+        command += ["--run-all-compositor-stages-before-draw", f"--virtual-time-budget={budget}"]
+        command += [f"--user-data-dir={tmp_path / 'browser'}", "--dump-dom", address]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-        told = [line for line in done.stderr.splitlines() if "CONSOLE" in line and "setting log level" not in line]
-        assert not told, told
+        messages = [line for line in done.stderr.splitlines() if "CONSOLE" in line and "setting log level" not in line]
+        assert not messages, messages
         return done.stdout
+
+    def show(page: Path | str, words: Sequence[str]) -> str:
+        address = page if isinstance(page, str) else page.resolve().as_uri()
+        # A page draws what is near its window after the first frame. The browser's clock, in ms, waits for scripts, not
+        # for frames, which a busy machine may give too late.
+        for budget in (5_000, 20_000, 80_000):
+            shown = load(address, budget)
+            if all(word in shown for word in words):
+                return shown
+        raise AssertionError([word for word in words if word not in shown])
 
     return show
 

@@ -74,7 +74,7 @@ def test_statistics_are_those_of_the_log(folder, dirty_log):
 
 
 def test_a_browser_shows_all_parts(folder, render):
-    shown = render(folder / "report.html")
+    shown = render(folder / "report.html", ["bk-Figure"])
     titles = re.findall(r"<h2>(.*?)</h2>", shown)
     assert titles == [
         "Splits",
@@ -89,7 +89,6 @@ def test_a_browser_shows_all_parts(folder, render):
     names = re.findall(r"<figcaption>(.*?)</figcaption>", shown)
     assert {"Distinct values", "Size of the vocabulary", "I1 before", "I13 after", "Rejected lines"} <= set(names)
     assert shown.count('"areas":') == 26 and shown.count("<td>train</td>") == 1
-    assert shown.count("bk-Figure") > 0  # those near the window
 
 
 def test_rejects_are_shown_as_text(folder):

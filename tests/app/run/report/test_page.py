@@ -57,7 +57,7 @@ def test_a_browser_shows_it_without_complaint(make_run, render):
     for runs in ([first], [first, second]):
         write_report(runs, first / "report.html")
         assert len(charts(page_of(*runs))) >= len(ALL_CHARTS)
-        assert render(first / "report.html").count("bk-Figure") > 0  # those near the window
+        render(first / "report.html", ["bk-Figure"])
 
 
 def test_several_runs_are_laid_over_one_another(make_run):
