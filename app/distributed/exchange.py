@@ -85,7 +85,8 @@ def _check_same_operation(received: np.ndarray) -> None:
         return
     other = int(np.flatnonzero((headers != headers[0]).any(axis=1))[0])
     first, second = (
-        f"rank {trains[i]} does {Operation(int(headers[i, 0])).name} with scale {headers[i, 1]:g}" for i in (0, other)
+        f"rank {trains[i]} does {Operation(int(operation)).name} with scale {scale:g} in shard {shard:g}"
+        for i, (operation, scale, shard) in ((i, headers[i]) for i in (0, other))
     )
     raise ValueError(
         f"the ranks are not in step: {first}, {second}; run the same command again to resume from the last checkpoint"

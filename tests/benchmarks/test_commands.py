@@ -22,6 +22,7 @@ def prepared(tmp_path_factory):
     return folder / "prepared"
 
 
+@pytest.mark.slow
 def test_a_server_trains_and_scores_in_one_process(prepared, tmp_path):
     with CommandServer(tmp_path / "log") as commands:
         commands.run("app", "train", "--dataset", str(prepared), *SMALL, folder=tmp_path)

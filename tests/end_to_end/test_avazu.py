@@ -3,12 +3,14 @@
 import re
 
 import pyarrow.parquet as pq
+import pytest
 
 from app.__main__ import main as app
 from data_prep.__main__ import main as data_prep
 from data_prep.prepared.schema import read_schema
 
 
+@pytest.mark.slow
 def test_from_an_avazu_log_to_an_evaluated_model(run_here, project, tmp_path, make_avazu):
     (tmp_path / "train.csv").write_text(make_avazu(4000))
     data = project / "configs" / "data" / "avazu.yaml"

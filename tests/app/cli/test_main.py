@@ -464,7 +464,7 @@ def test_what_does_not_go_together_is_refused_before_there_is_a_run(command, tmp
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("backend", ["native", "reference"])
+@pytest.mark.parametrize("backend", ["native", pytest.param("reference", marks=pytest.mark.slow)])
 def test_a_plateau_resumes_to_the_same_bits(command, tmp_path, backend):
     """Adam on the whole table asks for the learning rates of missed steps, also of those before the resume."""
     learning = ("deep_optimizer.name=adam", "deep_optimizer.learning_rate=1e-2", "model.dropout=0.1")

@@ -5,6 +5,7 @@ import pytest
 
 from app.config.parallel import recomputed_runs
 
+pytestmark = pytest.mark.slow
 LAYERS = "model.hidden_widths=[8, 8, 4, 4]"
 MODELS = {
     "native kernels": (),

@@ -8,6 +8,7 @@ import pytest
 from app.model.dense_layer import write_parameter
 from app.tables.native import library
 
+pytestmark = pytest.mark.slow
 STEPS = 200
 BATCH = 200
 TOLERANCE = 1e-6
