@@ -35,7 +35,7 @@ def prepare_environment(options: DeviceOptions) -> None:
 
 def check_environment(options: DeviceOptions) -> None:
     """Raise ValueError if this process has imported MindSpore with other threads, or in another precision."""
-    if "mindspore" not in sys.modules:
+    if not has_loaded_mindspore():
         return
     there: dict[str, str | None] = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(num_cores()))}
     there[ONEDNN_MATH_MODE] = os.environ.get(ONEDNN_MATH_MODE)
@@ -46,6 +46,11 @@ def check_environment(options: DeviceOptions) -> None:
                 f"this process has imported MindSpore with {there[name]}, which it reads once; use another process (in "
                 "a notebook: restart the kernel)"
             )
+
+
+def has_loaded_mindspore() -> bool:
+    """Return True if this process has imported MindSpore, or its library of MindRecord, with which comes OpenMP."""
+    return bool({"mindspore", "mindspore._c_mindrecord"} & sys.modules.keys())
 
 
 def _environment(options: DeviceOptions) -> dict[str, str | None]:

@@ -68,7 +68,7 @@ def prepare(
 
     changes: dict[str, Any] = {} if data is None else {"data": read_data(Path(data))}
     found: PrepareOptions = _config(config, {PREPARE_SECTION: {**changes, **options}}).prepare
-    if "mindspore" not in sys.modules:
+    if not device.has_loaded_mindspore():
         device.prepare_environment(DeviceOptions())
     with log_shown(*LOGGERS):
         return prepare(log, Path(output), found, overwrite=overwrite, restart=restart, report=True)

@@ -10,7 +10,6 @@ import ctypes
 from data_prep.options.prepare_options import PrepareOptions
 
 _MIB = 1 << 20
-LIMIT_FOR_EARLY_IMPORT = 2048 * _MIB  # below, the counts of the first pass need MindSpore's memory
 _LIMIT_FOR_LARGE_CHUNKS = 2048 * _MIB
 _LARGE_CHUNK_BYTES, _SMALL_CHUNK_BYTES = 8 * _MIB, 2 * _MIB
 _COUNTER_BYTES = 200 * _MIB  # the main process in the first pass: Python, its libraries, results in transit

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 
 from common.memory import num_cores
@@ -38,7 +38,7 @@ from data_prep.pipeline.write import write_splits
 from data_prep.pipeline.zoo_layout import check_ids_fit, lay_out_for_zoo, zoo_row_bytes
 from data_prep.prepared import schema
 from data_prep.prepared.rows import row_bytes
-from data_prep.prepared.writer import FILE_ROWS, import_mindspore_early
+from data_prep.prepared.writer import FILE_ROWS
 from data_prep.raw_log.files import LogFile, absolute, find_log
 from data_prep.raw_log.reading import LogReading
 from data_prep.report.page import REPORT_FILE, write_report
@@ -120,44 +120,41 @@ def _make_files(
 ) -> schema.Schema:
     """Write all files of the folder but schema.json; return its content."""
     is_zoo, is_only_pass = options.layout == "zoo", not needs_counting(options, given)
-    with ExitStack() as at_the_end:
-        if options.memory_limit_bytes >= memory.LIMIT_FOR_EARLY_IMPORT:
-            at_the_end.callback(import_mindspore_early().join)
 
-        # First pass: raw log -> statistics -> vocabulary.
-        num_workers = memory.counting_workers(options, num_cores(), work_dir.chunk_bytes)
-        reading = LogReading(files, options.data, pools, num_workers, work_dir.chunk_bytes, work_dir.pieces)
-        split = find_split(reading, options, work_dir.pieces)
-        fitted = fit(reading, split, options, given, work_dir)
-        statistics, numeric, vocabulary = fitted.statistics, fitted.numeric, fitted.vocabulary
-        if is_zoo:
-            check_ids_fit(vocabulary.size)
+    # First pass: raw log -> statistics -> vocabulary.
+    num_workers = memory.counting_workers(options, num_cores(), work_dir.chunk_bytes)
+    reading = LogReading(files, options.data, pools, num_workers, work_dir.chunk_bytes, work_dir.pieces)
+    split = find_split(reading, options, work_dir.pieces)
+    fitted = fit(reading, split, options, given, work_dir)
+    statistics, numeric, vocabulary = fitted.statistics, fitted.numeric, fitted.vocabulary
+    if is_zoo:
+        check_ids_fit(vocabulary.size)
 
-        # Second pass: workers encode and split; this process shuffles and writes.
-        window_rows = min(options.shuffle_window_rows, statistics.num_training_rows or options.shuffle_window_rows)
-        window_bytes = window_rows * row_bytes(
-            options.num_positions,
-            len(numeric),
-            vocabulary.ids_dtype,
-            bool(options.data.weight_source),
-            len(options.data.key_fields),
-        )
-        reading.num_workers = memory.encoding_workers(
-            options, num_workers, work_dir.chunk_bytes, window_bytes, vocabulary.lookup.size
-        )
-        check_room(
-            work_dir.folder, least_bytes(statistics.num_good_lines, usual_row_bytes(options), zoo_row_bytes(options))
-        )
-        encoder = Encoder(numeric, vocabulary.lookup, vocabulary.ids_dtype, split, options, counts=is_only_pass)
-        blocks_folder = work_dir.work_folder if is_zoo else work_dir.folder
-        splits = write_splits(reading, encoder, options, statistics, work_dir, blocks_folder, file_rows)
-        if is_zoo:
-            splits = lay_out_for_zoo(splits, blocks_folder, work_dir.folder)
+    # Second pass: workers encode and split; this process shuffles and writes.
+    window_rows = min(options.shuffle_window_rows, statistics.num_training_rows or options.shuffle_window_rows)
+    window_bytes = window_rows * row_bytes(
+        options.num_positions,
+        len(numeric),
+        vocabulary.ids_dtype,
+        bool(options.data.weight_source),
+        len(options.data.key_fields),
+    )
+    reading.num_workers = memory.encoding_workers(
+        options, num_workers, work_dir.chunk_bytes, window_bytes, vocabulary.lookup.size
+    )
+    check_room(
+        work_dir.folder, least_bytes(statistics.num_good_lines, usual_row_bytes(options), zoo_row_bytes(options))
+    )
+    encoder = Encoder(numeric, vocabulary.lookup, vocabulary.ids_dtype, split, options, counts=is_only_pass)
+    blocks_folder = work_dir.work_folder if is_zoo else work_dir.folder
+    splits = write_splits(reading, encoder, options, statistics, work_dir, blocks_folder, file_rows)
+    if is_zoo:
+        splits = lay_out_for_zoo(splits, blocks_folder, work_dir.folder)
 
-        if is_only_pass:
-            check_statistics(statistics, options, reading.name, work_dir.folder, is_fitted=given is None)
-            if not given:  # write vocabulary.parquet again, now with counts
-                vocabulary = fit_vocabulary(statistics, options, len(numeric), work_dir.folder)
-        write_statistics(statistics, options, work_dir.folder)
-        clock.stages, clock.workers = reading.seconds, num_workers
-        return describe(reading, statistics, vocabulary, numeric, splits, options, work_dir.folder)
+    if is_only_pass:
+        check_statistics(statistics, options, reading.name, work_dir.folder, is_fitted=given is None)
+        if not given:  # write vocabulary.parquet again, now with counts
+            vocabulary = fit_vocabulary(statistics, options, len(numeric), work_dir.folder)
+    write_statistics(statistics, options, work_dir.folder)
+    clock.stages, clock.workers = reading.seconds, num_workers
+    return describe(reading, statistics, vocabulary, numeric, splits, options, work_dir.folder)

@@ -1,6 +1,7 @@
 """Write the MindRecord files of a split, in blocks of up to `block_rows` rows (see schema.py).
 
-MindSpore is imported when a file is written, not before: it costs 414 MB and seconds, which workers must not pay.
+Files are written by MindSpore's library of MindRecord alone, which takes 13 MB and no time to load; `import mindspore`
+takes 414 MB and two seconds of CPU.
 
 Ids are a column of bytes, as MindRecord stores integers one by one, each in as few bytes as it needs. For ids that
 saves no room, and it took three quarters of the writing time and half of the reading time.
@@ -10,12 +11,13 @@ Letters: n rows of a block.
 
 from __future__ import annotations
 
-import functools
-import gc
+import importlib.util
+import os
 import re
-import threading
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,7 @@ _MIN_PAGE_BYTES = 1 << 20
 _PAGE_UNIT_BYTES = 4096
 _BLOCK_EXTRA_BYTES = 64  # lengths that MindRecord stores with the three arrays of a block
 _SAMPLES_PER_WRITE = 32
+_LIBRARY = "mindspore._c_mindrecord"
 
 
 def mindrecord_file(split: str, number: int) -> str:
@@ -41,32 +44,52 @@ def mindrecord_file(split: str, number: int) -> str:
     return f"{split}-{number:05d}.mindrecord"
 
 
-def import_mindspore_early() -> threading.Thread:
-    """Import MindSpore in a thread during the first pass, which leaves cores idle, not before the first write.
-
-    Join the thread before the process ends, even after an error: an interpreter that ends in the middle of this import
-    crashes, also if it waits for the thread itself.
-    """
-
-    def run() -> None:
-        with suppress(ImportError):  # the first write reports what is missing
-            _import_writer()
-
-    thread = threading.Thread(target=run, name="import mindspore")
-    thread.start()
-    return thread
+def _library() -> Any:
+    """Load MindSpore's library of MindRecord, under the name by which a later `import mindspore` finds it."""
+    if _LIBRARY not in sys.modules:
+        package = importlib.util.find_spec("mindspore")
+        spec = PathFinder.find_spec(_LIBRARY, package.submodule_search_locations) if package else None
+        if spec is None or spec.loader is None:
+            raise ImportError(f"MindRecord files are written by MindSpore, and there is no {_LIBRARY}; run: make setup")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        sys.modules[_LIBRARY] = module
+    return sys.modules[_LIBRARY]
 
 
-@functools.cache
-def _import_writer() -> type:
-    """Import MindSpore's FileWriter, and keep the garbage collector from scanning all of MindSpore then and later."""
-    gc.disable()
-    try:
-        from mindspore.mindrecord import FileWriter
-    finally:
-        gc.enable()
-    gc.freeze()
-    return FileWriter
+class _MindRecordFile:
+    """A MindRecord file with the index beside it, as MindSpore's FileWriter makes them."""
+
+    def __init__(self, path: Path, columns: dict[str, dict[str, Any]], page_bytes: int) -> None:
+        library = _library()
+        schema = library.Schema.build("blocks of rows", columns)
+        self._fields = schema.get_blob_fields()
+        self._path = path
+        self._header = library.ShardHeader()  # used until the file is committed
+        self._header.add_schema(schema)
+        self._writer = library.ShardWriter()
+        self._writer.set_header_size(_HEADER_BYTES)
+        self._writer.set_page_size(page_bytes)
+        self._writer.open([str(path)], False, False)
+        self._writer.set_shard_header(self._header)
+
+    def write(self, samples: Sequence[dict[str, NDArray[Any]]]) -> None:
+        """Append samples: arrays by the names of the columns, little-endian and each in one piece."""
+        packed = [b"".join(_lengths_and_arrays([sample[name] for name in self._fields])) for sample in samples]
+        self._writer.write_raw_data({}, packed, True, False)
+
+    def commit(self) -> None:
+        """Write the rows that wait in pages, and the index."""
+        self._writer.commit()
+        index = _library().ShardIndexGenerator(os.path.realpath(self._path), False)
+        index.build()
+        index.write_to_db()
+
+
+def _lengths_and_arrays(arrays: Sequence[NDArray[Any]]) -> Iterator[bytes | memoryview]:
+    for array in arrays:
+        yield array.nbytes.to_bytes(8, "big")
+        yield array.data
 
 
 class MindRecordWriter:
@@ -87,7 +110,7 @@ class MindRecordWriter:
         self._block_rows = block_rows
         self._file_blocks = max(file_rows // block_rows, 1)  # only the last file's last block may be short
         self._rest: list[Rows] = []  # fewer than a block
-        self._file: Any = None
+        self._file: _MindRecordFile | None = None
         self._blocks_in_file = 0
         self._rows_in_file = 0
         self._on_finished = on_finished
@@ -109,26 +132,21 @@ class MindRecordWriter:
     def _write_blocks(self, blocks: Sequence[Rows]) -> None:
         while blocks:
             if self._file is None:
-                self._open_file(blocks[0])
+                self._file = self._open_file(blocks[0])
             count = min(_SAMPLES_PER_WRITE, self._file_blocks - self._blocks_in_file)
             now, blocks = blocks[:count], blocks[count:]
-            samples = list(map(_sample, now))
             with as_os_error(self._folder):
-                self._file.write_raw_data(samples)
+                self._file.write(list(map(_sample, now)))
             self._blocks_in_file += len(now)
             self._rows_in_file += sum(map(len, now))
             if self._blocks_in_file == self._file_blocks:
                 self._close_file()
 
-    def _open_file(self, first_block: Rows) -> None:
+    def _open_file(self, first_block: Rows) -> _MindRecordFile:
+        types = {name: {"type": str(column.dtype), "shape": [-1]} for name, column in _sample(first_block).items()}
         path = self._folder / mindrecord_file(self._split, len(self.files))
-        self._file = _import_writer()(str(path), shard_num=1)
-        self._file.set_header_size(_HEADER_BYTES)
-        self._file.set_page_size(self._page_bytes(first_block))
-        columns = {
-            name: {"type": str(c.dtype), "shape": [-1]} for name, c in _sample(first_block).items() if name != "ids"
-        }
-        self._file.add_schema({"ids": {"type": "bytes"}, **columns}, "blocks of rows")
+        with as_os_error(self._folder):
+            return _MindRecordFile(path, types | {"ids": {"type": "bytes"}}, self._page_bytes(first_block))
 
     def _page_bytes(self, block: Rows) -> int:
         row_bytes = sum(column.nbytes for column in block.columns()) // len(block)
@@ -146,11 +164,11 @@ class MindRecordWriter:
         self._on_finished(self.files[-1])
 
 
-def _sample(block: Rows) -> dict[str, Any]:
+def _sample(block: Rows) -> dict[str, NDArray[Any]]:
     """Return a block as the columns of a MindRecord sample."""
     beside = {} if block.weights is None else {"weight": block.weights}
     keys = {f"{KEY_PREFIX}{name}": keys for name, keys in block.keys.items()}
-    return {"ids": block.ids.tobytes(), "numeric": block.numeric.ravel(), "label": block.labels, **beside, **keys}
+    return {"ids": block.ids, "numeric": block.numeric, "label": block.labels, **beside, **keys}
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Preparations that are interrupted at any moment, and resumed by the same command.
 
-They run in children forked from a process that has imported MindSpore, which saves seconds each time.
+They run in children forked from a process that has imported everything, which saves a second each time.
 `make test-faults` kills more often.
 """
 
@@ -59,8 +59,6 @@ def status_of(child):
 
 def kill_at_random(folder, log_path, num_kills):
     """In a process of its own: kill preparations until all are done; prints the kills of each."""
-    import mindspore.mindrecord  # noqa: F401
-
     random_ = random.Random(1)
     started, number = time.monotonic(), 0
     for name, options in OPTIONS.items():

@@ -1,4 +1,7 @@
+import dataclasses
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -66,6 +69,48 @@ def test_bytes_do_not_depend_on_how_rows_arrive(tmp_path):
     assert contents[0] == contents[1]
 
 
+def test_files_and_indexes_are_those_of_mindspores_own_writer(tmp_path):
+    from mindspore.mindrecord import FileWriter
+
+    keys = np.arange(95, dtype=np.int64) << 40
+    rows = dataclasses.replace(random_rows(95), weights=np.linspace(0, 1, 95, dtype=np.float32), keys={"user": keys})
+    for folder in ("ours", "theirs"):
+        (tmp_path / folder).mkdir()
+    write(tmp_path / "ours", rows, 95)
+    theirs = FileWriter(str(tmp_path / "theirs" / "train-00000.mindrecord"))
+    theirs.set_header_size(1 << 18)
+    theirs.set_page_size(1 << 20)
+    types = {"numeric": "float32", "label": "float32", "weight": "float32", "key_user": "int64"}
+    columns = {name: {"type": kind, "shape": [-1]} for name, kind in types.items()}
+    theirs.add_schema({"ids": {"type": "bytes"}, **columns}, "blocks of rows")
+    for first in range(0, 95, 10):
+        block = slice(first, first + 10)
+        ids, numeric = rows.ids[block].tobytes(), rows.numeric[block].ravel()
+        beside = {"weight": rows.weights[block], "key_user": keys[block]}
+        theirs.write_raw_data([{"ids": ids, "numeric": numeric, "label": rows.labels[block], **beside}])
+    theirs.commit()
+    contents = [{path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("ours", "theirs")]
+    assert contents[0] == contents[1] and len(contents[0]) == 2
+
+
+def test_rows_are_written_without_mindspore_which_can_be_imported_later(tmp_path, project):
+    program = """
+import sys; from pathlib import Path; import numpy as np
+from data_prep.prepared.rows import Rows
+from data_prep.prepared.writer import MindRecordWriter
+rows = Rows(np.ones((3, 2), np.int32), np.ones((3, 1), np.float32), np.ones(3, np.float32))
+writer = MindRecordWriter(Path(sys.argv[1]), "train", 2)
+writer.write(rows)
+files = writer.finish()
+assert "mindspore" not in sys.modules
+from data_prep.prepared.reader import read_files
+print([len(block) for block in read_files(Path(sys.argv[1]), [file.name for file in files])])
+"""
+    command = [sys.executable, "-c", program, tmp_path]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+    assert done.stdout == "[2, 1]\n", done.stderr
+
+
 def test_files_can_be_moved(tmp_path):
     rows = random_rows(25)
     (tmp_path / "before").mkdir()
@@ -101,6 +146,6 @@ def test_a_full_disk_is_an_os_error_in_one_line(tmp_path, monkeypatch):
     def no_space(*_):
         raise RuntimeError("Exception thrown.\n---\n[ERROR] No free disk to be used, available: 9\n---\nC++ call stack")
 
-    monkeypatch.setattr("mindspore.mindrecord.FileWriter.write_raw_data", no_space)
+    monkeypatch.setattr("data_prep.prepared.writer._MindRecordFile.write", no_space)
     with pytest.raises(OSError, match=r"cannot write to .*: No free disk to be used, available: 9$"):
         write(tmp_path, random_rows(25), 25)
