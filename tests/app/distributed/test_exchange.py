@@ -4,16 +4,24 @@ import subprocess
 import sys
 
 PROGRAM = """
+from types import SimpleNamespace
 import numpy as np
-from app.distributed.exchange import Operation, _check_same_operation
+from app.distributed.exchange import Operation, start
+
+def begin(received):
+    def exchange(sent, to):
+        to[:] = received
+        return SimpleNamespace(Wait=lambda: None)
+    return start(SimpleNamespace(size=3, Ialltoall=exchange), Operation.LOOKUP)
+
 header = [Operation.LOOKUP, 5, 1.0, 0]  # operation, ids, scale, shard; ids differ by rank
 same = np.array([[Operation.NONE, 0, 0, 0], header, [Operation.LOOKUP, 7, 1.0, 0]], float)
-_check_same_operation(same)
+begin(same)
 for place, other in ((0, Operation.UPDATE), (2, 2.0), (3, 1)):
     received = same.copy()
     received[2, place] = other
     try:
-        _check_same_operation(received)
+        begin(received)
     except ValueError as error:
         print(error)
 """
