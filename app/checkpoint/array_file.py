@@ -147,23 +147,20 @@ def _place(entry: object, begin: int, start: int, size: int) -> Place:
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPES:
         raise ValueError(f"has dtype {dtype!r}, expected one of {', '.join(DTYPES)}")
-    if not _are_counts(shape) or len(shape) > MOST_DIMENSIONS:
+    is_shape = isinstance(shape, list) and all(type(length) is int and length >= 0 for length in shape)
+    if not is_shape or len(shape) > MOST_DIMENSIONS:
         raise ValueError(f"has shape {short_repr(shape)}, expected up to {MOST_DIMENSIONS} whole numbers")
     item_bytes = np.dtype(DTYPES[dtype]).itemsize
     if math.prod(max(length, 1) for length in shape) > sys.maxsize // item_bytes:
         raise ValueError(f"has shape {short_repr(shape)}, which is too large")
     num_bytes = math.prod(shape) * item_bytes
-    if not _are_counts(offsets) or offsets != [start, start + num_bytes]:
+    if offsets != [start, start + num_bytes] or not all(type(offset) is int for offset in offsets):
         raise ValueError(
             f"lies at {short_repr(offsets)}; expected [{start}, {start + num_bytes}] by its dtype and shape"
         )
     if begin + start + num_bytes > size:
         raise ValueError(f"ends at {begin + start + num_bytes:,}, and the file has {size:,} bytes")
     return Place(DTYPES[dtype], tuple(shape), begin + start, num_bytes)
-
-
-def _are_counts(values: object) -> bool:
-    return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
 
 
 class ArrayReader:

@@ -88,8 +88,13 @@ class _Writer:
                 self._send(BUFFER_BYTES)
 
     def _send(self, num_bytes: int) -> None:
+        def write_all(part: memoryview, start: int) -> None:
+            while part:
+                count = os.pwrite(self._descriptor, part, start)
+                part, start = part[count:], start + count
+
         self._wait()
-        self._on_its_way = self._thread.submit(_write_all, self._descriptor, self._views[0][:num_bytes], self._written)
+        self._on_its_way = self._thread.submit(write_all, self._views[0][:num_bytes], self._written)
         self._written += num_bytes
         self._filled = 0
         self._views.reverse()

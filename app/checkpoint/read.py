@@ -220,8 +220,9 @@ class FileTable:
             self._files.append(arrays)
         self.layout = layouts[-1]
         ids = [np.array(arrays[ROW_IDS]) for arrays in self._files]
-        self.row_ids, newest = _newest_of_each(np.concatenate(ids))
         starts = np.cumsum([0, *(part.size for part in ids)])
+        self.row_ids, from_the_end = np.unique(np.concatenate(ids)[::-1], return_index=True)
+        newest = starts[-1] - 1 - from_the_end  # where each id stands last
         self._file = np.searchsorted(starts, newest, side="right") - 1
         self._place = newest - starts[self._file]
 
@@ -237,12 +238,6 @@ class FileTable:
                 with _naming_file(path):
                     check_bounds(self._table, name, self.row_ids[places][chosen], values[chosen], self._steps[path])
         return values
-
-
-def _newest_of_each(row_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct ids, ascending, and the index at which each of them stands last."""
-    distinct, from_the_end = np.unique(row_ids[::-1], return_index=True)
-    return distinct, row_ids.size - 1 - from_the_end
 
 
 def _map(path: Path, place: Place) -> np.ndarray:

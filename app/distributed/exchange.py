@@ -66,7 +66,11 @@ def start(
     request = communicator.Ialltoall(sent, received)  # a blocking one on another rank would not match it
     with waiting():
         if operation == Operation.NONE:
-            _wait_asleep(request)
+            # This may take long, and MPI waits on a core, which another rank of the host computes on.
+            seconds = SHORTEST_SLEEP
+            while not request.Test():
+                time.sleep(seconds)
+                seconds = min(2 * seconds, LONGEST_SLEEP)
         else:
             request.Wait()
     _check_same_operation(received)
@@ -91,14 +95,6 @@ def _check_same_operation(received: np.ndarray) -> None:
     raise ValueError(
         f"the ranks are not in step: {first}, {second}; run the same command again to resume from the last checkpoint"
     )
-
-
-def _wait_asleep(request: MPI.Request) -> None:
-    """Wait for what may take long: MPI itself waits on a core, which another rank of the host computes on."""
-    seconds = SHORTEST_SLEEP
-    while not request.Test():
-        time.sleep(seconds)
-        seconds = min(2 * seconds, LONGEST_SLEEP)
 
 
 class Segments:

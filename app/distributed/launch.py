@@ -131,12 +131,16 @@ def supervise(command: list[str], hosts: Sequence[str] = ()) -> int:
         else:
             process.terminate()
 
+    def prepare_mpirun() -> None:  # in its process, before its program
+        die_with_parent(signal.SIGTERM)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a mask is inherited, by the ranks too
+
     with subprocess.Popen(  # noqa: S603 (the user's own arguments, in no shell)
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
-        preexec_fn=_prepare_mpirun,
+        preexec_fn=prepare_mpirun,
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -156,12 +160,6 @@ def supervise(command: list[str], hosts: Sequence[str] = ()) -> int:
         for line in explain([*output.notices, *errors.notices], status, hosts):
             print(line, file=sys.stderr)
     return status
-
-
-def _prepare_mpirun() -> None:
-    """Run in mpirun's process before its program: it ends with this one, and gets the signals that are blocked here."""
-    die_with_parent(signal.SIGTERM)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a mask is inherited, by the ranks too
 
 
 def die_with_parent(number: signal.Signals) -> None:

@@ -136,7 +136,10 @@ def settings_of_run(path: Path, config: Config, schema: Schema) -> Config:
     for setting, value in added():
         names, key = split_path(setting)
         is_older = _get(began, names, key) is None or ".".join([*(name for name, _ in names), key]) in asked
-        if is_older and _get(here, names, key) is not None and _is_default(config, names, key):
+        section: Any = config
+        for name, _ in names:
+            section = getattr(section, name)
+        if is_older and _get(here, names, key) is not None and getattr(section, key) == getattr(type(section)(), key):
             _put(changes, names, key, value)
     for setting, value in asked.items():
         names, key = split_path(setting)
@@ -177,12 +180,6 @@ def _get(sections: Mapping[str, Any], names: list[tuple[str, str]], key: str) ->
         if variant and sections.get("name") != variant:
             return None
     return sections.get(key)
-
-
-def _is_default(config: Any, names: list[tuple[str, str]], key: str) -> bool:
-    for name, _ in names:
-        config = getattr(config, name)
-    return bool(getattr(config, key) == getattr(type(config)(), key))
 
 
 def _put(changes: dict[str, Any], names: list[tuple[str, str]], key: str, value: Any) -> None:

@@ -55,8 +55,9 @@ class Trainer:
         if a step made NaN or infinity, of which nothing is kept; NotSavedError if the last state cannot be saved.
         """
         try:
-            if self.config.train.init_from and self.position.step == 0:
-                self._evaluate_start()
+            if self.config.train.init_from and self.position.step == 0 and self.schema.splits["valid"].rows:
+                # The result takes no part in the selection.
+                log.info("before the first step: %s", self._log_evaluation(self._measure().metrics, epoch=0))
             while self.position.epoch <= self.config.train.epochs and not self.selection.is_over:
                 self._train_epoch()
                 if not self.selection.is_over:
@@ -74,7 +75,10 @@ class Trainer:
             self.checkpoints.close()
 
     def _train_epoch(self) -> None:
-        with Prefetcher(self._prepared_batches()) as batches, self._progress() as progress:
+        step, log_every = self.parts.step, self.config.train.log_every_steps
+        rates, on_step = self.parts.learning_rates, self.context.on_step
+        progress = Progress(self.run, self.position, self.epoch_steps, log_every, step.seconds, rates, on_step)
+        with Prefetcher(self._prepared_batches()) as batches, progress:
             self._evaluate_and_save(progress)  # an evaluation that the last launch did not finish
             for batch, unique in batches:
                 if self.selection.is_over:
@@ -92,11 +96,6 @@ class Trainer:
         dataset, size = self.context.dataset, options.batch_size
         for batch in read_batches(dataset, self.schema, "train", order, size, first_batch=position.epoch_step):
             yield batch, self.parts.step.prepare(batch)
-
-    def _progress(self) -> Progress:
-        step, rates, log_every = self.parts.step, self.parts.learning_rates, self.config.train.log_every_steps
-        on_step = self.context.on_step
-        return Progress(self.run, self.position, self.epoch_steps, log_every, step.seconds, rates, on_step)
 
     def _take_step(self, batch: Batch, unique: UniqueIds) -> Losses:
         try:
@@ -121,12 +120,6 @@ class Trainer:
         if save_best or (self.checkpoints.saved != self.position and self.checkpoints.is_due(step)):
             with progress.paused():
                 self.checkpoints.save(self.position, self.metrics)
-
-    def _evaluate_start(self) -> None:
-        """Evaluate a warm-started model before the first step; the result takes no part in the selection."""
-        if self.schema.splits["valid"].rows:
-            measured = self._measure()
-            log.info("before the first step: %s", self._log_evaluation(measured.metrics, epoch=0))
 
     def _evaluate(self) -> bool:
         """Evaluate the model on the split valid, which does not change it; return True if it is the best so far."""

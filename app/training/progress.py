@@ -84,6 +84,8 @@ class Progress:
         position, losses, waited = self._last
         seconds = time.perf_counter() - self._since
         speed, wait_share = self._rows / seconds, (waited - self._waited) / seconds
+        parts = {part: self._seconds[part] - before for part, before in self._seconds_before.items()}
+        self._seconds_before = dict(self._seconds)
         self._run.append_losses(self._lines)
         values = {
             "step": position.step,
@@ -92,7 +94,7 @@ class Progress:
             "samples_per_second": round(speed, 1),
             "wait_share": round(wait_share, 4),
             **{f"{group}_learning_rate": rate for group, rate in self._learning_rates.at(position.step).items()},
-            **self._millis_per_step(),
+            **{f"{part}_ms": round(1000 * spent / len(self._lines), 2) for part, spent in parts.items()},
             "memory_bytes": resident_bytes(),
         }
         for call in self._on_step:
@@ -104,12 +106,6 @@ class Progress:
         speed, loss = values["samples_per_second"], values["wide_loss"]
         text = f"{speed:,.0f} samples/s, loss {loss:.4f}, waiting {values['wait_share']:.0%}"
         self._bar.set_postfix_str(text, refresh=False)
-
-    def _millis_per_step(self) -> dict[str, float]:
-        before, self._seconds_before = self._seconds_before, dict(self._seconds)
-        return {
-            f"{part}_ms": round(1000 * (self._seconds[part] - before[part]) / len(self._lines), 2) for part in before
-        }
 
 
 def resident_bytes() -> int:

@@ -71,7 +71,7 @@ class AcceleratorPlacement(TowerPlacement):
 
 def shard_products(tower: Tower, options: ParallelOptions, num_ranks: int) -> None:
     """Give each layer's MatMul its strategy; if MindSpore searches, only the layers that the settings name."""
-    names = layer_names([0] * len(tower.layers))
+    names = layer_names(len(tower.layers) + 1)
     strategies = parse_all(options.strategies, names, options.tensor_parallel)
     products = [*(layer.matmul.product for layer in tower.layers), tower.matmul.product]
     for name, product in zip(names, products, strict=True):

@@ -85,15 +85,14 @@ class DataParallelStep(TrainStep):
         return self._step.prepare(self._slice(batch))
 
     def __call__(self, batch: Batch, unique: UniqueIds) -> Losses:
+        own = self._slice(batch)
         try:
-            return self._step(self._slice(batch), unique)
+            return self._step(own, unique)
         except FloatingPointError as error:  # all ranks have one here, the reason is known to some
-            raise mark_collective(FloatingPointError(self._reason(str(error), batch))) from error
-
-    def _reason(self, own: str, batch: Batch) -> str:
-        first_row = self._slice(batch).first_row
-        reasons = self._group.gather(f"rank {self._group.rank}, whose rows begin at the batch's row {first_row}: {own}")
-        return next((reason for reason in reasons if OVERFLOWED not in reason), own)
+            where = f"rank {self._group.rank}, whose rows begin at the batch's row {own.first_row}"
+            reasons = self._group.gather(f"{where}: {error}")
+            reason = next((reason for reason in reasons if OVERFLOWED not in reason), str(error))
+            raise mark_collective(FloatingPointError(reason)) from error
 
     def score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
         """Return the logits of the whole batch, on every rank."""

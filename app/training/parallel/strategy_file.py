@@ -30,10 +30,6 @@ class PipelineRecord:
     stages: Mapping[str, int]
     pairs: tuple[tuple[int, int], ...]
 
-    @property
-    def second_stage(self) -> str:
-        return next(layer for layer, stage in self.stages.items() if stage == 1)
-
 
 @dataclass(frozen=True)
 class StrategyRecord:
@@ -100,7 +96,8 @@ def read_strategies(config: Config, schema: Schema) -> Config:
         given, saved = config.parallel.micro_batches, record.pipeline.micro_batches
         if given not in (saved, ParallelOptions.micro_batches):
             raise ValueError(f"parallel.micro_batches={given}: {path} brings its own {saved}; leave one out")
-        brought |= {"pipeline_stages": 2, "second_stage": record.pipeline.second_stage, "micro_batches": saved}
+        second = next(layer for layer, stage in record.pipeline.stages.items() if stage == 1)
+        brought |= {"pipeline_stages": 2, "second_stage": second, "micro_batches": saved}
     parallel = replace(config.parallel, strategy_file="", **brought)
     return replace(config, parallel=parallel)
 
@@ -108,11 +105,9 @@ def read_strategies(config: Config, schema: Schema) -> Config:
 def check_same_model(record: StrategyRecord, shapes: Mapping[str, tuple[int, ...]], where: Path) -> None:
     """Raise ValueError, naming the first difference, unless the record is of a tower with these parameters."""
     for name in sorted({*record.shapes, *shapes}):
-        found, expected = record.shapes.get(name), shapes.get(name)
-        if found != expected:
-            raise ValueError(
-                f"{where} is of another model: {name} is {_shape(found)} there and {_shape(expected)} here"
-            )
+        there, here = (str(list(each[name])) if name in each else "missing" for each in (record.shapes, shapes))
+        if there != here:
+            raise ValueError(f"{where} is of another model: {name} is {there} there and {here} here")
 
 
 def _pipeline(content: dict[str, Any] | None, shapes: Mapping[str, tuple[int, ...]]) -> PipelineRecord | None:
@@ -125,7 +120,3 @@ def _pipeline(content: dict[str, Any] | None, shapes: Mapping[str, tuple[int, ..
         raise KeyError(f"stages {content['stages']}")
     pairs = tuple((first, last) for first, last in content["pairs"])
     return PipelineRecord(content["micro_batches"], stages, pairs)
-
-
-def _shape(shape: tuple[int, ...] | None) -> str:
-    return "missing" if shape is None else str(list(shape))

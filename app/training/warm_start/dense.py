@@ -47,14 +47,10 @@ def _take_dense(parts: Parts, source: Source, schema: Schema, with_optimizer: bo
     dense = source.state.dense
     if not source.folded and parts.model.wide.num_numeric:
         dense = fold_numeric(source.state, parts.step.tables.spec, schema.num_numeric)
-    taken = {name: array for name, array in dense.items() if name in memory or _is_of_model(name)}
+    # Parameters, and not optimizer states (`adam.first_moment.tower.bias_0`), begin with these.
+    taken = {name: array for name, array in dense.items() if name in memory or name.startswith(("wide.", "tower."))}
     parts.check_dense(taken, [*expected, *memory])
     parts.write_dense({name: np.asarray(values, np.float32, order="C") for name, values in taken.items()})
     rates = parts.learning_rates.at(1)
     parts.optimizers.start_from_weights(rates[WIDE], rates["tower"])
     log.info("%s: took %d dense arrays", source.where, len(taken))
-
-
-def _is_of_model(name: str) -> bool:
-    """Return True for a parameter, False for an optimizer state (`adam.first_moment.tower.bias_0`)."""
-    return name.startswith(("wide.", "tower."))

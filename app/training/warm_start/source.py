@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -171,28 +171,22 @@ def row_moves(old_folder: Path, old: Schema, new_folder: Path, new: Schema) -> n
         for old_id, new_id in zip(range(*categorical.oov_ids), spare.get(name, ()), strict=False):
             moves[old_id] = new_id
         if name in spare:
-            _follow_values(moves, _values(old_folder, name), _values(new_folder, name))
+            new_values = _values(new_folder, name)
+            both = _values(old_folder, name).join(new_values, "value", join_type="inner", right_suffix="_new")
+            moves[both["id"].to_numpy()] = both["id_new"].to_numpy()
     return moves
-
-
-def _follow_values(moves: np.ndarray, old: pa.Table, new: pa.Table) -> None:
-    both = old.join(new, "value", join_type="inner", right_suffix="_new")
-    moves[both["id"].to_numpy()] = both["id_new"].to_numpy()
 
 
 def _values(folder: Path, field: str) -> pa.Table:
     """Return `value` and `id` of one field."""
-    parts = list(_row_groups(folder / VOCABULARY_FILE, field))
-    empty = pa.table({"value": pa.array([], pa.string()), "id": pa.array([], pa.int64())})
-    return pa.concat_tables([empty, *parts])
-
-
-def _row_groups(path: Path, field: str) -> Iterator[pa.Table]:
-    with pq.ParquetFile(path) as file:
+    schema = pa.schema([("value", pa.string()), ("id", pa.int64())])
+    parts = [schema.empty_table()]
+    with pq.ParquetFile(folder / VOCABULARY_FILE) as file:
         for number in range(file.num_row_groups):
             statistics = file.metadata.row_group(number).column(0).statistics
             if statistics is not None and not statistics.min <= field <= statistics.max:
                 continue
             group = file.read_row_group(number, columns=["field", "value", "id"])
             chosen = group.filter(pc.equal(group["field"].cast(pa.string()), field))
-            yield chosen.select(["value", "id"]).cast(pa.schema([("value", pa.string()), ("id", pa.int64())]))
+            parts.append(chosen.select(["value", "id"]).cast(schema))
+    return pa.concat_tables(parts)

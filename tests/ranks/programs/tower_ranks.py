@@ -85,7 +85,7 @@ def main() -> None:
     saved = np.load(Path(folder) / "whole.npz")
     whole = {name[6:]: saved[name] for name in saved.files if name.startswith("whole_")}
     world = MPI.COMM_WORLD
-    layers = layer_names([0] * (len([name for name in whole if name.startswith("matrix")]) - 1))
+    layers = layer_names(sum(name.startswith("matrix") for name in whole))
     for case in cases:
         data_parallel, *texts = case.split(";")
         flags, texts = [t for t in texts if "=" not in t], [t for t in texts if "=" in t]

@@ -6,7 +6,7 @@ p + N / 2 are a pair. The batch is split among the pairs; the first rank of a pa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from app.config.parallel import ParallelOptions
@@ -64,7 +64,7 @@ def plan_pipeline(options: ParallelOptions, whole: Shapes, num_ranks: int) -> Pi
         raise ValueError(
             f"parallel.pipeline_stages=2 needs an even number of ranks, found {num_ranks}: a pair holds the tower"
         )
-    names = layer_names([0] * (len([name for name in whole if name.startswith("matrix_")]) - 1))
+    names = layer_names(sum(name.startswith("matrix_") for name in whole))
     if options.second_stage and options.second_stage not in names[1:]:
         raise ValueError(
             f"parallel.second_stage={options.second_stage}: the last stage begins with one of {', '.join(names[1:])}"
@@ -81,13 +81,11 @@ def balanced(whole: Mapping[str, tuple[int, ...]], num_layers: int) -> int:
 
 def describe_pipeline(plan: PipelinePlan, whole: Shapes) -> list[str]:
     """Return a line for each rank: its stage and its arrays."""
-    return [
-        f"rank {rank}: stage {plan.stage(rank)}, with rank {plan.partner(rank)}, "
-        f"{plan.micro_batches} micro-batches: {_words(plan, plan.stage(rank), whole.items())}"
-        for rank in range(plan.num_ranks)
-    ]
-
-
-def _words(plan: PipelinePlan, stage: int, shapes: Iterable[tuple[str, tuple[int, ...]]]) -> str:
-    held = [f"{name} {list(shape)}" for name, shape in shapes if plan.holds(stage, TOWER + name)]
-    return ", ".join(["wide head", *held] if stage == FIRST else held)
+    lines = []
+    for rank in range(plan.num_ranks):
+        stage = plan.stage(rank)
+        held = ["wide head"] if stage == FIRST else []
+        held += [f"{name} {list(shape)}" for name, shape in whole.items() if plan.holds(stage, TOWER + name)]
+        place = f"rank {rank}: stage {stage}, with rank {plan.partner(rank)}, {plan.micro_batches} micro-batches"
+        lines.append(f"{place}: {', '.join(held)}")
+    return lines

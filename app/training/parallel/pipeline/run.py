@@ -133,28 +133,29 @@ class PipelineGraph:
         scalars[NUM_BAD] += not finite
         scalars = np.sum(self._group.gather(scalars), axis=0)
         finite = bool(scalars[NUM_BAD] == 0)
-        if finite and self._clips:
-            self._write_norm(gradients[self._num_wide :])
+        if finite and self._clips:  # by Σ gradient² of the whole tower; each rank has its stage's gradients
+            own = gradients[self._num_wide :]
+            squares = sum(float(np.sum(np.square(values / self._loss_scale))) for values in own)
+            total = sum(self._group.gather(squares)) / self._run.plan.num_pairs
+            dense_layer.write_parameter(self._run.squared_norm.value, np.array([total], np.float32))
         if finite:
             self._optimizers(*map(Tensor.from_numpy, gradients)).asnumpy()
         losses = Tensor(float(scalars[DEEP_LOSS])), Tensor(float(scalars[WIDE_LOSS]))
         return (*losses, Tensor(finite), Tensor(deep.astype(np.float32)), Tensor(wide.astype(np.float32)))
 
-    def _write_norm(self, gradients: list[np.ndarray]) -> None:
-        """Set Σ gradient² of the whole tower for the optimizers; each rank has its stage's gradients."""
-        squares = sum(float(np.sum(np.square(values / self._loss_scale))) for values in gradients)
-        total = sum(self._group.gather(squares)) / self._run.plan.num_pairs
-        dense_layer.write_parameter(self._run.squared_norm.value, np.array([total], np.float32))
-
     def _first(self, inputs: tuple[Tensor, ...]) -> tuple[list[np.ndarray], tuple[np.ndarray, np.ndarray]]:
-        micro_batches = [self._micro_batch(inputs, number) for number in range(self._run.plan.micro_batches)]
+        *arrays, noise = inputs
         sums: list[np.ndarray] = []
         rows: list[tuple[np.ndarray, np.ndarray]] = []
-        for number, micro_batch in enumerate(micro_batches):
+        before: list[Tensor] = []
+        for number in range(self._run.plan.micro_batches):
+            part = slice(number * self._micro_rows, (number + 1) * self._micro_rows)
+            micro_batch = [*(Tensor.from_numpy(a.asnumpy()[part]) for a in arrays), self._noise(noise, number)]
             self._link.send(self._forward(*micro_batch).asnumpy())
-            if number > 0:
-                rows.append(self._backward(micro_batches[number - 1], sums))
-        rows.append(self._backward(micro_batches[-1], sums))
+            if before:
+                rows.append(self._backward(before, sums))
+            before = micro_batch
+        rows.append(self._backward(before, sums))
         deep, wide = zip(*rows, strict=True)
         return sums, (np.concatenate(deep), np.concatenate(wide))
 
@@ -173,11 +174,6 @@ class PipelineGraph:
             self._link.send(gradient[:, : self._link.width + 1])
             add(sums, own)
         return sums
-
-    def _micro_batch(self, inputs: tuple[Tensor, ...], number: int) -> list[Tensor]:
-        *arrays, noise = inputs
-        rows = slice(number * self._micro_rows, (number + 1) * self._micro_rows)
-        return [*(Tensor.from_numpy(a.asnumpy()[rows]) for a in arrays), self._noise(noise, number)]
 
     def _noise(self, noise: Tensor, number: int) -> Tensor:
         """Return the dropout keys of a micro-batch, whose rows start later in the batch."""

@@ -45,9 +45,9 @@ class TowerPlan:
     parameters: Mapping[str, ShardedParameter]
 
 
-def layer_names(hidden_widths: Sequence[int]) -> tuple[str, ...]:
-    """Return the layers' names in settings, which are those of their matrices."""
-    return tuple(f"matrix_{i}" for i in range(len(hidden_widths) + 1))
+def layer_names(num_layers: int) -> tuple[str, ...]:
+    """Return the layers' names in settings, which are those of their matrices; the last is the output's."""
+    return tuple(f"matrix_{i}" for i in range(num_layers))
 
 
 def plan_tower(
@@ -107,7 +107,7 @@ def run_shapes(config: Config, schema: Schema) -> Shapes:
 def tower_shapes(num_fields: int, num_numeric: int, embedding_dim: int, hidden_widths: Sequence[int]) -> Shapes:
     """Return the shapes of the whole tower's parameters, by their names in `app.model.wide_deep.Tower`."""
     widths = (num_fields * embedding_dim, *hidden_widths, 1)
-    shapes: Shapes = {name: (widths[i], widths[i + 1]) for i, name in enumerate(layer_names(hidden_widths))}
+    shapes: Shapes = {name: (widths[i], widths[i + 1]) for i, name in enumerate(layer_names(len(widths) - 1))}
     shapes |= {f"bias_{i}": (width,) for i, width in enumerate(hidden_widths)}
     if num_numeric:
         shapes["numeric_rows"] = (num_numeric, embedding_dim)
