@@ -93,15 +93,12 @@ class _Writer:
                 count = os.pwrite(self._descriptor, part, start)
                 part, start = part[count:], start + count
 
-        self._wait()
+        if self._on_its_way is not None:
+            self._on_its_way.result()
         self._on_its_way = self._thread.submit(write_all, self._views[0][:num_bytes], self._written)
         self._written += num_bytes
         self._filled = 0
         self._views.reverse()
-
-    def _wait(self) -> None:
-        if self._on_its_way is not None:
-            self._on_its_way.result()
 
     def finish(self) -> FileRecord:
         """Write the rest, padded to a whole block, and truncate the file to its size."""
@@ -110,7 +107,8 @@ class _Writer:
         self._views[0][self._filled : rest] = bytes(rest - self._filled)
         if rest:
             self._send(rest)
-        self._wait()
+        if self._on_its_way is not None:
+            self._on_its_way.result()
         if rest and size != self._written:
             os.ftruncate(self._descriptor, size)
         return FileRecord(size_bytes=size, checksum=format_checksum(self._digest))
@@ -167,8 +165,15 @@ class FileReader:
 
     def _fetch(self, view: memoryview) -> None:
         start, self._next_start = self._next_start, self._next_start + BUFFER_BYTES
+
+        def read_all() -> int:
+            filled = 0
+            while filled < len(view) and (count := os.preadv(self._descriptor, [view[filled:]], start + filled)):
+                filled += count
+            return filled
+
         if start < self._size:
-            self._coming.append((view, self._threads.submit(_read_all, self._descriptor, view, start)))
+            self._coming.append((view, self._threads.submit(read_all)))
 
     def checksum_of_all(self, progress: Progress = ignore) -> str:
         """Return the checksum of the whole file, after reading the bytes that were not taken."""
@@ -224,19 +229,6 @@ def _open(path: Path, flags: int) -> int:
         if error.errno != errno.EINVAL:  # file systems that have a page cache only
             raise
         return os.open(path, flags, 0o666)
-
-
-def _write_all(descriptor: int, block: memoryview, start: int) -> None:
-    while block:
-        written = os.pwrite(descriptor, block, start)
-        block, start = block[written:], start + written
-
-
-def _read_all(descriptor: int, block: memoryview, start: int) -> int:
-    filled = 0
-    while filled < len(block) and (num_bytes := os.preadv(descriptor, [block[filled:]], start + filled)):
-        filled += num_bytes
-    return filled
 
 
 _FREE_BUFFERS: list[np.ndarray] = []  # kept: fresh pages cost more than what is done with them

@@ -68,10 +68,6 @@ class Manifest:
     id: str = ""
     format_version: int = FORMAT_VERSION
 
-    def as_full(self) -> Manifest:
-        """Return the manifest of the same state as a full checkpoint, before its files are known."""
-        return replace(self, parent=None, shards={}, files={})
-
     @property
     def position(self) -> Position:
         return Position(self.step, self.epoch, self.epoch_step)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from app.checkpoint.disk import Progress, ignore
@@ -102,4 +103,5 @@ def compact(checkpoint: Checkpoint, num_shards: int, progress: Progress = ignore
 
 def rewrite(checkpoint: Checkpoint, folder: Path, num_shards: int, progress: Progress = ignore) -> Path:
     """Write the state of a verified checkpoint as a full one below `folder`; rows go through bounded memory."""
-    return write_checkpoint(folder, checkpoint.state(), checkpoint.manifest.as_full(), num_shards, progress)
+    manifest = replace(checkpoint.manifest, parent=None, shards={}, files={})
+    return write_checkpoint(folder, checkpoint.state(), manifest, num_shards, progress)

@@ -127,21 +127,18 @@ def shard_columns(rows: TableSnapshot, shard: int, num_shards: int) -> dict[str,
     """Return the columns of `rows` that belong in the file of one of `num_shards` shards."""
     places: Places = slice(None) if num_shards == 1 else np.flatnonzero(rows.row_ids % num_shards == shard)
     row_ids = rows.row_ids[places]
-    columns = {ROW_IDS: column_of(row_ids)}
-    for name, array in rows.layout.items():
-        columns[name] = _column_of_rows(rows, name, array, places, row_ids.size)
-    return columns
 
+    def column_of_rows(name: str, array: RowArray) -> Column:
+        rows_at_once = max(1, BLOCK_BYTES // (array.width * np.dtype(array.dtype).itemsize))
 
-def _column_of_rows(rows: TableSnapshot, name: str, array: RowArray, places: Places, num_rows: int) -> Column:
-    rows_at_once = max(1, BLOCK_BYTES // (array.width * np.dtype(array.dtype).itemsize))
+        def pieces() -> Iterator[np.ndarray]:
+            for start in range(0, row_ids.size, rows_at_once):
+                piece = slice(start, min(start + rows_at_once, row_ids.size))
+                yield np.ascontiguousarray(rows.read(name, piece if isinstance(places, slice) else places[piece]))
 
-    def pieces() -> Iterator[np.ndarray]:
-        for start in range(0, num_rows, rows_at_once):
-            piece = slice(start, min(start + rows_at_once, num_rows))
-            yield np.ascontiguousarray(rows.read(name, piece if isinstance(places, slice) else places[piece]))
+        return Column(array.dtype, (row_ids.size, array.width), pieces)
 
-    return Column(array.dtype, (num_rows, array.width), pieces)
+    return {ROW_IDS: column_of(row_ids)} | {name: column_of_rows(name, array) for name, array in rows.layout.items()}
 
 
 def clear_leftovers(folder: Path) -> None:

@@ -15,6 +15,7 @@ Letters: V vocabulary size, D embedding width, H width of a layer.
 from __future__ import annotations
 
 import math
+import re
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ def read_zoo_checkpoint(path: Path) -> ModelState:
 
     Raises ValueError if the file is no `.ckpt`, or of another network.
     """
-    found = {_plain(name): values for name, values in _parameters(path).items()}
+    found = {re.sub(f"^({re.escape(PREFIX)})+", "", name): values for name, values in _parameters(path).items()}
     tables = {table: _rows(path, found, names) for table, names in TABLES.items()}
     return ModelState(_dense(path, found), tables)
 
@@ -87,12 +88,6 @@ def _array(path: Path, name: str, tensors: list[Any]) -> np.ndarray:
             f"and {len(content):,} bytes"
         )
     return np.frombuffer(content, DTYPES[kind]).reshape(shape)
-
-
-def _plain(name: str) -> str:
-    while name.startswith(PREFIX):
-        name = name.removeprefix(PREFIX)
-    return name
 
 
 def _rows(path: Path, found: dict[str, np.ndarray], names: tuple[str, ...]) -> TableState:

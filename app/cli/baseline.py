@@ -83,10 +83,14 @@ def run(arguments: argparse.Namespace) -> None:
     check_files(folder, schema)
     for name in dict.fromkeys(("train", split)):
         check_split(folder, schema, name)
-    rows: dict[str, dict[str, Any]] = {
-        "logistic regression": {},
-        **_metrics_of_run(arguments.run, split),
-    }  # a wrong run fails before the fit
+    rows: dict[str, dict[str, Any]] = {"logistic regression": {}}
+    if arguments.run:  # a wrong one fails before the fit
+        (record,) = read_runs([arguments.run])
+        found = [content for content in record.evaluations if content["split"] == split]
+        if not found:
+            advice = f"run: make eval RUN={arguments.run} SPLIT={split}"
+            raise ValueError(f"{arguments.run} has no evaluation on split {split!r}; {advice}")
+        rows[f"Wide&Deep in {record.name}"] = found[-1]["metrics"]
     fitted = fit(folder, schema, arguments.max_rows)
     metrics = evaluate(fitted, folder, schema, split)
     rows["logistic regression"] = defined(metrics)
@@ -101,16 +105,6 @@ def run(arguments: argparse.Namespace) -> None:
     for name, values in rows.items():
         shown = (f"{values[key]:.6f}" if values.get(key) is not None else "–" for key in SHOWN)
         print(" ".join([f"  {name:30}", *(f"{text:>18}" for text in shown)]))
-
-
-def _metrics_of_run(path: Path | None, split: str) -> dict[str, dict[str, Any]]:
-    if path is None:
-        return {}
-    (record,) = read_runs([path])
-    found = [content for content in record.evaluations if content["split"] == split]
-    if not found:
-        raise ValueError(f"{path} has no evaluation on split {split!r}; run: make eval RUN={path} SPLIT={split}")
-    return {f"Wide&Deep in {record.name}": found[-1]["metrics"]}
 
 
 def fit(folder: Path, schema: Schema, max_rows: int = MAX_ROWS) -> Fitted:

@@ -98,19 +98,16 @@ def _show(arguments: argparse.Namespace) -> None:
         print(f"  needs {link.path.name}, {link.manifest.size_bytes:,} bytes")
     rows = "rows that changed" if manifest.parent else "touched rows"
     for table, shards in manifest.shards.items():
-        count = _num_rows(checkpoint, table)
+        count = 0
+        for path in checkpoint.table_files(table):
+            places = read_places(path)
+            row_layout(path, places)  # which raises if it is of no table
+            count += places[ROW_IDS].shape[0]
         print(f"  {table} table: {count:,} {rows} of {manifest.data['vocabulary_size']:,}, in {shards} files")
     for name, value in manifest.metrics.items():
         print(f"  {name} on valid: {value:.6g}")
     for name, record in manifest.files.items():
         print(f"  {record['checksum']}  {record['size_bytes']:>14,}  {name}")
-
-
-def _num_rows(checkpoint: Checkpoint, table: str) -> int:
-    places = {path: read_places(path) for path in checkpoint.table_files(table)}
-    for path, arrays in places.items():
-        row_layout(path, arrays)
-    return sum(arrays[ROW_IDS].shape[0] for arrays in places.values())
 
 
 def _verify(arguments: argparse.Namespace) -> None:

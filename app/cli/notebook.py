@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -102,7 +103,11 @@ def train(
         except RunIsFinishedError as finished:
             report_finished(finished)
         else:
-            _raise_stop(launch.train(launch.select_device()))
+            status = launch.train(launch.select_device())
+            if status > 128:  # SIGTERM too: MindSpore, which had no chance to block it, may make that of Ctrl-C
+                raise KeyboardInterrupt("stopped after saving; the same call resumes")
+            if status == NOT_WRITTEN:
+                raise OSError("the training ended, and not all could be written: see its log")
     return Run(path)
 
 
@@ -192,7 +197,10 @@ class Run:
         """The open bundle of the best checkpoint."""
         best, folder = best_of_run(self.path), self.path / BUNDLE
         if self._predictor is None or self._predictor.manifest.checkpoint["id"] != best.manifest.id:
-            if _exported(folder) != best.manifest.id:
+            exported = ""  # the id of the checkpoint that the bundle there was made of
+            with suppress(OSError, ValueError):
+                exported = str(read_manifest(folder).checkpoint["id"])
+            if exported != best.manifest.id:
                 self._export(best, folder)
             self._predictor = self._open(folder)
         return self._predictor
@@ -247,14 +255,6 @@ def _for_run(call: Callable[[Run, Values], object] | None) -> tuple[Callback, ..
     return (called,)
 
 
-def _raise_stop(status: int) -> None:
-    """Raise where the training was stopped by a signal, or its end could not be saved; its log has the reason."""
-    if status > 128:  # SIGTERM too: MindSpore, which had no chance to block it, may make that of Ctrl-C
-        raise KeyboardInterrupt("stopped after saving; the same call resumes")
-    if status == NOT_WRITTEN:
-        raise OSError("the training ended, and not all could be written: see its log")
-
-
 def _run_command(*words: str) -> None:
     """Run `python -m app` in another process; raise ValueError with its last line if it fails."""
     environment = {**os.environ, "PYTHONPATH": f"{PROJECT}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")}
@@ -262,11 +262,3 @@ def _run_command(*words: str) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)  # noqa: S603 (our own)
     if done.returncode:
         raise ValueError(done.stderr.strip().rpartition("\n")[2].removeprefix("error: "))
-
-
-def _exported(bundle: Path) -> str:
-    """Return the id of the checkpoint that a bundle was made of; "" where there is none."""
-    try:
-        return str(read_manifest(bundle).checkpoint["id"])
-    except (OSError, ValueError):
-        return ""

@@ -12,6 +12,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -115,10 +116,14 @@ def data_of(schema: Schema) -> dict[str, Any]:
 
 def check_alike(group: ProcessGroup, what: dict[str, Any]) -> None:
     """Raise ValueError, on all ranks, unless settings, data, program and versions are the same on each of them."""
+    versions = dict.fromkeys(PACKAGES, "none")
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
     mine = {
         **what,
         "program": checksum_of_sources(Path(__file__).parents[2], ("app", "common", "data_prep")),
-        "versions": {name: _version(name) for name in PACKAGES},
+        "versions": versions,
         "python": sys.version.split()[0],
     }
     all_of_them = group.gather(mine)
@@ -126,13 +131,6 @@ def check_alike(group: ProcessGroup, what: dict[str, Any]) -> None:
         difference = first_difference(all_of_them[0], other)
         if difference:
             raise mark_collective(ValueError(f"rank {rank} differs from rank 0: {difference}; all ranks need the same"))
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "none"
 
 
 def check_one_place(group: ProcessGroup, folder: Path) -> None:

@@ -76,6 +76,11 @@ class Trial:
         found = [line[metric] for line in lines if line.get("split") == "valid" and 0 < line["epoch"] <= epochs]
         return max((as_score(metric, value) for value in found if value is not None), default=-math.inf)
 
+    def has_trained(self, epochs: int) -> bool:
+        """Return True for a run that was past this rung when the sweep was stopped, or has reached it."""
+        state = read_state(self.run)
+        return state.get("epochs", 0) > epochs or (state.get("epochs") == epochs and state["status"] == "finished")
+
 
 def add_parser(commands: Any) -> None:
     """Add the command to those of `python -m app`."""
@@ -92,33 +97,34 @@ def run(arguments: argparse.Namespace) -> int:
     options = settings.merge(SweepOptions(), content, where=str(arguments.sweep))
     output = (arguments.output or Path(arguments.sweep.stem)).absolute()
     points = find_points(values, options, str(arguments.sweep))
-    trials = [Trial(words, output / _folder(words) / "device_0") for words in points]
+    folders = [",".join(words).replace('"', "").replace("/", "_").replace(" ", "") for words in points]
+    trials = [Trial(words, output / folder / "device_0") for words, folder in zip(points, folders, strict=True)]
     config_path = Path(options.config) if options.config else None
     configs = [settings.resolve(Config, config_path, trial.words) for trial in trials]
     _begin(output, settings.resolve(Config, config_path), Path(options.dataset))
     rungs = options.rungs or (max(config.train.epochs for config in configs),)
     metric, left = configs[0].eval.metric, trials
+
+    def ranked(some: list[Trial], epochs: int) -> list[Trial]:
+        return sorted(some, key=lambda trial: trial.score(metric, epochs), reverse=True)
+
     try:
         with StopRequest(0, ending="stopping the runs, which save") as stop:
             for epochs in rungs:
-                _train_all([trial for trial in left if not _has_trained(trial, epochs)], epochs, options, stop)
-                left = _ranked(left, metric, epochs)
+                _train_all([trial for trial in left if not trial.has_trained(epochs)], epochs, options, stop)
+                left = ranked(left, epochs)
                 log.info("the best of %d run(s) up to epoch %d: %s", len(left), epochs, " ".join(left[0].words))
                 left = left[: math.ceil(options.keep * len(left))]
     except Stopped as stopped:
         log.info("stopped: %s; the same command resumes", stopped)
         return stopped.exit_status
-    ranked = _ranked(trials, metric, rungs[-1])
-    for trial in ranked:
+    trials = ranked(trials, rungs[-1])
+    for trial in trials:
         value, epochs = as_score(metric, trial.score(metric, rungs[-1])), read_state(trial.run).get("epochs", 0)
         print(f"{metric} {value:.6f} in {epochs} epoch(s)  {' '.join(trial.words)}")
-    write_report([trial.run for trial in ranked if (trial.run / CONFIG_FILE).is_file()], output / REPORT_FILE)
+    write_report([trial.run for trial in trials if (trial.run / CONFIG_FILE).is_file()], output / REPORT_FILE)
     print(output / REPORT_FILE)
     return 0
-
-
-def _ranked(trials: list[Trial], metric: str, epochs: int) -> list[Trial]:
-    return sorted(trials, key=lambda trial: trial.score(metric, epochs), reverse=True)
 
 
 def find_points(values: Any, options: SweepOptions, where: str) -> list[tuple[str, ...]]:
@@ -136,10 +142,6 @@ def find_points(values: Any, options: SweepOptions, where: str) -> list[tuple[st
     return [points[place] for place in drawn] if options.runs else points
 
 
-def _folder(words: tuple[str, ...]) -> str:
-    return ",".join(words).replace('"', "").replace("/", "_").replace(" ", "")
-
-
 def _begin(output: Path, config: Config, dataset: Path) -> None:
     """Make the folder, or check that the one there is of the same settings and data."""
     basis = {"config": settings.as_dict(config), "data": data_identity(read_schema(dataset))}
@@ -148,12 +150,6 @@ def _begin(output: Path, config: Config, dataset: Path) -> None:
         raise ValueError(f"{output} holds a sweep over other settings or data; give another --output")
     output.mkdir(parents=True, exist_ok=True)
     write_whole(path, text)
-
-
-def _has_trained(trial: Trial, epochs: int) -> bool:
-    """Return True for a run that was past this rung when the sweep was stopped, or has reached it."""
-    state = read_state(trial.run)
-    return state.get("epochs", 0) > epochs or (state.get("epochs") == epochs and state["status"] == "finished")
 
 
 def _train_all(trials: list[Trial], epochs: int, options: SweepOptions, stop: StopRequest) -> None:
@@ -165,7 +161,12 @@ def _train_all(trials: list[Trial], epochs: int, options: SweepOptions, stop: St
                 trial = waiting.pop(0)
                 running[_start(trial, epochs, options)] = trial
             for process in [process for process in running if process.poll() is not None]:
-                _check_end(running.pop(process), process.returncode)
+                folder, status = running.pop(process).run.parent, process.returncode
+                last = (folder / LOG).read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
+                if status == 2:
+                    raise ValueError(f"{folder.name}: {last.removeprefix('error: ')}")
+                if status not in (0, USELESS):  # it takes its rank as it is
+                    log.warning("warning: %s ended with status %d: %s", folder.name, status, last)
             time.sleep(POLL_SECONDS)
             stop.check()
     finally:
@@ -190,12 +191,3 @@ def _start(trial: Trial, epochs: int, options: SweepOptions) -> subprocess.Popen
             start_new_session=True,  # Ctrl-C comes to this process alone, which sends one signal to each
             preexec_fn=partial(die_with_parent, SIGTERM),
         )
-
-
-def _check_end(trial: Trial, status: int) -> None:
-    """Log how a run ended; raise ValueError if its settings are wrong. A run that failed takes its rank as it is."""
-    last = (trial.run.parent / LOG).read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
-    if status == 2:
-        raise ValueError(f"{trial.run.parent.name}: {last.removeprefix('error: ')}")
-    if status not in (0, USELESS):
-        log.warning("warning: %s ended with status %d: %s", trial.run.parent.name, status, last)

@@ -42,6 +42,7 @@ class EventFile(LogFile):
         # Late: the import takes 0.2 s and more.
         from tensorboardX.proto.event_pb2 import Event, SessionLog
         from tensorboardX.proto.summary_pb2 import Summary
+        from tensorboardX.record_writer import masked_crc32c
 
         events = []
         if self.is_written and not self.path.exists():
@@ -52,14 +53,9 @@ class EventFile(LogFile):
         events.append(Event(step=step, summary=Summary(value=scalars)))
         with suppress(OSError):  # the file cannot be opened then, which `append` logs
             self.path.parent.mkdir(exist_ok=True)
-        self.append(b"".join(map(_record, events)))
-
-
-def _record(event: Any) -> bytes:
-    """Return the event framed by its length and checksums, as TensorFlow's core/lib/io/record_writer.h."""
-    from tensorboardX.record_writer import masked_crc32c
-
-    event.wall_time = time.time()
-    data = event.SerializeToString()
-    length = struct.pack("<Q", len(data))
-    return b"".join([length, struct.pack("<I", masked_crc32c(length)), data, struct.pack("<I", masked_crc32c(data))])
+        for event in events:
+            event.wall_time = time.time()
+        # Each framed by its length and checksums, as TensorFlow's core/lib/io/record_writer.h.
+        records = [event.SerializeToString() for event in events]
+        parts = [part for record in records for part in (struct.pack("<Q", len(record)), record)]
+        self.append(b"".join(part + struct.pack("<I", masked_crc32c(part)) for part in parts))

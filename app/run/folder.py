@@ -260,8 +260,11 @@ def _look(
     if plan.kind != "new":
         return plan, None
     source = find_source()
-    if config.checkpoint.dir:
-        _check_no_foreign_checkpoints(checkpoints, plan.reason)
+    if config.checkpoint.dir and (whole := whole_checkpoints(checkpoints)):  # not renamed: two runs would mix there
+        raise ValueError(
+            f"a new run starts ({plan.reason}), but checkpoint.dir={checkpoints} holds checkpoints of another one, up "
+            f"to {whole[-1].path.name}; give another folder, or move them away"
+        )
     return plan, source
 
 
@@ -310,16 +313,6 @@ def _is_within(folder: Path, run_path: Path) -> bool:
     """Return True if `folder` is renamed with the run's folder."""
     # By their names: a link that lies in the run's folder is renamed with it.
     return Path(os.path.normpath(folder)).is_relative_to(os.path.normpath(run_path))
-
-
-def _check_no_foreign_checkpoints(folder: Path, reason: str) -> None:
-    """Raise ValueError if `folder`, which is not renamed with a run, holds checkpoints: two runs would mix in it."""
-    whole = whole_checkpoints(folder)
-    if whole:
-        raise ValueError(
-            f"a new run starts ({reason}), but checkpoint.dir={folder} holds checkpoints of another one, up to "
-            f"{whole[-1].path.name}; give another folder, or move them away"
-        )
 
 
 def run_config(run_path: Path) -> Config:

@@ -53,21 +53,21 @@ def known_data(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 
 def data_identity(schema: Schema) -> dict[str, Any]:
     """Return what distinguishes one prepared folder from another."""
+
+    def as_json(field: dict[str, Any]) -> dict[str, Any]:
+        """Return a field as a file gives it back: lists for tuples, without keys that older releases do not write."""
+        return {
+            key: list(map(list, value)) if isinstance(value, tuple) else value
+            for key, value in field.items()
+            if value != ()
+        }
+
     return {
         "vocabulary_size": schema.vocabulary_size,
-        "numeric": {field.name: _as_json(asdict(field)) for field in schema.numeric},
+        "numeric": {field.name: as_json(asdict(field)) for field in schema.numeric},
         "categorical": [field.name for field in schema.categorical],
         "vocabulary": [file.checksum for file in schema.other_files if file.name == VOCABULARY_FILE],
         "train_files": [file.checksum for file in schema.splits["train"].files],
-    }
-
-
-def _as_json(field: dict[str, Any]) -> dict[str, Any]:
-    """Return a field as a file gives it back: lists for tuples, without keys that older releases do not write."""
-    return {
-        key: list(map(list, value)) if isinstance(value, tuple) else value
-        for key, value in field.items()
-        if value != ()
     }
 
 

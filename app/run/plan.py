@@ -132,7 +132,7 @@ def settings_of_run(path: Path, config: Config, schema: Schema) -> Config:
         return config
     began, here = state["identity"]["config"], identity(config, schema)["config"]
     asked: dict[str, Any] = state.get(ASKED, {})
-    changes: dict[str, Any] = {}
+    found: list[tuple[list[tuple[str, str]], str, Any]] = []
     for setting, value in added():
         names, key = split_path(setting)
         is_older = _get(began, names, key) is None or ".".join([*(name for name, _ in names), key]) in asked
@@ -140,11 +140,17 @@ def settings_of_run(path: Path, config: Config, schema: Schema) -> Config:
         for name, _ in names:
             section = getattr(section, name)
         if is_older and _get(here, names, key) is not None and getattr(section, key) == getattr(type(section)(), key):
-            _put(changes, names, key, value)
+            found.append((names, key, value))
     for setting, value in asked.items():
         names, key = split_path(setting)
         if _get(here, names, key) == value:
-            _put(changes, names, key, _get(began, names, key))
+            found.append((names, key, _get(began, names, key)))
+    changes: dict[str, Any] = {}
+    for names, key, value in found:
+        parent = changes
+        for name, _ in names:
+            parent = parent.setdefault(name, {})
+        parent[key] = value
     kept = settings.merge(config, changes, where=str(path / STATE_FILE))
     return config if difference(state["identity"], identity(kept, schema)) else kept
 
@@ -182,12 +188,6 @@ def _get(sections: Mapping[str, Any], names: list[tuple[str, str]], key: str) ->
     return sections.get(key)
 
 
-def _put(changes: dict[str, Any], names: list[tuple[str, str]], key: str, value: Any) -> None:
-    for name, _ in names:
-        changes = changes.setdefault(name, {})
-    changes[key] = value
-
-
 def checkpoint_folder(run_path: Path, config: Config) -> Path:
     """Return the folder of a run's checkpoints; a relative `checkpoint.dir` starts from the folder of the launch."""
     return run_path.parent / config.checkpoint.dir if config.checkpoint.dir else run_path / "checkpoints"
@@ -216,10 +216,7 @@ def find_newest(
             if damaged and path in damaged:
                 raise ValueError(damaged[path])
             checkpoint = Checkpoint.open(path)
-            if damaged is None:
-                checkpoint.verify()
-            else:
-                checkpoint.check_sizes()
+            checkpoint.verify(sizes_only=damaged is not None)
             manifest = checkpoint.manifest
             if found := difference({"config": manifest.config, "data": manifest.data}, identity):
                 raise ValueError(f"{path} is of another run: {found}")

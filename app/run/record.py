@@ -16,10 +16,10 @@ import yaml
 from app.evaluation.metrics import as_score
 from app.evaluation.results import read_evaluations
 from app.run.folder import CONFIG_FILE
-from app.run.logs import OP_TIMES, PROFILE_FOLDER
+from app.run.logs import LOSS_LOG, METRICS, OP_TIMES, PROFILE_FOLDER
 from app.run.plan import STATE_FILE
 
-_LOSSES = re.compile(r"wide_loss is (\S+), deep_loss is (\S+)")
+_LOSSES = re.compile(r"wide_loss is (\S+), deep_loss is \S+")
 Points = tuple[list[float], list[float]]  # x, y
 
 
@@ -109,13 +109,14 @@ def read_run(path: Path, name: str) -> RunRecord:
         raise FileNotFoundError(
             f"no run in {path}: it has no {CONFIG_FILE} with {STATE_FILE} beside it; give a run folder such as device_0"
         )
-    op_times = path / PROFILE_FOLDER / OP_TIMES
+    op_times, losses = path / PROFILE_FOLDER / OP_TIMES, path / LOSS_LOG
+    loss_lines = losses.read_text(encoding="utf-8") if losses.is_file() else ""
     return RunRecord(
         name=name,
         state=json.loads((path / STATE_FILE).read_text(encoding="utf-8")),
         config=yaml.safe_load((path / CONFIG_FILE).read_text(encoding="utf-8")),
-        wide_losses=_read_losses(path / "loss.log"),
-        lines=_read_lines(path / "metrics.jsonl"),
+        wide_losses=np.array([float(wide) for wide in _LOSSES.findall(loss_lines)]),
+        lines=_read_lines(path / METRICS),
         evaluations=read_evaluations(path),
         op_times=json.loads(op_times.read_text(encoding="utf-8")) if op_times.is_file() else [],
     )
@@ -128,14 +129,6 @@ def _names(paths: Sequence[Path]) -> list[str]:
     tails = (["/".join(each[-count:]) for each in parts] for count in range(1, most + 1))
     apart = next((names for names in tails if len(set(names)) == len(names)), None)
     return apart or [f"{number}: {path.name}" for number, path in enumerate(paths, 1)]
-
-
-def _read_losses(path: Path) -> np.ndarray:
-    if not path.is_file():
-        return np.zeros(0)
-    with path.open(encoding="utf-8") as lines:
-        found = (_LOSSES.search(line) for line in lines)
-        return np.array([float(match[1]) for match in found if match])
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:

@@ -142,7 +142,12 @@ def plan_launch(config: Config, dataset: Path, path: Path, num_ranks: int = 1, n
     device.prepare_environment(config.device)
     plain = is_plain(fields_of_model(schema, config.model))
     backend = pick_backend(config.tables.backend, config.model.fold_numeric, num_ranks + num_servers, plain)
-    _check_chosen_before(path, asked, config, obstacle(config, schema, backend, num_processes=1))
+    was_chosen = (asked.model.first_layer, config.model.first_layer) == ("auto", "distinct")
+    if was_chosen and (reason := obstacle(config, schema, backend, num_processes=1)):
+        raise ValueError(
+            f"the run in {path} multiplies distinct rows once (model.first_layer=distinct), but now {reason}; resume "
+            "it without that, or begin anew with train.resume=never"
+        )
     config, reason = with_first_layer(config, schema, dataset, backend, num_ranks + num_servers)
     if num_ranks + num_servers > 1 and config.model.first_layer == "distinct":
         reason = "several ranks multiply the first layer position by position, which rounds otherwise"
@@ -150,15 +155,6 @@ def plan_launch(config: Config, dataset: Path, path: Path, num_ranks: int = 1, n
     as_asked = replace(config, model=replace(config.model, first_layer=asked.model.first_layer))
     validate(as_asked, schema, num_ranks, num_servers, backend)
     return Launch(path, asked, config, dataset, schema, backend, reason)
-
-
-def _check_chosen_before(path: Path, asked: Config, config: Config, reason: str | None) -> None:
-    """Raise ValueError if auto chose distinct for the run in `path` and it cannot be resumed so, for this `reason`."""
-    if reason and (asked.model.first_layer, config.model.first_layer) == ("auto", "distinct"):
-        raise ValueError(
-            f"the run in {path} multiplies distinct rows once (model.first_layer=distinct), but now {reason}; resume "
-            "it without that, or begin anew with train.resume=never"
-        )
 
 
 def report_finished(finished: RunIsFinishedError) -> int:
