@@ -37,6 +37,7 @@ class _Format(ctypes.Structure):
         ("num_columns", _COUNT),
         ("kinds", _ARRAY),
         ("slots", _ARRAY),
+        ("alike", _ARRAY),
         ("missing", _Texts),
         ("clicked", _Texts),
         ("not_clicked", _Texts),
@@ -195,6 +196,10 @@ class _FormatInC:
         together = (log_format.text_fields + log_format.key_fields, *map(log_format.of_kind, _KINDS))
         slots = [next((s.index(name) for s in together if name in s), 0) for name in names]
         self._slots = np.array(slots, np.int64)
+        self._alike = np.ones(num_columns, np.int64)
+        for i in reversed(range(num_columns - 1)):
+            if (kinds[i], slots[i] + 1) == (kinds[i + 1], slots[i + 1]):
+                self._alike[i] += self._alike[i + 1]
         by_cell = (log_format.clicked, log_format.not_clicked) if log_format.click_rule is None else ((), ())
         relation, bound = log_format.click_rule or ("", 0.0)
         self._cells = [Strings.of([cell.encode() for cell in of_kind]) for of_kind in (log_format.missing, *by_cell)]
@@ -205,6 +210,7 @@ class _FormatInC:
             num_columns,
             address(self._kinds, np.uint8, num_columns),
             address(self._slots, np.int64, num_columns),
+            address(self._alike, np.int64, num_columns),
             *map(_texts, self._cells),
             RELATIONS.index(relation) + 1 if relation else 0,
             log_format.label == "optional",

@@ -72,6 +72,7 @@ typedef struct {
   int64_t num_columns;       // >= 2
   const uint8_t* kinds;      // [num_columns] LogKernelsKind
   const int64_t* slots;      // [num_columns] index among the columns that are stored together
+  const int64_t* alike;      // [num_columns] columns of the same kind from this one on, in adjacent slots
   LogKernelsStrings missing;   // cells that are missing, besides empty ones
   LogKernelsStrings clicked;   // cells of the label
   LogKernelsStrings not_clicked;

@@ -1,7 +1,9 @@
-// Parses lines into columns according to the description of a log's format. A good line is read once, cell by cell.
-// A bad line, or one in which strings may stand for missing cells, is split into cells first, to find the reason to
-// reject it.
+// Parses lines into columns according to the description of a log's format. A good line without quotes is read once,
+// cell by cell. Any other line is split into cells first, to find the reason to reject it.
+//
+// The text ends in '\n', so no search for the end of a cell needs a bound; no separator is '\n', '\r', '"' or '-'.
 
+#include <algorithm>
 #include <cctype>
 #include <cfloat>
 #include <charconv>
@@ -32,10 +34,8 @@ inline std::uint64_t load_word(const std::uint8_t* bytes) {
   return word;
 }
 
-// The high bit of each byte of `word` that is 0, exactly.
-inline std::uint64_t zero_bytes(std::uint64_t word) {
-  return ~(((word & bytes_of(0x7F)) + bytes_of(0x7F)) | word | bytes_of(0x7F));
-}
+// Returns a word whose lowest set bit is the high bit of the first byte of `word` that is 0; 0 if none is.
+inline std::uint64_t zero_byte(std::uint64_t word) { return (word - bytes_of(0x01)) & ~word & bytes_of(0x80); }
 
 struct Cell {
   const std::uint8_t* start;
@@ -69,6 +69,14 @@ inline bool parse_integer(const std::uint8_t** at, const std::uint8_t* end, std:
   *at = next;
   *integer = static_cast<std::int64_t>(negative ? 0 - magnitude : magnitude);
   return num_digits >= 1 && num_digits <= kIntegerDigits && magnitude <= (std::uint64_t{1} << 63) - !negative;
+}
+
+// Returns eight bytes of the text; after its end they are line ends.
+inline std::uint64_t word_at(const std::uint8_t* at, const std::uint8_t* text_end) {
+  if (text_end - at >= kWordBytes) return load_word(at);
+  std::uint64_t word = bytes_of('\n');
+  std::memcpy(&word, at, text_end - at);
+  return word;
 }
 
 // Parses [-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,4})? in float32's range, rounded correctly; what is too small
@@ -195,6 +203,8 @@ bool parse_time(Cell cell, const std::uint8_t* form, std::int64_t form_size, std
 // True for UTF-8 as Python decodes it: no surrogates, no longer form than needed, at most U+10FFFF.
 bool is_utf8(Cell cell) {
   for (const std::uint8_t* at = cell.start; at < cell.end;) {
+    for (; cell.end - at >= kWordBytes && (load_word(at) & bytes_of(0x80)) == 0;) at += kWordBytes;
+    if (at == cell.end) break;
     const std::uint8_t first = *at++;
     if (first < 0x80) continue;
     if (first < 0xC2 || first > 0xF4) return false;
@@ -248,11 +258,80 @@ std::uint8_t* unquote(std::uint8_t* line, std::uint8_t* end, std::uint8_t separa
 // Parses lines into rows of the columns.
 class LineParser {
  public:
-  LineParser(const std::uint8_t* text, const LogKernelsFormat& format, const LogKernelsRows& rows)
-      : text_(text),
-        format_(format),
-        rows_(rows),
-        can_be_read_at_once_(format.missing.count == 0 && !std::isalnum(format.separator)) {}
+  LineParser(const std::uint8_t* text, const std::uint8_t* text_end, const LogKernelsFormat& format,
+             const LogKernelsRows& rows)
+      : text_(text), text_end_(text_end), format_(format), rows_(rows) {
+    // No number may contain the separator, and a line with quotes has the bare one nowhere.
+    can_be_read_at_once_ = !std::isalnum(format.separator) &&
+                           !(format.quotes && std::memchr(text, kBareSeparator, text_end - text) != nullptr);
+    for (std::int64_t word = 0; word < format.missing.count; ++word) {
+      missing_lengths_ |= length_bit(format.missing.lengths[word]);
+    }
+    std::memset(label_of_byte_, LOG_KERNELS_UNLABELLED, sizeof label_of_byte_);
+    for (int byte = 0; byte < 128 && format.missing.count == 0; ++byte) {
+      const auto cell = static_cast<std::uint8_t>(byte);
+      if (std::isalnum(byte)) parse_label({&cell, &cell + 1}, label_of_byte_ + byte);
+    }
+  }
+
+  // Parses a line without quotes into row `row` of the columns; returns the start of the next line. Returns null for a
+  // line that is not good, or has quotes.
+  const std::uint8_t* parse_good(const std::uint8_t* at, std::int64_t row) const {
+    if (!can_be_read_at_once_) return nullptr;
+    // Locals, as for the compiler any stored byte may alias what a pointer refers to.
+    const LogKernelsRows rows = rows_;
+    const std::int64_t num_columns = format_.num_columns;
+    const std::uint8_t* const text_end = text_end_;
+    const std::uint8_t separator = format_.separator;
+    const bool has_words = format_.missing.count != 0;
+    for (std::int64_t column = 0; column < num_columns;) {
+      const std::int64_t end = column + format_.alike[column];
+      const std::uint8_t kind = format_.kinds[column];
+      std::int64_t slot = format_.slots[column] * rows.capacity + row;
+      if (kind == LOG_KERNELS_INTEGER_COLUMN && !has_words) {
+        for (; column < end; ++column, slot += rows.capacity) {
+          const bool present = !ends_cell(*at, separator);
+          std::int64_t integer = 0;
+          if (present && !parse_integer(&at, text_end, &integer)) return nullptr;
+          rows.integers[slot] = integer;
+          rows.integers_present[slot] = present;
+          if (*at++ != separator) return column + 1 == num_columns ? next_line(at - 1) : nullptr;
+        }
+      } else if (kind == LOG_KERNELS_HEX_COLUMN && !has_words) {
+        for (; column < end; ++column, slot += rows.capacity) {
+          const bool present = !ends_cell(*at, separator);
+          std::uint32_t value = 0;
+          if (present && (text_end - at <= kHexDigits || !parse_hex(at, &value))) return nullptr;
+          rows.values[slot] = value;
+          rows.values_present[slot] = present;
+          at += present ? kHexDigits : 0;
+          if (*at++ != separator) return column + 1 == num_columns ? next_line(at - 1) : nullptr;
+        }
+      } else if (kind == LOG_KERNELS_LABEL_COLUMN && label_of_byte_[*at] != LOG_KERNELS_UNLABELLED &&
+                 at[1] == separator) {
+        rows.labels[row] = label_of_byte_[*at];
+        at += 2;
+        ++column;
+      } else {
+        for (; column < end; ++column, slot += rows.capacity) {
+          bool is_ascii;
+          Cell cell{at, cell_end(at, &is_ascii)};
+          at = cell.end;
+          if (*at == '\n' && cell.size() != 0 && cell.end[-1] == '\r') --cell.end;
+          if ((missing_lengths_ & length_bit(cell.size())) && is_one_of(cell, format_.missing)) cell.end = cell.start;
+          if (kind == LOG_KERNELS_STRING_COLUMN) {
+            rows.string_starts[slot] = cell.start - text_;
+            rows.string_lengths[slot] = cell.size();
+            if (!is_ascii && !is_utf8(cell)) return nullptr;
+          } else if (store(column, row, cell) != LOG_KERNELS_KEPT) {
+            return nullptr;
+          }
+          if (*at++ != separator) return column + 1 == num_columns ? next_line(at - 1) : nullptr;
+        }
+      }
+    }
+    return nullptr;
+  }
 
   // Returns the reason to reject the line [line, end), or LOG_KERNELS_KEPT: row `row` of the columns then holds it.
   LogKernelsReason parse(std::uint8_t* line, std::uint8_t* end, std::int64_t row) const {
@@ -266,46 +345,33 @@ class LineParser {
         separator = kBareSeparator;
       }
     }
-    if (can_be_read_at_once_ && parse_good(line, end, separator, row)) return LOG_KERNELS_KEPT;
     return parse_any(line, end, separator, row);
   }
 
  private:
-  // Parses a line in which no string stands for a missing cell; returns false for a bad one. No number may contain the
-  // separator.
-  bool parse_good(const std::uint8_t* at, const std::uint8_t* end, std::uint8_t separator, std::int64_t row) const {
-    // Locals, as for the compiler any stored byte may alias what a pointer refers to.
-    const LogKernelsRows rows = rows_;
-    const std::uint8_t* const kinds = format_.kinds;
-    const std::int64_t* const slots = format_.slots;
-    const std::int64_t last = format_.num_columns - 1;
-    for (std::int64_t column = 0;; ++column) {
-      const std::int64_t slot = slots[column] * rows.capacity + row;
-      const bool present = at < end && *at != separator;
-      switch (kinds[column]) {
-        case LOG_KERNELS_INTEGER_COLUMN: {
-          std::int64_t integer = 0;
-          if (present && !parse_integer(&at, end, &integer)) return false;
-          rows.integers[slot] = integer;
-          rows.integers_present[slot] = present;
-          break;
-        }
-        case LOG_KERNELS_HEX_COLUMN: {
-          std::uint32_t value = 0;
-          if (present && (end - at < kHexDigits || !parse_hex(at, &value))) return false;
-          rows.values[slot] = value;
-          rows.values_present[slot] = present;
-          at += present ? kHexDigits : 0;
-          break;
-        }
-        default: {
-          const Cell cell{at, cell_end(at, end, separator)};
-          if (store(column, row, cell) != LOG_KERNELS_KEPT) return false;
-          at = cell.end;
-        }
+  static std::uint64_t length_bit(std::int64_t length) { return std::uint64_t{1} << (length & 63); }
+
+  static bool ends_cell(std::uint8_t byte, std::uint8_t separator) {
+    return byte == separator || byte == '\n' || byte == '\r';
+  }
+
+  // Returns the start of the line after the one that ends at `at`; null if none does.
+  static const std::uint8_t* next_line(const std::uint8_t* at) {
+    at += *at == '\r';
+    return *at == '\n' ? at + 1 : nullptr;
+  }
+
+  // Returns the first separator, quote if there may be some, or line end from `at` on.
+  const std::uint8_t* cell_end(const std::uint8_t* at, bool* is_ascii) const {
+    const std::uint64_t separators = bytes_of(format_.separator), quotes = bytes_of(format_.quotes ? '"' : '\n');
+    for (std::uint64_t high = 0;; at += kWordBytes) {
+      const std::uint64_t word = word_at(at, text_end_);
+      const std::uint64_t hits = zero_byte(word ^ separators) | zero_byte(word ^ quotes) | zero_byte(word ^ bytes_of('\n'));
+      high |= word & (hits != 0 ? (hits & -hits) - 1 : ~std::uint64_t{0});
+      if (hits != 0) {
+        *is_ascii = (high & bytes_of(0x80)) == 0;
+        return at + __builtin_ctzll(hits) / 8;
       }
-      if (column == last) return at == end;
-      if (at >= end || *at++ != separator) return false;
     }
   }
 
@@ -317,24 +383,13 @@ class LineParser {
     if (num_separators != format_.num_columns - 1) return LOG_KERNELS_COLUMNS;
     LogKernelsReason reason = LOG_KERNELS_KEPT;
     for (std::int64_t column = 0; column < format_.num_columns; ++column) {
-      Cell cell{line, cell_end(line, end, separator)};
+      Cell cell{line, std::find(line, end, separator)};
       line = cell.end + 1;
       if (is_one_of(cell, format_.missing)) cell.end = cell.start;
       const LogKernelsReason bad = store(column, row, cell);
       if (bad != LOG_KERNELS_KEPT && (reason == LOG_KERNELS_KEPT || bad < reason)) reason = bad;
     }
     return reason;
-  }
-
-  // Returns the first separator from `at` on, or `end`.
-  static const std::uint8_t* cell_end(const std::uint8_t* at, const std::uint8_t* end, std::uint8_t separator) {
-    const std::uint64_t pattern = bytes_of(separator);
-    for (; end - at >= kWordBytes; at += kWordBytes) {
-      const std::uint64_t hits = zero_bytes(load_word(at) ^ pattern);
-      if (hits != 0) return at + __builtin_ctzll(hits) / 8;
-    }
-    while (at < end && *at != separator) ++at;
-    return at;
   }
 
   // Stores a cell in row `row` of its column; returns the reason to reject it, or LOG_KERNELS_KEPT.
@@ -426,9 +481,12 @@ class LineParser {
   }
 
   const std::uint8_t* text_;
+  const std::uint8_t* text_end_;
   const LogKernelsFormat& format_;
   const LogKernelsRows& rows_;
-  const bool can_be_read_at_once_;
+  bool can_be_read_at_once_;
+  std::uint64_t missing_lengths_ = 0;  // a bit for each length, modulo 64, of a string that stands for a missing cell
+  std::uint8_t label_of_byte_[256];    // of cells of one letter or digit
 };
 
 }  // namespace
@@ -436,13 +494,19 @@ class LineParser {
 int64_t log_kernels_parse(uint8_t* text, int64_t num_bytes, int64_t max_line_bytes, const LogKernelsFormat* format,
                           const LogKernelsRows* rows, const LogKernelsRejects* rejects, int64_t* num_rejects) {
   std::uint8_t* const text_end = text + num_bytes;
-  const LineParser parser(text, *format, *rows);
+  const LineParser parser(text, text_end, *format, *rows);
   std::int64_t num_rows = 0, num_bad = 0;
   for (std::uint8_t* line = text; line < text_end;) {
     const std::int64_t line_number = num_rows + num_bad;
     if (line_number == rows->capacity) {
       *num_rejects = 0;
       return -1;
+    }
+    const std::uint8_t* const next = parser.parse_good(line, num_rows);
+    if (next != nullptr && next - 1 - line <= max_line_bytes) {
+      rows->line_numbers[num_rows++] = line_number;
+      line += next - line;
+      continue;
     }
     auto* const end = static_cast<std::uint8_t*>(std::memchr(line, '\n', text_end - line));
     const LogKernelsReason reason =
