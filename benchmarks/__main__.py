@@ -11,6 +11,7 @@ import argparse
 import datetime
 import json
 import os
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -44,10 +45,25 @@ BENCHMARKS = {
     ),
     "huge": Benchmark("500 million rows", "benchmarks.training.kernels", ("--huge",), None),
     "train_step": Benchmark(
-        "The training step", "benchmarks.training.train_step", ("--rounds", "7", "--steps", "1"), ("--quick",)
+        "The training step",
+        "benchmarks.training.train_step",
+        ("--rounds", "7", "--steps", "1", "--forms", "as users find it", "best form", "small batch"),
+        ("--quick", "--forms", "as users find it", "best form", "small batch"),
+    ),
+    "distinct_rows": Benchmark(
+        "The training step on ids as in Criteo's log",
+        "benchmarks.training.train_step",
+        ("--rounds", "4", "--steps", "1", "--forms", "log as users find it", "log best form", "log smaller batch"),
+        ("--quick", "--forms", "log as users find it", "log best form", "log smaller batch"),
     ),
     "bfloat16_auc": Benchmark(
         "bfloat16 against float32: AUC", "benchmarks.training.bfloat16_auc", (), ("--rows", "50000", "--seeds", "1")
+    ),
+    "first_layer_auc": Benchmark(
+        "Distinct rows against direct: AUC",
+        "benchmarks.training.bfloat16_auc",
+        ("--first-layer", "--rows", "400000"),
+        ("--first-layer", "--rows", "50000", "--seeds", "1"),
     ),
     "recompute": Benchmark(
         "Recomputed layers", "benchmarks.training.recompute", (), ("--batch", "500", "--rounds", "1", "--steps", "1")
@@ -116,7 +132,7 @@ def keep(name: str, benchmark: Benchmark, printout: str, result: dict[str, Any])
     """Put one benchmark's figures, and the summary with them, into docs/."""
     results = read_results(RESULTS_JSON) | {name: result}
     RESULTS_JSON.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    command = " ".join(["python -m", benchmark.module, *benchmark.arguments])
+    command = shlex.join(["python", "-m", benchmark.module, *benchmark.arguments])
     text = RESULTS_TEXT.read_text(encoding="utf-8") if RESULTS_TEXT.exists() else "# Results\n"
     text = replace_section(text, "summary", "Targets", summary(results))
     today = datetime.datetime.now(datetime.UTC).date()

@@ -30,7 +30,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from app.config.config import Config
 from benchmarks.accuracy.frequent_rows import seen_often, training_counts
-from benchmarks.harness.commands import PROJECT, CommandServer, run_command, validations
+from benchmarks.harness.commands import PROJECT, CommandServer, remembered, run_command, validations
 from benchmarks.harness.prepared_rows import read_rows
 from benchmarks.harness.timing import machine
 from benchmarks.peers import logistic_regression
@@ -148,13 +148,6 @@ def memory(work: Path, data: str, recipe: str, changes: tuple[str, ...]) -> Path
     """Return the file of a run's figures; its name depends on the recipe's text and the changes to it."""
     digest = hashlib.sha256("\0".join((recipe_file(recipe).read_text("utf-8"), *changes)).encode()).hexdigest()[:16]
     return work / f"{data}-{recipe}-{digest}.json"
-
-
-def remembered(path: Path, make: Any) -> Any:
-    """Return the JSON of `path`, which `make` produces if it does not exist."""
-    if not path.is_file():
-        path.write_text(json.dumps(make()), encoding="utf-8")
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def measure(

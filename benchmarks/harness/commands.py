@@ -33,6 +33,13 @@ def run_command(*arguments: str, folder: Path) -> str:
     return done.stdout
 
 
+def remembered(path: Path, make: Any) -> Any:
+    """Return the JSON of `path`, which `make` produces if it does not exist."""
+    if not path.is_file():
+        path.write_text(json.dumps(make()), encoding="utf-8")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
 class CommandServer:
     """Runs commands of the project one after another in one process, which imports MindSpore only once.
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.training.train_step import AS_FOUND, BEST_FORM
+from benchmarks.training.train_step import AS_FOUND, BEST_FORM, LOG_AS_FOUND, LOG_BEST_FORM, LOG_SMALLER_BATCH
 
 NUM_CUTS = 5
 LIBRARIES = ("mindspore", "numpy", "torch", "fbgemm-gpu-cpu", "polars", "pyarrow")
@@ -65,8 +65,26 @@ def step_ratio(form: str, precision: str, peer: str) -> Callable[[Results], floa
     return find
 
 
-def _step_group(results: Results, form: str, precision: str) -> dict[str, Any]:
-    for group in results["train_step"]["groups"]:
+def log_step_ratio(form: str, precision: str, peer: str) -> Callable[[Results], float]:
+    """A peer's time over that of native with distinct rows, on ids as in Criteo's log."""
+
+    def find(results: Results) -> float:
+        steps = _step_group(results, form, precision, benchmark="distinct_rows")
+        ratio: float = steps[peer]["over_native"] / steps["native_distinct"]["over_native"]
+        return ratio
+
+    return find
+
+
+def table_time(results: Results) -> float:
+    """Lookup and update of distinct rows over those of all positions' rows, on ids as in Criteo's log."""
+    steps = _step_group(results, LOG_BEST_FORM, "float32", benchmark="distinct_rows")
+    distinct, direct = (steps[name]["parts"] for name in ("native_distinct", "native"))
+    return float((distinct["lookup"] + distinct["update"]) / (direct["lookup"] + direct["update"]))
+
+
+def _step_group(results: Results, form: str, precision: str, benchmark: str = "train_step") -> dict[str, Any]:
+    for group in results[benchmark]["groups"]:
         if (group["form"], group["workload"]["precision"]) == (form, precision):
             steps: dict[str, Any] = group["steps"]
             return steps
@@ -79,9 +97,9 @@ def matmul_share(results: Results) -> float:
     return min(step["over_native"] for name, step in group.items() if name.startswith("matmuls"))
 
 
-def auc_difference(results: Results) -> float:
-    """The mean paired difference between bfloat16 and float32, without its sign."""
-    return abs(float(results["bfloat16_auc"]["mean_difference"]))
+def auc_difference(benchmark: str, what: str) -> Callable[[Results], float]:
+    """Return a function that finds a mean paired difference of benchmarks.training.bfloat16_auc, without its sign."""
+    return lambda results: abs(float(results[benchmark]["mean_differences"][what]))
 
 
 def checkpoint_ratio(name: str) -> Callable[[Results], float]:
@@ -206,7 +224,56 @@ TARGETS = (
     ),
     Target("step bf16, best form: × PyTorch autocast", "≥", 1.2, step_ratio(BEST_FORM, "bfloat16", "pytorch")),
     Target("step bf16: share of what the matmuls alone allow", "≥", 0.7, matmul_share),
-    Target("bf16 against float32: mean paired difference of AUC", "≤", 5e-4, auc_difference),
+    Target("Criteo's ids, float32, best form: × PyTorch", "≥", 2, log_step_ratio(LOG_BEST_FORM, "float32", "pytorch")),
+    Target(
+        "Criteo's ids, float32, best form, batch 5,000: × PyTorch",
+        "≥",
+        1.6,
+        log_step_ratio(LOG_SMALLER_BATCH, "float32", "pytorch"),
+    ),
+    Target(
+        "Criteo's ids, bf16, best form: × PyTorch autocast",
+        "≥",
+        1.5,
+        log_step_ratio(LOG_BEST_FORM, "bfloat16", "pytorch"),
+    ),
+    Target(
+        "Criteo's ids, float32, as users find it: × PyTorch",
+        "≥",
+        3,
+        log_step_ratio(LOG_AS_FOUND, "float32", "pytorch"),
+    ),
+    Target(
+        "Criteo's ids, bf16, as users find it: × PyTorch autocast",
+        "≥",
+        2.5,
+        log_step_ratio(LOG_AS_FOUND, "bfloat16", "pytorch"),
+    ),
+    Target(
+        "Criteo's ids, float32: share of what the direct matmuls alone take",
+        "≤",
+        0.65,
+        lambda r: 1 / log_step_ratio(LOG_BEST_FORM, "float32", "matmuls")(r),
+    ),
+    Target("Criteo's ids: lookup and update of distinct rows over those of all positions'", "≤", 0.4, table_time),
+    Target(
+        "bf16 against float32: mean paired difference of AUC",
+        "≤",
+        5e-4,
+        auc_difference("bfloat16_auc", "bfloat16 - float32"),
+    ),
+    Target(
+        "distinct rows against direct, float32: mean paired difference of AUC",
+        "≤",
+        5e-4,
+        auc_difference("first_layer_auc", "distinct - direct"),
+    ),
+    Target(
+        "distinct rows, bf16 against float32: mean paired difference of AUC",
+        "≤",
+        5e-4,
+        auc_difference("first_layer_auc", "distinct bfloat16 - distinct"),
+    ),
     Target("checkpoint: save rate over that of dd conv=fsync", "≥", 0.7, checkpoint_ratio("save over dd")),
     Target("checkpoint: load rate over that of dd iflag=direct", "≥", 0.7, checkpoint_ratio("load over dd")),
     Target("step beside a background save over alone", "≤", 1.3, checkpoint_ratio("step beside a save over alone")),
