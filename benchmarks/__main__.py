@@ -53,7 +53,7 @@ BENCHMARKS = {
     "distinct_rows": Benchmark(
         "The training step on ids as in Criteo's log",
         "benchmarks.training.train_step",
-        ("--rounds", "4", "--steps", "1", "--forms", "log as users find it", "log best form", "log smaller batch"),
+        ("--rounds", "3", "--steps", "1", "--forms", "log as users find it", "log best form", "log smaller batch"),
         ("--quick", "--forms", "log as users find it", "log best form", "log smaller batch"),
     ),
     "bfloat16_auc": Benchmark(
