@@ -59,6 +59,9 @@ BENCHMARKS = {
     "bfloat16_auc": Benchmark(
         "bfloat16 against float32: AUC", "benchmarks.training.bfloat16_auc", (), ("--rows", "50000", "--seeds", "1")
     ),
+    "first_layer": Benchmark(
+        "Kernels of distinct rows", "benchmarks.training.first_layer", ("--rounds", "5"), ("--rounds", "1")
+    ),
     "first_layer_auc": Benchmark(
         "Distinct rows against direct: AUC",
         "benchmarks.training.bfloat16_auc",

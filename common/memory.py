@@ -117,7 +117,7 @@ class HugeBuffer:
         """Return a float32 array of `shape` at the start of the buffer, which grows if it is too small."""
         num_bytes = shape[0] * shape[1] * 4
         if num_bytes > self._bytes.size:
-            self._bytes = huge_pages(num_bytes)
+            self._bytes = huge_pages(num_bytes * 9 // 8)  # the next batch may have a few rows more
         return self._bytes[:num_bytes].view(np.float32).reshape(shape)
 
 

@@ -162,12 +162,13 @@ def asked_otherwise(asked: Config, config: Config) -> dict[str, Any]:
 
 
 def describe_kept(asked: Config, config: Config) -> list[str]:
-    """Return a line for each setting whose value in the run differs from the one asked for."""
+    """Return a line for each setting whose value in the run differs from the one asked for, other than auto."""
     has = dict(_leaves(settings.as_dict(config)))
-    why = {"train.init_from": "the run there was renamed", "model.first_layer": "auto chose it for these data"}
+    why = {"train.init_from": "the run there was renamed"}
     return [
         f"{path} is {has[path]!r} in this run, not {value!r}: {why.get(path, 'an older release began it so')}"
         for path, value in asked_otherwise(asked, config).items()
+        if (path, value) != ("model.first_layer", "auto")
     ]
 
 

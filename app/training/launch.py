@@ -43,8 +43,8 @@ USELESS_BECAUSE = "useless_because"  # of run.json
 class Launch:
     """A training that was found possible: of the run in `path`, by `config`, on the prepared folder `dataset`.
 
-    `asked` are the settings before those that an older run keeps, `first_layer` the reason for a choice of that, for
-    the log; `on_step` and `on_evaluation` are called as well.
+    `asked` are the settings before those that an older run keeps, `first_layer` the log's line on its choice; `on_step`
+    and `on_evaluation` are called as well.
     """
 
     path: Path
@@ -142,17 +142,18 @@ def plan_launch(config: Config, dataset: Path, path: Path, num_ranks: int = 1, n
     device.prepare_environment(config.device)
     plain = is_plain(fields_of_model(schema, config.model))
     backend = pick_backend(config.tables.backend, config.model.fold_numeric, num_ranks + num_servers, plain)
-    was_chosen = (asked.model.first_layer, config.model.first_layer) == ("auto", "distinct")
+    asked_way, num_processes = asked.model.first_layer, num_ranks + num_servers
+    was_chosen = (asked_way, config.model.first_layer) == ("auto", "distinct")
     if was_chosen and (reason := obstacle(config, schema, backend, num_processes=1)):
         raise ValueError(
             f"the run in {path} multiplies distinct rows once (model.first_layer=distinct), but now {reason}; resume "
             "it without that, or begin anew with train.resume=never"
         )
-    config, reason = with_first_layer(config, schema, dataset, backend, num_ranks + num_servers)
-    if num_ranks + num_servers > 1 and config.model.first_layer == "distinct":
+    config, reason = with_first_layer(config, asked_way, schema, dataset, backend, num_processes)
+    if num_processes > 1 and config.model.first_layer == "distinct":
         reason = "several ranks multiply the first layer position by position, which rounds otherwise"
     # A run that auto began as distinct may be resumed by several ranks; who asks for distinct there is refused.
-    as_asked = replace(config, model=replace(config.model, first_layer=asked.model.first_layer))
+    as_asked = replace(config, model=replace(config.model, first_layer=asked_way))
     validate(as_asked, schema, num_ranks, num_servers, backend)
     return Launch(path, asked, config, dataset, schema, backend, reason)
 

@@ -34,16 +34,27 @@ def most_distinct(config: Config) -> float:
 
 
 def with_first_layer(
-    config: Config, schema: Schema, dataset: Path, backend: str, num_processes: int
+    config: Config, asked: FirstLayer, schema: Schema, dataset: Path, backend: str, num_processes: int
 ) -> tuple[Config, str]:
-    """Return `config` with `model.first_layer` chosen if it is auto, and why for the log ("" for direct)."""
-    if config.model.first_layer != "auto":
+    """Return `config` with `model.first_layer` chosen if it is auto, and a line for the log.
+
+    `asked` is the setting before that of the run which is resumed. The line is "" where nothing would be saved.
+    """
+    began = config.model.first_layer
+    if asked != "auto" or began == "distinct":
         return config, ""
-    chosen: FirstLayer = "direct"
-    reason = ""
-    if obstacle(config, schema, backend, num_processes) is None and LIBRARY.is_available():
-        chosen, reason = choose(config, schema, dataset)
-    return replace(config, model=replace(config.model, first_layer=chosen)), reason
+    saving, direct_fields = expected_saving(config, schema, dataset)
+    why_not = "the run began so" if began == "direct" else obstacle(config, schema, backend, num_processes)
+    if not why_not and not LIBRARY.is_available():
+        why_not = f"{LIBRARY.path} is not there"
+    chosen: FirstLayer = "direct" if why_not or not saving else "distinct"
+    config = replace(config, model=replace(config.model, first_layer=chosen))
+    if not saving:
+        return config, ""
+    if why_not:
+        return config, f"the first layer multiplies every position's row, as {why_not}; distinct rows once {saving}"
+    others = f"; position by position: {', '.join(direct_fields)}" if direct_fields else ""
+    return config, f"the first layer multiplies distinct rows once, which {saving}{others}"
 
 
 def obstacle(config: Config, schema: Schema, backend: str, num_processes: int) -> str | None:
@@ -59,27 +70,24 @@ def obstacle(config: Config, schema: Schema, backend: str, num_processes: int) -
     return None
 
 
-def choose(config: Config, schema: Schema, dataset: Path) -> tuple[FirstLayer, str]:
-    """Return distinct, and why, if enough of the first layer's work is saved at the data's counts; else direct."""
+def expected_saving(config: Config, schema: Schema, dataset: Path) -> tuple[str, list[str]]:
+    """Return what distinct rows should save, "" if too little, and the fields without a gain, by the data's counts."""
     limit = most_distinct(config)
     if limit <= 0 or config.train.batch_size < LEAST_BATCH:
-        return "direct", ""
+        return "", []
     shares = expected_shares(schema, dataset, config.train.batch_size)
     saving = float(np.maximum(limit - shares, 0).mean())
     if saving < LEAST_SAVING:
-        return "direct", ""
+        return "", []
     direct = [field.name for field, share in zip(schema.categorical, shares, strict=True) if share > limit]
-    reason = (
-        f"the first layer multiplies distinct rows once: {shares.mean():.1%} of a batch's positions are distinct, "
-        f"which should save {saving:.0%} of its work"
-    )
-    return "distinct", reason + (f"; position by position: {', '.join(direct)}" if direct else "")
+    return f"should save {saving:.0%} of its work ({shares.mean():.1%} of a batch's positions are distinct)", direct
 
 
 def expected_shares(schema: Schema, dataset: Path, batch_size: int) -> np.ndarray:
     """Return the share of each field's positions [C] that are expected to be distinct in a batch.
 
-    A field's ids without counts (out of vocabulary, or hashed) count as equally frequent, the case with most of them.
+    A field's ids without counts (out of vocabulary, or hashed) count as equally frequent, the case with most of them,
+    and the pooled rows of lists as all distinct.
     """
     from pyarrow import parquet  # slow
 
@@ -89,6 +97,9 @@ def expected_shares(schema: Schema, dataset: Path, batch_size: int) -> np.ndarra
     ids, counts, rows = ids[order], counts[order], schema.splits["train"].rows
     shares = []
     for field in schema.categorical:
+        if field.max_length > 1:
+            shares.append(1.0)
+            continue
         of_field = [counts[slice(*np.searchsorted(ids, id_range))] for id_range in field.id_ranges]
         shares.append(_expected_share(np.concatenate([*of_field, []]), field.oov_ids, rows, batch_size))
     return np.array(shares)

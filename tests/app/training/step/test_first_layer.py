@@ -31,9 +31,9 @@ def data(make_schema, tmp_path):
     return replace(make_schema(vocabulary_size=50_306), categorical=fields, splits=splits), tmp_path
 
 
-def resolved(data, *words, backend="native", num_processes=1):
+def resolved(data, *words, asked=None, backend="native", num_processes=1):
     config = settings.resolve(Config, None, [f"train.batch_size={BATCH_SIZE}", *words])
-    chosen, reason = with_first_layer(config, *data, backend, num_processes)
+    chosen, reason = with_first_layer(config, asked or config.model.first_layer, *data, backend, num_processes)
     return chosen.model.first_layer, reason
 
 
@@ -60,9 +60,7 @@ def test_auto_chooses_distinct_rows_where_they_save_work(data):
     [
         ["model.embedding_dim=16"],
         ["train.batch_size=500"],
-        ["parallel.recompute=[all]"],
-        ["model.wide_fields=[few]"],
-        ["model.first_layer=direct"],
+        ["model.first_layer=direct", "model.embedding_dim=80"],
     ],
     ids=str,
 )
@@ -70,9 +68,40 @@ def test_auto_chooses_direct_elsewhere(data, words):
     assert resolved(data, *words) == ("direct", "")
 
 
-def test_stock_and_several_ranks_stay_direct(data):
-    assert resolved(data, backend="stock") == ("direct", "")
-    assert resolved(data, num_processes=2) == ("direct", "")
+@pytest.mark.parametrize(
+    ("words", "given", "why"),
+    [
+        (["parallel.recompute=[all]"], {}, "parallel.recompute=('all',) recomputes the first layer"),
+        (["model.wide_fields=[few]"], {}, "the parts of the model see different fields, or a list"),
+        (["model.first_layer=direct"], {"asked": "auto"}, "the run began so"),
+        ([], {"backend": "stock"}, "tables.backend=stock looks its rows up inside the graph"),
+        ([], {"num_processes": 2}, "several ranks exchange the rows of their positions"),
+    ],
+    ids=str,
+)
+def test_what_keeps_the_layer_direct_is_said_with_what_it_costs(data, words, given, why):
+    chosen, line = resolved(data, "model.embedding_dim=80", *words, **given)
+    assert chosen == "direct"
+    assert f"as {why}; distinct rows once should save 46% of its work (" in line
+
+
+def test_a_list_s_pooled_rows_are_multiplied_one_by_one(data):
+    schema, folder = data
+    fields = (replace(schema.categorical[0], max_length=5), *schema.categorical[1:])
+    with_list = replace(schema, categorical=fields), folder
+    assert expected_shares(*with_list, BATCH_SIZE).tolist()[0] == 1
+    assert resolved(with_list, "model.embedding_dim=80") == ("direct", "")
+
+
+def test_a_run_that_began_with_distinct_rows_keeps_them(data):
+    assert resolved(data, "model.first_layer=distinct", asked="auto") == ("distinct", "")
+
+
+def test_rows_that_hardly_repeat_stay_direct(data):
+    """As ids by a power law that all fields share: 82 % of a field's positions are distinct."""
+    schema, folder = data
+    hashed = replace(schema, categorical=(schema.categorical[2],))
+    assert resolved((hashed, folder), "model.embedding_dim=80") == ("direct", "")
 
 
 def test_distinct_where_it_cannot_be_is_refused(data):
