@@ -10,6 +10,7 @@ import hashlib
 import os
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -44,8 +45,9 @@ def lock_folder(folder: Path, mode: int = 0o777) -> IO[str]:
                 time.sleep(PROBE_SECONDS)
                 continue
             raise FolderInUse(f"another process works in {folder}") from None
-        if _is_at(lock, path):
-            return lock
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lock.fileno()), path.stat()):
+                return lock
         lock.close()  # the folder was renamed or removed in between: try again with the present one
 
 
@@ -59,13 +61,6 @@ def is_locked(folder: Path) -> bool:
     except BlockingIOError:
         return True
     return False
-
-
-def _is_at(file: IO[str], path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def checksum(path: Path) -> str:

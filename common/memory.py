@@ -59,20 +59,14 @@ def num_cores() -> int:
 
 def memory_limits() -> list[MemoryLimit]:
     """Return every limit that is set for this process; the machine's own memory always is."""
-    return [_machine(), *_address_space(), *_cgroups()]
-
-
-def _machine() -> MemoryLimit:
     fields = dict(line.split(":") for line in (PROC / "meminfo").read_text().splitlines())
     total, available = (int(fields[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
-    return MemoryLimit("the machine's memory", total, total - available)
-
-
-def _address_space() -> Iterator[MemoryLimit]:
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit != resource.RLIM_INFINITY:
+    limits = [MemoryLimit("the machine's memory", total, total - available)]
+    address_space, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if address_space != resource.RLIM_INFINITY:
         used = int((PROC / "self/statm").read_text().split()[0]) * resource.getpagesize()
-        yield MemoryLimit("the address space (RLIMIT_AS)", limit, used, counts_reserved=True)
+        limits.append(MemoryLimit("the address space (RLIMIT_AS)", address_space, used, counts_reserved=True))
+    return [*limits, *_cgroups()]
 
 
 def _cgroups() -> Iterator[MemoryLimit]:

@@ -56,22 +56,17 @@ class NativeLibrary:
             self._loaded = (given, self._load(self.path))
         return self._loaded[1]
 
-    def _check_is_current(self) -> None:
-        """Raise OSError if a source is newer: a library of another release has other arguments, and would crash."""
-        built = self._file.stat().st_mtime
-        sources = (path for ending in ("*.h", "*.cc") for path in self._file.parents[1].rglob(ending))
-        newer = next((path for path in sources if path.stat().st_mtime > built), None)
-        if newer is not None:
-            raise OSError(f"{self._file} was built before {newer} changed; run `make native` to build it again")
-
     def _load(self, path: Path) -> ctypes.CDLL:
         if not path.is_file():
             raise FileNotFoundError(
                 f"the native {self._what} not built: {path} is missing; run `make native` (it needs g++ and make), "
                 f"or {self._otherwise}"
             )
-        if path == self._file:
-            self._check_is_current()
+        if path == self._file:  # one of another release has other arguments, and would crash
+            built = path.stat().st_mtime
+            sources = (source for ending in ("*.h", "*.cc") for source in path.parents[1].rglob(ending))
+            if newer := next((source for source in sources if source.stat().st_mtime > built), None):
+                raise OSError(f"{path} was built before {newer} changed; run `make native` to build it again")
         added = self._while_loading.keys() - os.environ.keys()
         os.environ.update((name, self._while_loading[name]) for name in added)
         try:

@@ -107,7 +107,10 @@ def merge(settings: Settings, changes: Mapping[str, Any], where: str, prefix: st
     changed: dict[str, Any] = {}
     for name, value in changes.items():
         if name not in names:
-            raise ValueError(f"{where}: unknown key '{prefix}{name}'{_nearest(str(name), prefix, names)}")
+            close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+            known = f"known here: {', '.join(prefix + known for known in names)}"
+            advice = f"did you mean '{prefix}{close[0]}'?" if close else known
+            raise ValueError(f"{where}: unknown key '{prefix}{name}'; {advice}")
         current = getattr(settings, name)
         if dataclasses.is_dataclass(current):
             if not isinstance(value, Mapping):
@@ -204,13 +207,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
-
-
-def _nearest(name: str, prefix: str, names: list[str]) -> str:
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    if close:
-        return f"; did you mean '{prefix}{close[0]}'?"
-    return f"; known here: {', '.join(prefix + known for known in names)}"
 
 
 def _wrong_type(where: str, key: str, expected: str, value: Any) -> ValueError:

@@ -19,8 +19,9 @@ from app.checkpoint.write import ModelState
 from app.cli.evaluate import check_data, saved_config
 from app.config.config import Config
 from app.evaluation.calibration import fit_calibration
-from app.evaluation.evaluate import check_split, measure
-from app.evaluation.metrics import MetricStream, confidence_intervals
+from app.evaluation.evaluate import check_split, intervals_of, measure
+from app.evaluation.metrics import MetricStream
+from app.evaluation.results import Measurement
 from app.run.folder import best_of_run
 from app.scoring import card
 from app.scoring.bundle import new_bundle
@@ -181,11 +182,8 @@ def _evaluate(
             there.add(expected, batch.labels, batch.weights)
             bar.update(batch.num_rows)
     held_out.write(predictor.folder)
-    metrics, bins = here.result_and_bins()
-    intervals = {}
-    if config.eval.bootstrap and not np.isnan(metrics.auc):
-        intervals = confidence_intervals(bins, config.eval.bootstrap, config.train.seed)
-    return card.Evaluated(split, metrics, intervals, there.result(), largest)
+    measured = Measurement(*here.result_and_bins())
+    return card.Evaluated(split, measured.metrics, intervals_of(measured, config), there.result(), largest)
 
 
 def _print(path: Path, rows: RowType, evaluated: card.Evaluated | None) -> None:

@@ -152,21 +152,15 @@ def confidence_intervals(
     """Bootstrap (low, high) by metric; the same for the same bins and seed. Both classes must have rows."""
     bins = bins.coarsened(MOST_BINS)
     keys = bins.keys.astype(np.float64)
-    costs = np.logaddexp(0, keys), -keys, bins.probabilities
-    rng = np.random.default_rng(seed)
-    found = [asdict(_replicate(bins, costs, rng)) for _ in range(replicates)]
+    cost_of_negative, cost_of_click, prediction = np.logaddexp(0, keys), -keys, bins.probabilities
+    rng, found = np.random.default_rng(seed), []
+    for _ in range(replicates):
+        drawn = bins.drawn(rng)
+        # Sums of products, not `@`: at this size BLAS starts its threads, which costs more than the sums.
+        cross_entropy = float((drawn.counts * cost_of_negative + drawn.positives * cost_of_click).sum())
+        predictions = (drawn.counts * prediction).sum()
+        metrics = metrics_of(drawn, drawn.counts.sum(), drawn.positives.sum(), cross_entropy, float(predictions))
+        found.append(asdict(metrics))
     tails = ((1 - level) / 2, (1 + level) / 2)
     intervals = {name: np.nanquantile([each[name] for each in found], tails) for name in MEASURED}
     return {name: (float(low), float(high)) for name, (low, high) in intervals.items()}
-
-
-def _replicate(bins: Bins, costs: tuple[np.ndarray, ...], rng: np.random.Generator) -> Metrics:
-    """Compute the metrics of one resampling.
-
-    `costs`, [K] each: cross-entropy of a non-click, what a click adds to it, prediction.
-    """
-    drawn = bins.drawn(rng)
-    # Sums of products, not `@`: at this size BLAS starts its threads, which costs more than the sums.
-    cross_entropy = (drawn.counts * costs[0] + drawn.positives * costs[1]).sum()
-    predictions = (drawn.counts * costs[2]).sum()
-    return metrics_of(drawn, drawn.counts.sum(), drawn.positives.sum(), float(cross_entropy), float(predictions))

@@ -152,17 +152,16 @@ def first_column(schema: Schema, name: str) -> int:
 
 def names_of_ids(dataset: Path, field: CategoricalField, ids: np.ndarray) -> list[str]:
     """Return the values of some ids of a field; the vocabulary is read only if it has any of them."""
-    path = dataset / VOCABULARY_FILE
-    wanted = [int(i) for i in ids if not field.oov_ids[0] <= i < field.oov_ids[1]]
+    path, (first, end) = dataset / VOCABULARY_FILE, field.oov_ids
+    wanted = [int(i) for i in ids if not first <= i < end]
     values: dict[int, str] = {}
     if wanted and path.is_file():
         found = pq.read_table(path, columns=["id", "value"], filters=[("id", "in", wanted)])
         values = dict(zip(found["id"].to_pylist(), found["value"].to_pylist(), strict=True))
-    return [_name(field, int(i), values) for i in ids]
 
+    def name(number: int) -> str:
+        if first <= number < end:
+            return OUT_OF_VOCABULARY if end - first == 1 else f"{OUT_OF_VOCABULARY} {number - first}"
+        return values.get(number, UNKNOWN.format(number)) or MISSING
 
-def _name(field: CategoricalField, number: int, values: dict[int, str]) -> str:
-    first, end = field.oov_ids
-    if first <= number < end:
-        return OUT_OF_VOCABULARY if end - first == 1 else f"{OUT_OF_VOCABULARY} {number - first}"
-    return values.get(number, UNKNOWN.format(number)) or MISSING
+    return [name(int(i)) for i in ids]

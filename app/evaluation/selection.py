@@ -64,18 +64,16 @@ class Selection:
                 f"eval.metric={state.metric} is undefined on valid: no group of rows that it ranks has both clicks and "
                 "other rows; choose eval.metric=log_loss, or another eval.group_field"
             )
-        is_best = state.best is None or as_score(state.metric, value) > as_score(state.metric, state.best)
+        score, least_gain = as_score(state.metric, value), self._options.min_improvement
+        is_best = state.best is None or score > as_score(state.metric, state.best)
         if is_best:
             state.best, state.best_step = value, step
-        if state.reference is None or self._gain(value, state.reference) > self._options.min_improvement:
+        if state.reference is None or score - as_score(state.metric, state.reference) > least_gain:
             state.reference, state.since_reference = value, 0
         else:
             state.since_reference += 1
         state.last_step = step
         return is_best
-
-    def _gain(self, value: float, reference: float) -> float:
-        return as_score(self._state.metric, value) - as_score(self._state.metric, reference)
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps."""

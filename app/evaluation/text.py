@@ -9,7 +9,7 @@ import numpy as np
 
 from app.evaluation.evaluate import Evaluation
 from app.evaluation.metrics import MEASURED, Metrics
-from app.evaluation.results import Groups, Measurement
+from app.evaluation.results import Groups
 from app.evaluation.score_bins import calibration_deciles
 from app.evaluation.slices import Slice
 from data_prep.prepared.truth import Best
@@ -31,7 +31,12 @@ def describe(evaluation: Evaluation) -> str:
     ]
     if np.isnan(metrics.auc):
         lines.append("  (the rows have one class only, so there is nothing to rank)")
-    lines += _decile_lines(evaluation.measured)
+    deciles = calibration_deciles(evaluation.measured.bins)
+    lines += [
+        "  by decile of the prediction",
+        "    predicted  " + " ".join(f"{part.mean_prediction:.4f}" for part in deciles),
+        "    clicked    " + " ".join(f"{part.click_rate:.4f}" for part in deciles),
+    ]
     if evaluation.calibration:
         lines.append(f"  calibrated: {evaluation.calibration}")
     if evaluation.measured.groups:
@@ -47,15 +52,6 @@ def _value(evaluation: Evaluation, name: str) -> str:
         return "undefined"
     interval = evaluation.intervals.get(name)
     return f"{value:.6f}" + (f"   95 % within {interval[0]:.6f} … {interval[1]:.6f}" if interval else "")
-
-
-def _decile_lines(measured: Measurement) -> list[str]:
-    deciles = calibration_deciles(measured.bins)
-    return [
-        "  by decile of the prediction",
-        "    predicted  " + " ".join(f"{part.mean_prediction:.4f}" for part in deciles),
-        "    clicked    " + " ".join(f"{part.click_rate:.4f}" for part in deciles),
-    ]
 
 
 def _group_lines(groups: Groups) -> list[str]:

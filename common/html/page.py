@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from pathlib import Path
 from typing import Any
 
@@ -26,21 +25,14 @@ def render_page(template: Path, title: str, subtitle: str, **values: Any) -> str
     )
     environment.filters["text"] = number_text
     # `tojson` escapes what could end the <script> that it stands in.
-    environment.policies["json.dumps_function"] = _compact_json
-    headings: list[str] = []  # noted by the macro `section`, listed at the top
-    body = environment.get_template(template.name).render(values, headings=headings)
-    page = environment.get_template("page.html")
-    return page.render(title=title, subtitle=subtitle, body=body, headings=headings, bokeh=_bokeh_script())
-
-
-def _bokeh_script() -> str:
-    """Return BokehJS from the files of Bokeh's package: importing that takes half a second."""
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "ensure_ascii": False}
+    # BokehJS from the files of Bokeh's package: importing that takes half a second.
     package = importlib.util.find_spec("bokeh")
     assert package is not None and package.origin is not None
     folder = Path(package.origin).parent / "server" / "static" / "js"
     scripts = [(folder / f"{name}.min.js").read_text(encoding="utf-8") for name in ("bokeh", "bokeh-api")]
-    return "\n".join([*scripts, 'Bokeh.set_log_level("warn");'])
-
-
-def _compact_json(value: Any, **options: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    bokeh = "\n".join([*scripts, 'Bokeh.set_log_level("warn");'])
+    headings: list[str] = []  # noted by the macro `section`, listed at the top
+    body = environment.get_template(template.name).render(values, headings=headings)
+    page = environment.get_template("page.html")
+    return page.render(title=title, subtitle=subtitle, body=body, headings=headings, bokeh=bokeh)

@@ -119,17 +119,16 @@ def _processes(_: ExecutorChoice, num_workers: int) -> Iterator[_Cluster]:
 
 
 def _start_worker() -> None:
-    """Leave Ctrl-C to the parent, which ends the pool."""
+    """Leave Ctrl-C to the parent, which ends the pool; end when it is gone: after `kill -9` a worker would wait on."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """End this worker when its parent is gone: after `kill -9` it would wait for tasks for ever."""
     parent = multiprocessing.parent_process()
     assert parent is not None
-    parent.join()
-    os._exit(1)
+
+    def end_with_parent() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
 @contextmanager

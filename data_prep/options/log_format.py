@@ -48,6 +48,11 @@ class ListForm:
             raise ValueError(f"a list's max_length must be between 1 and {MAX_LIST_LENGTH}; found {self.max_length}")
 
 
+def _of_kind(*kinds: Kind) -> functools.cached_property[tuple[str, ...]]:
+    """Return a property of `LogFormat` that is computed once: the columns of these kinds."""
+    return functools.cached_property(lambda log_format: log_format.of_kind(*kinds))
+
+
 @dataclass(frozen=True)
 class LogFormat:
     """Format of text lines, or of Parquet files with the same columns by name."""
@@ -73,6 +78,16 @@ class LogFormat:
     # By column of kind timestamp: seconds (since 1970, the default), milliseconds, or a form such as "%Y-%m-%d %H:%M".
     timestamps: dict[str, str] = field(default_factory=dict)
     archive_member: str = "train.txt"  # name of the log in a .tar.gz
+
+    key_fields = _of_kind("id")
+    numeric_fields = _of_kind(*NUMERIC_KINDS)
+    sized_fields = _of_kind("integer", "float")  # whose numbers are counted by size: all but times
+    integer_fields = _of_kind("integer")
+    float_fields = _of_kind("float")
+    time_fields = _of_kind("timestamp")
+    hex_fields = _of_kind("hex32")  # kept as numbers
+    text_fields = _of_kind("string", "list")
+    categorical_fields = _of_kind("hex32", "string", "list")
 
     def __hash__(self) -> int:  # the columns are a dictionary, which has none
         return hash((*self.columns, self.separator))
@@ -159,10 +174,6 @@ class LogFormat:
         """Name of the column of weights, or ""."""
         return "".join(self.of_kind("weight"))
 
-    @functools.cached_property
-    def key_fields(self) -> tuple[str, ...]:
-        return self.of_kind("id")
-
     @property
     def label_column(self) -> str:
         return self.of_kind("label")[0]
@@ -183,27 +194,6 @@ class LogFormat:
         """The column that decides the rows' weights: of kind weight, or an optional label; "" if there is none."""
         return self.weight or self.label_column * (self.label == "optional")
 
-    @functools.cached_property
-    def numeric_fields(self) -> tuple[str, ...]:
-        return self.of_kind(*NUMERIC_KINDS)
-
-    @functools.cached_property
-    def sized_fields(self) -> tuple[str, ...]:
-        """Names of the numeric fields whose numbers are counted by size: all but times."""
-        return self.of_kind("integer", "float")
-
-    @functools.cached_property
-    def integer_fields(self) -> tuple[str, ...]:
-        return self.of_kind("integer")
-
-    @functools.cached_property
-    def float_fields(self) -> tuple[str, ...]:
-        return self.of_kind("float")
-
-    @functools.cached_property
-    def time_fields(self) -> tuple[str, ...]:
-        return self.of_kind("timestamp")
-
     def stored_in(self, name: str) -> tuple[str, int]:
         """Return the array of LogRows that has a numeric field's cells (of a timestamp its times), and its place."""
         arrays = {"integers": self.integer_fields, "floats": self.float_fields, "times": self.time_fields}
@@ -212,19 +202,6 @@ class LogFormat:
     def time_form(self, name: str) -> str:
         """Return how a column of kind timestamp is written."""
         return self.timestamps.get(name, SECONDS)
-
-    @functools.cached_property
-    def hex_fields(self) -> tuple[str, ...]:
-        """Names of the categorical fields kept as numbers."""
-        return self.of_kind("hex32")
-
-    @functools.cached_property
-    def text_fields(self) -> tuple[str, ...]:
-        return self.of_kind("string", "list")
-
-    @functools.cached_property
-    def categorical_fields(self) -> tuple[str, ...]:
-        return self.of_kind("hex32", "string", "list")
 
     def places(self, names: Iterable[str]) -> list[int]:
         """Return the indices of columns in a line."""

@@ -143,7 +143,8 @@ def _make_files(
         options, num_workers, work_dir.chunk_bytes, window_bytes, vocabulary.lookup.size
     )
     check_room(
-        work_dir.folder, least_bytes(statistics.num_good_lines, usual_row_bytes(options), zoo_row_bytes(options))
+        work_dir.folder,
+        least_bytes(statistics.num_lines - statistics.num_rejects, usual_row_bytes(options), zoo_row_bytes(options)),
     )
     encoder = Encoder(numeric, vocabulary.lookup, vocabulary.ids_dtype, split, options, counts=is_only_pass)
     blocks_folder = work_dir.work_folder if is_zoo else work_dir.folder

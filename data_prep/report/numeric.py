@@ -51,11 +51,6 @@ def number_bins(field: NumericProfile) -> Sequence[tuple[float, float, int]]:
     """Return (from, to, count) of the bins; of integers, those from … to - 1."""
     if field.is_float:
         return [(*bin_bounds(number, FLOAT_BINS), count) for number, count in field.bins]
-    return whole_bins(field)
-
-
-def whole_bins(field: NumericProfile) -> list[tuple[int, int, int]]:
-    """Return (from, to, count) of the bins: the integers from … to - 1."""
     bins = []
     for number, count in field.bins:
         low, high = bin_bounds(number)

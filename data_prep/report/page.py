@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -176,18 +175,12 @@ def _coverage(schema: Schema, profile: Profile) -> dict[str, Any]:
     return {"coverage": both, "field_coverage": small, "coverage_left_out": len(drawn[_MOST_FIELDS:])}
 
 
-def _rejects(schema: Schema, folder: Path) -> Sequence[list[object]]:
+def _rejects(schema: Schema, folder: Path) -> list[list[object]]:
+    """Return reason, count, share, and the first few lines: number and start."""
     by_reason = schema.source["rejected_by_reason"]
-    examples = _examples(folder, set(by_reason)) if by_reason else {}
-    return [
-        [reason, count, count / schema.source["lines"], examples.get(reason, [])]
-        for reason, count in sorted(by_reason.items(), key=lambda item: -item[1])
-    ]
-
-
-def _examples(folder: Path, reasons: set[str]) -> dict[str, list[str]]:
-    """Return line number and start of the first few lines of each reason."""
-    found: dict[str, list[str]] = {reason: [] for reason in reasons}
+    if not by_reason:
+        return []
+    found: dict[str, list[str]] = {reason: [] for reason in by_reason}
     with (folder / "rejects.tsv").open("rb") as rejects:
         for line in rejects:
             number, reason, content = [*line.rstrip(b"\r\n").split(b"\t", 2), b"", b""][:3]
@@ -199,7 +192,8 @@ def _examples(folder: Path, reasons: set[str]) -> dict[str, list[str]]:
                 of_reason.append(f"{number.decode(errors='replace')}: {shown}{dots}")
             if rejects.tell() > _REJECTS_READ_BYTES or all(len(e) >= _EXAMPLES for e in found.values()):
                 break
-    return found
+    frequent_first = sorted(by_reason.items(), key=lambda item: -item[1])
+    return [[reason, count, count / schema.source["lines"], found[reason]] for reason, count in frequent_first]
 
 
 def _settings(schema: Schema) -> list[dict[str, object]]:

@@ -62,11 +62,13 @@ class PlantedClicks:
         effects = np.stack([self.value_effects(field, ranks[field], shares[field]) for field in range(len(ranks))])
         is_rare = shares < RARE_SHARE
         latents = self.latents(scaled, ranks, shares) - self.latent_means[:, None, :]
+        # Σ over pairs a < b of <latent a, latent b>, as half of (sum)² - sum of squares.
+        sum_of_pairs = ((latents.sum(axis=0) ** 2).sum(axis=1) - (latents**2).sum(axis=(0, 2))) / 2
         return np.stack(
             [
                 np.where(is_rare, 0, effects).sum(axis=0),
                 np.where(is_rare, effects, 0).sum(axis=0),
-                self.weights[2] * _sum_of_pairs(latents),
+                self.weights[2] * sum_of_pairs,
                 self.weights[3] * self._number_effects(scaled, number_missing),
             ]
         )
@@ -188,9 +190,3 @@ def _hashed_vector(key: np.ndarray, ranks: np.ndarray) -> np.ndarray:
     bits = _hash_ranks(key, ranks)
     columns = [(bits >> np.uint64(16 * column)) & np.uint64(0xFFFF) for column in range(LATENT_WIDTH)]
     return (np.stack(columns, axis=1) * 2.0**-15 - 1) * UNIT_UNIFORM
-
-
-def _sum_of_pairs(latents: np.ndarray) -> np.ndarray:
-    """Return Σ over pairs a < b of <latent a, latent b> [n], as half of (sum)² - sum of squares."""
-    total = latents.sum(axis=0)
-    return ((total**2).sum(axis=1) - (latents**2).sum(axis=(0, 2))) / 2

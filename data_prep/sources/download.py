@@ -184,7 +184,10 @@ def _attempt(address: str, size: int, partial: _Partial) -> None:
     validator = partial.state.get("validator") if partial.state.get("address") == address else None
     with _ask(address, partial.size, validator) as answer:
         total = _check_answer(answer, address, size, partial)
-        _check_room(partial, total)
+        folder = partial.path.parent
+        needed, free = total - partial.size, shutil.disk_usage(folder).free
+        if needed > free:
+            raise OSError(f"no room for {partial.path.name}: {needed:,} more bytes needed in {folder}, {free:,} free")
         if answer.status != _NOTHING_THERE:
             _append(answer, total, partial.path)
     if partial.size < total:
@@ -250,7 +253,10 @@ def _check_answer(answer: Any, address: str, size: int, partial: _Partial) -> in
     if answer.status == http.client.OK:
         if partial.size:
             log.info("the server sends the file from its start: the file has changed, or the server cannot send parts")
-        partial.begin(address=address, validator=_validator(answer), total=total)
+        tag: str | None = answer.headers.get("ETag")
+        is_strong = tag and not tag.startswith("W/")
+        version = tag if is_strong else answer.headers.get("Last-Modified")  # of the file
+        partial.begin(address=address, validator=version, total=total)
         return total
     # Files of the same size at two addresses count as the same; a gzip file's own checksum decides in the end.
     is_rest = span is not None and total == partial.state.get("total") and int(span[1] or partial.size) == partial.size
@@ -258,19 +264,6 @@ def _check_answer(answer: Any, address: str, size: int, partial: _Partial) -> in
         partial.begin()
         raise _BrokenOff("the server's file is not the one that was partly received; starting over")
     return total
-
-
-def _validator(answer: Any) -> str | None:
-    """Return the server's mark of the file's version: its strong ETag, else its time."""
-    tag: str | None = answer.headers.get("ETag")
-    return tag if tag and not tag.startswith("W/") else answer.headers.get("Last-Modified")
-
-
-def _check_room(partial: _Partial, total: int) -> None:
-    folder = partial.path.parent
-    needed, free = total - partial.size, shutil.disk_usage(folder).free
-    if needed > free:
-        raise OSError(f"no room for {partial.path.name}: {needed:,} more bytes needed in {folder}, {free:,} free")
 
 
 def _append(answer: Any, total: int, path: Path) -> None:

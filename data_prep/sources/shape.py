@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -134,8 +133,11 @@ def load_shape() -> LogShape:
     facts = json.loads(FACTS_FILE.read_text(encoding="utf-8"))
     knots = json.loads(SHAPE_FILE.read_text(encoding="utf-8"))["values"]
     integer, categorical = facts["integer"], facts["categorical"]
-    groups = _missing_groups(facts)
+    names = NUMERIC_NAMES + CATEGORICAL_NAMES
     missing = np.array(integer["missing_percent"] + categorical["missing_percent"]) / 100
+    together = [tuple(names.index(name) for name in group) for group in facts["missing_together"]]
+    grouped = {field for group in together for field in group}
+    groups = (*together, *((int(field),) for field in np.flatnonzero(missing > 0) if field not in grouped))
     extremes = zip(integer["quantiles_1_25_50_75_99"], integer["min"], integer["max"], strict=True)
     return LogShape(
         numbers=tuple(NumberShape.from_facts(*field, log_rows=facts["rows"]) for field in extremes),
@@ -163,15 +165,6 @@ def draw_fields(shape: LogShape, uniforms: np.ndarray) -> tuple[np.ndarray, np.n
     ranks = np.stack([value.draw(uniforms[NUM_NUMERIC + i]) for i, value in enumerate(shape.values)])
     ranks[missing[NUM_NUMERIC:]] = MISSING_RANK
     return numbers, ranks, missing[:NUM_NUMERIC]
-
-
-def _missing_groups(facts: dict[str, Any]) -> tuple[tuple[int, ...], ...]:
-    names = NUMERIC_NAMES + CATEGORICAL_NAMES
-    together = [tuple(names.index(name) for name in group) for group in facts["missing_together"]]
-    grouped = {field for group in together for field in group}
-    missing = facts["integer"]["missing_percent"] + facts["categorical"]["missing_percent"]
-    alone = [(field,) for field in range(len(names)) if missing[field] > 0 and field not in grouped]
-    return (*together, *alone)
 
 
 def _stretched(positions: np.ndarray) -> np.ndarray:

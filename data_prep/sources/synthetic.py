@@ -100,8 +100,13 @@ def block_text(block: Block, rows: int) -> bytes:
     columns = [pa.array(block.label[:rows])]
     for number, missing in zip(block.numbers, block.number_missing, strict=True):
         columns.append(pa.array(number[:rows], mask=missing[:rows]))
+    # Hex digits in pyarrow's own layout (end to end, an offset every eight bytes), without a Python string per cell.
+    offsets = pa.py_buffer(np.arange(0, 8 * rows + 1, 8, dtype=np.int32))
     for field, ranks in enumerate(block.ranks):
-        columns.append(_hex_column(value_codes(field, ranks[:rows]), ranks[:rows] == MISSING_RANK))
+        codes, digits = value_codes(field, ranks[:rows]), np.empty((rows, 2), dtype="S4")
+        digits[:, 0], digits[:, 1] = _HEX_DIGITS[codes >> 16], _HEX_DIGITS[codes & 0xFFFF]
+        valid = pa.py_buffer(np.packbits(ranks[:rows] != MISSING_RANK, bitorder="little"))
+        columns.append(pa.StringArray.from_buffers(rows, offsets, pa.py_buffer(digits), valid))
     text = io.BytesIO()
     csv.write_csv(pa.table(columns, names=["label", *NUMERIC_NAMES, *CATEGORICAL_NAMES]), text, _TEXT_FORM)
     return text.getvalue()
@@ -202,13 +207,3 @@ def _uniforms(seed: int, block: int, streams: int) -> np.ndarray:
     """Return uniform numbers of [0, 1), [streams, BLOCK_ROWS], a pure function of (seed, block)."""
     key = np.array([seed, block], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key)).random((streams, BLOCK_ROWS))
-
-
-def _hex_column(codes: np.ndarray, missing: np.ndarray) -> pa.Array:
-    """Return eight lower-case hex digits for each code [n], null where missing."""
-    # In pyarrow's own layout (digits end to end, an offset every eight bytes), without a Python string per cell.
-    digits = np.empty((len(codes), 2), dtype="S4")
-    digits[:, 0], digits[:, 1] = _HEX_DIGITS[codes >> 16], _HEX_DIGITS[codes & 0xFFFF]
-    offsets = np.arange(0, 8 * len(codes) + 1, 8, dtype=np.int32)
-    valid = np.packbits(~missing, bitorder="little")
-    return pa.StringArray.from_buffers(len(codes), pa.py_buffer(offsets), pa.py_buffer(digits), pa.py_buffer(valid))

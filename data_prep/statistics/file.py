@@ -91,9 +91,24 @@ def read_statistics(folder: Path) -> Profile:
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing: the folder was prepared by an older version; prepare it again")
     try:
-        return _from_json(json.loads(path.read_text(encoding="utf-8")))
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        numeric = {
+            name: NumericProfile(
+                field["missing"],
+                tuple((number, count) for number, count in field["bins"]),
+                field.get("is_float", False),
+            )
+            for name, field in content["numeric"].items()
+        }
+        categorical = {
+            name: CategoricalProfile(**{**field, "values": tuple(field["values"]), "rows": tuple(field["rows"])})
+            for name, field in content["categorical"].items()
+        }
+        lists = {name: tuple(content[name]) for name in ("rows", "clicks", "min_counts")}
+        rows, span = content["training_rows"], content["span_lines"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error!r}); prepare the data again") from error
+    return Profile(rows, span, **lists, numeric=numeric, categorical=categorical)
 
 
 def cut_lists(schema: Schema, profile: Profile) -> list[str]:
@@ -104,18 +119,3 @@ def cut_lists(schema: Schema, profile: Profile) -> list[str]:
         for field in schema.categorical
         if (cut := profile.categorical[field.name].cut)
     ]
-
-
-def _from_json(content: dict[str, Any]) -> Profile:
-    numeric = {
-        name: NumericProfile(
-            field["missing"], tuple((number, count) for number, count in field["bins"]), field.get("is_float", False)
-        )
-        for name, field in content["numeric"].items()
-    }
-    categorical = {
-        name: CategoricalProfile(**{**field, "values": tuple(field["values"]), "rows": tuple(field["rows"])})
-        for name, field in content["categorical"].items()
-    }
-    lists = {name: tuple(content[name]) for name in ("rows", "clicks", "min_counts")}
-    return Profile(content["training_rows"], content["span_lines"], **lists, numeric=numeric, categorical=categorical)

@@ -50,7 +50,9 @@ class Timeline:
 
     def add(self, chunk: ChunkSpans) -> None:
         while (chunk.first_span + len(chunk.rows)) * SHORTEST_SPAN > MOST_SPANS * self.span_lines:
-            self.rows, self.clicks = _join_pairs(self.rows), _join_pairs(self.clicks)
+            if len(self.rows):
+                pairs = np.arange(0, len(self.rows), 2)
+                self.rows, self.clicks = np.add.reduceat(self.rows, pairs), np.add.reduceat(self.clicks, pairs)
             self.span_lines *= 2
         indices = (chunk.first_span + np.arange(len(chunk.rows))) * SHORTEST_SPAN // self.span_lines
         if len(indices) and indices[-1] >= len(self.rows):
@@ -58,10 +60,6 @@ class Timeline:
             self.rows, self.clicks = np.concatenate([self.rows, more]), np.concatenate([self.clicks, more])
         np.add.at(self.rows, indices, chunk.rows)
         np.add.at(self.clicks, indices, chunk.clicks)
-
-
-def _join_pairs(spans: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.add.reduceat(spans, np.arange(0, len(spans), 2)) if len(spans) else spans
 
 
 # Values of `min_count` for which the report shows the vocabulary's size.

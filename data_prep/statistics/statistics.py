@@ -180,10 +180,6 @@ class LogStatistics:
     def num_rejects(self) -> int:
         return self.rejects_by_reason.total()
 
-    @property
-    def num_good_lines(self) -> int:
-        return self.num_lines - self.num_rejects
-
     def add(self, chunk: ChunkCounts) -> None:
         self.num_lines += chunk.num_lines
         self.rejects_by_reason += chunk.rejects_by_reason

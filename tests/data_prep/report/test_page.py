@@ -16,7 +16,7 @@ from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.fit import numeric_fields
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import read_schema
-from data_prep.report.numeric import pair, whole_bins
+from data_prep.report.numeric import number_bins, pair
 from data_prep.report.page import SPLIT_RULES, write_report
 from data_prep.report.timing import TIMING_FILE, read_timing
 from data_prep.statistics.file import STATISTICS_FILE, NumericProfile, read_statistics
@@ -61,9 +61,9 @@ def test_statistics_are_those_of_the_log(folder, dirty_log):
     for place, field in enumerate(profile.numeric.values()):
         cells = [int(cell) for cell in columns[1 + place] if cell]
         assert field.missing == len(columns[0]) - len(cells)
-        for first, end, count in whole_bins(field):
+        for first, end, count in number_bins(field):
             assert sum(first <= cell < end for cell in cells) == count
-        assert sum(count for _, _, count in whole_bins(field)) == len(cells)
+        assert sum(count for _, _, count in number_bins(field)) == len(cells)
     for place, field in enumerate(profile.categorical.values()):
         cells = columns[14 + place]
         counts = [cells.count(value) for value in set(cells) - {""}]

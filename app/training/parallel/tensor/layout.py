@@ -60,12 +60,6 @@ class Layout:
     def parts(self) -> tuple[int, ...]:
         return tuple(self.mesh.size(axes) for axes in self.dims)
 
-    @property
-    def copy_axes(self) -> tuple[str, ...]:
-        """Axes along which ranks hold the same block."""
-        split = {axis for axes in self.dims for axis in axes}
-        return tuple(name for name, _ in self.mesh.axes if name not in split)
-
     def part(self, rank: int) -> tuple[int, ...]:
         """Return the index of the rank's part in each dimension."""
         places, sizes = self.mesh.coordinates(rank), dict(self.mesh.axes)

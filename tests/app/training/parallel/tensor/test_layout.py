@@ -20,7 +20,7 @@ def test_blocks_of_the_documented_example():
     assert inputs.block_shape((16, 32)) == (8, 8)
     assert weight.block_shape((32, 16)) == (8, 16)
     assert inputs.block(6, (16, 32)) == (slice(8, 16), slice(16, 24))
-    assert weight.copy_axes == ("batch",)
+    assert [weight.part(rank) for rank in range(4)] == [weight.part(rank) for rank in range(4, 8)]  # copies
 
 
 @st.composite
