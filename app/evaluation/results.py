@@ -1,5 +1,7 @@
 """`evaluations/<split>-step-<number>.json` in a run folder: one evaluation for the report, some tens of kB.
 
+That of calibrated scores is a file beside it, `<split>-step-<number>-calibrated.json`.
+
 Keys: split, step, epoch, `metrics` (by name; null where undefined), `intervals` (95 %, of `make eval`), `roc`,
 `precision_recall`, `calibration` (tenths of the rows by rising prediction), `histogram` (rows by label in equal parts
 of the probabilities), `groups` (AUC per value of `eval.group_field`), `best_possible` (synthetic logs); where they were
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -111,30 +114,34 @@ def as_json(value: Any) -> Any:
 
 
 def write_evaluation(run_path: Path, content: dict[str, Any]) -> Path:
-    """Write the file of one evaluation atomically; replace one of the same split and step."""
+    """Write the file of one evaluation atomically; replace one of the same split and step, calibrated as this is."""
     folder = run_path / FOLDER
     folder.mkdir(exist_ok=True)
-    path = folder / f"{content['split']}-step-{content['step']:08d}.json"
+    calibrated = "-calibrated" if "calibrated" in content else ""
+    path = folder / f"{content['split']}-step-{content['step']:08d}{calibrated}.json"
     write_whole(path, json.dumps(content) + "\n")
     return path
 
 
 def read_evaluations(run_path: Path) -> list[dict[str, Any]]:
-    """Return all evaluations of a run by rising step; skip damaged files."""
-    found = []
+    """Return all evaluations of a run by rising step, the calibrated after the others; skip damaged files."""
+    contents = [content for _, content in _read_files(run_path)]
+    return sorted(contents, key=lambda content: (content["step"], content["split"], "calibrated" in content))
+
+
+def _read_files(run_path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     for path in (run_path / FOLDER).glob("*-step-*.json"):
         try:
-            found.append(json.loads(path.read_text(encoding="utf-8")))
+            yield path, json.loads(path.read_text(encoding="utf-8"))
         except ValueError:
             continue
-    return sorted(found, key=lambda content: (content["step"], content["split"]))
 
 
 def forget_evaluations(run_path: Path, last_step: int) -> None:
     """Remove the evaluations after `last_step`, as those steps will be taken again."""
-    for content in read_evaluations(run_path):
+    for path, content in _read_files(run_path):
         if content["step"] > last_step:
-            (run_path / FOLDER / f"{content['split']}-step-{content['step']:08d}.json").unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
 
 
 MISSING = "(missing)"

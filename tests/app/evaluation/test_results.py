@@ -74,6 +74,17 @@ def test_files_are_read_by_step_and_forgotten_after_one(judged, tmp_path):
     assert [content["step"] for content in read_evaluations(tmp_path)] == [100, 100]
 
 
+def test_a_calibrated_evaluation_leaves_the_other_as_it_is(judged, tmp_path):
+    content = content_of("test", 100, 1, measured(*judged))
+    plain = write_evaluation(tmp_path, content)
+    calibrated = write_evaluation(tmp_path, content | {"calibrated": "0.9 · logit"})
+    assert calibrated.name == "test-step-00000100-calibrated.json"
+    assert read_evaluations(tmp_path) == [content, content | {"calibrated": "0.9 · logit"}]
+    plain.write_text(calibrated.read_text())  # as an earlier release wrote it
+    forget_evaluations(tmp_path, 99)
+    assert read_evaluations(tmp_path) == []
+
+
 def test_in_words(judged):
     labels, logits = judged
     evaluation = Evaluation(
