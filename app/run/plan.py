@@ -65,12 +65,21 @@ def _plan_from_state(path: Path, config: Config, schema: Schema, damaged: Mappin
         return Plan("new", note, None)
     here = identity(config, schema)
     if found := difference(state["identity"], here):
-        return Plan("new", f"the run there differs: {found}{note}", None)
+        return Plan("new", f"the run there differs: {found}{_of_other_epochs(state, config, found)}{note}", None)
     newest, refused = find_newest(folder, here, damaged)
     if newest is None:
         return Plan("new", f"the run there has no whole checkpoint{note}", None, refused)
     kind, reason = _what_is_left(state, config, newest.manifest)
     return Plan(kind, reason + note, None if kind == "new" else newest, refused)
+
+
+def _of_other_epochs(state: Mapping[str, Any], config: Config, found: str) -> str:
+    if not config.train.auto or "decay_steps" not in found or state["epochs"] == config.train.epochs:
+        return ""
+    return (
+        f"; train.auto lets the learning rates fall within the epochs, so the run there, of {state['epochs']}, is not "
+        f"the beginning of one of {config.train.epochs}"
+    )
 
 
 def _what_is_left(state: Mapping[str, Any], config: Config, manifest: Manifest) -> tuple[str, str]:

@@ -117,6 +117,16 @@ def test_a_different_run_is_put_aside_and_says_what_differs(start, tmp_path, cha
     assert not whole_checkpoints(run.path / "checkpoints")
 
 
+def test_an_automatic_run_of_other_epochs_is_new_and_the_reason_is_said(start):
+    of_epochs = {number: f"tower_optimizer.schedule={{name: cosine, decay_steps: {number}000}}" for number in (2, 3)}
+    start("train.auto=true", "train.epochs=2", of_epochs[2], steps=(2,))
+    found = "the run there differs: tower_optimizer.schedule.decay_steps was 2000, is 3000"
+    why = "so the run there, of 2, is not the beginning of one of 3"
+    assert start("train.auto=true", "train.epochs=2", of_epochs[3], steps=(2,)).plan.reason == found
+    reason = start("train.auto=true", "train.epochs=3", of_epochs[2]).plan.reason
+    assert reason.startswith("the run there differs: tower_optimizer.schedule.decay_steps") and reason.endswith(why)
+
+
 def test_evaluations_that_a_learning_rate_waits_for_are_part_of_the_run(start):
     plateau = "deep_optimizer.schedule={name: plateau}"
     start(plateau, steps=(2,))
