@@ -1,12 +1,13 @@
-"""Is Wide&Deep better than logistic regression, and than PyTorch's Wide&Deep, on real rows?
+"""Is Wide&Deep better than logistic regression, LightGBM and PyTorch's Wide&Deep on real rows?
 
     CRITEO_ROWS=FOLDER python -m benchmarks.accuracy.real_rows [--seeds 3] [--cuts 5 6 7 8 9] [--work FOLDER]
 
 FOLDER holds train.txt, rows of the Criteo DAC log in time order (its terms allow no distribution). Five rolling cuts
 (rolling_cuts.py): cut k tests the tenth k with a model of all rows before it, and the tenth before that, alone, chooses
-each contender's setting among as many as the others have, and after how many epochs to stop. A network is
-trained anew with every seed on all rows before the test; settings are chosen with seed 1. All contenders read the
-same prepared folders. What was tried in --work is not tried again, so an interrupted comparison goes on.
+each peer's setting among as many as the others have, and after how many epochs to stop; this project has
+`configs/auto.yaml`, with nothing to choose. A model is trained anew with every seed on all rows before the test;
+settings are chosen with seed 1. All contenders read the same prepared folders. What was tried in --work is not tried
+again, so an interrupted comparison resumes.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from benchmarks.accuracy.real_rows_contenders import (
     Contender,
     PyTorch,
     Regression,
+    Trees,
     auc,
     choose,
     labels_of,
@@ -38,16 +40,12 @@ from benchmarks.accuracy.real_rows_contenders import (
 from benchmarks.accuracy.rolling_cuts import CUTS, Cut, make_cuts
 from benchmarks.harness.commands import CommandServer
 from benchmarks.harness.timing import machine
+from benchmarks.peers.lightgbm_trees import TreeSettings
 from benchmarks.peers.pytorch_wide_deep import PeerSettings
 
 OURS = "this project"
 REPLICATES = 500
 
-OUR_GRID = {
-    f"wide rate {rate:g}, L2 {l2:g}": (f"wide_optimizer.learning_rate={rate}", f"loss.l2_coef={l2}")
-    for rate in (3e-2, 5e-2)
-    for l2 in (1e-2, 2e-2)
-}
 # SparseAdam's L2 reaches the rows of a batch only, so it is best with less.
 LAZY_GRID = {
     f"rate {rate:g}, L2 {l2:g}": PeerSettings(rate, l2, wide_learning_rate=0.05, wide_initial_accumulator=1e-6)
@@ -59,13 +57,19 @@ WHOLE_GRID = {
     for rate in (2e-3, 3e-3)
     for l2 in (1e-2, 2e-2)
 }
+TREES_GRID = {
+    f"leaves {leaves}, prior {prior_rows:g}": TreeSettings(leaves, prior_rows)
+    for leaves in (7, 15)
+    for prior_rows in (10.0, 30.0)
+}
 
 
 def make_contenders(commands: CommandServer, work: Path) -> list[Contender]:
-    """This project first, then its peers; each has four settings."""
+    """This project first, then its peers, each with four settings."""
     return [
-        Application(OURS, OUR_GRID, commands, work),
+        Application(OURS, commands, work),
         Regression(),
+        Trees("LightGBM, ordered target statistics", TREES_GRID),
         PyTorch("PyTorch, SparseAdam and Adagrad", LAZY_GRID),
         PyTorch("PyTorch, Adam and L2 on whole tables", WHOLE_GRID),
     ]
@@ -95,11 +99,12 @@ def _all_scores(contender: Contender, cut: Cut, choice: Choice, seeds: int, memo
 
 def _line(cut: Cut, contender: Contender, choice: Choice, scores: np.ndarray, labels: np.ndarray) -> str:
     aucs = [auc(of_seed, labels) for of_seed in scores]
-    best = choice.tried[choice.setting][choice.epochs - 1]
-    return (
-        f"cut {cut.k}  {contender.name:37} {choice.setting}, {choice.epochs} epochs (valid {best:.4f}): "
-        f"test {np.mean(aucs):.4f}  [{min(aucs):.4f} … {max(aucs):.4f}]"
-    )
+    chosen = "auto.yaml"
+    if choice.tried:
+        chosen = (
+            f"{choice.setting}, {choice.epochs} epochs (valid {choice.tried[choice.setting][choice.epochs - 1]:.4f})"
+        )
+    return f"cut {cut.k}  {contender.name:37} {chosen}: test {np.mean(aucs):.4f}  [{min(aucs):.4f} … {max(aucs):.4f}]"
 
 
 def verdict(peer: str, found: Difference) -> str:

@@ -1,7 +1,8 @@
-"""Contenders on the real rows, all with the same number of settings.
+"""Contenders on the real rows, all peers with the same number of settings.
 
-A contender evaluates its settings on a cut's valid tenth (`valid_aucs`) and, with the one chosen there, scores the test
-tenth by a model of all rows before it (`test_scores`). The networks also choose after how many epochs to stop.
+This project's settings follow from the number of rows. A peer evaluates its settings on a cut's valid tenth
+(`valid_aucs`) and, with the one chosen there, scores the test tenth by a model of all rows before it (`test_scores`).
+Networks and trees also choose after how many epochs to stop.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ import numpy as np
 
 from benchmarks.accuracy.paired_auc import RankedScores
 from benchmarks.accuracy.rolling_cuts import Cut
-from benchmarks.harness.commands import PROJECT, CommandServer, validations
+from benchmarks.harness.commands import PROJECT, CommandServer
 from benchmarks.harness.prepared_rows import read_rows
 from benchmarks.harness.workload import Workload
-from benchmarks.peers import logistic_regression, pytorch_training
+from benchmarks.peers import lightgbm_trees, logistic_regression, pytorch_training
+from benchmarks.peers.lightgbm_trees import TreeSettings
 from benchmarks.peers.pytorch_wide_deep import PeerSettings
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import read_schema
 
-CONFIG = PROJECT / "configs" / "few_rows.yaml"
+CONFIG = PROJECT / "configs" / "auto.yaml"
 PREPARE = PrepareOptions(min_count=2)  # of 2, 5, 10 and 20 the regression's best as well
 MOST_EPOCHS = 10
 BATCH_SIZE = 1000
@@ -114,13 +116,12 @@ class PyTorch:
 
 
 @dataclass(frozen=True)
-class Application:
-    """This project as its users run it: `python -m app train`, then its newest checkpoint's scores."""
+class Trees:
+    """LightGBM on the integers and ordered target statistics; an epoch is some rounds of boosting."""
 
     name: str
-    grid: Mapping[str, tuple[str, ...]]
-    commands: CommandServer
-    work: Path
+    grid: Mapping[str, TreeSettings]
+    threads: int = 1
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -129,33 +130,50 @@ class Application:
 
     def valid_aucs(self, cut: Cut, setting: str) -> list[float]:
         """See `Contender`."""
-        run = self._train(cut.choosing(PREPARE), setting, MOST_EPOCHS, seed=1)
-        aucs = [line["auc"] for line in validations(run)]
-        shutil.rmtree(run.parent)
-        return aucs
+        folder = cut.choosing(PREPARE)
+        labels = labels_of(folder, "valid")
+        scores = lightgbm_trees.train(folder, "valid", self.grid[setting], MOST_EPOCHS, 1, self.threads)
+        return [auc(of_epoch, labels) for of_epoch in scores]
 
     def test_scores(self, cut: Cut, setting: str, epochs: int, seed: int) -> np.ndarray:
         """See `Contender`."""
-        run = self._train(cut.testing(PREPARE), setting, epochs, seed)
-        output = run.parent / "scores.npy"
-        self.commands.run("benchmarks.harness.score_rows", str(run), str(output), folder=run.parent)
-        scores: np.ndarray = np.load(output)
-        shutil.rmtree(run.parent)
+        folder = cut.testing(PREPARE)
+        scores: np.ndarray = lightgbm_trees.train(folder, "test", self.grid[setting], epochs, seed, self.threads)[-1]
         return scores
 
-    def _train(self, folder: Path, setting: str, epochs: int, seed: int) -> Path:
+
+@dataclass(frozen=True)
+class Application:
+    """This project as its users run it: `python -m app train` with `auto.yaml`, then its newest checkpoint's scores."""
+
+    name: str
+    commands: CommandServer
+    work: Path
+    settings: tuple[str, ...] = ()  # they follow from the number of rows, and so do the epochs
+
+    def valid_aucs(self, cut: Cut, setting: str) -> list[float]:
+        """See `Contender`."""
+        raise AssertionError("there is no setting to choose")
+
+    def test_scores(self, cut: Cut, setting: str, epochs: int, seed: int) -> np.ndarray:
+        """See `Contender`."""
         place = self.work / "run"
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
-        changes = (f"train.epochs={epochs}", f"train.seed={seed}", *self.grid[setting])
-        dataset = ("--config", str(CONFIG), "--dataset", str(folder.resolve()))
-        self.commands.run("app", "train", *dataset, *changes, folder=place)
-        return place / "device_0"
+        dataset = ("--config", str(CONFIG), "--dataset", str(cut.testing(PREPARE).resolve()))
+        self.commands.run("app", "train", *dataset, f"train.seed={seed}", folder=place)
+        self.commands.run("benchmarks.harness.score_rows", "device_0", "scores.npy", folder=place)
+        scores: np.ndarray = np.load(place / "scores.npy")
+        shutil.rmtree(place)
+        return scores
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The setting chosen on a cut's valid tenth, and the AUC after each epoch of every setting tried."""
+    """The setting chosen on a cut's valid tenth, and the AUC after each epoch of every setting tried.
+
+    Without settings to choose from, `setting` is empty and `epochs` 0.
+    """
 
     setting: str
     epochs: int
@@ -164,6 +182,8 @@ class Choice:
 
 def choose(contender: Contender, cut: Cut, memory: Path) -> Choice:
     """The setting and number of epochs with the highest AUC on the valid tenth."""
+    if not contender.settings:
+        return Choice("", 0, {})
     tried = {}
     for setting in contender.settings:
         path = memory / f"{contender.name}, cut {cut.k}, {setting}.json"

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import log_loss, roc_auc_score
 
+from app.config.by_rows import resolve_by_rows
 from app.config.config import Config
 from benchmarks.accuracy.frequent_rows import seen_often, training_counts
 from benchmarks.harness.commands import PROJECT, CommandServer, remembered, run_command, validations
@@ -154,8 +155,11 @@ def measure(
     data: Data, recipe: str, options: argparse.Namespace, commands: CommandServer, work: Path
 ) -> dict[str, Any]:
     """All runs of one recipe on one log, beside what they are to be compared with; printed as they come."""
-    prepared, epochs = prepare(data, recipe, work), min(options.epochs, own_epochs(recipe))
-    changes = (f"train.epochs={epochs}", f"device.precision={options.precision}", *options.set)
+    prepared = prepare(data, recipe, work)
+    own_epochs = epochs_of(recipe, prepared)
+    epochs = min(options.epochs, own_epochs)
+    shorter = (f"train.epochs={epochs}",) if epochs < own_epochs else ()
+    changes = (*shorter, f"device.precision={options.precision}", *options.set)
     changes += (f"device.threads={options.threads}",) if options.threads else ()
     runs = []
     for seed in range(1, options.seeds + 1):
@@ -173,14 +177,18 @@ def measure(
             print(line(f"{data.name} {recipe}: {name}", figures), flush=True)
     if options.seeds > 1:
         print(spread(f"{data.name} {recipe}, {options.seeds} seeds", [run["test"] for run in runs]), flush=True)
-    if epochs < own_epochs(recipe):
-        print(f"    not run to its end: {epochs} of at most {own_epochs(recipe)} epochs", flush=True)
-    return {"data": data.name, "recipe": recipe, "epochs": epochs, "of": own_epochs(recipe), "runs": runs, **beside}
+    if epochs < own_epochs:
+        print(f"    not run to its end: {epochs} of at most {own_epochs} epochs", flush=True)
+    return {"data": data.name, "recipe": recipe, "epochs": epochs, "of": own_epochs, "runs": runs, **beside}
 
 
-def own_epochs(recipe: str) -> int:
-    """Return the recipe's own number of epochs."""
-    return settings.resolve(Config, recipe_file(recipe)).train.epochs
+def epochs_of(recipe: str, prepared: Path) -> int:
+    """Return the recipe's own number of epochs, which may follow from the rows of a prepared folder."""
+
+    def resolve(defaults: Config) -> Config:
+        return settings.resolve(Config, recipe_file(recipe), base=defaults)
+
+    return resolve_by_rows(resolve, lambda: read_schema(prepared)).train.epochs
 
 
 def line(name: str, figures: Figures) -> str:
