@@ -1,4 +1,4 @@
-"""The command line: `python -m data_prep {download,describe,pre-check,prepare,inspect,report,synthesize}`."""
+"""The command line: `python -m data_prep {download,describe,pre-check,prepare,inspect,report,suggest-crosses,…}`."""
 
 from __future__ import annotations
 
@@ -140,6 +140,16 @@ def _parser() -> argparse.ArgumentParser:
     report = _add_command(commands, "report", _report, "Draw a prepared folder's report.html again.", "report prepared")
     report.add_argument("folder", type=Path, help="the prepared folder")
 
+    suggest = _add_command(
+        commands,
+        "suggest-crosses",
+        _suggest_crosses,
+        "Find pairs of fields whose cross helps the wide part, by log loss on valid rows.",
+        "suggest-crosses prepared",
+    )
+    suggest.add_argument("folder", type=Path, help="the prepared folder")
+    suggest.add_argument("--top", type=int, default=10, metavar="N", help="pairs to show (%(default)s)")
+
     synthesize = _add_command(
         commands,
         "synthesize",
@@ -261,6 +271,15 @@ def _report(command: argparse.Namespace, _: list[str]) -> None:
     from data_prep.report.page import write_report
 
     print(write_report(command.folder))
+
+
+def _suggest_crosses(command: argparse.Namespace, _: list[str]) -> None:
+    require("scipy", "sklearn")
+    from data_prep.checks.crosses import describe_gains, find_gains
+
+    if command.top < 1:
+        raise ValueError(f"--top must be 1 or more; found {command.top}")
+    print(describe_gains(find_gains(command.folder), command.top))
 
 
 def _synthesize(command: argparse.Namespace, _: list[str]) -> None:

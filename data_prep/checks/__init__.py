@@ -1,1 +1,2 @@
-"""Checks of a log (describe, pre_check, rejects) and of a prepared folder (inspect)."""
+"""Checks of a log (describe, pre_check, rejects) and of a prepared folder
+(inspect, crosses)."""

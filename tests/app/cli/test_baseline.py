@@ -8,6 +8,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from app.__main__ import main
 from app.cli import baseline
+from data_prep.prepared.features import NUMERIC_SCALE
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.rows import concatenate
 
@@ -23,7 +24,7 @@ def test_features_are_scaled_numbers_and_one_hot_ids(tiny_dataset, tiny_schema):
     assert features.shape == (len(rows), num_numeric + tiny_schema.vocabulary_size)
     assert np.array_equal(labels, rows.labels)
     dense = features[:50].toarray()
-    assert dense[:, :num_numeric] == pytest.approx(rows.numeric[:50] * baseline.NUMERIC_SCALE)
+    assert dense[:, :num_numeric] == pytest.approx(rows.numeric[:50] * NUMERIC_SCALE)
     for row, ids in zip(dense[:, num_numeric:], rows.ids[:50], strict=True):
         assert set(np.flatnonzero(row)) == set(ids)
 
