@@ -126,7 +126,7 @@ def test_a_choice_of_distinct_rows_is_in_the_log_and_kept_by_ranks(
     run = train(asked, tiny_dataset, tmp_path / "run", train={"epochs": 1})
     assert run.config.model.first_layer == "distinct"
     logged = (run.path / "test_deep0.log").read_text()
-    assert "the first layer multiplies distinct rows once: " in logged
+    assert "the first layer multiplies distinct rows once, which should save " in logged
     launch = plan_launch(asked, tiny_dataset, run.path, num_ranks=2)
     assert (launch.config.model.first_layer, launch.backend) == ("distinct", "native")
     assert "several ranks multiply the first layer position by position" in launch.first_layer
