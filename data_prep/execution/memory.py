@@ -12,8 +12,9 @@ from data_prep.options.prepare_options import PrepareOptions
 _MIB = 1 << 20
 _LIMIT_FOR_LARGE_CHUNKS = 2048 * _MIB
 _LARGE_CHUNK_BYTES, _SMALL_CHUNK_BYTES = 8 * _MIB, 2 * _MIB
-_COUNTER_BYTES = 200 * _MIB  # the main process in the first pass: Python, its libraries, results in transit
-_WRITER_BYTES = 600 * _MIB  # and in the second pass, most of it MindSpore's
+_MAIN_BYTES = 200 * _MIB  # the main process: Python, its libraries, results in transit
+_ZOO_BYTES = 420 * _MIB  # MindSpore, which reads the rows again for the zoo's layout
+_FILE_BYTES = 60 * _MIB  # a file that is written, besides its window of rows: packed rows, pages, the library
 _WORKER_BYTES_A_CHUNK_BYTE = 10  # a chunk's text, columns, rows and results; less with native kernels
 _WORKER_BYTES = 40 * _MIB  # Python and NumPy
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
@@ -45,33 +46,34 @@ def chunk_bytes(options: PrepareOptions) -> int:
 
 def check_limit(options: PrepareOptions) -> None:
     """Raise MemoryError if `memory_limit` is too low to write any log, before time is spent on one."""
-    if options.memory_limit_bytes < _WRITER_BYTES:
+    needed = _writing_bytes(options)
+    if options.memory_limit_bytes < needed:
         raise MemoryError(
-            f"prepare.memory_limit={options.memory_limit} is too low: MindSpore and the process itself take "
-            f"{_WRITER_BYTES / _MIB:,.0f} MiB; a usual limit is '1 GiB' or more"
+            f"prepare.memory_limit={options.memory_limit} is too low: the process itself takes "
+            f"{needed / _MIB:,.0f} MiB; a usual limit is '1 GiB' or more"
         )
 
 
 def counting_workers(options: PrepareOptions, num_cores: int, chunk_bytes: int) -> int:
     """Return the workers of the first pass: as many as asked for, or as cores, in at most half of the memory."""
-    room = (options.memory_limit_bytes - _COUNTER_BYTES) // 2 // worker_bytes(chunk_bytes)
+    room = (options.memory_limit_bytes - _MAIN_BYTES) // 2 // worker_bytes(chunk_bytes)
     return max(1, min(options.workers or num_cores, room))
 
 
 def counts_bytes(options: PrepareOptions, num_workers: int, chunk_bytes: int) -> int:
     """Return the bytes for counts in the first pass: half of what is left, as a merge needs them twice."""
-    left = options.memory_limit_bytes - _COUNTER_BYTES - num_workers * worker_bytes(chunk_bytes)
+    left = options.memory_limit_bytes - _MAIN_BYTES - num_workers * worker_bytes(chunk_bytes)
     return max(left, 0) // 2
 
 
 def encoding_workers(
     options: PrepareOptions, num_workers: int, chunk_bytes: int, window_bytes: int, lookup_bytes: int
-) -> int:
-    """Return the workers of the second pass, at most `num_workers`; 1 is the main process itself.
+) -> tuple[int, int]:
+    """Return the workers of the second pass, at most `num_workers`, and how many of them may write a file at a time.
 
-    Raises MemoryError if the limit is too low for that too.
+    1 worker is the main process itself. Raises MemoryError if the limit is too low for that too.
     """
-    needed = _WRITER_BYTES + window_bytes + lookup_bytes
+    needed = _writing_bytes(options) + window_bytes + lookup_bytes
     left = options.memory_limit_bytes - needed
     if left < 0:
         raise MemoryError(
@@ -79,7 +81,14 @@ def encoding_workers(
             f"{window_bytes / _MIB:,.0f} of them for the window of shuffled rows and {lookup_bytes / _MIB:,.0f} for "
             "the vocabulary; raise the limit, or lower prepare.shuffle_window_rows or raise prepare.min_count"
         )
-    return max(1, min(num_workers, left // worker_bytes(chunk_bytes)))
+    workers = max(1, min(num_workers, left // worker_bytes(chunk_bytes)))
+    others = max(left - workers * worker_bytes(chunk_bytes), 0) // (_FILE_BYTES + window_bytes)
+    return workers, min(workers, 1 + others)
+
+
+def _writing_bytes(options: PrepareOptions) -> int:
+    """Return the memory of the main process and of one file that is written, without rows."""
+    return _MAIN_BYTES + _FILE_BYTES + (_ZOO_BYTES if options.layout == "zoo" else 0)
 
 
 def worker_bytes(chunk_bytes: int) -> int:

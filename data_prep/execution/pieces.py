@@ -70,6 +70,13 @@ class Pieces:
         except (ValueError, LookupError, TypeError, RecursionError):  # a right checksum, but not our content
             return None
 
+    def expect(self, name: str) -> Any:
+        """Return a piece that was written. Raises OSError if it is missing or damaged now."""
+        value = self.read(name)
+        if value is None:
+            raise OSError(f"{self.folder / name} does not hold what was written to it; check the disk")
+        return value
+
     def is_whole(self, name: str) -> bool:
         return _is_whole(self._mapped(name))
 

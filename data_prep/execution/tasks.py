@@ -11,7 +11,7 @@ import queue
 import socket
 import threading
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
-from concurrent.futures import Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +26,7 @@ Task = TypeVar("Task")
 Item = TypeVar("Item")
 
 Parts = Mapping[str, Any]  # of a result, by name; each is a piece of its own
+ReadPart = Callable[[str], Any]
 
 # Unfinished tasks for each worker: one running and one waiting, so that no worker idles. Those of a packed log hold
 # their lines in memory until they are done. Results only take room on the disk, so workers may be so many bytes of the
@@ -44,21 +45,21 @@ def map_in_order(
     title: str,
     needed: Callable[[int], Collection[str]],
     task_bytes: int,
-) -> Generator[Parts, None, None]:
-    """Yield the parts that are `needed` of each task's result, by the task's number, in the order of the tasks.
+) -> Generator[ReadPart, None, None]:
+    """Yield a function for each task's result, in the order of the tasks, that reads a part of it by its name.
 
-    Without a pool, `function` runs in this process. Tasks are of about `task_bytes` of the log each. A thread of their
-    own takes them, a few at a time, so `tasks` may be an endless stream; those whose parts are there are not run. Parts
-    stay in `pieces` until somebody removes them.
+    `needed` names the parts that must be there, by the task's number. Without a pool, `function` runs in this process.
+    Tasks are of about `task_bytes` of the log each. A thread of their own takes them, a few at a time, so `tasks` may
+    be an endless stream; those whose parts are there are not run. Parts stay in `pieces` until somebody removes them.
 
     Raises MemoryError if a worker process was killed.
     """
     starter = _Starter(function, pool, pieces, title, needed)
     with closing(read_ahead(starter.start_all(tasks), tasks_ahead(task_bytes, pool))) as started:
         try:
-            for number, parts, finish in started:
+            for number, finish in started:
                 finish()
-                yield {part: _read(pieces, numbered(title, number, part)) for part in parts}
+                yield functools.partial(_read_part, pieces, title, number)
         finally:
             starter.cancel()
 
@@ -68,11 +69,8 @@ def tasks_ahead(task_bytes: int, pool: Pool | None) -> int:
     return max(_LOG_BYTES_AHEAD // task_bytes, pool.num_workers * _TASKS_PER_WORKER) if pool else 1
 
 
-def _read(pieces: Pieces, name: str) -> Any:
-    value = pieces.read(name)
-    if value is None:
-        raise OSError(f"{pieces.folder / name} does not hold what was written to it; check the disk")
-    return value
+def _read_part(pieces: Pieces, title: str, number: int, part: str) -> Any:
+    return pieces.expect(numbered(title, number, part))
 
 
 class _Starter:
@@ -94,21 +92,19 @@ class _Starter:
         self._undone: set[Future[None]] = set()
         self._is_cancelled = False
 
-    def start_all(
-        self, tasks: Iterable[Task]
-    ) -> Generator[tuple[int, Collection[str], Callable[[], None]], None, None]:
+    def start_all(self, tasks: Iterable[Task]) -> Generator[tuple[int, Callable[[], None]], None, None]:
         """Start the tasks in their order, each as soon as there is a worker for it.
 
-        Yields each task's number, the parts that are needed, and a function that returns once they are there.
+        Yields each task's number and a function that returns once its needed parts are there.
         """
         for number, task in enumerate(tasks):
             parts = self._needed(number)
             if all(self._pieces.is_whole(numbered(self._job.title, number, part)) for part in parts):
-                yield number, parts, lambda: None
+                yield number, lambda: None
             elif self._pool is None:
-                yield number, parts, functools.partial(self._job.run, self._job.function, number, task)
+                yield number, functools.partial(self._job.run, self._job.function, number, task)
             else:
-                yield number, parts, functools.partial(_wait_for, self._submit(self._pool, number, task))
+                yield number, functools.partial(_wait_for, self._submit(self._pool, number, task))
 
     def _submit(self, pool: Pool, number: int, task: Any) -> Future[None]:
         while not self._free.acquire(timeout=_WAIT_SECONDS):
@@ -130,6 +126,45 @@ class _Starter:
         """Cancel the tasks that do not run yet: no result is wanted any more."""
         self._is_cancelled = True
         for future in tuple(self._undone):
+            future.cancel()
+
+
+class TasksBeside:
+    """Runs single tasks on the workers of a pass, at most `most` at a time; without a pool in this process.
+
+    As in a pass, the results are pieces by `title`.
+    """
+
+    def __init__(
+        self, function: Callable[[Any], Parts], pool: Pool | None, pieces: Pieces, title: str, most: int
+    ) -> None:
+        self._pool = pool
+        self._job = _Job(str(pieces.folder), title, pool.job_id if pool else "", function)
+        self._most = most
+        self._undone: set[Future[None]] = set()
+        if pool is not None:
+            pieces.write(job_name(title), pool.job_id)
+
+    def start(self, number: int, task: Any) -> None:
+        """Start a task once fewer than `most` run. Raises what an earlier task raised."""
+        if self._pool is None:
+            self._job.run(self._job.function, number, task)
+            return
+        self.wait(self._most - 1)
+        with children_without_interrupt():
+            self._undone.add(self._pool.submit(_run_in_worker, self._job, number, task))
+
+    def wait(self, num_left: int = 0) -> None:
+        """Wait until at most `num_left` tasks run. Raises what a task raised."""
+        while len(self._undone) > num_left:
+            check_stop()
+            done, self._undone = wait(self._undone, _WAIT_SECONDS, FIRST_COMPLETED)
+            for future in done:
+                future.result()
+
+    def close(self) -> None:
+        """Cancel the tasks that do not run yet."""
+        for future in self._undone:
             future.cancel()
 
 
@@ -163,7 +198,7 @@ def _run_in_worker(job: _Job, number: int, task: Any) -> None:
     job.run(_first_function(job), number, task)
 
 
-@functools.lru_cache(maxsize=1)
+@functools.lru_cache(maxsize=2)  # of a pass, and of the tasks beside it
 def _first_function(job: _Job) -> Callable[[Any], Parts]:
     """Return the same function object for all tasks of a pass, so that it keeps the files that it opened."""
     keep_freed_memory()

@@ -20,8 +20,9 @@ _FULL_BYTES = _MIB  # a disk with less is full, whatever a library calls the err
 _TEXT_BYTES_A_ROW, _PACKED_BYTES_A_ROW = 243, 104
 _COUNTS_BYTES_A_ROW = 60  # of the first pass's pieces, removed after it
 _LEAST_FRACTION = 0.6  # of a row's bytes: its number is not written; in the zoo's layout small ids take fewer
-# Rows in pieces and in no finished file yet: those of valid and test, of one file, and those of workers ahead.
-_PIECES_FRACTION, _PIECES_ROWS = 0.25, 3_000_000
+# Rows in pieces and in no finished file yet: those of valid and test, of one file, of those that workers write, and
+# those of workers ahead.
+_PIECES_FRACTION, _PIECES_ROWS = 0.25, 4_000_000
 
 log = logging.getLogger(__name__)
 

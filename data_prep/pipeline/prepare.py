@@ -130,7 +130,7 @@ def _make_files(
     if is_zoo:
         check_ids_fit(vocabulary.size)
 
-    # Second pass: workers encode and split; this process shuffles and writes.
+    # Second pass: workers encode and split; once a file's rows are there, one of them shuffles and writes it.
     window_rows = min(options.shuffle_window_rows, statistics.num_training_rows or options.shuffle_window_rows)
     window_bytes = window_rows * row_bytes(
         options.num_positions,
@@ -139,7 +139,7 @@ def _make_files(
         bool(options.data.weight_source),
         len(options.data.key_fields),
     )
-    reading.num_workers = memory.encoding_workers(
+    reading.num_workers, num_writers = memory.encoding_workers(
         options, num_workers, work_dir.chunk_bytes, window_bytes, vocabulary.lookup.size
     )
     check_room(
@@ -148,7 +148,7 @@ def _make_files(
     )
     encoder = Encoder(numeric, vocabulary.lookup, vocabulary.ids_dtype, split, options, counts=is_only_pass)
     blocks_folder = work_dir.work_folder if is_zoo else work_dir.folder
-    splits = write_splits(reading, encoder, options, statistics, work_dir, blocks_folder, file_rows)
+    splits = write_splits(reading, encoder, options, statistics, work_dir, blocks_folder, file_rows, num_writers)
     if is_zoo:
         splits = lay_out_for_zoo(splits, blocks_folder, work_dir.folder)
 

@@ -1,4 +1,4 @@
-"""Write the MindRecord files of a split, in blocks of up to `block_rows` rows (see schema.py).
+"""Write a MindRecord file of a split, in blocks of up to `block_rows` rows (see schema.py).
 
 Files are written by MindSpore's library of MindRecord alone, which takes 13 MB and no time to load; `import mindspore`
 takes 414 MB and two seconds of CPU.
@@ -15,7 +15,7 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -28,6 +28,7 @@ from data_prep.prepared.rows import KEY_PREFIX, Rows, concatenate
 from data_prep.prepared.schema import DataFile, data_file
 
 FILE_ROWS = 2_000_000  # about 430 MB; until a file is finished, its rows are in pieces as well
+INDEX_ENDING = ".db"  # of the file that MindRecord writes beside each
 # By default a header of 16 MB and pages of 32 MB make every small file 50 MB long. A page holds whole blocks, and the
 # header has a line for each page, so pages fit several blocks.
 _HEADER_BYTES = 1 << 18
@@ -57,64 +58,17 @@ def _library() -> Any:
     return sys.modules[_LIBRARY]
 
 
-class _MindRecordFile:
-    """A MindRecord file with the index beside it, as MindSpore's FileWriter makes them."""
-
-    def __init__(self, path: Path, columns: dict[str, dict[str, Any]], page_bytes: int) -> None:
-        library = _library()
-        schema = library.Schema.build("blocks of rows", columns)
-        self._fields = schema.get_blob_fields()
-        self._path = path
-        self._header = library.ShardHeader()  # used until the file is committed
-        self._header.add_schema(schema)
-        self._writer = library.ShardWriter()
-        self._writer.set_header_size(_HEADER_BYTES)
-        self._writer.set_page_size(page_bytes)
-        self._writer.open([str(path)], False, False)
-        self._writer.set_shard_header(self._header)
-
-    def write(self, samples: Sequence[dict[str, NDArray[Any]]]) -> None:
-        """Append samples: arrays by the names of the columns, little-endian and each in one piece."""
-        packed = [b"".join(_lengths_and_arrays([sample[name] for name in self._fields])) for sample in samples]
-        self._writer.write_raw_data({}, packed, True, False)
-
-    def commit(self) -> None:
-        """Write the rows that wait in pages, and the index."""
-        self._writer.commit()
-        index = _library().ShardIndexGenerator(os.path.realpath(self._path), False)
-        index.build()
-        index.write_to_db()
-
-
-def _lengths_and_arrays(arrays: Sequence[NDArray[Any]]) -> Iterator[bytes | memoryview]:
-    for array in arrays:
-        yield array.nbytes.to_bytes(8, "big")
-        yield array.data
-
-
 class MindRecordWriter:
-    """Writes the rows of a split, in the order given, into files of `file_rows` rows."""
+    """Writes rows, in the order given, into a file and the index beside it, as MindSpore's FileWriter makes them."""
 
-    def __init__(
-        self,
-        folder: Path,
-        split: str,
-        block_rows: int,
-        file_rows: int = FILE_ROWS,
-        written: Sequence[DataFile] = (),
-        on_finished: Callable[[DataFile], None] = lambda _: None,
-    ) -> None:
-        """Write after the `written` files, which exist already; call `on_finished` with each new one."""
-        self._folder = folder
-        self._split = split
+    def __init__(self, path: Path, block_rows: int) -> None:
+        self._path = path
         self._block_rows = block_rows
-        self._file_blocks = max(file_rows // block_rows, 1)  # only the last file's last block may be short
         self._rest: list[Rows] = []  # fewer than a block
-        self._file: _MindRecordFile | None = None
-        self._blocks_in_file = 0
-        self._rows_in_file = 0
-        self._on_finished = on_finished
-        self.files = list(written)
+        self._num_rows = 0
+        self._writer: Any = None  # until the first block is known
+        self._header: Any = None  # used until the file is committed
+        self._fields: Sequence[str] = ()
 
     def write(self, rows: Rows) -> None:
         """Append rows; those that do not fill a block are kept for the next call."""
@@ -123,45 +77,49 @@ class MindRecordWriter:
         self._write_blocks([rows.take(slice(i, i + self._block_rows)) for i in range(0, whole, self._block_rows)])
         self._rest = [rows.take(slice(whole, None))] if whole < len(rows) else []
 
-    def finish(self) -> list[DataFile]:
-        """Write the short last block and close the file; return all files, none for a split without rows."""
+    def finish(self) -> DataFile:
+        """Write the last block, which may be short, and the index; at least one row has to be there."""
         self._write_blocks(self._rest)
-        self._close_file()
-        return self.files
+        with as_os_error(self._path.parent):
+            self._writer.commit()
+            index = _library().ShardIndexGenerator(os.path.realpath(self._path), False)
+            index.build()
+            index.write_to_db()
+        return data_file(self._path.parent, self._path.name, self._num_rows)
 
     def _write_blocks(self, blocks: Sequence[Rows]) -> None:
-        while blocks:
-            if self._file is None:
-                self._file = self._open_file(blocks[0])
-            count = min(_SAMPLES_PER_WRITE, self._file_blocks - self._blocks_in_file)
-            now, blocks = blocks[:count], blocks[count:]
-            with as_os_error(self._folder):
-                self._file.write(list(map(_sample, now)))
-            self._blocks_in_file += len(now)
-            self._rows_in_file += sum(map(len, now))
-            if self._blocks_in_file == self._file_blocks:
-                self._close_file()
+        with as_os_error(self._path.parent):
+            if blocks and self._writer is None:
+                self._open(blocks[0])
+            for first in range(0, len(blocks), _SAMPLES_PER_WRITE):
+                samples = list(map(_sample, blocks[first : first + _SAMPLES_PER_WRITE]))
+                self._writer.write_raw_data(
+                    {}, [_packed([s[name] for name in self._fields]) for s in samples], True, False
+                )
+        self._num_rows += sum(map(len, blocks))
 
-    def _open_file(self, first_block: Rows) -> _MindRecordFile:
+    def _open(self, first_block: Rows) -> None:
+        library = _library()
         types = {name: {"type": str(column.dtype), "shape": [-1]} for name, column in _sample(first_block).items()}
-        path = self._folder / mindrecord_file(self._split, len(self.files))
-        with as_os_error(self._folder):
-            return _MindRecordFile(path, types | {"ids": {"type": "bytes"}}, self._page_bytes(first_block))
+        schema = library.Schema.build("blocks of rows", types | {"ids": {"type": "bytes"}})
+        self._fields = schema.get_blob_fields()
+        self._header = library.ShardHeader()
+        self._header.add_schema(schema)
+        self._writer = library.ShardWriter()
+        self._writer.set_header_size(_HEADER_BYTES)
+        self._writer.set_page_size(self._page_bytes(first_block))
+        self._writer.open([str(self._path)], False, False)
+        self._writer.set_shard_header(self._header)
 
     def _page_bytes(self, block: Rows) -> int:
         row_bytes = sum(column.nbytes for column in block.columns()) // len(block)
         needed = max(_PAGE_BLOCKS * (row_bytes * self._block_rows + _BLOCK_EXTRA_BYTES), _MIN_PAGE_BYTES)
         return -(-needed // _PAGE_UNIT_BYTES) * _PAGE_UNIT_BYTES
 
-    def _close_file(self) -> None:
-        if self._file is None:
-            return
-        with as_os_error(self._folder):
-            self._file.commit()
-        name = mindrecord_file(self._split, len(self.files))
-        self.files.append(data_file(self._folder, name, self._rows_in_file))
-        self._file, self._blocks_in_file, self._rows_in_file = None, 0, 0
-        self._on_finished(self.files[-1])
+
+def _packed(arrays: Sequence[NDArray[Any]]) -> bytes:
+    """Return a sample's arrays, each in one piece of memory, as MindRecord stores them, with their lengths."""
+    return b"".join(part for array in arrays for part in (array.nbytes.to_bytes(8, "big"), array.data))
 
 
 def _sample(block: Rows) -> dict[str, NDArray[Any]]:

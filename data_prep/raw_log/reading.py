@@ -7,7 +7,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -19,7 +19,7 @@ from common.files import format_checksum
 from data_prep.execution.pieces import Pieces, storable
 from data_prep.execution.pools import Pools
 from data_prep.execution.stopping import check_stop
-from data_prep.execution.tasks import Parts, job_name, map_in_order
+from data_prep.execution.tasks import Parts, ReadPart, TasksBeside, job_name, map_in_order
 from data_prep.kernels.rows import Chunk, FileOfLog
 from data_prep.options.log_format import LogFormat
 from data_prep.raw_log.chunks import Fingerprint, LogReader, StoredChunk, changed_while_read, header_columns, open_log
@@ -135,16 +135,16 @@ class LogReading:
 
         The results stay among the pieces by `title`, which must differ between different passes.
         """
-        self.run_in_parts(partial(_in_one_part, function), lambda parts: consume(parts[_ONE]), title, lambda _: (_ONE,))
+        self.run_in_parts(partial(_in_one_part, function), lambda read: consume(read(_ONE)), title, lambda _: (_ONE,))
 
     def run_in_parts(
         self,
         function: Callable[[Chunk], Parts],
-        consume: Callable[[Parts], None],
+        consume: Callable[[ReadPart], None],
         title: str,
         needed: Callable[[int], Collection[str]],
     ) -> None:
-        """Make a pass whose results have parts, each a piece; `consume` gets the parts `needed` of each chunk."""
+        """Make a pass whose results have parts, each a piece; those `needed` of each chunk are there for `consume`."""
         check_stop()  # before there is a bar or a worker
         started = time.monotonic()
         on_task = partial(_on_task, function)
@@ -158,11 +158,23 @@ class LogReading:
                 self._pieces.write(job_name(title), pool.job_id)
             in_order = map_in_order(on_task, chunks, pool, self._pieces, title, needed, self._chunk_bytes)
             with closing(in_order) as results:
-                for parts in results:
-                    consume(parts)
+                for read in results:
+                    consume(read)
                     progress.chunk_is_done()
         self._check_all_unchanged()  # workers have read the log up to now
         self.seconds[title] = self.seconds.get(title, 0.0) + time.monotonic() - started
+
+    @contextmanager
+    def tasks_beside(self, function: Callable[[Any], Parts], title: str, most: int) -> Iterator[TasksBeside]:
+        """In the block, run tasks of another kind on the workers of a pass, at most `most` at a time; see there."""
+        with (
+            self._pools.open(self.num_workers) as pool,
+            closing(TasksBeside(function, pool, self._pieces, title, most)) as tasks,
+        ):
+            yield tasks
+            started = time.monotonic()
+            tasks.wait()
+            self.seconds[title] = time.monotonic() - started  # that no pass took besides
 
     def _chunks(self, progress: Progress) -> Generator[Task, None, None]:
         first_line = size_before = 0

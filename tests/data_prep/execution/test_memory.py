@@ -14,18 +14,30 @@ def encoding_workers(limit, window=200, lookup=100, num_workers=64):
 
 
 def test_as_many_workers_as_there_is_room_for():
-    assert encoding_workers("1 TiB") == 64
-    few = encoding_workers("4 GiB")
-    assert 2 < few < 64
-    assert encoding_workers("4 GiB", lookup=1500) < few
-    assert encoding_workers("910 MiB") == 1
+    assert encoding_workers("1 TiB") == (64, 64)
+    few, writers = encoding_workers("4 GiB")
+    assert 2 < few < 64 and writers == 1
+    assert encoding_workers("4 GiB", lookup=1500)[0] < few
+    assert encoding_workers("570 MiB") == (1, 1)
+
+
+def test_workers_write_files_at_a_time_in_the_memory_that_is_left():
+    for limit, expected in (("1 GiB", 1), ("2 GiB", 4), ("4 GiB", 4)):
+        assert encoding_workers(limit, num_workers=4) == (4, expected)
+    assert encoding_workers("2 GiB", window=900, num_workers=4) == (4, 1)
+
+
+def test_the_zoos_layout_needs_mindspore_besides():
+    options = PrepareOptions(memory_limit="500 MiB", layout="zoo", missing_indicator=False)
+    with pytest.raises(MemoryError, match="the process itself takes 680 MiB"):
+        memory.check_limit(options)
 
 
 def test_a_limit_that_is_too_low_is_an_error_that_says_why():
     with pytest.raises(
-        MemoryError, match=r"memory_limit=800 MiB is too low: writing takes 900 MiB, 200 .* and 100 for"
+        MemoryError, match=r"memory_limit=500 MiB is too low: writing takes 560 MiB, 200 .* and 100 for"
     ):
-        encoding_workers("800 MiB")
+        encoding_workers("500 MiB")
 
 
 @pytest.mark.parametrize("limit", ["700 MiB", "1 GiB", "4 GiB", "64 GiB"])
@@ -45,5 +57,5 @@ def test_a_low_limit_makes_chunks_small():
 
 
 def test_a_limit_that_no_log_fits_is_an_error_before_it_is_read():
-    with pytest.raises(MemoryError, match=r"memory_limit=4 is too low: MindSpore and the process itself take 600 MiB"):
+    with pytest.raises(MemoryError, match=r"memory_limit=4 is too low: the process itself takes 260 MiB"):
         prepare("none", "out", PrepareOptions(memory_limit="4"))

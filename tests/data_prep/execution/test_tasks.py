@@ -68,8 +68,8 @@ def run_in_parts(function, tasks, num_workers, folder, needed=("one",)):
 
 
 def run(function, tasks, num_workers, folder):
-    for parts in run_in_parts(function, tasks, num_workers, folder):
-        yield parts["one"]
+    for read in run_in_parts(function, tasks, num_workers, folder):
+        yield read("one")
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
@@ -81,11 +81,10 @@ def test_results_come_in_the_tasks_order(tmp_path, num_workers):
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_arrays_come_whole_and_only_in_the_parts_asked_for(tmp_path, num_workers):
+def test_arrays_come_whole_and_in_parts(tmp_path, num_workers):
     results = list(run_in_parts(make_arrays, range(10), num_workers, tmp_path))
-    for number, parts in enumerate(results):
-        assert list(parts) == ["one"]
-        empty, arrays = parts["one"]
+    for number, read in enumerate(results):
+        empty, arrays = read("one")
         assert empty.shape == (0,)
         assert np.array_equal(arrays[0], np.arange(number * 1000))
         assert np.array_equal(arrays[1], np.full((number, 3), number, np.float32))

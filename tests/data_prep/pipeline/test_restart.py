@@ -119,7 +119,7 @@ def test_what_is_finished_is_not_done_again(tmp_path, log_path, small_options, m
         patch.setattr("data_prep.pipeline.prepare.describe", interrupt)
         prepare_small(log_path, tmp_path / "out", small_options)
     monkeypatch.setattr("data_prep.pipeline.encode.Encoder.encode", None)
-    monkeypatch.setattr("data_prep.prepared.writer.MindRecordWriter._open_file", None)
+    monkeypatch.setattr("data_prep.prepared.writer.MindRecordWriter._open", None)
     prepare_small(log_path, tmp_path / "out", small_options)
     monkeypatch.undo()
     prepare_small(log_path, tmp_path / "whole", small_options)

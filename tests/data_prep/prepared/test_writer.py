@@ -20,8 +20,8 @@ def random_rows(num_rows, dtype=np.int32, seed=1):
     )
 
 
-def write(folder, rows, chunk_rows, block_rows=10, file_rows=1000):
-    writer = MindRecordWriter(folder, "train", block_rows, file_rows)
+def write(folder, rows, chunk_rows, block_rows=10):
+    writer = MindRecordWriter(folder / "train-00000.mindrecord", block_rows)
     for first in range(0, len(rows), chunk_rows):
         writer.write(rows.take(slice(first, first + chunk_rows)))
     return writer.finish()
@@ -31,8 +31,9 @@ def write(folder, rows, chunk_rows, block_rows=10, file_rows=1000):
 @pytest.mark.parametrize(("num_rows", "chunk_rows"), [(95, 7), (100, 100), (3, 1), (1, 1)])
 def test_what_is_written_is_read_in_order(tmp_path, dtype, num_rows, chunk_rows):
     rows = random_rows(num_rows, dtype)
-    files = write(tmp_path, rows, chunk_rows)
-    blocks = list(read_files(tmp_path, [file.name for file in files], ids_dtype=dtype))
+    file = write(tmp_path, rows, chunk_rows)
+    assert file.rows == num_rows
+    blocks = list(read_files(tmp_path, [file.name], ids_dtype=dtype))
     assert [len(block.labels) for block in blocks] == [10] * (num_rows // 10) + [num_rows % 10] * (num_rows % 10 > 0)
     for name in ("ids", "numeric", "labels"):
         read = np.concatenate([getattr(block, name) for block in blocks])
@@ -43,20 +44,8 @@ def test_what_is_written_is_read_in_order(tmp_path, dtype, num_rows, chunk_rows)
 def test_positions_without_a_value_are_read_back(tmp_path):
     rows = random_rows(95)
     rows.ids[::3, 2:] = -1
-    files = write(tmp_path, rows, 7)
-    read = np.concatenate([block.ids for block in read_files(tmp_path, [file.name for file in files])])
-    assert np.array_equal(read, rows.ids)
-
-
-def test_files_hold_whole_blocks_but_the_last(tmp_path):
-    rows = random_rows(125)
-    files = write(tmp_path, rows, 33, block_rows=10, file_rows=55)
-    assert [(file.name, file.rows) for file in files] == [
-        ("train-00000.mindrecord", 50),
-        ("train-00001.mindrecord", 50),
-        ("train-00002.mindrecord", 25),
-    ]
-    read = np.concatenate([block.ids for block in read_files(tmp_path, [file.name for file in files])])
+    file = write(tmp_path, rows, 7)
+    read = np.concatenate([block.ids for block in read_files(tmp_path, [file.name])])
     assert np.array_equal(read, rows.ids)
 
 
@@ -64,7 +53,7 @@ def test_bytes_do_not_depend_on_how_rows_arrive(tmp_path):
     rows = random_rows(125)
     for chunk_rows in (1, 125):
         (tmp_path / str(chunk_rows)).mkdir()
-        write(tmp_path / str(chunk_rows), rows, chunk_rows, file_rows=60)
+        write(tmp_path / str(chunk_rows), rows, chunk_rows)
     contents = [{path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("1", "125")]
     assert contents[0] == contents[1]
 
@@ -99,12 +88,12 @@ import sys; from pathlib import Path; import numpy as np
 from data_prep.prepared.rows import Rows
 from data_prep.prepared.writer import MindRecordWriter
 rows = Rows(np.ones((3, 2), np.int32), np.ones((3, 1), np.float32), np.ones(3, np.float32))
-writer = MindRecordWriter(Path(sys.argv[1]), "train", 2)
+writer = MindRecordWriter(Path(sys.argv[1]) / "train-00000.mindrecord", 2)
 writer.write(rows)
-files = writer.finish()
+file = writer.finish()
 assert "mindspore" not in sys.modules
 from data_prep.prepared.reader import read_files
-print([len(block) for block in read_files(Path(sys.argv[1]), [file.name for file in files])])
+print([len(block) for block in read_files(Path(sys.argv[1]), [file.name])])
 """
     command = [sys.executable, "-c", program, tmp_path]
     done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
@@ -114,14 +103,14 @@ print([len(block) for block in read_files(Path(sys.argv[1]), [file.name for file
 def test_files_can_be_moved(tmp_path):
     rows = random_rows(25)
     (tmp_path / "before").mkdir()
-    files = write(tmp_path / "before", rows, 25)
+    file = write(tmp_path / "before", rows, 25)
     shutil.move(tmp_path / "before", tmp_path / "after")
-    read = np.concatenate([block.ids for block in read_files(tmp_path / "after", [file.name for file in files])])
+    read = np.concatenate([block.ids for block in read_files(tmp_path / "after", [file.name])])
     assert np.array_equal(read, rows.ids)
 
 
 def test_a_small_file_is_small(tmp_path):
-    file = write(tmp_path, random_rows(25), 25)[0]
+    file = write(tmp_path, random_rows(25), 25)
     assert (tmp_path / file.name).stat().st_size < 2 << 20
 
 
@@ -131,21 +120,15 @@ def test_rows_of_any_width_fit_a_page(tmp_path):
         np.ones((30, 2000), np.float32),
         np.ones(30, np.float32),
     )
-    files = write(tmp_path, wide, 30, block_rows=20)
-    blocks = list(read_files(tmp_path, [file.name for file in files]))
+    file = write(tmp_path, wide, 30, block_rows=20)
+    blocks = list(read_files(tmp_path, [file.name]))
     assert [block.ids.shape for block in blocks] == [(20, 1000), (10, 1000)]
-
-
-def test_a_split_without_rows_has_no_files(tmp_path):
-    assert write(tmp_path, random_rows(0), 1) == []
-    assert list(tmp_path.iterdir()) == []
-    assert list(read_files(tmp_path, [])) == []
 
 
 def test_a_full_disk_is_an_os_error_in_one_line(tmp_path, monkeypatch):
     def no_space(*_):
         raise RuntimeError("Exception thrown.\n---\n[ERROR] No free disk to be used, available: 9\n---\nC++ call stack")
 
-    monkeypatch.setattr("data_prep.prepared.writer._MindRecordFile.write", no_space)
+    monkeypatch.setattr("data_prep.prepared.writer._packed", no_space)
     with pytest.raises(OSError, match=r"cannot write to .*: No free disk to be used, available: 9$"):
         write(tmp_path, random_rows(25), 25)
