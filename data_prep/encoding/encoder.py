@@ -81,7 +81,7 @@ class RowEncoder:
         """Return the parsed chunk, bad lines included, and its good lines encoded."""
         kernels = choose_kernels(self._options.kernels)
         parsed: ParsedChunk = kernels.parse_chunk(chunk, self._options.data)
-        rows = parsed.rows.with_lists(self._options.data)
+        rows = parsed.rows.with_lists(self._options.data, kernels)
         parsed = dataclasses.replace(parsed, rows=rows)
         labels = rows.labels.astype(np.float32)
         return parsed, Rows(self._ids(rows, kernels), self._numbers(rows), labels, rows.weights, rows.keys)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.native_library import NativeLibrary, address, room
+from data_prep.kernels.lists import Lists
 from data_prep.kernels.reference import NUM_BINS, CountedStrings, FieldLookup, StringLookup, add_up, ids_room
 from data_prep.kernels.rows import BARE_SEPARATOR, MAX_LINE_BYTES, Chunk, LogRows, ParsedChunk
 from data_prep.kernels.strings import PADDING_BYTES, Strings
@@ -94,6 +95,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
         _COUNT,
         [ctypes.POINTER(_Texts), _ARRAY, ctypes.c_uint64, _ARRAY, _COUNT, *[_ARRAY] * 3],
     ),
+    "log_kernels_split_lists": (_COUNT, [ctypes.POINTER(_Texts), ctypes.c_uint8, _COUNT, *[_ARRAY] * 4]),
     "log_kernels_join_strings": (_COUNT, [_ARRAY, _COUNT, *[_ARRAY] * 4]),
     "log_kernels_find_strings": (
         None,
@@ -287,6 +289,17 @@ def count_strings(texts: Strings, key_mask: int = _ALL_BITS) -> CountedStrings:
 def _secret() -> NDArray[np.uint64]:
     """Random numbers of this process, so that no log can be written whose strings all have the same slot of a table."""
     return np.frombuffer(os.urandom(16), np.uint64)
+
+
+def split_lists(cells: Strings, separator: str, max_length: int) -> Lists:
+    """Native `lists.split_lists`; the values are in the cells' memory."""
+    num_rows, most = len(cells), int(np.minimum((cells.lengths + 1) // 2, max_length).sum())
+    starts, value_lengths = np.empty(most, np.int64), np.empty(most, np.int64)
+    lengths, cut = np.empty(num_rows, np.int64), np.empty(num_rows, np.bool_)
+    num_values = load().log_kernels_split_lists(
+        _texts(cells), ord(separator), max_length, room(starts), room(value_lengths), room(lengths), room(cut)
+    )
+    return Lists(Strings(cells.data, starts[:num_values], value_lengths[:num_values]), lengths, cut)
 
 
 def join_strings(parts: Sequence[Strings], present: NDArray[np.bool_]) -> Strings:

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.kernels.parse import parse_chunk as parse_chunk  # a kernel of this module too
+from data_prep.kernels.lists import split_lists as split_lists  # kernels of this module too
+from data_prep.kernels.parse import parse_chunk as parse_chunk
 from data_prep.kernels.strings import PADDING_BYTES, Strings, concatenate_strings, group_equal
 
 # A value and its count are packed into 64 bits, value above count: sorting plain numbers is several times faster than

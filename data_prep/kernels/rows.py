@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.kernels.lists import Lists, split_lists
+from data_prep.kernels.lists import Lists
 from data_prep.kernels.strings import Strings
 from data_prep.options.log_format import REASONS, LogFormat
 
@@ -115,13 +116,13 @@ class LogRows:
         weights = np.ones(len(self.labels), np.float32) if self.weights is None else self.weights
         return replace(self, weights=np.where(unlabelled, np.float32(0), weights))
 
-    def with_lists(self, log_format: LogFormat) -> LogRows:
+    def with_lists(self, log_format: LogFormat, kernels: ModuleType) -> LogRows:
         """Return the rows with the columns of kind list split into their values; a list without any is missing."""
         lists, present = {}, list(self.strings_present)
         for place, name in enumerate(log_format.text_fields):
             if log_format.columns[name] == "list":
                 form = log_format.list_form(name)
-                lists[name] = split_lists(self.texts[place], form.separator, form.max_length)
+                lists[name] = kernels.split_lists(self.texts[place], form.separator, form.max_length)
                 present[place] = lists[name].lengths > 0
         return replace(self, lists=lists, strings_present=tuple(present)) if lists else self
 

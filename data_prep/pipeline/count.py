@@ -60,7 +60,7 @@ class ChunkCounter:
     def count(self, chunk: Chunk) -> ChunkCounts:
         kernels = choose_kernels(self.options.kernels)
         parsed: ParsedChunk = kernels.parse_chunk(chunk, self.options.data)
-        parsed = dataclasses.replace(parsed, rows=parsed.rows.with_lists(self.options.data))
+        parsed = dataclasses.replace(parsed, rows=parsed.rows.with_lists(self.options.data, kernels))
         rows = parsed.rows
         training = assign_rows(self.split, rows, self.options, chunk.file.place) == TRAIN
         columns = zip(*rows.number_columns(self.options.integer_buckets), strict=True)

@@ -26,6 +26,7 @@ from data_prep.statistics.value_counts import StringCounts, ValueCounts
 _KEPT = ("num_lines", "rejects_by_reason", "num_training_rows", "numeric", "missing", "cut", "bins", "sample")
 _FLOAT_BITS = 1074  # every float64 that a parser makes is a multiple of 2**-1074
 _HALF_BITS = 27
+_LIMB_BITS = 21  # a product of two limbs, summed over 2**21 of them, is below 2**63
 SAMPLED_ROWS = 1 << 14  # whose numbers the quantiles are of
 
 
@@ -45,11 +46,23 @@ class NumericStatistics:
         if len(integers) == 0:
             return cls()
         minimum, maximum = int(integers.min()), int(integers.max())
-        largest = max(abs(minimum), abs(maximum))
-        # Python's integers if a sum of squares could exceed int64.
-        exact = integers if largest**2 * len(integers) < 2**63 else integers.astype(object)
-        sums = int(exact.sum()), int(np.dot(exact, exact))
-        return cls(len(integers), *sums, maximum, minimum)
+        if max(abs(minimum), abs(maximum)) ** 2 * len(integers) < 2**63:
+            return cls(len(integers), int(integers.sum()), int(np.dot(integers, integers)), maximum, minimum)
+        if len(integers) > 1 << _LIMB_BITS:
+            half = len(integers) // 2
+            return cls.of(integers[:half]) + cls.of(integers[half:])
+        # Sums of squares exceed int64, those of products of limbs do not; offsets from the minimum have no sign.
+        offsets = integers.view(np.uint64) - integers.min().view(np.uint64)
+        shifts = range(0, 64, _LIMB_BITS)
+        limbs = [(offsets >> np.uint64(shift) & np.uint64((1 << _LIMB_BITS) - 1)).astype(np.int64) for shift in shifts]
+        total = sum(int(limb.sum()) << shift for limb, shift in zip(limbs, shifts, strict=True))
+        squares = sum(
+            int(np.dot(one, other)) << a + b
+            for one, a in zip(limbs, shifts, strict=True)
+            for other, b in zip(limbs, shifts, strict=True)
+        )
+        count = len(integers)
+        return cls(count, total + count * minimum, squares + 2 * minimum * total + count * minimum**2, maximum, minimum)
 
     @classmethod
     def of_floats(cls, floats: NDArray[np.float64]) -> NumericStatistics:

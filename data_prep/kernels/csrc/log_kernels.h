@@ -154,6 +154,13 @@ LOG_KERNELS_API int64_t log_kernels_count_strings(const LogKernelsStrings* texts
                                                 uint64_t key_mask, int32_t* table, int64_t table_size,
                                                 uint64_t* keys, int64_t* counts, int64_t* firsts);
 
+// lists.split_lists: writes the positions of the first `max_length` values of each cell [n], as offsets in their data, the
+// number of values of each cell, up to max_length, and whether it has more; returns the number of all that are written.
+// `starts` and `value_lengths` have room for min(max_length, (length of the cell + 1) / 2) values of each.
+LOG_KERNELS_API int64_t log_kernels_split_lists(const LogKernelsStrings* cells, uint8_t separator, int64_t max_length,
+                                                int64_t* starts, int64_t* value_lengths, int64_t* lengths,
+                                                uint8_t* cut);
+
 // reference.join_strings: writes the strings [n] of all parts [num_parts], * between them and escaped, to `data`, which
 // has room for twice their bytes and num_parts * n more, and their positions; returns the number of bytes written.
 LOG_KERNELS_API int64_t log_kernels_join_strings(const LogKernelsStrings* parts, int64_t num_parts,

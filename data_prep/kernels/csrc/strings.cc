@@ -1,5 +1,5 @@
-// Counts distinct strings by a hash table, joins them, and looks up their ids in a vocabulary. Keys only find strings;
-// equality is decided by comparing bytes.
+// Counts distinct strings by a hash table, splits and joins them, and looks up their ids in a vocabulary. Keys only find
+// strings; equality is decided by comparing bytes.
 //
 // Anyone can write strings that share a key. So the table's slots come from another hash, with a secret, and among the
 // strings of a vocabulary that share a key the right one is found by its bytes: such a log takes no longer than others.
@@ -12,6 +12,8 @@
 #include "value_bucket.h"
 
 namespace {
+
+constexpr std::int64_t kWordBytes = 8;
 
 std::uint64_t word_at(const std::uint8_t* bytes, std::int64_t own_bytes) {
   std::uint64_t word;
@@ -63,6 +65,18 @@ std::uint64_t secret_hash(const std::uint8_t* text, std::int64_t length, const s
   return state.v0 ^ state.v1 ^ state.v2 ^ state.v3;
 }
 
+// What a table finds a string by. For one of less than eight bytes, its bytes and its length, which no other short one has.
+std::uint64_t table_key(const std::uint8_t* text, std::int64_t length, const std::uint64_t* secret) {
+  if (length >= kWordBytes) return secret_hash(text, length, secret);
+  return length == 0 ? 0 : word_at(text, length) | static_cast<std::uint64_t>(length) << 56;
+}
+
+// Mixes a table's key with the secret: both halves of their product, as in wyhash (W. Yi).
+std::uint64_t mixed(std::uint64_t key, const std::uint64_t* secret) {
+  const auto product = static_cast<unsigned __int128>(key ^ secret[0]) * (secret[1] | 1);
+  return static_cast<std::uint64_t>(product >> 64 ^ product);
+}
+
 bool same(const LogKernelsStrings& some, std::int64_t i, const LogKernelsStrings& others, std::int64_t j) {
   return some.lengths[i] == others.lengths[j] &&
          std::memcmp(some.data + some.starts[i], others.data + others.starts[j],
@@ -103,18 +117,20 @@ int64_t log_kernels_count_strings(const LogKernelsStrings* texts, const uint64_t
   std::fill(table, table + table_size, -1);
   std::int64_t num_distinct = 0;
   for (std::int64_t row = 0; row < texts->count; ++row) {
-    const std::uint64_t hash = secret_hash(texts->data + texts->starts[row], texts->lengths[row], secret);
-    std::uint64_t slot = hash >> 32 & slots;
+    const std::int64_t length = texts->lengths[row];
+    const std::uint64_t key = table_key(texts->data + texts->starts[row], length, secret);
+    std::uint64_t slot = mixed(key, secret) & slots;
     for (;; slot = (slot + 1) & slots) {
       const std::int32_t known = table[slot];
       if (known < 0) {
         table[slot] = static_cast<std::int32_t>(num_distinct);
-        keys[num_distinct] = hash;
+        keys[num_distinct] = key;
         counts[num_distinct] = 1;
         firsts[num_distinct++] = row;
         break;
       }
-      if (keys[known] == hash && same(*texts, row, *texts, firsts[known])) {
+      if (keys[known] == key && texts->lengths[firsts[known]] == length &&
+          (length < kWordBytes || same(*texts, row, *texts, firsts[known]))) {
         ++counts[known];
         break;
       }
@@ -124,6 +140,26 @@ int64_t log_kernels_count_strings(const LogKernelsStrings* texts, const uint64_t
     keys[i] = key_of(texts->data + texts->starts[firsts[i]], texts->lengths[firsts[i]]) & key_mask;
   }
   return num_distinct;
+}
+
+int64_t log_kernels_split_lists(const LogKernelsStrings* cells, uint8_t separator, int64_t max_length, int64_t* starts,
+                                int64_t* value_lengths, int64_t* lengths, uint8_t* cut) {
+  std::int64_t num_values = 0;
+  for (std::int64_t row = 0; row < cells->count; ++row) {
+    const std::int64_t end = cells->starts[row] + cells->lengths[row];
+    std::int64_t of_row = 0;
+    for (std::int64_t start = cells->starts[row], at = start; at <= end; ++at) {
+      if (at < end && cells->data[at] != separator) continue;
+      if (at > start && of_row++ < max_length) {
+        starts[num_values] = start;
+        value_lengths[num_values++] = at - start;
+      }
+      start = at + 1;
+    }
+    lengths[row] = std::min(of_row, max_length);
+    cut[row] = of_row > max_length;
+  }
+  return num_values;
 }
 
 int64_t log_kernels_join_strings(const LogKernelsStrings* parts, int64_t num_parts, const uint8_t* present, uint8_t* data,

@@ -232,6 +232,16 @@ def test_strings_are_counted_alike(some, key_mask):
         assert ours.texts.tolist() == theirs.texts.tolist()
 
 
+@given(st.lists(st.text("a;bc", max_size=9), max_size=20), st.integers(1, 4))
+def test_lists_are_split_alike(cells, max_length):
+    texts = Strings.of([cell.encode() for cell in cells])
+    native_lists, numpy_lists = (of.split_lists(texts, ";", max_length) for of in (native, reference))
+    assert native_lists.values.tolist() == numpy_lists.values.tolist()
+    assert native_lists.lengths.tolist() == numpy_lists.lengths.tolist()
+    assert native_lists.cut.tolist() == numpy_lists.cut.tolist()
+
+
+
 @settings(max_examples=100)
 @given(
     st.sets(st.binary(min_size=1, max_size=20), max_size=20),
