@@ -1,7 +1,8 @@
 """Read a Parquet file of the log. Its rows become lines of text, so that one parser defines a good row.
 
 Columns are found by name; columns that the format lacks are ignored. Null and NaN are missing, whole floats are
-integers, an integer in a `hex32` column, a whole float too, becomes eight hex digits, true and false become 1 and 0.
+integers, an integer in a `hex32` column, a whole float too, becomes eight hex digits, true and false become 1 and 0. An
+Arrow list becomes its values with the list's separator between them.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ class TableChunk:
     def _cells(self, name: str) -> pa.Array:
         """Return a column; times as whole seconds or milliseconds, whichever the format has."""
         cells = self.rows.column(name)
+        if _is_list(cells.type):
+            return _joined(cells, self.log_format, name)
         if self.log_format.columns[name] != "timestamp" or not pa.types.is_temporal(cells.type):
             return cells
         milliseconds = cells.cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
@@ -128,7 +131,23 @@ def check_columns(location: str, schema: pa.Schema, log_format: LogFormat) -> No
             )
 
 
+def _is_list(of_type: pa.DataType) -> bool:
+    return pa.types.is_list(of_type) or pa.types.is_large_list(of_type) or pa.types.is_fixed_size_list(of_type)
+
+
+def _joined(lists: pa.Array, log_format: LogFormat, name: str) -> pa.Array:
+    """Return the values of each list as one cell; a value with the separator in it becomes a line end, see below."""
+    separator = log_format.list_form(name).separator.encode()
+    values = cells_as_text(lists.flatten(), "list", b"\n")
+    values = pc.if_else(pc.match_substring(values, separator), pa.scalar(b"\n", pa.large_binary()), values)
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return pc.binary_join(pa.LargeListArray.from_arrays(offsets, values), pa.scalar(separator, pa.large_binary()))
+
+
 def _is_readable(of_type: pa.DataType, kind: Kind) -> bool:
+    if kind == "list" and _is_list(of_type):
+        return _is_readable(of_type.value_type, "string")
     if pa.types.is_dictionary(of_type):
         of_type = of_type.value_type
     is_text = pa.types.is_string(of_type) or pa.types.is_large_string(of_type)

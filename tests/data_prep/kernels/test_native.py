@@ -241,7 +241,6 @@ def test_lists_are_split_alike(cells, max_length):
     assert native_lists.cut.tolist() == numpy_lists.cut.tolist()
 
 
-
 @settings(max_examples=100)
 @given(
     st.sets(st.binary(min_size=1, max_size=20), max_size=20),

@@ -73,6 +73,18 @@ def test_quotes_of_a_format_are_not_looked_for_in_cells(tmp_path):
     ]
 
 
+def test_lists_of_values_become_cells(tmp_path):
+    rows = [["a", "b"], None, [], ["c", None, "d"], ["a|b"], ["x\ny"], ["é,"]]
+    listed = LogFormat(columns={"click": "label", "tags": "list"}, quotes=True)
+    for of_type in (pa.list_(pa.string()), pa.large_list(pa.large_string())):
+        table = pa.table({"click": [1] * 7, "tags": pa.array(rows, of_type)})
+        found = lines_of(tmp_path, table.slice(1), listed)
+        # A value with the list's separator, or a line end, in it gives its line a column too many: it is rejected.
+        assert found == [f"1\x1f{cell}" for cell in ("", "", "c||d", "\x1f", "x\x1fy", "é,")]
+    numbers = pa.table({"click": [0, 1], "tags": pa.array([[7, 8], [9, None]], pa.list_(pa.int64(), 2))})
+    assert lines_of(tmp_path, numbers, listed) == ["0\x1f7|8", "1\x1f9|"]
+
+
 def open_it(path):
     with open_table(find_log(path)[0], FORMAT) as reader:
         return list(reader.chunks(100))
