@@ -95,9 +95,15 @@ BENCHMARKS = {
     "seeds": Benchmark(
         "Seeds",
         "benchmarks.accuracy.recipes",
-        ("--data", "500k", "real", "--recipes", "auto", "many_rows", "few_rows", "--seeds", "5", "--epochs", "9"),
+        ("--data", "500k", "real", "--recipes", "auto", "many_rows", "few_rows", "--seeds", "5", "--epochs", "12"),
         ("--data", "20k", "--recipes", "few_rows", "--epochs", "1", "--seeds", "2"),
         needs="CRITEO_ROWS",
+    ),
+    "auto_5m": Benchmark(
+        "Settings by the number of rows, 5 million",
+        "benchmarks.accuracy.recipes",
+        ("--data", "5m", "--recipes", "auto", "many_rows", "few_rows", "--epochs", "12", "--no-regression"),
+        None,
     ),
     "real_rows": Benchmark(
         "Real rows, five rolling cuts", "benchmarks.accuracy.real_rows", (), None, needs="CRITEO_ROWS"

@@ -26,6 +26,7 @@ import numpy as np
 
 from benchmarks.accuracy.paired_auc import Difference, Group, differences
 from benchmarks.accuracy.real_rows_contenders import (
+    CONFIG,
     PREPARE,
     Application,
     Choice,
@@ -142,7 +143,7 @@ def main() -> None:
     found = dict(zip(peers, differences(groups, OURS, peers, REPLICATES, seed=1), strict=True))
     for peer, difference in found.items():
         print(verdict(peer, difference))
-    arguments: dict[str, Any] = {"seeds": options.seeds, "cuts": options.cuts}
+    arguments: dict[str, Any] = {"recipe": CONFIG.stem, "seeds": options.seeds, "cuts": options.cuts}
     above = {peer: dataclasses.asdict(difference) for peer, difference in found.items()}
     print(json.dumps({"machine": machine(), "arguments": arguments, "above": above, "chosen": tried}))
 

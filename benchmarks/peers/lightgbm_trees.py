@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.harness.prepared_rows import read_rows
 from data_prep.prepared.schema import read_schema
 
-ROUNDS_PER_EPOCH = 25  # of boosting; after each of these "epochs" the scores are taken
+ROUNDS_PER_EPOCH = 60  # of boosting; after each of these "epochs" the scores are taken
 
 
 @dataclass(frozen=True)

@@ -96,11 +96,35 @@ def test_a_section_says_what_its_figures_depend_on():
 def test_a_part_of_the_cuts_is_no_measurement_of_the_real_rows():
     from benchmarks.harness.results import auc_above
 
-    found = {"real_rows": {"arguments": {"cuts": [5, 6]}, "above": {"peer": {"mean": 0.001}}}}
+    found = {
+        "real_rows": {
+            "arguments": {"cuts": [5, 6]},
+            "above": {"peer": {"mean": 0.001, "clusters_interval": (-0.002, 0.003)}},
+        }
+    }
     with pytest.raises(KeyError, match="not all cuts"):
         auc_above("peer")(found)
     found["real_rows"]["arguments"]["cuts"] = [5, 6, 7, 8, 9]
+    with pytest.raises(KeyError, match="which tuned few_rows"):
+        auc_above("peer")(found)
+    found["real_rows"]["arguments"]["recipe"] = "auto"
     assert auc_above("peer")(found) == 0.001
+    assert auc_above("peer", lower_end=True)(found) == -0.002
+
+
+def test_auto_is_compared_with_the_better_recipe_by_the_mean_of_its_seeds():
+    from benchmarks.harness.results import auto_below, auto_shortfall
+
+    def entry(data, recipe, *aucs):
+        runs = [{"test": {name: {"auc": auc} for name in ("all", "seen often")}} for auc in aucs]
+        return {"data": data, "recipe": recipe, "runs": runs, "best possible": {"seen often": {"auc": 0.81}}}
+
+    entries = [entry("5m", "auto", 0.80, 0.78), entry("5m", "many_rows", 0.795), entry("5m", "few_rows", 0.76)]
+    found = {"auto_5m": {"results": entries}}
+    assert auto_below("auto_5m", "5m")(found) == pytest.approx(0.005)
+    assert auto_shortfall(found) == pytest.approx(0.01)
+    with pytest.raises(KeyError, match="auto on 500k"):
+        auto_below("auto_5m", "500k")(found)
 
 
 def test_the_synthetic_targets_compare_with_regression_and_truth():
