@@ -7,6 +7,7 @@ namespace dense {
 namespace {
 
 #define INLINE inline __attribute__((always_inline))
+#define INLINE_LAMBDA __attribute__((always_inline))
 
 constexpr std::int64_t kLaneFloats = 16;
 constexpr int kLanes = 8;                     // at a time: sums stay in registers
@@ -51,6 +52,12 @@ INLINE void prefetch(const T* row, std::int64_t values) {
   for (std::int64_t byte = 0; byte < size; byte += kLineBytes) __builtin_prefetch(bytes + byte);
 }
 
+std::int64_t* room_for_starts(const Places& places) {
+  thread_local std::vector<std::int64_t> starts;
+  starts.resize(std::max<std::size_t>(1, 2 * places.fields.size()));
+  return starts.data();
+}
+
 // The rows' starts of batch row b, and of the next one behind them.
 INLINE void find_rows(const Places& places, std::int64_t b, std::int64_t last, std::int64_t stride,
                       std::int64_t* starts) {
@@ -61,8 +68,23 @@ INLINE void find_rows(const Places& places, std::int64_t b, std::int64_t last, s
   }
 }
 
+// kCount values of type V.
+template <int kCount, typename V>
+struct Block {};
+
+// Calls take(Block, c) for blocks that cover all columns, each from column c on.
+template <typename Take>
+INLINE void for_blocks(std::int64_t columns, const Take& take) {
+  std::int64_t c = 0;
+  for (; c + kLanes * kLaneFloats <= columns; c += kLanes * kLaneFloats) take(Block<kLanes, Lane>{}, c);
+  for (; c + 4 * kLaneFloats <= columns; c += 4 * kLaneFloats) take(Block<4, Lane>{}, c);
+  for (; c + kLaneFloats <= columns; c += kLaneFloats) take(Block<1, Lane>{}, c);
+  for (; c < columns; ++c) take(Block<1, float>{}, c);
+}
+
 template <int kCount, typename V, typename T>
-INLINE void gather_lanes(const T* products, const std::int64_t* starts, std::int64_t count, float* y) {
+INLINE void gather_block(Block<kCount, V>, const T* products, const std::int64_t* starts, std::int64_t count,
+                         float* y) {
   constexpr std::int64_t kWidth = sizeof(V) / sizeof(float);
   V sums[kCount];
 #pragma GCC unroll 8
@@ -86,24 +108,20 @@ INLINE void gather_lanes(const T* products, const std::int64_t* starts, std::int
 
 template <typename T>
 INLINE void gather_all(const Columns<const T>& products, const Places& places, std::int64_t first, std::int64_t rows,
-                       std::int64_t columns, const Columns<float>& y, std::int64_t* starts) {
+                       std::int64_t columns, const Columns<float>& y) {
   const std::int64_t count = static_cast<std::int64_t>(places.fields.size());
+  std::int64_t* const starts = room_for_starts(places);
   for (std::int64_t b = first; b < first + rows; ++b) {
     find_rows(places, b, first + rows - 1, products.stride, starts);
     float* const to = y.data + b * y.stride;
-    std::int64_t c = 0;
-    for (; c + kLanes * kLaneFloats <= columns; c += kLanes * kLaneFloats) {
-      gather_lanes<kLanes, Lane>(products.data + c, starts, count, to + c);
-    }
-    for (; c + kLaneFloats <= columns; c += kLaneFloats) {
-      gather_lanes<1, Lane>(products.data + c, starts, count, to + c);
-    }
-    for (; c < columns; ++c) gather_lanes<1, float>(products.data + c, starts, count, to + c);
+    for_blocks(columns, [&](auto block, std::int64_t c) INLINE_LAMBDA {
+      gather_block(block, products.data + c, starts, count, to + c);
+    });
   }
 }
 
 template <int kCount, typename V, typename T>
-INLINE void scatter_lanes(const T* dz, const std::int64_t* starts, std::int64_t count, float* sums) {
+INLINE void scatter_block(Block<kCount, V>, const T* dz, const std::int64_t* starts, std::int64_t count, float* sums) {
   constexpr std::int64_t kWidth = sizeof(V) / sizeof(float);
   V values[kCount];
 #pragma GCC unroll 8
@@ -122,74 +140,39 @@ INLINE void scatter_lanes(const T* dz, const std::int64_t* starts, std::int64_t 
 
 template <typename T>
 INLINE void scatter_all(const Columns<const T>& dz, const Places& places, std::int64_t rows, std::int64_t columns,
-                        const Columns<float>& sums, std::int64_t* starts) {
+                        const Columns<float>& sums) {
   const std::int64_t count = static_cast<std::int64_t>(places.fields.size());
+  std::int64_t* const starts = room_for_starts(places);
   for (std::int64_t b = 0; b < rows; ++b) {
     find_rows(places, b, rows - 1, sums.stride, starts);
     const T* const from = dz.data + b * dz.stride;
     prefetch(dz.data + std::min(b + 2, rows - 1) * dz.stride, columns);
-    std::int64_t c = 0;
-    for (; c + kLanes * kLaneFloats <= columns; c += kLanes * kLaneFloats) {
-      scatter_lanes<kLanes, Lane>(from + c, starts, count, sums.data + c);
-    }
-    for (; c + 4 * kLaneFloats <= columns; c += 4 * kLaneFloats) {
-      scatter_lanes<4, Lane>(from + c, starts, count, sums.data + c);
-    }
-    for (; c + kLaneFloats <= columns; c += kLaneFloats) {
-      scatter_lanes<1, Lane>(from + c, starts, count, sums.data + c);
-    }
-    for (; c < columns; ++c) scatter_lanes<1, float>(from + c, starts, count, sums.data + c);
+    for_blocks(columns, [&](auto block, std::int64_t c) INLINE_LAMBDA {
+      scatter_block(block, from + c, starts, count, sums.data + c);
+    });
   }
-}
-
-std::int64_t* room_for_starts(const Places& places) {
-  thread_local std::vector<std::int64_t> starts;
-  starts.resize(std::max<std::size_t>(1, 2 * places.fields.size()));
-  return starts.data();
-}
-
-ANY_MACHINE void gather_floats(const Columns<const float>& products, const Places& places, std::int64_t first,
-                               std::int64_t rows, std::int64_t columns, const Columns<float>& y,
-                               std::int64_t* starts) {
-  gather_all(products, places, first, rows, columns, y, starts);
-}
-
-ANY_MACHINE void gather_halves(const Columns<const BFloat16>& products, const Places& places, std::int64_t first,
-                               std::int64_t rows, std::int64_t columns, const Columns<float>& y,
-                               std::int64_t* starts) {
-  gather_all(products, places, first, rows, columns, y, starts);
-}
-
-ANY_MACHINE void scatter_floats(const Columns<const float>& dz, const Places& places, std::int64_t rows,
-                                std::int64_t columns, const Columns<float>& sums, std::int64_t* starts) {
-  scatter_all(dz, places, rows, columns, sums, starts);
-}
-
-ANY_MACHINE void scatter_halves(const Columns<const BFloat16>& dz, const Places& places, std::int64_t rows,
-                                std::int64_t columns, const Columns<float>& sums, std::int64_t* starts) {
-  scatter_all(dz, places, rows, columns, sums, starts);
 }
 
 }  // namespace
 
-void gather_sum(const Columns<const float>& products, const Places& places, std::int64_t first, std::int64_t rows,
-                std::int64_t columns, const Columns<float>& y) {
-  gather_floats(products, places, first, rows, columns, y, room_for_starts(places));
+ANY_MACHINE void gather_sum(const Columns<const float>& products, const Places& places, std::int64_t first,
+                            std::int64_t rows, std::int64_t columns, const Columns<float>& y) {
+  gather_all(products, places, first, rows, columns, y);
 }
 
-void gather_sum(const Columns<const BFloat16>& products, const Places& places, std::int64_t first, std::int64_t rows,
-                std::int64_t columns, const Columns<float>& y) {
-  gather_halves(products, places, first, rows, columns, y, room_for_starts(places));
+ANY_MACHINE void gather_sum(const Columns<const BFloat16>& products, const Places& places, std::int64_t first,
+                            std::int64_t rows, std::int64_t columns, const Columns<float>& y) {
+  gather_all(products, places, first, rows, columns, y);
 }
 
-void scatter_sum(const Columns<const float>& dz, const Places& places, std::int64_t rows, std::int64_t columns,
-                 const Columns<float>& sums) {
-  scatter_floats(dz, places, rows, columns, sums, room_for_starts(places));
+ANY_MACHINE void scatter_sum(const Columns<const float>& dz, const Places& places, std::int64_t rows,
+                             std::int64_t columns, const Columns<float>& sums) {
+  scatter_all(dz, places, rows, columns, sums);
 }
 
-void scatter_sum(const Columns<const BFloat16>& dz, const Places& places, std::int64_t rows, std::int64_t columns,
-                 const Columns<float>& sums) {
-  scatter_halves(dz, places, rows, columns, sums, room_for_starts(places));
+ANY_MACHINE void scatter_sum(const Columns<const BFloat16>& dz, const Places& places, std::int64_t rows,
+                             std::int64_t columns, const Columns<float>& sums) {
+  scatter_all(dz, places, rows, columns, sums);
 }
 
 }  // namespace dense
