@@ -35,7 +35,7 @@ from data_prep.execution.folder import WORK_FOLDER
 from data_prep.execution.pieces import Pieces
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.count import ChunkCounter
-from data_prep.pipeline.encode import Encoder
+from data_prep.pipeline.encode import REST, Encoder
 from data_prep.pipeline.fit import numeric_fields
 from data_prep.pipeline.prepare import prepare
 from data_prep.pipeline.shuffle import WindowShuffle
@@ -62,8 +62,8 @@ class Costs:
 
     parallel_count: float  # a row: parse, count, put the counts on disk
     main_count: float  # a row: read the counts, add them up
-    parallel_encode: float  # a row: parse, encode, put the rows on disk
-    main_encode: float  # a row: read the rows, shuffle, write MindRecord
+    parallel_encode: float  # a row: parse, encode, put the rows on disk; read them, shuffle, write MindRecord
+    main_encode: float  # a row: read what is beside the rows
     unpack: float  # a row of a .gz file, in each reading, by a thread of the main process
     main_distinct: float  # a distinct value: merge runs on disk, order, vocabulary.parquet and the search table
     log_bytes: float  # a row
@@ -136,6 +136,7 @@ def measure(rows: int, distinct: int, folder: Path) -> tuple[Costs, float]:
     encoder = Encoder(fields, vocabulary.lookup, vocabulary.ids_dtype, split, options, counts=False)
     encode_seconds, encoded = _all(lambda: [encoder.encode(chunk) for chunk in chunks])
     rows_write, rows_read, rows_bytes = _pieces_cost(pieces, encoded)
+    _, rest_read, _ = _pieces_cost(pieces, [chunk[REST] for chunk in encoded])
     parts = [part for chunk in encoded for part in chunk.values() if isinstance(part, Rows)]
     write_seconds, output_bytes = _write(folder, concatenate(parts), options)
     unpack_seconds = _unpack(chunks[0].lines, folder / "packed.gz", options)
@@ -144,8 +145,8 @@ def measure(rows: int, distinct: int, folder: Path) -> tuple[Costs, float]:
     costs = Costs(
         parallel_count=(count_seconds + count_write) / rows,
         main_count=(add_seconds + count_read) / rows,
-        parallel_encode=(encode_seconds + rows_write) / rows,
-        main_encode=(write_seconds + rows_read) / rows,
+        parallel_encode=(encode_seconds + rows_write + rows_read + write_seconds) / rows,
+        main_encode=rest_read / rows,
         unpack=unpack_seconds / chunks[0].num_lines,
         main_distinct=distinct_seconds / distinct,
         log_bytes=log.stat().st_size / rows,
@@ -272,7 +273,7 @@ def show(costs: Costs, ratio: float, size: Size, cores: int) -> Estimate:
     unpack = costs.unpack * size.is_packed
     slowest = max(costs.main_encode, unpack)
     fewest = (costs.parallel_encode + costs.main_encode + unpack) / slowest
-    print(f"  more than {fewest:.1f} cores make the second pass no faster: one process unpacks and writes")
+    print(f"  more than {fewest:.1f} cores make the second pass no faster: one process unpacks and adds up")
     return total
 
 

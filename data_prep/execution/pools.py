@@ -1,7 +1,7 @@
 """Workers that run the tasks of a pass: processes of this machine, a Dask cluster or MPI ranks.
 
 `memory_limit` decides the number of processes of this machine. With Dask and MPI it covers only this process: give each
-of their workers the memory that `memory.worker_bytes` returns.
+of their workers the memory that `memory.worker_bytes` returns, and that of a window of rows.
 """
 
 from __future__ import annotations
