@@ -10,10 +10,9 @@ import dataclasses
 
 import numpy as np
 
-from app.tables.checks import check_ids
 from app.tables.interface import TablesSpec, UniqueIds
 from app.tables.native.library import NativeHandle, NativeUniqueIds, own
-from app.tables.reference import sum_by_id, sum_over_fields
+from app.tables.positions import expand, find_unique, sum_deep_by_id, sum_wide_by_id
 from common.memory import HugeBuffer
 from common.native_library import address, room
 
@@ -25,29 +24,24 @@ class BatchKernels:
         self._spec = spec
 
     def unique(self, ids: np.ndarray) -> UniqueIds:
-        """Find the distinct ids of `ids` [B, C]; raises as `HostTables.unique` does."""
-        check_ids(ids, self._spec)
-        values, inverse = np.unique(ids, return_inverse=True)
-        return UniqueIds((ids.shape[0], ids.shape[1]), values.astype(np.int64), inverse.reshape(-1))
+        """Find the distinct ids of `ids` [B, P]; raises as `HostTables.unique` does."""
+        return find_unique(ids, self._spec)
 
     def reorder(self, unique: UniqueIds, order: np.ndarray) -> UniqueIds:
         """Return the same ids, numbered so that number i is the former `order[i]`."""
-        return UniqueIds(unique.shape, unique.values[order], _inverse_of(order)[unique.inverse])
+        inverse = _inverse_of(order)[unique.inverse]
+        return dataclasses.replace(unique, values=unique.values[order], inverse=inverse)
 
     def expand(self, unique: UniqueIds, deep_rows: np.ndarray, wide_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return `Rows.deep` and `Rows.wide` of `deep_rows` [U, D] and `wide_rows` [U].
 
         They are valid until the call after the next.
         """
-        batch, num_fields = unique.shape
-        deep = deep_rows[unique.inverse].reshape(batch, num_fields * self._spec.embedding_dim)
-        return deep, sum_over_fields(wide_rows[unique.inverse].reshape(batch, num_fields))
+        return expand(unique, deep_rows, wide_rows)
 
     def sum_by_id(self, unique: UniqueIds, deep: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Sum gradients [B, C * D] and [B] to [U, D] and [U] in order of position; valid until the next call."""
-        wide_by_position = np.repeat(wide, unique.shape[1])[:, None]
-        deep_sums = sum_by_id(deep.reshape(unique.inverse.size, self._spec.embedding_dim), unique)
-        return deep_sums, sum_by_id(wide_by_position, unique)[:, 0]
+        return sum_deep_by_id(unique, deep, self._spec.embedding_dim), sum_wide_by_id(unique, wide)
 
 
 class NativeBatchKernels(BatchKernels):

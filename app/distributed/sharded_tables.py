@@ -21,7 +21,7 @@ from mpi4py import MPI
 
 from app.distributed.batch_kernels import BatchKernels, make_batch_kernels
 from app.distributed.exchange import Exchange, Header, Operation
-from app.tables import make_host_tables, make_list_kernels
+from app.tables import make_host_tables
 from app.tables.checks import check_gradients, check_gradients_shape
 from app.tables.fields import TableField
 from app.tables.interface import (
@@ -36,7 +36,6 @@ from app.tables.interface import (
     UniqueIds,
     WriteRows,
 )
-from app.tables.lists import ListTables
 from app.tables.parts import PartTables
 
 
@@ -139,7 +138,7 @@ class ShardedTables(HostTables):
         counts = np.bincount(owners, minlength=num_owners)
         if num_owners > 1:
             unique = self._kernels.reorder(unique, np.argsort(owners, kind="stable"))
-        return ShardedIds(unique.shape, unique.values, unique.inverse, unique, counts)
+        return ShardedIds(unique.shape, unique.values, unique.inverse, unique, counts, lists=unique.lists)
 
     def lookup(self, unique: UniqueIds) -> Rows:
         """Look up this rank's rows; `squared_norm` counts each row of all ranks' batches once."""
@@ -193,8 +192,6 @@ def make_sharded_tables(
     shards: list[RowShard] = []
 
     def make(part: TablesSpec) -> HostTables:
-        if part.has_lists:
-            return ListTables(part, make, make_list_kernels(backend, part, num_threads))
         shards.append(make_row_shard(backend, part, learning_rates, world, num_owners, num_threads, len(shards)))
         return ShardedTables(part, make_batch_kernels(backend, part, num_threads), shards[-1])
 

@@ -1,5 +1,5 @@
 """Host tables: fields, interface, checks, initial, optimizers, reference (NumPy), native/
-(C++), parts (wide and deep apart), lists and pooling, statistics. The backend is picked here, once.
+(C++), parts (wide and deep apart), positions (of lists too) and pooling, statistics. The backend is picked here, once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from app.config.optimizers import DeepOptimizer, FtrlOptions, LazyAdamOptions, W
 from app.config.run import Backend
 from app.config.schedules import ConstantSchedule
 from app.tables.interface import HostTables, TableRates, TablesSpec
-from app.tables.lists import ListKernels, ListTables
 from app.tables.parts import PartTables
 
 log = logging.getLogger(__name__)
@@ -68,9 +67,6 @@ def make_host_tables(backend: str, spec: TablesSpec, learning_rates: TableRates,
     """
     if spec.has_parts:
         return PartTables(spec, lambda part: make_host_tables(backend, part, learning_rates, num_threads))
-    if spec.has_lists:
-        kernels = make_list_kernels(backend, spec, num_threads)
-        return ListTables(spec, lambda rows: make_host_tables(backend, rows, learning_rates, num_threads), kernels)
     if backend == "native":
         from app.tables.native.tables import NativeTables
 
@@ -78,15 +74,6 @@ def make_host_tables(backend: str, spec: TablesSpec, learning_rates: TableRates,
     from app.tables.reference import ReferenceTables
 
     return ReferenceTables(spec, learning_rates)
-
-
-def make_list_kernels(backend: str, spec: TablesSpec, num_threads: int) -> ListKernels:
-    """Make the sums over a list's positions of a table backend, `native` or `reference`."""
-    if backend == "native":
-        from app.tables.native.lists import NativeListKernels
-
-        return NativeListKernels(spec, num_threads)
-    return ListKernels(spec)
 
 
 def _native_works(otherwise: str) -> bool:

@@ -1,6 +1,6 @@
 """Checks of ids, gradients and states before a table takes them, with messages that name batch row, field or row id.
 
-Letters: B batch, C looked-up fields, D embedding width, V vocabulary size, T touched rows.
+Letters: B batch, C looked-up fields, P positions of their ids, D embedding width, V vocabulary size, T touched rows.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from app.tables.interface import (
     TablesSpec,
 )
 from app.tables.optimizers import LAST_RATE, LAST_STEP
+from app.tables.pooling import NO_ROW, field_of_position
 
 # Optimizers square the sums of an id's gradients without the loss scale, which must stay below 2^64: with a
 # loss_scale of 1024 those of 16,000 positions do.
@@ -29,18 +30,24 @@ NEVER_NEGATIVE = ("accumulator", "second_moment", LAST_RATE, LAST_STEP)
 
 
 def check_ids(ids: np.ndarray, spec: TablesSpec) -> None:
-    """Raise ValueError unless `ids` is [B, C] of int32 or int64 within 0 … V-1; names the first bad one."""
+    """Raise ValueError unless `ids` is [B, P] of int32 or int64 within 0 … V-1, or -1 after the first value of a list;
+    names the first bad one."""
     check_ids_shape(ids, spec)
-    if ids.size and (ids.min() < 0 or ids.max() >= spec.vocabulary_size):
-        row, field = np.argwhere((ids < 0) | (ids >= spec.vocabulary_size))[0]
+    field_of = field_of_position(spec.fields)
+    lowest = np.where(np.diff(field_of, prepend=-1), 0, NO_ROW) if spec.has_lists else 0
+    bad = np.argwhere((ids < lowest) | (ids >= spec.vocabulary_size))
+    if len(bad):
+        row, position = bad[0]
+        field = spec.fields[field_of[position]]
+        of_lists = f" (a list may have {NO_ROW} after its first value)" if field.length > 1 else ""
         raise ValueError(
-            f"batch row {row}, field {spec.field_names[field]}: id {ids[row, field]} is outside "
-            f"0 … {spec.vocabulary_size - 1}; was the data prepared with another vocabulary than the model's?"
+            f"batch row {row}, field {field.name}: id {ids[row, position]} is outside "
+            f"0 … {spec.vocabulary_size - 1}{of_lists}; was the data prepared with another vocabulary than the model's?"
         )
 
 
 def check_ids_shape(ids: np.ndarray, spec: TablesSpec) -> None:
-    """Raise ValueError unless `ids` is [B, C] of int32 or int64; its values are not checked."""
+    """Raise ValueError unless `ids` is [B, P] of int32 or int64; its values are not checked."""
     if not isinstance(ids, np.ndarray) or ids.dtype not in (np.int32, np.int64):
         raise ValueError(f"ids must be an int32 or int64 array, found {_describe(ids)}")
     if ids.ndim != 2 or ids.shape[1] != spec.num_positions:

@@ -7,7 +7,8 @@ holds touched rows only.
 Where the two parts of the model see different fields, each table has the ids, rows and snapshots of its own fields
 (`parts.py`): a row of a field that one part alone sees is in that part's table alone.
 
-Letters: B batch, C looked-up fields, D embedding width, V vocabulary size, U unique ids of a batch.
+Letters: B batch, C looked-up fields, P positions of their ids, D embedding width, V vocabulary size, U unique ids of
+a batch.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -129,16 +130,26 @@ def update_name(spec: TablesSpec, table: str) -> str:
 
 
 @dataclass(frozen=True)
+class Lists:
+    """The n values of a batch whose fields may be lists, row by row: a list's empty positions are not among them."""
+
+    first: np.ndarray  # int32 [B * C + 1]: field f of the batch has the values first[f] … first[f + 1] - 1
+    places: np.ndarray  # int32 [n]: the field among B * C of each value
+    weights: np.ndarray  # float32 [n]: of a value's row in its field's
+
+
+@dataclass(frozen=True)
 class UniqueIds:
     """The distinct ids of a batch, computed once for both lookup and update.
 
     `values` [U] are the distinct ids, `inverse` [B * C] the index in `values` of each position of the batch, row by
-    row. A backend may return a subclass that holds more.
+    row; with `lists` it is that of each of their values, [n]. A backend may return a subclass that holds more.
     """
 
     shape: tuple[int, int]  # B, C
     values: np.ndarray
     inverse: np.ndarray
+    lists: Lists | None = field(default=None, kw_only=True)
 
     def of(self, table: str) -> UniqueIds:
         """Return the ids that a part looks up, by the name of its table; the same object where both see all fields."""
@@ -148,6 +159,8 @@ class UniqueIds:
 @dataclass(frozen=True)
 class Rows:
     """Rows for the device: `deep` [B, C * D] over the deep part's fields, `wide` [B] (summed over the wide's), float32.
+
+    A list's row is the weighted sum of the rows of its values.
 
     `squared_norm` is Σ‖row‖² over the batch's unique deep rows.
     """
@@ -246,9 +259,10 @@ class Tables(ABC):
 
     @abstractmethod
     def unique(self, ids: np.ndarray) -> UniqueIds:
-        """Return the distinct ids of `ids` [B, C]. Changes nothing, so it may run beside `lookup` and `update`.
+        """Return the distinct ids of `ids` [B, P]. Changes nothing, so it may run beside `lookup` and `update`.
 
-        Raise ValueError naming batch row, field and id if an id is outside 0 … V-1, or if dtype or shape is wrong.
+        A list has -1 in the positions after its values. Raise ValueError naming batch row, field and id if another id
+        is outside 0 … V-1, or if dtype or shape is wrong.
         """
 
     @abstractmethod

@@ -77,7 +77,7 @@ class PartTables(HostTables):
         check_ids_shape(ids, self.spec)
         parts = {table: tables.unique(ids[:, self._columns[table]]) for table, tables in self.parts.items()}
         deep = parts[DEEP]
-        return PartIds(deep.shape, deep.values, deep.inverse, parts)
+        return PartIds(deep.shape, deep.values, deep.inverse, parts, lists=deep.lists)
 
     def lookup(self, unique: UniqueIds) -> Rows:
         wide = self.parts[WIDE].lookup(unique.of(WIDE)).wide

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from app.tables.checks import check_gradients, check_gradients_shape, check_ids, check_released, check_values
+from app.tables.checks import check_gradients, check_gradients_shape, check_released, check_values
 from app.tables.initial import initial_rows
 from app.tables.interface import (
     DEEP,
@@ -31,6 +31,7 @@ from app.tables.interface import (
     update_name,
 )
 from app.tables.optimizers import clipped, history_of_steps, table_step
+from app.tables.positions import expand, find_unique, sum_deep_by_id, sum_wide_by_id
 
 Arrays = dict[str, dict[str, np.ndarray]]  # table -> state array -> [V, width] or [V, 1]
 
@@ -128,19 +129,12 @@ class ReferenceTables(WholeTables, HostTables):
         self._arrays = initial_arrays(spec)
 
     def unique(self, ids: np.ndarray) -> UniqueIds:
-        check_ids(ids, self.spec)
-        values, inverse = np.unique(ids, return_inverse=True)
-        return UniqueIds((ids.shape[0], ids.shape[1]), values, inverse.reshape(-1))
+        return find_unique(ids, self.spec)
 
     def lookup(self, unique: UniqueIds) -> Rows:
-        batch, num_fields = unique.shape
-        deep = self._deep_states(unique.values)[0]
-        wide = self._arrays[WIDE]["rows"][unique.values]
-        return Rows(
-            deep=deep[unique.inverse].reshape(batch, num_fields * self.spec.embedding_dim),
-            wide=sum_over_fields(wide[unique.inverse].reshape(batch, num_fields)),
-            squared_norm=float(np.square(deep, dtype=np.float64).sum()),
-        )
+        deep_rows = self._deep_states(unique.values)[0]
+        wide_rows = self._arrays[WIDE]["rows"][unique.values, 0]
+        return Rows(*expand(unique, deep_rows, wide_rows), float(np.square(deep_rows, dtype=np.float64).sum()))
 
     def update(self, unique: UniqueIds, gradients: RowGradients, checked: bool = False) -> None:
         check = check_gradients_shape if checked else check_gradients
@@ -155,7 +149,7 @@ class ReferenceTables(WholeTables, HostTables):
             self.update_seconds[update_name(self.spec, table)] = time.perf_counter() - start
 
     def _update_wide(self, unique: UniqueIds, gradients: RowGradients) -> None:
-        summed = sum_by_id(np.repeat(gradients.wide, unique.shape[1])[:, None], unique)
+        summed = sum_wide_by_id(unique, gradients.wide)[:, None]
         gradient = clipped(summed * np.float32(gradients.scale), self.spec.row_clip_value)
         states = self._gather(WIDE, unique.values)
         gradient += np.float32(self.spec.wide_l2_coef) * states[0]
@@ -164,7 +158,7 @@ class ReferenceTables(WholeTables, HostTables):
         self._scatter(WIDE, unique.values, states)
 
     def _update_deep(self, unique: UniqueIds, gradients: RowGradients) -> None:
-        summed = sum_by_id(gradients.deep.reshape(-1, self.spec.embedding_dim), unique)
+        summed = sum_deep_by_id(unique, gradients.deep, self.spec.embedding_dim)
         gradient = clipped(summed * np.float32(gradients.scale), self.spec.row_clip_value)
         rate = self._learning_rates[DEEP](self.step)
         states = self._deep_states(unique.values)
@@ -219,18 +213,3 @@ def initial_arrays(spec: TablesSpec) -> Arrays:
     all_rows = np.arange(spec.vocabulary_size)
     arrays[DEEP]["rows"] = initial_rows(spec.seed, all_rows, spec.embedding_dim, spec.initial_scale)
     return arrays
-
-
-def sum_by_id(per_position: np.ndarray, unique: UniqueIds) -> np.ndarray:
-    """Return the sum of `per_position` [B * C, width] over the positions of each unique id: [U, width] float32."""
-    summed = np.zeros((unique.values.size, per_position.shape[1]), np.float32)
-    np.add.at(summed, unique.inverse, per_position)
-    return summed
-
-
-def sum_over_fields(wide: np.ndarray) -> np.ndarray:
-    """Return the sum of `wide` [B, C] over its fields, field by field: [B] float32. (`sum(axis=1)` adds pairwise.)"""
-    total = np.zeros(wide.shape[0], np.float32)
-    for column in range(wide.shape[1]):
-        total += wide[:, column]
-    return total

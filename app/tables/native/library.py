@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from app.tables.checks import check_ids, check_ids_shape
-from app.tables.interface import DEEP, WIDE, TablesSpec, UniqueIds
+from app.tables.interface import DEEP, WIDE, Lists, TablesSpec, UniqueIds
 from app.tables.optimizers import TableOptimizer
 from common.native_library import NativeLibrary, address, room
 
@@ -51,20 +51,12 @@ class Batch(ctypes.Structure):
     _fields_ = [
         ("num_rows", ctypes.c_int64),
         ("num_fields", ctypes.c_int64),
+        ("num_positions", ctypes.c_int64),
         ("num_unique", ctypes.c_int64),
         ("values", ctypes.c_void_p),
         ("inverse", ctypes.c_void_p),
         ("offsets", ctypes.c_void_p),
         ("positions", ctypes.c_void_p),
-    ]
-
-
-class Lists(ctypes.Structure):
-    """HostTablesLists."""
-
-    _fields_ = [
-        ("num_rows", ctypes.c_int64),
-        ("num_fields", ctypes.c_int64),
         ("first", ctypes.c_void_p),
         ("places", ctypes.c_void_p),
         ("weights", ctypes.c_void_p),
@@ -102,12 +94,16 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "create": (ctypes.c_int, [ctypes.POINTER(Spec), ctypes.POINTER(HANDLE)]),
     "destroy": (None, [HANDLE]),
     "isa": (ctypes.c_char_p, [HANDLE]),
+    "find_lists": (
+        ctypes.c_int,
+        [HANDLE, ARRAY, ctypes.c_int32, COUNT, COUNT, *[ARRAY] * 6, ctypes.POINTER(COUNT)],
+    ),
     "unique": (ctypes.c_int, [HANDLE, ARRAY, ctypes.c_int32, COUNT, *[ARRAY] * 4, ctypes.POINTER(COUNT)]),
     "find": (COUNT, [HANDLE, ARRAY, COUNT, ARRAY]),
     "growth_bytes": (COUNT, [HANDLE, COUNT]),
     "uncommitted_bytes": (COUNT, [HANDLE]),
     "touch": (ctypes.c_int, [HANDLE, ARRAY, COUNT, ARRAY]),
-    "lookup": (None, [HANDLE, ctypes.POINTER(Batch), ARRAY, ctypes.POINTER(History), *[ARRAY] * 4]),
+    "lookup": (None, [HANDLE, ctypes.POINTER(Batch), ARRAY, ctypes.POINTER(History), *[ARRAY] * 5]),
     "all_finite": (ctypes.c_int32, [HANDLE, ARRAY, COUNT]),
     "update_wide": (
         None,
@@ -122,8 +118,6 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     ),
     "expand": (None, [HANDLE, ctypes.POINTER(Batch), *[ARRAY] * 4]),
     "sum_by_id": (None, [HANDLE, ctypes.POINTER(Batch), *[ARRAY] * 4]),
-    "expand_lists": (None, [HANDLE, ctypes.POINTER(Batch), ctypes.POINTER(Lists), *[ARRAY] * 4]),
-    "sum_lists_by_id": (None, [HANDLE, ctypes.POINTER(Batch), ctypes.POINTER(Lists), *[ARRAY] * 4]),
     "num_touched": (COUNT, [HANDLE]),
     "touched": (ctypes.c_int, [HANDLE, ARRAY, ARRAY]),
     "read": (None, [HANDLE, ctypes.c_int, ctypes.c_int32, ARRAY, COUNT, ARRAY]),
@@ -166,14 +160,24 @@ class NativeUniqueIds(UniqueIds):
     def as_struct(self) -> Batch:
         """Return the same for C; valid as long as this object lives."""
         (num_rows, num_fields), num_unique = self.shape, self.values.size
+        num_places, num_positions = num_rows * num_fields, self.inverse.size
+        of_lists: tuple[int, ...] = ()  # null pointers
+        if (lists := self.lists) is not None:
+            places = address(lists.places, np.int32, num_positions)
+            weights = address(lists.weights, np.float32, num_positions)
+            of_lists = address(lists.first, np.int32, num_places + 1), places, weights
+        elif num_positions != num_places:
+            raise TypeError(f"{num_positions} positions for {num_rows} × {num_fields} fields")
         return Batch(
             num_rows,
             num_fields,
+            num_positions,
             num_unique,
             address(self.values, np.int64, num_unique),
-            address(self.inverse, np.int32, num_rows * num_fields),
+            address(self.inverse, np.int32, num_positions),
             address(self.offsets, np.int32, num_unique + 1),
-            address(self.positions, np.int32, num_rows * num_fields),
+            address(self.positions, np.int32, num_positions),
+            *of_lists,
         )
 
 
@@ -226,18 +230,36 @@ class NativeHandle:
         if ids.size > MAX_POSITIONS:
             raise ValueError(f"a batch may have {MAX_POSITIONS} ids, found {ids.size}; choose a smaller batch size")
         ids = np.ascontiguousarray(ids)
+        found, lists = self._find_lists(ids) if self._spec.has_lists else (ids.reshape(-1), None)
         values, inverse, offsets, positions = _arrays_in_one_block(
-            (np.int64, ids.size), (np.int32, ids.size), (np.int32, ids.size + 1), (np.int32, ids.size)
+            (np.int64, found.size), (np.int32, found.size), (np.int32, found.size + 1), (np.int32, found.size)
         )
         num_unique = COUNT()
         outputs = (*map(room, (values, inverse, offsets, positions)), ctypes.byref(num_unique))
-        status = self.call("unique", address(ids, ids.dtype, *ids.shape), ids.itemsize, ids.size, *outputs)
+        status = self.call("unique", address(found, ids.dtype, found.size), ids.itemsize, found.size, *outputs)
         if status == BAD_ID:
             check_ids(ids, self._spec)
         if status == NO_MEMORY:
             raise MemoryError(f"no memory to find the distinct ones of {ids.size} ids")
-        count = num_unique.value
-        return NativeUniqueIds((ids.shape[0], ids.shape[1]), values[:count], inverse, offsets[: count + 1], positions)
+        count, shape = num_unique.value, (len(ids), len(self._spec.fields))
+        return NativeUniqueIds(shape, values[:count], inverse, offsets[: count + 1], positions, lists=lists)
+
+    def _find_lists(self, ids: np.ndarray) -> tuple[np.ndarray, Lists]:
+        """Return the values [n] among `ids` [B, P], and their lists."""
+        lengths = np.array([field.length for field in self._spec.fields], np.int32)
+        means = np.array([field.mean for field in self._spec.fields], np.int32)
+        num_places = len(ids) * lengths.size
+        values, first, places, weights = _arrays_in_one_block(
+            (ids.dtype.type, ids.size), (np.int32, num_places + 1), (np.int32, ids.size), (np.float32, ids.size)
+        )
+        num_values = COUNT()
+        fields = lengths.size, address(lengths, np.int32, lengths.size), address(means, np.int32, lengths.size)
+        outputs = (*map(room, (values, first, places, weights)), ctypes.byref(num_values))
+        batch = address(ids, ids.dtype, *ids.shape), ids.itemsize, len(ids)
+        if self.call("find_lists", *batch, *fields, *outputs) == BAD_ID:
+            check_ids(ids, self._spec)
+        count = num_values.value
+        return values[:count], Lists(first, places[:count], weights[:count])
 
 
 def _optimizer_number(options: TableOptimizer) -> int:

@@ -48,6 +48,7 @@ class NativeTables(HostTables):
         self._handle = NativeHandle(spec, self.num_threads)
         self._rows = NativeRows(self._handle, spec)
         self._deep_buffers = (HugeBuffer(), HugeBuffer())
+        self._computed_rows = HugeBuffer()
         self._forget(step=0)
 
     @property
@@ -66,7 +67,8 @@ class NativeTables(HostTables):
         wide, wide_rows = np.empty(batch, np.float32), np.empty(unique.values.size, np.float32)
         squared_norms = np.empty(unique.values.size, np.float64)
         slots, _ = self._rows.find(unique.values)
-        outputs = map(room, (deep, wide, wide_rows, squared_norms))
+        computed = self._computed_rows.array((unique.values.size if unique.lists else 0, self.spec.embedding_dim))
+        outputs = map(room, (deep, wide, wide_rows, squared_norms, computed))
         rows = ctypes.byref(unique.as_struct()), address(slots, np.int32, unique.values.size)
         self._handle.call("lookup", *rows, self._history_until(self.step), *outputs)
         return Rows(deep, wide, float(squared_norms.sum()))

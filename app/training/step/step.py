@@ -233,8 +233,9 @@ class HostTablesStep(TrainStep):
 
 
 def ids_of(unique: UniqueIds) -> np.ndarray:
-    """Return the ids [n, C] that the distinct ones were found in."""
-    return unique.values[unique.inverse].reshape(unique.shape)
+    """Return the ids [n, C] that the distinct ones were found in, of a list the first."""
+    inverse = unique.inverse if unique.lists is None else unique.inverse[unique.lists.first[:-1]]
+    return unique.values[inverse].reshape(unique.shape)
 
 
 def pad_rows(values: np.ndarray, batch_size: int) -> np.ndarray:

@@ -5,7 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from app.config.optimizers import SgdOptions
+from app.config.optimizers import AdamOptions, LazyAdamOptions, SgdOptions
+from app.distributed.batch_kernels import make_batch_kernels
 from app.tables import make_host_tables
 from app.tables.fields import TableField
 from app.tables.initial import initial_rows
@@ -95,8 +96,22 @@ def test_lists_learn_as_a_dictionary_of_rows_does(native_library, make_spec, mak
         np.testing.assert_allclose(state.arrays["rows"], plain.rows[table][state.row_ids], atol=1e-5)
 
 
-def test_native_has_the_bits_of_the_reference(native_library, make_spec):
-    assert_same_bits(dataclasses.replace(make_spec(vocabulary_size=7), fields=FIELDS), draw_ids, [9, 9, 9])
+@pytest.mark.parametrize("deep", [LazyAdamOptions(), AdamOptions()], ids=["lazy_adam", "adam"])
+@pytest.mark.parametrize("fields", [FIELDS, SAME], ids=["parts", "same"])
+def test_native_has_the_bits_of_the_reference(native_library, make_spec, deep, fields):
+    """`adam` has rows that are behind by steps, and some that were never touched."""
+    spec = dataclasses.replace(make_spec(vocabulary_size=7, deep=deep), fields=fields)
+    assert_same_bits(spec, draw_ids, [9, 1, 1, 2, 9])
+
+
+@pytest.mark.parametrize("backend", ["native", "reference"])
+def test_ranks_number_the_ids_of_lists_by_owner(native_library, make_spec, backend):
+    spec = dataclasses.replace(make_spec(vocabulary_size=7), fields=SAME)
+    kernels, ids = make_batch_kernels(backend, spec, 2), draw_ids(spec, np.random.default_rng(4))
+    unique = kernels.unique(ids)
+    by_owner = kernels.reorder(unique, np.argsort(unique.values % 3, kind="stable"))
+    np.testing.assert_array_equal(by_owner.values[by_owner.inverse], ids[ids >= 0])
+    assert by_owner.lists is unique.lists
 
 
 @pytest.mark.parametrize("width", [1, 3, 16, 80, 257])

@@ -104,6 +104,18 @@ void host_tables_destroy(HostTables* tables) { delete tables; }
 
 const char* host_tables_isa(const HostTables* tables) { return tables->kernels.isa; }
 
+HostTablesStatus host_tables_find_lists(const HostTables* tables, const void* ids, int32_t id_bytes, int64_t num_rows,
+                                        int64_t num_fields, const int32_t* lengths, const int32_t* means, void* values,
+                                        int32_t* first, int32_t* places, float* weights, int64_t* num_values) {
+  const auto run = [&](auto typed_id) {
+    using Id = decltype(typed_id);
+    return host_tables::find_lists(static_cast<const Id*>(ids), num_rows, num_fields, lengths, means,
+                                   tables->spec.vocabulary_size, static_cast<Id*>(values), first, places, weights,
+                                   num_values);
+  };
+  return status_of(id_bytes == 4 ? run(int32_t{}) : run(int64_t{}));
+}
+
 HostTablesStatus host_tables_unique(HostTables* tables, const void* ids, int32_t id_bytes, int64_t count,
                                     int64_t* values, int32_t* inverse, int32_t* offsets, int32_t* positions,
                                     int64_t* num_unique) {
@@ -165,9 +177,9 @@ HostTablesStatus host_tables_touch(HostTables* tables, const int64_t* row_ids, i
 
 void host_tables_lookup(const HostTables* tables, const HostTablesBatch* batch, const int32_t* slots,
                         const HostTablesHistory* history, float* deep, float* wide, float* wide_rows,
-                        double* squared_norms) {
+                        double* squared_norms, float* computed) {
   tables->kernels.lookup(tables->slabs.view(), tables->initial, *batch, slots, history, deep, wide, wide_rows,
-                         squared_norms, tables->spec.num_threads);
+                         squared_norms, computed, tables->spec.num_threads);
 }
 
 int32_t host_tables_all_finite(const HostTables* tables, const float* values, int64_t count) {
@@ -199,18 +211,6 @@ void host_tables_sum_by_id(const HostTables* tables, const HostTablesBatch* batc
                            const float* wide, float* deep_sums, float* wide_sums) {
   tables->kernels.sum_by_id(*batch, tables->spec.embedding_dim, deep, wide, deep_sums, wide_sums,
                             tables->spec.num_threads);
-}
-
-void host_tables_expand_lists(const HostTables* tables, const HostTablesBatch* batch, const HostTablesLists* lists,
-                              const float* deep_rows, const float* wide_rows, float* deep, float* wide) {
-  tables->kernels.expand_lists(*batch, *lists, tables->spec.embedding_dim, deep_rows, wide_rows, deep, wide,
-                               tables->spec.num_threads);
-}
-
-void host_tables_sum_lists_by_id(const HostTables* tables, const HostTablesBatch* batch, const HostTablesLists* lists,
-                                 const float* deep, const float* wide, float* deep_sums, float* wide_sums) {
-  tables->kernels.sum_lists_by_id(*batch, *lists, tables->spec.embedding_dim, deep, wide, deep_sums, wide_sums,
-                                  tables->spec.num_threads);
 }
 
 int64_t host_tables_num_touched(const HostTables* tables) { return tables->map.size(); }

@@ -1,6 +1,7 @@
 // The C interface of the native host tables. Python's side is app/tables/native/tables.py.
 //
-// Letters: B batch, C looked-up fields, D embedding width, V vocabulary size, U unique ids of a batch.
+// Letters: B batch, C looked-up fields, D embedding width, V vocabulary size, U unique ids of a batch, n positions: one
+// of each field, or, where fields may be lists, one of each value.
 // Arrays are dense and row-major. Outputs must not overlap inputs or each other.
 //
 // Threads: one call at a time on a handle, but for host_tables_unique, which reads nothing that other
@@ -50,25 +51,21 @@ typedef struct {
   float wide_initial_accumulator, deep_initial_accumulator;
 } HostTablesSpec;
 
-// The unique ids of a batch as host_tables_unique makes them.
+// The unique ids of a batch as host_tables_unique makes them, and its lists as host_tables_find_lists does: null where
+// no field is a list, so that position p is that of field p and counts once.
 typedef struct {
   int64_t num_rows;          // B
   int64_t num_fields;        // C
+  int64_t num_positions;     // n
   int64_t num_unique;        // U
   const int64_t* values;     // [U] in order of first position
-  const int32_t* inverse;    // [B * C] the place in `values` of each position
+  const int32_t* inverse;    // [n] the place in `values` of each position
   const int32_t* offsets;    // [U + 1] id u has the positions offsets[u] ... offsets[u + 1] - 1
-  const int32_t* positions;  // [B * C] grouped by id, ascending within one
+  const int32_t* positions;  // [n] grouped by id, ascending within one
+  const int32_t* first;      // [B * C + 1] field f has the positions first[f] ... first[f + 1] - 1
+  const int32_t* places;     // [n] the field among B * C of each position
+  const float* weights;      // [n] of a position's row in that of its field
 } HostTablesBatch;
-
-// Fields of several positions; those that are present are a batch of one field, [n, 1].
-typedef struct {
-  int64_t num_rows;       // B
-  int64_t num_fields;     // C
-  const int32_t* first;   // [B * C + 1] field f has the positions first[f] ... first[f + 1] - 1
-  const int32_t* places;  // [n] the field among B * C of each position
-  const float* weights;   // [n] of a position's row in that of its field
-} HostTablesLists;
 
 // One step of an optimizer; what it does not know is not read.
 typedef struct {
@@ -97,6 +94,14 @@ HOST_TABLES_API void host_tables_destroy(HostTables* tables);
 // The instruction set that the kernels of this handle use: "avx512", "avx2" or "plain".
 HOST_TABLES_API const char* host_tables_isa(const HostTables* tables);
 
+// The values of a batch whose fields may be lists: `ids` [B, sum of `lengths`], int32 or int64 by `id_bytes`, -1 where a
+// list has no value; not its first. `lengths` [C] and `means` [C], not 0 where a list's row is the mean of its values'.
+// values, places and weights have room for all of `ids`. HOST_TABLES_BAD_ID: the outputs mean nothing.
+HOST_TABLES_API HostTablesStatus host_tables_find_lists(const HostTables* tables, const void* ids, int32_t id_bytes,
+                                                        int64_t num_rows, int64_t num_fields, const int32_t* lengths,
+                                                        const int32_t* means, void* values, int32_t* first,
+                                                        int32_t* places, float* weights, int64_t* num_values);
+
 // Distinct ids of `ids` [count], int32 or int64 by `id_bytes`. values, inverse, positions have room for
 // `count`, offsets for count + 1. HOST_TABLES_BAD_ID: the outputs mean nothing.
 HOST_TABLES_API HostTablesStatus host_tables_unique(HostTables* tables, const void* ids, int32_t id_bytes,
@@ -118,17 +123,18 @@ HOST_TABLES_API int64_t host_tables_uncommitted_bytes(const HostTables* tables);
 HOST_TABLES_API HostTablesStatus host_tables_touch(HostTables* tables, const int64_t* row_ids, int64_t count,
                                                    int32_t* slots);
 
-// Rows of a batch: deep [B, C * D] and wide [B] (summed over fields in their order); of each unique id the
+// Rows of a batch: deep [B, C * D] and wide [B] (summed over positions in their order); of each unique id the
 // wide_rows [U] and the squared_norms [U] of the deep rows. `slots` [U] as host_tables_find gives them. With
-// HOST_TABLES_ADAM the rows are as after the last step of `history`; else it is null.
+// HOST_TABLES_ADAM the rows are as after the last step of `history`; else it is null. With lists `computed` [U, D] takes
+// rows that are not in memory as they are to be; else it is not used.
 HOST_TABLES_API void host_tables_lookup(const HostTables* tables, const HostTablesBatch* batch,
                                         const int32_t* slots, const HostTablesHistory* history, float* deep,
-                                        float* wide, float* wide_rows, double* squared_norms);
+                                        float* wide, float* wide_rows, double* squared_norms, float* computed);
 
 // 1 if all of `values` [count] are finite, else 0.
 HOST_TABLES_API int32_t host_tables_all_finite(const HostTables* tables, const float* values, int64_t count);
 
-// One step of the wide rows' optimizer; `gradient` [B] counts for each field, its sums times `scale`. No slot may be
+// One step of the wide rows' optimizer; `gradient` [B] counts for each position, its sums times `scale`. No slot may be
 // -1.
 HOST_TABLES_API void host_tables_update_wide(HostTables* tables, const HostTablesBatch* batch, const int32_t* slots,
                                              const float* gradient, float scale, const HostTablesStep* step);
@@ -140,20 +146,12 @@ HOST_TABLES_API void host_tables_update_deep(HostTables* tables, const HostTable
                                              const HostTablesHistory* history);
 
 // A batch whose unique rows lie in another process. expand: deep_rows [U, D] and wide_rows [U] to deep [B, C * D] and
-// wide [B] (summed over fields in their order). sum_by_id: gradients of deep and wide to deep_sums [U, D] and
+// wide [B] (summed over positions in their order). sum_by_id: gradients of deep and wide to deep_sums [U, D] and
 // wide_sums [U], in order of position. Of the tables only embedding_dim and num_threads are read.
 HOST_TABLES_API void host_tables_expand(const HostTables* tables, const HostTablesBatch* batch, const float* deep_rows,
                                         const float* wide_rows, float* deep, float* wide);
 HOST_TABLES_API void host_tables_sum_by_id(const HostTables* tables, const HostTablesBatch* batch, const float* deep,
                                            const float* wide, float* deep_sums, float* wide_sums);
-
-// The same for lists: `batch` has the present positions, and each row counts with its position's weight.
-HOST_TABLES_API void host_tables_expand_lists(const HostTables* tables, const HostTablesBatch* batch,
-                                              const HostTablesLists* lists, const float* deep_rows,
-                                              const float* wide_rows, float* deep, float* wide);
-HOST_TABLES_API void host_tables_sum_lists_by_id(const HostTables* tables, const HostTablesBatch* batch,
-                                                 const HostTablesLists* lists, const float* deep, const float* wide,
-                                                 float* deep_sums, float* wide_sums);
 
 // Touched rows: how many, and their ids, ascending, with their slots.
 HOST_TABLES_API int64_t host_tables_num_touched(const HostTables* tables);

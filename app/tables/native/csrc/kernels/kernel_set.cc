@@ -7,8 +7,7 @@
 
 namespace host_tables::ISA {
 
-extern const Kernels kernels;
-const Kernels kernels = {NAME_OF(ISA), initialize,  write_rows, lookup,    all_finite,   update_wide,
-                         update_deep,  expand,      sum_by_id,  expand_lists, sum_lists_by_id};
+extern const Kernels kernels = {NAME_OF(ISA), initialize,  write_rows, lookup,   all_finite,
+                         update_wide,  update_deep, expand,     sum_by_id};
 
 }  // namespace host_tables::ISA

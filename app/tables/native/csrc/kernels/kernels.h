@@ -28,10 +28,10 @@ using Initialize = void(const Slots& slots, const InitialValues& initial, const 
 using WriteRows = bool(const Slots& view, HostTablesTable table, int array, bool is_float, const std::int32_t* slots,
                        std::int64_t count, const float* values, WrittenArrays* written, int num_threads);
 
-// See host_tables_lookup. Threads split the positions.
+// See host_tables_lookup. Threads split the positions, or, with lists, the batch's rows.
 using Lookup = void(const Slots& slots, const InitialValues& initial, const HostTablesBatch& batch,
                     const std::int32_t* row_slots, const HostTablesHistory* history, float* deep, float* wide,
-                    float* wide_rows, double* squared_norms, int num_threads);
+                    float* wide_rows, double* squared_norms, float* computed, int num_threads);
 
 // Returns whether all gradients of an array are finite, and so far from infinity that the squares of their sums are.
 using AllFinite = bool(const float* values, std::int64_t count, int num_threads);
@@ -55,14 +55,6 @@ using Expand = void(const HostTablesBatch& batch, std::int64_t embedding_dim, co
 using SumById = void(const HostTablesBatch& batch, std::int64_t embedding_dim, const float* deep, const float* wide,
                      float* deep_sums, float* wide_sums, int num_threads);
 
-// See host_tables_expand_lists. Threads split the batch's rows.
-using ExpandLists = void(const HostTablesBatch& batch, const HostTablesLists& lists, std::int64_t embedding_dim,
-                         const float* deep_rows, const float* wide_rows, float* deep, float* wide, int num_threads);
-
-// See host_tables_sum_lists_by_id. Threads split the unique ids.
-using SumListsById = void(const HostTablesBatch& batch, const HostTablesLists& lists, std::int64_t embedding_dim,
-                          const float* deep, const float* wide, float* deep_sums, float* wide_sums, int num_threads);
-
 struct Kernels {
   const char* isa;
   Initialize* initialize;
@@ -73,8 +65,6 @@ struct Kernels {
   UpdateDeep* update_deep;
   Expand* expand;
   SumById* sum_by_id;
-  ExpandLists* expand_lists;
-  SumListsById* sum_lists_by_id;
 };
 
 // The widest set that this build has and this machine runs, or the one that the environment variable
@@ -92,8 +82,6 @@ UpdateWide update_wide;
 UpdateDeep update_deep;
 Expand expand;
 SumById sum_by_id;
-ExpandLists expand_lists;
-SumListsById sum_lists_by_id;
 
 }  // namespace ISA
 }  // namespace host_tables

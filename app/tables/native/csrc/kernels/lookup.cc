@@ -2,6 +2,7 @@
 
 #include "kernels/initial_rows.h"
 #include "kernels/missed_steps.h"
+#include "kernels/positions.h"
 #include "kernels/stream.h"
 
 namespace host_tables::ISA {
@@ -22,6 +23,7 @@ struct Lookup {
   float* wide;
   float* wide_rows;
   double* squared_norms;
+  float* computed;  // with lists
 };
 
 // Σ x² in float64, in eight lanes whatever the instruction set: the same bits everywhere.
@@ -64,8 +66,17 @@ void catch_up_copy(const Lookup& lookup, const float* state, std::int64_t last, 
   }
 }
 
-// The deep row of unique id u; that of an untouched or late one is computed into `room`.
+// The deep row of unique id u in memory; null if it is untouched or late.
+const float* newest_row(const Lookup& lookup, std::int64_t u) {
+  const std::int32_t slot = lookup.row_slots[u];
+  if (slot < 0) return nullptr;
+  if (lookup.history != nullptr && last_step(lookup.slots, slot) != lookup.history->step) return nullptr;
+  return deep_state(lookup.slots, slot);
+}
+
+// The deep row of unique id u; if it is untouched or late, computed into `room`.
 const float* deep_row(const Lookup& lookup, std::int64_t u, float* room) {
+  if (const float* const newest = newest_row(lookup, u)) return newest;
   const std::int64_t embedding_dim = lookup.slots.layout.embedding_dim;
   const std::int32_t slot = lookup.row_slots[u];
   if (slot < 0) {
@@ -74,10 +85,13 @@ const float* deep_row(const Lookup& lookup, std::int64_t u, float* room) {
     return room;
   }
   const float* const state = deep_state(lookup.slots, slot);
-  if (lookup.history == nullptr || last_step(lookup.slots, slot) == lookup.history->step) return state;
   std::memcpy(room, state, static_cast<std::size_t>(embedding_dim) * sizeof(float));
   catch_up_copy(lookup, state, last_step(lookup.slots, slot), room);
   return room;
+}
+
+float wide_row(const Lookup& lookup, std::int64_t u) {
+  return lookup.row_slots[u] < 0 ? 0.0f : wide_state(lookup.slots, lookup.row_slots[u])[0];
 }
 
 // Rows of kWidth floats, streamed; of any width, and not, where kWidth is kAnyWidth. With the width known to the
@@ -101,7 +115,7 @@ void look_up_positions(const Lookup& lookup, std::int64_t u, std::int64_t begin,
   const float* const row = deep_row(lookup, u, lookup.deep + positions[begin] * width);
   if (begin == lookup.batch.offsets[u]) {
     lookup.squared_norms[u] = squared_norm(row, width);
-    lookup.wide_rows[u] = lookup.row_slots[u] < 0 ? 0.0f : wide_state(lookup.slots, lookup.row_slots[u])[0];
+    lookup.wide_rows[u] = wide_row(lookup, u);
   }
   for (std::int64_t i = begin; i < end; ++i) copy_row<kWidth>(row, width, lookup.deep + positions[i] * width);
 }
@@ -150,21 +164,79 @@ LookUpDeep choose_look_up_deep(const float* deep, std::int64_t width) {
   }
 }
 
-void sum_wide(const Lookup& lookup, std::int64_t row) {
-  const std::int32_t* const ids = lookup.batch.inverse + row * lookup.batch.num_fields;
-  float sum = 0.0f;
-  for (std::int64_t field = 0; field < lookup.batch.num_fields; ++field) sum += lookup.wide_rows[ids[field]];
-  lookup.wide[row] = sum;
+// The wide row of unique id u, and its deep row if it is not in memory.
+void prepare_lists(const Lookup& lookup, std::int64_t u) {
+  lookup.wide_rows[u] = wide_row(lookup, u);
+  deep_row(lookup, u, lookup.computed + u * lookup.slots.layout.embedding_dim);
+}
+
+// The unique id whose first position is the first one at or after `position`: ids are numbered in their order.
+std::int64_t next_new_id(const HostTablesBatch& batch, std::int64_t position) {
+  std::int64_t low = 0, high = batch.num_unique;
+  while (low < high) {
+    const std::int64_t middle = (low + high) / 2;
+    if (batch.positions[batch.offsets[middle]] < position) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+// The memory that finding the rows of a batch row's positions reads.
+PREFETCH_FUNCTION prefetch_ids(const Lookup& lookup, std::int64_t row) {
+  if (row >= lookup.batch.num_rows) return;
+  const std::int64_t begin = row * lookup.batch.num_fields, end = begin + lookup.batch.num_fields;
+  for (std::int64_t i = lookup.batch.first[begin]; i < lookup.batch.first[end]; ++i) {
+    __builtin_prefetch(lookup.row_slots + lookup.batch.inverse[i]);
+    __builtin_prefetch(lookup.wide_rows + lookup.batch.inverse[i]);
+  }
+}
+
+// One batch row, whose fields may be lists. An id's norm is taken at its first position, where its row is at hand.
+void pool_fields(const Lookup& lookup, std::int64_t row, std::int64_t* new_id) {
+  const HostTablesBatch& batch = lookup.batch;
+  const std::int64_t width = lookup.slots.layout.embedding_dim;
+  const auto row_of = [&](std::int64_t position) {
+    const std::int64_t u = batch.inverse[position];
+    const float* const newest = newest_row(lookup, u);
+    return newest == nullptr ? lookup.computed + u * width : newest;
+  };
+  prefetch_ids(lookup, row + 1);
+  for (std::int64_t place = row * batch.num_fields; place < (row + 1) * batch.num_fields; ++place) {
+    pool_row(batch, place, width, row_of, lookup.deep + place * width);
+    for (std::int64_t i = batch.first[place]; i < batch.first[place + 1]; ++i) {
+      if (batch.inverse[i] == *new_id) lookup.squared_norms[(*new_id)++] = squared_norm(row_of(i), width);
+    }
+  }
+  lookup.wide[row] = sum_wide_rows(batch, row, lookup.wide_rows);
+}
+
+void look_up_lists(const Lookup& lookup, int num_threads) {
+  const HostTablesBatch& batch = lookup.batch;
+#pragma omp parallel num_threads(num_threads)
+  {
+#pragma omp for schedule(static)
+    for (std::int64_t u = 0; u < batch.num_unique; ++u) prepare_lists(lookup, u);
+#pragma omp for schedule(dynamic)
+    for (std::int64_t begin = 0; begin < batch.num_rows; begin += kRowsPerTask) {
+      const std::int64_t end = begin + kRowsPerTask < batch.num_rows ? begin + kRowsPerTask : batch.num_rows;
+      std::int64_t new_id = next_new_id(batch, batch.first[begin * batch.num_fields]);
+      for (std::int64_t row = begin; row < end; ++row) pool_fields(lookup, row, &new_id);
+    }
+  }
 }
 
 }  // namespace
 
 void lookup(const Slots& slots, const InitialValues& initial, const HostTablesBatch& batch,
             const std::int32_t* row_slots, const HostTablesHistory* history, float* deep, float* wide,
-            float* wide_rows, double* squared_norms, int num_threads) {
-  const Lookup all = {slots, initial, batch, row_slots, history, deep, wide, wide_rows, squared_norms};
+            float* wide_rows, double* squared_norms, float* computed, int num_threads) {
+  const Lookup all = {slots, initial, batch, row_slots, history, deep, wide, wide_rows, squared_norms, computed};
+  if (batch.first != nullptr) return look_up_lists(all, num_threads);
   const LookUpDeep look_up_deep = choose_look_up_deep(deep, slots.layout.embedding_dim);
-  const std::int64_t num_positions = batch.num_rows * batch.num_fields;
+  const std::int64_t num_positions = batch.num_positions;
 #pragma omp parallel num_threads(num_threads)
   {
 #pragma omp for schedule(dynamic)
@@ -174,7 +246,7 @@ void lookup(const Slots& slots, const InitialValues& initial, const HostTablesBa
     }
     end_stream();
 #pragma omp for schedule(dynamic, kRowsPerTask)
-    for (std::int64_t row = 0; row < batch.num_rows; ++row) sum_wide(all, row);
+    for (std::int64_t row = 0; row < batch.num_rows; ++row) wide[row] = sum_wide_rows(batch, row, wide_rows);
   }
 }
 

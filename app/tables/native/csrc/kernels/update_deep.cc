@@ -1,15 +1,13 @@
 #include "kernels/kernels.h"
 
-#include <cstring>
-
 #include "kernels/deep_steps.h"
+#include "kernels/positions.h"
 #include "kernels/stream.h"
 
 namespace host_tables::ISA {
 namespace {
 
 constexpr std::int64_t kMostColumns = 256;    // summed at once; wider rows go over their positions again
-constexpr std::int64_t kPrefetchAhead = 8;    // positions
 constexpr std::int64_t kRowsAhead = 3;        // unique ids
 constexpr std::int64_t kRowCost = 6;          // reading and writing a row's state, in gradient rows read
 constexpr std::int64_t kCostPerTask = 1024;   // in gradient rows read: some tens of microseconds
@@ -23,22 +21,8 @@ struct Update {
   StepInput input;
 };
 
-// The pointers do not overlap; __restrict lets the compiler vectorize.
-void add(const float* __restrict gradient, std::int64_t width, float* __restrict sum) {
-  for (std::int64_t i = 0; i < width; ++i) sum[i] += gradient[i];
-}
-
-// The gradients of columns begin … begin + width - 1 of unique id u, in order of position.
 void sum_columns(const Update& update, std::int64_t u, std::int64_t begin, std::int64_t width, float* sum) {
-  const std::int64_t embedding_dim = update.slots.layout.embedding_dim;
-  const std::int32_t* const positions = update.batch.positions;
-  const std::int64_t last = update.batch.num_rows * update.batch.num_fields - 1;
-  std::memset(sum, 0, static_cast<std::size_t>(width) * sizeof(float));
-  for (std::int64_t i = update.batch.offsets[u]; i < update.batch.offsets[u + 1]; ++i) {
-    const std::int64_t ahead = i + kPrefetchAhead < last ? i + kPrefetchAhead : last;
-    prefetch_row(update.gradient + positions[ahead] * embedding_dim + begin, width);
-    add(update.gradient + positions[i] * embedding_dim + begin, width, sum);
-  }
+  sum_positions(update.batch, u, update.gradient, update.slots.layout.embedding_dim, begin, width, sum);
 }
 
 // Columns begin … begin + width - 1 of the row of unique id u.
@@ -66,7 +50,7 @@ void update_row(const Update& update, std::int64_t u) {
 // An id with more positions than this is split by columns: alone it would keep one thread busy for long
 // after the others are done. The order of summation, hence every bit, stays.
 std::int64_t most_positions_of_one_thread(const HostTablesBatch& batch, int num_threads) {
-  return batch.num_rows * batch.num_fields / (4 * num_threads);
+  return batch.num_positions / (4 * num_threads);
 }
 
 std::int64_t num_positions(const HostTablesBatch& batch, std::int64_t u) {
@@ -169,7 +153,7 @@ void update_row_by_rowwise_adagrad(const Update& update, std::int64_t u) {
 }
 
 void run_rowwise_adagrad(const Update& update, int num_threads) {
-  const std::int64_t any = update.batch.num_rows * update.batch.num_fields;
+  const std::int64_t any = update.batch.num_positions;
 #pragma omp parallel num_threads(num_threads)
   update_all_rows(update, any, [&](std::int64_t u) { update_row_by_rowwise_adagrad(update, u); });
 }

@@ -1,6 +1,7 @@
 #include "kernels/kernels.h"
 
 #include "kernels/deep_steps.h"
+#include "kernels/positions.h"
 
 namespace host_tables::ISA {
 namespace {
@@ -13,15 +14,6 @@ constexpr std::int64_t kMostStates = 4;
 struct Block {
   float sum[kBlock], states[kMostStates][kBlock];  // the rows first
 };
-
-float sum_of_positions(const HostTablesBatch& batch, std::int64_t u, const float* gradient) {
-  const std::uint32_t num_fields = static_cast<std::uint32_t>(batch.num_fields);
-  float sum = 0.0f;
-  for (std::int32_t i = batch.offsets[u]; i < batch.offsets[u + 1]; ++i) {
-    sum += gradient[static_cast<std::uint32_t>(batch.positions[i]) / num_fields];
-  }
-  return sum;
-}
 
 // The ids of a block as the columns of one row: what holds of those holds of these.
 void take_step(Block& block, std::int64_t count, HostTablesOptimizer optimizer, float scale,
@@ -48,7 +40,7 @@ void update_block(const Slots& slots, HostTablesOptimizer optimizer, const HostT
   for (std::int64_t i = 0; i < count; ++i) {
     const float* const state = wide_state(slots, row_slots[first + i]);
     for (std::int64_t k = 0; k < num_states; ++k) block.states[k][i] = state[k];
-    block.sum[i] = sum_of_positions(batch, first + i, gradient);
+    block.sum[i] = sum_wide_positions(batch, first + i, gradient);
   }
   take_step(block, count, optimizer, scale, step);
   for (std::int64_t i = 0; i < count; ++i) {

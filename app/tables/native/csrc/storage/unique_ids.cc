@@ -1,5 +1,6 @@
 #include "storage/unique_ids.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -101,6 +102,34 @@ void UniqueScratchPool::give_back(std::unique_ptr<UniqueScratch> scratch) {
   const std::lock_guard<std::mutex> lock(mutex_);
   free_.push_back(std::move(scratch));
 }
+
+template <typename Id>
+UniqueStatus find_lists(const Id* ids, std::int64_t num_rows, std::int64_t num_fields, const std::int32_t* lengths,
+                        const std::int32_t* means, std::int64_t vocabulary_size, Id* values, std::int32_t* first,
+                        std::int32_t* places, float* weights, std::int64_t* num_values) {
+  std::int32_t count = 0;
+  for (std::int64_t place = 0; place < num_rows * num_fields; ++place) {
+    const std::int64_t field = place % num_fields;
+    const std::int32_t start = first[place] = count;
+    for (std::int32_t i = 0; i < lengths[field]; ++i, ++ids) {
+      if (*ids == -1 && i > 0) continue;
+      if (*ids < 0 || *ids >= vocabulary_size) return UniqueStatus::kBadId;
+      places[count] = static_cast<std::int32_t>(place);
+      values[count++] = *ids;
+    }
+    std::fill(weights + start, weights + count, means[field] ? 1.0f / static_cast<float>(count - start) : 1.0f);
+  }
+  first[num_rows * num_fields] = count;
+  *num_values = count;
+  return UniqueStatus::kOk;
+}
+
+template UniqueStatus find_lists(const std::int32_t*, std::int64_t, std::int64_t, const std::int32_t*,
+                                 const std::int32_t*, std::int64_t, std::int32_t*, std::int32_t*, std::int32_t*,
+                                 float*, std::int64_t*);
+template UniqueStatus find_lists(const std::int64_t*, std::int64_t, std::int64_t, const std::int32_t*,
+                                 const std::int32_t*, std::int64_t, std::int64_t*, std::int32_t*, std::int32_t*,
+                                 float*, std::int64_t*);
 
 template <typename Id>
 UniqueStatus unique_ids(const Id* ids, std::int64_t count, std::int64_t vocabulary_size, UniqueScratch& scratch,

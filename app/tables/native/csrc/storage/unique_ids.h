@@ -1,4 +1,4 @@
-// The distinct ids of a batch: direct addressing (or a hash, for a large vocabulary), then a counting sort of
+// The values of a batch's lists, and the distinct ids of a batch: direct addressing (or a hash, for a large vocabulary), then a counting sort of
 // the positions.
 
 #ifndef UNIQUE_IDS_H_
@@ -33,6 +33,12 @@ class UniqueScratchPool {
 };
 
 enum class UniqueStatus { kOk, kBadId, kNoMemory };
+
+// See host_tables_find_lists.
+template <typename Id>
+UniqueStatus find_lists(const Id* ids, std::int64_t num_rows, std::int64_t num_fields, const std::int32_t* lengths,
+                        const std::int32_t* means, std::int64_t vocabulary_size, Id* values, std::int32_t* first,
+                        std::int32_t* places, float* weights, std::int64_t* num_values);
 
 // See host_tables_unique.
 template <typename Id>

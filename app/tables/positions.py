@@ -1,0 +1,74 @@
+"""The positions of a batch and the sums over them, in NumPy: the definition of those in C++.
+
+A field has one position, or, where it is a list, one for each of its values; their rows are pooled into one of the
+field.
+
+Letters: B batch, C fields, P columns of ids, D embedding width, n positions, U unique ids of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from app.tables.checks import check_ids
+from app.tables.fields import TableField
+from app.tables.interface import Lists, TablesSpec, UniqueIds
+from app.tables.pooling import NO_ROW, field_of_position, position_weights
+
+
+def find_unique(ids: np.ndarray, spec: TablesSpec) -> UniqueIds:
+    """Return the distinct ids of `ids` [B, P]; raises as `Tables.unique` does."""
+    check_ids(ids, spec)
+    lists = find_lists(ids, spec.fields) if spec.has_lists else None
+    values, inverse = np.unique(ids if lists is None else ids[ids != NO_ROW], return_inverse=True)
+    return UniqueIds((len(ids), len(spec.fields)), values.astype(np.int64), inverse.reshape(-1), lists=lists)
+
+
+def find_lists(ids: np.ndarray, fields: Sequence[TableField]) -> Lists:
+    """Return the places and weights of the values among `ids` [B, P]."""
+    row, position = np.nonzero(ids != NO_ROW)
+    places = (row * len(fields) + field_of_position(fields)[position]).astype(np.int32)
+    counts = np.bincount(places, minlength=len(ids) * len(fields))
+    first = np.append(0, np.cumsum(counts)).astype(np.int32)
+    return Lists(first, places, position_weights(ids, fields)[row, position])
+
+
+def expand(unique: UniqueIds, deep_rows: np.ndarray, wide_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return `Rows.deep` and `Rows.wide` of `deep_rows` [U, D] and `wide_rows` [U], added position by position."""
+    (batch, num_fields), dim = unique.shape, deep_rows.shape[1]
+    deep, by_position = deep_rows[unique.inverse], wide_rows[unique.inverse]
+    if unique.lists is not None:
+        by_position = unique.lists.weights * by_position
+        weighted = unique.lists.weights[:, None] * deep
+        deep = np.zeros((batch * num_fields, dim), np.float32)
+        np.add.at(deep, unique.lists.places, weighted)
+    wide = np.zeros(batch, np.float32)
+    np.add.at(wide, _batch_rows(unique), by_position)  # in order of position: `sum` adds pairwise
+    return deep.reshape(batch, num_fields * dim), wide
+
+
+def sum_deep_by_id(unique: UniqueIds, deep: np.ndarray, embedding_dim: int) -> np.ndarray:
+    """Sum gradients [B, C * D] to [U, D] in order of position."""
+    by_position = deep.reshape(unique.shape[0] * unique.shape[1], embedding_dim)
+    if unique.lists is not None:
+        by_position = unique.lists.weights[:, None] * by_position[unique.lists.places]
+    return _sum_by_id(unique, by_position)
+
+
+def sum_wide_by_id(unique: UniqueIds, wide: np.ndarray) -> np.ndarray:
+    """Sum gradients [B], which count for each position, to [U] in order of position."""
+    by_position = wide[_batch_rows(unique)]
+    return _sum_by_id(unique, by_position if unique.lists is None else unique.lists.weights * by_position)
+
+
+def _batch_rows(unique: UniqueIds) -> np.ndarray:
+    places = np.arange(unique.inverse.size) if unique.lists is None else unique.lists.places
+    return places // max(unique.shape[1], 1)
+
+
+def _sum_by_id(unique: UniqueIds, by_position: np.ndarray) -> np.ndarray:
+    sums = np.zeros((unique.values.size, *by_position.shape[1:]), np.float32)
+    np.add.at(sums, unique.inverse, by_position)
+    return sums
