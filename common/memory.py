@@ -84,14 +84,11 @@ def _cgroups() -> Iterator[MemoryLimit]:
             if folder.is_relative_to(root) and (folder / limit_file).is_file():
                 limit = (folder / limit_file).read_text().strip()
                 if limit != "max" and int(limit) < UNLIMITED:
-                    used = int((folder / used_file).read_text()) - _reclaimable(folder)
+                    fields = dict(field.split() for field in (folder / "memory.stat").read_text().splitlines())
+                    # Of the file cache: it counts as used, but is freed before anything is killed.
+                    freed = int(fields.get("total_inactive_file", fields.get("inactive_file", 0)))
+                    used = int((folder / used_file).read_text()) - freed
                     yield MemoryLimit(f"the memory limit of cgroup {folder}", int(limit), used)
-
-
-def _reclaimable(cgroup: Path) -> int:
-    """Return the bytes of file cache that count as used but are freed before anything is killed."""
-    fields = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
-    return int(fields.get("total_inactive_file", fields.get("inactive_file", 0)))
 
 
 def _mib(num_bytes: int) -> str:

@@ -6,7 +6,7 @@ import argparse
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -32,7 +32,7 @@ from app.distributed.process_group import (
 )
 from app.evaluation.calibration import Calibration, fit_calibration
 from app.evaluation.evaluate import Evaluation, best_on, check_split, intervals_of, measure
-from app.evaluation.results import content_of, write_evaluation
+from app.evaluation.results import as_json, content_of, write_evaluation
 from app.evaluation.slices import SliceStream, check_slices, find_parts
 from app.evaluation.text import describe, one_line
 from app.run.folder import CONFIG_FILE, best_of_run, run_checkpoints
@@ -192,7 +192,7 @@ def write_results(folder: Path, path: Path, evaluation: Evaluation) -> None:
             evaluation.intervals,
             evaluation.best,
         )
-        content |= {"slices": [each.content() for each in evaluation.slices]} if evaluation.slices else {}
+        content |= {"slices": [as_json(asdict(each)) for each in evaluation.slices]} if evaluation.slices else {}
         content |= {"calibrated": str(evaluation.calibration)} if evaluation.calibration else {}
         write_evaluation(folder, content)
         with (folder / "eval.log").open("a", encoding="utf-8") as eval_log:

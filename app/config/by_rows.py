@@ -32,12 +32,9 @@ def resolve_by_rows(resolve: Callable[[Config], Config], read: Callable[[], Sche
     if not config.train.auto:
         return config
     schema = read()
-    first = resolve(_with(settings_by_rows(schema)))
-    return resolve(_with(settings_by_rows(schema, first.train.epochs, first.train.batch_size)))
-
-
-def _with(sections: dict[str, Any]) -> Config:
-    return settings.merge(Config(), sections, where="train.auto")
+    first = resolve(settings.merge(Config(), settings_by_rows(schema), where="train.auto"))
+    chosen = settings_by_rows(schema, first.train.epochs, first.train.batch_size)
+    return resolve(settings.merge(Config(), chosen, where="train.auto"))
 
 
 def settings_by_rows(schema: Schema, epochs: int = 0, batch_size: int = 0) -> dict[str, Any]:

@@ -138,7 +138,7 @@ class Exchange:
         received = np.empty(self._by_rank.total, np.int64)
         with waiting(), self._timed("ids"):
             self._all_to_all(ids, self._by_owner, received, self._by_rank, MPI.INT64_T)
-        self._count_bytes("ids", self._by_owner, ID_BYTES)
+        self.remote_bytes["ids"] += (self._by_owner.total - int(self._by_owner.counts[self.rank])) * ID_BYTES
         return received
 
     def pull_reply(self, deep: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -170,7 +170,7 @@ class Exchange:
             if self.embedding_dim:
                 self._all_to_all(deep, to, deep_received, back, self._row)
             self._all_to_all(wide, to, wide_received, back, MPI.FLOAT)
-        self._count_bytes(what, to, (self.embedding_dim + 1) * FLOAT_BYTES)
+        self.remote_bytes[what] += (to.total - int(to.counts[self.rank])) * (self.embedding_dim + 1) * FLOAT_BYTES
         return deep_received, wide_received
 
     def _all_to_all(
@@ -185,6 +185,3 @@ class Exchange:
         begin = time.perf_counter()
         yield
         self.seconds[what] += time.perf_counter() - begin
-
-    def _count_bytes(self, what: str, to: Segments, element_bytes: int) -> None:
-        self.remote_bytes[what] += (to.total - int(to.counts[self.rank])) * element_bytes

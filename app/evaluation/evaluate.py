@@ -13,7 +13,7 @@ from app.config.config import Config
 from app.evaluation.calibration import Calibration
 from app.evaluation.grouped_auc import GroupedAucStream, KeyNumbers
 from app.evaluation.metrics import Metrics, MetricStream, confidence_intervals
-from app.evaluation.results import TOP_VALUES, Groups, Measurement, first_column
+from app.evaluation.results import TOP_VALUES, Groups, Measurement, first_column, names_of_ids
 from app.evaluation.slices import Slice, SliceStream
 from app.tables.interface import UniqueIds
 from common.console import progress_bar
@@ -91,11 +91,12 @@ def measure(
     if not group_field:
         return Measurement(metrics, bins)
     auc = groups.result()
-    if column is None:
-        found = Groups.of_keys(auc, group_field, numbers.keys_of(auc.ids[:TOP_VALUES]))
+    top = auc.ids[:TOP_VALUES]
+    if column is None:  # of kind id, whose text is not kept
+        names = [f"(key {int(key) % 2**64:016x})" for key in numbers.keys_of(top)]
     else:
-        found = Groups.of(auc, group_field, folder, schema)
-    return Measurement(replace(metrics, grouped_auc=found.auc.weighted_mean), bins, found)
+        names = names_of_ids(folder, next(field for field in schema.categorical if field.name == group_field), top)
+    return Measurement(replace(metrics, grouped_auc=auc.weighted_mean), bins, Groups(group_field, auc, names))
 
 
 def check_split(folder: Path, schema: Schema, split: str) -> None:

@@ -42,17 +42,6 @@ class Groups:
     auc: GroupedAuc
     names: list[str]  # of the most frequent values
 
-    @staticmethod
-    def of(auc: GroupedAuc, name: str, dataset: Path, schema: Schema) -> Groups:
-        """Look up the names of the values with the most rows."""
-        field = next(field for field in schema.categorical if field.name == name)
-        return Groups(name, auc, names_of_ids(dataset, field, auc.ids[:TOP_VALUES]))
-
-    @staticmethod
-    def of_keys(auc: GroupedAuc, name: str, keys: np.ndarray) -> Groups:
-        """Name the values of a column of kind id by their `keys`: their text is not kept."""
-        return Groups(name, auc, [f"(key {int(key) % 2**64:016x})" for key in keys])
-
 
 @dataclass(frozen=True)
 class Measurement:

@@ -6,16 +6,15 @@ Letters: n rows of a batch, C fields.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from app.batches import Batch
 from app.config.run import nearest
 from app.evaluation.metrics import Metrics, MetricStream, confidence_intervals
-from app.evaluation.results import OUT_OF_VOCABULARY, as_json, first_column, names_of_ids
+from app.evaluation.results import OUT_OF_VOCABULARY, first_column, names_of_ids
 from data_prep.prepared.schema import Schema
 
 TIME, UNSEEN = "time", "unseen"  # besides the names of fields
@@ -35,11 +34,6 @@ class Slice:
     name: str
     metrics: Metrics
     intervals: dict[str, tuple[float, float]]
-
-    def content(self) -> dict[str, Any]:
-        """Return what the file of an evaluation holds of it."""
-        content: dict[str, Any] = as_json(asdict(self))
-        return content
 
 
 @dataclass(frozen=True)
@@ -93,14 +87,11 @@ def check_slices(by: Sequence[str], schema: Schema, split: str) -> None:
 
 def find_parts(by: str, folder: Path, schema: Schema, split: str) -> Parts:
     """Return the parts for a name that `check_slices` knows; a field's are its values frequent in training."""
-    if by == TIME:
-        return _by_time(schema.splits[split].rows)
-    return _by_unseen(schema) if by == UNSEEN else _by_value(by, folder, schema)
+    if by != TIME:
+        return _by_unseen(schema) if by == UNSEEN else _by_value(by, folder, schema)
 
-
-def _by_time(rows: int) -> Parts:
     def find(batch: Batch, first_row: int) -> np.ndarray:
-        return (first_row + np.arange(batch.num_rows)) * TIME_PARTS // rows
+        return (first_row + np.arange(batch.num_rows)) * TIME_PARTS // schema.splits[split].rows
 
     names = [f"{100 * part // TIME_PARTS}–{100 * (part + 1) // TIME_PARTS} % of the rows" for part in range(TIME_PARTS)]
     return Parts(TIME, names, find)

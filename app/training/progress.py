@@ -63,7 +63,9 @@ class Progress:
 
     def add(self, position: Position, losses: Losses, rows: int, waited_seconds: float) -> None:
         """Record one step; `waited_seconds` is the epoch's time of waiting for data so far."""
-        self._lines.append(loss_line(position.epoch, position.epoch_step, losses))
+        wide_loss, deep_loss = np.float32(losses.wide_loss), np.float32(losses.deep_loss)
+        place = f"epoch: {position.epoch} step: {position.epoch_step}"  # as MindSpore's tutorial prints it
+        self._lines.append(f"{place}, wide_loss is {wide_loss!s}, deep_loss is {deep_loss!s}")
         self._rows += rows
         self._last = (position, losses, waited_seconds)
         self._bar.update()
@@ -86,6 +88,7 @@ class Progress:
         speed, wait_share = self._rows / seconds, (waited - self._waited) / seconds
         parts = {part: self._seconds[part] - before for part, before in self._seconds_before.items()}
         self._seconds_before = dict(self._seconds)
+        resident_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])  # private and shared
         self._run.append_losses(self._lines)
         values = {
             "step": position.step,
@@ -95,7 +98,7 @@ class Progress:
             "wait_share": round(wait_share, 4),
             **{f"{group}_learning_rate": rate for group, rate in self._learning_rates.at(position.step).items()},
             **{f"{part}_ms": round(1000 * spent / len(self._lines), 2) for part, spent in parts.items()},
-            "memory_bytes": resident_bytes(),
+            "memory_bytes": resident_pages * resource.getpagesize(),
         }
         for call in self._on_step:
             call(self._run, values)
@@ -106,14 +109,3 @@ class Progress:
         speed, loss = values["samples_per_second"], values["wide_loss"]
         text = f"{speed:,.0f} samples/s, loss {loss:.4f}, waiting {values['wait_share']:.0%}"
         self._bar.set_postfix_str(text, refresh=False)
-
-
-def resident_bytes() -> int:
-    """Return this process's resident memory, private and shared (Linux)."""
-    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
-
-
-def loss_line(epoch: int, step: int, losses: Losses) -> str:
-    """Return a line of loss.log, as MindSpore's tutorial prints it."""
-    wide_loss, deep_loss = np.float32(losses.wide_loss), np.float32(losses.deep_loss)
-    return f"epoch: {epoch} step: {step}, wide_loss is {wide_loss!s}, deep_loss is {deep_loss!s}"

@@ -67,17 +67,16 @@ def make_batches(workload: Workload) -> list[Batch]:
 
 
 def log_cuts(shape: LogShape) -> list[int]:
-    """Each field's number of values that a synthetic log of `LOG_ROWS` rows is expected to have `LOG_MIN_COUNT` times.
+    """Return, by field, the number of values expected `LOG_MIN_COUNT` times or more in `LOG_ROWS` synthetic rows.
 
-    The log itself need not be drawn for it. Of 1 M rows at min_count 10 the distinct share of a batch is 7.7 % so, and
-    7.6 % in a log that was prepared.
+    No log is drawn. With 1 M rows and min_count 10, 7.7 % of a batch's ids are then distinct; a prepared log has 7.6 %.
     """
     frequent = (np.flatnonzero(value.share_of_bin * LOG_ROWS >= LOG_MIN_COUNT) for value in shape.values)
     return [int(value.edges[bins[-1] + 1]) for value, bins in zip(shape.values, frequent, strict=True)]
 
 
 def field_starts() -> np.ndarray:
-    """The first id of each field of `log_ids`, and the vocabulary's size behind them, [C + 1]."""
+    """Return the first id of each field of `log_ids`, and last the vocabulary's size, [C + 1]."""
     return np.cumsum([0, *(cut + 2 for cut in log_cuts(load_shape()))])
 
 

@@ -123,7 +123,8 @@ def _read_lines(file: LogFile, num_rows: int) -> _Sample:
     separator, rows = _divide(text, file.location)
     header = _is_header(rows)
     kept = rows[header:][:num_rows]
-    names = rows[0] if header else _make_names(len(rows[0]))
+    criteo, numbered = list(LogFormat().columns), [f"column_{number}" for number in range(1, len(rows[0]) + 1)]
+    names = rows[0] if header else criteo if len(criteo) == len(numbered) else numbered
     if not kept:
         raise ValueError(f"{file.location} has a header and no rows to describe")
     quotes = any(cell.startswith('"') for line in text[:_ENOUGH] for cell in line.split(separator))
@@ -131,12 +132,6 @@ def _read_lines(file: LogFile, num_rows: int) -> _Sample:
     layout = {key: value for key, value in given.items() if value != getattr(LogFormat(), key)}
     columns = [list(column) for column in zip(*kept, strict=True)]
     return _Sample(names, columns, layout, b"\n".join(lines[header:][:num_rows]) + b"\n")
-
-
-def _make_names(num_columns: int) -> list[str]:
-    """Return Criteo's names for as many columns as its log has, else numbers."""
-    criteo = list(LogFormat().columns)
-    return criteo if num_columns == len(criteo) else [f"column_{number}" for number in range(1, num_columns + 1)]
 
 
 def _divide(lines: list[str], location: str) -> tuple[str, list[list[str]]]:

@@ -54,7 +54,9 @@ class VocabularyWriter:
             elif self._kinds[field.name] == "hex32":
                 written = hex_text(values)
             else:
-                written = _number_text(values, _smallest(self._kinds[field.name]))
+                smallest = _smallest(self._kinds[field.name])
+                texts = ["" if value == MISSING else str(value + smallest) for value in values.tolist()]
+                written = pa.array(texts, pa.string())
             name_index = np.full(len(values), self._names.index(field.name), np.int32)
             columns = [
                 pa.DictionaryArray.from_arrays(_numbers(name_index, pa.int32()), self._dictionary),
@@ -115,12 +117,6 @@ def _numbers(numbers: NDArray[np.signedinteger], kind: pa.DataType) -> pa.Array:
 def _smallest(kind: str) -> int:
     """Return the number that 0 stands for in a column of buckets, hours or weekdays."""
     return SMALLEST_BUCKET if kind == "bucket" else 0
-
-
-def _number_text(values: NDArray[np.int64], smallest: int) -> pa.Array:
-    """Return each number as text, "" for MISSING."""
-    texts = ["" if value == MISSING else str(value + smallest) for value in values.tolist()]
-    return pa.array(texts, pa.string())
 
 
 def _hex_values(texts: pa.StringArray) -> NDArray[np.int64]:

@@ -83,22 +83,19 @@ def merge_lookup_tables(chain: Sequence[LookupTables], path: Path) -> LookupTabl
             list(zip(*tables, strict=True)) for tables in zip(*(t.opened for t in chain), strict=True)
         )
         for layout in chain[0].layouts:
-            yield _merge_texts(of_texts.pop(0)) if layout.is_text else _merge_numbers(of_numbers.pop(0))
+            if layout.is_text:
+                tables = of_texts.pop(0)
+                first = tables[0]
+                keys, ids = (np.concatenate([getattr(table, name) for table in tables]) for name in ("keys", "ids"))
+                texts = concatenate_strings([table.texts for table in tables])
+                yield _text_lookup(keys, ids, texts, first.missing_id, first.first_oov_id, first.num_oov_ids)
+            else:
+                base, *later = of_numbers.pop(0)
+                added = [table.words + np.uint64(table.base_id - base.base_id) for table in later]
+                words = np.concatenate([base.words, *added])
+                yield _number_lookup(words, base.base_id, base.missing_id, base.first_oov_id, base.num_oov_ids)
 
     return _write(merged(), path)
-
-
-def _merge_numbers(chain: Sequence[FieldLookup]) -> FieldLookup:
-    base = chain[0]
-    words = np.concatenate([table.words + np.uint64(table.base_id - base.base_id) for table in chain])
-    return _number_lookup(words, base.base_id, base.missing_id, base.first_oov_id, base.num_oov_ids)
-
-
-def _merge_texts(chain: Sequence[StringLookup]) -> StringLookup:
-    base = chain[0]
-    keys, ids = (np.concatenate([getattr(table, name) for table in chain]) for name in ("keys", "ids"))
-    texts = concatenate_strings([table.texts for table in chain])
-    return _text_lookup(keys, ids, texts, base.missing_id, base.first_oov_id, base.num_oov_ids)
 
 
 def _write(tables: Iterable[FieldLookup | StringLookup], path: Path) -> LookupTables:

@@ -57,22 +57,17 @@ def describe(
 
 
 def _describe_source(reading: LogReading, statistics: LogStatistics) -> dict[str, Any]:
+    file, is_one = reading.files[0], len(reading.files) == 1
+    # A synthetic log's true probabilities; a log of several files has none.
+    truth = truth_path(Path(file.location)) if is_one and not is_uri(file.location) else None
     return {
-        "name": reading.files[0].name if len(reading.files) == 1 else reading.name,
+        "name": file.name if is_one else reading.name,
         **dataclasses.asdict(reading.fingerprint),
         "files": [dataclasses.asdict(file) for file in reading.files_read],
         "lines": statistics.num_lines,
         "rejected_by_reason": dict(sorted(statistics.rejects_by_reason.items())),
-        "truth": _truth(reading.files),
+        "truth": str(truth.resolve()) if truth and truth.is_file() else None,
     }
-
-
-def _truth(files: Sequence[LogFile]) -> str | None:
-    """Return the path of a synthetic log's true probabilities; a log of several files has none."""
-    if len(files) > 1 or is_uri(files[0].location):
-        return None
-    truth = truth_path(Path(files[0].location))
-    return str(truth.resolve()) if truth.is_file() else None
 
 
 _LIBRARIES = ("numpy", "pyarrow", "mindspore")

@@ -74,16 +74,13 @@ class Encoder:
             missing = count_missing(rows, training, self._options)
             kernels = choose_kernels(self._options.kernels)
             counts = count_lines(self._options.data, kernels, chunk, parsed, training, missing)
+        ids = by_split["train"].ids
+        is_unknown = (ids < self._first_own_id) & (ids != NO_ID)
+        lengths = np.array([column.max_length for column in self._options.categorical_columns])
         rest = EncodedRest(
             {name: rows.row_numbers[of_split] for name, of_split in chosen.items()},
             {name: int(part.labels.sum()) for name, part in by_split.items()},
-            self._count_unknown(by_split["train"].ids),
+            np.logical_or.reduceat(is_unknown, np.cumsum(lengths) - lengths, axis=1).sum(axis=0),
             counts,
         )
         return {**by_split, REST: rest}
-
-    def _count_unknown(self, ids: NDArray[np.signedinteger]) -> NDArray[np.int64]:
-        is_unknown = (ids < self._first_own_id) & (ids != NO_ID)
-        lengths = np.array([column.max_length for column in self._options.categorical_columns])
-        counts: NDArray[np.int64] = np.logical_or.reduceat(is_unknown, np.cumsum(lengths) - lengths, axis=1).sum(axis=0)
-        return counts

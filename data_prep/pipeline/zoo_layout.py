@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -124,8 +124,9 @@ def _write_samples(path: Path, shards: int, blocks: Iterable[Rows]) -> None:
     writer.set_page_size(_PAGE_BYTES)
     writer.add_schema(_COLUMNS, "rows for the model zoo's Wide&Deep")
     with as_os_error(path.parent):
-        for samples in _batched(map(_sample, blocks), shards):
-            writer.write_raw_data(samples)
+        samples = map(_sample, blocks)
+        while one_a_shard := list(itertools.islice(samples, shards)):
+            writer.write_raw_data(one_a_shard)
         writer.commit()
 
 
@@ -136,8 +137,3 @@ def _sample(block: Rows) -> dict[str, Any]:
     values = np.concatenate([block.numeric, np.ones(block.ids.shape, np.float32)], axis=1)
     ids = np.concatenate([numeric_ids, block.ids], axis=1)
     return {"feat_ids": ids.ravel(), "feat_vals": values.ravel(), "label": block.labels}
-
-
-def _batched(samples: Iterator[dict[str, Any]], size: int) -> Iterator[list[dict[str, Any]]]:
-    while batch := list(itertools.islice(samples, size)):
-        yield batch

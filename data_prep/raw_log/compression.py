@@ -52,15 +52,12 @@ def unpacked(location: str, stored: io.BufferedReader[Any], member: str) -> Iter
     elif name.endswith(".zst"):
         yield io.BufferedReader(_Zstd(stored), _READ_BYTES)
     else:
-        _check_not_packed(location, stored.peek(8)[:8])
+        start = stored.peek(8)[:8]
+        for magic, ending in MAGIC.items():
+            if start.startswith(magic):
+                what = f"rename it to end in {ending}" if ending else "pack it by gzip or zstd instead"
+                raise ValueError(f"{location} is packed, not text (it starts with {start[:4]!r}); {what}")
         yield stored
-
-
-def _check_not_packed(location: str, start: bytes) -> None:
-    for magic, ending in MAGIC.items():
-        if start.startswith(magic):
-            what = f"rename it to end in {ending}" if ending else "pack it by gzip or zstd instead"
-            raise ValueError(f"{location} is packed, not text (it starts with {start[:4]!r}); {what}")
 
 
 class BadZstd(Exception):

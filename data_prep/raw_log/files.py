@@ -138,14 +138,15 @@ def _matching(pattern: str) -> list[str]:
 
 def _files_of_folder(folder: str, found: list[str]) -> list[str]:
     """Return Criteo's log if the folder holds it, else all files that look like parts of a log."""
-    whole = sorted(file for file in found if _is_whole_log(file_name(file)))
+    names = {file: file_name(file) for file in found}
+    whole = sorted(f for f, name in names.items() if _unpacked(name) == _WHOLE_LOG or name.endswith(TAR_ENDINGS))
     if len(whole) > 1:
-        names = ", ".join(map(file_name, whole))
-        raise ValueError(f"the folder {folder} holds several logs ({names}); give one of them as the input")
+        several = ", ".join(names[file] for file in whole)
+        raise ValueError(f"the folder {folder} holds several logs ({several}); give one of them as the input")
     if whole:
         _log_skipped(folder, found, whole)
         return whole
-    parts = sorted((file for file in found if _is_part(file_name(file))), key=natural_order)
+    parts = sorted((file for file in found if _is_part(names[file])), key=natural_order)
     if not parts:
         raise FileNotFoundError(
             f"the folder {folder} holds no log: expected {_WHOLE_LOG}, {_WHOLE_LOG}.gz or a .tar.gz, or part files "
@@ -184,10 +185,6 @@ def _check_not_twice(folder: str, parts: Iterable[str]) -> None:
 
 def _unpacked(name: str) -> str:
     return name.removesuffix(PurePosixPath(name).suffix) if name.endswith(PACKED_ENDINGS) else name
-
-
-def _is_whole_log(name: str) -> bool:
-    return _unpacked(name) == _WHOLE_LOG or name.endswith(TAR_ENDINGS)
 
 
 def _is_part(name: str) -> bool:

@@ -48,10 +48,6 @@ class _FieldCounts(ABC, Generic[Counted]):
         self._runs: list[list[Any]] = [[] for _ in range(num_fields)]
         self.coverage = [Coverage.none()] * num_fields  # of the fields whose `frequent` values were asked for
 
-    @property
-    def num_runs(self) -> int:
-        return sum(map(len, self._runs))
-
     def add(self, by_field: Sequence[Counted]) -> None:
         for waiting, counted in zip(self._waiting, by_field, strict=True):
             waiting.append(counted)

@@ -41,7 +41,7 @@ TINY_CONFIG = PROJECT / "configs" / "tiny.yaml"
 
 
 class Scene:
-    """A recorded program: `act` runs in a folder that `before` has filled, `judge` checks what a cut left of it."""
+    """Base of the programs whose writes are cut: fill a folder, run, and check what is left after each cut."""
 
     first = 0  # operations that no cut comes before
     unread = "(?!)"  # paths, as a pattern, that nobody reads any more
@@ -57,7 +57,7 @@ class Scene:
         raise NotImplementedError
 
     def begin(self, recording: Recording) -> None:
-        """Keep what `judge` compares with from the whole recording."""
+        """Keep from the whole recording what each check compares with."""
 
     def promise(self, count: int) -> int:
         """Return a number for what must not be lost any more after so many operations."""

@@ -100,15 +100,12 @@ def expected_shares(schema: Schema, dataset: Path, batch_size: int) -> np.ndarra
         if field.max_length > 1:
             shares.append(1.0)
             continue
-        of_field = [counts[slice(*np.searchsorted(ids, id_range))] for id_range in field.id_ranges]
-        shares.append(_expected_share(np.concatenate([*of_field, []]), field.oov_ids, rows, batch_size))
+        in_ranges = [counts[slice(*np.searchsorted(ids, id_range))] for id_range in field.id_ranges]
+        of_field = np.concatenate([*in_ranges, []])
+        total, num_others = max(rows, of_field.sum(), 1), max(field.oov_ids[1] - field.oov_ids[0], 1)
+        others = num_others * float(_expected((total - of_field.sum()) / total / num_others, batch_size))
+        shares.append((_expected(of_field / total, batch_size).sum() + others) / batch_size)
     return np.array(shares)
-
-
-def _expected_share(counts: np.ndarray, oov_ids: tuple[int, int], rows: int, batch_size: int) -> float:
-    total, num_others = max(rows, counts.sum(), 1), max(oov_ids[1] - oov_ids[0], 1)
-    other = (total - counts.sum()) / total / num_others
-    return (_expected(counts / total, batch_size).sum() + num_others * float(_expected(other, batch_size))) / batch_size
 
 
 def _expected(probabilities: np.ndarray | float, batch_size: int) -> np.ndarray:

@@ -290,18 +290,16 @@ def gradient_places(
 
 def describe_not_finite(inputs: Iterable[Place], parameters: dict[str, Parameter], gradients: Iterable[Place]) -> str:
     """Describe the first bad value among inputs, then parameters, then gradients: each may result from those before."""
-    found = _first_in(inputs) or _first_parameter(parameters)
+    found = _first_in(inputs)
+    for name, parameter in parameters.items():
+        if found:
+            break
+        values = parameter.asnumpy()
+        bad = np.argwhere(~np.isfinite(values))
+        if len(bad):
+            found = f"the parameter {name}{bad[0].tolist()} is {values[tuple(bad[0])]}"
     return (found or f"{_first_in(gradients) or OVERFLOWED}; {ADVICE}") + "; no table and no parameter was changed"
 
 
 def _first_in(places: Iterable[Place]) -> str | None:
     return next((bad for place in places if (bad := place.first_bad())), None)
-
-
-def _first_parameter(parameters: dict[str, Parameter]) -> str | None:
-    for name, parameter in parameters.items():
-        values = parameter.asnumpy()
-        bad = np.argwhere(~np.isfinite(values))
-        if len(bad):
-            return f"the parameter {name}{bad[0].tolist()} is {values[tuple(bad[0])]}"
-    return None

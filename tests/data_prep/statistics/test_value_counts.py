@@ -51,8 +51,7 @@ def test_counts_beyond_the_limit_go_to_disk(tmp_path):
     log = ValueCounts(1, tmp_path, 16_000)
     for first in range(0, 10_000, 100):
         log.add([count(range(first, first + 200))])
-    assert log.num_runs > 3
-    assert len(list(tmp_path.iterdir())) == log.num_runs
+    assert len(list(tmp_path.iterdir())) > 3
     assert len(log.frequent(0, 1)) == 10_100
     assert len(log.frequent(0, 2)) == 9_900
 

@@ -19,11 +19,10 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from app.model.batch_norm import BatchNorm
 from app.model.dense_layer import ACTIVATIONS, dropout_multiplier
 from app.model.wide_deep import NumericFields
-from app.training.parallel.tensor import strategy
 from app.training.parallel.tensor.collectives import Communicator, Redistribute, SumGradientOver, SumOver, split
 from app.training.parallel.tensor.layout import Layout
 from app.training.parallel.tensor.plan import TowerPlan
-from app.training.parallel.tensor.strategy import INNER, OUTER, ShardedProduct
+from app.training.parallel.tensor.strategy import INNER, OUTER, ShardedProduct, batch_slices
 
 
 class ShardedTower(nn.Cell):
@@ -36,7 +35,10 @@ class ShardedTower(nn.Cell):
         self.activation, self.batch_norm = ACTIVATIONS[activation](), False
         self.num_layers = len(plan.products)
         self.product = ops.MatMul()
-        blocks = {name: _block(whole[name], plan, name, world) for name in plan.parameters}
+        blocks = {
+            name: np.ascontiguousarray(whole[name][parameter.layout.block(world.Get_rank(), whole[name].shape)])
+            for name, parameter in plan.parameters.items()
+        }
         numeric = [blocks.pop(name, np.zeros((0, 0), np.float32)) for name in ("numeric_rows", "numeric_matrix")]
         self.numeric_fields = NumericFields(*numeric)
         self.num_numeric = self.numeric_fields.num
@@ -46,7 +48,7 @@ class ShardedTower(nn.Cell):
         if self.num_numeric:
             rows = plan.parameters["numeric_rows"]
             self.copies_of_numeric_gradient = plan.num_ranks / rows.layout.mesh.size(rows.gradient_axes)
-        slices = strategy.batch_slices(plan.num_ranks)
+        slices = batch_slices(plan.num_ranks)
         first = plan.products[0]
         batch_only = Layout(first.input.mesh, (first.input.dims[0], ()))
         self.scatter_numeric = Redistribute(world, slices, batch_only, (plan.batch_size, self.num_numeric))
@@ -89,8 +91,8 @@ class ShardedTower(nn.Cell):
             hidden = ops.depend(hidden, rows)
         for i in range(self.num_layers):
             hidden = self.layers[i](hidden, self.matrices[i])
-            if i == 0:
-                hidden = hidden + self.numeric_share(numeric)
+            if i == 0 and self.num_numeric:  # x @ (E_f · W_f), of this rank's columns
+                hidden = hidden + self.product(numeric, self.numeric_fields.folded())
             if i < self.num_layers - 1:
                 hidden = self.activation(hidden + self.biases[i])
                 if noise is not None:
@@ -123,12 +125,6 @@ class ShardedTower(nn.Cell):
         norm = self.numeric_fields.squared_norm() * self.copies_of_numeric_gradient
         return norm - ops.stop_gradient(norm) * (1 - 1 / self.copies_of_numeric_gradient)
 
-    def numeric_share(self, numeric: Tensor) -> Tensor:
-        """Return the numeric fields' part of this rank's columns of the first layer: x @ (E_f · W_f)."""
-        if self.num_numeric == 0:
-            return Tensor(0.0, ms.float32)
-        return self.product(numeric, self.numeric_fields.folded())
-
 
 def gradient_groups(plan: TowerPlan, names: Sequence[str], world: Communicator) -> dict[str, Communicator]:
     """Return, for each parameter, the communicator of the ranks over which its gradient is summed."""
@@ -137,11 +133,6 @@ def gradient_groups(plan: TowerPlan, names: Sequence[str], world: Communicator) 
         name: split(world, parameter.layout.mesh.group(world.Get_rank(), parameter.gradient_axes))
         for name, parameter in parameters.items()
     }
-
-
-def _block(whole: np.ndarray, plan: TowerPlan, name: str, world: Communicator) -> np.ndarray:
-    layout = plan.parameters[name].layout
-    return np.ascontiguousarray(whole[layout.block(world.Get_rank(), whole.shape)])
 
 
 class ShardedMatMul(nn.Cell):

@@ -98,7 +98,7 @@ def test_a_run_that_began_with_distinct_rows_keeps_them(data):
 
 
 def test_rows_that_hardly_repeat_stay_direct(data):
-    """As ids by a power law that all fields share: 82 % of a field's positions are distinct."""
+    """Count values by one power law in all fields: 82 % of a field's positions are then distinct."""
     schema, folder = data
     hashed = replace(schema, categorical=(schema.categorical[2],))
     assert resolved((hashed, folder), "model.embedding_dim=80") == ("direct", "")
