@@ -34,6 +34,7 @@ from app.training.learning_rates import step_history, table_spec
 from common.console import progress_bar
 from common.packages import require
 from data_prep.encoding.encoder import open_encoder, open_vocabulary
+from data_prep.encoding.raw_rows import table_to_chunk
 from data_prep.prepared.schema import Schema
 
 log = logging.getLogger("app")
@@ -153,7 +154,7 @@ def _compare(
     batch_size = config.eval.batch_size or config.train.batch_size
     _, options, given = open_vocabulary(dataset)
     table = make_rows(given, options.data, SELF_TEST_ROWS, seed=2)
-    _, encoded = open_encoder(dataset).encode(predictor.chunk_of(table))  # from raw values on
+    _, encoded = open_encoder(dataset).encode(table_to_chunk(table, options.data))  # from raw values on
     parts = [slice(start, start + batch_size) for start in range(0, SELF_TEST_ROWS, batch_size)]
     expected = np.concatenate([trained(encoded.ids[part], encoded.numeric[part]) for part in parts])
     difference = float(np.abs(predictor.logits(table) - expected).max())

@@ -29,7 +29,14 @@ from app.scoring.tower import MANY, TOWER, Tower
 from app.tables.fields import TableField, columns_of
 from app.tables.pooling import field_of_position, pool, position_weights, sum_over_positions
 from data_prep.encoding.encoder import Chunk, Rows, open_lookup, options_of
-from data_prep.encoding.raw_rows import lines_to_chunk, mappings_to_chunk, rejected, table_to_chunk
+from data_prep.encoding.raw_rows import (
+    TableRows,
+    lines_to_chunk,
+    mappings_to_chunk,
+    rejected,
+    table_to_chunk,
+    table_to_rows,
+)
 from data_prep.options.log_format import FIELD_KINDS, TIME_PARTS, LogFormat
 from data_prep.prepared.schema import Schema, read_schema
 
@@ -161,25 +168,33 @@ class Predictor:
             )
         return scored.logits
 
-    def chunk_of(self, rows: Any) -> Chunk:
-        """Return raw rows as lines. Raises as `score`."""
+    def chunk_of(self, rows: Any) -> Chunk | TableRows:
+        """Return raw rows as lines, or as columns where a table allows it. Raises as `score`."""
         if hasattr(rows, "schema"):
-            return table_to_chunk(rows, self.log_format)
+            return table_to_rows(rows, self.log_format) or table_to_chunk(rows, self.log_format)
         if hasattr(rows, "iloc"):
             import pyarrow as pa
 
             try:
-                return table_to_chunk(pa.Table.from_pandas(rows, preserve_index=False), self.log_format)
+                return self.chunk_of(pa.Table.from_pandas(rows, preserve_index=False))
             except pa.ArrowException as error:
                 raise TypeError(f"a column of the table holds values of several types: {error}") from error
+        return self.lines_of(rows)
+
+    def lines_of(self, rows: Any) -> Chunk:
+        """Return raw lines or mappings as lines. Raises as `score`."""
         if isinstance(rows, str | bytes | Mapping):
             raise TypeError(f"rows must be a sequence or a table; for one row give [row], found {type(rows).__name__}")
         if len(rows) and isinstance(rows[0], Mapping):
             return mappings_to_chunk(rows, self.log_format)
         return lines_to_chunk(rows, self.log_format)
 
-    def score_chunk(self, chunk: Chunk) -> ScoredChunk:
-        """Score the good lines of a chunk, whose lines have labels."""
+    def score_chunk(self, chunk: Chunk | TableRows) -> ScoredChunk:
+        """Score rows, or the good lines of a chunk, whose lines have labels."""
+        if isinstance(chunk, TableRows):
+            rows = self._encoder.encode_rows(chunk.rows)
+            logits = self.logits_of_ids(rows.ids, rows.numeric)
+            return ScoredChunk(chunk.rows.row_numbers, logits, np.full(len(logits), np.nan, np.float32), {}, rows)
         if not chunk.num_lines:
             empty = np.zeros(0, np.float32)
             return ScoredChunk(np.zeros(0, np.int64), empty, empty, {})
@@ -214,7 +229,7 @@ class Predictor:
 
     def explain(self, row: str | bytes | Mapping[str, Any]) -> list[FieldEffect]:
         """Return the effect of each column of one raw row on its logit, the largest change first."""
-        chunk = self.chunk_of([row])
+        chunk = self.lines_of([row])
         parsed, encoded = self._encoder.encode(chunk)
         if parsed.rejects_tsv:
             raise ValueError(f"the row cannot be explained: {rejected(chunk, parsed)[0]}")

@@ -1,5 +1,7 @@
 """Bodies of requests as lines of the log, so that one parser decides what a good row is, and answers as bytes.
 
+Tables of plain numbers and hex digits alone become columns at once.
+
 /v1/score takes rows as JSON, lines of text or an Arrow IPC stream. V2 (the Open Inference Protocol) takes one input of
 n values for each field, as JSON or as binary data behind the JSON.
 
@@ -18,7 +20,9 @@ import pyarrow as pa
 
 from app.scoring.predictor import Predictor
 from data_prep.encoding.encoder import Chunk
+from data_prep.encoding.raw_rows import TableRows
 
+RowsToScore = Chunk | TableRows
 OUTPUT = "score"  # the only one of the model
 HEADER_LENGTH = "inference-header-content-length"  # of V2's binary extension: bytes of JSON before the binary data
 _TYPES: dict[str, np.dtype[Any]] = {
@@ -96,7 +100,7 @@ def _decoded(decode: Callable[[bytes], Any], body: bytes) -> Any:
         raise RequestError(400, f"the body is not the JSON that is expected: {error}") from None
 
 
-def rows_to_chunk(body: bytes, predictor: Predictor) -> Chunk:
+def rows_to_chunk(body: bytes, predictor: Predictor) -> RowsToScore:
     """Return the rows of {"rows": [{column: value …} …]}. Raises RequestError, as the others here."""
     return _chunk(rows_of(body), predictor)
 
@@ -113,12 +117,12 @@ def rollback_version(body: bytes) -> str:
     return version
 
 
-def lines_to_chunk(body: bytes, predictor: Predictor) -> Chunk:
+def lines_to_chunk(body: bytes, predictor: Predictor) -> RowsToScore:
     """Return lines as in the log, whose label may be left out."""
     return _chunk(body.removesuffix(b"\n").split(b"\n") if body else [], predictor)
 
 
-def arrow_to_chunk(body: bytes, predictor: Predictor) -> Chunk:
+def arrow_to_chunk(body: bytes, predictor: Predictor) -> RowsToScore:
     """Return the rows of an Arrow IPC stream."""
     try:
         table = pa.ipc.open_stream(body).read_all()
@@ -128,7 +132,7 @@ def arrow_to_chunk(body: bytes, predictor: Predictor) -> Chunk:
     return _chunk(table, predictor)
 
 
-def _chunk(rows: Any, predictor: Predictor) -> Chunk:
+def _chunk(rows: Any, predictor: Predictor) -> RowsToScore:
     try:
         chunk = predictor.chunk_of(rows)
     except (ValueError, TypeError, pa.ArrowException) as error:
@@ -154,7 +158,7 @@ def split_infer(body: bytes, header_length: str | None) -> tuple[InferRequest, m
     return request, memoryview(body)[size:]
 
 
-def tensors_to_chunk(request: InferRequest, binary: memoryview, predictor: Predictor) -> Chunk:
+def tensors_to_chunk(request: InferRequest, binary: memoryview, predictor: Predictor) -> RowsToScore:
     """Return the rows of a V2 request."""
     kinds = dict(predictor.log_format.fields)
     names = [tensor.name for tensor in request.inputs]
@@ -237,6 +241,8 @@ def _binary_column(tensor: Tensor, data: memoryview, num_rows: int) -> pa.Array:
 
 def _texts(name: str, data: memoryview, num_rows: int) -> pa.Array:
     """Return texts that each have their length, uint32, before them."""
+    if (found := _texts_of_eight(np.frombuffer(data, np.uint8), num_rows)) is not None:
+        return found
     lengths, place = [], 0
     read = struct.Struct("<I").unpack_from
     try:
@@ -257,9 +263,27 @@ def _texts(name: str, data: memoryview, num_rows: int) -> pa.Array:
     starts = ends - sizes + 4 * np.arange(num_rows)
     for offset in range(4):
         taken[starts + offset] = False
-    texts = np.frombuffer(data, np.uint8)[taken]
-    offsets = np.concatenate([[0], ends]).astype(np.int64)
-    return pa.Array.from_buffers(pa.large_binary(), num_rows, [None, pa.py_buffer(offsets), pa.py_buffer(texts)])
+    return _binary_array(sizes, np.frombuffer(data, np.uint8)[taken])
+
+
+def _texts_of_eight(data: np.ndarray, num_rows: int) -> pa.Array | None:
+    """Return texts that have eight bytes, none of them 0 or 8, or none, as those of hex digits; None for others."""
+    places = np.flatnonzero(data == 8)  # of the lengths of those that have eight
+    if len(data) != 12 * len(places) + 4 * (num_rows - len(places)) or (len(places) and places[-1] > len(data) - 12):
+        return None
+    texts = data[places[:, None] + np.arange(12)]
+    before = np.diff(places, prepend=-12) - 12  # bytes of empty texts before each
+    is_so = not texts[:, 1:4].any() and texts[:, 4:].all() and np.count_nonzero(data) == 9 * len(places)
+    if not is_so or (before < 0).any() or (before % 4).any():
+        return None
+    sizes = np.zeros(num_rows, np.int64)
+    sizes[np.arange(len(places)) + np.cumsum(before) // 4] = 8
+    return _binary_array(sizes, np.ascontiguousarray(texts[:, 4:]))
+
+
+def _binary_array(sizes: np.ndarray, texts: np.ndarray) -> pa.Array:
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    return pa.Array.from_buffers(pa.large_binary(), len(sizes), [None, pa.py_buffer(offsets), pa.py_buffer(texts)])
 
 
 def infer_answer(

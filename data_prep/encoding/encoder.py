@@ -82,9 +82,12 @@ class RowEncoder:
         kernels = choose_kernels(self._options.kernels)
         parsed: ParsedChunk = kernels.parse_chunk(chunk, self._options.data)
         rows = parsed.rows.with_lists(self._options.data, kernels)
-        parsed = dataclasses.replace(parsed, rows=rows)
-        labels = rows.labels.astype(np.float32)
-        return parsed, Rows(self._ids(rows, kernels), self._numbers(rows), labels, rows.weights, rows.keys)
+        return dataclasses.replace(parsed, rows=rows), self.encode_rows(rows)
+
+    def encode_rows(self, rows: LogRows) -> Rows:
+        """Return parsed rows encoded."""
+        kernels, labels = choose_kernels(self._options.kernels), rows.labels.astype(np.float32)
+        return Rows(self._ids(rows, kernels), self._numbers(rows), labels, rows.weights, rows.keys)
 
     def _ids(self, rows: LogRows, kernels: ModuleType) -> NDArray[np.signedinteger]:
         ids = self._ids_by(self._lookup, rows, kernels)

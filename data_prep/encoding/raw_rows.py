@@ -18,7 +18,7 @@ from data_prep.execution.pieces import Pieces
 from data_prep.execution.pools import KINDS, ExecutorChoice, Pools
 from data_prep.execution.stopping import Stopped, check_stop, stop_by_signals
 from data_prep.kernels.parse import quoted_cells, take_quotes_off
-from data_prep.kernels.rows import BARE_SEPARATOR, ONLY_FILE, Chunk, ParsedChunk
+from data_prep.kernels.rows import BARE_SEPARATOR, ONLY_FILE, Chunk, LogRows, ParsedChunk
 from data_prep.options.log_format import FIELD_KINDS, LogFormat
 from data_prep.raw_log.compression import MAGIC
 from data_prep.raw_log.files import LogFile, absolute, find_log, is_parquet
@@ -44,6 +44,8 @@ Result = TypeVar("Result")
 
 _BARE = bytes([BARE_SEPARATOR])
 SAMPLED_LINES = 100
+_NIBBLE_OF = np.full(256, 255, np.uint8)  # by the digit's byte
+_NIBBLE_OF[list(b"0123456789abcdef")] = np.arange(16)
 _HEX32 = range(-(2**31), 2**32)
 
 
@@ -123,27 +125,30 @@ def mappings_to_chunk(rows: Sequence[Mapping[str, Any]], log_format: LogFormat) 
     """
     columns = {name: kind for name, kind in log_format.columns.items() if kind in FIELD_KINDS}
     optional = log_format.columns.keys() - columns.keys()
-    label = log_format.any_label.encode()
     separator = _BARE if log_format.quotes else log_format.separator.encode()
+    # A weight changes no score.
+    others: dict[str, bytes] = {"label": log_format.any_label.encode(), "weight": b"1"}
     lines = []
     for number, row in enumerate(rows):
-        missing, unknown = columns.keys() - row.keys(), row.keys() - columns.keys() - optional
-        if missing or unknown:
-            raise ValueError(
-                f"row {number} has not the columns of the model: missing {_some(missing)}; unknown {_some(unknown)}. "
-                "Give None for a value that is not there"
-            )
+        if row.keys() != columns.keys():
+            missing, unknown = columns.keys() - row.keys(), row.keys() - columns.keys() - optional
+            if missing or unknown:
+                raise ValueError(
+                    f"row {number} has not the columns of the model: missing {_some(missing)}; unknown "
+                    f"{_some(unknown)}. Give None for a value that is not there"
+                )
         cells = []
         for name, kind in log_format.columns.items():
-            if kind == "label":
-                cells.append(label)
-            elif kind == "weight":  # which changes no score
-                cells.append(b"1")
-            elif kind not in FIELD_KINDS:
+            if name not in columns:
+                cells.append(others.get(kind, b""))
+                continue
+            value = row[name]
+            if value is None:
                 cells.append(b"")
+            elif type(value) is int and kind == "integer":
+                cells.append(b"%d" % value)
             else:
                 try:
-                    value = row[name]
                     if kind == "list" and isinstance(value, (list, tuple)):
                         value = _joined(value, log_format.list_form(name).separator)
                     cells.append(_cell(value, kind, separator))
@@ -165,6 +170,8 @@ def _joined(values: Sequence[Any], separator: str) -> str | None:
 
 def _cell(value: Any, kind: str, separator: bytes) -> bytes:
     """Return a value as it would stand in a line."""
+    if type(value) is str and kind != "integer":
+        return _checked_cell(value, separator)
     if value is None or value != value:
         return b""
     if isinstance(value, np.generic):
@@ -187,6 +194,10 @@ def _cell(value: Any, kind: str, separator: bytes) -> bytes:
         value = str(value)
     if not isinstance(value, str):
         raise TypeError(f"expected text or None, found {value!r}")
+    return _checked_cell(value, separator)
+
+
+def _checked_cell(value: str, separator: bytes) -> bytes:
     cell = value.encode()
     if b"\n" in cell or b"\r" in cell or separator in cell:
         raise ValueError(f"{value!r} has a line end or the separator {separator!r} in it, which no cell of the log has")
@@ -216,6 +227,104 @@ def table_to_chunk(table: pa.Table, log_format: LogFormat) -> Chunk:
         return Chunk(0, 0, b"")
     chunk = dataclasses.replace(parts[0], num_lines=table.num_rows, lines=b"".join(part.lines for part in parts))
     return chunk if labelled else add_label(chunk, log_format)
+
+
+@dataclasses.dataclass(frozen=True)
+class TableRows:
+    """Rows of a table whose cells are all good, to be encoded without being written as lines."""
+
+    rows: LogRows
+    is_bare: None = None
+
+    @property
+    def num_lines(self) -> int:
+        return len(self.rows.labels)
+
+
+def join_table_rows(parts: Sequence[TableRows]) -> TableRows:
+    """Return the rows of several tables as those of one."""
+    names = ("integers", "integers_present", "values", "values_present")
+    columns = {name: np.concatenate([getattr(part.rows, name) for part in parts], axis=1) for name in names}
+    return _table_rows(**columns)
+
+
+def _table_rows(**columns: Any) -> TableRows:
+    count = columns["values"].shape[1]
+    return TableRows(LogRows(row_numbers=np.arange(count), labels=np.zeros(count, np.bool_), **columns))
+
+
+def table_to_rows(table: pa.Table, log_format: LogFormat) -> TableRows | None:
+    """Return an Arrow table without labels as rows; None for what only the parser of lines decides.
+
+    Columns are of kind integer, in numbers, and hex32, in texts, and every cell is good. They become the rows that
+    `table_to_chunk` and the parser would make of them, in a twentieth of the time.
+    """
+    fields = [*log_format.integer_fields, *log_format.hex_fields]
+    others = len(log_format.columns) - 1 - len(fields)
+    if others or log_format.missing or sorted(table.schema.names) != sorted(fields) or not table.num_rows:
+        return None
+    (batch, *more) = table.combine_chunks().to_batches()
+    if more:
+        return None
+    shape = len(log_format.integer_fields), table.num_rows
+    integers, integers_present = np.zeros(shape, np.int64), np.zeros(shape, np.bool_)
+    for place, name in enumerate(log_format.integer_fields):
+        found = _whole_numbers(batch.column(name))
+        if found is None:
+            return None
+        integers[place], integers_present[place] = found
+    lengths, digits = [], []
+    for name in log_format.hex_fields:
+        texts = _texts_of(batch.column(name))
+        if texts is None:
+            return None
+        lengths.append(texts[0])
+        digits.append(texts[1])
+    values_present = np.array(lengths).reshape(-1, table.num_rows) > 0
+    values = np.zeros(values_present.shape, np.uint32)
+    nibbles = _NIBBLE_OF[np.concatenate([np.zeros(0, np.uint8), *digits])].reshape(-1, 8)
+    if len(nibbles) != values_present.sum() or (nibbles > 15).any():
+        return None
+    values[values_present] = np.ascontiguousarray(nibbles[:, ::2] << 4 | nibbles[:, 1::2]).view(">u4")[:, 0]
+    return _table_rows(
+        integers=integers, integers_present=integers_present, values=values, values_present=values_present
+    )
+
+
+def _whole_numbers(cells: pa.Array) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the cells of a column of numbers as int64, and where they are present; None if one is no such number."""
+    import pyarrow as pa
+
+    present: np.ndarray = np.asarray(cells.is_valid()) if cells.null_count else np.ones(len(cells), np.bool_)
+    if pa.types.is_signed_integer(cells.type):
+        return np.asarray(cells.fill_null(0)).astype(np.int64), present
+    if not (pa.types.is_float32(cells.type) or pa.types.is_float64(cells.type)):
+        return None
+    numbers = np.asarray(cells.fill_null(np.nan)).astype(np.float64)
+    present = ~np.isnan(numbers)
+    numbers = np.where(present, numbers, 0)
+    if not ((np.abs(numbers) < 2.0**63) & (numbers == np.floor(numbers))).all():
+        return None
+    return numbers.astype(np.int64), present
+
+
+def _texts_of(cells: pa.Array) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the lengths of a column of texts of no or eight bytes, and all bytes; None for another column."""
+    import pyarrow as pa
+
+    of_type = cells.type
+    is_large = pa.types.is_large_string(of_type) or pa.types.is_large_binary(of_type)
+    if not (is_large or pa.types.is_string(of_type) or pa.types.is_binary(of_type)):
+        return None
+    _, places, data = cells.buffers()
+    offsets = np.frombuffer(places, np.int64 if is_large else np.int32)[cells.offset : cells.offset + len(cells) + 1]
+    lengths = np.diff(offsets)
+    if cells.null_count:  # a null may have bytes of its own
+        lengths = np.where(np.asarray(cells.is_valid()), lengths, 0)
+    num_present = np.count_nonzero(lengths)
+    if offsets[-1] - offsets[0] != 8 * num_present or np.count_nonzero(lengths == 8) != num_present:
+        return None
+    return lengths, np.frombuffer(data or b"", np.uint8)[offsets[0] : offsets[-1]]
 
 
 def rejected(chunk: Chunk, parsed: ParsedChunk) -> dict[int, str]:

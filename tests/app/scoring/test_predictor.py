@@ -18,6 +18,7 @@ from app.scoring.predictor import Predictor
 from app.scoring.rows import lookup
 from app.tables.initial import initial_rows
 from data_prep.encoding.encoder import Chunk, open_encoder
+from data_prep.encoding.raw_rows import table_to_chunk, table_to_rows
 from data_prep.prepared.schema import read_schema
 
 FOLLOWING = {"packaging", "google", "flatbuffers", "_yaml"}  # what the required packages bring
@@ -324,3 +325,60 @@ def test_mlflow_s_loader_scores_a_table(tiny_bundle, predictor, lines):
 
     table = pa.Table.from_pylist(as_mappings(predictor, lines[:20], "\t")).to_pandas()
     assert _load_pyfunc(str(tiny_bundle)).predict(table) == predictor.score(lines[:20]).tolist()
+
+
+LARGE = {pa.string(): pa.large_string(), pa.int64(): pa.float64()}
+
+
+def replaced(table, name, cells):
+    return table.set_column(table.schema.names.index(name), name, cells)
+
+
+@pytest.fixture(scope="module")
+def made_rows(predictor):
+    return pq.read_table(predictor.folder / "golden.parquet").drop_columns(["logit", "score"])
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda table: table,
+        lambda table: table.slice(7, 40),
+        lambda table: pa.concat_tables([table.slice(50), table.slice(3, 9)]),
+        lambda table: table.select(table.schema.names[::-1]),
+        lambda table: table.cast(pa.schema([(f.name, LARGE.get(f.type, f.type)) for f in table.schema])),
+        lambda table: replaced(table, "C1", pa.array([b"", b"0" * 8, b"ffffffff", None] * 25, pa.binary())),
+        lambda table: replaced(table, "I1", pa.array([-(2**63), 2**63 - 1, 0, None] * 25, pa.int64())),
+        lambda table: replaced(table, "I1", pa.array([-0.0, np.nan, 2.0**62, None] * 25, pa.float64())),
+        lambda table: replaced(table, "I1", pa.array([-128, 127, 0, None] * 25, pa.int8())),
+    ],
+)
+def test_a_table_becomes_the_rows_that_its_lines_do(predictor, made_rows, changed):
+    table = changed(made_rows.slice(0, 100))
+    rows, chunk = table_to_rows(table, predictor.log_format), table_to_chunk(table, predictor.log_format)
+    _, expected = predictor._encoder.encode(chunk)
+    found = predictor._encoder.encode_rows(rows.rows)
+    assert rows.num_lines == len(table)
+    assert found.ids.tolist() == expected.ids.tolist()
+    assert found.numeric.tolist() == expected.numeric.tolist()
+    assert predictor.score_chunk(rows).logits.tolist() == predictor.score_chunk(chunk).logits.tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "cells"),
+    [
+        ("I1", pa.array([1.5] * 100)),
+        ("I1", pa.array([2.0**63] * 100)),
+        ("I1", pa.array([np.inf] * 100)),
+        ("I1", pa.array([2**64 - 1] * 100, pa.uint64())),
+        ("I1", pa.array(["1"] * 100)),
+        ("C1", pa.array(["68FD1E64"] * 100)),
+        ("C1", pa.array(["68fd1e6", "468fd1e64"] * 50)),
+        ("C1", pa.array(["68fd1e64\n"] * 100)),
+        ("C1", pa.array([1] * 100)),
+        ("C1", pa.array(["68fd1e64"] * 100).dictionary_encode()),
+    ],
+)
+def test_what_only_the_parser_decides_stays_a_table(predictor, made_rows, name, cells):
+    table = replaced(made_rows.slice(0, 100), name, cells)
+    assert table_to_rows(table, predictor.log_format) is None
