@@ -1,4 +1,4 @@
-"""Decode and score in one thread: requests that wait together are scored together.
+"""Join requests: those that wait together are scored together.
 
 A row's score does not depend on the rows beside it, so joining requests changes nothing but the time that they take.
 """
@@ -6,165 +6,195 @@ A row's score does not depend on the rows beside it, so joining requests changes
 from __future__ import annotations
 
 import asyncio
-import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
 
 from app.scoring.predictor import Predictor, ScoredChunk, probabilities
-from app.serving.decoding import RequestError
+from app.serving.decoding import RequestError, RowsToScore
 from app.serving.options import Limits
 from data_prep.encoding.encoder import Chunk
-from data_prep.encoding.raw_rows import split_line
-
-log = logging.getLogger(__name__)
+from data_prep.encoding.raw_rows import TableRows, join_table_rows, split_line
 
 TIMED_BATCHES = 31
+LARGE_BODY = 1 << 16  # bytes: a larger one is decoded and scored by a thread; JSON of one row has about 1,000
+LEAST_QUEUE = 4  # requests that wait, however long they take
 
-Observe = Callable[[Predictor, Chunk, ScoredChunk], None]
+Decode = Callable[[], RowsToScore]
+Seen = tuple[Predictor, RowsToScore, ScoredChunk]
+Observe = Callable[[Predictor, RowsToScore, ScoredChunk], None]
 
 
 @dataclass
 class Work:
-    """A request on its way: decoded and scored by `predictor`, which a refresh meanwhile does not change."""
+    """A request that waits; `predictor` scores its rows, which a refresh meanwhile does not change."""
 
     predictor: Predictor
-    decode: Callable[[], Chunk]
+    chunk: RowsToScore
     deadline: float  # by time.monotonic
-    arrival: float = field(default_factory=time.monotonic)
-    chunk: Chunk | None = None
-    result: np.ndarray | Exception | None = None
-    future: asyncio.Future[np.ndarray] | None = None
+    future: asyncio.Future[np.ndarray]
 
 
 class Batcher:
-    """The queue and its thread. `observe` is called after each batch, when its answers are on their way."""
+    """The queue, which the event loop scores between two looks at its sockets.
+
+    A thread beside the loop would cost a request of one row as much as its scoring does. A large request has one, and
+    one large request is scored at a time. Everything here is for the loop's thread; `observe` is called after a batch.
+    """
 
     def __init__(self, limits: Limits, observe: Observe) -> None:
         self.limits, self._observe = limits, observe
         self._queue: deque[Work] = deque()
-        self._changed = threading.Condition()
-        self._stopping = False
+        self._num_rows = 0  # in the queue
+        self._next: asyncio.Handle | None = None  # the next batch's start
+        self._is_delayed = False  # so that others can join it
+        self._one_large = asyncio.Semaphore(1)
+        self._num_large = 0
         self._last_ms: deque[float] = deque(maxlen=TIMED_BATCHES)
-        self._request_ms = 0.0  # that scoring a request takes: the median of the last batches
-        self._thread = threading.Thread(target=self._run, name="scoring", daemon=True)
-        self._thread.start()
+        self._request_ms = 0.0  # that a request takes: the median of the last batches
 
     @property
     def num_waiting(self) -> int:
-        return len(self._queue)
+        return len(self._queue) + self._num_large
 
     def check_room(self) -> None:
         """Raise RequestError 429 where a new request would wait too long, by the time that scoring takes now.
 
         A moment in which the machine did something else refuses none: what waits is answered soon after it.
         """
-        num_waiting = len(self._queue)
-        if num_waiting >= self.limits.max_queue or num_waiting * self._request_ms > self.limits.max_wait_ms:
-            raise RequestError(429, f"{num_waiting} requests wait already; try again in a second")
+        waiting = self.num_waiting
+        is_slow = waiting >= LEAST_QUEUE and waiting * self._request_ms > self.limits.max_wait_ms
+        if is_slow or waiting >= self.limits.max_queue:
+            raise RequestError(429, f"{waiting} requests wait already; try again in a second")
 
-    async def score(self, work: Work) -> np.ndarray:
-        """Return the scores of a request's rows [n] float32. Raises RequestError."""
+    async def score(self, predictor: Predictor, decode: Decode, num_bytes: int, deadline: float) -> np.ndarray:
+        """Return the scores [n] float32 of what `decode` makes of a body of so many bytes. Raises RequestError."""
         self.check_room()
-        work.future = asyncio.get_running_loop().create_future()
-        with self._changed:
-            self._queue.append(work)
-            self._changed.notify()
+        if num_bytes > LARGE_BODY:
+            return await self._score_large(predictor, decode, deadline)
+        chunk = self._decoded(decode)
+        if chunk.num_lines > self.limits.max_batch:
+            return await self._score_large(predictor, lambda: chunk, deadline)
+        loop = asyncio.get_running_loop()
+        work = Work(predictor, chunk, deadline, loop.create_future())
+        self._queue.append(work)
+        self._num_rows += chunk.num_lines
+        delay = self.limits.max_delay_ms / 1000 if self._num_rows < self.limits.max_batch else 0.0
+        if self._next is None or (self._is_delayed and not delay):
+            if self._next is not None:
+                self._next.cancel()
+            self._is_delayed = delay > 0
+            self._next = loop.call_later(delay, self._score_next) if delay else loop.call_soon(self._score_next)
         return await work.future
 
-    def close(self) -> None:
-        """Score what waits, and end the thread."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while (batch := self._next_batch()) is not None:
-            started, observed = time.monotonic(), []
-            for predictor, works in groupby(batch, lambda work: work.predictor):
-                ready = [work for work in works if work.result is None]
-                # Lines with quotes and without cannot stand in one chunk.
-                for _, alike in groupby(ready, lambda work: work.chunk.is_bare):  # type: ignore[union-attr]
-                    observed += _score(predictor, list(alike))
-            loops = {work.future.get_loop() for work in batch if work.future is not None}
-            for loop in loops:
-                loop.call_soon_threadsafe(_answer, batch)
-            for seen in observed:
-                self._observe(*seen)
-            self._last_ms.append(1000 * (time.monotonic() - started) / len(batch))
-            self._request_ms = sorted(self._last_ms)[len(self._last_ms) // 2]
-
-    def _next_batch(self) -> list[Work] | None:
-        """Wait for requests and return those for the next batch, decoded; None at the end."""
-        batch: list[Work] = []
-        num_rows = 0
-        with self._changed:
-            while not self._queue:
-                if self._stopping:
-                    return None
-                self._changed.wait()
-        until = self._queue[0].arrival + self.limits.max_delay_ms / 1000
-        while num_rows < self.limits.max_batch:
-            with self._changed:
-                while not self._queue and not self._stopping and (left := until - time.monotonic()) > 0:
-                    self._changed.wait(left)
-                if not self._queue:
-                    break
-                work = self._queue.popleft()
-            self._decode(work)
-            batch.append(work)
-            num_rows += work.chunk.num_lines if work.chunk else 0
-        return batch
-
-    def _decode(self, work: Work) -> None:
-        if time.monotonic() > work.deadline:
-            work.result = RequestError(504, "the request's deadline passed while it waited")
-            return
+    async def _score_large(self, predictor: Predictor, decode: Decode, deadline: float) -> np.ndarray:
+        self._num_large += 1
         try:
-            work.chunk = work.decode()
-            if work.chunk.num_lines > self.limits.max_rows:
-                raise RequestError(
-                    413, f"the request has {work.chunk.num_lines:,} rows, expected at most {self.limits.max_rows:,}"
-                )
-        except Exception as error:  # whatever one request does, the thread serves the others
-            work.result = error
+            async with self._one_large:
+                started = time.monotonic()
+                if started > deadline:
+                    raise _too_late()
+                (result,), seen = await asyncio.to_thread(lambda: score_together(predictor, [self._decoded(decode)]))
+                self._note(started, 1, seen)
+        finally:
+            self._num_large -= 1
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def _decoded(self, decode: Decode) -> RowsToScore:
+        chunk = decode()
+        if chunk.num_lines > self.limits.max_rows:
+            raise RequestError(
+                413, f"the request has {chunk.num_lines:,} rows, expected at most {self.limits.max_rows:,}"
+            )
+        return chunk
+
+    def _score_next(self) -> None:
+        """Score a batch of what waits, and answer it."""
+        started, batch, num_rows = time.monotonic(), [], 0
+        while self._queue and num_rows < self.limits.max_batch:
+            work = self._queue.popleft()
+            self._num_rows -= work.chunk.num_lines
+            if started > work.deadline:
+                _answer(work, _too_late())
+            else:
+                batch.append(work)
+                num_rows += work.chunk.num_lines
+        self._next, self._is_delayed = None, False
+        if self._queue:
+            self._next = asyncio.get_running_loop().call_soon(self._score_next)
+        seen: list[Seen] = []
+        # Lines with quotes, without, and rows of tables cannot stand in one chunk.
+        for _, alike in groupby(batch, lambda work: (id(work.predictor), work.chunk.is_bare)):
+            works = list(alike)
+            results, scored = score_together(works[0].predictor, [work.chunk for work in works])
+            seen += scored
+            for work, result in zip(works, results, strict=True):
+                _answer(work, result)
+        if batch:
+            self._note(started, len(batch), seen)
+
+    def _note(self, started: float, num_requests: int, seen: Sequence[Seen]) -> None:
+        """Note the pace, and let the batch be observed."""
+        self._last_ms.append(1000 * (time.monotonic() - started) / num_requests)
+        self._request_ms = sorted(self._last_ms)[len(self._last_ms) // 2]
+        for each in seen:
+            self._observe(*each)
 
 
-def join(chunks: Sequence[Chunk]) -> Chunk:
-    """Return chunks, all with quotes taken off or none, as one."""
-    lines = b"".join(chunk.lines for chunk in chunks)
+def _too_late() -> RequestError:
+    return RequestError(504, "the request's deadline passed while it waited")
+
+
+def _answer(work: Work, result: np.ndarray | Exception) -> None:
+    if work.future.done():  # cancelled: the client has gone
+        return
+    if isinstance(result, Exception):
+        work.future.set_exception(result)
+    else:
+        work.future.set_result(result)
+
+
+def join(chunks: Sequence[RowsToScore]) -> RowsToScore:
+    """Return chunks, all with quotes taken off or none, or all rows of tables, as one."""
+    if len(chunks) == 1:
+        return chunks[0]
+    if chunks[0].is_bare is None:
+        return join_table_rows([chunk for chunk in chunks if isinstance(chunk, TableRows)])
+    lines = b"".join(chunk.lines for chunk in chunks if isinstance(chunk, Chunk))
     return Chunk(0, sum(chunk.num_lines for chunk in chunks), lines, is_bare=chunks[0].is_bare)
 
 
-def _score(predictor: Predictor, works: list[Work]) -> list[tuple[Predictor, Chunk, ScoredChunk]]:
-    """Score requests together, or each alone where that fails; fill in their results."""
-    chunks = [work.chunk for work in works if work.chunk is not None]
+def score_together(
+    predictor: Predictor, chunks: Sequence[RowsToScore]
+) -> tuple[list[np.ndarray | Exception], list[Seen]]:
+    """Return each request's scores or error, and what was scored; each is scored alone where all together fail."""
     joined = join(chunks)
     try:
         scored = predictor.score_chunk(joined)
-    except Exception as error:
-        if len(works) > 1:
-            return [seen for work in works for seen in _score(predictor, [work])]
-        works[0].result = error
-        return []
+    except Exception as error:  # whatever one request does, the others are served
+        if len(chunks) == 1:
+            return [error], []
+        alone = [score_together(predictor, [chunk]) for chunk in chunks]
+        return [result for results, _ in alone for result in results], [each for _, seen in alone for each in seen]
     scores = np.full(joined.num_lines, np.nan, np.float32)
     scores[scored.places] = probabilities(scored.logits)
+    results: list[np.ndarray | Exception] = []
     start = 0
-    for work, chunk in zip(works, chunks, strict=True):
+    for chunk in chunks:
         end = start + chunk.num_lines
         bad = next((place for place in sorted(scored.rejected) if start <= place < end), None)
-        if bad is None:
-            work.result = scores[start:end]
+        if bad is None or not isinstance(chunk, Chunk):
+            results.append(scores[start:end])
         else:
-            work.result = _bad_row(predictor, chunk, bad - start, scored.rejected[bad])
+            results.append(_bad_row(predictor, chunk, bad - start, scored.rejected[bad]))
         start = end
-    return [(predictor, joined, scored)]
+    return results, [(predictor, joined, scored)]
 
 
 def _bad_row(predictor: Predictor, chunk: Chunk, row: int, reason: str) -> RequestError:
@@ -189,14 +219,3 @@ def _is_rejected(predictor: Predictor, cells: dict[str, str | None]) -> bool:
     columns = predictor.log_format.columns
     line = predictor.log_format.separator.join(cells.get(name) or "" for name in columns if columns[name] != "label")
     return bool(predictor.score_chunk(predictor.chunk_of([line])).rejected)
-
-
-def _answer(batch: list[Work]) -> None:
-    """Hand results to the requests that wait for them, in the event loop's thread."""
-    for work in batch:
-        if work.future is None or work.future.done():  # cancelled: the client has gone
-            continue
-        if isinstance(work.result, Exception):
-            work.future.set_exception(work.result)
-        elif work.result is not None:
-            work.future.set_result(work.result)

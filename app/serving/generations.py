@@ -16,7 +16,6 @@ import threading
 import time
 from collections import deque
 from itertools import groupby
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +24,19 @@ import numpy as np
 from app.scoring.bundle import MANIFEST, Manifest, read_manifest
 from app.scoring.predictor import Predictor
 from app.serving.batching import join
+from app.serving.decoding import RowsToScore
 from common.files import write_whole
-from data_prep.encoding.encoder import Chunk
 
 log = logging.getLogger(__name__)
 
 FOLD_SHARE = 0.1  # changed rows of the whole bundle's, beyond which a new one is written
 RECENT_ROWS = 2000  # scored by a new model before it serves, so that the pages of frequent rows are in memory
 FOLDED = "-folded"
-_is_bare = attrgetter("is_bare")
+
+
+def _kind(chunk: RowsToScore) -> str:
+    """Key of what can stand in one chunk."""
+    return str(chunk.is_bare)
 
 
 class Generations:
@@ -50,7 +53,7 @@ class Generations:
         self._lock = threading.Lock()
         self._manifests: dict[Path, tuple[int, Manifest | None]] = {}
         self._refused: dict[Path, tuple[int, str]] = {}
-        self._recent: deque[Chunk] = deque()
+        self._recent: deque[RowsToScore] = deque()
         self._folding: subprocess.Popen[bytes] | None = None
         self._fold_of: Path | None = None  # the last chain that was folded, or could not be
         self.previous: Predictor | None = None
@@ -129,13 +132,13 @@ class Generations:
         """Score the golden rows, and the last requests' rows for their pages. Raises ValueError."""
         predictor.check_golden()
         # Together: thousands of chunks of one row would hold up the thread that scores for seconds.
-        for _, alike in groupby(sorted(self._recent, key=_is_bare), _is_bare):
+        for _, alike in groupby(sorted(self._recent, key=_kind), _kind):
             chunk = join(list(alike))
             if not np.isfinite(predictor.score_chunk(chunk).logits).all():
                 raise ValueError(f"{predictor.folder} scores a row of the last requests as NaN or infinity")
         return predictor
 
-    def keep_recent(self, chunk: Chunk) -> None:
+    def keep_recent(self, chunk: RowsToScore) -> None:
         """Keep scored lines for the next model; from the thread that scores."""
         if self._is_folder:
             self._recent.append(chunk)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from typing import Any
 
 import numpy as np
@@ -17,15 +16,17 @@ from data_prep.encoding.encoder import Rows
 
 SECONDS = (0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384)
+NOTED_ROWS = 1024
 WINDOW_ROWS = 100_000  # of drift: the last one to two times as many rows
 
 
 class Observed:
-    """The metrics of one process; where there are several, they are summed when they are read."""
+    """The metrics of one process, for its event loop; where there are several, they are summed when they are read."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        self._lock = threading.Lock()
+        self._noted: list[tuple[Predictor, Rows, np.ndarray]] = []  # of one model, with the logits
+        self._num_noted = 0
         self._requests = self._make(Counter, "requests", "Requests by address and status.", ["route", "status"])
         self._seconds = self._make(Histogram, "request_seconds", "Time to answer.", ["route"], buckets=SECONDS)
         self._batch_rows = self._make(Histogram, "batch_rows", "Rows that were scored together.", buckets=ROWS)
@@ -46,7 +47,7 @@ class Observed:
         return kind(f"wide_deep_{name}", text, labels, registry=self._registry, **more)
 
     def request(self, route: str, status: int, seconds: float) -> None:
-        """Count a request; from the event loop."""
+        """Count a request."""
         found = self._by_route.get((route, status))
         if found is None:
             found = self._requests.labels(route, str(status)), self._seconds.labels(route)
@@ -54,40 +55,53 @@ class Observed:
         found[0].inc()
         found[1].observe(seconds)
 
-    def batch(self, predictor: Predictor, scored: ScoredChunk, num_waiting: int) -> None:
-        """Count a batch; from the thread that scores."""
+    def batch(self, predictor: Predictor, scored: ScoredChunk, num_waiting: int) -> bool:
+        """Note a batch, to be counted with others; return True where `count` has to be called in a while."""
         self._queue.set(num_waiting)
         self._generation.set(predictor.generation)
         self._batch_rows.observe(len(scored.logits))
         if scored.rejected:
             self._rejected.inc(len(scored.rejected))
-        bins = (SCORE_BINS / (1 + np.exp(-scored.logits))).astype(np.int64).clip(0, SCORE_BINS - 1)
+        if scored.encoded is None:
+            return False
+        if self._noted and self._noted[0][0] is not predictor:
+            self.count()
+        self._noted.append((predictor, scored.encoded, scored.logits))
+        self._num_noted += len(scored.logits)
+        if self._num_noted > NOTED_ROWS:
+            self.count()
+        return len(self._noted) == 1
+
+    def count(self) -> None:
+        """Count the scores and the drift of what was noted."""
+        noted, self._noted, self._num_noted = self._noted, [], 0
+        if not noted:
+            return
+        predictor = noted[0][0]
+        logits = np.concatenate([logits for *_, logits in noted])
+        bins = (SCORE_BINS / (1 + np.exp(-logits))).astype(np.int64).clip(0, SCORE_BINS - 1)
         counts = np.bincount(bins, minlength=SCORE_BINS)
         for number in np.flatnonzero(counts):
             self._bins[number].inc(int(counts[number]))
-        if scored.encoded is not None:
-            self._count(predictor, scored, scored.encoded)
-
-    def _count(self, predictor: Predictor, scored: ScoredChunk, encoded: Rows) -> None:
-        with self._lock:
-            if predictor is not self._predictor:
-                self._predictor = predictor
-                self._held_out = read_distribution(predictor.folder, predictor.schema)
-                self._windows = [Distribution(predictor.schema)]
-            if self._windows[-1].num_rows >= WINDOW_ROWS:
-                self._windows = [self._windows[-1], Distribution(predictor.schema)]
-            self._windows[-1].add(encoded.ids, encoded.numeric, scored.logits)
+        if predictor is not self._predictor:
+            self._predictor = predictor
+            self._held_out = read_distribution(predictor.folder, predictor.schema)
+            self._windows = [Distribution(predictor.schema)]
+        if self._windows[-1].num_rows >= WINDOW_ROWS:
+            self._windows = [self._windows[-1], Distribution(predictor.schema)]
+        ids, numeric = (np.concatenate([getattr(rows, name) for _, rows, _ in noted]) for name in ("ids", "numeric"))
+        self._windows[-1].add(ids, numeric, logits)
 
     def _drift(self) -> dict[str, Any] | None:
         """Return the drift of the last rows of this process, where the bundle has counts of held-out rows."""
-        with self._lock:
-            if self._held_out is None or self._predictor is None:
-                return None
-            served = Distribution(self._predictor.schema)
-            for name in ("scores", "values", "numbers"):
-                setattr(served, name, sum(getattr(window, name) for window in self._windows))
-            fields = served.drift_from(self._held_out)
-            return {"rows": served.num_rows, "scores": self._held_out.scores.tolist(), "fields": fields}
+        self.count()
+        if self._held_out is None or self._predictor is None:
+            return None
+        served = Distribution(self._predictor.schema)
+        for name in ("scores", "values", "numbers"):
+            setattr(served, name, sum(getattr(window, name) for window in self._windows))
+        fields = served.drift_from(self._held_out)
+        return {"rows": served.num_rows, "scores": self._held_out.scores.tolist(), "fields": fields}
 
     def metrics(self) -> tuple[bytes, str]:
         """Return what Prometheus reads, and its media type."""
@@ -106,10 +120,11 @@ class Observed:
 
     def status(self) -> dict[str, Any]:
         """Return the metrics for the page: [name, labels, value] of each."""
+        drift = self._drift()
         samples = [
             [sample.name.removeprefix("wide_deep_"), sample.labels, sample.value]
             for metric in self._collected().collect()
             for sample in metric.samples
             if not sample.name.endswith("_created")
         ]
-        return {"samples": samples, "drift": self._drift()}
+        return {"samples": samples, "drift": drift}

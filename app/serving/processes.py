@@ -124,13 +124,14 @@ def run_worker(options: ServerOptions, listener: socket.socket, shared: Path, fo
     service = Service(generations, Observed(), options)
     server = uvicorn.Server(
         uvicorn.Config(
-            service.application(),
+            service,
             loop="uvloop",
             http=protocol(),
             lifespan="off",
             access_log=False,
             log_config=None,
             server_header=False,
+            proxy_headers=False,
             ws="none",
             timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=DRAIN_SECONDS,
@@ -147,7 +148,6 @@ def run_worker(options: ServerOptions, listener: socket.socket, shared: Path, fo
     threading.Thread(target=watch, daemon=True).start()
     server.run(sockets=[listener])
     stopped.set()
-    service.batcher.close()
     return 0
 
 

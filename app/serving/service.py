@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -14,26 +15,23 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
-from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from app.scoring.predictor import Predictor, ScoredChunk
 from app.serving import decoding, openapi
-from app.serving.batching import Batcher, Work
-from app.serving.decoding import HEADER_LENGTH, OUTPUT, RequestError
+from app.serving.batching import Batcher
+from app.serving.decoding import HEADER_LENGTH, OUTPUT, RequestError, RowsToScore
 from app.serving.generations import Generations
 from app.serving.observed import Observed
 from app.serving.options import ServerOptions
-from data_prep.encoding.encoder import Chunk
 
 log = logging.getLogger(__name__)
 
 PAGE = Path(__file__).with_name("page.html")
-SMALL_BODY = 1 << 15  # bytes: a larger one is decoded beside the thread that scores
 BODY_SECONDS = 30.0  # for a whole body to arrive
+COUNTED_SECONDS = 0.5  # after which scores are counted: by batch it would take as long as to encode a row
 BODIES_HELD = 4  # of the largest size, in memory at a time
 # A page loads nothing from outside, and stands in no other page.
 _PAGE_HEADERS = {
@@ -41,13 +39,20 @@ _PAGE_HEADERS = {
     "connect-src 'self'; img-src data:; frame-ancestors 'none'"
 }
 _CLOSE = {"connection": "close"}  # after an answer to a request whose body was not read
-_STATUS_OF = {408: _CLOSE, 413: _CLOSE, 429: {"retry-after": "1"}, 503: {"retry-after": "1"}}
+_HEADERS_OF = {408: _CLOSE, 413: _CLOSE, 429: {"retry-after": "1"}, 503: {"retry-after": "1"}}
+
+MODEL = "/v2/models/{model}"
+_MODEL_PATH = re.compile(r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?(?P<rest>/ready|/infer)?")
+_NO_ADDRESS, _NO_METHOD = "there is no such address; /docs lists all", "the address has another method; see /docs"
 
 Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Service:
-    """Answers requests by the models of `generations`."""
+    """ASGI application that answers requests by the models of `generations`.
+
+    Neither Starlette's routes nor its middleware: they cost a request of one row a tenth of its time.
+    """
 
     def __init__(self, generations: Generations, observed: Observed, options: ServerOptions) -> None:
         self.generations, self.observed, self.options = generations, observed, options
@@ -59,11 +64,7 @@ class Service:
             "application/vnd.apache.arrow.stream": decoding.arrow_to_chunk,
             "application/json": decoding.rows_to_chunk,
         }
-
-    def application(self) -> Starlette:
-        """Return the ASGI application."""
-        model, version = "/v2/models/{model}", "/v2/models/{model}/versions/{version}"
-        gets = {
+        gets: dict[str, Handler] = {
             "/": self._page,
             "/docs": self._docs,
             "/openapi.json": self._openapi,
@@ -72,47 +73,59 @@ class Service:
             "/v2": self._server,
             "/v2/health/live": self._live,
             "/v2/health/ready": self._live,
-            model: self._metadata,
-            f"{model}/ready": self._model_ready,
-            version: self._metadata,
-            f"{version}/ready": self._model_ready,
         }
-        posts = {
+        posts: dict[str, Handler] = {
             "/v1/score": self._score,
             "/v1/explain": self._explain,
             "/v1/rollback": self._roll_back,
-            f"{model}/infer": self._infer,
-            f"{version}/infer": self._infer,
         }
-        routes = [Route(path, self._guarded(path, handler), methods=["GET"]) for path, handler in gets.items()]
-        routes += [Route(path, self._guarded(path, handler), methods=["POST"]) for path, handler in posts.items()]
-        errors = {404: _plain_error, 405: _plain_error}
-        return Starlette(routes=routes, exception_handlers=errors)
+        for model in (MODEL, f"{MODEL}/versions/{{version}}"):
+            gets |= {model: self._metadata, f"{model}/ready": self._model_ready}
+            posts[f"{model}/infer"] = self._infer
+        self._routes = {path: {"GET": handler} for path, handler in gets.items()}
+        self._routes |= {path: {"POST": handler} for path, handler in posts.items()}
 
-    def _guarded(self, path: str, handler: Handler) -> Handler:
-        """Return a handler that answers errors, adds the model's version, and counts."""
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, errors too; add the model's version, and count."""
+        start = time.perf_counter()
+        request = Request(scope, receive)
+        path, methods = self._route(request)
+        try:
+            response = await self._handler(methods, request.method)(request)
+        except RequestError as error:
+            response = JSONResponse({"error": str(error)}, error.status, _HEADERS_OF.get(error.status))
+        except ClientDisconnect:
+            response = Response(status_code=400)
+        except Exception as error:  # a damaged block of the bundle, memory: the client may try another server
+            log.exception("%s: %s", path, type(error).__name__)
+            message = "the model cannot score this now; see the server's log"
+            response = JSONResponse({"error": message}, 503, _HEADERS_OF[503])
+        for name, value in _headers(self.generations.current).items():
+            response.headers.setdefault(name, value)
+        if response.status_code == 405:
+            response.headers["allow"] = ", ".join(methods)
+        seconds = time.perf_counter() - start
+        self.observed.request(path, response.status_code, seconds)
+        if random.random() < self.options.logged_share:  # noqa: S311
+            log.info("%s %s %d %.1f ms", request.method, path, response.status_code, seconds * 1e3)
+        await response(scope, receive, send)
 
-        async def guarded(request: Request) -> Response:
-            start = time.perf_counter()
-            try:
-                response = await handler(request)
-            except RequestError as error:
-                response = JSONResponse({"error": str(error)}, error.status, _STATUS_OF.get(error.status))
-            except ClientDisconnect:
-                response = Response(status_code=400)
-            except Exception as error:  # a damaged block of the bundle, memory: the client may try another server
-                log.exception("%s: %s", path, type(error).__name__)
-                message = "the model cannot score this now; see the server's log"
-                response = JSONResponse({"error": message}, 503, _STATUS_OF[503])
-            for name, value in _headers(self.generations.current).items():
-                response.headers.setdefault(name, value)
-            seconds = time.perf_counter() - start
-            self.observed.request(path, response.status_code, seconds)
-            if random.random() < self.options.logged_share:  # noqa: S311
-                log.info("%s %s %d %.1f ms", request.method, path, response.status_code, seconds * 1e3)
-            return response
+    def _route(self, request: Request) -> tuple[str, dict[str, Handler]]:
+        """Return the form of a request's address, for metrics and the log, and its handlers by method."""
+        path = request.scope["path"]
+        found = _MODEL_PATH.fullmatch(path)
+        if found is not None:
+            request.scope["path_params"] = found.groupdict()
+            rest = found["rest"] or ""
+            path = f"{MODEL}/versions/{{version}}{rest}" if found["version"] else f"{MODEL}{rest}"
+        methods = self._routes.get(path)
+        return (path, methods) if methods else ("other", {})
 
-        return guarded
+    def _handler(self, methods: dict[str, Handler], method: str) -> Handler:
+        handler = methods.get("GET" if method == "HEAD" else method)
+        if handler is None:
+            raise RequestError(405 if methods else 404, _NO_METHOD if methods else _NO_ADDRESS)
+        return handler
 
     async def _score(self, request: Request) -> Response:
         form = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
@@ -129,7 +142,7 @@ class Service:
         infer: decoding.InferRequest | None = None
         header_length = request.headers.get(HEADER_LENGTH)
 
-        def decode(body: bytes, predictor: Predictor) -> Chunk:
+        def decode(body: bytes, predictor: Predictor) -> RowsToScore:
             nonlocal infer
             infer, binary = decoding.split_infer(body, header_length)
             return decoding.tensors_to_chunk(infer, binary, predictor)
@@ -145,18 +158,15 @@ class Service:
         return Response(body, headers=headers, media_type="application/octet-stream")
 
     async def _scores(
-        self, request: Request, decode: Callable[[bytes, Predictor], Chunk]
+        self, request: Request, decode: Callable[[bytes, Predictor], RowsToScore]
     ) -> tuple[Predictor, np.ndarray]:
         """Return the scores of a request's rows, and the model that made them."""
         self.batcher.check_room()
         deadline = time.monotonic() + self._deadline_ms(request) / 1000
         async with self._body(request) as body:
             predictor = self.generations.current
-            work = Work(predictor, lambda: decode(body, predictor), deadline)
-            if len(body) > SMALL_BODY:
-                chunk = await asyncio.to_thread(work.decode)
-                work.decode = lambda: chunk
-            return predictor, await self.batcher.score(work)
+            scores = await self.batcher.score(predictor, lambda: decode(body, predictor), len(body), deadline)
+            return predictor, scores
 
     def _deadline_ms(self, request: Request) -> float:
         most = self.options.limits.deadline_ms
@@ -200,7 +210,7 @@ class Service:
             raise RequestError(429, "another row is being explained; try again in a second")
         rows: list[dict[str, Any]] = []
 
-        def decode(body: bytes, predictor: Predictor) -> Chunk:
+        def decode(body: bytes, predictor: Predictor) -> RowsToScore:
             rows.extend(decoding.rows_of(body))
             if len(rows) != 1:
                 raise RequestError(400, f"expected one row, found {len(rows)}")
@@ -229,7 +239,7 @@ class Service:
         return {"model": self.options.name, "version": version_of(predictor), "generation": predictor.generation}
 
     def _check_model(self, request: Request) -> None:
-        name, version = request.path_params["model"], request.path_params.get("version")
+        name, version = request.path_params["model"], request.path_params["version"]
         current = version_of(self.generations.current)
         if name != self.options.name:
             raise RequestError(404, f"there is no such model; this service has {self.options.name!r}")
@@ -293,9 +303,10 @@ class Service:
     async def _page(self, _: Request) -> Response:
         return HTMLResponse(PAGE.read_text(encoding="utf-8"), headers=_PAGE_HEADERS)
 
-    def _observe(self, predictor: Predictor, chunk: Chunk, scored: ScoredChunk) -> None:
+    def _observe(self, predictor: Predictor, chunk: RowsToScore, scored: ScoredChunk) -> None:
         self.generations.keep_recent(chunk)
-        self.observed.batch(predictor, scored, self.batcher.num_waiting)
+        if self.observed.batch(predictor, scored, self.batcher.num_waiting):
+            asyncio.get_running_loop().call_later(COUNTED_SECONDS, self.observed.count)
 
 
 def version_of(predictor: Predictor) -> str:
@@ -305,9 +316,3 @@ def version_of(predictor: Predictor) -> str:
 
 def _headers(predictor: Predictor) -> dict[str, str]:
     return {"x-model-version": version_of(predictor), "x-model-generation": str(predictor.generation)}
-
-
-async def _plain_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    message = {404: "there is no such address; /docs lists all", 405: "the address has another method; see /docs"}
-    return JSONResponse({"error": message[error.status_code]}, error.status_code, error.headers)

@@ -60,30 +60,24 @@ def golden_scores(predictor, golden):  # noqa: F811
 
 @pytest.fixture
 def make_service(tmp_path):
-    """Opens services; each is closed at the end of the test."""
-    services = []
+    """Opens services."""
 
     def make(path, **limits):
         generations = Generations(path, 1, tmp_path / "rolled_back.json", folds=False)
-        services.append(Service(generations, Observed(), ServerOptions(path, "clicks", limits=Limits(**limits))))
-        return services[-1]
+        return Service(generations, Observed(), ServerOptions(path, "clicks", limits=Limits(**limits)))
 
-    yield make
-    for service in services:
-        service.batcher.close()
+    return make
 
 
 @pytest.fixture(scope="session")
 def service(tiny_bundle, tmp_path_factory):  # noqa: F811
     generations = Generations(tiny_bundle, 1, tmp_path_factory.mktemp("service") / "rolled_back.json", folds=False)
-    service = Service(generations, Observed(), ServerOptions(tiny_bundle, "clicks"))
-    yield service
-    service.batcher.close()
+    return Service(generations, Observed(), ServerOptions(tiny_bundle, "clicks"))
 
 
 @pytest.fixture(scope="session")
 def client(service):
-    return Client(service.application())
+    return Client(service)
 
 
 @pytest.fixture(scope="session")

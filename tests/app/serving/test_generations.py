@@ -1,8 +1,9 @@
 """Models that follow one another in a folder: swapped under load, refused, rolled back, folded."""
 
+import asyncio
 import shutil
-import threading
 
+import httpx
 import numpy as np
 import pytest
 
@@ -176,7 +177,7 @@ def test_a_roll_back_holds_in_all_processes(models, watched, make_generations, m
     put("2")
     service.generations.refresh()
     other.refresh()
-    client = Client(service.application())
+    client = Client(service)
     first = score(client, golden.to_pylist()).json()
     assert first["scores"] == scores["2"]
     assert client.post("/v1/rollback", content="{}").status_code == 415
@@ -215,24 +216,26 @@ def test_swaps_under_load_lose_no_request_and_mix_no_models(models, watched, mak
     (_, scores), (folder, put) = models, watched
     put("1")
     service = make_service(folder, max_queue=1000)
-    client, rows = Client(service.application()), golden.to_pylist()
-    found, stopped = [], threading.Event()
+    found = []
 
-    def send():
-        while not stopped.is_set():
-            found.append(score(client, rows))
+    async def run():
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(service), base_url="http://here") as client:
+            is_done = False
 
-    senders = [threading.Thread(target=send) for _ in range(2)]
-    for sender in senders:
-        sender.start()
-    for name in ("2", "3", "10"):
-        put(name)
-        service.generations.refresh()
-    while len(found) < 20:
-        stopped.wait(0.01)
-    stopped.set()
-    for sender in senders:
-        sender.join()
+            async def send():
+                while not is_done:
+                    found.append(await client.post("/v1/score", json={"rows": golden.to_pylist()}))
+
+            senders = [asyncio.create_task(send()) for _ in range(2)]
+            for name in ("2", "3", "10"):
+                put(name)
+                await asyncio.to_thread(service.generations.refresh)
+            while len(found) < 20:
+                await asyncio.sleep(0.01)
+            is_done = True
+            await asyncio.gather(*senders)
+
+    asyncio.run(run())
     assert {response.status_code for response in found} == {200}
     by_version = {}
     for response in found:

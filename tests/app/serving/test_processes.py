@@ -135,7 +135,7 @@ def test_the_page_shows_a_row_and_its_parts(port, render):
 
 
 def test_sigterm_answers_what_it_has_taken(serve, tiny_bundle, golden, golden_scores, eventually):
-    with serve(tiny_bundle, "--max-delay-ms", "1000", "--max-batch", "1000") as (process, port):
+    with serve(tiny_bundle, "--max-delay-ms", "700", "--max-batch", "1000") as (process, port):
         body = json.dumps({"rows": golden.to_pylist()}).encode()
         head = f"POST /v1/score HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n\r\n".encode()
         eventually(lambda: raw(port, b"GET /v2/health/ready HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"))
@@ -151,7 +151,7 @@ def test_sigterm_answers_what_it_has_taken(serve, tiny_bundle, golden, golden_sc
 
 
 def test_overload_is_refused_at_once_and_passes(serve, tiny_bundle, golden, golden_scores):
-    with serve(tiny_bundle, "--max-queue", "3") as (_, port), httpx.Client(timeout=30) as client:
+    with serve(tiny_bundle, "--max-queue", "1") as (_, port), httpx.Client(timeout=30) as client:
         address, rows = f"http://127.0.0.1:{port}/v1/score", {"rows": golden.to_pylist()}
         assert client.post(address, json=rows).json()["scores"] == golden_scores
 

@@ -5,7 +5,7 @@ import contextlib
 import json
 import logging
 import struct
-import threading
+import time
 
 import httpx
 import numpy as np
@@ -19,6 +19,7 @@ from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 
 from app.serving import decoding
+from app.serving.batching import LEAST_QUEUE
 from app.serving.decoding import HEADER_LENGTH
 from tests.app.serving.conftest import Client
 
@@ -100,7 +101,7 @@ def test_every_form_of_rows_scores_as_the_predictor_does(client, golden, golden_
 
 def test_rows_of_text_and_quotes_score_as_the_predictor_does(make_service, text_bundle):
     service = make_service(text_bundle)
-    client, predictor, row = Client(service.application()), service.generations.current, service.generations.example
+    client, predictor, row = Client(service), service.generations.current, service.generations.example
     quoted = row | dict.fromkeys(predictor.log_format.text_fields, 'a "b", c')
     rows = [row, quoted, dict.fromkeys(row)]
     expected = predictor.score(rows).tolist()
@@ -143,7 +144,7 @@ def test_requests_that_come_together_are_scored_together(make_service, tiny_bund
     service = make_service(tiny_bundle, max_delay_ms=200, max_batch=len(golden))
 
     async def run():
-        transport = httpx.ASGITransport(service.application())
+        transport = httpx.ASGITransport(service)
         async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
             bad = {**golden.to_pylist()[0], "I1": "1.5e"}
             rows = [*golden.to_pylist()[:-1], bad]
@@ -272,7 +273,7 @@ def test_a_changed_arrow_stream_is_scored_or_refused(client, golden, place, valu
 
 def test_texts_of_any_length_arrive_as_they_are(make_service, text_bundle):
     service = make_service(text_bundle)
-    client, predictor = Client(service.application()), service.generations.current
+    client, predictor = Client(service), service.generations.current
     row = service.generations.example
     rows = [row | dict.fromkeys(predictor.log_format.text_fields, text) for text in ("", "é", "a" * 300, "b")]
     numeric = predictor.log_format.numeric_fields
@@ -287,7 +288,7 @@ def test_texts_of_any_length_arrive_as_they_are(make_service, text_bundle):
 @pytest.mark.slow
 def test_the_openapi_document_holds(client, service):
     """schemathesis draws requests by the document, right ones and wrong ones; every address has one that succeeds."""
-    schema = schemathesis.openapi.from_asgi("/openapi.json", service.application())
+    schema = schemathesis.openapi.from_asgi("/openapi.json", service)
     checks = [
         not_a_server_error,
         *schemathesis.checks.CHECKS.get_by_names(
@@ -315,7 +316,7 @@ def test_the_openapi_document_holds(client, service):
 
 
 def test_a_body_that_is_too_large_is_refused(make_service, tiny_bundle, golden):
-    client = Client(make_service(tiny_bundle, max_body_mib=1, max_rows=99).application())
+    client = Client(make_service(tiny_bundle, max_body_mib=1, max_rows=99))
 
     async def endless():
         while True:
@@ -329,56 +330,68 @@ def test_a_body_that_is_too_large_is_refused(make_service, tiny_bundle, golden):
         assert response.headers["connection"] == "close"
 
 
-def test_a_full_queue_refuses_at_once_and_deadlines_hold(make_service, tiny_bundle, golden, monkeypatch):
-    service = make_service(tiny_bundle, max_queue=2)
-    client = Client(service.application())
-    predictor, go_on = service.generations.current, threading.Event()
-    score_chunk = predictor.score_chunk
-    monkeypatch.setattr(predictor, "score_chunk", lambda chunk: go_on.wait(20) and score_chunk(chunk))
-    rows = {"rows": golden.to_pylist()[:1]}
+def statuses(service, rows, *more_headers):
+    """Statuses of as many requests, sent one after another without waiting for answers."""
 
     async def run():
-        transport = httpx.ASGITransport(service.application())
-        async with httpx.AsyncClient(transport=transport, base_url="http://here") as sender:
-            first = asyncio.create_task(sender.post("/v1/score", json=rows))
-            await asyncio.sleep(0.1)  # the thread has it
-            late = asyncio.create_task(sender.post("/v1/score", json=rows, headers={"x-timeout-ms": "1"}))
-            patient = asyncio.create_task(sender.post("/v1/score", json=rows))
-            await asyncio.sleep(0.05)
-            refused = await sender.post("/v1/score", json=rows)
-            go_on.set()
-            return [refused, *await asyncio.gather(first, late, patient)]
-
-    refused, first, late, patient = asyncio.run(run())
-    assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
-    assert [answer.status_code for answer in (first, late, patient)] == [200, 504, 200]
-    assert error_of(client.post("/v1/score", json=rows, headers={"x-timeout-ms": "-1"}))
-
-
-def test_a_pause_refuses_none_and_slow_scoring_does(make_service, tiny_bundle, golden, monkeypatch):
-    service = make_service(tiny_bundle, max_wait_ms=50)
-    predictor, go_on = service.generations.current, threading.Event()
-    score_chunk = predictor.score_chunk
-    rows = {"rows": golden.to_pylist()[:1]}
-
-    async def statuses(count):
-        go_on.clear()
-        transport = httpx.ASGITransport(service.application())
+        transport = httpx.ASGITransport(service)
         async with httpx.AsyncClient(transport=transport, base_url="http://here") as sender:
             sent = []
-            for _ in range(count):
-                sent.append(asyncio.create_task(sender.post("/v1/score", json=rows)))
-                await asyncio.sleep(0.06)
-            go_on.set()
-            return [answer.status_code for answer in await asyncio.gather(*sent)]
+            for headers in more_headers:
+                sent.append(asyncio.create_task(sender.post("/v1/score", json={"rows": rows}, headers=headers)))
+                await asyncio.sleep(0.005)
+            return [(answer.status_code, answer.headers.get("retry-after")) for answer in await asyncio.gather(*sent)]
 
-    for _ in range(20):
-        score(Client(service.application()), golden.to_pylist()[:1])
-    monkeypatch.setattr(predictor, "score_chunk", lambda chunk: go_on.wait(20) and score_chunk(chunk))
-    assert asyncio.run(statuses(4)) == [200] * 4
-    service.batcher._last_ms.extend([40.0] * 31)
-    service.batcher._request_ms = 40.0
-    assert asyncio.run(statuses(4)) == [200, 200, 200, 429]
+    return asyncio.run(run())
+
+
+def test_a_full_queue_refuses_at_once_and_deadlines_hold(make_service, tiny_bundle, golden):
+    service = make_service(tiny_bundle, max_queue=3, max_delay_ms=200)
+    row = golden.to_pylist()[:1]
+    found = statuses(service, row, {}, {"x-timeout-ms": "1"}, {}, {})
+    assert found == [(200, None), (504, None), (200, None), (429, "1")]
+    assert error_of(Client(service).post("/v1/score", json={"rows": row}, headers={"x-timeout-ms": "-1"}))
+
+
+def test_a_pause_refuses_none_and_slow_scoring_does(make_service, tiny_bundle, golden):
+    service = make_service(tiny_bundle, max_wait_ms=50, max_delay_ms=200)
+    row = golden.to_pylist()[:1]
+    found = statuses(service, row, *[{}] * 8)
+    assert found == [(200, None)] * 8
+    service.batcher._request_ms = 10.1
+    assert statuses(service, row, *[{}] * 7) == [(200, None)] * 5 + [(429, "1")] * 2
+    service.batcher._request_ms = 1000.0
+    assert statuses(service, row, *[{}] * 5) == [(200, None)] * LEAST_QUEUE + [(429, "1")]
+
+
+def test_large_requests_are_scored_one_at_a_time_beside_small_ones(make_service, tiny_bundle, golden, monkeypatch):
+    service = make_service(tiny_bundle, max_batch=50)
+    predictor, running, most = service.generations.current, [], []
+    expected, score_chunk = predictor.score(golden).tolist(), predictor.score_chunk
+
+    def slowly(chunk):
+        running.append(chunk.num_lines)
+        most.append(sorted(running))
+        if chunk.num_lines > 50:
+            time.sleep(0.1)
+        running.remove(chunk.num_lines)
+        return score_chunk(chunk)
+
+    monkeypatch.setattr(predictor, "score_chunk", slowly)
+
+    async def run():
+        transport = httpx.ASGITransport(service)
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as sender:
+            sizes = (len(golden), len(golden), 1, len(golden))
+            return await asyncio.gather(
+                *(sender.post("/v1/score", json={"rows": golden.to_pylist()[:size]}) for size in sizes)
+            )
+
+    for answer in asyncio.run(run()):
+        scores = answer.json()["scores"]
+        assert scores == expected[: len(scores)]
+    assert [1, len(golden)] in most
+    assert all(batch.count(len(golden)) <= 1 for batch in most)
 
 
 def test_a_model_that_fails_is_no_wrong_score(make_service, tiny_bundle, golden, monkeypatch):
@@ -388,7 +401,7 @@ def test_a_model_that_fails_is_no_wrong_score(make_service, tiny_bundle, golden,
         raise ValueError("block 3 is damaged")
 
     monkeypatch.setattr(service.generations.current, "score_chunk", fail)
-    response = score(Client(service.application()), golden.to_pylist())
+    response = score(Client(service), golden.to_pylist())
     assert response.status_code == 503
     assert "retry-after" in response.headers
 
@@ -406,7 +419,17 @@ def test_the_log_has_no_word_of_a_request(client, golden, caplog, monkeypatch, s
 
 
 @pytest.mark.parametrize(
-    "texts", [[b"68fd1e64", b"80e26c9b"], [b"68fd1e64", b""], [b"", b""], [b"\x08\0\0\0abc", b"xyz"], []]
+    "texts",
+    [
+        [b"68fd1e64", b"80e26c9b"],
+        [b"68fd1e64", b""],
+        [b"", b""],
+        [b"", b"68fd1e64", b"", b"", b"80e26c9b", b""],
+        [b"\x08\0\0\0abc", b"xyz"],
+        [b"\x08\0\0\0\0\0\0\0"],
+        [b"\x08" * 8, b"12345678"],
+        [],
+    ],
 )
 def test_texts_behind_their_lengths(texts):
     data = b"".join(struct.pack("<I", len(text)) + text for text in texts)
