@@ -17,7 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ from data_prep.prepared.schema import Schema, read_schema
 from data_prep.sources.synthetic import synthesize
 
 LOG = "unlabelled.txt"
-PEER = Path(__file__).parent / "pytorch_pandas.py"
+PROJECT = Path(__file__).parents[2]
 SETTINGS = ("model.embedding_dim=16", "model.hidden_widths=[400,400,400]")
 CHUNK_ROWS = 10_000
 ANCHORS = """Anchors: Intel's Wide&Deep FP32 on 28 cores 302k-577k records/s (20.6k/s a core), Neural Compressor
@@ -53,18 +54,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--torch", default=os.environ.get("TORCH_PYTHON", sys.executable), metavar="PYTHON")
-    parser.add_argument("--folder", type=Path, help="keeps log and bundle for the next time")
-    options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = options.folder or Path(temporary)
-        folder.mkdir(exist_ok=True)
+    options = parse(parser, arguments)
+    with kept(options.folder) as folder:
         make_bundle(folder, options.rows)
         found = measure(folder, options.rounds)
         found["pytorch_pandas"] = pytorch_pandas(folder, options.torch)
         found["all_cores"] = contest(folder, options.torch, options.rounds) if found["pytorch_pandas"] else None
     report(found)
     print(json.dumps({"benchmark": "scoring", "machine": machine(), **found}))
+
+
+def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return the options of a benchmark of scoring or serving."""
+    parser.add_argument("--torch", default=os.environ.get("TORCH_PYTHON", sys.executable), metavar="PYTHON")
+    parser.add_argument("--folder", type=Path, help="keeps log and bundle for the next time")
+    return parser.parse_args(arguments)
+
+
+@contextmanager
+def kept(folder: Path | None) -> Iterator[Path]:
+    """Give the absolute path of `folder`, or of one that lives as long as the block."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (folder or Path(temporary)).absolute()
+        folder.mkdir(exist_ok=True)
+        yield folder
 
 
 def make_bundle(folder: Path, num_rows: int) -> None:
@@ -181,8 +194,8 @@ def contest(folder: Path, python: str, rounds: int) -> dict[str, float]:
     """Seconds of both as commands on all cores, from start to end, in turn: the medians of `rounds`."""
     scores, log = str(folder / "scores.csv"), str(folder / LOG)
     ours = ["-m", "app.cli.predict", str(folder / "bundle"), log, scores, "--overwrite"]
-    run_ours = partial(subprocess.run, [sys.executable, *ours], capture_output=True, check=True)
-    run_peer = partial(subprocess.run, peer_command(folder, python), capture_output=True, check=True)
+    run_ours = partial(subprocess.run, [sys.executable, *ours], cwd=PROJECT, capture_output=True, check=True)
+    run_peer = partial(subprocess.run, peer_command(folder, python), cwd=PROJECT, capture_output=True, check=True)
     seconds = [(seconds_of(run_ours), seconds_of(run_peer)) for _ in range(rounds)]
     of_ours, of_peer = np.median(seconds, axis=0).tolist()
     ratios = [peer / own for own, peer in seconds]
@@ -191,7 +204,14 @@ def contest(folder: Path, python: str, rounds: int) -> dict[str, float]:
 
 def peer_command(folder: Path, python: str, *words: str) -> list[str]:
     """Return the peer's command."""
-    return [python, str(PEER), str(folder / LOG), str(folder / "prepared" / "vocabulary.parquet"), *words]
+    return [
+        python,
+        "-m",
+        "benchmarks.scoring.pytorch_pandas",
+        str(folder / LOG),
+        str(folder / "prepared" / "vocabulary.parquet"),
+        *words,
+    ]
 
 
 def pytorch_pandas(folder: Path, python: str) -> dict[str, Any] | None:
@@ -199,7 +219,7 @@ def pytorch_pandas(folder: Path, python: str) -> dict[str, Any] | None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     environment.pop("PYTHONPATH", None)
     command = peer_command(folder, python, "--one-core")
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         print(f"no PyTorch in {python}: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
         return None

@@ -1,6 +1,6 @@
 """The scoring service under an open-loop load: beside FastAPI with PyTorch, overloaded, and while models are swapped.
 
-    python -m benchmarks.serving [--torch PYTHON] [--rows 200000] [--folder DIR]
+    python -m benchmarks.serving [--torch PYTHON] [--folder DIR] [--workers 2] [--question peer|large|overload|swaps]
 
 Requests are sent at the times of a Poisson process, whatever the answers, and latencies count from those times; sender
 and service share the machine's cores. Weights are random: what is scored does not matter here. `--torch` is a Python
@@ -18,7 +18,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +28,7 @@ import numpy as np
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
+import uvloop
 
 from app.checkpoint.write import ModelState
 from app.config.config import Config
@@ -36,11 +36,12 @@ from app.scoring.export import finish, write_model
 from app.scoring.predictor import Predictor
 from app.tables.interface import TableState
 from benchmarks.harness.timing import machine
-from benchmarks.scoring.__main__ import SETTINGS, make_bundle, random_state
+from benchmarks.scoring.__main__ import PROJECT, SETTINGS, kept, parse, random_state
 from common import settings
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import read_schema
 
-PEER = Path(__file__).parent / "fastapi_pytorch.py"
 RATES = (100, 200, 400, 600, 800, 1000, 1300, 1600, 2000, 2500, 3000, 4000)
 MOST_P99_MS = 25.0  # of the rate that a service is said to bear
 DELTA_ROWS = 100_000
@@ -69,6 +70,44 @@ class Load:
         return sum(len(values) for status, values in self.milliseconds.items() if status not in (200, 429))
 
 
+class Connection(asyncio.Protocol):
+    """A connection on which one request after another is sent."""
+
+    def __init__(self) -> None:
+        self.transport: Any = None
+        self.is_open = True
+        self._received = bytearray()
+        self._answered: asyncio.Future[int] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        head, end, body = self._received.partition(b"\r\n\r\n")
+        if not end or self._answered is None:
+            return
+        head = head.lower()
+        length = head.partition(b"\r\ncontent-length:")[2].split(b"\r\n", 1)[0]
+        if length and len(body) >= int(length):
+            self._answer(int(head.split(b" ", 2)[1]), b"\r\nconnection: close" in head)
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._answer(0, True)
+
+    def _answer(self, status: int, is_last: bool) -> None:
+        self.is_open = not is_last
+        if self._answered is not None and not self._answered.done():
+            self._answered.set_result(status)
+
+    async def send(self, request: bytes) -> int:
+        """Return the status of the answer; 0 where the connection ends before it."""
+        self._received.clear()
+        self._answered = asyncio.get_running_loop().create_future()
+        self.transport.write(request)
+        return await self._answered
+
+
 class Sender:
     """Keeps connections open and sends one request at a time on each."""
 
@@ -76,20 +115,22 @@ class Sender:
         head = "POST {} HTTP/1.1\r\nhost: a\r\ncontent-type: {}\r\n{}content-length: {}\r\n\r\n"
         self._requests = [head.format(path, form, more, len(body)).encode() + body for body in bodies]
         self._port = port
-        self._free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        self._free: list[Connection] = []
 
     async def send(self, number: int) -> int:
         """Return the status of one request; 0 where the connection failed."""
         try:
-            reader, writer = self._free.pop() if self._free else await asyncio.open_connection("127.0.0.1", self._port)
-            writer.write(self._requests[number % len(self._requests)])
-            head = (await reader.readuntil(b"\r\n\r\n")).lower()
-            length = int(head.partition(b"\r\ncontent-length:")[2].split(b"\r\n", 1)[0])
-            await reader.readexactly(length)
-        except (OSError, asyncio.IncompleteReadError):
+            connection = self._free.pop() if self._free else await self._connect()
+            status = await connection.send(self._requests[number % len(self._requests)])
+        except OSError:
             return 0
-        self._free.append((reader, writer))
-        return int(head.split(b" ", 2)[1])
+        if connection.is_open:
+            self._free.append(connection)
+        return status
+
+    async def _connect(self) -> Connection:
+        loop = asyncio.get_running_loop()
+        return (await loop.create_connection(Connection, "127.0.0.1", self._port))[1]
 
     async def poisson(self, rate: float, seconds: float, seed: int = 0) -> Load:
         """Send at the times of a Poisson process."""
@@ -120,33 +161,44 @@ class Sender:
         return done / seconds
 
     def close(self) -> None:
-        for _, writer in self._free:
-            writer.close()
+        for connection in self._free:
+            connection.transport.close()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, and end with one line of JSON."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rows", type=int, default=200_000, help="of the log that the vocabulary is from")
+    parser.add_argument("--rows", type=int, default=5_000_000, help="of the tables")
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--swaps", type=int, default=100)
-    parser.add_argument("--torch", default=os.environ.get("TORCH_PYTHON", sys.executable), metavar="PYTHON")
-    parser.add_argument("--folder", type=Path, help="keeps log and bundle for the next time")
-    options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = options.folder or Path(temporary)
-        folder.mkdir(exist_ok=True)
-        make_bundle(folder, options.rows)
+    parser.add_argument("--workers", type=int, default=1, help="of the service")
+    parser.add_argument("--question", action="append", choices=QUESTIONS, help="one of several; all if not given")
+    options = parse(parser, arguments)
+    with kept(options.folder) as folder:
+        make_wide_bundle(folder, options.rows)
         make_variants(folder)
         found: dict[str, Any] = {"rows": Predictor.open(folder / "bundle").manifest.rows["num_rows"]}
-        found |= asyncio.run(against_peer(folder, options))
-        found |= asyncio.run(large_requests(folder, options.seconds))
-        found |= asyncio.run(overload(folder, found["capacity"]["service"], options.seconds))
-        found |= asyncio.run(swaps(folder, options.swaps))
+        for question in options.question or QUESTIONS:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                found |= runner.run(QUESTIONS[question](folder, options))
     for name, value in found.items():
         print(f"{name:28} {value}")
     print(json.dumps({"benchmark": "serving", "machine": machine(), **found}))
+
+
+def make_wide_bundle(folder: Path, num_ids: int) -> None:
+    """Write a bundle of `num_ids` rows, of a log in which every categorical value is another."""
+    if (folder / "bundle").exists():
+        return
+    generator, count = np.random.default_rng(1), round(num_ids / (26 * 0.8))  # four fifths of the rows are for training
+    values = (np.arange(count * 26, dtype=np.uint64) * 2654435761 & 0xFFFFFFFF).reshape(count, 26)
+    with (folder / "log.txt").open("w") as log:
+        for numbers, row in zip(generator.geometric(0.05, (count, 13)).tolist(), values.tolist(), strict=True):
+            log.write("\t".join([str(numbers[0] % 2), *map(str, numbers), *(f"{value:08x}" for value in row)]) + "\n")
+    prepare(folder / "log.txt", folder / "prepared", PrepareOptions(min_count=1))
+    schema, config = read_schema(folder / "prepared"), settings.override(Config(), SETTINGS)
+    write(folder / "bundle", folder / "prepared", config, random_state(schema, config), None)
 
 
 def make_variants(folder: Path) -> None:
@@ -177,7 +229,7 @@ def write(folder: Path, prepared: Path, config: Config, state: ModelState, paren
 def running(command: list[str], port: int) -> Iterator[psutil.Process]:
     """Run a service until the end of the block."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(command, cwd=PROJECT, env=environment, stderr=subprocess.DEVNULL) as process:
         try:
             for _ in range(600):
                 with socket.socket() as probe:
@@ -212,12 +264,15 @@ def one_row_bodies(folder: Path) -> list[bytes]:
 async def against_peer(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Latencies of one-row requests at 200 a second, in turn, and the largest rate within the bound of p99."""
     ports = {"service": free_port(), "peer": free_port()}
-    peer = [options.torch, str(PEER), str(folder / "prepared" / "vocabulary.parquet"), str(ports["peer"])]
+    peer = [options.torch, "-m", "benchmarks.serving.fastapi_pytorch"]
+    peer += [str(folder / "prepared" / "vocabulary.parquet"), str(ports["peer"])]
     latencies: dict[str, list[tuple[float, float]]] = {"service": [], "peer": []}
     capacity: dict[str, float] = {}
     processor: dict[str, list[float]] = {"service": [], "peer": []}
     with (
-        running(service(folder / "bundle", ports["service"]), ports["service"]) as ours,
+        running(
+            service(folder / "bundle", ports["service"], "--workers", str(options.workers)), ports["service"]
+        ) as ours,
         running(peer, ports["peer"]) as theirs,
     ):
         processes = {"service": ours, "peer": theirs}
@@ -258,7 +313,7 @@ async def bearable(sender: Sender, seconds: float) -> float:
     return borne
 
 
-async def large_requests(folder: Path, seconds: float) -> dict[str, Any]:
+async def large_requests(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Rows a second of requests of 1,000 rows, as an Arrow stream and as V2's binary tensors."""
     table = pa.concat_tables([golden(folder)] * 10).combine_chunks()
     sink = pa.BufferOutputStream()
@@ -268,23 +323,25 @@ async def large_requests(folder: Path, seconds: float) -> dict[str, Any]:
     header = f"inference-header-content-length: {length}\r\n"
     port = free_port()
     rates: dict[str, dict[str, int]] = {}
-    with running(service(folder / "bundle", port, "--max-wait-ms", "60000"), port) as process:
+    more = ("--max-wait-ms", "60000", "--workers", str(options.workers))
+    with running(service(folder / "bundle", port, *more), port) as process:
         arrow = Sender(port, [sink.getvalue().to_pybytes()], "application/vnd.apache.arrow.stream")
         binary = Sender(port, [body], "application/octet-stream", "/v2/models/clicks/infer", header)
         for name, sender in {"arrow": arrow, "binary": binary}.items():
-            await sender.closed(2, 1)
+            await sender.closed(4, 1)
             before = processor_seconds(process)
-            rate = 1000 * await sender.closed(2, seconds)
+            rate = 1000 * await sender.closed(4, options.seconds)
             rates[name] = {
                 "by_the_clock": round(rate),
-                "of_processor_time": round(rate * seconds / (processor_seconds(process) - before)),
+                "of_processor_time": round(rate * options.seconds / (processor_seconds(process) - before)),
             }
     return {"rows_per_second_of_1000": rates}
 
 
 def processor_seconds(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
+    """Return the seconds of a process and its workers."""
+    times = [each.cpu_times() for each in (process, *process.children())]
+    return float(sum(each.user + each.system for each in times))
 
 
 def binary_request(table: pa.Table) -> tuple[bytes, int]:
@@ -303,9 +360,9 @@ def binary_request(table: pa.Table) -> tuple[bytes, int]:
     return head + data, len(head)
 
 
-async def overload(folder: Path, capacity: float, seconds: float) -> dict[str, Any]:
+async def overload(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Requests of 50 rows at ten times the rate that is served: times of the accepted and of the refused, and after."""
-    rows = golden(folder).to_pylist()[:50]
+    rows, seconds = golden(folder).to_pylist()[:50], options.seconds
     port = free_port()
     with running(service(folder / "bundle", port), port) as process:
         sender = Sender(port, [json.dumps({"rows": rows}).encode()], "application/json")
@@ -333,9 +390,9 @@ async def overload(folder: Path, capacity: float, seconds: float) -> dict[str, A
     }
 
 
-async def swaps(folder: Path, count: int) -> dict[str, Any]:
+async def swaps(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Models swapped under 200 requests a second; then the time from a delta's rename until it serves."""
-    models, port = folder / "models", free_port()
+    models, port, count = folder / "models", free_port(), options.swaps
     shutil.rmtree(models, ignore_errors=True)
     models.mkdir()
 
@@ -386,6 +443,8 @@ async def generation(port: int) -> int:
     writer.close()
     return int(head.lower().partition(b"x-model-generation:")[2].split(b"\r\n", 1)[0])
 
+
+QUESTIONS = {"peer": against_peer, "large": large_requests, "overload": overload, "swaps": swaps}
 
 if __name__ == "__main__":
     main()
