@@ -109,13 +109,21 @@ BENCHMARKS = {
         "Real rows, five rolling cuts", "benchmarks.accuracy.real_rows", (), None, needs="CRITEO_ROWS"
     ),
     "scoring": Benchmark("Scoring", "benchmarks.scoring", ("--rounds", "3"), ("--rows", "5000", "--rounds", "1")),
-    "serving": Benchmark(
-        "Serving",
-        "benchmarks.serving",
-        (),
-        ("--rows", "5000", "--seconds", "1", "--rounds", "1", "--swaps", "3"),
-        needs="TORCH_PYTHON",
-    ),
+    **{
+        f"serving_{question}": Benchmark(
+            title,
+            "benchmarks.serving",
+            ("--question", question),
+            ("--question", question, "--rows", "50000", "--seconds", "1", "--rounds", "1", "--swaps", "3"),
+            needs="TORCH_PYTHON" if question == "peer" else "",
+        )
+        for question, title in {
+            "peer": "Serving beside FastAPI and PyTorch",
+            "large": "Serving requests of 1,000 rows",
+            "overload": "Serving under overload",
+            "swaps": "Swaps of served models",
+        }.items()
+    },
     "fbgemm": Benchmark("FBGEMM's tables", "benchmarks.peers.fbgemm_tables", (), ("--quick",)),
 }
 

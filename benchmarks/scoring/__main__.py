@@ -72,10 +72,10 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> a
 
 
 @contextmanager
-def kept(folder: Path | None) -> Iterator[Path]:
+def kept(folder: str | Path | None) -> Iterator[Path]:
     """Give the absolute path of `folder`, or of one that lives as long as the block."""
     with tempfile.TemporaryDirectory() as temporary:
-        folder = (folder or Path(temporary)).absolute()
+        folder = Path(folder or temporary).absolute()
         folder.mkdir(exist_ok=True)
         yield folder
 

@@ -4,7 +4,8 @@
 
 Requests are sent at the times of a Poisson process, whatever the answers, and latencies count from those times; sender
 and service share the machine's cores. Weights are random: what is scored does not matter here. `--torch` is a Python
-with PyTorch, FastAPI, uvicorn and pyarrow.
+with PyTorch, FastAPI, uvicorn and pyarrow. `--folder`, or SERVING_FOLDER, keeps the bundles, which
+take minutes to make.
 """
 
 from __future__ import annotations
@@ -175,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--workers", type=int, default=1, help="of the service")
     parser.add_argument("--question", action="append", choices=QUESTIONS, help="one of several; all if not given")
     options = parse(parser, arguments)
-    with kept(options.folder) as folder:
+    with kept(options.folder or os.environ.get("SERVING_FOLDER")) as folder:
         make_wide_bundle(folder, options.rows)
         make_variants(folder)
         found: dict[str, Any] = {"rows": Predictor.open(folder / "bundle").manifest.rows["num_rows"]}
