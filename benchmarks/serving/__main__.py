@@ -120,6 +120,8 @@ class Sender:
 
     async def send(self, number: int) -> int:
         """Return the status of one request; 0 where the connection failed."""
+        while self._free and not self._free[-1].is_open:  # idle for too long
+            self._free.pop()
         try:
             connection = self._free.pop() if self._free else await self._connect()
             status = await connection.send(self._requests[number % len(self._requests)])
