@@ -1,10 +1,10 @@
-"""Time whole preparations of made logs in each shipped format, and in those of an older commit.
+"""Time the parsers, and whole preparations, of made logs in each shipped format, and in those of an older commit.
 
     python -m benchmarks.preparation.formats --rows 300000 --rounds 3 --before FOLDER    an older commit's files, built
 
-A preparation is a process of its own with one worker. Seconds are CPU seconds of the whole preparation, after the
-imports: they depend little on what else the machine does. Each format takes its turn round by round. MB/s are of the
-log's text.
+A parser reads 4 MiB of lines several times in a process of its own. A preparation is a process with one worker; its
+seconds are CPU seconds after the imports: they depend little on what else the machine does. Each format takes its turn
+round by round. MB/s are of the log's text, cells are those of its lines.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.harness.timing import machine
+from data_prep.options.prepare_options import read_options
 from data_prep.sources.synthetic import synthesize
 
 PROJECT = Path(__file__).parents[2]
@@ -78,6 +79,39 @@ print(time.process_time() - start)
 """
 
 
+_PARSERS = """
+import statistics, sys, time
+from pathlib import Path
+from data_prep.execution.memory import keep_freed_memory
+from data_prep.kernels.choose import choose_kernels
+from data_prep.kernels.rows import Chunk, FileOfLog
+from data_prep.options.prepare_options import read_options
+log, data = map(Path, sys.argv[1:])
+log_format = read_options(None, [], data).data
+keep_freed_memory()  # as a preparation does
+text = log.read_bytes()
+header, lines = text.split(b"\\n", 1) if log_format.header else (b"", text)
+lines = lines[:lines.rindex(b"\\n", 0, 4 << 20) + 1]
+chunk = Chunk(0, lines.count(b"\\n"), lines)
+if getattr(log_format, "others", "") == "ignored":
+    chunk = Chunk(0, chunk.num_lines, lines, FileOfLog(columns=tuple(header.decode().split(","))))
+for name, calls in (("native", 25), ("numpy", 3)):
+    seconds = []
+    for _ in range(calls + 1):
+        start = time.perf_counter()
+        choose_kernels(name).parse_chunk(chunk, log_format)
+        seconds.append(time.perf_counter() - start)
+    print(name, statistics.median(seconds[1:]) / chunk.num_lines)
+"""
+
+
+def parse(project: Path, log: Path, data: str) -> dict[str, float]:
+    """Parse a log by the code in `project`; return the seconds a line by kernels."""
+    words = [sys.executable, "-c", _PARSERS, str(log), str(project / "configs" / "data" / f"{data}.yaml")]
+    done = subprocess.run(words, cwd=project, check=True, capture_output=True, text=True)
+    return {name: float(seconds) for name, seconds in (line.split() for line in done.stdout.splitlines())}
+
+
 def prepare(project: Path, log: Path, data: str, output: Path) -> float:
     """Prepare a log by the code in `project`; return the CPU seconds, after MindSpore is imported."""
     words = [sys.executable, "-c", _PROGRAM, str(log), str(project / "configs" / "data" / f"{data}.yaml"), str(output)]
@@ -95,24 +129,34 @@ def main() -> None:
     contenders = [(name, "now", PROJECT) for name in MAKERS]
     if words.before:
         contenders += [(name, "before", words.before) for name in MAKERS if name != "movielens"]
-    seconds: dict[tuple[str, str], list[float]] = {(name, when): [] for name, when, _ in contenders}
+    seconds: dict[tuple[str, str, str], list[float]] = {}  # a line
     with tempfile.TemporaryDirectory() as folder:
+        logs = {name: Path(folder) / f"{name}.txt" for name in MAKERS}
         for name, make in MAKERS.items():
-            make(Path(folder) / f"{name}.txt", words.rows)
+            make(logs[name], words.rows)
         for _ in range(words.rounds):
             for name, when, project in sorted(contenders):
-                log = Path(folder) / f"{name}.txt"
-                seconds[name, when].append(prepare(project, log, name, Path(folder) / f"{name}-{when}"))
-        megabytes = {name: (Path(folder) / f"{name}.txt").stat().st_size / 1e6 for name in MAKERS}
+                for kernels, of_line in parse(project, logs[name], name).items():
+                    seconds.setdefault((f"parser, {kernels}", name, when), []).append(of_line)
+        for _ in range(words.rounds):
+            for name, when, project in sorted(contenders):
+                whole = prepare(project, logs[name], name, Path(folder) / f"{name}-{when}")
+                seconds.setdefault(("preparation", name, when), []).append(whole / words.rows)
+        line_bytes = {name: log.stat().st_size / words.rows for name, log in logs.items()}
     found = {}
-    for (name, when), each in seconds.items():
+    for (what, name, when), each in seconds.items():
         median = statistics.median(each)
-        found[f"{name} {when}"] = {
-            "rows_per_second": round(words.rows / median),
-            "mb_per_second": round(megabytes[name] / median, 1),
+        cells = len(read_options(None, [], PROJECT / "configs" / "data" / f"{name}.yaml").data.columns)
+        found[f"{what} {name} {when}"] = figures = {
+            "rows_per_second": round(1 / median),
+            "mb_per_second": round(line_bytes[name] / median / 1e6, 1),
+            "million_cells_per_second": round(cells / median / 1e6, 1),
             "spread": round((max(each) - min(each)) / median, 2),
         }
-        print(f"{name:10} {when:7} {found[f'{name} {when}']}")
+        row = "{rows_per_second:>10,} rows/s {mb_per_second:>7} MB/s {million_cells_per_second:>6} M cells/s".format(
+            **figures
+        )
+        print(f"{what:15} {name:10} {when:7} {row}  spread {figures['spread']:.0%}")
     print(json.dumps({"machine": machine(), "rows": words.rows, "rounds": words.rounds, "found": found}))
 
 
