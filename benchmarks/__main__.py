@@ -43,6 +43,12 @@ BENCHMARKS = {
         ("--growth",),
         ("--growth", "--rounds", "3", "--batch", "4000", "--touched", "100000"),
     ),
+    "lists": Benchmark(
+        "Lists",
+        "benchmarks.training.kernels",
+        ("--lists", "--rounds", "15"),
+        ("--lists", "--rounds", "3", "--batch", "1000"),
+    ),
     "huge": Benchmark("500 million rows", "benchmarks.training.kernels", ("--huge",), None),
     "train_step": Benchmark(
         "The training step",
