@@ -8,6 +8,7 @@ import pytest
 from app.config.optimizers import AdamOptions, LazyAdamOptions, SgdOptions
 from app.distributed.batch_kernels import make_batch_kernels
 from app.tables import make_host_tables
+from app.tables.checks import load_state
 from app.tables.fields import TableField
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, RowGradients
@@ -102,6 +103,32 @@ def test_native_has_the_bits_of_the_reference(native_library, make_spec, deep, f
     """`adam` has rows that are behind by steps, and some that were never touched."""
     spec = dataclasses.replace(make_spec(vocabulary_size=7, deep=deep), fields=fields)
     assert_same_bits(spec, draw_ids, [9, 1, 1, 2, 9])
+
+
+@pytest.mark.parametrize("maker", ["ranks", "server"])
+def test_ranks_save_and_resume_as_one_process_does(native_library, make_spec, maker):
+    """Parts, lists, and ids that several fields share; weights and gradients add up exactly in any order."""
+    fields = (FIELDS[0], FIELDS[1]._replace(mean=False), FIELDS[2], FIELDS[3]._replace(mean=True))
+    spec, rng = dataclasses.replace(make_spec(vocabulary_size=7), fields=fields), np.random.default_rng(5)
+    makers = MAKERS["native"], MAKERS[maker]
+    together = [make(spec) for make in makers]
+    for step in range(1, 5):
+        ids, shape = draw_ids(spec, rng), (9, len(spec.deep_names) * spec.embedding_dim)
+        gradients = RowGradients(*(rng.integers(-4, 5, s).astype(np.float32) / 8 for s in (shape, 9)), SCALE)
+        for tables in together:
+            unique = tables.unique(ids)
+            tables.lookup(unique)
+            tables.update(unique, gradients)
+        if step == 2:
+            (alone, ranks), resumed = together, [make(spec) for make in makers]
+            for tables, source in zip(resumed, (ranks, alone), strict=True):  # each from what the other saved
+                snapshot = source.snapshot(changed_only=False)
+                load_state(tables, snapshot.tables, step)
+                snapshot.release(saved=True)
+            together += resumed
+    for tables in together[1:]:
+        assert tables.step == 4
+        assert_equal_states(tables.state(), together[0].state())
 
 
 @pytest.mark.parametrize("backend", ["native", "reference"])
