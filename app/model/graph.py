@@ -16,6 +16,7 @@ import mindspore as ms
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from app.config.config import LossOptions
+from app.model import native_step
 from app.model.dense_layer import Total
 from app.model.optimizers import DenseOptimizers
 from app.model.wide_deep import WideDeep
@@ -35,11 +36,14 @@ class AllFinite(nn.Cell):
 
     def __init__(self, limit: float = math.inf) -> None:
         super().__init__()
+        self.native, self.limit = native_step.all_finite(), Tensor([limit], ms.float32)
         # A value from the limit on overflows by this factor, which costs nothing in a product with ones.
         self.total = Total(1.0 if limit == math.inf else 2.0**128 / limit)
 
     def construct(self, arrays: tuple[Tensor, ...], finite: Tensor) -> Tensor:
         """Float arrays of any shapes, and the flag so far -> [] bool."""
+        if self.native is not None:
+            return ops.logical_and(finite, self.native(self.limit, *arrays)[0] > 0.0)
         for values in arrays:
             finite = ops.logical_and(finite, ops.isfinite(self.total(values)))  # a sum is, only if every value is
         return finite

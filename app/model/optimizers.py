@@ -22,7 +22,7 @@ from app.config.optimizers import (
     TowerOptimizer,
     WideOptimizer,
 )
-from app.model import dense_layer
+from app.model import dense_layer, native_step
 from app.model.dense_layer import Total
 from app.model.wide_deep import WideDeep
 from app.tables.optimizers import LEAST_FTRL_RATE, Sign, ftrl_linear
@@ -134,8 +134,17 @@ class Adam(nn.Cell):
         )
         self.learning_rate = self.optimizer.learning_rate
         self.weights = ParameterTuple(weights.values())
+        self.powers = ParameterTuple([self.optimizer.beta1_power, self.optimizer.beta2_power])
+        self.moments = ParameterTuple([*self.optimizer.moment1, *self.optimizer.moment2])
+        self.native = native_step.dense_adam()
+        constants = (options.beta1, options.beta2, options.epsilon, 1 / loss_scale, self.weight_decay)
+        self.constants = Tensor(np.array(constants, np.float32))
 
     def construct(self, gradients: tuple[Tensor, ...]) -> object:
+        if self.native is not None:
+            return self.native(
+                self.constants, self.learning_rate, *self.powers, *self.weights, *self.moments, *gradients
+            )
         if self.weight_decay:
             keep = 1 - self.learning_rate * self.weight_decay
             for weight in self.weights:

@@ -1,0 +1,105 @@
+#include "dense_step.h"
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "elementwise.h"
+#include "tasks.h"
+
+namespace dense {
+namespace {
+
+constexpr std::int64_t kValuesPerTask = 1 << 16;
+
+// Values of one array that one task takes.
+struct Chunk {
+  int array;
+  std::int64_t first, size;
+};
+
+// The arrays' values, cut for tasks.
+std::vector<Chunk> cut(int num_arrays, const int* num_dims, int64_t* const* shapes) {
+  std::vector<Chunk> chunks;
+  for (int array = 0; array < num_arrays; ++array) {
+    std::int64_t size = 1;
+    for (int i = 0; i < num_dims[array]; ++i) size *= shapes[array][i];
+    for (std::int64_t first = 0; first < size; first += kValuesPerTask) {
+      chunks.push_back({array, first, std::min(kValuesPerTask, size - first)});
+    }
+  }
+  return chunks;
+}
+
+ANY_MACHINE bool all_below(const float* values, std::int64_t size, float limit) {
+  std::uint32_t limit_bits, above = 0;
+  std::memcpy(&limit_bits, &limit, sizeof limit_bits);
+  for (std::int64_t i = 0; i < size; ++i) {
+    std::uint32_t bits;
+    std::memcpy(&bits, values + i, sizeof bits);
+    above |= (bits & 0x7FFFFFFFu) >= limit_bits;  // as numbers without sign, bits of floats are in the floats' order
+  }
+  return above == 0;
+}
+
+struct AdamStep {
+  float beta1, beta2, epsilon, factor;  // of the gradients
+  float keep;                           // factor of the weights: 1 - rate * weight decay
+  float rate;                           // with the corrections for the moments' bias
+};
+
+// The operations, their order and what is fused are those of MindSpore 2.10's Adam on a CPU with FMA: runs keep their bits.
+ANY_MACHINE void take_step(const AdamStep& step, std::int64_t size, float* weights, float* first, float* second,
+                           const float* gradients) {
+  const AdamStep s = step;
+  const float rest1 = 1.0f - s.beta1, rest2 = 1.0f - s.beta2;
+  for (std::int64_t i = 0; i < size; ++i) {
+    const float gradient = gradients[i] * s.factor;
+    first[i] = std::fma(gradient - first[i], rest1, first[i]);
+    second[i] = std::fma(std::fma(gradient, gradient, -second[i]), rest2, second[i]);
+    weights[i] = weights[i] * s.keep - s.rate * first[i] / (std::sqrt(second[i]) + s.epsilon);
+  }
+}
+
+}  // namespace
+}  // namespace dense
+
+extern "C" {
+
+int all_finite(int num_params, void** params, int* num_dims, int64_t** shapes, const char**, void*, void*) {
+  const std::lock_guard<std::mutex> lock(dense::layer_mutex);
+  float** const p = reinterpret_cast<float**>(params);
+  return dense::run([&] {
+    const std::vector<dense::Chunk> chunks = dense::cut(num_params - 2, num_dims + 1, shapes + 1);
+    std::vector<char> good(chunks.size());
+    const int status = dense::run_tasks(static_cast<std::int64_t>(chunks.size()), [&](std::int64_t task) {
+      const dense::Chunk& chunk = chunks[static_cast<std::size_t>(task)];
+      good[static_cast<std::size_t>(task)] = dense::all_below(p[1 + chunk.array] + chunk.first, chunk.size, p[0][0]);
+    });
+    p[num_params - 1][0] = std::find(good.begin(), good.end(), 0) == good.end() ? 1.0f : 0.0f;
+    return status;
+  });
+}
+
+int dense_adam(int num_params, void** params, int* num_dims, int64_t** shapes, const char**, void*, void*) {
+  constexpr int kBefore = 4;  // inputs before the weights
+  const std::lock_guard<std::mutex> lock(dense::layer_mutex);
+  float** const p = reinterpret_cast<float**>(params);
+  const int count = (num_params - kBefore - 1) / 4;
+  const float* const constants = p[0];
+  *p[2] *= constants[0];
+  *p[3] *= constants[1];
+  const dense::AdamStep step{constants[0], constants[1], constants[2], constants[3], 1.0f - *p[1] * constants[4],
+                             *p[1] * std::sqrt(1.0f - *p[3]) / (1.0f - *p[2])};
+  return dense::run([&] {
+    const std::vector<dense::Chunk> chunks = dense::cut(count, num_dims + kBefore, shapes + kBefore);
+    return dense::run_tasks(static_cast<std::int64_t>(chunks.size()), [&](std::int64_t task) {
+      const dense::Chunk& chunk = chunks[static_cast<std::size_t>(task)];
+      float* const* const arrays = p + kBefore + chunk.array;
+      dense::take_step(step, chunk.size, arrays[0] + chunk.first, arrays[count] + chunk.first,
+                       arrays[2 * count] + chunk.first, arrays[3 * count] + chunk.first);
+    });
+  });
+}
+
+}  // extern "C"
