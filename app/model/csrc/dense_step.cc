@@ -10,7 +10,7 @@
 namespace dense {
 namespace {
 
-constexpr std::int64_t kValuesPerTask = 1 << 16;
+constexpr std::int64_t kValuesPerTask = 1 << 14;  // of four arrays: they stay in L2
 
 // Values of one array that one task takes.
 struct Chunk {
@@ -49,6 +49,7 @@ struct AdamStep {
 };
 
 // The operations, their order and what is fused are those of MindSpore 2.10's Adam on a CPU with FMA: runs keep their bits.
+// So the last values, which fill no vector of 4, are moved in double.
 ANY_MACHINE void take_step(const AdamStep& step, std::int64_t size, float* weights, float* first, float* second,
                            const float* gradients) {
   const AdamStep s = step;
@@ -57,7 +58,14 @@ ANY_MACHINE void take_step(const AdamStep& step, std::int64_t size, float* weigh
     const float gradient = gradients[i] * s.factor;
     first[i] = std::fma(gradient - first[i], rest1, first[i]);
     second[i] = std::fma(std::fma(gradient, gradient, -second[i]), rest2, second[i]);
+  }
+  const std::int64_t in_vectors = size - size % 4;
+  for (std::int64_t i = 0; i < in_vectors; ++i) {
     weights[i] = weights[i] * s.keep - s.rate * first[i] / (std::sqrt(second[i]) + s.epsilon);
+  }
+  for (std::int64_t i = in_vectors; i < size; ++i) {
+    const double root = std::sqrt(static_cast<double>(second[i]));
+    weights[i] = static_cast<float>(weights[i] * s.keep - static_cast<double>(s.rate * first[i]) / (root + s.epsilon));
   }
 }
 

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from app.model.graph import cross_entropy, l2_loss
+from app.model.graph import AllFinite, cross_entropy, l2_loss
+from app.model.native_library import LIBRARY
 
 
 def test_cross_entropy_is_the_weighted_sum_of_its_formula(cpu):
@@ -18,3 +19,16 @@ def test_cross_entropy_is_the_weighted_sum_of_its_formula(cpu):
 
 def test_l2_loss_halves_the_squared_norm():
     assert l2_loss(6.0, 0.5) == 1.5
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_all_finite_by_kernel_and_by_operators(cpu, monkeypatch, native):
+    if not native:
+        monkeypatch.setenv("DENSE_LAYER_LIBRARY", "none")
+    elif not LIBRARY.is_available():
+        pytest.skip("the library is not built")
+    check = AllFinite(8.0)
+    for value, fine in ((1.0, True), (-7.9, True), (8.5, False), (-np.inf, False), (np.nan, False)):
+        arrays = Tensor(np.zeros((3, 4), np.float32)), Tensor(np.full(1, value, np.float32))
+        assert bool(check(arrays, Tensor(True))) == fine, value
+        assert not bool(check(arrays, Tensor(False)))

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from app.device import cpu_flags
 from app.model.dropout import DropoutNoise, kept
 from app.model.native_library import distinct_rows
 
@@ -44,7 +45,15 @@ def guarded(values):
 def call(library, name, inputs, output_shapes):
     """The outputs of one of the layer's functions, as MindSpore would call it."""
     outputs = [np.full(shape, np.nan, np.float32) for shape in output_shapes]
-    arrays = [guarded(array) for array in (*inputs, *outputs)]
+    arrays = invoke(library, name, (*inputs, *outputs))
+    for array, given in zip(arrays, inputs, strict=False):
+        np.testing.assert_array_equal(array, given)
+    return arrays[len(inputs) :]
+
+
+def invoke(library, name, arrays):
+    """The arrays after a call of one of the functions, which may write to any."""
+    arrays = [guarded(array) for array in arrays]
     count = len(arrays)
     params = (ctypes.c_void_p * count)(*(array.ctypes.data for array in arrays))
     num_dims = (ctypes.c_int * count)(*(array.ndim for array in arrays))
@@ -52,9 +61,7 @@ def call(library, name, inputs, output_shapes):
     shapes = (ctypes.POINTER(ctypes.c_int64) * count)(*rows)
     dtypes = (ctypes.c_char_p * count)(*(array.dtype.name.encode() for array in arrays))
     assert getattr(library, name)(count, params, num_dims, shapes, dtypes, None, None) == 0
-    for array, given in zip(arrays, inputs, strict=False):
-        np.testing.assert_array_equal(array, given)
-    return arrays[len(inputs) :]
+    return arrays
 
 
 def draw(shape):
@@ -135,6 +142,76 @@ def test_distinct_rows_give_the_layer_s_values(library, shape, precision, rate, 
         assert np.abs(got - want).max() <= tolerance * (np.abs(want).max() or 1)
         np.testing.assert_array_equal(got, again)
     assert not found[1][starts[-1] :].any()
+
+
+@pytest.mark.parametrize("limit", [np.inf, 8.0])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_all_finite_finds_one_value_anywhere(library, limit, threads):
+    """Also where arrays are empty, begin anywhere or are cut for several tasks."""
+    library.dense_set_threads(threads)
+    largest = np.float32(min(limit, np.finfo(np.float32).max))
+    fine = np.nextafter(largest, np.float32(0)) if limit < np.inf else largest
+    arrays = [np.full(size, fine, np.float32) for size in ((), (0, 3), (65536,), (7, 9363), (1, 1))]
+    arrays[2][::2] *= -1
+
+    def flag(found):
+        (result,) = call(library, "all_finite", [np.full(1, limit, np.float32), *found], [(1,)])
+        return result[0]
+
+    assert flag(arrays) == 1
+    for array, place in ((0, 0), (2, 0), (2, 65535), (3, 65536 - 1), (3, 65536 - 3), (3, 65540), (4, 0)):
+        for bad in (np.nan, -np.nan, np.inf, -np.inf, *((limit, -limit) if limit < np.inf else ())):
+            changed = [values.copy() for values in arrays]
+            changed[array].reshape(-1)[place % changed[array].size] = bad
+            assert flag(changed) == 0, (array, place, bad)
+
+
+@pytest.mark.parametrize("weight_decay", [0, 0.3])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_adam_is_the_formula_bit_by_bit(library, threads, weight_decay):
+    """In three steps, on empty arrays, odd sizes and values that are not finite; the gradients' factor is no power of 2.
+
+    A fused sum of a product has no rounding between: float64 holds the product exactly. The last values, which fill no
+    vector of 4, are moved in float64.
+    """
+    if "fma" not in cpu_flags():
+        pytest.skip("MindSpore's Adam is taken without FMA")
+    library.dense_set_threads(threads)
+    generator, sizes = np.random.default_rng(0), [(), (0,), (3, 5), (65536 + 17,)]
+    beta1, beta2, epsilon, factor, decay = constants = np.float32([0.9, 0.999, 1e-8, 1 / 1000, weight_decay])
+    rate, one = np.float32(0.01), np.float32(1)
+    weights = [np.float32(generator.standard_normal(size)) for size in sizes]
+    state = [*weights, *(np.zeros_like(values) for values in weights * 2)]
+    powers = np.float32([1, 1])
+
+    def fused(left, right, added):
+        return np.float32(left.astype(np.float64) * np.float64(right) + added.astype(np.float64))
+
+    for _ in range(3):
+        gradients = [np.float32(generator.standard_normal(size) * 10.0 ** generator.integers(-9, 9)) for size in sizes]
+        gradients[-1][[0, 1, -1]] = np.nan, np.inf, 1e-42
+        before = [np.array(power) for power in powers]
+        arrays = invoke(library, "dense_adam", [constants, rate, *before, *state, *gradients, np.zeros(1, np.float32)])
+        powers = powers * constants[:2]
+        np.testing.assert_array_equal(arrays[2:4], powers)
+        corrected = rate * np.sqrt(one - powers[1]) / (one - powers[0])
+        expected = [[], [], []]
+        with np.errstate(invalid="ignore"):
+            for w, m, v, gradient in zip(state[:4], state[4:8], state[8:], gradients, strict=True):
+                g = gradient * factor
+                m = fused(g - m, one - beta1, m)
+                v = fused(fused(g, g, -v), one - beta2, v)
+                kept, move = w * (one - rate * decay), corrected * m
+                w = np.atleast_1d(kept - move / (np.sqrt(v) + epsilon))
+                last = slice(w.size - w.size % 4, None)
+                root = np.sqrt(v.reshape(-1)[last].astype(np.float64)) + np.float64(epsilon)
+                w.reshape(-1)[last] = kept.reshape(-1)[last] - move.reshape(-1)[last] / root
+                w = w.reshape(v.shape)
+                for values, of in zip((w, m, v), expected, strict=True):
+                    of.append(values)
+        for got, want in zip(arrays[4:16], sum(expected, []), strict=True):
+            np.testing.assert_array_equal(got, want)
+        state = [values.copy() for values in arrays[4:16]]
 
 
 def assert_close(found, expected):

@@ -68,6 +68,33 @@ def test_adamw_by_hand(optimize, decay):
         np.testing.assert_allclose(two[name], expected, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.parametrize("options", ["{name: adam}", "{name: adamw, weight_decay: 0.3}"])
+def test_the_kernel_s_adam_is_the_operators_bit_by_bit(cpu, tiny_config, make_schema, monkeypatch, options):
+    """Three steps on gradients from tiny to large, clipped."""
+    from mindspore import Tensor
+
+    from app.model.optimizers import DenseOptimizers
+    from app.training.assemble import make_model
+
+    def states():
+        config = tiny_config("model.hidden_widths=[35,3]", f"tower_optimizer={options}", "loss.tower_clip_norm=100")
+        model = make_model(config, make_schema())
+        optimizers = DenseOptimizers(model, config.wide_optimizer, config.tower_optimizer, LOSS_SCALE, 100.0)
+        generator = np.random.default_rng(0)
+        for rate in (0.01, 0.01, 0.02):
+            optimizers.set_learning_rates(0.1, rate)
+            shapes = [parameter.shape for parameter in model.named_parameters().values()]
+            gradients = [generator.standard_normal(s) * 10.0 ** generator.integers(-4, 5, s) for s in shapes]
+            optimizers(tuple(Tensor(np.float32(gradient)) for gradient in gradients))
+        named = model.named_parameters() | optimizers.named_state()
+        return {name: parameter.asnumpy().copy() for name, parameter in named.items()}
+
+    native = states()
+    monkeypatch.setenv("DENSE_LAYER_LIBRARY", "none")
+    for name, values in states().items():
+        np.testing.assert_array_equal(native[name], values, err_msg=name)
+
+
 def test_the_tower_s_gradients_are_shortened_together(optimize):
     """All of the tower's values have gradient 2: their norm is 2 √n, and 3 is left of it. The wide head's stay."""
     options = ("tower_optimizer={name: sgd, learning_rate: 1.0}", "wide_optimizer={name: sgd, learning_rate: 1.0}")
