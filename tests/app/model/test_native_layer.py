@@ -5,6 +5,7 @@ writes beyond an end crashes.
 """
 
 import ctypes
+import itertools
 import mmap
 import os
 from pathlib import Path
@@ -169,7 +170,7 @@ def test_all_finite_finds_one_value_anywhere(library, limit, threads):
 @pytest.mark.parametrize("weight_decay", [0, 0.3])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_adam_is_the_formula_bit_by_bit(library, threads, weight_decay):
-    """In three steps, on empty arrays, odd sizes and values that are not finite; the gradients' factor is no power of 2.
+    """In three steps, on empty arrays, odd sizes and values that are not finite; the factor is no power of 2.
 
     A fused sum of a product has no rounding between: float64 holds the product exactly. The last values, which fill no
     vector of 4, are moved in float64.
@@ -209,7 +210,7 @@ def test_adam_is_the_formula_bit_by_bit(library, threads, weight_decay):
                 w = w.reshape(v.shape)
                 for values, of in zip((w, m, v), expected, strict=True):
                     of.append(values)
-        for got, want in zip(arrays[4:16], sum(expected, []), strict=True):
+        for got, want in zip(arrays[4:16], itertools.chain(*expected), strict=True):
             np.testing.assert_array_equal(got, want)
         state = [values.copy() for values in arrays[4:16]]
 
