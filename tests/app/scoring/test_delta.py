@@ -13,6 +13,7 @@ from app.scoring import bundle
 from app.scoring.delta import fold
 from app.scoring.predictor import Predictor
 from app.tables.interface import TableState
+from data_prep.options.log_format import ListForm, LogFormat
 from data_prep.options.prepare_options import PrepareOptions, read_options
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import read_schema
@@ -112,6 +113,21 @@ def copies(chain, tmp_path):
     return shutil.copytree(chain[1], tmp_path / "chain")
 
 
+def test_a_bundle_of_the_first_format_is_read_and_takes_a_delta(copies, chain):
+    """It knew neither deltas nor folded ones."""
+    path = copies / "0" / bundle.MANIFEST
+    content = json.loads(path.read_text())
+    for key in ("generation", "folded", "checksum"):
+        del content[key]
+    del content["rows"]["num_deleted"]
+    content["format_version"] = 1
+    path.write_text(json.dumps(content | {"checksum": bundle._checksum(content)}))
+    lines, _, wholes = chain
+    for day in (0, 1):
+        expected = Predictor.open(wholes[day]).logits(lines)
+        assert np.array_equal(Predictor.open(copies / f"{day}").logits(lines), expected)
+
+
 @pytest.mark.parametrize(
     ("order", "message"),
     [
@@ -186,3 +202,30 @@ def test_the_command_folds(copies, capsys):
     assert arguments.command(arguments) == 0
     assert "generation 2" in capsys.readouterr().out
     assert json.loads((copies / "whole" / "manifest.json").read_text())["parent"] is None
+
+
+def test_a_delta_of_lists_and_shared_columns(make_bundle, make_state, tiny_config, tmp_path):
+    """The second day has new values, in lists and in the vocabulary of two columns."""
+    rng, config, whole, state = np.random.default_rng(6), tiny_config(), None, None
+    columns = {"click": "label", "item": "string", "genres": "list", "seen": "list"}
+    lists = {"genres": ListForm(max_length=3, pool="sum"), "seen": ListForm(separator=" ", max_length=2)}
+    form = LogFormat(columns=columns, separator=",", lists=lists, shares={"seen": "item"})
+    options = PrepareOptions(data=form, min_count=1, workers=1)
+    lines = []
+    for day in range(2):
+        items, genres = (rng.integers(0, 20 + 10 * day, (60, n)) for n in (3, 4))
+        lines += [
+            f"{i % 2},i{item[0]},{'|'.join(f'g{g}' for g in genre[: i % 5])},i{item[1]} i{item[2]}"
+            for i, (item, genre) in enumerate(zip(items, genres, strict=True))
+        ]
+        (tmp_path / "log").write_text("\n".join(lines[60 * day :]) + "\n")
+        data, before = tmp_path / f"data{day}", {"vocabulary_of": tmp_path / "data0", "extend": True} if day else {}
+        prepare(tmp_path / "log", data, options, **before)
+        schema = read_schema(data)
+        fresh = make_state(schema, config, seed=day)
+        state = next_day(state, schema, fresh.dense, day) if day else fresh
+        parent, whole = whole, make_bundle(data, config, state, folder=tmp_path / f"{day}")
+    delta = make_bundle(data, config, state, parent=Predictor.open(parent), folder=tmp_path / "delta")
+    expected = Predictor.open(whole).logits(lines)
+    assert np.array_equal(Predictor.open(parent).with_delta(delta).logits(lines), expected)
+    assert not np.array_equal(Predictor.open(parent).logits(lines), expected)

@@ -97,6 +97,7 @@ class TablesMachine(RuleBasedStateMachine):
     @initialize(data=st.data())
     def begin(self, data):
         self.vocabulary_size, self.num_fields = data.draw(st.sampled_from([2, 7, 40])), data.draw(st.integers(1, 3))
+        self.length = data.draw(st.sampled_from([1, 1, 3]))  # of each field; lists of sums, as means are not exact
         self.dtype = data.draw(st.sampled_from([np.int32, np.int64]))
         self.dim = data.draw(st.sampled_from([1, 3, 17]))
         self.ranks = data.draw(
@@ -141,7 +142,7 @@ class TablesMachine(RuleBasedStateMachine):
 
     def new_run(self):
         names = tuple(f"C{number}" for number in range(self.num_fields))
-        fields = tuple(CategoricalField(name, (0, 0), ()) for name in names)
+        fields = tuple(CategoricalField(name, (0, 0), (), max_length=self.length, pool="sum") for name in names)
         splits = {"train": Split(0, 0, ())}
         self.schema = Schema(1, (), fields, self.vocabulary_size, "int32", 1, splits, 0, {}, {}, ())
         self.spec = spec = table_spec(self.config, self.schema)
@@ -165,7 +166,7 @@ class TablesMachine(RuleBasedStateMachine):
     # Steps.
 
     def draw_ids(self, kind, batch, seed):
-        rng, shape = np.random.default_rng(seed), (batch, self.num_fields)
+        rng, shape = np.random.default_rng(seed), (batch, self.num_fields * self.length)
         ids = rng.integers(0, self.vocabulary_size, shape)
         if kind == "same":
             ids[:] = ids[:1, :1] if batch else 0
@@ -173,7 +174,12 @@ class TablesMachine(RuleBasedStateMachine):
             ids = (rng.permutation(max(self.vocabulary_size, ids.size)) % self.vocabulary_size)[: ids.size]
         if kind == "ends":
             ids = rng.choice([0, self.vocabulary_size - 1], shape)
-        return ids.reshape(shape).astype(self.dtype)
+        return self.cut_lists(ids.reshape(shape), rng.integers(1, self.length + 1, (batch, self.num_fields, 1)))
+
+    def cut_lists(self, ids, num_values):
+        """Return `ids` of which the fields' lists keep their first `num_values` [B, C, 1], or as many in all."""
+        lists = ids.reshape(len(ids), self.num_fields, self.length)
+        return np.where(np.arange(self.length) < num_values, lists, -1).reshape(ids.shape).astype(self.dtype)
 
     @rule(ids=some_ids, gradients=some_gradients, ahead=st.booleans())
     def step(self, ids, gradients, ahead):
@@ -194,7 +200,7 @@ class TablesMachine(RuleBasedStateMachine):
     def steps_of_nothing(self, count):
         """No row is touched for long."""
         for _ in range(count):
-            self.take_step(np.zeros((0, self.num_fields), self.dtype), self.zero_gradients(0))
+            self.take_step(self.all_ids()[:0], self.zero_gradients(0))
 
     def zero_gradients(self, batch):
         return RowGradients(np.zeros((batch, self.num_fields * self.dim), np.float32), np.zeros(batch, np.float32))
@@ -208,13 +214,15 @@ class TablesMachine(RuleBasedStateMachine):
                 tables.lookup(tables.unique(ahead))
             tables.update(unique, gradients)
         at = np.zeros(self.vocabulary_size, bool)
-        at[ids] = True
+        present = ids >= 0
+        at[ids[present]] = True
         self.changed |= at
-        wide = np.repeat(gradients.wide[:, None], self.num_fields, axis=0)
-        for table, per_position in ((WIDE, wide), (DEEP, gradients.deep.reshape(-1, self.dim))):
+        wide = np.repeat(gradients.wide[:, None], self.num_fields * self.length, axis=0)
+        deep = np.repeat(gradients.deep.reshape(-1, self.dim), self.length, axis=0)
+        for table, per_position in ((WIDE, wide), (DEEP, deep)):
             plain = self.plain[table]
             summed = np.zeros(plain.rows.shape)
-            np.add.at(summed, ids.reshape(-1), per_position.astype(np.float64))
+            np.add.at(summed, ids[present], per_position[present.reshape(-1)].astype(np.float64))
             far = plain.far() & at
             plain.update(summed * float(np.float32(gradients.scale)), at)
             if far.any():
@@ -244,7 +252,8 @@ class TablesMachine(RuleBasedStateMachine):
 
     def all_ids(self):
         """A batch with each row in every field of a batch row."""
-        return np.repeat(np.arange(self.vocabulary_size, dtype=self.dtype)[:, None], self.num_fields, axis=1)
+        ids = np.repeat(np.arange(self.vocabulary_size)[:, None], self.num_fields * self.length, axis=1)
+        return self.cut_lists(ids, 1)
 
     def lookup_all(self, name):
         tables = self.tables[name]
