@@ -110,8 +110,9 @@ class Answers:
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        ((Operation.LOOKUP, 3, 0.5, 0), "rank 0 does UPDATE with scale 0.5, rank 2 does LOOKUP with scale 0.5"),
-        ((Operation.UPDATE, 3, 0.25, 0), "rank 0 does UPDATE with scale 0.5, rank 2 does UPDATE with scale 0.25"),
+        ((Operation.LOOKUP, 3, 0.5, 0), "rank 0 does UPDATE with scale 0.5 in shard 0, rank 2 does LOOKUP"),
+        ((Operation.UPDATE, 3, 0.25, 0), "rank 2 does UPDATE with scale 0.25 in shard 0"),
+        ((Operation.UPDATE, 3, 0.5, 1), "rank 2 does UPDATE with scale 0.5 in shard 1"),
     ],
 )
 def test_ranks_that_are_not_in_step_end_the_job(other, message):

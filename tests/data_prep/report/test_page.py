@@ -122,7 +122,7 @@ def test_every_rule_of_splitting_is_explained():
 
 def test_a_run_is_recorded(folder):
     run = read_timing(folder)
-    assert set(run.stages) == {"counts", "rows"} and 0 < sum(run.stages.values()) <= run.seconds
+    assert set(run.stages) == {"counts", "rows", "files"} and 0 < sum(run.stages.values()) <= run.seconds
     assert run.peak_bytes > 1 << 20 and run.workers == 1
 
 
