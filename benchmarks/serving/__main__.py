@@ -158,7 +158,8 @@ class Sender:
         async def one() -> None:
             nonlocal done
             while time.perf_counter() < until:
-                done += await self.send(done) == 200
+                status = await self.send(done)
+                done += status == 200  # not `done += await …`, which forgets what others count meanwhile
 
         await asyncio.gather(*(one() for _ in range(connections)))
         return done / seconds

@@ -1,11 +1,13 @@
 """The server of the project's commands, and what is read of a run afterwards."""
 
+import asyncio
 import json
 
 import numpy as np
 import pytest
 
 from benchmarks.harness.commands import CommandServer, run_command, validations
+from benchmarks.serving.__main__ import Sender
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import read_schema
@@ -38,3 +40,16 @@ def test_a_server_trains_and_scores_in_one_process(prepared, tmp_path):
     run_command("app", "evaluate", folder=tmp_path)
     judged = (tmp_path / "device_0" / "eval.log").read_text().splitlines()[-1]
     assert f"auc is {json.loads(said)['auc']:.6f}" in judged
+
+
+def test_requests_of_several_connections_are_all_counted(monkeypatch):
+    answered = []
+
+    async def send(_, number):
+        await asyncio.sleep(0.001)
+        answered.append(number)
+        return 200
+
+    monkeypatch.setattr(Sender, "send", send)
+    rate = asyncio.run(Sender(0, [b""], "text/plain").closed(4, 0.1))
+    assert round(0.1 * rate) == len(answered) > 4
