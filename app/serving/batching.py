@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -20,13 +21,15 @@ from app.serving.options import Limits
 from data_prep.encoding.encoder import Chunk
 from data_prep.encoding.raw_rows import TableRows, join_table_rows, split_line
 
-TIMED_BATCHES = 31
-LARGE_BODY = 1 << 16  # bytes: a larger one is decoded and scored by a thread; JSON of one row has about 1,000
+TIMED_BATCHES = 7  # of which the median is the pace: a busy machine is noticed after 4
+LARGE_BODY = 1 << 16  # bytes: larger ones have a queue of their own, so that small ones do not wait for them
+LOOP_BYTES = 1 << 14  # of bodies that the event loop itself decodes and scores: JSON of 25 rows, 2 ms
 LEAST_QUEUE = 4  # requests that wait, however long they take
 
 Decode = Callable[[], RowsToScore]
 Seen = tuple[Predictor, RowsToScore, ScoredChunk]
 Observe = Callable[[Predictor, RowsToScore, ScoredChunk], None]
+Result = np.ndarray | Exception
 
 
 @dataclass
@@ -34,35 +37,63 @@ class Work:
     """A request that waits; `predictor` scores its rows, which a refresh meanwhile does not change."""
 
     predictor: Predictor
-    chunk: RowsToScore
+    decode: Decode
+    num_bytes: int
     deadline: float  # by time.monotonic
     future: asyncio.Future[np.ndarray]
 
 
-class Batcher:
-    """The queue, which the event loop scores between two looks at its sockets.
+@dataclass
+class Batch:
+    """Requests that were scored together."""
 
-    A thread beside the loop would cost a request of one row as much as its scoring does. A large request has one, and
-    one large request is scored at a time. Everything here is for the loop's thread; `observe` is called after a batch.
-    """
+    answers: list[tuple[Work, Result]]
+    seen: list[Seen]
+    milliseconds: float
+
+
+class Batcher:
+    """Two queues, of small bodies and of large ones. Everything here is for the event loop's thread."""
 
     def __init__(self, limits: Limits, observe: Observe) -> None:
-        self.limits, self._observe = limits, observe
-        self._queue: deque[Work] = deque()
-        self._num_rows = 0  # in the queue
-        self._next: asyncio.Handle | None = None  # the next batch's start
-        self._is_delayed = False  # so that others can join it
-        self._one_large = asyncio.Semaphore(1)
-        self._num_large = 0
-        self._last_ms: deque[float] = deque(maxlen=TIMED_BATCHES)
-        self._request_ms = 0.0  # that a request takes: the median of the last batches
+        self.small, self.large = _Queue(limits, observe, LOOP_BYTES), _Queue(limits, observe, 0)
 
     @property
     def num_waiting(self) -> int:
-        return len(self._queue) + self._num_large
+        return self.small.num_waiting + self.large.num_waiting
+
+    def check_room(self, num_bytes: int) -> None:
+        """Raise RequestError 429 where a request with a body of so many bytes would wait too long."""
+        self._queue(num_bytes).check_room()
+
+    async def score(self, predictor: Predictor, decode: Decode, num_bytes: int, deadline: float) -> np.ndarray:
+        """Return the scores [n] float32 of what `decode` makes of a body of so many bytes. Raises RequestError."""
+        future = asyncio.get_running_loop().create_future()
+        return await self._queue(num_bytes).score(Work(predictor, decode, num_bytes, deadline, future))
+
+    def _queue(self, num_bytes: int) -> _Queue:
+        return self.large if num_bytes > LARGE_BODY else self.small
+
+
+class _Queue:
+    """Requests that wait, and the thread that decodes and scores them.
+
+    To hand a request of one row to a thread and back takes as long as to score it. So where the thread is idle and what
+    waits has no more than `loop_bytes`, the event loop scores it; otherwise the loop must be free to read and refuse.
+    """
+
+    def __init__(self, limits: Limits, observe: Observe, loop_bytes: int) -> None:
+        self.limits, self._observe, self._loop_bytes = limits, observe, loop_bytes
+        self._thread = ThreadPoolExecutor(1, "scoring")
+        self._waiting: deque[Work] = deque()
+        self.num_waiting = 0  # those being scored too
+        self._next: asyncio.Handle | None = None  # the next batch's start
+        self._is_scoring = False  # in the thread
+        self._last_ms: deque[float] = deque(maxlen=TIMED_BATCHES)
+        self._request_ms = 0.0  # that a request takes: the median of the last batches
 
     def check_room(self) -> None:
-        """Raise RequestError 429 where a new request would wait too long, by the time that scoring takes now.
+        """Raise RequestError 429 where a new request would wait too long, by the time that one takes now.
 
         A moment in which the machine did something else refuses none: what waits is answered soon after it.
         """
@@ -71,87 +102,88 @@ class Batcher:
         if is_slow or waiting >= self.limits.max_queue:
             raise RequestError(429, f"{waiting} requests wait already; try again in a second")
 
-    async def score(self, predictor: Predictor, decode: Decode, num_bytes: int, deadline: float) -> np.ndarray:
-        """Return the scores [n] float32 of what `decode` makes of a body of so many bytes. Raises RequestError."""
-        self.check_room()
-        if num_bytes > LARGE_BODY:
-            return await self._score_large(predictor, decode, deadline)
-        chunk = self._decoded(decode)
-        if chunk.num_lines > self.limits.max_batch:
-            return await self._score_large(predictor, lambda: chunk, deadline)
-        loop = asyncio.get_running_loop()
-        work = Work(predictor, chunk, deadline, loop.create_future())
-        self._queue.append(work)
-        self._num_rows += chunk.num_lines
-        delay = self.limits.max_delay_ms / 1000 if self._num_rows < self.limits.max_batch else 0.0
-        if self._next is None or (self._is_delayed and not delay):
-            if self._next is not None:
-                self._next.cancel()
-            self._is_delayed = delay > 0
-            self._next = loop.call_later(delay, self._score_next) if delay else loop.call_soon(self._score_next)
-        return await work.future
-
-    async def _score_large(self, predictor: Predictor, decode: Decode, deadline: float) -> np.ndarray:
-        self._num_large += 1
+    async def score(self, work: Work) -> np.ndarray:
+        """Return the scores of a request. Raises RequestError."""
+        self.check_room()  # again: others have come while its body arrived
+        self._waiting.append(work)
+        self.num_waiting += 1
         try:
-            async with self._one_large:
-                started = time.monotonic()
-                if started > deadline:
-                    raise _too_late()
-                (result,), seen = await asyncio.to_thread(lambda: score_together(predictor, [self._decoded(decode)]))
-                self._note(started, 1, seen)
+            self._plan()
+            return await work.future
         finally:
-            self._num_large -= 1
-        if isinstance(result, Exception):
-            raise result
-        return result
+            self.num_waiting -= 1
 
-    def _decoded(self, decode: Decode) -> RowsToScore:
-        chunk = decode()
-        if chunk.num_lines > self.limits.max_rows:
-            raise RequestError(
-                413, f"the request has {chunk.num_lines:,} rows, expected at most {self.limits.max_rows:,}"
-            )
-        return chunk
+    def _plan(self) -> None:
+        """Let the next batch start, once, where there is something to score and nobody scores."""
+        if self._is_scoring or not self._waiting:
+            return
+        is_full = len(self._waiting) >= self.limits.max_batch
+        delay = 0.0 if is_full else self.limits.max_delay_ms / 1000
+        if self._next is not None:
+            if delay or not self.limits.max_delay_ms:
+                return
+            self._next.cancel()
+        loop = asyncio.get_running_loop()
+        self._next = loop.call_later(delay, self._start) if delay else loop.call_soon(self._start)
 
-    def _score_next(self) -> None:
-        """Score a batch of what waits, and answer it."""
-        started, batch, num_rows = time.monotonic(), [], 0
-        while self._queue and num_rows < self.limits.max_batch:
-            work = self._queue.popleft()
-            self._num_rows -= work.chunk.num_lines
-            if started > work.deadline:
-                _answer(work, _too_late())
-            else:
-                batch.append(work)
-                num_rows += work.chunk.num_lines
-        self._next, self._is_delayed = None, False
-        if self._queue:
-            self._next = asyncio.get_running_loop().call_soon(self._score_next)
-        seen: list[Seen] = []
-        # Lines with quotes, without, and rows of tables cannot stand in one chunk.
-        for _, alike in groupby(batch, lambda work: (id(work.predictor), work.chunk.is_bare)):
-            works = list(alike)
-            results, scored = score_together(works[0].predictor, [work.chunk for work in works])
-            seen += scored
-            for work, result in zip(works, results, strict=True):
-                _answer(work, result)
-        if batch:
-            self._note(started, len(batch), seen)
+    def _start(self) -> None:
+        self._next = None
+        if sum(work.num_bytes for work in self._waiting) <= self._loop_bytes:
+            self._finish(score_batch(self._waiting, self.limits))
+            return
+        self._is_scoring = True
+        scored = asyncio.get_running_loop().run_in_executor(self._thread, score_batch, self._waiting, self.limits)
+        scored.add_done_callback(self._scored)
 
-    def _note(self, started: float, num_requests: int, seen: Sequence[Seen]) -> None:
-        """Note the pace, and let the batch be observed."""
-        self._last_ms.append(1000 * (time.monotonic() - started) / num_requests)
+    def _scored(self, batch: asyncio.Future[Batch]) -> None:
+        self._is_scoring = False
+        self._finish(batch.result())
+
+    def _finish(self, batch: Batch) -> None:
+        """Answer what was scored, note the pace, and start the next batch."""
+        for work, result in batch.answers:
+            _answer(work, result)
+        self._last_ms.append(batch.milliseconds / len(batch.answers))
         self._request_ms = sorted(self._last_ms)[len(self._last_ms) // 2]
-        for each in seen:
+        self._plan()
+        for each in batch.seen:
             self._observe(*each)
 
 
-def _too_late() -> RequestError:
-    return RequestError(504, "the request's deadline passed while it waited")
+def score_batch(waiting: deque[Work], limits: Limits) -> Batch:
+    """Take requests from a queue until they have enough rows, and score them. No other thread may take from it."""
+    started, num_rows = time.monotonic(), 0
+    answers: list[tuple[Work, Result]] = []
+    decoded: list[tuple[Work, RowsToScore]] = []
+    while waiting and num_rows < limits.max_batch:
+        work = waiting.popleft()
+        try:
+            chunk = _decoded(work, limits)
+        except Exception as error:  # whatever one request does, the others are served
+            answers.append((work, error))
+        else:
+            decoded.append((work, chunk))
+            num_rows += chunk.num_lines
+    seen: list[Seen] = []
+    # Lines with quotes, without, and rows of tables cannot stand in one chunk.
+    for _, alike in groupby(decoded, lambda each: (id(each[0].predictor), each[1].is_bare)):
+        works, chunks = zip(*alike, strict=True)
+        results, scored = score_together(works[0].predictor, chunks)
+        answers += zip(works, results, strict=True)
+        seen += scored
+    return Batch(answers, seen, 1000 * (time.monotonic() - started))
 
 
-def _answer(work: Work, result: np.ndarray | Exception) -> None:
+def _decoded(work: Work, limits: Limits) -> RowsToScore:
+    if time.monotonic() > work.deadline:
+        raise RequestError(504, "the request's deadline passed while it waited")
+    chunk = work.decode()
+    if chunk.num_lines > limits.max_rows:
+        raise RequestError(413, f"the request has {chunk.num_lines:,} rows, expected at most {limits.max_rows:,}")
+    return chunk
+
+
+def _answer(work: Work, result: Result) -> None:
     if work.future.done():  # cancelled: the client has gone
         return
     if isinstance(result, Exception):
@@ -170,9 +202,7 @@ def join(chunks: Sequence[RowsToScore]) -> RowsToScore:
     return Chunk(0, sum(chunk.num_lines for chunk in chunks), lines, is_bare=chunks[0].is_bare)
 
 
-def score_together(
-    predictor: Predictor, chunks: Sequence[RowsToScore]
-) -> tuple[list[np.ndarray | Exception], list[Seen]]:
+def score_together(predictor: Predictor, chunks: Sequence[RowsToScore]) -> tuple[list[Result], list[Seen]]:
     """Return each request's scores or error, and what was scored; each is scored alone where all together fail."""
     joined = join(chunks)
     try:
@@ -184,7 +214,7 @@ def score_together(
         return [result for results, _ in alone for result in results], [each for _, seen in alone for each in seen]
     scores = np.full(joined.num_lines, np.nan, np.float32)
     scores[scored.places] = probabilities(scored.logits)
-    results: list[np.ndarray | Exception] = []
+    results: list[Result] = []
     start = 0
     for chunk in chunks:
         end = start + chunk.num_lines

@@ -54,6 +54,7 @@ class Generations:
         self._manifests: dict[Path, tuple[int, Manifest | None]] = {}
         self._refused: dict[Path, tuple[int, str]] = {}
         self._recent: deque[RowsToScore] = deque()
+        self._num_recent = 0  # rows of them
         self._folding: subprocess.Popen[bytes] | None = None
         self._fold_of: Path | None = None  # the last chain that was folded, or could not be
         self.previous: Predictor | None = None
@@ -139,11 +140,12 @@ class Generations:
         return predictor
 
     def keep_recent(self, chunk: RowsToScore) -> None:
-        """Keep scored lines for the next model; from the thread that scores."""
+        """Keep scored rows for the next model; from the event loop's thread."""
         if self._is_folder:
             self._recent.append(chunk)
-            while sum(kept.num_lines for kept in tuple(self._recent)) > RECENT_ROWS:
-                self._recent.popleft()
+            self._num_recent += chunk.num_lines
+            while self._num_recent > RECENT_ROWS:
+                self._num_recent -= self._recent.popleft().num_lines
 
     def roll_back(self, version: str) -> None:
         """Serve the model before the current one, in all processes, and take `version` no more.

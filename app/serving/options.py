@@ -13,7 +13,7 @@ class Limits:
     max_batch: int = 256  # rows that are scored together; a request with more is scored alone
     max_delay_ms: float = 0.0  # that the first request of a batch waits for others
     max_queue: int = 256  # requests that wait
-    max_wait_ms: float = 25.0  # for the requests before a new one to be scored; beyond it, that is refused
+    max_wait_ms: float = 15.0  # for the requests before a new one to be scored; beyond it, that is refused
     deadline_ms: float = 1000.0  # of a request that waits; a request may shorten its own
     max_rows: int = 10_000  # of a request
     max_body_mib: int = 64

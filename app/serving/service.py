@@ -161,7 +161,7 @@ class Service:
         self, request: Request, decode: Callable[[bytes, Predictor], RowsToScore]
     ) -> tuple[Predictor, np.ndarray]:
         """Return the scores of a request's rows, and the model that made them."""
-        self.batcher.check_room()
+        self.batcher.check_room(_content_length(request))
         deadline = time.monotonic() + self._deadline_ms(request) / 1000
         async with self._body(request) as body:
             predictor = self.generations.current
@@ -186,7 +186,7 @@ class Service:
         parts: list[bytes] = []
         size = 0
         try:
-            self._check_size(int(request.headers.get("content-length", "0")), most)
+            self._check_size(_content_length(request), most)
             async with asyncio.timeout(BODY_SECONDS):
                 async for part in request.stream():
                     parts.append(part)
@@ -312,6 +312,10 @@ class Service:
 def version_of(predictor: Predictor) -> str:
     """Return the version as a name that can stand in an address."""
     return predictor.version.rpartition(":")[2]
+
+
+def _content_length(request: Request) -> int:
+    return int(request.headers.get("content-length", "0"))
 
 
 def _headers(predictor: Predictor) -> dict[str, str]:

@@ -358,22 +358,22 @@ def test_a_pause_refuses_none_and_slow_scoring_does(make_service, tiny_bundle, g
     row = golden.to_pylist()[:1]
     found = statuses(service, row, *[{}] * 8)
     assert found == [(200, None)] * 8
-    service.batcher._request_ms = 10.1
+    service.batcher.small._request_ms = 10.1
     assert statuses(service, row, *[{}] * 7) == [(200, None)] * 5 + [(429, "1")] * 2
-    service.batcher._request_ms = 1000.0
+    service.batcher.small._request_ms = 1000.0
     assert statuses(service, row, *[{}] * 5) == [(200, None)] * LEAST_QUEUE + [(429, "1")]
 
 
 def test_large_requests_are_scored_one_at_a_time_beside_small_ones(make_service, tiny_bundle, golden, monkeypatch):
     service = make_service(tiny_bundle, max_batch=50)
+    monkeypatch.setattr("app.serving.batching.LARGE_BODY", 1 << 15)
     predictor, running, most = service.generations.current, [], []
     expected, score_chunk = predictor.score(golden).tolist(), predictor.score_chunk
 
     def slowly(chunk):
         running.append(chunk.num_lines)
         most.append(sorted(running))
-        if chunk.num_lines > 50:
-            time.sleep(0.1)
+        time.sleep(0.1)
         running.remove(chunk.num_lines)
         return score_chunk(chunk)
 
@@ -382,7 +382,7 @@ def test_large_requests_are_scored_one_at_a_time_beside_small_ones(make_service,
     async def run():
         transport = httpx.ASGITransport(service)
         async with httpx.AsyncClient(transport=transport, base_url="http://here") as sender:
-            sizes = (len(golden), len(golden), 1, len(golden))
+            sizes = (len(golden), 1, len(golden))
             return await asyncio.gather(
                 *(sender.post("/v1/score", json={"rows": golden.to_pylist()[:size]}) for size in sizes)
             )
@@ -391,7 +391,31 @@ def test_large_requests_are_scored_one_at_a_time_beside_small_ones(make_service,
         scores = answer.json()["scores"]
         assert scores == expected[: len(scores)]
     assert [1, len(golden)] in most
-    assert all(batch.count(len(golden)) <= 1 for batch in most)
+    assert all(sum(size > 50 for size in batch) <= 1 for batch in most)
+
+
+def test_the_loop_refuses_and_answers_while_requests_are_scored(make_service, tiny_bundle, golden, monkeypatch):
+    service = make_service(tiny_bundle, max_queue=1)
+    predictor, rows = service.generations.current, golden.to_pylist()[:50]  # more than the loop itself scores
+    score_chunk = predictor.score_chunk
+
+    def slowly(chunk):
+        time.sleep(0.5)
+        return score_chunk(chunk)
+
+    monkeypatch.setattr(predictor, "score_chunk", slowly)
+
+    async def run():
+        transport = httpx.ASGITransport(service)
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as sender:
+            first = asyncio.create_task(sender.post("/v1/score", json={"rows": rows}))
+            await asyncio.sleep(0.1)
+            small = await sender.post("/v1/score", json={"rows": rows[:1]})
+            live = await sender.get("/v2/health/live")
+            assert not first.done()
+            return [answer.status_code for answer in (small, live, await first)]
+
+    assert asyncio.run(run()) == [429, 200, 200]
 
 
 def test_a_model_that_fails_is_no_wrong_score(make_service, tiny_bundle, golden, monkeypatch):
