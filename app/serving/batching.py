@@ -21,7 +21,7 @@ from app.serving.options import Limits
 from data_prep.encoding.encoder import Chunk
 from data_prep.encoding.raw_rows import TableRows, join_table_rows, split_line
 
-TIMED_BATCHES = 7  # of which the median is the pace: a busy machine is noticed after 4
+TIMED_BATCHES = 31  # of which the median is the pace: a pause of a few, as while a model is opened, does not count
 LARGE_BODY = 1 << 16  # bytes: larger ones have a queue of their own, so that small ones do not wait for them
 LOOP_BYTES = 1 << 14  # of bodies that the event loop itself decodes and scores: JSON of 25 rows, 2 ms
 LEAST_QUEUE = 4  # requests that wait, however long they take
