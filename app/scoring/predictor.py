@@ -26,8 +26,8 @@ from app.scoring.bundle import (
 )
 from app.scoring.rows import RowsSpec, RowTables, lookup
 from app.scoring.tower import MANY, TOWER, Tower
-from app.tables.fields import TableField, columns_of
-from app.tables.pooling import field_of_position, pool, position_weights, sum_over_positions
+from app.tables.fields import TableField, columns_of, field_of_position
+from app.tables.pooling import pool, position_weights, sum_over_positions
 from data_prep.encoding.encoder import Chunk, Rows, open_lookup, options_of
 from data_prep.encoding.raw_rows import (
     TableRows,

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from app.tables.fields import NO_ROW, field_of_position
 from app.tables.interface import (
     DEEP,
     WIDE,
@@ -21,7 +22,6 @@ from app.tables.interface import (
     TablesSpec,
 )
 from app.tables.optimizers import LAST_RATE, LAST_STEP
-from app.tables.pooling import NO_ROW, field_of_position
 
 # Optimizers square the sums of an id's gradients without the loss scale, which must stay below 2^64: with a
 # loss_scale of 1024 those of 16,000 positions do.

@@ -11,6 +11,8 @@ from app.config.config import ModelOptions
 from app.config.run import nearest
 from data_prep.prepared.schema import Schema
 
+NO_ROW = -1  # the id of a position without a value
+
 
 class TableField(NamedTuple):
     """A looked-up field and the parts of the model that see it.
@@ -24,6 +26,11 @@ class TableField(NamedTuple):
     deep: bool = True
     length: int = 1
     mean: bool = False
+
+
+def field_of_position(fields: Sequence[TableField]) -> np.ndarray:
+    """Return the place in `fields` of each position [P]."""
+    return np.repeat(np.arange(len(fields), dtype=np.int32), [field.length for field in fields])
 
 
 def fields_of_model(schema: Schema, model: ModelOptions) -> tuple[TableField, ...]:

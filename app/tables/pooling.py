@@ -11,9 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from app.tables.fields import TableField
-
-NO_ROW = -1
+from app.tables.fields import NO_ROW, TableField, field_of_position
 
 
 def position_weights(ids: np.ndarray, fields: Sequence[TableField]) -> np.ndarray:
@@ -27,11 +25,6 @@ def position_weights(ids: np.ndarray, fields: Sequence[TableField]) -> np.ndarra
             of_field /= np.maximum(of_field.sum(axis=1, keepdims=True), np.float32(1))
         start += field.length
     return weights
-
-
-def field_of_position(fields: Sequence[TableField]) -> np.ndarray:
-    """Return the place in `fields` of each position [P]."""
-    return np.repeat(np.arange(len(fields), dtype=np.int32), [field.length for field in fields])
 
 
 def pool(rows: np.ndarray, weights: np.ndarray, fields: Sequence[TableField]) -> np.ndarray:

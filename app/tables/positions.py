@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from app.tables.checks import check_ids
-from app.tables.fields import TableField
+from app.tables.fields import NO_ROW, TableField, field_of_position
 from app.tables.interface import Lists, TablesSpec, UniqueIds
-from app.tables.pooling import NO_ROW, field_of_position, position_weights
+from app.tables.pooling import position_weights
 
 
 def find_unique(ids: np.ndarray, spec: TablesSpec) -> UniqueIds:
