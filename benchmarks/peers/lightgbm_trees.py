@@ -21,7 +21,7 @@ ROUNDS_PER_EPOCH = 60  # of boosting; after each of these "epochs" the scores ar
 
 @dataclass(frozen=True)
 class TreeSettings:
-    """What is chosen; `prior_rows` is the weight of the mean click rate in that of a value."""
+    """Settings that valid rows choose; at `prior_rows` rows a value's own click rate weighs as much as the mean."""
 
     num_leaves: int
     prior_rows: float

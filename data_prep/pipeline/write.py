@@ -148,7 +148,7 @@ def _needed_parts(pieces: Pieces, outputs: dict[str, _SplitOutput]) -> Callable[
 
 
 class _SplitOutput:
-    """One split's files: finds those that are finished, has the others written, and removes rows that are in files."""
+    """The files of one split: finished ones stay, tasks write the others, and rows that are in files are removed."""
 
     def __init__(
         self,

@@ -114,7 +114,7 @@ def copies(chain, tmp_path):
 
 
 def test_a_bundle_of_the_first_format_is_read_and_takes_a_delta(copies, chain):
-    """It knew neither deltas nor folded ones."""
+    """The first format had neither deltas nor folded bundles."""
     path = copies / "0" / bundle.MANIFEST
     content = json.loads(path.read_text())
     for key in ("generation", "folded", "checksum"):
