@@ -15,12 +15,13 @@ def all_finite() -> ops.Custom | None:
 
 
 def dense_adam() -> ops.Custom | None:
-    """Return the operator dense_adam, which changes its inputs; None where MindSpore's own has to do.
-
-    It waits for nothing but its inputs: a graph must have read the weights before, as their gradients and the flag of
-    finite values do.
-    """
-    return _operator("dense_adam") if _is_available() and "fma" in cpu_flags() else None
+    """Return the operator dense_adam, which changes its inputs; None where MindSpore's own has to do."""
+    if not _is_available() or "fma" not in cpu_flags():
+        return None
+    operator = _operator("dense_adam")
+    # Without it a graph that has no use for the result drops the operator, and what reads weights after it reads those before.
+    operator.add_prim_attr("side_effect_mem", True)
+    return operator
 
 
 def _is_available() -> bool:
