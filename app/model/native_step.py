@@ -19,7 +19,8 @@ def dense_adam() -> ops.Custom | None:
     if not _is_available() or "fma" not in cpu_flags():
         return None
     operator = _operator("dense_adam")
-    # Without it a graph that has no use for the result drops the operator, and what reads weights after it reads those before.
+    # Without it a graph that has no use for the result drops the operator, and what reads weights after it reads those
+    # before.
     operator.add_prim_attr("side_effect_mem", True)
     return operator
 
