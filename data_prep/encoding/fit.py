@@ -29,8 +29,6 @@ from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import VOCABULARY_FILE, CategoricalField
 from data_prep.statistics.statistics import LogStatistics
 
-MOST_OF_A_CROSS = 1 << 24  # values with ids, unless its field_max_size is set
-
 
 @dataclass(frozen=True)
 class FittedVocabulary:
@@ -141,16 +139,11 @@ def _fitted_values(
     if options.vocabulary == "hash":
         nothing = np.empty(0, np.uint64)
         return order_strings(NOTHING, num_missing) if column.is_text else order_values(nothing, num_missing)
-    min_count = options.field_min_count.get(column.name, options.min_count)
-    max_size = options.field_max_size.get(column.name)
+    min_count, max_size = options.least_count(column.name), options.field_max_size.get(column.name)
     if column.is_text:
         frequent = statistics.texts.frequent(column.place, min_count)
-        if column.cross and max_size is None and len(frequent) > MOST_OF_A_CROSS:
-            raise ValueError(
-                f"the cross {column.name} has {len(frequent):,} values in at least {min_count} training rows, and may "
-                f"have {MOST_OF_A_CROSS:,} where its size is not set. Set it: 'prepare.field_max_size="
-                f'{{"{column.name}": 1000000}}\' keeps the most frequent ones, or raise prepare.field_min_count'
-            )
+        if column.cross:
+            options.check_cross_size(column.name, len(frequent))
         return order_strings(frequent, num_missing, max_size)
     return order_values(statistics.values.frequent(column.place, min_count), num_missing, max_size)
 
@@ -159,8 +152,7 @@ def _new_values(
     old: FieldVocabulary, statistics: LogStatistics, options: PrepareOptions, column: CategoricalColumn
 ) -> OrderedValues:
     """Return the frequent values that the base vocabulary lacks; `field_max_size` limits old and new ones together."""
-    min_count = options.field_min_count.get(column.name, options.min_count)
-    max_size = options.field_max_size.get(column.name)
+    min_count, max_size = options.least_count(column.name), options.field_max_size.get(column.name)
     room = None if max_size is None else max(max_size - (len(old.values) - 1), 0)  # a missing value does not count
     if old.texts is None:
         packed = statistics.values.frequent(column.place, min_count)

@@ -21,6 +21,7 @@ INDECISIVE = ("workers", "memory_limit", "kernels")  # options that change no by
 _LATER = ("crosses", "split_by")  # options of later releases: schema.json keeps its bytes where they are not used
 ZOO_BLOCK_ROWS = 1000  # of layout: zoo
 MAX_CROSSED = 4  # fields of a cross
+MOST_OF_A_CROSS = 1 << 24  # values with ids, unless its field_max_size is set
 MAX_BLOCK_ROWS = 100_000  # eight blocks of 300 bytes a row still fit MindRecord's largest page, 256 MB
 
 
@@ -154,6 +155,19 @@ class PrepareOptions:
                 raise ValueError(f"{name}: unknown field {field_name!r}; known here: {known[0]} … {known[-1]}")
             if number < 1:
                 raise ValueError(f"{name} of {field_name} must be at least 1; found {number}")
+
+    def least_count(self, name: str) -> int:
+        """Return the training rows in which a value of this field has to be for an id of its own."""
+        return self.field_min_count.get(name, self.min_count)
+
+    def check_cross_size(self, name: str, num_values: int) -> None:
+        """Raise ValueError if so many values of a cross are too many to have ids."""
+        if name not in self.field_max_size and num_values > MOST_OF_A_CROSS:
+            raise ValueError(
+                f"the cross {name} has at least {num_values:,} values in at least {self.least_count(name)} training "
+                f"rows, and may have {MOST_OF_A_CROSS:,} where its size is not set. Set it: 'prepare.field_max_size="
+                f'{{"{name}": 1000000}}\' keeps the most frequent ones, or raise prepare.field_min_count'
+            )
 
     @property
     def needs_counting(self) -> bool:

@@ -182,7 +182,8 @@ class LogStatistics:
         self.unknown = np.zeros(len(columns), np.int64)  # training rows out of vocabulary; from the second pass
         self._columns = columns
         self.values = ValueCounts(num_vocabularies - num_texts, folder, counts_bytes - texts_bytes)
-        self.texts = StringCounts(num_texts, folder, texts_bytes)
+        self.texts = StringCounts(num_texts, folder, texts_bytes, self._check_cross)
+        self._options = options
 
     @property
     def coverage(self) -> list[Coverage]:
@@ -209,6 +210,13 @@ class LogStatistics:
             self.values.add(chunk.values)
         if chunk.texts:
             self.texts.add(chunk.texts)
+
+    def _check_cross(self, place: int, counted: CountedStrings) -> None:
+        """Refuse a cross as soon as its values so far are too many, not after hours of counting the others."""
+        for column in self._options.vocabularies:
+            if column.cross and column.place == place:
+                least = self._options.least_count(column.name)
+                self._options.check_cross_size(column.name, int(np.count_nonzero(counted.counts >= least)))
 
     def close(self) -> None:
         self.values.close()

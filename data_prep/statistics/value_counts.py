@@ -6,7 +6,7 @@ Letters: K distinct values of a field.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -34,14 +34,24 @@ class _FieldCounts(ABC, Generic[Counted]):
 
     Chunks' counts wait until they are as many as the distinct values so far, then all are merged: a value is
     merged a logarithmic number of times. What outgrows `limit_bytes` is written to `folder` as a sorted run of each
-    field, and the runs are merged at the end, a range of values at a time.
+    field, and the runs are merged at the end, a range of values at a time. `on_merge` gets a field and counts that its
+    values have at least.
     """
 
-    def __init__(self, num_fields: int, folder: Path, limit_bytes: int, nothing: Counted, least_waiting: int) -> None:
+    def __init__(
+        self,
+        num_fields: int,
+        folder: Path,
+        limit_bytes: int,
+        nothing: Counted,
+        least_waiting: int,
+        on_merge: Callable[[int, Counted], None] | None = None,
+    ) -> None:
         self._folder = folder
         self._limit_bytes = limit_bytes
         self._nothing: Counted = nothing
         self._least_waiting = least_waiting
+        self._on_merge = on_merge
         self._merged: list[Counted] = [nothing] * num_fields
         self._waiting: list[list[Counted]] = [[] for _ in range(num_fields)]
         self._num_waiting = self._waiting_bytes = 0
@@ -86,6 +96,8 @@ class _FieldCounts(ABC, Generic[Counted]):
             # So that `parts` alone holds what is merged.
             self._merged[field], self._waiting[field] = self._nothing, []
             self._merged[field] = self._add_up(parts)
+            if self._on_merge is not None:
+                self._on_merge(field, self._merged[field])
         self._num_waiting = self._waiting_bytes = 0
         # Half of the limit: room for as many counts again to wait for the next merge.
         if 2 * sum(counted.nbytes for counted in self._merged) > self._limit_bytes:
@@ -256,8 +268,14 @@ class _TextRun:
 class StringCounts(_FieldCounts[CountedStrings]):
     """Counts of strings, by rising key."""
 
-    def __init__(self, num_fields: int, folder: Path, limit_bytes: int) -> None:
-        super().__init__(num_fields, folder, limit_bytes, NOTHING, _WAITING_STRINGS)
+    def __init__(
+        self,
+        num_fields: int,
+        folder: Path,
+        limit_bytes: int,
+        on_merge: Callable[[int, CountedStrings], None] | None = None,
+    ) -> None:
+        super().__init__(num_fields, folder, limit_bytes, NOTHING, _WAITING_STRINGS, on_merge)
 
     def _write(self, name: str, counted: CountedStrings) -> _TextRun:
         return _TextRun.write(self._folder / f"texts-{name}", counted)

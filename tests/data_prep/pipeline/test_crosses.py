@@ -13,10 +13,13 @@ from data_prep.kernels.rows import Chunk
 from data_prep.kernels.strings import Strings
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions, read_options
+from data_prep.pipeline.count import ChunkCounter
 from data_prep.pipeline.prepare import prepare
+from data_prep.pipeline.split import make_split
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import read_schema
 from data_prep.report.page import write_report
+from data_prep.statistics.statistics import LogStatistics
 
 OPTIONS = PrepareOptions(
     data=LogFormat(columns={"click": "label", "n": "integer", "h": "hex32", "s": "string"}, separator=",", quotes=True),
@@ -112,11 +115,27 @@ def test_the_limits_of_fields_hold_for_crosses(tmp_path, folder):
 
 
 def test_crosses_without_a_bound_of_their_size_may_not_grow_without_one(tmp_path, folder, monkeypatch):
-    monkeypatch.setattr("data_prep.encoding.fit.MOST_OF_A_CROSS", 1)
-    with pytest.raises(ValueError, match=r'h\*s has 2 values .* Set it: .*prepare.field_max_size={"h\*s": 1000000}'):
+    monkeypatch.setattr("data_prep.options.prepare_options.MOST_OF_A_CROSS", 1)
+    with pytest.raises(ValueError, match=r'h\*s has at least 2 .* Set it: .*prepare.field_max_size={"h\*s": 1000000}'):
         prepare(tmp_path / "log.csv", tmp_path / "x", OPTIONS)
     bounded = dataclasses.replace(OPTIONS, field_max_size={"h*s": 2, "s*n_bucket*h": 2})
     assert prepare(tmp_path / "log.csv", tmp_path / "x", bounded).categorical[3].num_values == 3
+
+
+@pytest.mark.parametrize("counts_bytes", [1, 1 << 30])
+def test_a_cross_is_refused_while_it_is_counted(tmp_path, monkeypatch, counts_bytes):
+    monkeypatch.setattr("data_prep.options.prepare_options.MOST_OF_A_CROSS", 3)
+    monkeypatch.setattr("data_prep.statistics.value_counts._WAITING_STRINGS", 1)
+    counter = ChunkCounter(make_split(OPTIONS, lambda: 0, lambda _: []), dataclasses.replace(OPTIONS, min_count=2))
+    statistics = LogStatistics(counter.options, tmp_path, counts_bytes)
+    often, seldom = ["1,40,0000000a,x", *LINES[3:4]], [f"1,40,{number:08x},x" for number in range(9)]
+    statistics.add(counter.count(chunk_of([*often, *often, *seldom])))  # two values are frequent
+    with pytest.raises(ValueError, match=r"cross h\*s has at least 11 values in at least 2 training rows"):
+        statistics.add(counter.count(chunk_of([*seldom, *seldom, *often, *often])))
+
+
+def chunk_of(lines):
+    return Chunk(0, len(lines), "\n".join([*lines, ""]).encode())
 
 
 def test_folders_without_crosses_keep_the_options_of_earlier_releases():
