@@ -16,6 +16,11 @@ _MAIN_BYTES = 200 * _MIB  # the main process: Python, its libraries, results in 
 _ZOO_BYTES = 420 * _MIB  # MindSpore, which reads the rows again for the zoo's layout
 _FILE_BYTES = 60 * _MIB  # a file that is written, besides its window of rows: packed rows, pages, the library
 _WORKER_BYTES_A_CHUNK_BYTE = 10  # a chunk's text, columns, rows and results; less with native kernels
+# Besides, for lists their values' places and columns of ids, for crosses their texts and counts.
+_LIST_BYTES_A_CHUNK_BYTE, _LIST_BYTES_A_POSITION = 24, 12
+_CROSSED_BYTES_A_ROW, _CROSS_BYTES_A_ROW = 200, 50  # for all crosses together, and for each
+_LINE_BYTES_A_COLUMN = 4  # short cells: the more rows are in a chunk
+_LEAST_CHUNK_BYTES = 256 << 10
 _WORKER_BYTES = 40 * _MIB  # Python and NumPy
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
@@ -40,8 +45,9 @@ def give_back_freed_memory() -> None:
 
 
 def chunk_bytes(options: PrepareOptions) -> int:
-    """Return the size of a chunk of the log in bytes."""
-    return _LARGE_CHUNK_BYTES if options.memory_limit_bytes >= _LIMIT_FOR_LARGE_CHUNKS else _SMALL_CHUNK_BYTES
+    """Return the size of a chunk of the log in bytes: less where lists and crosses take more memory for each."""
+    usual = _LARGE_CHUNK_BYTES if options.memory_limit_bytes >= _LIMIT_FOR_LARGE_CHUNKS else _SMALL_CHUNK_BYTES
+    return max(usual * _WORKER_BYTES_A_CHUNK_BYTE // _worker_bytes_a_chunk_byte(options), _LEAST_CHUNK_BYTES)
 
 
 def check_limit(options: PrepareOptions) -> None:
@@ -56,13 +62,13 @@ def check_limit(options: PrepareOptions) -> None:
 
 def counting_workers(options: PrepareOptions, num_cores: int, chunk_bytes: int) -> int:
     """Return the workers of the first pass: as many as asked for, or as cores, in at most half of the memory."""
-    room = (options.memory_limit_bytes - _MAIN_BYTES) // 2 // worker_bytes(chunk_bytes)
+    room = (options.memory_limit_bytes - _MAIN_BYTES) // 2 // worker_bytes(options, chunk_bytes)
     return max(1, min(options.workers or num_cores, room))
 
 
 def counts_bytes(options: PrepareOptions, num_workers: int, chunk_bytes: int) -> int:
     """Return the bytes for counts in the first pass: half of what is left, as a merge needs them twice."""
-    left = options.memory_limit_bytes - _MAIN_BYTES - num_workers * worker_bytes(chunk_bytes)
+    left = options.memory_limit_bytes - _MAIN_BYTES - num_workers * worker_bytes(options, chunk_bytes)
     return max(left, 0) // 2
 
 
@@ -81,8 +87,9 @@ def encoding_workers(
             f"{window_bytes / _MIB:,.0f} of them for the window of shuffled rows and {lookup_bytes / _MIB:,.0f} for "
             "the vocabulary; raise the limit, or lower prepare.shuffle_window_rows or raise prepare.min_count"
         )
-    workers = max(1, min(num_workers, left // worker_bytes(chunk_bytes)))
-    others = max(left - workers * worker_bytes(chunk_bytes), 0) // (_FILE_BYTES + window_bytes)
+    of_worker = worker_bytes(options, chunk_bytes)
+    workers = max(1, min(num_workers, left // of_worker))
+    others = max(left - workers * of_worker, 0) // (_FILE_BYTES + window_bytes)
     return workers, min(workers, 1 + others)
 
 
@@ -91,6 +98,14 @@ def _writing_bytes(options: PrepareOptions) -> int:
     return _MAIN_BYTES + _FILE_BYTES + (_ZOO_BYTES if options.layout == "zoo" else 0)
 
 
-def worker_bytes(chunk_bytes: int) -> int:
+def worker_bytes(options: PrepareOptions, chunk_bytes: int) -> int:
     """Return the memory of a worker. In the second pass, the workers of a machine share the vocabulary besides."""
-    return _WORKER_BYTES + _WORKER_BYTES_A_CHUNK_BYTE * chunk_bytes
+    return _WORKER_BYTES + _worker_bytes_a_chunk_byte(options) * chunk_bytes
+
+
+def _worker_bytes_a_chunk_byte(options: PrepareOptions) -> int:
+    list_positions = options.num_positions - len(options.categorical_columns)
+    of_row = _LIST_BYTES_A_POSITION * list_positions
+    of_row += (_CROSSED_BYTES_A_ROW + _CROSS_BYTES_A_ROW * len(options.crosses)) * bool(options.crosses)
+    of_rows = -(-of_row // (_LINE_BYTES_A_COLUMN * len(options.data.columns)))
+    return _WORKER_BYTES_A_CHUNK_BYTE + _LIST_BYTES_A_CHUNK_BYTE * bool(list_positions) + of_rows

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -23,8 +24,9 @@ if TYPE_CHECKING:  # workers import this file without what passes over the log n
     from data_prep.raw_log.reading import LogReading
 
 Times: TypeAlias = NDArray[np.int64]  # in ms since 1970
-ReadTimes: TypeAlias = Callable[[tuple[int, ...]], Sequence[tuple[Times, Times]]]
-_SPAN_BITS = 22  # spans of 70 minutes: one of them holds few of a log's rows
+ReadTimes: TypeAlias = Callable[[tuple[int, ...], Callable[[tuple[Times, Times]], object]], None]
+_SPAN_BITS = 22  # spans of 70 minutes: one of them holds few of most logs' rows
+_BLOCK_ROWS = 1 << 20
 NO_TIME, _AFTER_ALL = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 TRAIN, VALID, TEST = range(3)  # positions in schema.SPLITS
@@ -151,31 +153,50 @@ class TimeCounter:
         return times[chosen], rows.row_numbers[chosen]
 
 
-def split_by_time(fractions: tuple[float, float], read_times: ReadTimes) -> TimeSplit:
-    """Return the rule by which the oldest rows are train, the next valid; `read_times` passes over the log."""
-    spans, counts = _joined(read_times(()))
-    spans, places = np.unique(spans, return_inverse=True)
-    ends = np.cumsum(np.bincount(places, counts)).astype(np.int64) if len(spans) else np.zeros(1, np.int64)
+def split_by_time(fractions: tuple[float, float], read_times: ReadTimes, folder: Path) -> TimeSplit:
+    """Return the rule by which the oldest rows are train, the next valid; `read_times` passes over the log.
+
+    Memory is that of the log's spans of time, 7,500 a year. The rows of the bounds' spans wait in a file in `folder`.
+    """
+    by_span: Counter[int] = Counter()
+    read_times((), lambda part: by_span.update(dict(zip(part[0].tolist(), part[1].tolist(), strict=True))))
+    spans = sorted(by_span)
+    ends = np.cumsum([0, *(by_span[span] for span in spans)])
     ranks = [round(fraction * int(ends[-1])) for fraction in fractions]
-    within = [int(np.searchsorted(ends, rank, side="right")) for rank in ranks]
-    chosen = tuple(sorted({int(spans[place]) for place in within if place < len(spans)}))
-    times, lines = _joined(read_times(chosen)) if chosen else (spans, spans)
-    order = np.lexsort((lines, times))
-    bounds = []
-    for rank, place in zip(ranks, within, strict=True):
-        if place >= len(spans):
-            bounds.append((_AFTER_ALL, 0))
-            continue
-        rows = order[times[order] >> _SPAN_BITS == spans[place]]
-        row = rows[rank - (int(ends[place - 1]) if place else 0)]
-        bounds.append((int(times[row]), int(lines[row])))
+    within = [int(np.searchsorted(ends[1:], rank, side="right")) for rank in ranks]
+    chosen = tuple(sorted({spans[place] for place in within if place < len(spans)}))
+    path = folder / "times-of-bounds.bin"
+    with path.open("wb") as file:
+        if chosen:
+            read_times(chosen, lambda rows: file.write(np.stack(rows, axis=1).tobytes()))
+    bounds = [
+        _row_of_span(path, spans[place], rank - int(ends[place])) if place < len(spans) else (_AFTER_ALL, 0)
+        for rank, place in zip(ranks, within, strict=True)
+    ]
+    path.unlink()
     return TimeSplit(bounds[0], bounds[1])
 
 
-def _joined(parts: Sequence[tuple[Times, Times]]) -> tuple[Times, Times]:
-    nothing = np.empty(0, np.int64)
-    first, second = (np.concatenate([nothing, *column]) for column in (zip(*parts, strict=True) if parts else ((), ())))
-    return first, second
+def _row_of_span(path: Path, span: int, rank: int) -> tuple[int, int]:
+    """Return time and line of a span's row with this rank, by time, then line; the file has rows in the log's order."""
+    first, counts = span << _SPAN_BITS, np.zeros(1 << _SPAN_BITS, np.int64)
+    for times, _ in _blocks(path):
+        counts += np.bincount(times[times >> _SPAN_BITS == span] - first, minlength=len(counts))
+    np.cumsum(counts, out=counts)
+    place = int(np.searchsorted(counts, rank, side="right"))
+    rank -= int(counts[place - 1]) if place else 0
+    for times, lines in _blocks(path):
+        found = lines[times == first + place]
+        if rank < len(found):
+            return first + place, int(found[rank])
+        rank -= len(found)
+    raise AssertionError("the passes over the log counted the same rows")
+
+
+def _blocks(path: Path) -> Iterator[tuple[Times, Times]]:
+    with path.open("rb") as file:
+        while len(rows := np.fromfile(file, np.int64, 2 * _BLOCK_ROWS).reshape(-1, 2)):
+            yield rows[:, 0], rows[:, 1]
 
 
 @dataclass(frozen=True)
@@ -242,7 +263,7 @@ def find_split(reading: LogReading, options: PrepareOptions, pieces: Pieces) -> 
         names = [file.name for file in reading.files]
         if options.split_time:
             fractions = (options.train_fraction, options.train_fraction + options.valid_fraction)
-            split = split_by_time(fractions, functools.partial(_read_times, reading, options))
+            split = split_by_time(fractions, functools.partial(_read_times, reading, options), pieces.folder)
         else:
             split = make_split(options, reading.count_lines, functools.partial(_read_labels, reading), names)
         pieces.write("split", split)
@@ -259,10 +280,13 @@ def _read_labels(reading: LogReading, hasher: LabelHasher) -> list[list[LabelHas
     return [list(parts) for parts in zip(*by_chunk, strict=True)]
 
 
-def _read_times(reading: LogReading, options: PrepareOptions, spans: tuple[int, ...]) -> list[tuple[Times, Times]]:
-    by_chunk: list[tuple[Times, Times]] = []
-    reading.run(TimeCounter(options, spans).count_chunk, by_chunk.append, f"times-{len(spans)}")
-    return by_chunk
+def _read_times(
+    reading: LogReading,
+    options: PrepareOptions,
+    spans: tuple[int, ...],
+    consume: Callable[[tuple[Times, Times]], object],
+) -> None:
+    reading.run(TimeCounter(options, spans).count_chunk, consume, f"times-{len(spans)}")
 
 
 # Passes over the log and returns the hasher's results by label and chunk.

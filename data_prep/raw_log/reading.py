@@ -130,7 +130,7 @@ class LogReading:
         self._check_all_unchanged()
         return num_lines
 
-    def run(self, function: Callable[[Chunk], Result], consume: Callable[[Result], None], title: str) -> None:
+    def run(self, function: Callable[[Chunk], Result], consume: Callable[[Result], object], title: str) -> None:
         """Make a pass: run `function` on each chunk by the workers, and `consume` the results in the chunks' order.
 
         The results stay among the pieces by `title`, which must differ between different passes.
@@ -140,7 +140,7 @@ class LogReading:
     def run_in_parts(
         self,
         function: Callable[[Chunk], Parts],
-        consume: Callable[[ReadPart], None],
+        consume: Callable[[ReadPart], object],
         title: str,
         needed: Callable[[int], Collection[str]],
     ) -> None:

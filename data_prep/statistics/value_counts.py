@@ -51,7 +51,7 @@ class _FieldCounts(ABC, Generic[Counted]):
         self._limit_bytes = limit_bytes
         self._nothing: Counted = nothing
         self._least_waiting = least_waiting
-        self._on_merge = on_merge
+        self._on_merge: Callable[[int, Counted], None] | None = on_merge
         self._merged: list[Counted] = [nothing] * num_fields
         self._waiting: list[list[Counted]] = [[] for _ in range(num_fields)]
         self._num_waiting = self._waiting_bytes = 0

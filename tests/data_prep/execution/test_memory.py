@@ -1,8 +1,20 @@
+import random
+import tracemalloc
+
+import numpy as np
 import pytest
 
+from data_prep.encoding.encoder import RowEncoder
+from data_prep.encoding.fit import fit_vocabulary
 from data_prep.execution import memory
+from data_prep.execution.folder import WORK_FOLDER
+from data_prep.kernels.rows import Chunk
+from data_prep.options.log_format import ListForm, LogFormat
 from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.count import ChunkCounter
 from data_prep.pipeline.prepare import prepare
+from data_prep.pipeline.split import make_split
+from data_prep.statistics.statistics import LogStatistics
 
 MIB = 1 << 20
 
@@ -54,6 +66,40 @@ def test_workers_leave_room_for_counts_on_any_number_of_cores(limit):
 def test_a_low_limit_makes_chunks_small():
     small, large = PrepareOptions(memory_limit="1 GiB"), PrepareOptions(memory_limit="4 GiB")
     assert memory.chunk_bytes(small) < memory.chunk_bytes(large)
+
+
+COLUMNS = {"click": "label", "a": "string", "b": "string"}
+OF_MANY_ROWS = {
+    "crosses": PrepareOptions(data=LogFormat(COLUMNS, ","), crosses=(("a", "b"),)),
+    "lists": PrepareOptions(data=LogFormat({**COLUMNS, "b": "list"}, ",", lists={"b": ListForm("|", 80)})),
+}
+
+
+@pytest.mark.parametrize("kind", OF_MANY_ROWS)
+def test_lists_and_crosses_have_their_part_of_a_workers_memory(tmp_path, kind):
+    options, draw = OF_MANY_ROWS[kind], random.Random(1)
+    lines = "".join(f"0,{draw.randrange(10**5)},{draw.randrange(100)}|{draw.randrange(100)}\n" for _ in range(40_000))
+    chunk = Chunk(0, 40_000, lines.encode())
+    (tmp_path / WORK_FOLDER).mkdir()
+    statistics, counter = (
+        LogStatistics(options, tmp_path, 1 << 30),
+        ChunkCounter(make_split(options, None, None), options),
+    )
+    peaks = [peak_of(lambda: statistics.add(counter.count(chunk)))]
+    fitted = fit_vocabulary(statistics, options, 0, tmp_path)
+    encoder = RowEncoder((), fitted.lookup, fitted.ids_dtype, options)
+    peaks.append(peak_of(lambda: [rows := encoder.encode(chunk)[1], rows.take(np.arange(len(rows)))]))
+    of_fields = memory.worker_bytes(PrepareOptions(), len(chunk.lines)) - memory.worker_bytes(PrepareOptions(), 0)
+    assert of_fields < max(peaks) < memory.worker_bytes(options, len(chunk.lines)) - memory.worker_bytes(options, 0)
+    assert memory.worker_bytes(options, memory.chunk_bytes(options)) <= 120 * MIB  # as of fields, by smaller chunks
+
+
+def peak_of(function):
+    tracemalloc.start()
+    function()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
 
 
 def test_a_limit_that_no_log_fits_is_an_error_before_it_is_read():

@@ -1,8 +1,12 @@
+import functools
+import tracemalloc
+
 import numpy as np
 import pytest
 
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.pipeline.split import TEST, TRAIN, VALID, make_split, splitmix64
+from data_prep.pipeline import split
+from data_prep.pipeline.split import NO_TIME, TEST, TRAIN, VALID, make_split, split_by_time, splitmix64
 
 
 def unused():
@@ -46,6 +50,47 @@ def test_chronological_split_cuts_the_log_in_order():
     assert make_split(options, lambda: 10, None).assign(np.arange(10), None).tolist() == [TRAIN] * 7 + [VALID] * 2 + [
         TEST
     ]
+
+
+TIMES = {
+    "one": lambda rng: np.zeros(5_000, np.int64),
+    "none": lambda rng: np.where(rng.random(5_000) < 0.8, NO_TIME, 5),
+    "few": lambda rng: rng.integers(0, 3, 5_000) * 10**10,
+    "a minute": lambda rng: rng.integers(-60_000, 0, 5_000),
+    "years": lambda rng: rng.integers(-(10**12), 10**12, 5_000),
+}
+
+
+@pytest.mark.parametrize("kind", TIMES)
+@pytest.mark.parametrize("fractions", [(0.7, 0.9), (0, 1), (0.5, 0.5)])
+def test_a_split_by_time_is_that_of_all_rows_in_order(tmp_path, monkeypatch, kind, fractions):
+    monkeypatch.setattr(split, "_BLOCK_ROWS", 1_000)
+    times, lines = TIMES[kind](np.random.default_rng(1)), np.arange(0, 15_000, 3)
+    rule = split_by_time(fractions, functools.partial(read_times, times, lines), tmp_path)
+    rank = np.argsort(np.lexsort((lines, times)))
+    expected = sum((rank >= round(fraction * len(times))).astype(int) for fraction in fractions)
+    assert rule.assign(lines, None, times=times).tolist() == expected.tolist()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_split_by_time_keeps_no_rows_in_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(split, "_SPAN_BITS", 10)
+    monkeypatch.setattr(split, "_BLOCK_ROWS", 1_000)
+    times = np.random.default_rng(1).integers(0, 1 << 10, 300_000)
+    read = functools.partial(read_times, times, np.arange(len(times)))
+    tracemalloc.start()
+    split_by_time((0.5, 0.7), read, tmp_path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < times.nbytes / 2
+
+
+def read_times(times, lines, spans, consume):
+    for first in range(0, len(times), 700):
+        part = slice(first, first + 700)
+        of_part = times[part] >> split._SPAN_BITS
+        chosen = np.isin(of_part, spans)
+        consume((times[part][chosen], lines[part][chosen]) if spans else np.unique(of_part, return_counts=True))
 
 
 @pytest.mark.parametrize("seed", [1, 2])
