@@ -18,7 +18,15 @@ from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import SCHEMA_FILE, VOCABULARY_FILE, Schema, read_schema
 
 # Options that decide which columns there are and what an id means: they have to be those of the base folder.
-_DECISIVE = ("vocabulary", "oov_buckets", "integer_buckets", "crosses", "numeric_transform", "missing_indicator")
+_DECISIVE = (
+    "vocabulary",
+    "field_hash_size",
+    "oov_buckets",
+    "integer_buckets",
+    "crosses",
+    "numeric_transform",
+    "missing_indicator",
+)
 _LIMITS = ("min_count", "field_min_count", "field_max_size")  # options that decide which values have ids
 
 log = logging.getLogger(__name__)

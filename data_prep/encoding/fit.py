@@ -52,11 +52,11 @@ def fit_vocabulary(
         _fitted_values(statistics, options, column, _num_missing(statistics, columns, column.name))
         for column in options.vocabularies
     )
-    names = [column.name for column in options.vocabularies]
+    num_oov_ids = {column.name: options.num_oov_ids(column.name) for column in options.vocabularies}
     writer = VocabularyWriter(folder / VOCABULARY_FILE, columns)
 
     def listed() -> Iterator[FieldVocabulary]:
-        for field in make_vocabulary(names, ordered, num_numeric, options.oov_buckets):
+        for field in make_vocabulary(num_oov_ids, ordered, num_numeric):
             writer.add(field)
             yield field
         writer.finish()
@@ -136,7 +136,7 @@ def _fitted_values(
     statistics: LogStatistics, options: PrepareOptions, column: CategoricalColumn, num_missing: int
 ) -> OrderedValues:
     """Return the values of a column that get an id of their own, and their counts."""
-    if options.vocabulary == "hash":
+    if options.is_hashed(column.name):
         nothing = np.empty(0, np.uint64)
         return order_strings(NOTHING, num_missing) if column.is_text else order_values(nothing, num_missing)
     min_count, max_size = options.least_count(column.name), options.field_max_size.get(column.name)
@@ -152,6 +152,9 @@ def _new_values(
     old: FieldVocabulary, statistics: LogStatistics, options: PrepareOptions, column: CategoricalColumn
 ) -> OrderedValues:
     """Return the frequent values that the base vocabulary lacks; `field_max_size` limits old and new ones together."""
+    if options.is_hashed(column.name):
+        nothing = np.empty(0, np.int64)
+        return nothing, nothing, None if old.texts is None else NOTHING.texts
     min_count, max_size = options.least_count(column.name), options.field_max_size.get(column.name)
     room = None if max_size is None else max(max_size - (len(old.values) - 1), 0)  # a missing value does not count
     if old.texts is None:

@@ -9,7 +9,7 @@ Letters: K values of a field.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,16 +86,17 @@ def order_values(packed: NDArray[np.uint64], num_missing: int, max_size: int | N
 
 
 def make_vocabulary(
-    names: Iterable[str], ordered: Iterable[OrderedValues], num_numeric: int, oov_buckets: int
+    num_oov_ids: Mapping[str, int], ordered: Iterable[OrderedValues], num_numeric: int
 ) -> Iterator[FieldVocabulary]:
-    """Give ids to the ordered values of every field. Yields a field at a time, as all of them may be large."""
-    names = list(names)
-    next_id = num_numeric + len(names) * oov_buckets
-    for index, (name, of_field) in enumerate(zip(names, ordered, strict=True)):
-        first_oov_id = num_numeric + index * oov_buckets
-        end_id = next_id + len(of_field[0])
-        yield FieldVocabulary(name, (first_oov_id, first_oov_id + oov_buckets), ((next_id, end_id),), *of_field)
-        next_id = end_id
+    """Give ids to the ordered values of every field of `num_oov_ids`.
+
+    Yields a field at a time, as all of them may be large.
+    """
+    first_oov_id, next_id = num_numeric, num_numeric + sum(num_oov_ids.values())
+    for (name, num_oov), of_field in zip(num_oov_ids.items(), ordered, strict=True):
+        end_oov_id, end_id = first_oov_id + num_oov, next_id + len(of_field[0])
+        yield FieldVocabulary(name, (first_oov_id, end_oov_id), ((next_id, end_id),), *of_field)
+        first_oov_id, next_id = end_oov_id, end_id
 
 
 def ids_dtype(vocabulary_size: int) -> str:

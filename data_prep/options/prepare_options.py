@@ -18,7 +18,11 @@ from data_prep.options.log_format import LATER_KEYS, LogFormat
 PREPARE_SECTION = "prepare"
 DOWNLOAD_SECTION = "download"
 INDECISIVE = ("workers", "memory_limit", "kernels")  # options that change no byte of the result
-_LATER = ("crosses", "split_by")  # options of later releases: schema.json keeps its bytes where they are not used
+_LATER = (
+    "crosses",
+    "field_hash_size",
+    "split_by",
+)  # options of later releases: schema.json keeps its bytes where they are not used
 ZOO_BLOCK_ROWS = 1000  # of layout: zoo
 MAX_CROSSED = 4  # fields of a cross
 MOST_OF_A_CROSS = 1 << 24  # values with ids, unless its field_max_size is set
@@ -34,6 +38,7 @@ class PrepareOptions:
     min_count: int = 10  # a value seen less often in the training rows has no id of its own
     field_min_count: dict[str, int] = field(default_factory=dict)  # by field, in place of min_count
     field_max_size: dict[str, int] = field(default_factory=dict)  # by field: only its most frequent values have ids
+    field_hash_size: dict[str, int] = field(default_factory=dict)  # by field: so many ids, chosen by hash; not counted
     oov_buckets: int = 1  # ids of a field, chosen by hash, for values without one of their own
     # hash: by a hash of the line's number; chronological: the last rows are test, those before them valid, by a
     # timestamp or, where the log has none, by line; stratified:
@@ -92,8 +97,13 @@ class PrepareOptions:
             self._check_zoo_layout()
         parse_bytes(self.memory_limit)
         self._check_crosses()
-        for name in ("field_min_count", "field_max_size"):
+        for name in ("field_min_count", "field_max_size", "field_hash_size"):
             self._check_fields(name, getattr(self, name))
+        for name in self.field_hash_size.keys() & {*self.field_min_count, *self.field_max_size}:
+            raise ValueError(
+                f"field_hash_size of {name}: its values are not counted, so field_min_count and field_max_size choose "
+                "none of them; leave them out for this field"
+            )
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed must be between 0 and 2**63 - 1; found {self.seed}")
 
@@ -156,6 +166,14 @@ class PrepareOptions:
             if number < 1:
                 raise ValueError(f"{name} of {field_name} must be at least 1; found {number}")
 
+    def is_hashed(self, name: str) -> bool:
+        """Return True if no value of this field has an id of its own, so that none is counted."""
+        return self.vocabulary == "hash" or name in self.field_hash_size
+
+    def num_oov_ids(self, name: str) -> int:
+        """Return the ids of this field for values without one of their own."""
+        return self.field_hash_size.get(name, self.oov_buckets)
+
     def least_count(self, name: str) -> int:
         """Return the training rows in which a value of this field has to be for an id of its own."""
         return self.field_min_count.get(name, self.min_count)
@@ -166,7 +184,8 @@ class PrepareOptions:
             raise ValueError(
                 f"the cross {name} has at least {num_values:,} values in at least {self.least_count(name)} training "
                 f"rows, and may have {MOST_OF_A_CROSS:,} where its size is not set. Set it: 'prepare.field_max_size="
-                f'{{"{name}": 1000000}}\' keeps the most frequent ones, or raise prepare.field_min_count'
+                f'{{"{name}": 1000000}}\' keeps the most frequent ones; prepare.field_hash_size instead gives so many '
+                "ids by hash and counts nothing; a higher prepare.field_min_count leaves more values without ids"
             )
 
     @property

@@ -20,7 +20,7 @@ from data_prep.execution import memory
 from data_prep.execution.folder import REJECTS_FILE, WorkDir
 from data_prep.kernels.choose import choose_kernels
 from data_prep.kernels.crosses import presence, text_columns
-from data_prep.kernels.reference import CountedStrings, count_float_bins, merge
+from data_prep.kernels.reference import NOTHING, CountedStrings, count_float_bins, merge
 from data_prep.kernels.rows import Chunk, LogRows, ParsedChunk
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
@@ -63,29 +63,43 @@ class ChunkCounter:
         parsed = dataclasses.replace(parsed, rows=parsed.rows.with_lists(self.options.data, kernels))
         rows = parsed.rows
         training = assign_rows(self.split, rows, self.options, chunk.file.place) == TRAIN
-        columns = zip(*rows.number_columns(self.options.integer_buckets), strict=True)
-        counted = [kernels.count_values(values, present, training)[0] for values, present in columns]
         missing = count_missing(rows, training, self.options)
         return dataclasses.replace(
             count_lines(self.options.data, kernels, chunk, parsed, training, missing),
             numeric=[self._numeric(rows, name, training) for name in self.options.data.numeric_fields],
             sample=self._sample(rows, training) if self.options.numeric_transform == "quantile" else None,
-            values=counted,
+            values=self._count_numbers(rows, training, kernels),
             texts=self._count_texts(rows, training, kernels),
         )
 
+    def _count_numbers(
+        self, rows: LogRows, training: NDArray[np.bool_], kernels: ModuleType
+    ) -> list[NDArray[np.uint64]]:
+        """Return the counted training values of each column of numbers."""
+        names = [column.name for column in self.options.categorical_columns if not column.is_text]
+        columns = zip(names, *rows.number_columns(self.options.integer_buckets), strict=True)
+        return [
+            np.empty(0, np.uint64)
+            if self.options.is_hashed(name)
+            else kernels.count_values(values, present, training)[0]
+            for name, values, present in columns
+        ]
+
     def _count_texts(self, rows: LogRows, training: NDArray[np.bool_], kernels: ModuleType) -> list[CountedStrings]:
         """Return the counted training values of each vocabulary of text."""
-        columns = self.options.categorical_columns
+        is_hashed = self.options.is_hashed
+        columns = [c for c in self.options.categorical_columns if not (c.cross and is_hashed(c.name))]
         counted: list[list[CountedStrings]] = [[] for column in self.options.vocabularies if column.is_text]
         for column, texts, present in text_columns(rows, columns, self.options.integer_buckets, kernels):
+            if is_hashed(column.shares or column.name):
+                continue
             if column.kind == "list":
                 lists = rows.lists[column.name]
                 chosen = lists.values.take(training[lists.rows])
             else:
                 chosen = texts.take(present & training)
             counted[column.place].append(kernels.count_strings(chosen))
-        return [parts[0] if len(parts) == 1 else merge(parts) for parts in counted]
+        return [parts[0] if len(parts) == 1 else merge([NOTHING, *parts]) for parts in counted]
 
     def _numeric(self, rows: LogRows, name: str, training: NDArray[np.bool_]) -> NumericStatistics:
         numbers, present = rows.numbers(*self.options.data.stored_in(name))

@@ -59,7 +59,7 @@ class Encoder:
         self._options = options
         self.counts = counts
         # Smaller ids are those of numeric columns, which no row has, or out of vocabulary.
-        self._first_own_id = len(numeric) + len(options.vocabularies) * options.oov_buckets
+        self._first_own_id = len(numeric) + sum(options.num_oov_ids(column.name) for column in options.vocabularies)
 
     def encode(self, chunk: Chunk) -> dict[str, Rows | EncodedRest]:
         """Parse a chunk and encode its good lines: the rows of each split, and last the rest, under REST."""

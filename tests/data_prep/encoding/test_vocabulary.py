@@ -54,7 +54,7 @@ def test_ids_are_the_oracles(tmp_path_factory, columns, num_numeric, min_count):
         order_values(words(Counter(int(cell, 16) for cell in cells if cell), min_count), cells.count(""))
         for cells in columns.values()
     ]
-    vocabulary = list(make_vocabulary(list(columns), ordered, num_numeric, oov_buckets=1))
+    vocabulary = list(make_vocabulary(dict.fromkeys(columns, 1), ordered, num_numeric))
     path = tmp_path_factory.mktemp("vocabulary") / "vocabulary.parquet"
     write(path, vocabulary)
 
@@ -81,14 +81,14 @@ def test_the_most_frequent_values_stay_and_missing_too():
 
 def test_fields_have_as_many_ids_out_of_vocabulary_as_asked_for():
     ordered = [order_values(words({}), 0), order_values(words({7: 1}), 0)]
-    first, second = make_vocabulary(["C1", "C2"], ordered, num_numeric=5, oov_buckets=10)
+    first, second = make_vocabulary({"C1": 10, "C2": 10}, ordered, num_numeric=5)
     assert (first.oov_ids, second.oov_ids) == ((5, 15), (15, 25))
     assert (first.id_ranges, second.id_ranges) == (((25, 26),), ((26, 28),))
 
 
 def test_a_large_field_has_several_row_groups(tmp_path, monkeypatch):
     monkeypatch.setattr(file, "_GROUP_ROWS", 2)
-    vocabulary = list(make_vocabulary(["C1"], [order_values(words({1: 9, 2: 8, 3: 7}), 10)], 0, 1))
+    vocabulary = list(make_vocabulary({"C1": 1}, [order_values(words({1: 9, 2: 8, 3: 7}), 10)], 0))
     write(tmp_path / "v.parquet", vocabulary)
     assert pq.ParquetFile(tmp_path / "v.parquet").num_row_groups == 2
     assert pq.read_table(tmp_path / "v.parquet")["value"].to_pylist() == ["", "00000001", "00000002", "00000003"]

@@ -301,12 +301,15 @@ def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) ->
     shares = options.data.shares
     owners = [name for name, *_ in fields if name not in shares]
     num_numeric = len(numeric) * (2 if options.missing_indicator else 1)
-    next_id, vocabulary, ids = num_numeric + len(owners) * options.oov_buckets, [], {}
+    num_oov = {name: options.field_hash_size.get(name, options.oov_buckets) for name in owners}
+    next_id, vocabulary, ids = num_numeric + sum(num_oov.values()), [], {}
+    first_oov = {name: num_numeric + sum(list(num_oov.values())[:place]) for place, name in enumerate(owners)}
     for name in owners:
         of_owner = [field for field in fields if name in (field[0], shares.get(field[0]))]
         counts = Counter(value for field in of_owner for cells in training for value in values_of(cells, *field))
         num_missing = counts.pop(None, 0)
-        least = options.field_min_count.get(name, options.min_count) if options.vocabulary == "counted" else math.inf
+        is_hashed = options.vocabulary == "hash" or name in options.field_hash_size
+        least = math.inf if is_hashed else options.field_min_count.get(name, options.min_count)
         # Numbers in their order, text by its bytes.
         frequent = sorted((-n, v.encode() if isinstance(v, str) else v) for v, n in counts.items() if n >= least)
         frequent = frequent[: options.field_max_size.get(name)]
@@ -325,9 +328,9 @@ def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) ->
         for name, kind, source in fields:
             owner, length = shares.get(name, name), options.data.list_form(name).max_length if kind == "list" else 1
             for value in (values := values_of(cells, name, kind, source)):
-                first_oov = num_numeric + owners.index(owner) * options.oov_buckets
                 known = (owner, value) in ids
-                of_row.append(ids[owner, value] if known else first_oov + _oov_number(value, kind, options.oov_buckets))
+                oov_id = 0 if known else first_oov[owner] + _oov_number(value, kind, num_oov[owner])
+                of_row.append(ids.get((owner, value), oov_id))
             of_row += [-1] * (length - len(values))
         found = [number_of(cells, name) for name in numeric]
         numbers = [0.0 if x is None else transforms[name](x) for name, x in zip(numeric, found, strict=True)]

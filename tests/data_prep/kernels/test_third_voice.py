@@ -43,12 +43,15 @@ def draw_options(random_: random.Random, log) -> PrepareOptions:
     drawn = {tuple(sorted(random_.sample(crossable, min(random_.choice([2, 3]), len(crossable))))) for _ in range(2)}
     crosses = tuple(sorted(parts for parts in drawn if len(parts) > 1))
     fields = [*fields, *map("*".join, crosses)]
+    hashed = random_.sample(fields, random_.choice([0, 0, 1, 2]) if len(fields) > 2 else 0)
+    fields = [name for name in fields if name not in hashed]
     return PrepareOptions(
         data=log.log_format,
         vocabulary=random_.choice(["counted", "counted", "counted", "hash"]),
         min_count=random_.choice([1, 2, 10]),
         field_min_count={random_.choice(fields): 3} if random_.random() < 0.3 else {},
         field_max_size={random_.choice(fields): random_.randrange(1, 9)} if random_.random() < 0.3 else {},
+        field_hash_size={name: random_.choice([1, 7, 1_000]) for name in hashed},
         oov_buckets=random_.choice([1, 1, 3, 64]),
         split=split,
         split_by=random_.choice(times) if split == "chronological" and len(times) > 1 else "",

@@ -52,12 +52,18 @@ def test_a_config_without_the_section_changes_nothing(tmp_path):
         ("prepare.field_max_size={C1: 0}", r"field_max_size of C1 must be at least 1; found 0"),
         ("prepare.field_max_size=3", r"'prepare.field_max_size' must be a mapping such as {C3: 20}; found int 3"),
         ("prepare.field_max_size={C1: x}", r"'prepare.field_max_size.C1' must be a whole number; found str 'x'"),
+        ("prepare.field_hash_size={C1: 0}", r"field_hash_size of C1 must be at least 1; found 0"),
         ("prepare.seed=-1", r"seed must be between 0"),
     ],
 )
 def test_bad_settings_are_named(word, message):
     with pytest.raises(ValueError, match=message):
         read_options(overrides=[word])
+
+
+def test_a_hashed_field_is_not_counted():
+    with pytest.raises(ValueError, match=r"field_hash_size of C1: its values are not counted, .* leave them out"):
+        read_options(overrides=["prepare.field_hash_size={C1: 9}", "prepare.field_max_size={C1: 3}"])
 
 
 def test_a_bad_section_in_a_yaml_file_is_named(tmp_path):

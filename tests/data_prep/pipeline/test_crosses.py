@@ -19,6 +19,7 @@ from data_prep.pipeline.split import make_split
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import read_schema
 from data_prep.report.page import write_report
+from data_prep.statistics.file import read_statistics
 from data_prep.statistics.statistics import LogStatistics
 
 OPTIONS = PrepareOptions(
@@ -120,6 +121,25 @@ def test_crosses_without_a_bound_of_their_size_may_not_grow_without_one(tmp_path
         prepare(tmp_path / "log.csv", tmp_path / "x", OPTIONS)
     bounded = dataclasses.replace(OPTIONS, field_max_size={"h*s": 2, "s*n_bucket*h": 2})
     assert prepare(tmp_path / "log.csv", tmp_path / "x", bounded).categorical[3].num_values == 3
+
+
+def test_a_cross_may_be_hashed_beside_counted_fields(tmp_path, folder):
+    options = dataclasses.replace(OPTIONS, field_hash_size={"h*s": 1000})
+    schema = prepare(tmp_path / "log.csv", tmp_path / "hashed", options)
+    assert [field.oov_ids[1] - field.oov_ids[0] for field in schema.categorical] == [1, 1, 1, 1000, 1]
+    assert vocabulary_of(tmp_path / "hashed", "h*s").keys() == {""}
+    assert vocabulary_of(tmp_path / "hashed", "h").keys() == vocabulary_of(folder, "h").keys()
+    assert read_statistics(tmp_path / "hashed").categorical["h*s"].values == ()  # not counted
+    lines = [*LINES, "0,,0000000a,new"]
+    _, rows = open_encoder(tmp_path / "hashed").encode(Chunk(0, len(lines), "\n".join([*lines, ""]).encode()))
+    ids, missing = rows.ids[:, 3].tolist(), vocabulary_of(tmp_path / "hashed", "h*s")[""][1]
+    assert ids[0] == ids[1] and ids[2] == ids[4] == missing and len({*ids}) == 4
+    assert sorted(rows_of(tmp_path / "hashed")[:, 3]) == sorted(ids[:-1])
+    (tmp_path / "next.csv").write_text("1,40,0000000b,x\n0,40,0000000b,y\n")
+    more = prepare(tmp_path / "next.csv", tmp_path / "more", options, vocabulary_of=tmp_path / "hashed", extend=True)
+    assert more.categorical[3].num_values == 1 and more.categorical[1].num_values > schema.categorical[1].num_values
+    with pytest.raises(ValueError, match=r"field_hash_size is None, there \{'h\*s': 1000\}"):
+        prepare(tmp_path / "next.csv", tmp_path / "x", OPTIONS, vocabulary_of=tmp_path / "hashed")
 
 
 @pytest.mark.parametrize("counts_bytes", [1, 1 << 30])
