@@ -144,7 +144,10 @@ class LogFormat:
             for column in (name, of):
                 if self.columns.get(column) not in ("string", "list"):
                     found = f"is of kind {self.columns[column]}" if column in self.columns else "is no column"
-                    raise ValueError(f"shares: {name}: {of}: {column!r} {found}; only string and list columns share")
+                    advice = "; give both the kind string" if self.columns.get(column) == "hex32" else ""
+                    raise ValueError(
+                        f"shares: {name}: {of}: {column!r} {found}; only string and list columns share{advice}"
+                    )
             if of in self.shares:
                 raise ValueError(
                     f"shares: {name}: {of}: {of!r} has no vocabulary of its own; name the column whose vocabulary it is"

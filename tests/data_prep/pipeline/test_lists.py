@@ -146,12 +146,16 @@ def test_a_description_in_yaml(tmp_path):
         ("lists: {genres: 3}", r"'prepare.data.lists.genres' must be a section with keys; found int 3"),
         ("shares: {genres: color}", r"shares: genres: color: 'color' is no column; only string and list columns share"),
         ("shares: {genres: click}", r"'click' is of kind label; only string and list"),
+        (
+            "shares: {ad: item}",
+            "'ad' is of kind hex32; only string and list columns share; give both the kind string",
+        ),
         ("shares: {item: genres, genres: item}", r"'genres' has no vocabulary of its own"),
     ],
 )
 def test_bad_descriptions_say_what_to_write(tmp_path, change, message):
     (tmp_path / "my.yaml").write_text(
-        f"separator: ','\ncolumns: {{click: label, item: string, genres: list}}\n{change}"
+        f"separator: ','\ncolumns: {{click: label, item: string, genres: list, ad: hex32}}\n{change}"
     )
     with pytest.raises(ValueError, match=message):
         read_options(data_path=tmp_path / "my.yaml")
