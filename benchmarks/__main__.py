@@ -101,7 +101,10 @@ BENCHMARKS = {
     "seeds": Benchmark(
         "Seeds",
         "benchmarks.accuracy.recipes",
-        ("--data", "500k", "real", "--recipes", "auto", "many_rows", "few_rows", "--seeds", "5", "--epochs", "12"),
+        (
+            *("--data", "500k", "real", "--recipes", "auto", "many_rows", "few_rows", "--seeds", "5", "--epochs", "12"),
+            *("--threads", "1"),
+        ),
         ("--data", "20k", "--recipes", "few_rows", "--epochs", "1", "--seeds", "2"),
         needs="CRITEO_ROWS",
     ),
