@@ -3,7 +3,8 @@
 Two sizes were searched by hand (docs/recipes.md): a hundred thousand rows and four million. What lies between is
 interpolated in the logarithm of the rows, what lies outside has the values of the nearer size. Two rules carry a
 setting to another size: L2 on the whole table is added to the mean loss, so it falls as 1 / rows; FTRL sums
-gradients of batch means, so its l2 falls as 1 / batch size. Buckets of integers help on some hundred thousand rows.
+gradients of batch means, so its l1 and l2 fall as 1 / batch size. Buckets of integers help on some hundred thousand
+rows.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from data_prep.prepared.schema import Schema
 
 _FEW, _MANY = 94_000, 4_000_000  # training rows of the two sizes
 _L2_TIMES_ROWS = 1500.0  # of the deep table; 1900 already holds all deep rows at 0 at some sizes
+_L1_FOR_MANY = 1e-3  # of the wide part, in batches of 2,000: values seen a few times stay at 0
 _ROWS_FOR_BUCKETS = 200_000  # with fewer, no part sees the fields of prepare.integer_buckets
 _FINAL_FACTOR = 0.05  # of the learning rates, at the end of the last epoch
 
@@ -41,9 +43,10 @@ def settings_by_rows(schema: Schema, epochs: int = 0, batch_size: int = 0) -> di
     """Return the settings, by section, for a prepared folder; epochs and batch size of 0 are found as well."""
     num_rows = schema.splits["train"].rows
 
+    share = min(max(math.log(max(num_rows, 1) / _FEW) / math.log(_MANY / _FEW), 0.0), 1.0)
+
     def between(few: float, many: float) -> float:
-        share = math.log(max(num_rows, 1) / _FEW) / math.log(_MANY / _FEW)
-        return float(f"{few * (many / few) ** min(max(share, 0.0), 1.0):.3g}")
+        return float(f"{few * (many / few) ** share:.3g}")
 
     own_batch_size = round(between(1000, 2000), -2)
     batch_size = batch_size or int(own_batch_size)
@@ -61,7 +64,7 @@ def settings_by_rows(schema: Schema, epochs: int = 0, batch_size: int = 0) -> di
             "name": "ftrl",
             "learning_rate": between(6e-2, 2.5e-1),
             "initial_accumulator": between(1e-6, 1e-8),
-            "l1": 0.0,
+            "l1": float(f"{_L1_FOR_MANY * share * 2000 / batch_size:.3g}"),
             "l2": float(f"{between(3e-2, 1.8e-3) * own_batch_size / batch_size:.3g}"),
             "schedule": schedule,
         },

@@ -47,9 +47,11 @@ def test_l2_falls_with_the_rows_and_the_tower_grows(resolved):
     for small, large in itertools.pairwise(configs):
         assert small.model.hidden_widths <= large.model.hidden_widths
         assert small.train.epochs >= large.train.epochs
-    ends = [(c.model.hidden_widths, c.train.epochs, c.train.batch_size, c.wide_optimizer.l2) for c in configs]
-    assert ends[0] == ends[1] == ((64, 32), 12, 1000, 3e-2)
-    assert ends[3] == ends[4] == ((256, 128), 3, 2000, 1.8e-3)
+        assert small.wide_optimizer.l1 <= large.wide_optimizer.l1
+    ends = [(c.model.hidden_widths, c.train.epochs, c.train.batch_size) for c in configs]
+    penalties = [(c.wide_optimizer.l1, c.wide_optimizer.l2) for c in configs]
+    assert (ends[0], penalties[0]) == (ends[1], penalties[1]) == (((64, 32), 12, 1000), (0, 3e-2))
+    assert (ends[3], penalties[3]) == (ends[4], penalties[4]) == (((256, 128), 3, 2000), (1e-3, 1.8e-3))
 
 
 def test_what_is_set_counts_and_the_rest_follows_it(resolved):
