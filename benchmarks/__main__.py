@@ -111,10 +111,7 @@ BENCHMARKS = {
     "auto_5m": Benchmark(
         "Settings by the number of rows, 5 million",
         "benchmarks.accuracy.recipes",
-        (
-            *("--data", "5m", "--recipes", "auto", "many_rows", "few_rows", "--epochs", "12", "--no-regression"),
-            *("--threads", "1"),
-        ),
+        ("--data", "5m", "--recipes", "auto", "many_rows", "--epochs", "12", "--no-regression", "--threads", "1"),
         None,
     ),
     "real_rows": Benchmark(

@@ -169,13 +169,15 @@ def _entry(results: Results, benchmark: str, data: str, recipe: str) -> dict[str
     raise KeyError(f"{recipe} on {data}")
 
 
-def auto_below(benchmark: str, data: str) -> Callable[[Results], float]:
-    """Return a function that finds the AUC of auto below the better of both other recipes, means over seeds."""
+def auto_below(
+    benchmark: str, data: str, recipes: tuple[str, ...] = ("many_rows", "few_rows")
+) -> Callable[[Results], float]:
+    """Return a function that finds the AUC of auto below the best of other recipes, means over seeds."""
 
     def find(results: Results) -> float:
         auto, *others = (
             statistics.fmean(run["test"]["all"]["auc"] for run in _entry(results, benchmark, data, recipe)["runs"])
-            for recipe in ("auto", "many_rows", "few_rows")
+            for recipe in ("auto", *recipes)
         )
         return max(others) - auto
 
@@ -319,7 +321,7 @@ TARGETS = (
     Target(f"real rows, auto: AUC above {TREES}", "≥", 0, auc_above(TREES)),
     Target("real rows, auto: AUC below the better of many_rows and few_rows", "≤", 5e-4, auto_below("seeds", "real")),
     Target("500,000 synthetic rows, auto: AUC below the better of both", "≤", 5e-4, auto_below("seeds", "500k")),
-    Target("5 M synthetic rows, auto: AUC below the better of both", "≤", 5e-4, auto_below("auto_5m", "5m")),
+    Target("5 M synthetic rows, auto: AUC below many_rows", "≤", 5e-4, auto_below("auto_5m", "5m", ("many_rows",))),
     Target("5 M synthetic rows, seen often, auto: AUC below the best possible", "≤", 0.008, auto_shortfall),
     Target("5 M synthetic rows: AUC above logistic regression's", ">", 0, synthetic_gain),
     Target("5 M synthetic rows, seen often: AUC below the best possible", "≤", 0.01, shortfall("auc")),
