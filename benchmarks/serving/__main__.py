@@ -53,6 +53,11 @@ class Load:
     """Outcome of the requests: milliseconds from the intended time, by status (0: the connection failed)."""
 
     milliseconds: dict[int, list[float]]
+    sender_late_ms: list[float]  # from the intended time until the sender came to a request: no fault of the service
+
+    @property
+    def sender_late_p50_p99(self) -> list[float]:
+        return [round(float(value), 2) for value in np.percentile(self.sender_late_ms, (50, 99))]
 
     def percentile(self, share: float, *statuses: int) -> float:
         values = [value for status in statuses for value in self.milliseconds.get(status, [])]
@@ -138,9 +143,10 @@ class Sender:
     async def poisson(self, rate: float, seconds: float, seed: int = 0) -> Load:
         """Send at the times of a Poisson process."""
         times = np.cumsum(np.random.default_rng(seed).exponential(1 / rate, int(rate * seconds)))
-        start, found, tasks = time.perf_counter(), Load({}), []
+        start, found, tasks = time.perf_counter(), Load({}, []), []
 
         async def one(number: int, due: float) -> None:
+            found.sender_late_ms.append((time.perf_counter() - start - due) * 1e3)
             status = await self.send(number)
             found.milliseconds.setdefault(status, []).append((time.perf_counter() - start - due) * 1e3)
 
@@ -271,6 +277,7 @@ async def against_peer(folder: Path, options: argparse.Namespace) -> dict[str, A
     peer = [options.torch, "-m", "benchmarks.serving.fastapi_pytorch"]
     peer += [str(folder / "prepared" / "vocabulary.parquet"), str(ports["peer"])]
     latencies: dict[str, list[tuple[float, float]]] = {"service": [], "peer": []}
+    late: dict[str, list[list[float]]] = {"service": [], "peer": []}
     capacity: dict[str, float] = {}
     processor: dict[str, list[float]] = {"service": [], "peer": []}
     with (
@@ -290,12 +297,14 @@ async def against_peer(folder: Path, options: argparse.Namespace) -> dict[str, A
                 spent = processor_seconds(processes[name]) - before
                 processor[name].append(1e3 * spent / max(load.count(200), 1))
                 latencies[name].append((load.percentile(50, 200), load.percentile(99, 200)))
+                late[name].append(load.sender_late_p50_p99)
         for name, sender in senders.items():
             capacity[name] = await bearable(sender, options.seconds)
             sender.close()
     shown = {name: [round(float(v), 2) for v in np.median(values, axis=0)] for name, values in latencies.items()}
     return {
         "p50_p99_ms_at_200": shown,
+        "sender_late_p50_p99_ms_at_200": {name: np.median(values, axis=0).tolist() for name, values in late.items()},
         "processor_ms_a_request": {name: round(float(np.median(values)), 2) for name, values in processor.items()},
         "p99_over_peer": round(shown["service"][1] / shown["peer"][1], 2),
         "capacity": capacity,
@@ -388,6 +397,7 @@ async def overload(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
             "p99_ms_at_70_percent": round(quiet.percentile(99, 200), 1),
             "accepted_p99_ms": round(heavy.percentile(99, 200), 1),
             "refused_p50_p99_ms": [round(heavy.percentile(share, 429), 1) for share in (50, 99)],
+            "sender_late_p50_p99_ms": heavy.sender_late_p50_p99,
             "rss_mib_before_after": [before >> 20, after >> 20],
             "p99_ms_one_second_after": round(recovered.percentile(99, 200), 1),
         }
@@ -407,6 +417,7 @@ async def swaps(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     put("bundle", "0")
     with running(service(models, port, "--watch-seconds", "0.1"), port) as process:
         sender = Sender(port, one_row_bodies(folder), "application/json")
+        await sender.poisson(100, 2)  # each row once or more: the pages' first touch is no part of the quiet p99
         quiet = await sender.poisson(200, 5)
         load = asyncio.create_task(sender.poisson(200, 0.4 * count))
         started = time.perf_counter()
