@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -147,6 +148,14 @@ class Predictor:
     @property
     def log_format(self) -> LogFormat:
         return self._options.data
+
+    @cached_property
+    def example(self) -> dict[str, Any]:
+        """The first golden row by column; read once, as the folder may be removed while this is open."""
+        import pyarrow.parquet as pq
+
+        row: dict[str, Any] = pq.read_table(self.folder / GOLDEN).slice(0, 1).to_pylist()[0]
+        return {name: row[name] for name, _ in self.log_format.fields}
 
     def score(self, rows: RawRows) -> np.ndarray:
         """Return the click probabilities of raw rows, float32 [n].

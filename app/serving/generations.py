@@ -26,6 +26,7 @@ from app.scoring.predictor import Predictor
 from app.serving.batching import join
 from app.serving.decoding import RowsToScore
 from common.files import write_whole
+from data_prep.options.log_format import LogFormat
 
 log = logging.getLogger(__name__)
 
@@ -53,14 +54,13 @@ class Generations:
         self._lock = threading.Lock()
         self._manifests: dict[Path, tuple[int, Manifest | None]] = {}
         self._refused: dict[Path, tuple[int, str]] = {}
-        self._recent: deque[RowsToScore] = deque()
+        self._recent: deque[tuple[LogFormat, RowsToScore]] = deque()
         self._num_recent = 0  # rows of them
         self._folding: subprocess.Popen[bytes] | None = None
         self._fold_of: Path | None = None  # the last chain that was folded, or could not be
         self.previous: Predictor | None = None
         self.current = self._first()
         self.since = time.time()
-        self.example = _example(self.current)
 
     def _first(self) -> Predictor:
         if not self._is_folder:
@@ -127,25 +127,26 @@ class Generations:
         self.previous = previous
         self.current = predictor
         self.since = time.time()
-        self.example = _example(predictor)
 
     def _checked(self, predictor: Predictor) -> Predictor:
-        """Score the golden rows, and the last requests' rows for their pages. Raises ValueError."""
+        """Score the golden rows, and the last requests' rows of this log for their pages. Raises ValueError."""
         predictor.check_golden()
+        _ = predictor.example  # kept while its folder is there
+        recent = [chunk for log_format, chunk in list(self._recent) if log_format == predictor.log_format]
         # Together: thousands of chunks of one row would hold up the thread that scores for seconds.
-        for _, alike in groupby(sorted(self._recent, key=_kind), _kind):
+        for _, alike in groupby(sorted(recent, key=_kind), _kind):
             chunk = join(list(alike))
             if not np.isfinite(predictor.score_chunk(chunk).logits).all():
                 raise ValueError(f"{predictor.folder} scores a row of the last requests as NaN or infinity")
         return predictor
 
-    def keep_recent(self, chunk: RowsToScore) -> None:
-        """Keep scored rows for the next model; from the event loop's thread."""
+    def keep_recent(self, log_format: LogFormat, chunk: RowsToScore) -> None:
+        """Keep scored rows for the next model of the same log; from the event loop's thread."""
         if self._is_folder:
-            self._recent.append(chunk)
+            self._recent.append((log_format, chunk))
             self._num_recent += chunk.num_lines
             while self._num_recent > RECENT_ROWS:
-                self._num_recent -= self._recent.popleft().num_lines
+                self._num_recent -= self._recent.popleft()[1].num_lines
 
     def roll_back(self, version: str) -> None:
         """Serve the model before the current one, in all processes, and take `version` no more.
@@ -219,13 +220,3 @@ def _order(path: Path) -> list[tuple[int, str]]:
     """Order of names in which 10 comes after 9."""
     parts = re.findall(r"\d+|\D+", path.name)
     return [(int(part), "") if part.isdigit() else (0, part) for part in parts]
-
-
-def _example(predictor: Predictor) -> dict[str, Any]:
-    """Return the first golden row by column."""
-    import pyarrow.parquet as pq
-
-    from app.scoring.bundle import GOLDEN
-
-    row: dict[str, Any] = pq.read_table(predictor.folder / GOLDEN).slice(0, 1).to_pylist()[0]
-    return {name: row[name] for name, _ in predictor.log_format.fields}

@@ -84,6 +84,11 @@ class Observed:
         for number in np.flatnonzero(counts):
             self._bins[number].inc(int(counts[number]))
         if predictor is not self._predictor:
+            before = self._held_out
+            if before is not None:  # the model may lack its fields; a gauge of several processes cannot be removed
+                for gauge, names in ((self._psi, before.names), (self._unseen, before.names[: len(before.values)])):
+                    for name in names:
+                        gauge.labels(name).set(0)
             self._predictor = predictor
             self._held_out = read_distribution(predictor.folder, predictor.schema)
             self._windows = [Distribution(predictor.schema)]

@@ -282,7 +282,7 @@ class Service:
                 **self.generations.status(),
                 **self.observed.status(),
                 "fields": dict(predictor.log_format.fields),
-                "example": self.generations.example,
+                "example": predictor.example,
             }
         )
 
@@ -295,7 +295,7 @@ class Service:
 
     def _document(self) -> dict[str, Any]:
         predictor, name = self.generations.current, self.options.name
-        return openapi.document(name, version_of(predictor), predictor.log_format, self.generations.example)
+        return openapi.document(name, version_of(predictor), predictor.log_format, predictor.example)
 
     async def _docs(self, _: Request) -> Response:
         return HTMLResponse(openapi.as_html(self._document()), headers=_PAGE_HEADERS)
@@ -304,7 +304,7 @@ class Service:
         return HTMLResponse(PAGE.read_text(encoding="utf-8"), headers=_PAGE_HEADERS)
 
     def _observe(self, predictor: Predictor, chunk: RowsToScore, scored: ScoredChunk) -> None:
-        self.generations.keep_recent(chunk)
+        self.generations.keep_recent(predictor.log_format, chunk)
         if self.observed.batch(predictor, scored, self.batcher.num_waiting):
             asyncio.get_running_loop().call_later(COUNTED_SECONDS, self.observed.count)
 

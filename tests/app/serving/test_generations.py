@@ -12,7 +12,7 @@ from app.scoring.predictor import Predictor
 from app.serving.generations import FOLDED, RECENT_ROWS, Generations
 from app.tables.interface import TableState
 from tests.app.serving.conftest import Client
-from tests.app.serving.test_service import score
+from tests.app.serving.test_service import ARROW, arrow_of, score
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ def test_the_last_rows_are_scored_before_a_swap(watched, make_generations, predi
     folder, put = watched
     put("1")
     generations = make_generations(folder)
-    generations.keep_recent(predictor.chunk_of(golden))
+    generations.keep_recent(predictor.log_format, predictor.chunk_of(golden))
     monkeypatch.setattr(Predictor, "check_golden", lambda _: 100)
     score_chunk = Predictor.score_chunk
 
@@ -159,7 +159,7 @@ def test_the_last_rows_are_scored_together(watched, make_generations, predictor,
     generations = make_generations(folder)
     chunk, scored = predictor.chunk_of(golden.slice(0, 1)), []
     for _ in range(RECENT_ROWS + 50):
-        generations.keep_recent(chunk)
+        generations.keep_recent(predictor.log_format, chunk)
     score_chunk = Predictor.score_chunk
     monkeypatch.setattr(Predictor, "check_golden", lambda _: 100)
     monkeypatch.setattr(
@@ -242,3 +242,28 @@ def test_swaps_under_load_lose_no_request_and_mix_no_models(models, watched, mak
         by_version.setdefault(response.headers["x-model-version"], response.json()["scores"])
         assert response.json()["scores"] == by_version[response.json()["version"]]
     assert all(values in scores.values() for values in by_version.values())
+
+
+def test_a_model_of_another_log_is_served_after_requests_of_the_one_before(
+    watched, make_service, golden, golden_scores, text_bundle
+):
+    folder, put = watched
+    put("1")
+    service = make_service(folder)
+    client, arrow = Client(service), {"content-type": ARROW}
+    for _ in range(2):
+        answer = client.post("/v1/score", content=arrow_of(golden), headers=arrow)
+        assert answer.json()["scores"] == golden_scores
+        assert score(client, golden.to_pylist()).json()["scores"] == golden_scores
+    shutil.copytree(text_bundle, folder / "20")
+    service.generations.refresh()
+    assert (service.generations.status()["folder"], service.generations.status()["refused"]) == ("20", {})
+    assert score(client, [service.generations.current.example]).status_code == 200
+    assert "wide_deep_psi" in client.get("/metrics").text
+    shutil.rmtree(folder / "1")  # what is mapped can be rolled back to
+    version = client.get("/v1/status").json()["version"]
+    assert client.post("/v1/rollback", json={"version": version}).status_code == 200
+    assert client.get("/v1/status").json()["fields"].keys() == set(golden.schema.names)
+    answer = client.post("/v1/score", content=arrow_of(golden), headers=arrow)
+    assert answer.json()["scores"] == golden_scores
+    assert client.get("/metrics").status_code == 200
