@@ -23,7 +23,7 @@ from data_prep.encoding.raw_rows import TableRows, join_table_rows, split_line
 
 TIMED_BATCHES = 31  # of which the median is the pace: a pause of a few, as while a model is opened, does not count
 LARGE_BODY = 1 << 16  # bytes: larger ones have a queue of their own, so that small ones do not wait for them
-LOOP_BYTES = 1 << 14  # of bodies that the event loop itself decodes and scores: JSON of 25 rows, 2 ms
+LOOP_BYTES = 1 << 14  # of JSON that the event loop itself decodes and scores: 25 rows, 2 ms
 LEAST_QUEUE = 4  # requests that wait, however long they take
 
 Decode = Callable[[], RowsToScore]
@@ -158,7 +158,7 @@ def score_batch(waiting: deque[Work], limits: Limits) -> Batch:
     while waiting and num_rows < limits.max_batch:
         work = waiting.popleft()
         try:
-            chunk = _decoded(work, limits)
+            chunk = _decoded(work)
         except Exception as error:  # whatever one request does, the others are served
             answers.append((work, error))
         else:
@@ -174,13 +174,10 @@ def score_batch(waiting: deque[Work], limits: Limits) -> Batch:
     return Batch(answers, seen, 1000 * (time.monotonic() - started))
 
 
-def _decoded(work: Work, limits: Limits) -> RowsToScore:
+def _decoded(work: Work) -> RowsToScore:
     if time.monotonic() > work.deadline:
         raise RequestError(504, "the request's deadline passed while it waited")
-    chunk = work.decode()
-    if chunk.num_lines > limits.max_rows:
-        raise RequestError(413, f"the request has {chunk.num_lines:,} rows, expected at most {limits.max_rows:,}")
-    return chunk
+    return work.decode()
 
 
 def _answer(work: Work, result: Result) -> None:

@@ -11,14 +11,16 @@ Letters: n rows.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from app.scoring.predictor import Predictor
+from app.serving.options import Limits
 from data_prep.encoding.encoder import Chunk
 from data_prep.encoding.raw_rows import TableRows
 
@@ -100,9 +102,9 @@ def _decoded(decode: Callable[[bytes], Any], body: bytes) -> Any:
         raise RequestError(400, f"the body is not the JSON that is expected: {error}") from None
 
 
-def rows_to_chunk(body: bytes, predictor: Predictor) -> RowsToScore:
+def rows_to_chunk(body: bytes, predictor: Predictor, limits: Limits) -> RowsToScore:
     """Return the rows of {"rows": [{column: value …} …]}. Raises RequestError, as the others here."""
-    return _chunk(rows_of(body), predictor)
+    return _chunk(rows_of(body), predictor, limits)
 
 
 def rows_of(body: bytes) -> list[dict[str, Any]]:
@@ -117,22 +119,99 @@ def rollback_version(body: bytes) -> str:
     return version
 
 
-def lines_to_chunk(body: bytes, predictor: Predictor) -> RowsToScore:
+def lines_to_chunk(body: bytes, predictor: Predictor, limits: Limits) -> RowsToScore:
     """Return lines as in the log, whose label may be left out."""
-    return _chunk(body.removesuffix(b"\n").split(b"\n") if body else [], predictor)
+    _check_rows(body.count(b"\n"), limits)
+    return _chunk(body.removesuffix(b"\n").split(b"\n") if body else [], predictor, limits)
 
 
-def arrow_to_chunk(body: bytes, predictor: Predictor) -> RowsToScore:
+def arrow_to_chunk(body: bytes, predictor: Predictor, limits: Limits) -> RowsToScore:
     """Return the rows of an Arrow IPC stream."""
     try:
+        _check_claims(body, limits)
         table = pa.ipc.open_stream(body).read_all()
         table.validate(full=True)
-    except (pa.ArrowException, OSError, UnicodeError) as error:
+    except (pa.ArrowException, OSError, UnicodeError, struct.error) as error:
         raise RequestError(400, f"the body is no Arrow IPC stream: {error}") from None
-    return _chunk(table, predictor)
+    _check_bytes(sum(map(_dictionary_bytes, table.columns)), limits)
+    return _chunk(table, predictor, limits)
 
 
-def _chunk(rows: Any, predictor: Predictor) -> RowsToScore:
+def _check_claims(body: bytes, limits: Limits) -> None:
+    """Check what an Arrow IPC stream claims to hold, before it is read: null or compressed columns may claim anything.
+
+    Counts 8 bytes a value, nested ones too, for its text, and buffers as they are without compression. pyarrow gives
+    no access to these numbers: https://github.com/apache/arrow/blob/main/format/Message.fbs, which it has verified.
+    """
+    num_rows = num_bytes = 0
+    for message in pa.ipc.MessageReader.open_stream(body):
+        if message.type not in ("record batch", "dictionary"):
+            continue
+        data = message.metadata.to_pybytes()
+        header = _leads_to(data, _field(data, _leads_to(data, 0), 2))
+        if message.type == "dictionary":
+            header = _leads_to(data, _field(data, header, 1))
+        else:
+            num_rows += (
+                abs(struct.unpack_from("<q", data, _field(data, header, 0))[0]) if _field(data, header, 0) else 0
+            )
+            _check_rows(num_rows, limits)
+        num_bytes += sum(8 * max(length, 0) for length, _ in _pairs(data, header, 1))
+        for start, length in _pairs(data, header, 2):
+            claimed = -1
+            if length >= 8 and _field(data, header, 3):
+                (claimed,) = struct.unpack_from("<q", message.body, start)
+            num_bytes += max(claimed, length)
+        _check_bytes(num_bytes, limits)
+
+
+def _leads_to(data: bytes, place: int) -> int:
+    """Return the place to which an offset of a flatbuffer leads."""
+    return place + int(struct.unpack_from("<I", data, place)[0])
+
+
+def _field(data: bytes, table: int, number: int) -> int:
+    """Return the place of a field of a flatbuffer's table, 0 where that has the default."""
+    first = table - struct.unpack_from("<i", data, table)[0]
+    place, (size,) = first + 4 + 2 * number, struct.unpack_from("<H", data, first)
+    offset = struct.unpack_from("<H", data, place)[0] if place < first + size else 0
+    return table + offset if offset else 0
+
+
+def _pairs(data: bytes, table: int, number: int) -> Iterator[tuple[int, int]]:
+    """Yield the structures of a flatbuffer's vector, of two numbers each."""
+    if place := _field(data, table, number):
+        start = _leads_to(data, place)
+        yield from struct.iter_unpack(
+            "<qq", data[start + 4 : start + 4 + 16 * struct.unpack_from("<I", data, start)[0]]
+        )
+
+
+def _dictionary_bytes(column: pa.ChunkedArray) -> int:
+    """Return the bytes of a column's texts where each has the place of one in a dictionary, which may be long."""
+    of_type = column.type
+    if pa.types.is_list(of_type) or pa.types.is_large_list(of_type) or pa.types.is_fixed_size_list(of_type):
+        column = pc.list_flatten(column)
+    if not pa.types.is_dictionary(column.type):
+        return 0
+    return sum(
+        pc.sum(pc.binary_length(chunk.dictionary.cast(pa.large_binary())).take(chunk.indices)).as_py() or 0
+        for chunk in column.chunks
+    )
+
+
+def _check_bytes(num_bytes: int, limits: Limits) -> None:
+    if num_bytes > (most := limits.max_body_mib << 20):
+        raise RequestError(413, f"the body's cells take {num_bytes:,} bytes, expected at most {most:,}")
+
+
+def _check_rows(num_rows: int, limits: Limits) -> None:
+    if num_rows > limits.max_rows:
+        raise RequestError(413, f"the request has {num_rows:,} rows, expected at most {limits.max_rows:,}")
+
+
+def _chunk(rows: Any, predictor: Predictor, limits: Limits) -> RowsToScore:
+    _check_rows(len(rows), limits)
     try:
         chunk = predictor.chunk_of(rows)
     except (ValueError, TypeError, pa.ArrowException) as error:
@@ -158,7 +237,7 @@ def split_infer(body: bytes, header_length: str | None) -> tuple[InferRequest, m
     return request, memoryview(body)[size:]
 
 
-def tensors_to_chunk(request: InferRequest, binary: memoryview, predictor: Predictor) -> RowsToScore:
+def tensors_to_chunk(request: InferRequest, binary: memoryview, predictor: Predictor, limits: Limits) -> RowsToScore:
     """Return the rows of a V2 request."""
     kinds = dict(predictor.log_format.fields)
     names = [tensor.name for tensor in request.inputs]
@@ -174,6 +253,7 @@ def tensors_to_chunk(request: InferRequest, binary: memoryview, predictor: Predi
             raise RequestError(
                 400, f"input {tensor.name!r} has shape {tensor.shape}, expected [n] or [n, 1] with one n for all inputs"
             )
+        _check_rows(num_rows, limits)
         _check_type(tensor, kinds[tensor.name])
         size = tensor.parameters.get("binary_data_size")
         if size is None:
@@ -189,7 +269,7 @@ def tensors_to_chunk(request: InferRequest, binary: memoryview, predictor: Predi
         start += size
     if start != len(binary):
         raise RequestError(400, f"{len(binary) - start} bytes of binary data belong to no input")
-    return _chunk(pa.table(columns, names=names), predictor)
+    return _chunk(pa.table(columns, names=names), predictor, limits)
 
 
 def _check_type(tensor: Tensor, kind: str) -> None:
@@ -243,10 +323,11 @@ def _texts(name: str, data: memoryview, num_rows: int) -> pa.Array:
     """Return texts that each have their length, uint32, before them."""
     if (found := _texts_of_eight(np.frombuffer(data, np.uint8), num_rows)) is not None:
         return found
-    lengths, place = [], 0
+    lengths: list[int] = []
+    place = 0
     read = struct.Struct("<I").unpack_from
     try:
-        while place < len(data):
+        while place < len(data) and len(lengths) <= num_rows:
             (length,) = read(data, place)
             lengths.append(length)
             place += 4 + length

@@ -21,11 +21,11 @@ from starlette.types import Receive, Scope, Send
 
 from app.scoring.predictor import Predictor, ScoredChunk
 from app.serving import decoding, openapi
-from app.serving.batching import Batcher
+from app.serving.batching import LOOP_BYTES, Batcher
 from app.serving.decoding import HEADER_LENGTH, OUTPUT, RequestError, RowsToScore
 from app.serving.generations import Generations
 from app.serving.observed import Observed
-from app.serving.options import ServerOptions
+from app.serving.options import Limits, ServerOptions
 
 log = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ class Service:
         decode = self._decoders.get(form.replace("application/x-www-form-urlencoded", "application/json"))
         if decode is None:
             raise RequestError(415, f"content-type must be one of {', '.join(self._decoders)}")
-        predictor, scores = await self._scores(request, decode)
+        predictor, scores = await self._scores(request, decode, decode is decoding.rows_to_chunk)
         answer = {**self._described(predictor), "scores": scores.tolist()}
         return Response(msgspec.json.encode(answer), headers=_headers(predictor), media_type="application/json")
 
@@ -142,12 +142,12 @@ class Service:
         infer: decoding.InferRequest | None = None
         header_length = request.headers.get(HEADER_LENGTH)
 
-        def decode(body: bytes, predictor: Predictor) -> RowsToScore:
+        def decode(body: bytes, predictor: Predictor, limits: Limits) -> RowsToScore:
             nonlocal infer
             infer, binary = decoding.split_infer(body, header_length)
-            return decoding.tensors_to_chunk(infer, binary, predictor)
+            return decoding.tensors_to_chunk(infer, binary, predictor, limits)
 
-        predictor, scores = await self._scores(request, decode)
+        predictor, scores = await self._scores(request, decode, header_length is None)
         assert infer is not None
         model = (self.options.name, version_of(predictor), predictor.generation)
         body, length = decoding.infer_answer(infer, *model, scores)
@@ -158,14 +158,17 @@ class Service:
         return Response(body, headers=headers, media_type="application/octet-stream")
 
     async def _scores(
-        self, request: Request, decode: Callable[[bytes, Predictor], RowsToScore]
+        self, request: Request, decode: Callable[[bytes, Predictor, Limits], RowsToScore], is_json: bool
     ) -> tuple[Predictor, np.ndarray]:
         """Return the scores of a request's rows, and the model that made them."""
+        limits = self.options.limits
         self.batcher.check_room(_content_length(request))
         deadline = time.monotonic() + self._deadline_ms(request) / 1000
         async with self._body(request) as body:
             predictor = self.generations.current
-            scores = await self.batcher.score(predictor, lambda: decode(body, predictor), len(body), deadline)
+            # A small body of another form may have any number of rows, which are none of the event loop's.
+            size = len(body) if is_json else max(len(body), LOOP_BYTES + 1)
+            scores = await self.batcher.score(predictor, lambda: decode(body, predictor, limits), size, deadline)
             return predictor, scores
 
     def _deadline_ms(self, request: Request) -> float:
@@ -210,14 +213,14 @@ class Service:
             raise RequestError(429, "another row is being explained; try again in a second")
         rows: list[dict[str, Any]] = []
 
-        def decode(body: bytes, predictor: Predictor) -> RowsToScore:
+        def decode(body: bytes, predictor: Predictor, limits: Limits) -> RowsToScore:
             rows.extend(decoding.rows_of(body))
             if len(rows) != 1:
                 raise RequestError(400, f"expected one row, found {len(rows)}")
-            return decoding.rows_to_chunk(body, predictor)
+            return decoding.rows_to_chunk(body, predictor, limits)
 
         async with self._explaining:
-            predictor, scores = await self._scores(request, decode)
+            predictor, scores = await self._scores(request, decode, True)
             effects = await asyncio.to_thread(predictor.explain, rows[0])
         fields = [asdict(effect) for effect in effects]
         answer = {**self._described(predictor), "score": float(scores[0]), "fields": fields}

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import resource
 import struct
 import time
 
@@ -33,9 +34,9 @@ def lines_of(table, label="0\t"):
     )
 
 
-def arrow_of(table):
+def arrow_of(table, compression=None):
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
         writer.write_table(table)
     return sink.getvalue().to_pybytes()
 
@@ -101,7 +102,7 @@ def test_every_form_of_rows_scores_as_the_predictor_does(client, golden, golden_
 
 def test_rows_of_text_and_quotes_score_as_the_predictor_does(make_service, text_bundle):
     service = make_service(text_bundle)
-    client, predictor, row = Client(service), service.generations.current, service.generations.example
+    client, predictor, row = Client(service), service.generations.current, service.generations.current.example
     quoted = row | dict.fromkeys(predictor.log_format.text_fields, 'a "b", c')
     rows = [row, quoted, dict.fromkeys(row)]
     expected = predictor.score(rows).tolist()
@@ -207,7 +208,7 @@ def test_a_wrong_row_is_named(client, golden, body, named):
         (lambda r: r["inputs"][1].update(shape=[2, 2]), ("I2", "shape")),
         (lambda r: r["inputs"][1].update(shape=[-1]), ("I2", "shape")),
         (lambda r: r["inputs"][1].update(shape=[2**62]), ("I2", "shape")),
-        (lambda r: [tensor.update(shape=[2**62]) for tensor in r["inputs"]], ("I1", "values")),
+        (lambda r: [tensor.update(shape=[2**62]) for tensor in r["inputs"]], ("rows", "at most")),
         (lambda r: r["inputs"][1].update(data=[1, "x"]), ("row 1", "I2")),
         (lambda r: r["inputs"][1].update(data=[1, 2.5]), ("row 1", "I2")),
         (lambda r: r["inputs"][1].update(data=[[1], [[2]]]), ("row 1", "I2")),
@@ -268,13 +269,50 @@ def test_a_changed_arrow_stream_is_scored_or_refused(client, golden, place, valu
     changed[place % len(changed)] = value
     changed = bytes(changed[: len(changed) - cut if cut else None])
     answer = client.post("/v1/score", content=changed, headers={"content-type": ARROW})
-    assert answer.status_code in (200, 400), answer.text
+    assert answer.status_code in (200, 400, 413), answer.text
+
+
+MANY = 2 * 10**9
+CODES = pa.array(np.zeros(10_000, np.int8))
+
+
+@pytest.mark.parametrize(
+    ("cells", "compression", "copies", "named"),
+    [
+        (pa.nulls(MANY), None, 1, "2,000,000,000 rows"),
+        (pa.nulls(MANY), "zstd", 1, "2,000,000,000 rows"),
+        (pa.RunEndEncodedArray.from_arrays(pa.array([MANY], pa.int32()), ["1"]), None, 1, "2,000,000,000 rows"),
+        (pa.nulls(6000), None, 2, "12,000 rows"),
+        (pa.array(["0" * 2**22]), "zstd", 1, "bytes"),
+        (pa.DictionaryArray.from_arrays(CODES, ["0" * 2**20]), None, 1, "bytes"),
+        (pa.ListArray.from_arrays(pa.array([0, MANY], pa.int32()), pa.nulls(MANY)), None, 1, "bytes"),
+        (pa.FixedSizeListArray.from_arrays(pa.nulls(MANY), MANY), None, 1, "bytes"),
+        (pa.ListArray.from_arrays([0, 10_000], pa.DictionaryArray.from_arrays(CODES, ["0" * 2**20])), None, 1, "bytes"),
+    ],
+)
+def test_bodies_that_claim_more_than_they_have_are_refused_before_it_is_made(
+    client, golden, cells, compression, copies, named
+):
+    batch = pa.record_batch([cells] * len(golden.schema.names), golden.schema.names)
+    body = arrow_of(pa.Table.from_batches([batch] * copies), compression)
+    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+    answer = client.post("/v1/score", content=body, headers={"content-type": ARROW})
+    seconds, grown = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert (answer.status_code, named in error_of(answer), "at most" in error_of(answer)) == (413, True, True)
+    assert seconds < 1
+    assert grown < 200 << 10
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+def test_compressed_arrow_streams_score_as_others(client, golden, golden_scores, compression):
+    answer = client.post("/v1/score", content=arrow_of(golden, compression), headers={"content-type": ARROW})
+    assert answer.json()["scores"] == golden_scores
 
 
 def test_texts_of_any_length_arrive_as_they_are(make_service, text_bundle):
     service = make_service(text_bundle)
     client, predictor = Client(service), service.generations.current
-    row = service.generations.example
+    row = service.generations.current.example
     rows = [row | dict.fromkeys(predictor.log_format.text_fields, text) for text in ("", "é", "a" * 300, "b")]
     numeric = predictor.log_format.numeric_fields
     types = [pa.int64() if name in numeric else pa.string() for name in row]
