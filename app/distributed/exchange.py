@@ -35,6 +35,7 @@ class Operation(enum.IntEnum):
     PULL_REQUEST = 2
     UPDATE = 3
     RPC = 4
+    LOOKUP_OF_MEANS = 5
 
 
 @dataclass(frozen=True)

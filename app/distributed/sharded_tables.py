@@ -39,6 +39,9 @@ from app.tables.interface import (
 from app.tables.parts import PartTables
 
 
+LOOKUPS = Operation.LOOKUP, Operation.LOOKUP_OF_MEANS
+
+
 def owner_spec(spec: TablesSpec) -> TablesSpec:
     """Return the spec of an owner's tables, whose batches are the ids requested of it, [R, 1]."""
     return replace(spec, fields=(TableField("row"),))
@@ -79,12 +82,12 @@ class RowShard:
         if self.tables is not None:
             self._pulled = self.tables.unique(requested[:, None])
 
-    def lookup(self) -> tuple[np.ndarray, np.ndarray, float]:
+    def lookup(self, operation: Operation) -> tuple[np.ndarray, np.ndarray, float]:
         """Return the rows requested last, [U, D] and [U], and Σ‖row‖² over the unique deep rows of all ranks."""
         if self.tables is None:
             rows = Rows(np.zeros((0, self._embedding_dim), np.float32), np.zeros(0, np.float32), 0.0)
         else:
-            rows = self.tables.lookup(self._pulled)
+            rows = self.tables.lookup(self._pulled, means=operation == Operation.LOOKUP_OF_MEANS)
         deep, wide = self.exchange.pull_reply(rows.deep, rows.wide)
         return deep, wide, self.exchange.sum(rows.squared_norm)
 
@@ -111,10 +114,10 @@ class RowShard:
 
     def serve(self, header: Header) -> None:
         """Take part in an operation of the ranks that train, without a batch of its own."""
-        if header.operation in (Operation.LOOKUP, Operation.PULL_REQUEST):
+        if header.operation in (*LOOKUPS, Operation.PULL_REQUEST):
             self.pull_request(header, np.zeros(0, np.int64), np.zeros(self.exchange.num_owners, np.int64))
-        if header.operation == Operation.LOOKUP:
-            self.lookup()
+        if header.operation in LOOKUPS:
+            self.lookup(header.operation)
         if header.operation == Operation.UPDATE:
             self.update(header, np.zeros((0, self._embedding_dim), np.float32), np.zeros(0, np.float32))
 
@@ -140,11 +143,11 @@ class ShardedTables(HostTables):
             unique = self._kernels.reorder(unique, np.argsort(owners, kind="stable"))
         return ShardedIds(unique.shape, unique.values, unique.inverse, unique, counts, lists=unique.lists)
 
-    def lookup(self, unique: UniqueIds) -> Rows:
+    def lookup(self, unique: UniqueIds, means: bool = False) -> Rows:
         """Look up this rank's rows; `squared_norm` counts each row of all ranks' batches once."""
-        unique = _own(unique)
-        self._pull_request(Operation.LOOKUP, unique)
-        deep_rows, wide_rows, squared_norm = self.owned.lookup()
+        unique, operation = _own(unique), Operation.LOOKUP_OF_MEANS if means else Operation.LOOKUP
+        self._pull_request(operation, unique)
+        deep_rows, wide_rows, squared_norm = self.owned.lookup(operation)
         deep, wide = self._kernels.expand(unique.kernel_ids, deep_rows, wide_rows)
         return Rows(deep, wide, squared_norm)
 

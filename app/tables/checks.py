@@ -21,12 +21,12 @@ from app.tables.interface import (
     TableSnapshot,
     TablesSpec,
 )
-from app.tables.optimizers import LAST_RATE, LAST_STEP
+from app.tables.optimizers import LAST_RATE, LAST_STEP, MEAN_STEP
 
 # Optimizers square the sums of an id's gradients without the loss scale, which must stay below 2^64: with a
 # loss_scale of 1024 those of 16,000 positions do.
 LARGEST_GRADIENT = np.float32(2.0**60)
-NEVER_NEGATIVE = ("accumulator", "second_moment", LAST_RATE, LAST_STEP)
+NEVER_NEGATIVE = ("accumulator", "second_moment", LAST_RATE, LAST_STEP, MEAN_STEP)
 
 
 def check_ids(ids: np.ndarray, spec: TablesSpec) -> None:
@@ -137,10 +137,10 @@ def check_bounds(table: str, name: str, row_ids: np.ndarray, values: np.ndarray,
     """
     if name not in NEVER_NEGATIVE or not values.size:
         return
-    most = step if name == LAST_STEP else math.inf
+    most = step if name in (LAST_STEP, MEAN_STEP) else math.inf
     if values.min() < 0 or values.max() > most:
         place = np.argwhere((values < 0) | (values > most))[0]
-        expected = f"expected 0 … {step}, the steps taken" if name == LAST_STEP else "expected 0 or more"
+        expected = f"expected 0 … {step}, the steps taken" if name in (LAST_STEP, MEAN_STEP) else "expected 0 or more"
         raise ValueError(
             f"{table} {name} of row {row_ids[place[0]]} is {values[tuple(place)]}, {expected}; nothing was loaded"
         )

@@ -24,7 +24,17 @@ import numpy as np
 
 from app.config.optimizers import DeepOptimizer, SgdOptions, WideOptimizer
 from app.tables.fields import TableField
-from app.tables.optimizers import StateArray, StepHistory, TableOptimizer, state_arrays
+from app.tables.optimizers import (
+    MEAN,
+    MEAN_STEP,
+    ROWS,
+    RunningMean,
+    StateArray,
+    StepHistory,
+    TableOptimizer,
+    state_arrays,
+    with_mean,
+)
 
 Places = np.ndarray | slice  # of rows in a list of row ids
 
@@ -62,6 +72,7 @@ class TablesSpec:
     wide_l2_coef: float = 0.0
     row_clip_value: float = 0.0  # bounds each value of a unique row's gradient before L2; 0 does not
     tables: tuple[str, ...] = (WIDE, DEEP)
+    ema_decay: float = 0.0  # of the rows' running mean (`RunningMean`); 0: none is kept
 
     @property
     def field_names(self) -> tuple[str, ...]:
@@ -111,7 +122,8 @@ class TablesSpec:
 
     def state_arrays(self, table: str) -> tuple[StateArray, ...]:
         """Return the arrays that a table keeps of its touched rows."""
-        return state_arrays(self.optimizer(table))
+        arrays = state_arrays(self.optimizer(table))
+        return with_mean(arrays) if self.ema_decay else arrays
 
     def row_bytes(self) -> int:
         """Return the bytes of a touched row in both tables, with its optimizers' state."""
@@ -233,6 +245,24 @@ class CaughtUpTable:
         return states[name]
 
 
+class MeanTable:
+    """A table whose rows are their running means after `step`; `saved` has each as its last step left it."""
+
+    def __init__(self, saved: TableSnapshot, means: RunningMean, step: int, history: StepHistory | None) -> None:
+        """`history` is that of a table with `adam`."""
+        self._saved, self._means, self._step, self._history = saved, means, step, history
+        self.row_ids = saved.row_ids
+        self.layout = {ROWS: saved.layout[ROWS]}
+
+    def read(self, name: str, places: Places) -> np.ndarray:
+        assert name == ROWS
+        states = {state: self._saved.read(state, places).copy() for state in self._saved.layout}
+        if self._history is None:
+            return self._means.of_still(states[ROWS], states[MEAN], states[MEAN_STEP], self._step)
+        self._history.catch_up(tuple(states.values()), self._means)
+        return states[MEAN]
+
+
 class Snapshot(Protocol):
     """Both tables at one moment. Release it when it has been read, soon once it is `awaited`."""
 
@@ -293,8 +323,11 @@ class HostTables(Tables):
     update_seconds: dict[str, float]  # of the last update, by optimizer
 
     @abstractmethod
-    def lookup(self, unique: UniqueIds) -> Rows:
-        """Return the rows of a batch; changes nothing. The arrays are valid until the next lookup."""
+    def lookup(self, unique: UniqueIds, means: bool = False) -> Rows:
+        """Return the rows of a batch, or with `means` their running means, which `ema_decay` keeps; changes nothing.
+
+        The arrays are valid until the next lookup.
+        """
 
     @abstractmethod
     def update(self, unique: UniqueIds, gradients: RowGradients, checked: bool = False) -> None:

@@ -28,6 +28,7 @@ from app.config.optimizers import (
 TableOptimizer = WideOptimizer | DeepOptimizer
 States = tuple[np.ndarray, ...]  # in the order of `state_arrays`
 ROWS, LAST_STEP, LAST_RATE = "rows", "last_step", "last_rate"
+MEAN, MEAN_STEP = "mean", "mean_step"  # of the running mean of the rows
 SAME_WEIGHT = np.float32(1e-5)  # relative: weights that differ by less come from the same linear term
 LARGEST_RISE = np.float32(100)  # of a learning rate: changing to the higher one loses two digits of the weight
 LEAST_FTRL_RATE = np.float32(2.0**-40)
@@ -62,6 +63,60 @@ def state_arrays(options: TableOptimizer) -> tuple[StateArray, ...]:
             return rows, StateArray("accumulator", options.initial_accumulator, one_a_row=True)
         case SgdOptions():
             return (rows,)
+
+
+def with_mean(arrays: tuple[StateArray, ...]) -> tuple[StateArray, ...]:
+    """Return the arrays of a table that keeps a running mean of its rows as well; those of one value a row stand last.
+
+    The mean is that before the row's last update: its step is `mean_step`, with `adam` the one before `last_step`.
+    """
+    wide = tuple(array for array in arrays if not array.one_a_row)
+    narrow = tuple(array for array in arrays if array.one_a_row)
+    steps = () if LAST_STEP in [array.name for array in narrow] else (StateArray(MEAN_STEP, 0.0, True, np.int32),)
+    return (*wide, StateArray(MEAN), *narrow, *steps)
+
+
+class RunningMean:
+    """The running mean of rows after each step t: a₀ = 0, aₜ = d · aₜ₋₁ + (1 - d) · rowₜ, divided by its weights' sum
+    1 - dᵗ.
+
+    So the initial rows have no weight, as in Adam's moments (Kingma & Ba, 2015). That mean is
+
+        mean += (1 - d) / (1 - dᵗ) · (row - mean)
+
+    at step t. While a row stands still, the steps s + 1 … t are one: mean = row + f · (mean - row) with
+
+        f = dᵗ⁻ˢ · (1 - dˢ) / (1 - dᵗ).
+
+    `powers` float64 has dⁿ at place n, `rates` float32 the factor of step t at place t; both have places 0 … `step`.
+    """
+
+    def __init__(self, decay: float, step: int = 0) -> None:
+        self.decay = decay
+        self.step = -1
+        self.reach(step)
+
+    def reach(self, step: int) -> None:
+        """Make `powers` and `rates` have places 0 … step at least."""
+        if step <= self.step:
+            return
+        self.step = 2 * step + 1000
+        # A product: the same bits on every machine.
+        self.powers = np.cumprod(np.r_[1.0, np.full(self.step, self.decay)])
+        with np.errstate(divide="ignore"):
+            self.rates = ((1 - self.decay) / (1 - self.powers)).astype(np.float32)
+        self.rates[0] = 0
+
+    def of_still(self, rows: np.ndarray, mean: np.ndarray, mean_step: np.ndarray, step: int) -> np.ndarray:
+        """Return the mean after `step` of `rows` [U, D] that stood still since `mean_step` [U, 1], float32."""
+        self.reach(step)
+        kept = self.powers[step - mean_step] * (1 - self.powers[mean_step])
+        factor = np.where(mean_step > 0, kept / max(1 - self.powers[step], np.finfo(np.float64).tiny), 0)
+        return rows + factor.astype(np.float32) * (mean - rows)
+
+    def include(self, rows: np.ndarray, mean: np.ndarray, steps: np.ndarray) -> None:
+        """Take the rows [U, D] after `steps` [U, 1] into their means [U, D], in place."""
+        mean += self.rates[steps] * (rows - mean)
 
 
 def table_step(states: States, gradient: np.ndarray, options: TableOptimizer, learning_rate: float, step: int) -> None:
@@ -262,21 +317,35 @@ class StepHistory:
             history.append(learning_rate(step))
         return history
 
-    def catch_up(self, states: States) -> None:
-        """Take the missed steps up to the newest one, in place: rows and moments [U, D], last steps [U, 1] int32."""
-        rows, first_moment, second_moment, last_step = states
+    def catch_up(self, states: States, means: RunningMean | None = None) -> None:
+        """Take the missed steps up to the newest one, in place: rows and moments [U, D], last steps [U, 1] int32.
+
+        With `means`, the rows' mean [U, D] stands before the last steps. It is taken up to the newest one as well; of
+        more than `MOST_EXACT_STEPS` missed steps, the further ones count as if the row stood at their end.
+        """
+        *arrays, last_step = states
         missed = self.step - last_step[:, 0]
+        if means is not None:
+            means.reach(self.step)
+            means.include(arrays[0], arrays[3], last_step)
         for count in range(1, min(int(missed.max(initial=0)), MOST_EXACT_STEPS) + 1):
             behind = np.flatnonzero(missed >= count)
             steps = last_step[behind] + count
-            arrays = rows[behind], first_moment[behind], second_moment[behind]
-            self._missed_step(*arrays, self.rates[steps], self.epsilons[steps])
-            rows[behind], first_moment[behind], second_moment[behind] = arrays
+            taken = [array[behind] for array in arrays]
+            self._missed_step(*taken[:3], self.rates[steps], self.epsilons[steps])
+            if means is not None:
+                means.include(taken[0], taken[3], steps)
+            for array, values in zip(arrays, taken, strict=True):
+                array[behind] = values
         far = np.flatnonzero(missed > MOST_EXACT_STEPS)
         if far.size:
-            arrays = rows[far], first_moment[far], second_moment[far]
-            self._rest(*arrays, last_step[far] + MOST_EXACT_STEPS)
-            rows[far], first_moment[far], second_moment[far] = arrays
+            taken = [array[far] for array in arrays]
+            exact = last_step[far] + MOST_EXACT_STEPS
+            self._rest(*taken[:3], exact)
+            if means is not None:
+                taken[3] = means.of_still(taken[0], taken[3], exact, self.step)
+            for array, values in zip(arrays, taken, strict=True):
+                array[far] = values
         last_step[...] = self.step
 
     def _missed_step(
@@ -299,7 +368,7 @@ class StepHistory:
 
     def update(self, states: States, gradient: np.ndarray) -> None:
         """Take the newest step with the loss's `gradient` [U, D], in place; the rows stand at the step before it."""
-        rows, first_moment, second_moment, last_step = states
+        rows, first_moment, second_moment, *_, last_step = states
         total = gradient + np.float32(self.l2_coef) * rows
         rate, epsilon = float(self.rates[self.step]), float(self.epsilons[self.step])
         adam_step((rows, first_moment, second_moment), total, self.options, rate, epsilon)

@@ -79,9 +79,9 @@ class PartTables(HostTables):
         deep = parts[DEEP]
         return PartIds(deep.shape, deep.values, deep.inverse, parts, lists=deep.lists)
 
-    def lookup(self, unique: UniqueIds) -> Rows:
-        wide = self.parts[WIDE].lookup(unique.of(WIDE)).wide
-        rows = self.parts[DEEP].lookup(unique.of(DEEP))
+    def lookup(self, unique: UniqueIds, means: bool = False) -> Rows:
+        wide = self.parts[WIDE].lookup(unique.of(WIDE), means).wide
+        rows = self.parts[DEEP].lookup(unique.of(DEEP), means)
         if not self._columns[DEEP]:
             rows = replace(rows, deep=np.zeros((len(wide), self.spec.embedding_dim), np.float32))
         return replace(rows, wide=wide)

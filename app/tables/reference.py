@@ -30,7 +30,15 @@ from app.tables.interface import (
     WriteRows,
     update_name,
 )
-from app.tables.optimizers import clipped, history_of_steps, table_step
+from app.tables.optimizers import (
+    MEAN,
+    MEAN_STEP,
+    RunningMean,
+    clipped,
+    history_of_steps,
+    state_arrays,
+    table_step,
+)
 from app.tables.positions import expand, find_unique, sum_deep_by_id, sum_wide_by_id
 
 Arrays = dict[str, dict[str, np.ndarray]]  # table -> state array -> [V, width] or [V, 1]
@@ -125,20 +133,28 @@ class ReferenceTables(WholeTables, HostTables):
     def __init__(self, spec: TablesSpec, learning_rates: TableRates) -> None:
         self._learning_rates = learning_rates
         self.update_seconds: dict[str, float] = {}
+        self._means = RunningMean(spec.ema_decay)
         super().__init__(spec)
         self._arrays = initial_arrays(spec)
 
     def unique(self, ids: np.ndarray) -> UniqueIds:
         return find_unique(ids, self.spec)
 
-    def lookup(self, unique: UniqueIds) -> Rows:
-        deep_rows = self._deep_states(unique.values)[0]
-        wide_rows = self._arrays[WIDE]["rows"][unique.values, 0]
+    def lookup(self, unique: UniqueIds, means: bool = False) -> Rows:
+        if means and self.step:
+            wide_rows, deep_rows = (self._rows_and_means(table, unique.values)[MEAN] for table in (WIDE, DEEP))
+            wide_rows = wide_rows[:, 0]
+        else:
+            deep_rows = self._deep_states(unique.values)["rows"]
+            wide_rows = self._arrays[WIDE]["rows"][unique.values, 0]
         return Rows(*expand(unique, deep_rows, wide_rows), float(np.square(deep_rows, dtype=np.float64).sum()))
 
     def update(self, unique: UniqueIds, gradients: RowGradients, checked: bool = False) -> None:
         check = check_gradients_shape if checked else check_gradients
         check(gradients, unique.shape[0], self.spec)
+        if self.spec.ema_decay:
+            for table in self.spec.tables:
+                self._scatter(table, unique.values, self._rows_and_means(table, unique.values))
         self.step += 1
         self.mark_updated(unique.values)
         steps = {WIDE: self._update_wide, DEEP: self._update_deep}
@@ -148,13 +164,23 @@ class ReferenceTables(WholeTables, HostTables):
             steps[table](unique, gradients)
             self.update_seconds[update_name(self.spec, table)] = time.perf_counter() - start
 
+    def _rows_and_means(self, table: str, row_ids: np.ndarray) -> dict[str, np.ndarray]:
+        """Copies of the states of rows as they are after the last step, and their running means after it."""
+        states = self._gather(table, row_ids)
+        if table == DEEP and self._history is not None:
+            self._history.catch_up(tuple(states.values()), self._means)
+        else:
+            states[MEAN] = self._means.of_still(states["rows"], states[MEAN], states[MEAN_STEP], self.step)
+            states[MEAN_STEP][...] = self.step
+        return states
+
     def _update_wide(self, unique: UniqueIds, gradients: RowGradients) -> None:
         summed = sum_wide_by_id(unique, gradients.wide)[:, None]
         gradient = clipped(summed * np.float32(gradients.scale), self.spec.row_clip_value)
         states = self._gather(WIDE, unique.values)
-        gradient += np.float32(self.spec.wide_l2_coef) * states[0]
+        gradient += np.float32(self.spec.wide_l2_coef) * states["rows"]
         rate = self._learning_rates[WIDE](self.step)
-        table_step(states, gradient, self.spec.wide_optimizer, rate, self.step)
+        table_step(self._own_states(WIDE, states), gradient, self.spec.wide_optimizer, rate, self.step)
         self._scatter(WIDE, unique.values, states)
 
     def _update_deep(self, unique: UniqueIds, gradients: RowGradients) -> None:
@@ -162,27 +188,32 @@ class ReferenceTables(WholeTables, HostTables):
         gradient = clipped(summed * np.float32(gradients.scale), self.spec.row_clip_value)
         rate = self._learning_rates[DEEP](self.step)
         states = self._deep_states(unique.values)
+        own = self._own_states(DEEP, states)
         if self._history is not None:
             self._history.append(rate)
-            self._history.update(states, gradient)
+            self._history.update(own, gradient)
         else:
-            gradient += np.float32(self.spec.l2_coef) * states[0]
-            table_step(states, gradient, self.spec.deep_optimizer, rate, self.step)
+            gradient += np.float32(self.spec.l2_coef) * states["rows"]
+            table_step(own, gradient, self.spec.deep_optimizer, rate, self.step)
         self._scatter(DEEP, unique.values, states)
 
-    def _deep_states(self, row_ids: np.ndarray) -> tuple[np.ndarray, ...]:
+    def _own_states(self, table: str, states: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+        """The optimizer's own arrays of `states`."""
+        return tuple(states[array.name] for array in state_arrays(self.spec.optimizer(table)))
+
+    def _deep_states(self, row_ids: np.ndarray) -> dict[str, np.ndarray]:
         """Copies of the state of deep rows, with `adam` as they are after the last step."""
         states = self._gather(DEEP, row_ids)
         if self._history is not None:
-            self._history.catch_up(states)
+            self._history.catch_up(self._own_states(DEEP, states))
         return states
 
-    def _gather(self, table: str, row_ids: np.ndarray) -> tuple[np.ndarray, ...]:
-        return tuple(array[row_ids] for array in self._arrays[table].values())
+    def _gather(self, table: str, row_ids: np.ndarray) -> dict[str, np.ndarray]:
+        return {name: array[row_ids] for name, array in self._arrays[table].items()}
 
-    def _scatter(self, table: str, row_ids: np.ndarray, values: tuple[np.ndarray, ...]) -> None:
-        for array, value in zip(self._arrays[table].values(), values, strict=True):
-            array[row_ids] = value
+    def _scatter(self, table: str, row_ids: np.ndarray, states: dict[str, np.ndarray]) -> None:
+        for name, values in states.items():
+            self._arrays[table][name][row_ids] = values
 
     def copied_rows(self, row_ids: np.ndarray) -> dict[str, TableState]:
         return {

@@ -42,6 +42,7 @@ class Spec(ctypes.Structure):
         ("deep_optimizer", ctypes.c_int32),
         ("wide_initial_accumulator", ctypes.c_float),
         ("deep_initial_accumulator", ctypes.c_float),
+        ("keeps_means", ctypes.c_int32),
     ]
 
 
@@ -88,6 +89,12 @@ class History(ctypes.Structure):
     ]
 
 
+class Means(ctypes.Structure):
+    """HostTablesMeans."""
+
+    _fields_ = [("step", ctypes.c_int64), ("powers", ctypes.c_void_p), ("rates", ctypes.c_void_p)]
+
+
 HANDLE, ARRAY, COUNT = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64
 
 _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
@@ -116,6 +123,8 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
             *(ctypes.POINTER(Step), ctypes.POINTER(History)),
         ],
     ),
+    "advance_means": (None, [HANDLE, ARRAY, COUNT, ctypes.POINTER(History), ctypes.POINTER(Means)]),
+    "read_means": (None, [HANDLE, ARRAY, ARRAY, COUNT, ctypes.POINTER(History), ctypes.POINTER(Means), *[ARRAY] * 3]),
     "expand": (None, [HANDLE, ctypes.POINTER(Batch), *[ARRAY] * 4]),
     "sum_by_id": (None, [HANDLE, ctypes.POINTER(Batch), *[ARRAY] * 4]),
     "num_touched": (COUNT, [HANDLE]),
@@ -205,6 +214,7 @@ class NativeHandle:
             _optimizer_number(spec.deep_optimizer),
             getattr(spec.wide_optimizer, "initial_accumulator", 0.0),
             getattr(spec.deep_optimizer, "initial_accumulator", 0.0),
+            spec.ema_decay > 0,
         )
         status = self._library.host_tables_create(ctypes.byref(options), ctypes.byref(handle))
         if status == UNKNOWN_ISA:

@@ -25,9 +25,9 @@ from app.tables.interface import (
     WriteRows,
     update_name,
 )
-from app.tables.native.library import History, NativeHandle, NativeUniqueIds, Step, own
+from app.tables.native.library import History, Means, NativeHandle, NativeUniqueIds, Step, own
 from app.tables.native.rows import NativeRows, NativeSnapshot
-from app.tables.optimizers import MOST_EXACT_STEPS, history_of_steps
+from app.tables.optimizers import MOST_EXACT_STEPS, RunningMean, history_of_steps
 from common.memory import HugeBuffer, num_cores
 from common.native_library import address, room
 
@@ -49,6 +49,7 @@ class NativeTables(HostTables):
         self._rows = NativeRows(self._handle, spec)
         self._deep_buffers = (HugeBuffer(), HugeBuffer())
         self._computed_rows = HugeBuffer()
+        self._means = RunningMean(spec.ema_decay)
         self._forget(step=0)
 
     @property
@@ -59,8 +60,10 @@ class NativeTables(HostTables):
     def unique(self, ids: np.ndarray) -> NativeUniqueIds:
         return self._handle.unique(ids)
 
-    def lookup(self, unique: UniqueIds) -> Rows:
+    def lookup(self, unique: UniqueIds, means: bool = False) -> Rows:
         unique = own(unique)
+        if means and self.step:
+            return self._look_up_means(unique)
         batch, num_fields = unique.shape
         self._deep_buffers = self._deep_buffers[::-1]
         deep = self._deep_buffers[0].array((batch, num_fields * self.spec.embedding_dim))
@@ -73,6 +76,18 @@ class NativeTables(HostTables):
         self._handle.call("lookup", *rows, self._history_until(self.step), *outputs)
         return Rows(deep, wide, float(squared_norms.sum()))
 
+    def _look_up_means(self, unique: NativeUniqueIds) -> Rows:
+        (batch, num_fields), count, width = unique.shape, unique.values.size, self.spec.embedding_dim
+        slots, _ = self._rows.find(unique.values)
+        scratch = np.empty((count if self._history else 0, 3 * width), np.float32)
+        deep_rows, wide_rows = np.empty((count, width), np.float32), np.empty(count, np.float32)
+        rows = address(unique.values, np.int64, count), address(slots, np.int32, count), count
+        outputs = map(room, (scratch, deep_rows, wide_rows))
+        self._handle.call("read_means", *rows, self._history_until(self.step), self._means_until(self.step), *outputs)
+        deep, wide = np.empty((batch, num_fields * width), np.float32), np.empty(batch, np.float32)
+        self._handle.call("expand", ctypes.byref(unique.as_struct()), *map(room, (deep_rows, wide_rows, deep, wide)))
+        return Rows(deep, wide, float(np.square(deep_rows, dtype=np.float64).sum()))
+
     def update(self, unique: UniqueIds, gradients: RowGradients, checked: bool = False) -> None:
         unique = own(unique)
         check_gradients_shape(gradients, unique.shape[0], self.spec)
@@ -81,6 +96,11 @@ class NativeTables(HostTables):
             check_gradients(gradients, unique.shape[0], self.spec)
         slots = self.touch(unique.values)
         self._rows.before_change(slots)
+        if self.spec.ema_decay:
+            rows = address(slots, np.int32, slots.size), slots.size
+            self._handle.call(
+                "advance_means", *rows, self._history_until(self.step), self._means_until(self.step)
+            )
         self.step += 1
         steps = {WIDE: (self.update_wide, wide), DEEP: (self.update_deep, deep)}
         self.update_seconds = {}
@@ -168,3 +188,11 @@ class NativeTables(HostTables):
         )
         options = history.options
         return ctypes.byref(History(step, *arrays, options.beta1, options.beta2, history.l2_coef, MOST_EXACT_STEPS))
+
+    def _means_until(self, step: int) -> Any:
+        """A pointer to what running means know of the steps up to `step`, valid until the next one."""
+        self._means.reach(step)
+        powers, rates = self._means.powers[: step + 1], self._means.rates[: step + 1]
+        return ctypes.byref(
+            Means(step, address(powers, np.float64, step + 1), address(rates, np.float32, step + 1))
+        )

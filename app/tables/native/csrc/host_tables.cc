@@ -34,8 +34,14 @@ std::int64_t num_states(std::int32_t optimizer) {
 }
 
 host_tables::RowLayout layout_of(const HostTablesSpec& spec) {
-  const bool scalar = spec.deep_optimizer == HOST_TABLES_ADAM || spec.deep_optimizer == HOST_TABLES_ROWWISE_ADAGRAD;
-  return {spec.embedding_dim, num_states(spec.deep_optimizer), scalar ? 1 : 0, num_states(spec.wide_optimizer)};
+  const bool adam = spec.deep_optimizer == HOST_TABLES_ADAM, means = spec.keeps_means != 0;
+  const int scalars = adam || spec.deep_optimizer == HOST_TABLES_ROWWISE_ADAGRAD ? 1 : 0;
+  return {spec.embedding_dim,
+          num_states(spec.deep_optimizer) + (means ? 1 : 0),
+          scalars + (means && !adam ? 1 : 0),
+          num_states(spec.wide_optimizer) + (means ? 2 : 0),
+          means,
+          adam};
 }
 
 }  // namespace
@@ -201,6 +207,18 @@ void host_tables_update_deep(HostTables* tables, const HostTablesBatch* batch, c
                               tables->spec.num_threads);
 }
 
+void host_tables_advance_means(HostTables* tables, const int32_t* slots, int64_t count,
+                               const HostTablesHistory* history, const HostTablesMeans* means) {
+  tables->kernels.advance_means(tables->slabs.view(), slots, count, history, *means, tables->spec.num_threads);
+}
+
+void host_tables_read_means(const HostTables* tables, const int64_t* row_ids, const int32_t* slots, int64_t count,
+                            const HostTablesHistory* history, const HostTablesMeans* means, float* scratch,
+                            float* deep, float* wide) {
+  tables->kernels.read_means(tables->slabs.view(), tables->initial, row_ids, slots, count, history, *means, scratch,
+                             deep, wide, tables->spec.num_threads);
+}
+
 void host_tables_expand(const HostTables* tables, const HostTablesBatch* batch, const float* deep_rows,
                         const float* wide_rows, float* deep, float* wide) {
   tables->kernels.expand(*batch, tables->spec.embedding_dim, deep_rows, wide_rows, deep, wide,
@@ -290,9 +308,8 @@ HostTablesStatus host_tables_place(HostTables* tables, const int64_t* row_ids, i
 
 int32_t host_tables_write(HostTables* tables, HostTablesTable table, int32_t array, const int32_t* slots,
                           int64_t count, const void* values) {
-  const bool is_float = table == HOST_TABLES_WIDE || array < tables->layout.deep_states ||
-                        tables->spec.deep_optimizer != HOST_TABLES_ADAM;
-  return tables->kernels.write_rows(tables->slabs.view(), table, array, is_float, slots, count,
+  return tables->kernels.write_rows(tables->slabs.view(), table, array,
+                                    host_tables::is_float(tables->layout, table, array), slots, count,
                                     static_cast<const float*>(values), tables->written.data(),
                                     tables->spec.num_threads);
 }

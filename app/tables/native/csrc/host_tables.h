@@ -49,6 +49,7 @@ typedef struct {
   int32_t wide_optimizer;  // FTRL, SCHEDULED_FTRL, ADAGRAD or SGD
   int32_t deep_optimizer;  // HostTablesOptimizer
   float wide_initial_accumulator, deep_initial_accumulator;
+  int32_t keeps_means;  // of rows, not 0 if so
 } HostTablesSpec;
 
 // The unique ids of a batch as host_tables_unique makes them, and its lists as host_tables_find_lists does: null where
@@ -86,6 +87,13 @@ typedef struct {
   float beta1, beta2, l2_coef;
   int32_t most_exact_steps;
 } HostTablesHistory;
+
+// What the running means of rows need to know of steps 1 ... `step`; see RunningMean of app/tables/optimizers.py.
+typedef struct {
+  int64_t step;
+  const double* powers;  // decay ** n at place n
+  const float* rates;    // of the mean at each step
+} HostTablesMeans;
 
 // A new handle with no row touched, in *tables; HOST_TABLES_NO_MEMORY or HOST_TABLES_UNKNOWN_ISA.
 HOST_TABLES_API HostTablesStatus host_tables_create(const HostTablesSpec* spec, HostTables** tables);
@@ -145,6 +153,17 @@ HOST_TABLES_API void host_tables_update_deep(HostTables* tables, const HostTable
                                              const float* gradient, float scale, const HostTablesStep* step,
                                              const HostTablesHistory* history);
 
+// Takes the means of the rows in `slots` [count] up to `means->step`, the last step so far, to come before their update.
+// With HOST_TABLES_ADAM the rows catch up with `history` too; else it is null.
+HOST_TABLES_API void host_tables_advance_means(HostTables* tables, const int32_t* slots, int64_t count,
+                                               const HostTablesHistory* history, const HostTablesMeans* means);
+
+// The means after `means->step`, above 0, of `row_ids` [count], with their `slots` as host_tables_find gives them: deep
+// [count, D] and wide [count]. With HOST_TABLES_ADAM `scratch` is [count, 3 * D]; else it is not used.
+HOST_TABLES_API void host_tables_read_means(const HostTables* tables, const int64_t* row_ids, const int32_t* slots,
+                                            int64_t count, const HostTablesHistory* history,
+                                            const HostTablesMeans* means, float* scratch, float* deep, float* wide);
+
 // A batch whose unique rows lie in another process. expand: deep_rows [U, D] and wide_rows [U] to deep [B, C * D] and
 // wide [B] (summed over positions in their order). sum_by_id: gradients of deep and wide to deep_sums [U, D] and
 // wide_sums [U], in order of position. Of the tables only embedding_dim and num_threads are read.
@@ -158,8 +177,8 @@ HOST_TABLES_API int64_t host_tables_num_touched(const HostTables* tables);
 HOST_TABLES_API HostTablesStatus host_tables_touched(const HostTables* tables, int64_t* row_ids, int32_t* slots);
 
 // Copies one state array of the rows in `slots` [count] to `values` [count, width], the width being 1 (wide) or D
-// (deep). `array` is its place in state_arrays() of app/tables/optimizers.py, the row itself 0. The last of
-// HOST_TABLES_ADAM, int32, and of HOST_TABLES_ROWWISE_ADAGRAD has one value a row.
+// (deep). `array` is its place in TablesSpec.state_arrays() of app/tables/interface.py, the row itself 0. HOST_TABLES_ADAM's
+// last step and the step of a mean, both int32, and HOST_TABLES_ROWWISE_ADAGRAD's accumulator have one value a row.
 HOST_TABLES_API void host_tables_read(const HostTables* tables, HostTablesTable table, int32_t array,
                                       const int32_t* slots, int64_t count, void* values);
 

@@ -35,7 +35,8 @@ static inline void initial_row(const InitialValues& initial, std::int64_t row_id
 constexpr int kRowArray = 0, kAccumulatorArray = 1;  // places among a table's arrays
 
 static inline int deep_accumulator_array(const RowLayout& layout) {
-  return layout.deep_scalars > 0 ? static_cast<int>(layout.deep_states) : kAccumulatorArray;
+  const std::int64_t mean_steps = layout.keeps_means && !layout.has_last_step ? 1 : 0;
+  return layout.deep_scalars > mean_steps ? static_cast<int>(layout.deep_states) : kAccumulatorArray;
 }
 
 // The arrays of a slot that are not 0 at first.

@@ -55,6 +55,13 @@ using Expand = void(const HostTablesBatch& batch, std::int64_t embedding_dim, co
 using SumById = void(const HostTablesBatch& batch, std::int64_t embedding_dim, const float* deep, const float* wide,
                      float* deep_sums, float* wide_sums, int num_threads);
 
+// See host_tables_advance_means and host_tables_read_means. Threads split the rows.
+using AdvanceMeans = void(const Slots& slots, const std::int32_t* row_slots, std::int64_t count,
+                          const HostTablesHistory* history, const HostTablesMeans& means, int num_threads);
+using ReadMeans = void(const Slots& slots, const InitialValues& initial, const std::int64_t* row_ids,
+                       const std::int32_t* row_slots, std::int64_t count, const HostTablesHistory* history,
+                       const HostTablesMeans& means, float* scratch, float* deep, float* wide, int num_threads);
+
 struct Kernels {
   const char* isa;
   Initialize* initialize;
@@ -65,6 +72,8 @@ struct Kernels {
   UpdateDeep* update_deep;
   Expand* expand;
   SumById* sum_by_id;
+  AdvanceMeans* advance_means;
+  ReadMeans* read_means;
 };
 
 // The widest set that this build has and this machine runs, or the one that the environment variable
@@ -82,6 +91,8 @@ UpdateWide update_wide;
 UpdateDeep update_deep;
 Expand expand;
 SumById sum_by_id;
+AdvanceMeans advance_means;
+ReadMeans read_means;
 
 }  // namespace ISA
 }  // namespace host_tables

@@ -42,6 +42,19 @@ static inline void remaining_steps(float* __restrict row, float* __restrict firs
   }
 }
 
+// RunningMean.include of app/tables/optimizers.py: the row after a step into its mean, `rate` being that of the step.
+static inline __attribute__((always_inline)) void include(const float* __restrict row, float* __restrict mean,
+                                                          std::int64_t width, float rate) {
+  for (std::int64_t i = 0; i < width; ++i) mean[i] += rate * (row[i] - mean[i]);
+}
+
+// RunningMean.of_still: what is left of a row's distance from its mean after the steps from + 1 ... to, in which it
+// stood still.
+static inline float kept_distance(const HostTablesMeans& means, std::int64_t from, std::int64_t to) {
+  if (from <= 0 || to <= 0) return 0.0f;
+  return static_cast<float>(means.powers[to - from] * (1.0 - means.powers[from]) / (1.0 - means.powers[to]));
+}
+
 // Takes `width` columns of a row whose last step was `last` up to step history.step.
 static inline void catch_up(float* row, float* first, float* second, std::int64_t width, std::int64_t last,
                             const HostTablesHistory& history) {
@@ -66,6 +79,28 @@ static inline void catch_up(float* row, float* first, float* second, std::int64_
       }
     }
     if (end < history.step) remaining_steps(row_part, first_part, second_part, columns, end, history);
+  }
+}
+
+// The same with the row's mean, which stands before step `last` and is taken up to history.step.
+static inline void catch_up_with_mean(float* row, float* first, float* second, float* mean, std::int64_t width,
+                                      std::int64_t last, const HostTablesHistory& history,
+                                      const HostTablesMeans& means) {
+  if (last < 0) last = 0;
+  const std::int64_t most = last + history.most_exact_steps;
+  const std::int64_t end = history.step < most ? history.step : most;
+  const float kept = kept_distance(means, end, history.step);
+  for (std::int64_t begin = 0; begin < width; begin += kMissedColumns) {
+    const std::int64_t columns = width - begin < kMissedColumns ? width - begin : kMissedColumns;
+    float *const r = row + begin, *const f = first + begin, *const s = second + begin, *const m = mean + begin;
+    include(r, m, columns, means.rates[last]);
+    for (std::int64_t step = last + 1; step <= end; ++step) {
+      missed_step(r, f, s, columns, history.rates[step], history.epsilons[step], history);
+      include(r, m, columns, means.rates[step]);
+    }
+    if (end == history.step) continue;
+    remaining_steps(r, f, s, columns, end, history);
+    for (std::int64_t i = 0; i < columns; ++i) m[i] = r[i] + kept * (m[i] - r[i]);
   }
 }
 

@@ -36,7 +36,7 @@ void update_block(const Slots& slots, HostTablesOptimizer optimizer, const HostT
                   const std::int32_t* row_slots, const float* gradient, float scale, const HostTablesStep& step,
                   std::int64_t first, std::int64_t count) {
   Block block;
-  const std::int64_t num_states = slots.layout.wide_states;
+  const std::int64_t num_states = slots.layout.wide_states - (slots.layout.keeps_means ? 2 : 0);
   for (std::int64_t i = 0; i < count; ++i) {
     const float* const state = wide_state(slots, row_slots[first + i]);
     for (std::int64_t k = 0; k < num_states; ++k) block.states[k][i] = state[k];
