@@ -23,7 +23,7 @@ from app.checkpoint.slices import dense_files, join
 from app.checkpoint.write import ROW_IDS, ModelState, shard_name, step_name
 from app.tables.checks import check_bounds, check_row_ids, check_table
 from app.tables.interface import Places, RowArray, TablesSpec, WriteRows
-from app.tables.optimizers import LAST_STEP
+from app.tables.optimizers import LAST_STEP, MEAN, MEAN_STEP
 
 PIECE_BYTES = 2 << 20  # of one array, given to the tables at once
 
@@ -135,6 +135,13 @@ class Checkpoint:
         return ModelState(join(dense), {table: FileTable(self, table) for table in self.manifest.shards})
 
 
+def scoring_arrays(dense: dict[str, np.ndarray], step: int) -> dict[str, np.ndarray]:
+    """Return the dense arrays after `step` that the model scores with: running means where it keeps them."""
+    prefix = f"{MEAN}."
+    means = {name.removeprefix(prefix): array for name, array in dense.items() if name.startswith(prefix)}
+    return dense | means if step else dense
+
+
 def _read_parent(
     child: Path, manifest: Manifest, path: Path, expected: ParentRecord, read: Callable[[Path], Manifest]
 ) -> Manifest:
@@ -234,7 +241,7 @@ class FileTable:
         for number in np.unique(files):
             chosen = files == number
             values[chosen] = self._files[number][name][rows[chosen]]
-            if name == LAST_STEP:  # by which the steps that a row missed are looked up
+            if name in (LAST_STEP, MEAN_STEP):  # by which the steps that a row missed are looked up
                 path = list(self._steps)[number]
                 with _naming_file(path):
                     check_bounds(self._table, name, self.row_ids[places][chosen], values[chosen], self._steps[path])

@@ -14,7 +14,7 @@ import numpy as np
 from app import device
 from app.batches import Batch, read_batches, written_order
 from app.checkpoint.manifest import MANIFEST
-from app.checkpoint.read import Checkpoint
+from app.checkpoint.read import Checkpoint, scoring_arrays
 from app.checkpoint.write import ModelState
 from app.cli.evaluate import check_data, saved_config
 from app.config.config import Config
@@ -30,7 +30,7 @@ from app.scoring.export import finish, write_model
 from app.scoring.made_rows import make_rows
 from app.scoring.predictor import Predictor
 from app.scoring.rows import TABLES, RowType
-from app.training.learning_rates import step_history, table_spec
+from app.training.learning_rates import running_mean, step_history, table_spec
 from common.console import progress_bar
 from common.packages import require
 from data_prep.encoding.encoder import open_encoder, open_vocabulary
@@ -115,6 +115,7 @@ def _export(
 
     opened.verify()
     manifest, state = opened.manifest, opened.state()
+    state = ModelState(scoring_arrays(state.dense, manifest.step), state.tables)
     if not config.model.fold_numeric:
         spec = table_spec(config, schema)
         state = ModelState(fold_numeric(state, spec, schema.num_numeric), state.tables)
@@ -134,7 +135,8 @@ def _export(
         logits = scorer(batch, scorer.prepare(batch))
         return calibration(logits) if calibration else logits
 
-    made = write_model(folder, state, config, dataset, checkpoint, rows, step_history(manifest), parent, calibration)
+    history, means = step_history(manifest), running_mean(manifest)
+    made = write_model(folder, state, config, dataset, checkpoint, rows, history, means, parent, calibration)
     chain = [*(parent.chain if parent else ()), (folder, made)]
     predictor = Predictor(chain, config.device.num_threads)
     evaluated = _compare(predictor, trained, config, dataset, schema)

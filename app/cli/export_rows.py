@@ -18,22 +18,22 @@ import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from app.checkpoint.read import Checkpoint, FileTable
-from app.tables.interface import DEEP, CaughtUpTable, TableSnapshot
+from app.tables.interface import DEEP, TableSnapshot, scored_table
 from app.tables.optimizers import ROWS
-from app.training.learning_rates import step_history
+from app.training.learning_rates import running_mean, step_history
 from data_prep.prepared.schema import VOCABULARY_FILE, Schema
 
 GROUP_ROWS = 1 << 16  # rows at a time, and a row group
 
 
 def export_rows(checkpoint: Checkpoint, table: str, dataset: Path, schema: Schema, output: Path) -> int:
-    """Write the touched rows of `table`, as they are after the newest step, in the vocabulary's order; return how many.
+    """Write the touched rows of `table`, as the model scores with them, in the vocabulary's order; return how many.
 
     Raises ValueError where the vocabulary does not name every touched row.
     """
-    saved: TableSnapshot = FileTable(checkpoint, table)
-    if table == DEEP and (history := step_history(checkpoint.manifest)):  # else rows are saved as of the newest step
-        saved = CaughtUpTable(saved, history)
+    manifest = checkpoint.manifest
+    history = step_history(manifest) if table == DEEP else None  # other rows are saved as of the newest step
+    saved = scored_table(FileTable(checkpoint, table), manifest.step, history, running_mean(manifest))
     row_ids, width = saved.row_ids, saved.layout[ROWS].width
     partial = output.with_name(f"{output.name}.{os.getpid()}.partial")  # nobody else's
     written = 0

@@ -89,6 +89,9 @@ class TrainOptions:
     epochs: int = 1  # passes over the training rows
     batch_size: int = 16_000  # rows of a step, of all ranks together
     seed: int = 1  # of the initial values, the order of the rows and dropout
+    # Of the running mean of all weights, which is then what is evaluated, exported and scored: 0.999 weighs the last
+    # thousand steps. It takes as many bytes as the weights; 0 keeps none.
+    ema_decay: float = 0.0
     pool_blocks: int = 256  # blocks of rows that are mixed at a time
     log_every_steps: int = 10  # steps between lines of metrics.jsonl and the progress bar; loss.log has every step
     # auto resumes an unfinished run with the same settings and data, else starts a new one; never starts a new one;
@@ -107,6 +110,8 @@ class TrainOptions:
         for name in ("epochs", "batch_size", "pool_blocks", "log_every_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"train.{name} must be 1 or more, found {getattr(self, name)}")
+        if not 0 <= self.ema_decay < 1:
+            raise ValueError(f"train.ema_decay must be 0 (no running mean) or more and below 1, found {self.ema_decay}")
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"train.seed must be between 0 and 2**63 - 1, found {self.seed}")
 

@@ -38,7 +38,6 @@ from app.tables.interface import (
 )
 from app.tables.parts import PartTables
 
-
 LOOKUPS = Operation.LOOKUP, Operation.LOOKUP_OF_MEANS
 
 

@@ -7,7 +7,8 @@ others are written out here from operators. Gradients come in scaled by the loss
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import mindspore as ms
 import numpy as np
@@ -25,7 +26,7 @@ from app.config.optimizers import (
 from app.model import dense_layer, native_step
 from app.model.dense_layer import Total
 from app.model.wide_deep import WideDeep
-from app.tables.optimizers import LEAST_FTRL_RATE, Sign, ftrl_linear
+from app.tables.optimizers import LEAST_FTRL_RATE, MEAN, RunningMean, Sign, ftrl_linear
 
 CLIP_EPSILON = 1e-6  # as torch.nn.utils.clip_grad_norm_ has it
 
@@ -231,11 +232,37 @@ class SquaredNorm(nn.Cell):
         return squares
 
 
+class DenseMeans(nn.Cell):
+    """The running means of weights, as `RunningMean` defines them."""
+
+    def __init__(self, weights: State, decay: float) -> None:
+        super().__init__()
+        self.names, self.steps = tuple(weights), RunningMean(decay)
+        self.weights, self.means = ParameterTuple(weights.values()), _filled(MEAN, weights, 0.0)
+        self.rate = Parameter(Tensor(np.float32(0)), name="mean_rate", requires_grad=False)
+
+    def set_step(self, step: int) -> None:
+        """Set the number 1, 2, … of the next step, without another compilation."""
+        self.steps.reach(step)
+        dense_layer.write_parameter(self.rate, self.steps.rates[step])
+
+    def construct(self, updated: tuple) -> tuple:
+        """Take the weights into their means once `updated` is there."""
+        done: tuple = ()
+        for i, weight in enumerate(self.weights):
+            new = ops.depend(weight, updated)
+            done += (ops.assign(self.means[i], self.means[i] + self.rate * (new - self.means[i])),)
+        return done
+
+    def named_state(self) -> State:
+        return _named(MEAN, self.names, self.means)
+
+
 class DenseOptimizers(nn.Cell):
     """The optimizers of the wide head and the tower; they change the model's parameters.
 
     Batch normalization's running statistics are updated with them. If `tower_clip_norm` is above 0, the tower's
-    gradients are first clipped to that norm over all of them.
+    gradients are first clipped to that norm over all of them. With `ema_decay` above 0 they keep `DenseMeans`.
     """
 
     def __init__(
@@ -247,6 +274,7 @@ class DenseOptimizers(nn.Cell):
         tower_clip_norm: float = 0.0,
         wrap_tower: WrapOptimizer | None = None,
         squared_norm: nn.Cell | None = None,
+        ema_decay: float = 0.0,
     ) -> None:
         """For a rank with only a part of the tower: `wrap_tower` makes the tower's optimizer from its weights and a
         factory of optimizers, and `squared_norm` is a `SquaredNorm` over the whole tower."""
@@ -260,6 +288,7 @@ class DenseOptimizers(nn.Cell):
         self.loss_scale, self.tower_clip_norm = loss_scale, tower_clip_norm
         self.squared_norm = squared_norm or SquaredNorm()
         self.norms = nn.CellList(model.tower.norms())
+        self.means = DenseMeans(dict(named), ema_decay) if ema_decay else None
         self.rates = {"wide": wide.learning_rate, "tower": tower.learning_rate}
 
     def set_learning_rates(self, wide: float, tower: float) -> None:
@@ -267,6 +296,27 @@ class DenseOptimizers(nn.Cell):
         if isinstance(self.wide, Ftrl) and wide != self.rates["wide"]:
             self.wide.change_rate(self.rates["wide"], wide)
         self.resume_learning_rates(wide, tower)
+
+    def set_step(self, step: int) -> None:
+        """Set the number 1, 2, … of the next step."""
+        if self.means is not None:
+            self.means.set_step(step)
+
+    @contextmanager
+    def means_as_weights(self) -> Iterator[None]:
+        """Let the model have its weights' running means inside the block, if there are any."""
+        if self.means is None or not self.means.rate.asnumpy():  # no step has been taken
+            yield
+            return
+        pairs = list(zip(self.means.weights, self.means.means, strict=True))
+        saved = [weight.asnumpy().copy() for weight, _ in pairs]
+        try:
+            for weight, mean in pairs:
+                dense_layer.write_parameter(weight, mean.asnumpy())
+            yield
+        finally:
+            for (weight, _), values in zip(pairs, saved, strict=True):
+                dense_layer.write_parameter(weight, values)
 
     def start_from_weights(self, wide: float, tower: float) -> None:
         """Fit FTRL's state to weights that were written, at the learning rates of the first step."""
@@ -291,6 +341,8 @@ class DenseOptimizers(nn.Cell):
             done = (self.wide(gradients[: self.num_wide]), *done)
         for norm in self.norms:
             done = (*done, norm.update())
+        if self.means is not None:
+            done = (*done, self.means(done))
         return done
 
     def clipped(self, gradients: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -307,7 +359,8 @@ class DenseOptimizers(nn.Cell):
 
     def named_state(self) -> State:
         """Return the state of both optimizers, by optimizer, array and the model's own parameter names."""
-        return self.wide.named_state() | self.tower.named_state()
+        state: State = self.wide.named_state() | self.tower.named_state()
+        return state if self.means is None else state | self.means.named_state()
 
 
 def make_optimizer(weights: State, options: WideOptimizer | TowerOptimizer, loss_scale: float) -> nn.Cell:

@@ -10,6 +10,7 @@ import dataclasses
 import platform
 import shutil
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,8 @@ from app.scoring.rows import RowsSpec, RowType, stored_as, write_rows
 from app.scoring.tower import write_tower
 from app.tables.fields import fields_of_model, is_plain
 from app.tables.initial import initial_rows
-from app.tables.interface import DEEP, WIDE, CaughtUpTable, TableSnapshot
-from app.tables.optimizers import ROWS, StepHistory
+from app.tables.interface import DEEP, WIDE, TableSnapshot, TableState, scored_table
+from app.tables.optimizers import ROWS, RunningMean, StepHistory
 from data_prep.encoding.base import BaseVocabulary
 from data_prep.encoding.encoder import open_vocabulary, write_lookup
 from data_prep.prepared.schema import Schema, write_schema
@@ -50,15 +51,17 @@ def write_model(
     prepared: Path,
     checkpoint: dict[str, Any],
     rows: RowType,
-    history: StepHistory | None,
+    history: StepHistory | None = None,
+    means: RunningMean | None = None,
     parent: Predictor | None = None,
     calibration: Calibration | None = None,
 ) -> Manifest:
     """Write all that a score depends on into the new `folder`, but for the manifest; returns that.
 
     `state.dense` has the numeric fields folded; `history` is that of a deep table whose rows move without being looked
-    up (`adam`): then every id has a row. With a `parent` it is a delta, which has the rows that are not the
-    parent's. Raises ValueError where the model or the vocabulary is not the parent's with additions.
+    up (`adam`): then every id has a row. With `means` the rows are their running means. With a `parent` it is a delta,
+    which has the rows that are not the parent's. Raises ValueError where the model or the vocabulary is not the
+    parent's with additions.
     """
     schema, _, given = open_vocabulary(prepared)
     spec = RowsSpec(
@@ -70,7 +73,11 @@ def write_model(
         initial_scale=config.model.initial_scale,
     )
     row_ids = _row_ids(state.tables, schema, every_id=history is not None)
-    stored = stored_as(rows, _reader(state.tables, spec, history))
+    scored = {
+        table: partial(scored_table, step=checkpoint["step"], history=history if table == DEEP else None, means=means)
+        for table in state.tables
+    }
+    stored = stored_as(rows, _reader(state.tables, spec, scored, every_id=history is not None))
     deleted = np.zeros(0, np.int64)
     if parent is not None:
         check_fits(parent, schema, spec)
@@ -107,15 +114,19 @@ def _row_ids(tables: Mapping[str, TableSnapshot], schema: Schema, every_id: bool
 
 
 def _reader(
-    tables: Mapping[str, TableSnapshot], spec: RowsSpec, history: StepHistory | None
+    tables: Mapping[str, TableSnapshot],
+    spec: RowsSpec,
+    scored: Mapping[str, Callable[[TableSnapshot], TableSnapshot]],
+    every_id: bool,
 ) -> Callable[[str, np.ndarray], np.ndarray]:
-    """Return a function from table and ids [n] to rows: saved ones, else initial ones as the steps since left them."""
+    """Return a function from table and ids [n] to rows: saved ones as `scored` gives them, else initial ones.
 
-    if history is not None:
-        tables = {**tables, DEEP: CaughtUpTable(tables[DEEP], history)}
+    With `every_id` the steps have moved the initial deep rows as well.
+    """
+    views = {table: scored[table](saved) for table, saved in tables.items()}
 
     def read(table: str, ids: np.ndarray) -> np.ndarray:
-        saved = tables[table]
+        saved = views[table]
         if table == WIDE:
             values = np.zeros((len(ids), 1), np.float32)
         else:
@@ -123,11 +134,11 @@ def _reader(
         places = np.searchsorted(saved.row_ids, ids)
         places[places == len(saved.row_ids)] = 0
         known = saved.row_ids[places] == ids if len(saved.row_ids) else np.zeros(len(ids), np.bool_)
-        if table == DEEP and history is not None and not known.all():
-            others = values[~known]
-            moments = np.zeros_like(others), np.zeros_like(others)
-            history.catch_up((others, *moments, np.zeros((len(others), 1), np.int32)))
-            values[~known] = others
+        if table == DEEP and every_id and not known.all():
+            layout = tables[DEEP].layout.items()
+            states = {name: np.zeros((np.count_nonzero(~known), width), dtype) for name, (dtype, width) in layout}
+            states[ROWS] = values[~known]
+            values[~known] = scored[DEEP](TableState(ids[~known], states)).read(ROWS, slice(None))
         values[known] = saved.read(ROWS, places[known])
         return values[:, 0] if table == WIDE else values
 

@@ -263,6 +263,15 @@ class MeanTable:
         return states[MEAN]
 
 
+def scored_table(
+    saved: TableSnapshot, step: int, history: StepHistory | None = None, means: RunningMean | None = None
+) -> TableSnapshot:
+    """Return a table with the rows that the model scores with after `step`: with `means` those, else the newest."""
+    if means is not None and step:
+        return MeanTable(saved, means, step, history)
+    return saved if history is None else CaughtUpTable(saved, history)
+
+
 class Snapshot(Protocol):
     """Both tables at one moment. Release it when it has been read, soon once it is `awaited`."""
 

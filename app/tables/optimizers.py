@@ -331,19 +331,19 @@ class StepHistory:
         for count in range(1, min(int(missed.max(initial=0)), MOST_EXACT_STEPS) + 1):
             behind = np.flatnonzero(missed >= count)
             steps = last_step[behind] + count
-            taken = [array[behind] for array in arrays]
-            self._missed_step(*taken[:3], self.rates[steps], self.epsilons[steps])
+            rows, first, second, *mean = taken = [array[behind] for array in arrays]
+            self._missed_step(rows, first, second, self.rates[steps], self.epsilons[steps])
             if means is not None:
-                means.include(taken[0], taken[3], steps)
+                means.include(rows, mean[0], steps)
             for array, values in zip(arrays, taken, strict=True):
                 array[behind] = values
         far = np.flatnonzero(missed > MOST_EXACT_STEPS)
         if far.size:
-            taken = [array[far] for array in arrays]
+            rows, first, second, *mean = taken = [array[far] for array in arrays]
             exact = last_step[far] + MOST_EXACT_STEPS
-            self._rest(*taken[:3], exact)
+            self._rest(rows, first, second, exact)
             if means is not None:
-                taken[3] = means.of_still(taken[0], taken[3], exact, self.step)
+                mean[0][...] = means.of_still(rows, mean[0], exact, self.step)
             for array, values in zip(arrays, taken, strict=True):
                 array[far] = values
         last_step[...] = self.step

@@ -10,7 +10,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter
 
-from app.checkpoint.read import Checkpoint
+from app.checkpoint.read import Checkpoint, scoring_arrays
 from app.checkpoint.write import ModelState
 from app.config.config import Config
 from app.config.parallel import recomputed_runs
@@ -94,6 +94,7 @@ class Parts:
     def _take_dense(self, values: dict[str, np.ndarray], step: int) -> None:
         self.write_dense(values)
         rates = self.learning_rates.at(max(step, 1))
+        self.optimizers.set_step(step)
         self.optimizers.resume_learning_rates(rates["wide"], rates["tower"])
 
     def check_dense(self, found: dict[str, np.ndarray], names: Iterable[str]) -> None:
@@ -133,6 +134,7 @@ def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup |
             config.loss.tower_clip_norm,
             placement.wrap_tower,
             placement.squared_norm,
+            config.train.ema_decay,
         )
     rates = learning_rates(config)
     noise = DropoutNoise(config.train.seed, config.model.dropout, len(config.model.hidden_widths))
@@ -193,6 +195,7 @@ def load_for_scoring(
         found = fold_numeric(checkpoint.state(), spec, schema.num_numeric)
     model = make_model(config, schema)
     expected = model.named_parameters() | model.named_statistics()
+    found = scoring_arrays(found, checkpoint.manifest.step)
     dense = {name: array for name, array in found.items() if name in expected}
     check_dense(dense, {name: parameter.shape for name, parameter in expected.items()})
     for name, parameter in expected.items():

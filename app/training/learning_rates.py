@@ -17,7 +17,7 @@ from app.config.schedules import PlateauSchedule, Schedule
 from app.run.older import read_config
 from app.tables.fields import TableField, fields_of_model
 from app.tables.interface import DEEP, WIDE, TableRates, TablesSpec
-from app.tables.optimizers import StepHistory, history_of_steps
+from app.tables.optimizers import RunningMean, StepHistory, history_of_steps
 from data_prep.prepared.schema import Schema
 
 STEPS_BEFORE = "steps_before"
@@ -116,6 +116,7 @@ def table_spec(config: Config, schema: Schema, numeric: tuple[str, ...] = ()) ->
         deep_optimizer=config.deep_optimizer,
         wide_l2_coef=config.loss.wide_l2_coef,
         row_clip_value=config.loss.row_clip_value,
+        ema_decay=config.train.ema_decay,
     )
 
 
@@ -140,6 +141,12 @@ def table_learning_rates(rates: LearningRates, deep_optimizer: DeepOptimizer) ->
         return rate
 
     return {WIDE: rates.groups[WIDE], DEEP: deep_rate}
+
+
+def running_mean(manifest: Manifest) -> RunningMean | None:
+    """Return the running mean that a checkpoint's rows have; None if they have none."""
+    decay = read_config(manifest.config, where="the checkpoint").train.ema_decay
+    return RunningMean(decay) if decay else None
 
 
 def step_history(manifest: Manifest) -> StepHistory | None:

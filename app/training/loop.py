@@ -143,7 +143,8 @@ class Trainer:
     def _measure(self) -> Measurement:
         prepare, group_field = self.parts.step.prepare, self.config.eval.group_field
         size, dataset = self.config.train.batch_size, self.context.dataset
-        return measure(dataset, self.schema, "valid", size, prepare, self._score, group_field, shows_progress())
+        with self.parts.optimizers.means_as_weights():
+            return measure(dataset, self.schema, "valid", size, prepare, self._score, group_field, shows_progress())
 
     def _score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
         self.context.stop.check()  # the next launch repeats an evaluation that is cut short

@@ -114,6 +114,10 @@ def _validate_backend(config: Config, num_processes: int, backend: str, plain: b
                 "model.wide_fields and model.deep_fields are for native and reference"
             )
         loss = config.loss
+        if config.train.ema_decay:
+            raise ValueError(
+                f"train.ema_decay={config.train.ema_decay} is for tables.backend=native or reference; stock has none"
+            )
         check_supported(config.wide_optimizer, config.deep_optimizer, loss.wide_l2_coef, loss.row_clip_value)
         # Their step assigns to parameters, which crashes MindSpore 2.10's compiler in one graph with EmbeddingLookup.
         if config.tower_optimizer.name in ("adagrad", "sgd"):
@@ -125,6 +129,11 @@ def _validate_backend(config: Config, num_processes: int, backend: str, plain: b
 
 def _validate_tower(config: Config, num_ranks: int) -> None:
     options = config.parallel
+    if config.train.ema_decay and (options.is_spread or options.search_mode != "none"):
+        raise ValueError(
+            f"train.ema_decay={config.train.ema_decay} is for a tower that each rank has whole; leave out the section "
+            "parallel, or the running mean"
+        )
     if num_ranks > 1 and config.model.batch_norm:
         raise ValueError("model.batch_norm=true is for one rank: each would see the statistics of its own rows alone")
     if options.is_sharded and num_ranks == 1:

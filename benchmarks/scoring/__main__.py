@@ -93,7 +93,7 @@ def make_bundle(folder: Path, num_rows: int) -> None:
     (folder / "bundle").mkdir()
     checkpoint = {"id": "", "step": 0, "epoch": 0}
     state = random_state(schema, config)
-    manifest = write_model(folder / "bundle", state, config, folder / "prepared", checkpoint, "float32", None)
+    manifest = write_model(folder / "bundle", state, config, folder / "prepared", checkpoint, "float32")
     finish(folder / "bundle", manifest, {})
 
 

@@ -98,9 +98,7 @@ class NativeTables(HostTables):
         self._rows.before_change(slots)
         if self.spec.ema_decay:
             rows = address(slots, np.int32, slots.size), slots.size
-            self._handle.call(
-                "advance_means", *rows, self._history_until(self.step), self._means_until(self.step)
-            )
+            self._handle.call("advance_means", *rows, self._history_until(self.step), self._means_until(self.step))
         self.step += 1
         steps = {WIDE: (self.update_wide, wide), DEEP: (self.update_deep, deep)}
         self.update_seconds = {}
@@ -193,6 +191,4 @@ class NativeTables(HostTables):
         """A pointer to what running means know of the steps up to `step`, valid until the next one."""
         self._means.reach(step)
         powers, rates = self._means.powers[: step + 1], self._means.rates[: step + 1]
-        return ctypes.byref(
-            Means(step, address(powers, np.float64, step + 1), address(rates, np.float32, step + 1))
-        )
+        return ctypes.byref(Means(step, address(powers, np.float64, step + 1), address(rates, np.float32, step + 1)))

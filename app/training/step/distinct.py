@@ -65,8 +65,8 @@ class DistinctRows(PositionRows):
         fields = np.concatenate([starts, is_distinct.astype(np.int32)])
         return DistinctIds(rows.shape, rows.values, rows.inverse, rows, index, fields)
 
-    def lookup(self, unique: UniqueIds) -> Rows:
-        return self.tables.lookup(own(unique).rows)
+    def lookup(self, unique: UniqueIds, means: bool = False) -> Rows:
+        return self.tables.lookup(own(unique).rows, means)
 
     def update(self, unique: UniqueIds, gradients: RowGradients) -> None:
         self.tables.update(own(unique).rows, gradients, checked=True)

@@ -91,6 +91,7 @@ class StepParts:
         """Set the dense optimizers' learning rates of step 1, 2, …"""
         rates = self.learning_rates.at(step)
         self.optimizers.set_learning_rates(rates["wide"], rates["tower"])
+        self.optimizers.set_step(step)
 
 
 # What a step runs on the device: `DeviceGraph`, or the same over several ranks.
@@ -108,8 +109,9 @@ class PositionRows:
         """Return the ids that `tables` look up and update; called on the prefetch thread."""
         return self.tables.unique(batch.ids)
 
-    def lookup(self, unique: UniqueIds) -> Rows:
-        return self.tables.lookup(unique)
+    def lookup(self, unique: UniqueIds, means: bool = False) -> Rows:
+        """See `HostTables.lookup`."""
+        return self.tables.lookup(unique, means)
 
     def update(self, unique: UniqueIds, gradients: RowGradients) -> None:
         """Take a step of the tables; the graph has checked the gradients."""
@@ -150,17 +152,21 @@ class PositionRows:
 
 
 class HostTablesScorer:
-    """Logits of a batch from tables outside the graph; needs no optimizer and changes nothing."""
+    """Logits of a batch from tables outside the graph; needs no optimizer and changes nothing.
+
+    Where the tables keep running means of their rows, it scores with those: the model is to have its own.
+    """
 
     def __init__(self, rows: PositionRows, model: Callable[..., Tensor]) -> None:
         self.tables = rows.tables
         self.prepare = rows.prepare
         self._rows = rows
         self._model = model
+        self._means = rows.tables.spec.ema_decay > 0
 
     def __call__(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
         """Return the logits [n] of a batch of n <= batch_size rows."""
-        deep, wide = self._rows.inputs(unique, self._rows.lookup(unique))
+        deep, wide = self._rows.inputs(unique, self._rows.lookup(unique, self._means))
         inputs = (deep, wide, pad_rows(batch.numeric, self._rows.batch_size))
         index = {name: Tensor.from_numpy(values) for name, values in self._rows.index(unique).items()}
         return self._model(*map(Tensor.from_numpy, inputs), **index).asnumpy()[: batch.num_rows]

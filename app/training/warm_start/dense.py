@@ -10,6 +10,7 @@ import numpy as np
 from app.config.config import Config
 from app.distributed.process_group import ProcessGroup
 from app.tables.interface import WIDE
+from app.tables.optimizers import MEAN
 from app.training.assemble import Parts, fold_numeric
 from app.training.warm_start.source import Source, open_source
 from app.training.warm_start.tables import take_rows
@@ -44,6 +45,7 @@ def _take_dense(parts: Parts, source: Source, schema: Schema, with_optimizer: bo
         log.warning("warning: %s saw numeric fields scaled otherwise than they are here", source.where)
     expected = [*parts.model.named_parameters(), *parts.model.named_statistics()]
     memory = parts.optimizers.named_state() if with_optimizer else {}
+    memory = {name: state for name, state in memory.items() if not name.startswith(f"{MEAN}.")}  # begins anew
     dense = source.state.dense
     if not source.folded and parts.model.wide.num_numeric:
         dense = fold_numeric(source.state, parts.step.tables.spec, schema.num_numeric)

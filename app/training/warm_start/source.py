@@ -13,13 +13,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from app.checkpoint.manifest import MANIFEST, Manifest
-from app.checkpoint.read import Checkpoint
+from app.checkpoint.read import Checkpoint, scoring_arrays
 from app.checkpoint.write import ModelState
 from app.config.config import Config
 from app.run.folder import CONFIG_FILE, best_of_run
 from app.run.identity import data_identity
-from app.tables.interface import DEEP, CaughtUpTable
-from app.training.learning_rates import STEPS_BEFORE, step_history
+from app.tables.interface import DEEP, scored_table
+from app.training.learning_rates import STEPS_BEFORE, running_mean, step_history
 from data_prep.prepared.schema import VOCABULARY_FILE, Schema, read_schema, wrong_ids
 
 log = logging.getLogger(__name__)
@@ -95,8 +95,13 @@ def open_source(config: Config, schema: Schema, dataset: Path) -> Source:
     folded = bool(manifest.config["model"]["fold_numeric"])
     moves = None if _has_same_ids(manifest, schema) else _moves(manifest, config, schema, dataset)
     state, history = checkpoint.state(), step_history(manifest)
-    if history is not None:
-        state = ModelState(state.dense, {**state.tables, DEEP: CaughtUpTable(state.tables[DEEP], history)})
+    # The optimizers' state is that of the newest weights; without it the model is the one that was evaluated.
+    means = None if config.train.init_optimizer else running_mean(manifest)
+    tables = {
+        table: scored_table(saved, manifest.step, history if table == DEEP else None, means)
+        for table, saved in state.tables.items()
+    }
+    state = ModelState(state.dense if means is None else scoring_arrays(state.dense, manifest.step), tables)
     steps = manifest.step + manifest.schedules.get(STEPS_BEFORE, 0)
     unchanged_numeric = manifest.data["numeric"] == data_identity(schema)["numeric"]
     return Source(str(checkpoint.path), state, folded, moves, unchanged_numeric, steps, manifest.metrics)

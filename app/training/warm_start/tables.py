@@ -16,12 +16,15 @@ from app.config.config import Config
 from app.config.optimizers import FtrlOptions
 from app.tables.fields import are_seen
 from app.tables.interface import DEEP, WIDE, RowArray, TableSnapshot, TablesSpec, WriteRows
-from app.tables.optimizers import LAST_RATE, LAST_STEP, ROWS, TableOptimizer, ftrl_arrays
+from app.tables.optimizers import LAST_RATE, LAST_STEP, MEAN, MEAN_STEP, ROWS, TableOptimizer, ftrl_arrays
 from app.training.learning_rates import LearningRates
 from app.training.warm_start.source import GONE, Source
 from data_prep.prepared.schema import Schema
 
 log = logging.getLogger(__name__)
+
+OWN = LAST_STEP, MEAN, MEAN_STEP  # arrays that begin anew with each run
+FREE = LAST_RATE, MEAN, MEAN_STEP  # arrays that the source may have or lack
 
 Loading = Callable[[int], AbstractContextManager[WriteRows]]  # `loading` of all tables, or of those of one owner
 
@@ -71,7 +74,7 @@ def _pieces(
 
     FTRL computes its weights from its linear terms, so these are fitted to the weights.
     """
-    names = [name for name in rows.layout if name != LAST_STEP and (with_optimizer or name == ROWS)]
+    names = [name for name in rows.layout if name not in OWN and (with_optimizer or name == ROWS)]
     count = max(1, PIECE_BYTES // (4 * rows.layout[ROWS].width))
     for start in range(0, moved.size, count):
         places = moved[start : start + count]
@@ -86,7 +89,7 @@ def _check_tables(source: Source, spec: TablesSpec, with_optimizer: bool) -> Non
     for table, rows in source.state.tables.items():
         # An FTRL's last learning rates are of no use to one with another schedule, and can be done without.
         found, expected = (
-            {name: array for name, array in layout.items() if name == ROWS or (with_optimizer and name != LAST_RATE)}
+            {name: array for name, array in layout.items() if name == ROWS or (with_optimizer and name not in FREE)}
             for layout in (rows.layout, spec.layout(table))
         )
         if found != expected:

@@ -135,6 +135,41 @@ def test_a_choice_of_distinct_rows_is_in_the_log_and_kept_by_ranks(
         plan_launch(recomputed, tiny_dataset, run.path)
 
 
+@pytest.mark.parametrize("deep", [pytest.param("lazy_adam", marks=pytest.mark.slow), "adam"])
+def test_running_means_are_evaluated_resumed_to_the_same_bits_and_exported(
+    again, trained, tiny_config, tiny_dataset, lines, tmp_path, deep
+):
+    """The weights that train, hence the losses, are those without means."""
+    epochs = 2 if deep == "lazy_adam" else 1
+    options = {
+        "device": THREADS,
+        "train": {"epochs": epochs, "log_every_steps": 2, "ema_decay": 0.9},
+        "deep_optimizer": {"name": deep},
+        "checkpoint": {"every_steps": 2, "delta": True},
+    }
+    whole = train(tiny_config(), tiny_dataset, tmp_path / "whole", **options)
+
+    def interrupt(_, values):
+        if values["step"] == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt, match="the same call resumes"):
+        again(**options, on_step=interrupt)
+    resumed = again(**options)
+    for name in ("loss.log", "eval.log"):
+        assert (resumed.path / name).read_bytes() == (whole.path / name).read_bytes()
+    if deep == "lazy_adam":
+        assert (whole.path / "loss.log").read_bytes() == (trained[0].path / "loss.log").read_bytes()
+        assert (whole.path / "eval.log").read_bytes() != (trained[0].path / "eval.log").read_bytes()
+    evaluation = evaluate(whole, split="valid")
+    for name in MEASURED:
+        assert getattr(evaluation.metrics, name) == pytest.approx(whole.metrics[name], abs=1e-6)
+    np.testing.assert_array_equal(resumed.predict(lines), whole.predict(lines))  # an export compares the logits
+    options["train"] = {"epochs": 1, "init_from": str(whole.path)}
+    before = train(tiny_config(), tiny_dataset, tmp_path / "warm", **options).history[0]
+    assert (before["epoch"], before["auc"]) == (0, pytest.approx(whole.metrics["auc"], abs=1e-6))
+
+
 def test_a_callback_that_fails_ends_the_training_and_keeps_its_checkpoints(again, tmp_path):
     def fail(_, values):
         raise RuntimeError("the plot is broken")

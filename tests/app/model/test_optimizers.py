@@ -147,3 +147,52 @@ def test_a_learning_rate_near_0_leaves_the_wide_head_as_it_is(optimize):
         assert np.abs(one[name]).min() > 0.01
         for found in near_0:
             np.testing.assert_array_equal(found[name], one[name])
+
+
+@pytest.mark.parametrize(
+    "options", ["{name: adam}", "{name: adamw, weight_decay: 0.3}", "{name: sgd}", "{name: adagrad}"]
+)
+def test_running_means_are_those_of_the_weights_after_each_step(cpu, tiny_config, make_schema, options):
+    from mindspore import Tensor, nn, ops
+
+    from app.model.optimizers import DenseOptimizers
+    from app.training.assemble import make_model
+
+    class InBranch(nn.Cell):
+        """The optimizers as the step's graph has them."""
+
+        def __init__(self, optimizers):
+            super().__init__()
+            self.optimizers = optimizers
+
+        def construct(self, finite, *gradients):
+            result = gradients[0].reshape(-1)[:1]
+            if finite:
+                result = ops.depend(result, self.optimizers(gradients))
+            return result
+
+    decay = 0.75
+    config = tiny_config("model.hidden_widths=[5,3]", f"tower_optimizer={options}")
+    model = make_model(config, make_schema())
+    optimizers = DenseOptimizers(model, config.wide_optimizer, config.tower_optimizer, LOSS_SCALE, ema_decay=decay)
+    graph, generator, named = InBranch(optimizers), np.random.default_rng(0), model.named_parameters()
+    sums = dict.fromkeys(named, 0.0)
+    for step, finite in enumerate((True, True, False, True), start=1):
+        taken = step - (step > 2)  # the third is skipped and taken again
+        optimizers.set_step(taken)
+        gradients = [np.float32(generator.standard_normal(p.shape) * LOSS_SCALE) for p in named.values()]
+        graph(Tensor(finite), *map(Tensor, gradients))
+        state = optimizers.named_state()
+        for name, parameter in named.items():
+            if finite:
+                sums[name] = decay * sums[name] + (1 - decay) * parameter.asnumpy().astype(np.float64)
+            mean = state[f"mean.{name}"].asnumpy()
+            expected = sums[name] / (1 - decay ** (2 if not finite else taken))
+            np.testing.assert_allclose(mean, expected, rtol=1e-5, atol=1e-7, err_msg=f"{name} {step}")
+    weights = {name: parameter.asnumpy().copy() for name, parameter in named.items()}
+    with optimizers.means_as_weights():
+        for name, parameter in named.items():
+            np.testing.assert_array_equal(parameter.asnumpy(), optimizers.named_state()[f"mean.{name}"].asnumpy())
+    for name, parameter in named.items():
+        np.testing.assert_array_equal(parameter.asnumpy(), weights[name])
+        assert not np.array_equal(weights[name], optimizers.named_state()[f"mean.{name}"].asnumpy()), name

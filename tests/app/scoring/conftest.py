@@ -68,7 +68,7 @@ def make_bundle(tmp_path_factory):
     def make(prepared, config, state, rows="float32", history=None, parent=None, folder=None):
         folder = folder or tmp_path_factory.mktemp("bundle") / "bundle"
         folder.mkdir()
-        manifest = write_model(folder, state, config, prepared, CHECKPOINT, rows, history, parent)
+        manifest = write_model(folder, state, config, prepared, CHECKPOINT, rows, history, parent=parent)
         requirements = "".join(f"{name}=={manifest.versions[name]}\n" for name in PACKAGES)
         finish(folder, manifest, {"README.md": "card\n", "requirements.txt": requirements})
         return folder

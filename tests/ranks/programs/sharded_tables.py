@@ -66,7 +66,7 @@ def main(backend: str, servers: int, wide, deep) -> None:
     world = MPI.COMM_WORLD
     owners, workers, worker = servers or world.size, world.size - servers, world.rank - servers
     rounds = workers > 1  # one rank alone sums as one process does
-    spec = TablesSpec(ROWS, DIM, tuple(map(TableField, FIELDS)), 1, 0.01, 1e-3, wide, deep)
+    spec = TablesSpec(ROWS, DIM, tuple(map(TableField, FIELDS)), 1, 0.01, 1e-3, wide, deep, ema_decay=0.8)
     rates = {WIDE: lambda step: wide.learning_rate, DEEP: lambda step: deep.learning_rate}
     alone = make_host_tables(backend, spec, rates, 1)
     expected = take_steps(alone, lambda rows: 0, lambda rows: rows)
@@ -92,6 +92,13 @@ def main(backend: str, servers: int, wide, deep) -> None:
     distinct = sum(len(np.unique(ids[slice_of(ids, worker, workers)])) for ids, _, _ in batches()) if worker >= 0 else 0
     remote = owned.exchange.remote_bytes
     assert remote["ids"] <= 8 * distinct and remote["gradients"] <= 4 * (DIM + 1) * distinct, remote
+    ids = np.arange(ROWS - ROWS % len(FIELDS), dtype=np.int32).reshape(-1, len(FIELDS))
+    if worker >= 0:
+        means, whole = (tables.lookup(tables.unique(ids), means=True) for tables in (sharded, alone))
+        check(means.deep, whole.deep, rounds)
+        check(means.wide, whole.wide, rounds)
+    else:
+        owned.serve(owned.exchange.start(Operation.NONE))
     print(f"rank {world.rank} of {world.size}, {backend}, {wide.name}, {deep.name}: equal", flush=True)
 
 
