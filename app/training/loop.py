@@ -37,6 +37,8 @@ class Trainer:
         """Resume the run's checkpoint, or warm start a new run; `backend` as `pick_backend` chose it."""
         self.context, self.config, self.schema, self.run = context, context.config, context.schema, context.run
         self.parts = assemble(self.config, self.schema, backend, context.group)
+        if decay := self.config.train.ema_decay:
+            log.info("evaluations are of the running mean of the weights (train.ema_decay=%g)", decay)
         self.profile = KernelProfile(self.parts.step, self.run.path / PROFILE_FOLDER)
         self.position = Position()
         self.epoch_steps = num_batches(self.schema, "train", self.config.train.batch_size)

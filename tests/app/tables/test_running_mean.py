@@ -1,5 +1,7 @@
 """The running mean of rows, kept lazily, is the plain mean over all rows at every step, on every backend."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -12,7 +14,9 @@ from app.config.optimizers import (
     SgdOptions,
 )
 from app.config.schedules import StepSchedule
+from app.tables import make_host_tables
 from app.tables.checks import load_state
+from app.tables.fields import NO_ROW, TableField
 from app.tables.interface import DEEP, WIDE, MeanTable, RowGradients
 from app.tables.optimizers import MOST_EXACT_STEPS, RunningMean, StepHistory
 from tests.app.tables.tables_of_spec import constant_rates, native_tables, reference_tables
@@ -151,3 +155,25 @@ def test_a_decay_near_1_keeps_its_digits():
     expected = weights @ rows.astype(np.float64)
     np.testing.assert_allclose(one_by_one[0], expected, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(still[0], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_lists_and_parts_look_up_means_as_they_look_up_rows(native_library, make_spec):
+    """A list of the mean rows of its values; the wide part sees other fields than the deep one."""
+    fields = TableField("a", deep=False), TableField("b", length=3, mean=True), TableField("c", wide=False)
+    spec = replace(make_spec(V, 4, ema_decay=DECAY, deep=AdamOptions()), fields=fields)
+    both = [make_host_tables(backend, spec, constant_rates(spec), 2) for backend in ("native", "reference")]
+    rng = np.random.default_rng(1)
+    for step in range(6):
+        ids = rng.integers(0, V, (7, 5)).astype(np.int32)
+        ids[rng.random(7) < 0.5, 3] = NO_ROW
+        ids[ids[:, 2] % 2 == 0, 2:4] = NO_ROW
+        looked_up = []
+        for tables in both:
+            unique = tables.unique(ids)
+            rows = tables.lookup(unique, means=True)
+            looked_up.append((rows.deep.copy(), rows.wide.copy()))
+            gradients = np.random.default_rng(step)
+            deep = gradients.standard_normal(rows.deep.shape).astype(np.float32)
+            tables.update(unique, RowGradients(deep, gradients.standard_normal(7).astype(np.float32)))
+        for found, expected in zip(*looked_up, strict=True):
+            np.testing.assert_array_equal(found, expected)

@@ -6,11 +6,13 @@
 
 #include "kernels/initial_rows.h"
 #include "kernels/missed_steps.h"
+#include "kernels/stream.h"
 
 namespace host_tables::ISA {
 namespace {
 
 constexpr std::int64_t kRowsPerTask = 256;
+constexpr std::int64_t kRowsAhead = 6;
 
 // `mean` [width] of `row`, which stood still, from step `from` to means.step.
 void still_mean(const HostTablesMeans& means, const float* row, float* mean, std::int64_t width, std::int64_t from) {
@@ -78,7 +80,14 @@ void read_deep_mean(const Slots& slots, const InitialValues& initial, std::int64
 void advance_means(const Slots& slots, const std::int32_t* row_slots, std::int64_t count,
                    const HostTablesHistory* history, const HostTablesMeans& means, int num_threads) {
 #pragma omp parallel for num_threads(num_threads) schedule(dynamic, kRowsPerTask)
-  for (std::int64_t i = 0; i < count; ++i) advance_row(slots, row_slots[i], history, means);
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (i + kRowsAhead < count) {
+      const std::int32_t ahead = row_slots[i + kRowsAhead];
+      prefetch_row(deep_state(slots, ahead), slots.layout.deep_states * slots.layout.embedding_dim);
+      __builtin_prefetch(wide_state(slots, ahead));
+    }
+    advance_row(slots, row_slots[i], history, means);
+  }
 }
 
 void read_means(const Slots& slots, const InitialValues& initial, const std::int64_t* row_ids,
