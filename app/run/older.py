@@ -28,6 +28,7 @@ ADDED: dict[int, dict[str, Any]] = {
         "wide_optimizer[ftrl].exact_l1": False,
         "deep_optimizer[ftrl].exact_l1": True,
         "model.first_layer": "direct",
+        "train.ema_decay": 0.0,
     },
 }
 
