@@ -28,6 +28,7 @@ SETTINGS = (
     "tables.backend=reference",
     "loss.l2_coef=1e-3",
     "model.dropout=0.2",
+    "train.ema_decay=0.8",
 )
 JOBS = ((1, 0), (2, 0), (3, 0), (4, 0), (2, 1), (4, 2))  # ranks in all, of which servers
 
@@ -73,7 +74,9 @@ def take_steps(parts, num_steps):
         result = parts.step(batch, parts.step.prepare(batch))
         losses.append((result.wide_loss, result.deep_loss))
         first = first or parts.state()
-    return Run(np.array(losses), parts.step.score(batch, parts.step.prepare(batch)), first)
+    with parts.optimizers.means_as_weights():
+        scores = parts.step.score(batch, parts.step.prepare(batch))
+    return Run(np.array(losses), scores, first)
 
 
 def check_one_step(found, expected, owner, num_owners):
