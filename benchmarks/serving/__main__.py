@@ -20,8 +20,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ class Connection(asyncio.Protocol):
         self.transport: Any = None
         self.is_open = True
         self._received = bytearray()
-        self._answered: asyncio.Future[int] | None = None
+        self._answered: Callable[[int], None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
@@ -91,7 +92,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._received += data
         head, end, body = self._received.partition(b"\r\n\r\n")
-        if not end or self._answered is None:
+        if not end:
             return
         head = head.lower()
         length = head.partition(b"\r\ncontent-length:")[2].split(b"\r\n", 1)[0]
@@ -103,58 +104,72 @@ class Connection(asyncio.Protocol):
 
     def _answer(self, status: int, is_last: bool) -> None:
         self.is_open = not is_last
-        if self._answered is not None and not self._answered.done():
-            self._answered.set_result(status)
+        answered, self._answered = self._answered, None
+        if answered is not None:
+            answered(status)
 
-    async def send(self, request: bytes) -> int:
-        """Return the status of the answer; 0 where the connection ends before it."""
+    def send(self, request: bytes, answered: Callable[[int], None]) -> None:
+        """Call `answered` with the status of the answer; 0 where the connection ends before it."""
         self._received.clear()
-        self._answered = asyncio.get_running_loop().create_future()
+        self._answered = answered
         self.transport.write(request)
-        return await self._answered
 
 
 class Sender:
-    """Keeps connections open and sends one request at a time on each."""
+    """Keeps connections open and sends one request at a time on each; without tasks, which take processor time."""
 
     def __init__(self, port: int, bodies: Sequence[bytes], form: str, path: str = "/v1/score", more: str = "") -> None:
         head = "POST {} HTTP/1.1\r\nhost: a\r\ncontent-type: {}\r\n{}content-length: {}\r\n\r\n"
         self._requests = [head.format(path, form, more, len(body)).encode() + body for body in bodies]
         self._port = port
         self._free: list[Connection] = []
+        self._connecting: set[asyncio.Task[None]] = set()
 
-    async def send(self, number: int) -> int:
-        """Return the status of one request; 0 where the connection failed."""
+    def send(self, number: int, answered: Callable[[int], None]) -> None:
+        """Call `answered` with the status of one request; 0 where the connection failed."""
         while self._free and not self._free[-1].is_open:  # idle for too long
             self._free.pop()
-        try:
-            connection = self._free.pop() if self._free else await self._connect()
-            status = await connection.send(self._requests[number % len(self._requests)])
-        except OSError:
-            return 0
-        if connection.is_open:
-            self._free.append(connection)
-        return status
+        if self._free:
+            self._send_on(self._free.pop(), number, answered)
+            return
+        task = asyncio.create_task(self._connect(number, answered))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
 
-    async def _connect(self) -> Connection:
-        loop = asyncio.get_running_loop()
-        return (await loop.create_connection(Connection, "127.0.0.1", self._port))[1]
+    async def _connect(self, number: int, answered: Callable[[int], None]) -> None:
+        try:
+            _, connection = await asyncio.get_running_loop().create_connection(Connection, "127.0.0.1", self._port)
+        except OSError:
+            answered(0)
+        else:
+            self._send_on(connection, number, answered)
+
+    def _send_on(self, connection: Connection, number: int, answered: Callable[[int], None]) -> None:
+        def done(status: int) -> None:
+            if connection.is_open:
+                self._free.append(connection)
+            answered(status)
+
+        connection.send(self._requests[number % len(self._requests)], done)
 
     async def poisson(self, rate: float, seconds: float, seed: int = 0) -> Load:
         """Send at the times of a Poisson process."""
-        times = np.cumsum(np.random.default_rng(seed).exponential(1 / rate, int(rate * seconds)))
-        start, found, tasks = time.perf_counter(), Load({}, []), []
+        times = np.cumsum(np.random.default_rng(seed).exponential(1 / rate, int(rate * seconds))).tolist()
+        start, found, all_answered = time.perf_counter(), Load({}, []), asyncio.Event()
 
-        async def one(number: int, due: float) -> None:
-            found.sender_late_ms.append((time.perf_counter() - start - due) * 1e3)
-            status = await self.send(number)
+        def note(due: float, status: int) -> None:
             found.milliseconds.setdefault(status, []).append((time.perf_counter() - start - due) * 1e3)
+            if found.num_requests == len(times):
+                all_answered.set()
 
         for number, due in enumerate(times):
             if (left := due - (time.perf_counter() - start)) > 0:
                 await asyncio.sleep(left)
-            tasks.append(asyncio.create_task(one(number, due)))
-        await asyncio.gather(*tasks)
+            found.sender_late_ms.append((time.perf_counter() - start - due) * 1e3)
+            self.send(number, partial(note, due))
+            if number % 16 == 0:
+                await asyncio.sleep(0)  # answers are read where the sender is late, too
+        await all_answered.wait()
         return found
 
     async def closed(self, connections: int, seconds: float) -> float:
@@ -164,7 +179,9 @@ class Sender:
         async def one() -> None:
             nonlocal done
             while time.perf_counter() < until:
-                status = await self.send(done)
+                answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+                self.send(done, answer.set_result)
+                status = await answer
                 done += status == 200  # not `done += await …`, which forgets what others count meanwhile
 
         await asyncio.gather(*(one() for _ in range(connections)))

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 
 import numpy as np
 import pytest
@@ -45,11 +46,17 @@ def test_a_server_trains_and_scores_in_one_process(prepared, tmp_path):
 def test_requests_of_several_connections_are_all_counted(monkeypatch):
     answered = []
 
-    async def send(_, number):
-        await asyncio.sleep(0.001)
+    def send(_, number, answer):
         answered.append(number)
-        return 200
+        asyncio.get_running_loop().call_later(0.001, answer, 200)
 
     monkeypatch.setattr(Sender, "send", send)
     rate = asyncio.run(Sender(0, [b""], "text/plain").closed(4, 0.1))
     assert round(0.1 * rate) == len(answered) > 4
+
+
+def test_every_request_of_a_load_is_counted_by_its_status():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))  # nothing listens there
+        load = asyncio.run(Sender(probe.getsockname()[1], [b""], "text/plain").poisson(2000, 0.05))
+    assert (load.num_requests, load.count(0), len(load.sender_late_ms)) == (100, 100, 100)
