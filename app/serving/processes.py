@@ -5,6 +5,7 @@ A worker that dies is started again; the others serve on. SIGTERM ends the servi
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import multiprocessing
 import os
@@ -17,9 +18,13 @@ import time
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 from app.serving.options import ServerOptions
+
+if TYPE_CHECKING:
+    from app.serving.service import Service
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +131,7 @@ def run_worker(options: ServerOptions, listener: socket.socket, shared: Path, fo
         uvicorn.Config(
             service,
             loop="uvloop",
-            http=protocol(),
+            http=protocol(service),
             lifespan="off",
             access_log=False,
             log_config=None,
@@ -151,9 +156,11 @@ def run_worker(options: ServerOptions, listener: socket.socket, shared: Path, fo
     return 0
 
 
-def protocol() -> type:
-    """Return uvicorn's protocol with bounds on the time and the size of a request's headers."""
+def protocol(service: Service) -> type:
+    """Return uvicorn's protocol with bounds on the time and the size of headers, which refuses by them alone."""
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+    refused: Any = SimpleNamespace(response_complete=True, message_event=asyncio.Event())  # for all: it has no state
 
     class BoundedHeaders(HttpToolsProtocol):
         """Closes a connection whose headers do not arrive in time, or do not end."""
@@ -182,7 +189,26 @@ def protocol() -> type:
 
         def on_headers_complete(self) -> None:
             self._header_bytes = None
-            self._headers_until.cancel()
-            super().on_headers_complete()
+            answer = self._refusal()
+            if answer is None:
+                self._headers_until.cancel()
+                super().on_headers_complete()
+            else:  # the body has as much time as the headers, and is dropped
+                self.cycle = refused
+                self.transport.write(answer)
+
+        def on_message_complete(self) -> None:
+            super().on_message_complete()
+            if self.cycle is refused:
+                self._headers_until.cancel()
+                self.on_response_complete()
+
+        def _refusal(self) -> bytes | None:
+            """Return an answer by the headers alone; None also where another is due before it or none after it."""
+            is_next = self.cycle is None or self.cycle.response_complete
+            is_last = self.expect_100_continue or not self.parser.should_keep_alive()
+            if not is_next or is_last or self.parser.get_method() != b"POST":
+                return None
+            return service.refusal(self.url, next((int(v) for name, v in self.headers if name == b"content-length"), 0))
 
     return BoundedHeaders

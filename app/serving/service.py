@@ -85,11 +85,30 @@ class Service:
         self._routes = {path: {"GET": handler} for path, handler in gets.items()}
         self._routes |= {path: {"POST": handler} for path, handler in posts.items()}
 
+    def refusal(self, url: bytes, num_bytes: int) -> bytes | None:
+        """Return the whole answer to a request whose rows would wait too long, None for others.
+
+        In overload nearly all requests are refused: what that takes is taken from those that are scored.
+        """
+        path, methods, _ = self._route(url.decode("latin-1").partition("?")[0])
+        if methods.get("POST") not in (self._score, self._infer):
+            return None
+        try:
+            self.batcher.check_room(num_bytes)
+        except RequestError as error:
+            self._note("POST", path, 429, 0.0)
+            body = msgspec.json.encode({"error": str(error)})
+            headers = {**_HEADERS_OF[429], **_headers(self.generations.current), "content-type": "application/json"}
+            lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
+            head = f"HTTP/1.1 429 Too Many Requests\r\n{''.join(lines)}content-length: {len(body)}\r\n\r\n"
+            return head.encode() + body
+        return None
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, errors too; add the model's version, and count."""
         start = time.perf_counter()
         request = Request(scope, receive)
-        path, methods = self._route(request)
+        path, methods, scope["path_params"] = self._route(scope["path"])
         try:
             response = await self._handler(methods, request.method)(request)
         except RequestError as error:
@@ -105,21 +124,22 @@ class Service:
         if response.status_code == 405:
             response.headers["allow"] = ", ".join(methods)
         seconds = time.perf_counter() - start
-        self.observed.request(path, response.status_code, seconds)
-        if random.random() < self.options.logged_share:  # noqa: S311
-            log.info("%s %s %d %.1f ms", request.method, path, response.status_code, seconds * 1e3)
+        self._note(request.method, path, response.status_code, seconds)
         await response(scope, receive, send)
 
-    def _route(self, request: Request) -> tuple[str, dict[str, Handler]]:
-        """Return the form of a request's address, for metrics and the log, and its handlers by method."""
-        path = request.scope["path"]
+    def _note(self, method: str, path: str, status: int, seconds: float) -> None:
+        self.observed.request(path, status, seconds)
+        if random.random() < self.options.logged_share:  # noqa: S311
+            log.info("%s %s %d %.1f ms", method, path, status, seconds * 1e3)
+
+    def _route(self, path: str) -> tuple[str, dict[str, Handler], dict[str, Any]]:
+        """Return the form of an address, for metrics and the log, its handlers by method, and its parameters."""
         found = _MODEL_PATH.fullmatch(path)
         if found is not None:
-            request.scope["path_params"] = found.groupdict()
             rest = found["rest"] or ""
             path = f"{MODEL}/versions/{{version}}{rest}" if found["version"] else f"{MODEL}{rest}"
         methods = self._routes.get(path)
-        return (path, methods) if methods else ("other", {})
+        return (path, methods, found.groupdict() if found else {}) if methods else ("other", {}, {})
 
     def _handler(self, methods: dict[str, Handler], method: str) -> Handler:
         handler = methods.get("GET" if method == "HEAD" else method)
@@ -162,7 +182,6 @@ class Service:
     ) -> tuple[Predictor, np.ndarray]:
         """Return the scores of a request's rows, and the model that made them."""
         limits = self.options.limits
-        self.batcher.check_room(_content_length(request))
         deadline = time.monotonic() + self._deadline_ms(request) / 1000
         async with self._body(request) as body:
             predictor = self.generations.current

@@ -167,6 +167,27 @@ def test_overload_is_refused_at_once_and_passes(serve, tiny_bundle, golden, gold
         assert client.post(address, json=rows).json()["scores"] == golden_scores
 
 
+def test_a_refusal_needs_no_body_and_leaves_the_connection_open(serve, tiny_bundle):
+    with serve(tiny_bundle, "--max-queue", "1", "--max-delay-ms", "1500") as (_, port):
+        waiting, connection = (socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(2))
+        with waiting, connection:
+            waiting.sendall(b"POST /v1/score HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}")
+            time.sleep(0.3)
+            for path in ("/v1/score", "/v2/models/clicks/infer?a=b"):
+                connection.sendall(f"POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: 6\r\n\r\n".encode())
+                head, _, body = connection.recv(65536).partition(b"\r\n\r\n")
+                assert head.startswith(b"HTTP/1.1 429") and b"retry-after: 1" in head and b"x-model-version" in head
+                assert "wait already" in json.loads(body)["error"]
+                connection.sendall(b"{}")
+                connection.sendall(b"    ")
+            connection.sendall(b"GET /metrics HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+            answer = b""
+            while part := connection.recv(65536):
+                answer += part
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert b'wide_deep_requests_total{route="/v1/score",status="429"} 1.0' in answer
+
+
 def test_wrong_bundles_and_ports_end_with_status_2(project, tmp_path, port, tiny_bundle):
     def run(*arguments):
         command = [os.sys.executable, "-m", "app.cli.serve", *map(str, arguments)]
