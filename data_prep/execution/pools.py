@@ -29,6 +29,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 _INSTALL = {"dask": "pip install '.[dask]'", "mpi": "pip install '.[mpi]'"}
 _SIGNAL_SECONDS = 0.2
 _ANSWER_SECONDS = 10
+_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGXFSZ, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
 _MPI_COMMAND = "mpirun -n 3 python -m mpi4py.futures -m data_prep prepare ... --executor mpi"
 
 
@@ -64,6 +65,7 @@ class _Cluster:
     num_workers: int
     deaths: tuple[type[Exception], ...] = ()  # errors that mean that workers died
     advice: str = ""  # after such an error
+    crash: Callable[[], str] = lambda: ""  # the signal of a worker that died by its own fault
 
 
 class Pools:
@@ -79,7 +81,7 @@ class Pools:
         """Yield a pool for a pass; None if the only worker is this process.
 
         `num_workers` is for this machine; a given cluster has its own number. Raises MemoryError if a worker was
-        killed, OSError if the cluster cannot be used.
+        killed, OSError if one crashed or the cluster cannot be used.
         """
         if self._choice.kind == "processes":
             if self._cluster is not None and self._cluster.num_workers != num_workers:
@@ -96,6 +98,11 @@ class Pools:
         except cluster.deaths as error:
             time.sleep(_SIGNAL_SECONDS)  # the signal that killed a worker may come here too
             check_stop()
+            if crash := cluster.crash():
+                raise OSError(
+                    f"a worker crashed by {crash}, as libraries do where a disk takes no more; finished work is kept: "
+                    "look at its room, quotas and `ulimit -f`, and run the same command again"
+                ) from error
             raise MemoryError(
                 f"a worker was killed ({error}), most likely for lack of memory; finished work is kept: "
                 f"{cluster.advice}"
@@ -113,9 +120,15 @@ def _processes(_: ExecutorChoice, num_workers: int) -> Iterator[_Cluster]:
     executor = ProcessPoolExecutor(num_workers, multiprocessing.get_context("spawn"), _start_worker)
     advice = f"run the same command again with fewer than {num_workers} workers, prepare.workers=1"
     try:
-        yield _Cluster(executor, num_workers, (BrokenProcessPool,), advice)
+        yield _Cluster(executor, num_workers, (BrokenProcessPool,), advice, lambda: _crash(executor))
     finally:
         executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _crash(executor: ProcessPoolExecutor) -> str:
+    """Return the name of the signal by which a worker crashed, if one did; the others are ended by SIGTERM."""
+    workers = executor._processes or {}  # no public name has the exit codes
+    return next((crash.name for crash in _CRASHES for worker in workers.values() if worker.exitcode == -crash), "")
 
 
 def _start_worker() -> None:

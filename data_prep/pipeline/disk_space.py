@@ -64,20 +64,28 @@ def check_room(folder: Path, needed: int) -> None:
 
 @contextmanager
 def explain_full_disk(folder: Path, needed: int) -> Iterator[None]:
-    """Turn any error of a full disk into one with the bytes still missing of `needed` and what to do."""
+    """Turn any error of a full disk into one with the bytes still missing of `needed` and what to do.
+
+    The same for a file that may not grow further.
+    """
     try:
         yield
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise OSError(
+                f"cannot write {error.filename or folder}: a file may not grow that long, by `ulimit -f` or the file "
+                "system. Raise the limit (ulimit -f unlimited) and run the same command again: what is finished is kept"
+            ) from error
         if error.errno in _NO_SPACE or _WORDS.search(str(error)) or _free(folder) < _FULL_BYTES:
-            raise _no_space(folder, needed) from error
+            raise _no_space(folder, needed, f" ({error})") from error
         raise
 
 
-def _no_space(folder: Path, needed: int) -> OSError:
+def _no_space(folder: Path, needed: int, found: str = "") -> OSError:
     more = max(needed - _used(folder), _MIB)
     return OSError(
-        f"no space left for {folder}: about {_text(more)} more are needed, {_text(_free(folder))} are free. Make room "
-        "and run the same command again: what is finished is kept"
+        f"no space left for {folder}{found}: about {_text(more)} more are needed, {_text(_free(folder))} are free. "
+        "Make room and run the same command again: what is finished is kept"
     )
 
 

@@ -28,7 +28,7 @@ from data_prep.options.prepare_options import ZOO_BLOCK_ROWS, PrepareOptions
 from data_prep.prepared.reader import read_files
 from data_prep.prepared.rows import Rows
 from data_prep.prepared.schema import Split, data_file
-from data_prep.prepared.writer import as_os_error
+from data_prep.prepared.writer import as_os_error, require_room
 
 # The zoo's reader appends "00" for train and "0" for test, so these shard numbers need two digits or one.
 _FEWEST, _MOST = {"train": 11, "valid": 2, "test": 2}, {"train": 100, "valid": 10, "test": 10}
@@ -123,9 +123,12 @@ def _write_samples(path: Path, shards: int, blocks: Iterable[Rows]) -> None:
     writer.set_header_size(_HEADER_BYTES)
     writer.set_page_size(_PAGE_BYTES)
     writer.add_schema(_COLUMNS, "rows for the model zoo's Wide&Deep")
+    first_shard = path.with_name(path.name + "0" * len(str(shards - 1))) if shards > 1 else path
     with as_os_error(path.parent):
         samples = map(_sample, blocks)
         while one_a_shard := list(itertools.islice(samples, shards)):
+            sample_bytes = sum(column.nbytes for column in one_a_shard[0].values())
+            require_room(first_shard, shards * (sample_bytes + _HEADER_BYTES) + 2 * _PAGE_BYTES)
             writer.write_raw_data(one_a_shard)
         writer.commit()
 

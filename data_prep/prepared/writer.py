@@ -11,6 +11,7 @@ Letters: n rows of a block.
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 import re
@@ -19,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.machinery import PathFinder
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
@@ -37,6 +39,7 @@ _MIN_PAGE_BYTES = 1 << 20
 _PAGE_UNIT_BYTES = 4096
 _BLOCK_EXTRA_BYTES = 64  # lengths that MindRecord stores with the three arrays of a block
 _SAMPLES_PER_WRITE = 32
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LIBRARY = "mindspore._c_mindrecord"
 
 
@@ -67,6 +70,7 @@ class MindRecordWriter:
         self._rest: list[Rows] = []  # fewer than a block
         self._num_rows = 0
         self._writer: Any = None  # until the first block is known
+        self._page_bytes = 0
         self._header: Any = None  # used until the file is committed
         self._fields: Sequence[str] = ()
 
@@ -80,6 +84,7 @@ class MindRecordWriter:
     def finish(self) -> DataFile:
         """Write the last block, which may be short, and the index; at least one row has to be there."""
         self._write_blocks(self._rest)
+        self._require_room(0)
         with as_os_error(self._path.parent):
             self._writer.commit()
             index = _library().ShardIndexGenerator(os.path.realpath(self._path), False)
@@ -93,12 +98,14 @@ class MindRecordWriter:
                 self._open(blocks[0])
             for first in range(0, len(blocks), _SAMPLES_PER_WRITE):
                 samples = list(map(_sample, blocks[first : first + _SAMPLES_PER_WRITE]))
-                self._writer.write_raw_data(
-                    {}, [_packed([s[name] for name in self._fields]) for s in samples], True, False
-                )
+                packed = [_packed([sample[name] for name in self._fields]) for sample in samples]
+                self._require_room(sum(map(len, packed)))
+                self._writer.write_raw_data({}, packed, True, False)
         self._num_rows += sum(map(len, blocks))
 
     def _open(self, first_block: Rows) -> None:
+        self._page_bytes = self._fitting_page(first_block)
+        self._require_room(_HEADER_BYTES)
         library = _library()
         types = {name: {"type": str(column.dtype), "shape": [-1]} for name, column in _sample(first_block).items()}
         schema = library.Schema.build("blocks of rows", types | {"ids": {"type": "bytes"}})
@@ -107,11 +114,15 @@ class MindRecordWriter:
         self._header.add_schema(schema)
         self._writer = library.ShardWriter()
         self._writer.set_header_size(_HEADER_BYTES)
-        self._writer.set_page_size(self._page_bytes(first_block))
+        self._writer.set_page_size(self._page_bytes)
         self._writer.open([str(self._path)], False, False)
         self._writer.set_shard_header(self._header)
 
-    def _page_bytes(self, block: Rows) -> int:
+    def _require_room(self, num_bytes: int) -> None:
+        # Pages have unused ends, and one of blocks and one of their numbers may be begun.
+        require_room(self._path, num_bytes + num_bytes // _PAGE_BLOCKS + 2 * self._page_bytes)
+
+    def _fitting_page(self, block: Rows) -> int:
         row_bytes = sum(column.nbytes for column in block.columns()) // len(block)
         needed = max(_PAGE_BLOCKS * (row_bytes * self._block_rows + _BLOCK_EXTRA_BYTES), _MIN_PAGE_BYTES)
         return -(-needed // _PAGE_UNIT_BYTES) * _PAGE_UNIT_BYTES
@@ -127,6 +138,17 @@ def _sample(block: Rows) -> dict[str, NDArray[Any]]:
     beside = {} if block.weights is None else {"weight": block.weights}
     keys = {f"{KEY_PREFIX}{name}": keys for name, keys in block.keys.items()}
     return {"ids": block.ids, "numeric": block.numeric, "label": block.labels, **beside, **keys}
+
+
+def require_room(path: Path, num_bytes: int) -> None:
+    """Raise OSError if `path` cannot grow by `num_bytes`: where a write fails, MindSpore's library may crash."""
+    size = path.stat().st_size if path.exists() else 0
+    with TemporaryFile(dir=path.parent) as probe:
+        try:
+            os.posix_fallocate(probe.fileno(), size, num_bytes)
+        except OSError as error:
+            if error.errno in _NO_ROOM:  # others: the file system cannot allocate ahead
+                raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 
 import pytest
 
@@ -134,3 +135,16 @@ def test_a_scheduler_that_does_not_answer_is_one_line(monkeypatch):
 def test_a_scheduler_is_for_dask_alone():
     with pytest.raises(ValueError, match="--scheduler tcp://a:1 is for --executor dask; found --executor mpi"):
         ExecutorChoice("mpi", "tcp://a:1")
+
+
+@pytest.mark.parametrize(
+    ("by", "kind", "words"),
+    [
+        (signal.SIGSEGV, OSError, "a worker crashed by SIGSEGV.* `ulimit -f`"),
+        (signal.SIGKILL, MemoryError, "a worker was killed .* lack of memory.* prepare.workers=1"),
+    ],
+)
+def test_a_worker_that_dies_is_reported_by_its_signal(by, kind, words):
+    workers = Pools(ExecutorChoice())
+    with closing(workers), pytest.raises(kind, match=words), workers.open(2) as pool:
+        pool.submit(signal.raise_signal, by).result()

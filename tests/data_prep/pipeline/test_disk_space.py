@@ -155,37 +155,57 @@ def test_a_run_that_can_write_the_result_of_one_chunk_more_keeps_it(tmp_path, ma
 ON_SMALL_DISK = """
 import subprocess, sys
 from pathlib import Path
+from resource import RLIM_INFINITY, RLIMIT_FSIZE, setrlimit
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 
-folder, log_path = Path(sys.argv[1]), Path(sys.argv[2])
+folder, log_path, whole, kind = *map(Path, sys.argv[1:4]), sys.argv[4]
 options = PrepareOptions(min_count=3, block_rows=64, shuffle_window_rows=500, workers=2)
-prepare(log_path, folder / "whole", options, chunk_bytes=20_000)
 disk = folder / "disk"
 disk.mkdir()
-subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", disk], check=True)
-for size in ("64k", "600k", "1500k", "3m", "12m", "64m"):
-    subprocess.run(["mount", "-o", f"remount,size={size}", "none", disk], check=True)
+if kind == "disk":
+    sizes = ("64k", "600k", "1500k", "3m", "12m", "64m")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", disk], check=True)
+    let_grow = lambda size: subprocess.run(["mount", "-o", f"remount,size={size}", "none", disk], check=True)
+else:
+    sizes = (30_000, 300_000, RLIM_INFINITY)
+    let_grow = lambda size: setrlimit(RLIMIT_FSIZE, (size, RLIM_INFINITY))  # the workers inherit it
+for size in sizes:
+    let_grow(size)
     try:
         prepare(log_path, disk / "out", options, chunk_bytes=20_000)
         break
     except OSError as error:
         print(error)
-found, expected = ({path.name: path.read_bytes() for path in at.iterdir()} for at in (disk / "out", folder / "whole"))
+found, expected = ({path.name: path.read_bytes() for path in at.iterdir()} for at in (disk / "out", whole))
 assert found == expected
 """
 
 
-def test_a_small_disk_that_grows_is_gone_on_with(tmp_path, log_path, command_environment):
+def errors_of_small_disks(tmp_path, log_path, prepared, environment, kind, alone=()):
+    """Prepare on disks or with limits that grow until all fits; return the errors before."""
+    command = [*alone, sys.executable, "-c", ON_SMALL_DISK, str(tmp_path), str(log_path), str(prepared), kind]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_a_small_disk_that_grows_is_gone_on_with(tmp_path, log_path, prepared, command_environment):
     """In a name space of its own, where anybody may mount a file system in memory."""
     alone = ["unshare", "--user", "--map-root-user", "--mount"]
     if subprocess.run([*alone, "mount", "-t", "tmpfs", "none", tmp_path], capture_output=True, check=False).returncode:
         pytest.skip("nothing can be mounted here")
-    command = [*alone, sys.executable, "-c", ON_SMALL_DISK, str(tmp_path), str(log_path)]
-    done = subprocess.run(command, env=command_environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    errors = done.stdout.splitlines()
+    errors = errors_of_small_disks(tmp_path, log_path, prepared, command_environment, "disk", alone)
     assert len(errors) >= 4
     for error in errors:
         assert error.startswith("no space left for"), error
         assert "Make room and run the same command again" in error
+
+
+def test_a_limit_of_file_sizes_that_grows_is_gone_on_with(tmp_path, log_path, prepared, command_environment):
+    errors = errors_of_small_disks(tmp_path, log_path, prepared, command_environment, "limit")
+    assert len(errors) == 2
+    for error in errors:
+        assert "ulimit -f" in error, error
+        assert "run the same command again" in error, error
+    assert ".mindrecord" in errors[-1]

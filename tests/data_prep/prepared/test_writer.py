@@ -132,3 +132,39 @@ def test_a_full_disk_is_an_os_error_in_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr("data_prep.prepared.writer._packed", no_space)
     with pytest.raises(OSError, match=r"cannot write to .*: No free disk to be used, available: 9$"):
         write(tmp_path, random_rows(25), 25)
+
+
+UNDER_LIMITS = """
+import errno, sys
+from pathlib import Path
+from resource import RLIM_INFINITY, RLIMIT_FSIZE, setrlimit
+import numpy as np
+from data_prep.prepared.rows import Rows
+from data_prep.prepared.writer import MindRecordWriter
+
+rows = Rows(np.ones((40_000, 20), np.int32), np.ones((40_000, 1), np.float32), np.ones(40_000, np.float32))
+
+def write(name, limit):
+    (Path(sys.argv[1]) / name).mkdir()
+    setrlimit(RLIMIT_FSIZE, (limit, RLIM_INFINITY))
+    writer = MindRecordWriter(Path(sys.argv[1]) / name / "train-00000.mindrecord", 1000)
+    writer.write(rows)
+    return writer.finish()
+
+size = write("whole", RLIM_INFINITY).size_bytes
+for limit in (1_000, 1 << 18, 300_000, (1 << 18) + (1 << 20), 3_000_000, size - 1_000_000, size - 1):
+    try:
+        write(str(limit), limit)
+    except OSError as error:
+        assert error.errno == errno.EFBIG, error
+        assert error.filename.endswith("train-00000.mindrecord"), error
+    else:
+        raise AssertionError(f"{size} bytes are written with a limit of {limit}")
+"""
+
+
+def test_a_file_that_may_not_grow_is_named(tmp_path, command_environment):
+    """In a process of its own: MindSpore's library may crash where a write fails."""
+    command = [sys.executable, "-c", UNDER_LIMITS, str(tmp_path)]
+    done = subprocess.run(command, env=command_environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
