@@ -439,9 +439,10 @@ async def swaps(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         load = asyncio.create_task(sender.poisson(200, 0.4 * count))
         started = time.perf_counter()
         for number in range(1, count + 1):
-            put(("other", "bundle")[number % 2 == 0], str(number))
+            # In a thread: the sender's loop would stand still for milliseconds.
+            await asyncio.to_thread(put, ("other", "bundle")[number % 2 == 0], str(number))
             if number > 2:
-                shutil.rmtree(models / str(number - 3))
+                await asyncio.to_thread(shutil.rmtree, models / str(number - 3))
             await asyncio.sleep(max(started + 0.4 * number - time.perf_counter(), 0))
         found = await load
         put("other", str(count + 1))
