@@ -16,6 +16,7 @@ Letters: T rows, R deleted ids, V ids, D width, G groups of 64 ids, B examples, 
 from __future__ import annotations
 
 import mmap
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,8 @@ BLOCK_BYTES = 1 << 16  # of the index and of deep rows, about: what the first to
 ALIGNMENT = 64  # of arrays in the file: a row of 16 float32 is one cache line
 WRITTEN_ROWS = 1 << 16  # at a time
 INDEX, DELETED = "index", "deleted"
+# A checksum holds the interpreter's lock. Where many are computed, as for a new model, other threads get turns between.
+BLOCKS_OF_A_REQUEST, BLOCKS_AT_ONCE, PAUSE_SECONDS = 64, 4, 5e-5
 GROUPS_A_BLOCK = BLOCK_BYTES // 16
 _EVERY_ROW = 255.0
 NO_IDS = np.zeros(0, np.int64)
@@ -241,9 +244,11 @@ class RowTables:
         checked = self._checked[part]
         if checked[blocks].all():
             return
-        for block in np.unique(blocks[~checked[blocks]]):
+        for number, block in enumerate(np.unique(blocks[~checked[blocks]])):
             self._check_block(part, int(block))
             checked[block] = True
+            if number >= BLOCKS_OF_A_REQUEST and number % BLOCKS_AT_ONCE == 0:
+                time.sleep(PAUSE_SECONDS)
         self._is_all_checked[part] = bool(checked.all())
 
     def _check_block(self, part: str, block: int) -> None:

@@ -132,7 +132,10 @@ class Generations:
         """Score the golden rows, and the last requests' rows of this log for their pages. Raises ValueError."""
         predictor.check_golden()
         _ = predictor.example  # kept while its folder is there
-        recent = [chunk for log_format, chunk in list(self._recent) if log_format == predictor.log_format]
+        kept = list(self._recent)
+        formats = {id(log_format): log_format for log_format, _ in kept}
+        fit = {key for key, log_format in formats.items() if log_format == predictor.log_format}
+        recent = [chunk for log_format, chunk in kept if id(log_format) in fit]
         # Together: thousands of chunks of one row would hold up the thread that scores for seconds.
         for _, alike in groupby(sorted(recent, key=_kind), _kind):
             chunk = join(list(alike))

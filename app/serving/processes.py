@@ -6,6 +6,7 @@ A worker that dies is started again; the others serve on. SIGTERM ends the servi
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import multiprocessing
 import os
@@ -34,6 +35,7 @@ MOST_HEADER_BYTES = 1 << 16
 IDLE_SECONDS = 75  # between two requests of a connection
 BACKLOG = 2048
 SWITCH_SECONDS = 0.0005  # that a thread, as the one that opens a new model, keeps the others from running
+WATCH_NICE = 10  # of the thread that opens a new model
 CANNOT_START = 2  # exit status of a worker whose bundle cannot be opened
 
 
@@ -145,12 +147,15 @@ def run_worker(options: ServerOptions, listener: socket.socket, shared: Path, fo
     stopped = threading.Event()
 
     def watch() -> None:
+        if sys.platform == "linux":  # where a thread has a priority of its own
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), WATCH_NICE)
         while not stopped.wait(options.watch_seconds):
             generations.refresh_safely()
             if os.getppid() != parent:  # the supervisor was killed
                 server.should_exit = True
 
     threading.Thread(target=watch, daemon=True).start()
+    gc.freeze()  # what is open lives as long as the process: no collection has to walk it
     server.run(sockets=[listener])
     stopped.set()
     return 0
