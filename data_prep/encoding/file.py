@@ -55,8 +55,8 @@ class VocabularyWriter:
                 written = hex_text(values)
             else:
                 smallest = _smallest(self._kinds[field.name])
-                texts = ["" if value == MISSING else str(value + smallest) for value in values.tolist()]
-                written = pa.array(texts, pa.string())
+                texts = [b"" if value == MISSING else b"%d" % (value + smallest) for value in values.tolist()]
+                written = to_arrow(Strings.of(texts)).cast(pa.string())
             name_index = np.full(len(values), self._names.index(field.name), np.int32)
             columns = [
                 pa.DictionaryArray.from_arrays(_numbers(name_index, pa.int32()), self._dictionary),
@@ -100,7 +100,8 @@ def order_strings(counted: CountedStrings, num_missing: int, max_size: int | Non
     """Do what `vocabulary.order_values` does with strings: order by falling count, then by their bytes."""
     arrays = [to_arrow(counted.texts), _numbers(counted.counts, pa.int64())]
     table = pa.Table.from_arrays(arrays, ["text", "count"])
-    order = pc.sort_indices(table, [("count", "descending"), ("text", "ascending")]).to_numpy()[:max_size]
+    sorted_rows = pc.sort_indices(table, [("count", "descending"), ("text", "ascending")])
+    order = np.frombuffer(sorted_rows.buffers()[1], np.uint64)[: len(table)][:max_size]  # `to_numpy` imports pandas
     counts, texts = counted.counts[order], counted.texts.take(order).compact()
     missing_index = int(np.searchsorted(-counts, -num_missing))  # "" comes before all other strings
     numbers = np.insert(np.arange(len(counts)), missing_index, MISSING)

@@ -1,6 +1,8 @@
 """Logs of other columns, prepared: ids by a plain Python oracle, the same bytes for any way of working."""
 
 import dataclasses
+import subprocess
+import sys
 from collections import Counter
 
 import numpy as np
@@ -218,3 +220,13 @@ def test_all_kinds_of_columns_in_any_order(tmp_path):
         (["x", "0000000a", 'say "hi"', "3"], 7, 0, 0),
         (["x;y", "0000000a", "z", "21"], 100, 0, 1),
     ]
+
+
+def test_no_pandas_is_imported(tmp_path, log_path, pytestconfig):
+    """It would take a fifth of a second and 60 MB wherever it is installed."""
+    script = (
+        "import sys; from data_prep.__main__ import main; "
+        f"status = main(['prepare', {str(log_path)!r}, {str(tmp_path / 'out')!r}, '--data', 'configs/data/avazu.yaml', "
+        "'prepare.min_count=1', 'prepare.workers=1']); assert (status, 'pandas' in sys.modules) == (0, False)"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=pytestconfig.rootpath, check=True)
