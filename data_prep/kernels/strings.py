@@ -117,13 +117,14 @@ def group_equal(keys: NDArray[np.uint64], texts: Strings) -> tuple[NDArray[np.in
     if len(order) == 0:
         return order, order
     sorted_keys = keys[order]
-    new_key = sorted_keys[1:] != sorted_keys[:-1]
-    new_text = ~texts.take(order[1:]).equal(texts.take(order[:-1]))
-    collisions = np.flatnonzero(new_text & ~new_key)
+    is_new = np.concatenate([[True], sorted_keys[1:] != sorted_keys[:-1]])
+    repeated = np.flatnonzero(~is_new)  # keys
+    is_new[repeated] = ~texts.take(order[repeated]).equal(texts.take(order[repeated - 1]))
+    collisions = repeated[is_new[repeated]]
     if len(collisions):
         _order_by_bytes(order, sorted_keys, np.unique(sorted_keys[collisions]), texts)
-        new_text = ~texts.take(order[1:]).equal(texts.take(order[:-1]))
-    return order, np.flatnonzero(np.concatenate([[True], new_text]))
+        is_new[repeated] = ~texts.take(order[repeated]).equal(texts.take(order[repeated - 1]))
+    return order, np.flatnonzero(is_new)
 
 
 def _order_by_bytes(

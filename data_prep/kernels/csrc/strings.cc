@@ -14,6 +14,7 @@
 namespace {
 
 constexpr std::int64_t kWordBytes = 8;
+constexpr std::int64_t kTogether = 16;  // searches
 
 std::uint64_t word_at(const std::uint8_t* bytes, std::int64_t own_bytes) {
   std::uint64_t word;
@@ -65,10 +66,10 @@ std::uint64_t secret_hash(const std::uint8_t* text, std::int64_t length, const s
   return state.v0 ^ state.v1 ^ state.v2 ^ state.v3;
 }
 
-// What a table finds a string by. For one of less than eight bytes, its bytes and its length, which no other short one has.
+// What a table finds a string by. For one of up to eight bytes its bytes, which no other of its length has.
 std::uint64_t table_key(const std::uint8_t* text, std::int64_t length, const std::uint64_t* secret) {
-  if (length >= kWordBytes) return secret_hash(text, length, secret);
-  return length == 0 ? 0 : word_at(text, length) | static_cast<std::uint64_t>(length) << 56;
+  if (length > kWordBytes) return secret_hash(text, length, secret);
+  return length == 0 ? 0 : word_at(text, length) ^ static_cast<std::uint64_t>(length) << 56;
 }
 
 // Mixes a table's key with the secret: both halves of their product, as in wyhash (W. Yi).
@@ -108,6 +109,18 @@ std::int64_t index_among_equal_keys(const LogKernelsStrings& vocabulary, const s
   return std::min(first, last);
 }
 
+// Writes where each wanted key is in the sorted keys, or would be, as std::lower_bound does. The searches of several keys take
+// their steps together, so that none waits for another's memory, and without branches, which could not be predicted.
+void lower_bounds(const std::uint64_t* keys, std::int64_t num_keys, const std::uint64_t* wanted, std::int64_t count,
+                  std::int64_t* found) {
+  std::fill(found, found + count, 0);
+  for (std::int64_t left = num_keys; left > 0;) {
+    const std::int64_t half = (left + 1) / 2;
+    for (std::int64_t i = 0; i < count; ++i) found[i] += keys[found[i] + half - 1] < wanted[i] ? half : 0;
+    left -= half;
+  }
+}
+
 }  // namespace
 
 int64_t log_kernels_count_strings(const LogKernelsStrings* texts, const uint64_t* secret, uint64_t key_mask,
@@ -130,7 +143,7 @@ int64_t log_kernels_count_strings(const LogKernelsStrings* texts, const uint64_t
         break;
       }
       if (keys[known] == key && texts->lengths[firsts[known]] == length &&
-          (length < kWordBytes || same(*texts, row, *texts, firsts[known]))) {
+          (length <= kWordBytes || same(*texts, row, *texts, firsts[known]))) {
         ++counts[known];
         break;
       }
@@ -184,17 +197,23 @@ int64_t log_kernels_join_strings(const LogKernelsStrings* parts, int64_t num_par
 void log_kernels_find_strings(const LogKernelsStrings* texts, const uint8_t* present, const LogKernelsStrings* vocabulary,
                             const uint64_t* keys, const int64_t* known_ids, int64_t missing_id, int64_t first_oov_id,
                             int64_t num_oov_ids, int64_t* ids) {
-  const std::uint64_t* const end = keys + vocabulary->count;
-  for (std::int64_t row = 0; row < texts->count; ++row) {
-    if (!present[row]) {
-      ids[row] = missing_id;
-      continue;
+  std::uint64_t wanted[kTogether];
+  std::int64_t found[kTogether];
+  for (std::int64_t first = 0; first < texts->count; first += kTogether) {
+    const std::int64_t count = std::min(kTogether, texts->count - first);
+    for (std::int64_t i = 0, row = first; i < count; ++i, ++row) {
+      wanted[i] = present[row] ? key_of(texts->data + texts->starts[row], texts->lengths[row]) : 0;
     }
-    const std::uint64_t key = key_of(texts->data + texts->starts[row], texts->lengths[row]);
-    ids[row] = first_oov_id + value_bucket(static_cast<std::uint32_t>(key >> 32), num_oov_ids);
-    const std::uint64_t* const found = std::lower_bound(keys, end, key);
-    if (found == end || *found != key) continue;
-    const std::int64_t index = index_among_equal_keys(*vocabulary, keys, found - keys, *texts, row);
-    if (same(*texts, row, *vocabulary, index)) ids[row] = known_ids[index];
+    lower_bounds(keys, vocabulary->count, wanted, count, found);
+    for (std::int64_t i = 0, row = first; i < count; ++i, ++row) {
+      if (!present[row]) {
+        ids[row] = missing_id;
+        continue;
+      }
+      ids[row] = first_oov_id + value_bucket(static_cast<std::uint32_t>(wanted[i] >> 32), num_oov_ids);
+      if (found[i] == vocabulary->count || keys[found[i]] != wanted[i]) continue;
+      const std::int64_t index = index_among_equal_keys(*vocabulary, keys, found[i], *texts, row);
+      if (same(*texts, row, *vocabulary, index)) ids[row] = known_ids[index];
+    }
   }
 }
