@@ -348,18 +348,17 @@ def _texts(name: str, data: memoryview, num_rows: int) -> pa.Array:
 
 
 def _texts_of_eight(data: np.ndarray, num_rows: int) -> pa.Array | None:
-    """Return texts that have eight bytes, none of them 0 or 8, or none, as those of hex digits; None for others."""
-    places = np.flatnonzero(data == 8)  # of the lengths of those that have eight
-    if len(data) != 12 * len(places) + 4 * (num_rows - len(places)) or (len(places) and places[-1] > len(data) - 12):
+    """Return texts of eight bytes or none, as those of hex digits, whose halves are not the number 0 or 8, else None."""
+    if len(data) % 4:
         return None
-    texts = data[places[:, None] + np.arange(12)]
-    before = np.diff(places, prepend=-12) - 12  # bytes of empty texts before each
-    is_so = not texts[:, 1:4].any() and texts[:, 4:].all() and np.count_nonzero(data) == 9 * len(places)
-    if not is_so or (before < 0).any() or (before % 4).any():
+    words = data.view("<u4")
+    is_length = (words == 0) | (words == 8)
+    places = np.flatnonzero(is_length)
+    sizes = words[places].astype(np.int64)
+    after = np.concatenate([places, [len(words)]])  # each length, then as many words as it has
+    if len(places) != num_rows or after[0] != 0 or not np.array_equal(np.diff(after), 1 + sizes // 4):
         return None
-    sizes = np.zeros(num_rows, np.int64)
-    sizes[np.arange(len(places)) + np.cumsum(before) // 4] = 8
-    return _binary_array(sizes, np.ascontiguousarray(texts[:, 4:]))
+    return _binary_array(sizes, words[~is_length])
 
 
 def _binary_array(sizes: np.ndarray, texts: np.ndarray) -> pa.Array:

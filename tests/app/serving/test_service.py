@@ -490,6 +490,9 @@ def test_the_log_has_no_word_of_a_request(client, golden, caplog, monkeypatch, s
         [b"\x08\0\0\0abc", b"xyz"],
         [b"\x08\0\0\0\0\0\0\0"],
         [b"\x08" * 8, b"12345678"],
+        [b"\0\0\0\0abcd", b""],
+        [b"abcd\x08\0\0\0", b"12345678"],
+        [b"abcd", b"12345678"],
         [],
     ],
 )
