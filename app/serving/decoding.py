@@ -348,7 +348,7 @@ def _texts(name: str, data: memoryview, num_rows: int) -> pa.Array:
 
 
 def _texts_of_eight(data: np.ndarray, num_rows: int) -> pa.Array | None:
-    """Return texts of eight bytes or none, as those of hex digits, whose halves are not the number 0 or 8, else None."""
+    """Return texts of eight bytes or none, as those of hex digits, whose halves are not the numbers 0 or 8; or None."""
     if len(data) % 4:
         return None
     words = data.view("<u4")
