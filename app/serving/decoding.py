@@ -192,12 +192,11 @@ def _dictionary_bytes(column: pa.ChunkedArray) -> int:
     of_type = column.type
     if pa.types.is_list(of_type) or pa.types.is_large_list(of_type) or pa.types.is_fixed_size_list(of_type):
         column = pc.list_flatten(column)
-    if not pa.types.is_dictionary(column.type):
+    texts = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+    if not (pa.types.is_dictionary(column.type) and column.type.value_type in texts):
         return 0
-    return sum(
-        pc.sum(pc.binary_length(chunk.dictionary.cast(pa.large_binary())).take(chunk.indices)).as_py() or 0
-        for chunk in column.chunks
-    )
+    lengths = (pc.binary_length(chunk.dictionary).take(chunk.indices) for chunk in column.chunks)
+    return sum(pc.sum(each).as_py() or 0 for each in lengths)
 
 
 def _check_bytes(num_bytes: int, limits: Limits) -> None:

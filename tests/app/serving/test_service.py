@@ -309,6 +309,13 @@ def test_compressed_arrow_streams_score_as_others(client, golden, golden_scores,
     assert answer.json()["scores"] == golden_scores
 
 
+def test_dictionaries_of_numbers_and_texts_score_as_plain_columns(client, golden, golden_scores):
+    for chunked in (golden, pa.concat_tables([golden.slice(0, 30), golden.slice(30)])):
+        coded = pa.table({name: chunked[name].dictionary_encode() for name in golden.schema.names})
+        answer = client.post("/v1/score", content=arrow_of(coded), headers={"content-type": ARROW})
+        assert answer.json().get("scores") == golden_scores, answer.text
+
+
 def test_texts_of_any_length_arrive_as_they_are(make_service, text_bundle):
     service = make_service(text_bundle)
     client, predictor = Client(service), service.generations.current
