@@ -43,7 +43,7 @@ def test_a_step_is_the_direct_layer_s(backend, options, make_parts, make_schema,
     schema = make_schema(vocabulary_size=200)
     settings = ("train.batch_size=48", "model.embedding_dim=5", "model.initial_scale=0.3", WIDTHS, *options)
     plain = ("tower_optimizer.name=sgd", "deep_optimizer.name=sgd", "wide_optimizer.name=sgd")  # changes are gradients
-    settings += plain
+    settings += (*plain, "train.ema_decay=0.8")
     direct, distinct = (
         make_parts(backend, schema, f"model.first_layer={way}", *settings) for way in ("direct", "distinct")
     )
@@ -65,6 +65,11 @@ def test_a_step_is_the_direct_layer_s(backend, options, make_parts, make_schema,
         batch = random_batch(schema, 48, rng)
         losses = [take_step(parts, batch) for parts in (direct, distinct)]
         assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    scores = []
+    for parts in (direct, distinct):
+        with parts.optimizers.means_as_weights():
+            scores.append(parts.step.score(batch, parts.step.prepare(batch)))
+    np.testing.assert_allclose(scores[1], scores[0], rtol=0, atol=1e-5 * max(1, np.abs(scores[0]).max()))
 
 
 def assert_same_changes(before, expected, found):
