@@ -35,6 +35,7 @@ _TYPES: dict[str, np.dtype[Any]] = {
 }
 _HEX_TYPES = ("BYTES", "INT32", "UINT32", "INT64")  # others have no form of eight hex digits
 _WHOLE_TYPES = tuple(name for name in _TYPES if "INT" in name)
+_OLD_COMPRESSION = b"ARROW:experimental_compression"  # of one release, beside the format: nothing else names the sizes
 _MOST_SHOWN = 500  # characters of a message: it may quote the request
 
 
@@ -148,6 +149,8 @@ def _check_claims(body: bytes, limits: Limits) -> None:
         if message.type not in ("record batch", "dictionary"):
             continue
         data = message.metadata.to_pybytes()
+        if _OLD_COMPRESSION in data:
+            raise RequestError(400, "the body is compressed as by Arrow 0.17; write it with a later release")
         header = _leads_to(data, _field(data, _leads_to(data, 0), 2))
         if message.type == "dictionary":
             header = _leads_to(data, _field(data, header, 1))

@@ -309,6 +309,14 @@ def test_compressed_arrow_streams_score_as_others(client, golden, golden_scores,
     assert answer.json()["scores"] == golden_scores
 
 
+def test_compression_outside_of_the_format_is_refused(client, golden):
+    sink, options = pa.BufferOutputStream(), pa.ipc.IpcWriteOptions(metadata_version=pa.ipc.MetadataVersion.V4)
+    with pa.ipc.new_stream(sink, golden.schema, options=options) as writer:
+        writer.write_batch(golden.to_batches()[0], {"ARROW:experimental_compression": "zstd"})
+    answer = client.post("/v1/score", content=sink.getvalue().to_pybytes(), headers={"content-type": ARROW})
+    assert "Arrow 0.17" in error_of(answer)
+
+
 def test_dictionaries_of_numbers_and_texts_score_as_plain_columns(client, golden, golden_scores):
     for chunked in (golden, pa.concat_tables([golden.slice(0, 30), golden.slice(30)])):
         coded = pa.table({name: chunked[name].dictionary_encode() for name in golden.schema.names})
