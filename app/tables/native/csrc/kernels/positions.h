@@ -12,6 +12,7 @@
 namespace host_tables {
 
 constexpr std::int64_t kPositionsAhead = 8;
+constexpr std::int64_t kPositionsFarAhead = 32;
 
 // The field among B * C of a position.
 static inline std::int64_t place_of(const HostTablesBatch& batch, std::int64_t position) {
@@ -22,8 +23,9 @@ static inline float weight_of(const HostTablesBatch& batch, std::int64_t positio
   return batch.weights == nullptr ? 1.0f : batch.weights[position];
 }
 
-static inline std::int64_t positions_ahead(const HostTablesBatch& batch, std::int64_t i) {
-  return i + kPositionsAhead < batch.num_positions ? i + kPositionsAhead : batch.num_positions - 1;
+static inline std::int64_t positions_ahead(const HostTablesBatch& batch, std::int64_t i,
+                                           std::int64_t ahead = kPositionsAhead) {
+  return i + ahead < batch.num_positions ? i + ahead : batch.num_positions - 1;
 }
 
 // The pointers do not overlap; __restrict lets the compiler vectorize.
@@ -71,6 +73,7 @@ template <int kLanes, typename RowOf>
 static inline void pool_lanes(const HostTablesBatch& batch, std::int64_t place, const RowOf& row_of, float* pooled) {
   Lane sums[kLanes] = {};
   for (std::int64_t i = batch.first[place]; i < batch.first[place + 1]; ++i) {
+    prefetch_row_to_l2(row_of(positions_ahead(batch, i, kPositionsFarAhead)), kLanes * kLineFloats);
     prefetch_row(row_of(positions_ahead(batch, i)), kLanes * kLineFloats);
     const float* const row = row_of(i);
     const float weight = batch.weights[i];

@@ -48,6 +48,11 @@ PREFETCH_FUNCTION prefetch_row(const float* row, std::int64_t width) {
   for (std::int64_t i = 0; i < width; i += kLineFloats) __builtin_prefetch(row + i);
 }
 
+// As many lines of memory may be on their way to the second-level cache, and far fewer to the first.
+PREFETCH_FUNCTION prefetch_row_to_l2(const float* row, std::int64_t width) {
+  for (std::int64_t i = 0; i < width; i += kLineFloats) __builtin_prefetch(row + i, 0, 2);
+}
+
 }  // namespace host_tables
 
 #endif  // STREAM_H_
