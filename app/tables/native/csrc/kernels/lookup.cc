@@ -11,6 +11,7 @@ namespace {
 constexpr std::int64_t kPositionsPerTask = 1024;  // small enough to even out threads that were held up
 constexpr std::int64_t kRowsPerTask = 256;        // batch rows, of the wide sum
 constexpr std::int64_t kPrefetchAhead = 6;        // unique ids
+constexpr std::int64_t kWideRowsAhead = 16;       // of unique ids, where no deep row is read
 
 // Everything a task reads and writes.
 struct Lookup {
@@ -166,6 +167,10 @@ LookUpDeep choose_look_up_deep(const float* deep, std::int64_t width) {
 
 // The wide row of unique id u, and its deep row if it is not in memory.
 void prepare_lists(const Lookup& lookup, std::int64_t u) {
+  const std::int64_t ahead = u + kWideRowsAhead;
+  if (ahead < lookup.batch.num_unique && lookup.row_slots[ahead] >= 0) {
+    __builtin_prefetch(wide_state(lookup.slots, lookup.row_slots[ahead]));
+  }
   lookup.wide_rows[u] = wide_row(lookup, u);
   deep_row(lookup, u, lookup.computed + u * lookup.slots.layout.embedding_dim);
 }
@@ -184,30 +189,28 @@ std::int64_t next_new_id(const HostTablesBatch& batch, std::int64_t position) {
   return low;
 }
 
-// The memory that finding the rows of a batch row's positions reads.
-PREFETCH_FUNCTION prefetch_ids(const Lookup& lookup, std::int64_t row) {
-  if (row >= lookup.batch.num_rows) return;
-  const std::int64_t begin = row * lookup.batch.num_fields, end = begin + lookup.batch.num_fields;
-  for (std::int64_t i = lookup.batch.first[begin]; i < lookup.batch.first[end]; ++i) {
-    __builtin_prefetch(lookup.row_slots + lookup.batch.inverse[i]);
-    __builtin_prefetch(lookup.wide_rows + lookup.batch.inverse[i]);
-  }
+// The memory that finding the row of a position reads, before even its prefetch does.
+PREFETCH_FUNCTION prefetch_id(const Lookup& lookup, std::int64_t position) {
+  const std::int32_t u = lookup.batch.inverse[positions_ahead(lookup.batch, position, 2 * kPositionsFarAhead)];
+  __builtin_prefetch(lookup.row_slots + u);
+  __builtin_prefetch(lookup.wide_rows + u);
 }
 
 // One batch row, whose fields may be lists. An id's norm is taken at its first position, where its row is at hand.
 void pool_fields(const Lookup& lookup, std::int64_t row, std::int64_t* new_id) {
   const HostTablesBatch& batch = lookup.batch;
   const std::int64_t width = lookup.slots.layout.embedding_dim;
-  const auto row_of = [&](std::int64_t position) {
-    const std::int64_t u = batch.inverse[position];
+  const auto row_of_id = [&](std::int64_t u) {
     const float* const newest = newest_row(lookup, u);
     return newest == nullptr ? lookup.computed + u * width : newest;
   };
-  prefetch_ids(lookup, row + 1);
+  const auto row_of = [&](std::int64_t position) { return row_of_id(batch.inverse[position]); };
   for (std::int64_t place = row * batch.num_fields; place < (row + 1) * batch.num_fields; ++place) {
+    const std::int64_t end = batch.first[place + 1];
+    for (std::int64_t i = batch.first[place]; i < end; ++i) prefetch_id(lookup, i);
     pool_row(batch, place, width, row_of, lookup.deep + place * width);
-    for (std::int64_t i = batch.first[place]; i < batch.first[place + 1]; ++i) {
-      if (batch.inverse[i] == *new_id) lookup.squared_norms[(*new_id)++] = squared_norm(row_of(i), width);
+    for (; *new_id < batch.num_unique && batch.positions[batch.offsets[*new_id]] < end; ++*new_id) {
+      lookup.squared_norms[*new_id] = squared_norm(row_of_id(*new_id), width);
     }
   }
   lookup.wide[row] = sum_wide_rows(batch, row, lookup.wide_rows);
