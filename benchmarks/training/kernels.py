@@ -248,6 +248,7 @@ def measure_lists(batch: int, embedding_dim: int, vocabulary_size: int, threads:
     plain = tuple(TableField(f"C{number + 1}") for number in range(num_ids))
     by_name = {"fields": plain, "list": (TableField("list", length=num_ids - 1, mean=True), TableField("C21"))}
     contenders: Contenders = {}
+    in_steps: dict[str, list[float]] = {name: [] for name in by_name}  # seconds of a lookup right after an update
     for name, fields in by_name.items():
         spec = replace(make_spec(vocabulary_size, embedding_dim), fields=fields)
         tables = make_host_tables("native", spec, RATES, threads)
@@ -263,6 +264,11 @@ def measure_lists(batch: int, embedding_dim: int, vocabulary_size: int, threads:
     found = {name: seconds[f"{name} list"] / seconds[f"{name} fields"] for name in ("lookup", "update", "unique")}
     of_list, of_fields = (sum(seconds[f"{name} {kind}"] for name in found) for kind in ("list", "fields"))
     found["all three"] = of_list / of_fields
+    for _ in range(2 * rounds):
+        for name, lookups in in_steps.items():
+            contenders[f"update {name}"]()
+            lookups.append(seconds_of(contenders[f"lookup {name}"]))
+    found["lookup between updates"] = float(np.median(in_steps["list"]) / np.median(in_steps["fields"]))
     for name, ratio in found.items():
         print(f"{name} of a list, time of fields {ratio:.2f}")
     return {"seconds": seconds, "ratios": found}
