@@ -127,7 +127,9 @@ class Recording:
             self._cwds[pid] = cwd / _text(words.strip('"'))
         elif call in UNKNOWN_CALLS:
             shared = call != "mmap" or ("MAP_SHARED" in words and "PROT_WRITE" in words)
-            places = [_text(found[2]) for found in DESCRIPTOR.finditer(words) if found[1] != "AT_FDCWD"]
+            places = [
+                _text(found[2]) for found in DESCRIPTOR.finditer(words) if found[1] != "AT_FDCWD" and not found[3]
+            ]
             places += [str(cwd / _text(found[1])) for found in STRING.finditer(words)]
             inside = [place for place in places if Path(place).is_relative_to(self.root)]
             assert not shared or not inside, f"not in the model: {call} of {inside}"
@@ -162,9 +164,8 @@ class Recording:
 
     def _open(self, place: str, flags: str, descriptor: int) -> None:
         parent, inode = self._find(str(Path(place).parent)), self._find(place)
-        if parent is None and inode is None:
+        if (parent is None and inode is None) or "O_TMPFILE" in flags:  # a file without a name leaves nothing
             return
-        assert "O_TMPFILE" not in flags, f"not in the model: O_TMPFILE in {place}"
         if inode is None:
             inode = self._new_inode()
             self._initial[inode] = b""
