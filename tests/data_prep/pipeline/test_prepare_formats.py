@@ -223,7 +223,7 @@ def test_all_kinds_of_columns_in_any_order(tmp_path):
 
 
 def test_no_pandas_is_imported(tmp_path, log_path, pytestconfig):
-    """It would take a fifth of a second and 60 MB wherever it is installed."""
+    """Importing it takes a fifth of a second and 60 MB wherever it is installed."""
     script = (
         "import sys; from data_prep.__main__ import main; "
         f"status = main(['prepare', {str(log_path)!r}, {str(tmp_path / 'out')!r}, '--data', 'configs/data/avazu.yaml', "
