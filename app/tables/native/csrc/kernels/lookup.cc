@@ -1,5 +1,7 @@
 #include "kernels/kernels.h"
 
+#include <memory>
+
 #include "kernels/initial_rows.h"
 #include "kernels/missed_steps.h"
 #include "kernels/positions.h"
@@ -11,7 +13,7 @@ namespace {
 constexpr std::int64_t kPositionsPerTask = 1024;  // small enough to even out threads that were held up
 constexpr std::int64_t kRowsPerTask = 256;        // batch rows, of the wide sum
 constexpr std::int64_t kPrefetchAhead = 6;        // unique ids
-constexpr std::int64_t kWideRowsAhead = 16;       // of unique ids, where no deep row is read
+constexpr std::int64_t kWideRowsAhead = 64;       // of unique ids, where no deep row is read
 
 // Everything a task reads and writes.
 struct Lookup {
@@ -24,7 +26,8 @@ struct Lookup {
   float* wide;
   float* wide_rows;
   double* squared_norms;
-  float* computed;  // with lists
+  float* computed;     // with lists
+  const float** rows;  // with lists: the deep row of each unique id
 };
 
 // Σ x² in float64, in eight lanes whatever the instruction set: the same bits everywhere.
@@ -67,17 +70,8 @@ void catch_up_copy(const Lookup& lookup, const float* state, std::int64_t last, 
   }
 }
 
-// The deep row of unique id u in memory; null if it is untouched or late.
-const float* newest_row(const Lookup& lookup, std::int64_t u) {
-  const std::int32_t slot = lookup.row_slots[u];
-  if (slot < 0) return nullptr;
-  if (lookup.history != nullptr && last_step(lookup.slots, slot) != lookup.history->step) return nullptr;
-  return deep_state(lookup.slots, slot);
-}
-
 // The deep row of unique id u; if it is untouched or late, computed into `room`.
 const float* deep_row(const Lookup& lookup, std::int64_t u, float* room) {
-  if (const float* const newest = newest_row(lookup, u)) return newest;
   const std::int64_t embedding_dim = lookup.slots.layout.embedding_dim;
   const std::int32_t slot = lookup.row_slots[u];
   if (slot < 0) {
@@ -86,6 +80,7 @@ const float* deep_row(const Lookup& lookup, std::int64_t u, float* room) {
     return room;
   }
   const float* const state = deep_state(lookup.slots, slot);
+  if (lookup.history == nullptr || last_step(lookup.slots, slot) == lookup.history->step) return state;
   std::memcpy(room, state, static_cast<std::size_t>(embedding_dim) * sizeof(float));
   catch_up_copy(lookup, state, last_step(lookup.slots, slot), room);
   return room;
@@ -165,14 +160,14 @@ LookUpDeep choose_look_up_deep(const float* deep, std::int64_t width) {
   }
 }
 
-// The wide row of unique id u, and its deep row if it is not in memory.
+// The wide row of unique id u, and where its deep row is; that is computed if it is not in memory.
 void prepare_lists(const Lookup& lookup, std::int64_t u) {
   const std::int64_t ahead = u + kWideRowsAhead;
   if (ahead < lookup.batch.num_unique && lookup.row_slots[ahead] >= 0) {
     __builtin_prefetch(wide_state(lookup.slots, lookup.row_slots[ahead]));
   }
   lookup.wide_rows[u] = wide_row(lookup, u);
-  deep_row(lookup, u, lookup.computed + u * lookup.slots.layout.embedding_dim);
+  lookup.rows[u] = deep_row(lookup, u, lookup.computed + u * lookup.slots.layout.embedding_dim);
 }
 
 // The unique id whose first position is the first one at or after `position`: ids are numbered in their order.
@@ -192,7 +187,7 @@ std::int64_t next_new_id(const HostTablesBatch& batch, std::int64_t position) {
 // The memory that finding the row of a position reads, before even its prefetch does.
 PREFETCH_FUNCTION prefetch_id(const Lookup& lookup, std::int64_t position) {
   const std::int32_t u = lookup.batch.inverse[positions_ahead(lookup.batch, position, 2 * kPositionsFarAhead)];
-  __builtin_prefetch(lookup.row_slots + u);
+  __builtin_prefetch(lookup.rows + u);
   __builtin_prefetch(lookup.wide_rows + u);
 }
 
@@ -200,17 +195,13 @@ PREFETCH_FUNCTION prefetch_id(const Lookup& lookup, std::int64_t position) {
 void pool_fields(const Lookup& lookup, std::int64_t row, std::int64_t* new_id) {
   const HostTablesBatch& batch = lookup.batch;
   const std::int64_t width = lookup.slots.layout.embedding_dim;
-  const auto row_of_id = [&](std::int64_t u) {
-    const float* const newest = newest_row(lookup, u);
-    return newest == nullptr ? lookup.computed + u * width : newest;
-  };
-  const auto row_of = [&](std::int64_t position) { return row_of_id(batch.inverse[position]); };
+  const auto row_of = [&](std::int64_t position) { return lookup.rows[batch.inverse[position]]; };
   for (std::int64_t place = row * batch.num_fields; place < (row + 1) * batch.num_fields; ++place) {
     const std::int64_t end = batch.first[place + 1];
     for (std::int64_t i = batch.first[place]; i < end; ++i) prefetch_id(lookup, i);
     pool_row(batch, place, width, row_of, lookup.deep + place * width);
     for (; *new_id < batch.num_unique && batch.positions[batch.offsets[*new_id]] < end; ++*new_id) {
-      lookup.squared_norms[*new_id] = squared_norm(row_of_id(*new_id), width);
+      lookup.squared_norms[*new_id] = squared_norm(lookup.rows[*new_id], width);
     }
   }
   lookup.wide[row] = sum_wide_rows(batch, row, lookup.wide_rows);
@@ -236,7 +227,9 @@ void look_up_lists(const Lookup& lookup, int num_threads) {
 void lookup(const Slots& slots, const InitialValues& initial, const HostTablesBatch& batch,
             const std::int32_t* row_slots, const HostTablesHistory* history, float* deep, float* wide,
             float* wide_rows, double* squared_norms, float* computed, int num_threads) {
-  const Lookup all = {slots, initial, batch, row_slots, history, deep, wide, wide_rows, squared_norms, computed};
+  const std::unique_ptr<const float*[]> rows(batch.first == nullptr ? nullptr : new const float*[batch.num_unique]);
+  const Lookup all = {slots, initial,   batch,         row_slots, history,   deep,
+                      wide,  wide_rows, squared_norms, computed,  rows.get()};
   if (batch.first != nullptr) return look_up_lists(all, num_threads);
   const LookUpDeep look_up_deep = choose_look_up_deep(deep, slots.layout.embedding_dim);
   const std::int64_t num_positions = batch.num_positions;

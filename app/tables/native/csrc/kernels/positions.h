@@ -11,8 +11,8 @@
 
 namespace host_tables {
 
-constexpr std::int64_t kPositionsAhead = 8;
-constexpr std::int64_t kPositionsFarAhead = 32;
+constexpr std::int64_t kPositionsAhead = 16;
+constexpr std::int64_t kPositionsFarAhead = 64;
 
 // The field among B * C of a position.
 static inline std::int64_t place_of(const HostTablesBatch& batch, std::int64_t position) {
