@@ -44,6 +44,7 @@ from common.memory import huge_pages
 
 NUM_FIELDS = 26
 FLOAT_BYTES = 4
+EARLIER_BATCHES = 8  # that have touched most rows, whose order in memory so is not that of the batch measured
 RATES: TableRates = {WIDE: lambda step: 5e-2, DEEP: lambda step: 3.5e-4}
 Contenders = dict[str, Callable[[], object]]
 
@@ -244,7 +245,8 @@ def measure_batches(embedding_dim: int, vocabulary_size: int, threads: int, roun
 def measure_lists(batch: int, embedding_dim: int, vocabulary_size: int, threads: int, rounds: int) -> dict[str, Any]:
     """Lookup, update and unique of 21 fields, and of the same ids as a full list (a mean) and one field."""
     rng, num_ids = np.random.default_rng(0), 21
-    ids = np.ascontiguousarray(power_law_ids(rng, vocabulary_size, batch)[:, :num_ids])
+    drawn = np.ascontiguousarray(power_law_ids(rng, vocabulary_size, (1 + EARLIER_BATCHES) * batch)[:, :num_ids])
+    ids, *earlier = np.split(drawn, 1 + EARLIER_BATCHES)
     plain = tuple(TableField(f"C{number + 1}") for number in range(num_ids))
     by_name = {"fields": plain, "list": (TableField("list", length=num_ids - 1, mean=True), TableField("C21"))}
     contenders: Contenders = {}
@@ -253,7 +255,8 @@ def measure_lists(batch: int, embedding_dim: int, vocabulary_size: int, threads:
         spec = replace(make_spec(vocabulary_size, embedding_dim), fields=fields)
         tables = make_host_tables("native", spec, RATES, threads)
         unique, gradients = tables.unique(ids), random_gradients(rng, batch, embedding_dim, len(fields))
-        tables.update(unique, gradients)
+        for each in (*map(tables.unique, earlier), unique):
+            tables.update(each, gradients)
         contenders[f"lookup {name}"] = functools.partial(tables.lookup, unique)
         contenders[f"update {name}"] = functools.partial(tables.update, unique, gradients)
         contenders[f"unique {name}"] = functools.partial(tables.unique, ids)
