@@ -149,10 +149,10 @@ def mappings_to_chunk(rows: Sequence[Mapping[str, Any]], log_format: LogFormat) 
                 cells.append(b"%d" % value)
             else:
                 try:
-                    if kind == "list" and isinstance(value, (list, tuple)):
+                    if kind == "list" and isinstance(value, (list, tuple, np.ndarray)):
                         value = _joined(value, log_format.list_form(name).separator)
                     cells.append(_cell(value, kind, separator))
-                except (TypeError, ValueError) as error:
+                except (TypeError, ValueError, OverflowError) as error:
                     raise TypeError(f"row {number}, column {name!r} of kind {kind}: {error}") from None
         lines.append(separator.join(cells))
     return Chunk(0, len(lines), b"\n".join([*lines, b""]), is_bare=log_format.quotes)
@@ -176,7 +176,7 @@ def _cell(value: Any, kind: str, separator: bytes) -> bytes:
         return b""
     if isinstance(value, np.generic):
         value = value.item()
-    if kind in ("integer", "hex32") and isinstance(value, float) and value.is_integer():
+    if kind in ("integer", "timestamp", "hex32") and isinstance(value, float) and value.is_integer():
         value = int(value)
     if kind == "integer":
         if isinstance(value, int):  # True and False are 1 and 0, as in a Parquet file

@@ -70,3 +70,15 @@ def test_whole_floats_of_a_hex_column_are_numbers_of_32_bits():
     form = LogFormat({"label": "label", "C": "hex32"}, separator=",")
     found = mappings_to_chunk([{"C": value} for value in (12345678.0, 12345678, -1.0, None)], form)
     assert found.lines == b"0,00bc614e\n0,00bc614e\n0,ffffffff\n0,\n"
+
+
+def test_values_as_pandas_gives_them_are_cells():
+    form = LogFormat({"label": "label", "seen": "timestamp", "tags": "list"}, separator=",")
+    rows = [{"seen": 1.7e9, "tags": np.array(["a", "b"], object)}, {"seen": float("nan"), "tags": np.array([], object)}]
+    assert mappings_to_chunk(rows, form).lines == b"0,1700000000,a|b\n0,,\n"
+
+
+def test_a_number_that_no_float_holds_is_refused_by_name():
+    form = LogFormat({"label": "label", "price": "float", "C": "string"}, separator=",")
+    with pytest.raises(TypeError, match="row 0, column 'price' of kind float: int too large"):
+        mappings_to_chunk([{"price": 10**400, "C": "a"}], form)
