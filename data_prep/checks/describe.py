@@ -11,19 +11,22 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import yaml
 
 from data_prep.checks.pre_check import columns_of, leaking_columns
 from data_prep.kernels.choose import choose_kernels
-from data_prep.kernels.rows import MAX_LINE_BYTES, Chunk
-from data_prep.options.log_format import Kind, ListForm, LogFormat, time_text
+from data_prep.kernels.rows import MAX_LINE_BYTES, ONLY_FILE, Chunk, FileOfLog
+from data_prep.options.log_format import MAX_LIST_LENGTH, Kind, ListForm, LogFormat, time_text
 from data_prep.raw_log.files import LogFile, find_log, is_parquet
 from data_prep.raw_log.reading import open_reader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 DEFAULT_ROWS = 100_000
 _SEPARATORS = "\t,;|\x01 "
@@ -76,6 +79,8 @@ class _Sample:
     columns: list[list[str]]
     layout: dict[str, Any]  # separator, header, quotes: fields of LogFormat that are not its defaults
     lines: bytes  # the same rows as a chunk's lines; empty for a Parquet file
+    file: FileOfLog = ONLY_FILE
+    known: dict[str, _Guess] = field(default_factory=dict)  # by column of a Parquet file: what its type says
 
 
 def describe(inputs: str | Sequence[str], num_rows: int = DEFAULT_ROWS) -> str:
@@ -93,7 +98,7 @@ def describe(inputs: str | Sequence[str], num_rows: int = DEFAULT_ROWS) -> str:
     rule = "" if labels else _rating_rule(sample, missing, labels)
     separator = sample.layout.get("separator", LogFormat().separator)
     guesses = [
-        _guess(name, cells, missing, labels, separator)
+        sample.known.get(name) or _guess(name, cells, missing, labels, separator)
         for name, cells in zip(sample.names, sample.columns, strict=True)
     ]
     log_format = _as_format(sample, guesses, missing, words, rule)
@@ -119,6 +124,8 @@ def _read_lines(file: LogFile, num_rows: int) -> _Sample:
         raise ValueError(f"{file.location} has no lines to describe")
     if any(b"\0" in line for line in lines[:100]):
         raise ValueError(f"{file.location} holds NUL bytes: it is no text, or it is UTF-16; convert it to UTF-8")
+    if all(line.startswith(b"{") and line.endswith(b"}") for line in lines[:100]):
+        raise ValueError(f"{file.location} holds JSON; a log is text with separators or Parquet: convert it")
     text = [line.decode("utf-8", errors="replace") for line in lines]
     separator, rows = _divide(text, file.location)
     header = _is_header(rows)
@@ -128,10 +135,13 @@ def _read_lines(file: LogFile, num_rows: int) -> _Sample:
     if not kept:
         raise ValueError(f"{file.location} has a header and no rows to describe")
     quotes = any(cell.startswith('"') for line in text[:_ENOUGH] for cell in line.split(separator))
-    given = {"separator": separator, "header": header, "quotes": quotes}
+    first = int(not names[0])  # the numbers of the rows, as pandas writes them, have no name
+    others = "ignored" if first else "refused"
+    given = {"separator": separator, "header": header, "others": others, "quotes": quotes}
     layout = {key: value for key, value in given.items() if value != getattr(LogFormat(), key)}
-    columns = [list(column) for column in zip(*kept, strict=True)]
-    return _Sample(names, columns, layout, b"\n".join(lines[header:][:num_rows]) + b"\n")
+    columns = [list(column) for column in zip(*kept, strict=True)][first:]
+    of_file = replace(ONLY_FILE, columns=tuple(names)) if first else ONLY_FILE
+    return _Sample(names[first:], columns, layout, b"\n".join(lines[header:][:num_rows]) + b"\n", of_file)
 
 
 def _divide(lines: list[str], location: str) -> tuple[str, list[list[str]]]:
@@ -153,9 +163,13 @@ def _divide(lines: list[str], location: str) -> tuple[str, list[list[str]]]:
 
 
 def _is_header(rows: list[list[str]]) -> bool:
-    """Return True if the first row holds names: all differ, none is a number, and no column has its name as a value."""
+    """Return True if the first row holds names: all differ, none is a number, and no column has its name as a value.
+
+    The first may be empty, above the numbers of the rows.
+    """
     names = rows[0]
-    if len(set(names)) < len(names) or not all(names) or any(_DECIMAL.fullmatch(name) for name in names):
+    is_numbered = len(rows) > 1 and [row[0] for row in rows[1:3]] == ["0", "1"][: len(rows) - 1]
+    if len(set(names)) < len(names) or not all(names[is_numbered:]) or any(_DECIMAL.fullmatch(name) for name in names):
         return False
     return not any(name in column for name, *column in zip(*rows[: _ENOUGH + 1], strict=True))
 
@@ -165,13 +179,36 @@ def _read_table(file: LogFile, num_rows: int) -> _Sample:
     import pyarrow.parquet as pq
 
     from data_prep.raw_log import storage
+    from data_prep.raw_log.parquet import naming_damage
 
-    with storage.open_random(file.location) as stored, pq.ParquetFile(stored) as table:
+    with storage.open_random(file.location) as stored, naming_damage(file.location), pq.ParquetFile(stored) as table:
         batches = list(itertools.islice(table.iter_batches(num_rows), 1))
         rows = pa.Table.from_batches(batches, table.schema_arrow)
     if not rows.num_rows:
         raise ValueError(f"{file.location} has no rows to describe")
-    return _Sample(rows.column_names, [list(map(_cell, column.to_pylist())) for column in rows.columns], {}, b"")
+    columns = [column.to_pylist() for column in rows.columns]
+    found = [_of_type(*each) for each in zip(rows.column_names, rows.schema.types, columns, strict=True)]
+    cells = [[_cell(value) for value in column] for column in columns]
+    return _Sample(rows.column_names, cells, {}, b"", known={guess.name: guess for guess in found if guess})
+
+
+def _of_type(name: str, of_type: pa.DataType, values: list[Any]) -> _Guess | None:
+    """Return what the type of a column of a Parquet file says of it: times and lists; None of the others."""
+    from data_prep.raw_log.parquet import is_list, is_moment
+
+    distinct = list(dict.fromkeys(_cell(value) for value in values if value is not None))
+    if len(distinct) < 2:
+        return None
+    shown = ", ".join(distinct[:_SHOWN])
+    if is_moment(of_type):
+        return _Guess(name, "timestamp", f"times, in UTC: {shown}, …", "seconds")
+    if not is_list(of_type):
+        return None
+    lists = [[_cell(value) for value in each] for each in values if each]
+    texts = {text for each in lists for text in each}
+    between = next((mark for mark in _LIST_SEPARATORS if not any(mark in text for text in texts)), "|")
+    longest = min(max(map(len, lists), default=1), MAX_LIST_LENGTH)
+    return _Guess(name, "list", f"{len(texts):,} values: {shown}", list_form=ListForm(between, longest))
 
 
 def _cell(value: Any) -> str:
@@ -180,6 +217,8 @@ def _cell(value: Any) -> str:
         return ""
     if isinstance(value, (bool, np.bool_)):
         return str(int(value))
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
@@ -315,7 +354,7 @@ def _forms(guesses: list[_Guess]) -> dict[str, Any]:
 
 def _without_leaks(sample: _Sample, guesses: list[_Guess], log_format: LogFormat) -> tuple[list[_Guess], int]:
     """Ignore the columns that predict the label by themselves; return the guesses and the number of good rows."""
-    chunk = Chunk(0, sample.lines.count(b"\n"), sample.lines)
+    chunk = Chunk(0, sample.lines.count(b"\n"), sample.lines, sample.file)
     rows = choose_kernels("auto").parse_chunk(chunk, log_format).rows
     leaks = dict(leaking_columns(columns_of([rows], log_format), rows.labels)) if len(rows.labels) else {}
     reason = "predicts the label by itself (AUC {:.3f}): made from it, or known only after the click"

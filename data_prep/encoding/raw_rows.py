@@ -150,7 +150,7 @@ def mappings_to_chunk(rows: Sequence[Mapping[str, Any]], log_format: LogFormat) 
             else:
                 try:
                     if kind == "list" and isinstance(value, (list, tuple, np.ndarray)):
-                        value = _joined(value, log_format.list_form(name).separator)
+                        value = _joined(list(value), log_format.list_form(name).separator)
                     cells.append(_cell(value, kind, separator))
                 except (TypeError, ValueError, OverflowError) as error:
                     raise TypeError(f"row {number}, column {name!r} of kind {kind}: {error}") from None

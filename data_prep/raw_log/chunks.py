@@ -15,6 +15,7 @@ from typing import Any
 import xxhash
 
 from common.files import format_checksum
+from data_prep.kernels.parse import quoted_cells
 from data_prep.kernels.rows import MAX_LINE_BYTES, ONLY_FILE, Chunk, FileOfLog
 from data_prep.options.log_format import LogFormat
 from data_prep.raw_log import storage
@@ -204,8 +205,9 @@ def _skip_header(location: str, stream: io.BufferedIOBase, log_format: LogFormat
 
 
 def _names_in(line: bytes, log_format: LogFormat) -> list[str]:
-    names = line.decode("utf-8-sig", errors="replace").rstrip("\r\n").split(log_format.separator)
-    return [name.strip('"') for name in names] if log_format.quotes else names
+    text = line.removeprefix(codecs.BOM_UTF8).rstrip(b"\r\n")
+    cells = quoted_cells(text, log_format.separator) if log_format.quotes else None
+    return [cell.decode(errors="replace") for cell in cells or text.split(log_format.separator.encode())]
 
 
 def header_columns(file: LogFile, log_format: LogFormat) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from data_prep.raw_log.chunks import Fingerprint, StoredFile
 from data_prep.raw_log.files import LogFile
 
 _CELL_BYTES = 6  # of text, roughly: for the number of rows in a chunk
-_READABLE = "strings, whole numbers, floats or booleans"
+_READABLE = "strings, whole numbers, floats, decimals or booleans"
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class TableChunk:
     def _cells(self, name: str) -> pa.Array:
         """Return a column; times as whole seconds or milliseconds, whichever the format has."""
         cells = self.rows.column(name)
-        if _is_list(cells.type):
+        if is_list(cells.type):
             return _joined(cells, self.log_format, name)
-        if self.log_format.columns[name] != "timestamp" or not pa.types.is_temporal(cells.type):
+        if self.log_format.columns[name] != "timestamp" or not is_moment(cells.type):
             return cells
         milliseconds = cells.cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
         if self.log_format.time_form(name) == MILLISECONDS:
@@ -88,10 +88,19 @@ class TableReader:
         """Yield the rows in chunks of about `chunk_bytes` of text."""
         names = [name for name, kind in self._format.columns.items() if kind != "ignored"]
         num_rows = max(chunk_bytes // (_CELL_BYTES * len(names)), 1)
-        for rows in self._table.iter_batches(num_rows, columns=names):
+        batches = self._table.iter_batches(num_rows, columns=names)
+        while (rows := self._next_of(batches)) is not None:
             first_line = file.first_line + self._num_rows_read
             self._num_rows_read += len(rows)
             yield TableChunk(first_line, len(rows), rows, self._format, file), None
+
+    def _next_of(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+        try:
+            return next(batches, None)
+        except OSError as error:
+            if error.errno is not None:  # of the system; those of a damaged page have no number
+                raise
+            raise ValueError(f"{self._file.location} is damaged ({str(error).splitlines()[0]})") from error
 
 
 @contextmanager
@@ -100,12 +109,18 @@ def open_table(file: LogFile, log_format: LogFormat) -> Iterator[TableReader]:
 
     Raises ValueError, inside the `with` block too, if it is damaged or lacks columns of the format.
     """
+    with storage.open_random(file.location) as stored, naming_damage(file.location), pq.ParquetFile(stored) as table:
+        check_columns(file.location, table.schema_arrow, log_format)
+        yield TableReader(file, table, log_format)
+
+
+@contextmanager
+def naming_damage(location: str) -> Iterator[None]:
+    """Give the errors of a damaged Parquet file its name."""
     try:
-        with storage.open_random(file.location) as stored, pq.ParquetFile(stored) as table:
-            check_columns(file.location, table.schema_arrow, log_format)
-            yield TableReader(file, table, log_format)
+        yield
     except pa.ArrowInvalid as error:
-        raise ValueError(f"{file.location} is damaged or not a Parquet file ({str(error).splitlines()[0]})") from error
+        raise ValueError(f"{location} is damaged or not a Parquet file ({str(error).splitlines()[0]})") from error
 
 
 def check_columns(location: str, schema: pa.Schema, log_format: LogFormat) -> None:
@@ -118,7 +133,7 @@ def check_columns(location: str, schema: pa.Schema, log_format: LogFormat) -> No
             f"{', '.join(missing)}; found {', '.join(schema.names)}"
         )
     for name, kind in expected.items():
-        if kind == "timestamp" and pa.types.is_temporal(schema.field(name).type):
+        if kind == "timestamp" and is_moment(schema.field(name).type):
             if log_format.time_form(name) not in (SECONDS, MILLISECONDS):
                 raise ValueError(
                     f"{location}: column {name!r} is of type {schema.field(name).type}, which has no form; found "
@@ -131,7 +146,13 @@ def check_columns(location: str, schema: pa.Schema, log_format: LogFormat) -> No
             )
 
 
-def _is_list(of_type: pa.DataType) -> bool:
+def is_moment(of_type: pa.DataType) -> bool:
+    """Return True for timestamps and dates, which a column of kind timestamp has; times of a day are none."""
+    return pa.types.is_timestamp(of_type) or pa.types.is_date(of_type)
+
+
+def is_list(of_type: pa.DataType) -> bool:
+    """Return True for Arrow's lists, which a column of kind list has."""
     return pa.types.is_list(of_type) or pa.types.is_large_list(of_type) or pa.types.is_fixed_size_list(of_type)
 
 
@@ -146,13 +167,14 @@ def _joined(lists: pa.Array, log_format: LogFormat, name: str) -> pa.Array:
 
 
 def _is_readable(of_type: pa.DataType, kind: Kind) -> bool:
-    if kind == "list" and _is_list(of_type):
+    if kind == "list" and is_list(of_type):
         return _is_readable(of_type.value_type, "string")
     if pa.types.is_dictionary(of_type):
         of_type = of_type.value_type
     is_text = pa.types.is_string(of_type) or pa.types.is_large_string(of_type)
     is_text |= pa.types.is_binary(of_type) or pa.types.is_large_binary(of_type)
     is_number = pa.types.is_integer(of_type) or pa.types.is_floating(of_type) or pa.types.is_boolean(of_type)
+    is_number |= pa.types.is_decimal(of_type)
     is_date = kind == "string" and pa.types.is_temporal(of_type)
     return is_text or is_number or is_date or pa.types.is_null(of_type)
 

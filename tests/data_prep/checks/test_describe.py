@@ -1,6 +1,8 @@
 """The description that is proposed for a log prepares that log unedited."""
 
 import random
+from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -77,6 +79,44 @@ def test_a_parquet_log(tmp_path, capsys):
     pq.write_table(table, tmp_path / "log.parquet")
     proposed, schema = prepare_as_described(tmp_path / "log.parquet", tmp_path, capsys)
     assert proposed["columns"] == {"user": "string", "bought": "label", "price": "integer", "when": "float"}
+    assert schema.rejected_rows == 0
+
+
+def test_times_lists_and_decimals_of_a_parquet_log(tmp_path, capsys):
+    moments = [datetime(2024, 1, 1 + row % 28, row % 24) for row in range(400)]
+    table = pa.table(
+        {
+            "click": [row % 2 for row in range(400)],
+            "seen": moments,
+            "day": [moment.date() for moment in moments],
+            "price": [Decimal(row) / 8 for row in range(400)],
+            "tags": [["a|b", "c", None][: row % 3] if row % 7 else None for row in range(400)],
+            "text": [b"xyz"[row % 3 :] for row in range(400)],
+        }
+    )
+    pq.write_table(table, tmp_path / "log.parquet")
+    proposed, schema = prepare_as_described(tmp_path / "log.parquet", tmp_path, capsys)
+    kinds = ["label", "timestamp", "timestamp", "float", "list", "string"]
+    assert list(proposed["columns"].values()) == kinds
+    assert proposed["lists"] == {"tags": {"separator": ";", "max_length": 2, "pool": "mean"}}
+    assert schema.rejected_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("names", "row", "kinds"),
+    [
+        ('click,"a, ""b""",c', '{n},"x, {n}",y{n}', {"click": "label", 'a, "b"': "string", "c": "string"}),
+        (",click,c", "{row},{n},x{n}", {"click": "label", "c": "string"}),  # as pandas writes a table
+    ],
+    ids=["quoted", "numbered rows"],
+)
+def test_names_as_csv_has_them(tmp_path, capsys, names, row, kinds):
+    lines = [row.format(row=number, n=number % 2) for number in range(200)]
+    lines[7] = lines[7].replace("1,y1", "3,y3").replace("x1", "x3")  # no column is the label's
+    (tmp_path / "log.csv").write_text("\n".join([names, *lines]) + "\n")
+    proposed, schema = prepare_as_described(tmp_path / "log.csv", tmp_path, capsys)
+    assert proposed["columns"].keys() == kinds.keys()
+    assert proposed["columns"]["click"] == "label"
     assert schema.rejected_rows == 0
 
 
@@ -177,6 +217,7 @@ def test_a_bad_line_does_not_hide_the_others(tmp_path, bad_line):
         (b"abc\ndef\n", "no separator"),
         (b"a,b\n", "no rows"),
         ("a,b\n".encode("utf-16"), "NUL bytes"),
+        (b'{"click": 1, "c": "x"}\n{"click": 0, "c": "y"}\n', "holds JSON"),
     ],
 )
 def test_what_cannot_be_described_is_refused(tmp_path, content, message, capsys):

@@ -1,4 +1,6 @@
 import dataclasses
+from datetime import time
+from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -42,6 +44,7 @@ def table_of(**columns):
         ("count", pa.array([7.0, None, float("nan"), 1.5, -3.0, 1e300]), ["7", "", "", "1.5", "-3", "1e+300"]),
         ("count", pa.array([2**64 - 1], pa.uint64()), ["18446744073709551615"]),
         ("count", pa.array(["12", "", "x"]), ["12", "", "x"]),
+        ("count", pa.array([Decimal("12"), None, Decimal("-3")]), ["12", "", "-3"]),
         ("hash", pa.array(["0123abcd", None, "FFFFFFFF"]).dictionary_encode(), ["0123abcd", "", "FFFFFFFF"]),
         ("hash", pa.array([1, None, -1, 2**31, 2**32, -(2**31) - 1]),
          ["00000001", "", "ffffffff", "80000000", "4294967296", "-2147483649"]),
@@ -85,8 +88,8 @@ def test_lists_of_values_become_cells(tmp_path):
     assert lines_of(tmp_path, numbers, listed) == ["0\x1f7|8", "1\x1f9|"]
 
 
-def open_it(path):
-    with open_table(find_log(path)[0], FORMAT) as reader:
+def open_it(path, log_format=FORMAT):
+    with open_table(find_log(path)[0], log_format) as reader:
         return list(reader.chunks(100))
 
 
@@ -107,6 +110,24 @@ def test_a_damaged_file_is_an_error(tmp_path, damage):
     path.write_bytes({"cut": path.read_bytes()[:-100], "text": b"1,2,3\n" * 9, "empty": b""}[damage])
     with pytest.raises(ValueError, match=r"log.parquet is damaged or not a Parquet file \("):
         open_it(path)
+
+
+def test_a_damaged_page_is_an_error(tmp_path):
+    path = tmp_path / "log.parquet"
+    pq.write_table(table_of(site=[f"{row:x}" for row in range(1000)]), path, use_dictionary=False)
+    content = bytearray(path.read_bytes())
+    content[100:3000] = bytes(2900)
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"log.parquet is damaged \("):
+        open_it(path)
+
+
+def test_a_time_of_a_day_is_no_timestamp(tmp_path):
+    pq.write_table(pa.table({"click": [1], "seen": [time(9)]}), tmp_path / "log.parquet")
+    with pytest.raises(
+        ValueError, match=r"'seen' is of type time64\[us\]; expected for kind timestamp: strings, whole"
+    ):
+        open_it(tmp_path / "log.parquet", LogFormat({"click": "label", "seen": "timestamp"}))
 
 
 def contents(folder):
