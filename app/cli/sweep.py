@@ -22,6 +22,7 @@ from signal import SIGTERM
 from typing import Any
 
 import numpy as np
+import xxhash
 
 from app.config.config import Config
 from app.distributed.launch import USELESS, die_with_parent
@@ -43,6 +44,7 @@ PROJECT = Path(__file__).parents[2]
 LOG = "train.log"
 BASIS = "sweep.json"  # settings and data that all runs of the folder share
 POLL_SECONDS = 0.2
+MAX_NAME_BYTES = 255  # of a file's name, on the usual file systems
 
 
 @dataclass(frozen=True)
@@ -97,8 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
     options = settings.merge(SweepOptions(), content, where=str(arguments.sweep))
     output = (arguments.output or Path(arguments.sweep.stem)).absolute()
     points = find_points(values, options, str(arguments.sweep))
-    folders = [",".join(words).replace('"', "").replace("/", "_").replace(" ", "") for words in points]
-    trials = [Trial(words, output / folder / "device_0") for words, folder in zip(points, folders, strict=True)]
+    trials = [Trial(words, output / _folder_name(words) / "device_0") for words in points]
     config_path = Path(options.config) if options.config else None
     configs = [settings.resolve(Config, config_path, trial.words) for trial in trials]
     _begin(output, settings.resolve(Config, config_path), Path(options.dataset))
@@ -130,16 +131,28 @@ def run(arguments: argparse.Namespace) -> int:
 def find_points(values: Any, options: SweepOptions, where: str) -> list[tuple[str, ...]]:
     """Return the words of each point of the grid, or of `options.runs` points drawn from it.
 
-    Raises ValueError where `values` are not lists by the names of settings.
+    Raises ValueError where `values` are not lists by the names of settings, or have the epochs, which rungs decide.
     """
     if not isinstance(values, dict) or not all(isinstance(tried, list) and tried for tried in values.values()):
         raise ValueError(f"{where}: 'settings' must map settings to lists of values to try; found {values!r}")
-    points = [
+    if "train.epochs" in values:
+        raise ValueError(f"{where}: every run trains up to the same epochs; give these as rungs, not as train.epochs")
+    every = (
         tuple(f"{name}={json.dumps(value)}" for name, value in zip(values, point, strict=True))
         for point in itertools.product(*values.values())
-    ]
+    )
+    points = list(dict.fromkeys(every))  # a value that is listed twice is one
     drawn = np.random.default_rng(options.seed).permutation(len(points))[: options.runs]
     return [points[place] for place in drawn] if options.runs else points
+
+
+def _folder_name(words: tuple[str, ...]) -> str:
+    """Return the name of a run's folder: its settings, and of many a checksum in place of the last ones."""
+    name = ",".join(words).replace('"', "").replace("/", "_").replace(" ", "")
+    if len(content := name.encode()) <= MAX_NAME_BYTES:
+        return name
+    checksum = xxhash.xxh3_64_hexdigest(content)
+    return content[: MAX_NAME_BYTES - len(checksum) - 1].decode(errors="ignore") + f"-{checksum}"
 
 
 def _begin(output: Path, config: Config, dataset: Path) -> None:

@@ -21,6 +21,7 @@ def test_a_grid_has_every_point_once():
     points = find_points(VALUES, SweepOptions(), "a.yaml")
     assert len(points) == len(set(points)) == 6
     assert points[0] == ("model.hidden_widths=[8]", "train.seed=1")
+    assert find_points({"train.seed": [2, 1, 2]}, SweepOptions(), "a.yaml") == [("train.seed=2",), ("train.seed=1",)]
 
 
 def test_points_are_drawn_from_the_grid_by_the_seed():
@@ -52,6 +53,7 @@ def sweep_file(tmp_path, project, tiny_dataset, monkeypatch):
         ("settings: {train.sed: [1]}", "unknown key 'train.sed'; did you mean 'train.seed'?"),
         ("settings: {train.seed: [1]}\nrungs: [3, 1]", "parallel >= 1, 0 < keep <= 1, and rising rungs"),
         ("settings: {train.seed: [1]}\nkeep: 0", "0 < keep <= 1"),
+        ("settings: {train.epochs: [1, 3]}", "give these as rungs, not as train.epochs"),
     ],
 )  # fmt: skip
 def test_wrong_files_start_nothing(sweep_file, tmp_path, caplog, more, message):
@@ -99,6 +101,15 @@ def test_losers_stop_at_each_rung_and_a_restart_decides_alike(sweep_file, monkey
     assert printed[:2] == ["auc 0.600000 in 3 epoch(s)  train.seed=3", "auc 0.500000 in 3 epoch(s)  train.seed=4"]
     assert main(["sweep", path]) == 0
     assert trained[2:] == [[], []]
+
+
+def test_a_run_of_many_settings_has_a_folder_of_its_own(tmp_path):
+    many = tuple(f"deep_optimizer.learning_rate_{number}=0.0012345" for number in range(9))
+    folders = {tmp_path / sweep._folder_name((*many, f"train.seed={seed}")) for seed in (1, 2)}
+    for folder in folders:
+        folder.mkdir()  # which a name of more than 255 bytes does not allow
+    assert len(folders) == 2
+    assert sweep._folder_name(("a.b=[1, 2]", 'c.d="x/y"')) == "a.b=[1,2],c.d=x_y"
 
 
 def test_a_run_without_a_result_ranks_last(tmp_path):
