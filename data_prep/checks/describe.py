@@ -33,9 +33,13 @@ _SEPARATORS = "\t,;|\x01 "
 _MISSING_WORDS = ("NULL", "null", r"\N", "NA", "N/A", "NaN", "nan", "None", "none")
 # Cells of a click and of no click, in the order in which a label is looked for.
 _LABELS = (("1", "0"), ("true", "false"), ("True", "False"), ("TRUE", "FALSE"), ("yes", "no"), ("Y", "N"), ("1", "-1"))
-_LABEL_NAMES = re.compile(r"(is_?)?(label|click(ed|s)?|clk|target|y|conver(sion|ted)|response|outcome)", re.IGNORECASE)
+_LABEL_NAMES = re.compile(
+    r"(is[_ ]?)?(label|click(ed|s)?|clk|target|y|conver(sion|ted)|response|outcome)", re.IGNORECASE
+)
 _CODE_NAMES = re.compile(
-    r"((^|_)(id|ids|type|code|cat|category|class|group|hour|day|weekday|month|zip)|(?-i:[a-z]I[dD]))$", re.IGNORECASE
+    r"((^|[_ -])(id|ids|type|code|cat|category|class|group|hour|day|weekday|month|zip|user|item|product|brand|ad|"
+    r"campaign|creative|advertiser|publisher|placement|site|app|page|device)|(?-i:[a-z]I[dD]))$",
+    re.IGNORECASE,
 )
 _INTEGER, _HEX = re.compile(r"-?[0-9]{1,18}"), re.compile("[0-9a-f]{8}")
 _DECIMAL = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?inf")
@@ -43,9 +47,9 @@ _ENOUGH = 1_000  # rows from which a share of distinct values means something
 _UNIQUE = 0.99  # of the rows: a new value in nearly every one
 _FEW_CODES = 50  # whole numbers with so few values, some of them large, are codes
 _SHOWN = 3
-_RATING_NAMES = re.compile(r"(user_?)?(rating|stars?|score)", re.IGNORECASE)
-_TIME_NAMES = re.compile(r"(^|_)(time|timestamp|ts|date|datetime|at|when|seen|day)$", re.IGNORECASE)
-_GROUP_NAMES = re.compile(r"(^|_)(user|session|query|request|visit|visitor)(_?id)?$", re.IGNORECASE)
+_RATING_NAMES = re.compile(r"(user[_ ]?)?(rating|stars?|score)", re.IGNORECASE)
+_TIME_NAMES = re.compile(r"(^|[_ -])(time|timestamp|ts|date|datetime|at|when|seen|day)$", re.IGNORECASE)
+_GROUP_NAMES = re.compile(r"(^|[_ -])(user|session|query|request|visit|visitor)([_ -]?id)?$", re.IGNORECASE)
 _TIME_FORMS = (
     "%Y-%m-%d %H:%M:%S",
     "%Y-%m-%dT%H:%M:%S",
@@ -59,6 +63,7 @@ _TIME_FORMS = (
 )
 _PLAUSIBLE = range(10**12 * 6 // 10, 10**12 * 41 // 10)  # milliseconds: 1989 to 2099
 _LIST_SEPARATORS = "|;, "
+_BROKEN = 0.02  # of the lines, at most, have another number of columns, or a cell that is none of its column
 _LISTS = 0.2  # of the cells, at least, have several values
 
 
@@ -145,21 +150,30 @@ def _read_lines(file: LogFile, num_rows: int) -> _Sample:
 
 
 def _divide(lines: list[str], location: str) -> tuple[str, list[list[str]]]:
-    """Return the separator by which most lines have the same number of columns, and the cells of those lines."""
-    best: tuple[float, int, str, list[list[str]]] | None = None
+    """Return the separator by which most lines have the same number of columns, and the cells of those lines.
+
+    Where two are nearly alike in that, the one that divides the first line so too, then the one of more columns: a text
+    in each row may have a space more often than a row is whole.
+    """
+    found: list[tuple[float, bool, int, str]] = []
     for separator in _SEPARATORS:
-        # Each line alone, as in the preparation: a quote that is never closed must not join the lines after it.
-        rows = [next(csv.reader([line.replace("\r", " ")], delimiter=separator)) for line in lines]
+        rows = _cells(lines, separator)
         width, count = Counter(map(len, rows)).most_common(1)[0]
-        found = count / len(rows), width, separator, [row for row in rows if len(row) == width]
-        if width > 1 and (best is None or found[:2] > best[:2]):
-            best = found
-    if best is None:
+        if width > 1:
+            found.append((count / len(rows), len(rows[0]) == width, width, separator))
+    if not found:
         raise ValueError(
             f"{location}: no separator divides its lines into columns; tried {', '.join(map(repr, _SEPARATORS))}. The "
             f"first line is {lines[0][:120]!r}"
         )
-    return best[2], best[3]
+    most = max(share for share, *_ in found)
+    _, _, width, separator = max((each for each in found if each[0] >= most - _BROKEN), key=lambda each: each[1:3])
+    return separator, [row for row in _cells(lines, separator) if len(row) == width]
+
+
+def _cells(lines: list[str], separator: str) -> list[list[str]]:
+    # Each line alone, as in the preparation: a quote that is never closed must not join the lines after it.
+    return [next(csv.reader([line.replace("\r", " ")], delimiter=separator)) for line in lines]
 
 
 def _is_header(rows: list[list[str]]) -> bool:
@@ -238,12 +252,23 @@ def _label_columns(sample: _Sample, missing: tuple[str, ...]) -> tuple[list[str]
     """Return the columns that may be the label, the likeliest first, and the cells of a click and of no click."""
     found: list[tuple[bool, str, tuple[str, str]]] = []
     for name, cells in zip(sample.names, sample.columns, strict=True):
-        distinct = set(cells) - {"", *missing}
-        words = next((pair for pair in _LABELS if distinct == set(pair)), None)
+        counts = Counter(cell for cell in cells if cell and cell not in missing)
+        is_named = bool(_LABEL_NAMES.fullmatch(name))
+        # Rows with another cell in the label are rejected; a column of another name rather is no label.
+        words = _label_words(counts, (1 - _BROKEN if is_named else 1) * counts.total())
         if words is not None:
-            found.append((not _LABEL_NAMES.fullmatch(name), name, words))
+            found.append((not is_named, name, words))
     found.sort(key=lambda candidate: candidate[0])  # stable: the log's order otherwise
     return [name for _, name, _ in found], found[0][2] if found else _LABELS[0]
+
+
+def _label_words(counts: Counter[str], least: float) -> tuple[str, str] | None:
+    """Return the words that are `least` of a column's cells together."""
+    for pair in _LABELS:
+        numbers = [counts[word] for word in pair]
+        if all(numbers) and sum(numbers) >= least:
+            return pair
+    return None
 
 
 def _rating_rule(sample: _Sample, missing: tuple[str, ...], labels: list[str]) -> str:
@@ -316,7 +341,17 @@ def _guess(name: str, cells: list[str], missing: tuple[str, ...], labels: list[s
         return _Guess(name, "list", of, list_form=list_form)
     if is_unique:
         return _Guess(name, "ignored", f"a new value in nearly every row: {shown}, …")
-    return _Guess(name, "string", _with_group(name, of))
+    return _Guess(name, "string", _with_group(name, of) + _nearly(counts))
+
+
+def _nearly(counts: Counter[str]) -> str:
+    """Return the kind that nearly all cells of a column have, as a remark with the first of the others."""
+    for kind, pattern in (("integer", _INTEGER), ("float", _DECIMAL), ("hex32", _HEX)):
+        others = Counter({value: count for value, count in counts.items() if not pattern.fullmatch(value)})
+        if 0 < others.total() <= _BROKEN * counts.total():
+            shown = ", ".join(repr(value)[1:-1][:24] for value, _ in others.most_common(_SHOWN))
+            return f"; {kind} if {others.total():,} cells are broken: {shown}"
+    return ""
 
 
 def _with_group(name: str, of: str) -> str:

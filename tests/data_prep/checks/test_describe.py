@@ -58,6 +58,31 @@ def test_a_log_between_semicolons_with_quotes_and_missing_words(tmp_path, capsys
     assert schema.rejected_rows == 0
 
 
+def test_broken_lines_and_cells_and_texts_with_spaces(tmp_path, capsys):
+    """A space divides more of the lines alike than the comma does, for some lines have a comma too many."""
+    random_ = random.Random(3)
+    lines = ["when seen,user id,price,text,converted"]
+    for number in range(2_000):
+        price = "?" if number % 200 == 7 else f"{random_.random():.2f}"
+        converted = "maybe" if number % 300 == 3 else random_.choice(["yes", "no"])
+        when = f"2024-03-{random_.randrange(1, 29):02}T10:00:00Z"
+        lines.append(f'{when},{random_.randrange(300)},{price},"buy {number % 9}, ""now""",{converted}')
+        lines[-1] += ",more" * (number % 250 == 11)
+    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
+    proposed, schema = prepare_as_described(tmp_path / "log.csv", tmp_path, capsys)
+    kinds = {"when seen": "timestamp", "user id": "string", "price": "string", "text": "string", "converted": "label"}
+    assert proposed["columns"] == kinds
+    assert (proposed["separator"], proposed["clicked"], proposed["not_clicked"]) == (",", ["yes"], ["no"])
+    assert "; float if 10 cells are broken: ?" in (tmp_path / "my.yaml").read_text()
+    assert schema.rejected_rows == 8 + 7
+
+
+def test_a_decimal_comma_is_no_separator(tmp_path):
+    lines = ["click;price;size", *(f"{number % 2};{number},5;{number % 7},2" for number in range(50))]
+    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
+    assert columns_of(describe(str(tmp_path / "log.csv"))) == {"click": "label", "price": "string", "size": "string"}
+
+
 def test_criteo_s_form_is_recognized(tiny_log, tmp_path, capsys):
     proposed, schema = prepare_as_described(tiny_log, tmp_path, capsys)
     assert list(proposed) == ["columns"]
