@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,7 +33,10 @@ DEFAULT_ROWS = 100_000
 _SEPARATORS = "\t,;|\x01 "
 _MISSING_WORDS = ("NULL", "null", r"\N", "NA", "N/A", "NaN", "nan", "None", "none")
 # Cells of a click and of no click, in the order in which a label is looked for.
-_LABELS = (("1", "0"), ("true", "false"), ("True", "False"), ("TRUE", "FALSE"), ("yes", "no"), ("Y", "N"), ("1", "-1"))
+_LABELS = (
+    *(("1", "0"), ("1.0", "0.0"), ("true", "false"), ("True", "False"), ("TRUE", "FALSE")),
+    *(("yes", "no"), ("Yes", "No"), ("Y", "N"), ("1", "-1")),
+)
 _LABEL_NAMES = re.compile(
     r"(is[_ ]?)?(label|click(ed|s)?|clk|target|y|conver(sion|ted)|response|outcome)", re.IGNORECASE
 )
@@ -55,12 +59,15 @@ _TIME_FORMS = (
     "%Y-%m-%dT%H:%M:%S",
     "%Y-%m-%dT%H:%M:%SZ",
     "%Y-%m-%d %H:%M:%S.%f",
+    "%Y-%m-%dT%H:%M:%S.%f",
+    "%Y-%m-%dT%H:%M:%S.%fZ",
     "%Y-%m-%d %H:%M",
     "%Y-%m-%d",
     "%Y/%m/%d %H:%M:%S",
     "%d/%m/%Y %H:%M:%S",
     "%d/%m/%Y",
 )
+_OFFSET = re.compile(r"[+-][0-9]{2}:?[0-9]{2}$")  # from UTC, at the end of a time: the same in all rows
 _PLAUSIBLE = range(10**12 * 6 // 10, 10**12 * 41 // 10)  # milliseconds: 1989 to 2099
 _LIST_SEPARATORS = "|;, "
 _BROKEN = 0.02  # of the lines, at most, have another number of columns, or a cell that is none of its column
@@ -100,7 +107,7 @@ def describe(inputs: str | Sequence[str], num_rows: int = DEFAULT_ROWS) -> str:
     sample = _read_table(file, num_rows) if is_parquet(file.location) else _read_lines(file, num_rows)
     missing = _missing_words(sample.columns)
     labels, words = _label_columns(sample, missing)
-    rule = "" if labels else _rating_rule(sample, missing, labels)
+    rule = "" if labels and _LABEL_NAMES.fullmatch(labels[0]) else _label_rule(sample, missing, labels)
     separator = sample.layout.get("separator", LogFormat().separator)
     guesses = [
         sample.known.get(name) or _guess(name, cells, missing, labels, separator)
@@ -112,6 +119,8 @@ def describe(inputs: str | Sequence[str], num_rows: int = DEFAULT_ROWS) -> str:
         guesses, num_good = _without_leaks(sample, guesses, log_format)
         comments.append(f"{num_good:,} of these rows are good by this description.")
     comments += _label_comments(labels, len(sample.names))
+    if broken := sum("\N{REPLACEMENT CHARACTER}" in "".join(row) for row in zip(*sample.columns, strict=True)):
+        comments.append(f"{broken:,} of these rows are no UTF-8, and will be rejected: convert the log, as by iconv.")
     return _as_yaml(sample, guesses, missing, words, rule, comments)
 
 
@@ -208,14 +217,16 @@ def _read_table(file: LogFile, num_rows: int) -> _Sample:
 
 def _of_type(name: str, of_type: pa.DataType, values: list[Any]) -> _Guess | None:
     """Return what the type of a column of a Parquet file says of it: times and lists; None of the others."""
-    from data_prep.raw_log.parquet import is_list, is_moment
+    from data_prep.raw_log.parquet import is_list, is_moment, is_readable
 
+    if not is_readable(of_type, "list" if is_list(of_type) else "string"):
+        return _Guess(name, "ignored", f"of type {of_type}")
     distinct = list(dict.fromkeys(_cell(value) for value in values if value is not None))
     if len(distinct) < 2:
         return None
     shown = ", ".join(distinct[:_SHOWN])
     if is_moment(of_type):
-        return _Guess(name, "timestamp", f"times, in UTC: {shown}, …", "seconds")
+        return _Guess(name, "timestamp", f"times: {shown}, …", "milliseconds")
     if not is_list(of_type):
         return None
     lists = [[_cell(value) for value in each] for each in values if each]
@@ -233,7 +244,7 @@ def _cell(value: Any) -> str:
         return str(int(value))
     if isinstance(value, bytes):
         return value.decode(errors="replace")
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    return str(int(value)) if isinstance(value, (float, Decimal)) and value % 1 == 0 else str(value)
 
 
 def _missing_words(columns: list[list[str]]) -> tuple[str, ...]:
@@ -271,13 +282,18 @@ def _label_words(counts: Counter[str], least: float) -> tuple[str, str] | None:
     return None
 
 
-def _rating_rule(sample: _Sample, missing: tuple[str, ...], labels: list[str]) -> str:
-    """Return the rule by which a column of ratings, added to `labels`, is the label; "" if there is none."""
+def _label_rule(sample: _Sample, missing: tuple[str, ...], labels: list[str]) -> str:
+    """Return the rule by which a column of ratings or counts is the label, put before `labels`; "" if there is none."""
     for name, cells in zip(sample.names, sample.columns, strict=True):
         present = [cell for cell in cells if cell and cell not in missing]
         values = Counter(present)
-        if _RATING_NAMES.fullmatch(name) and 2 < len(values) <= _FEW_CODES and all(map(_DECIMAL.fullmatch, values)):
-            labels.append(name)
+        if len(values) < 3:
+            continue
+        if _LABEL_NAMES.fullmatch(name) and "0" in values and all(map(_INTEGER.fullmatch, values)):
+            labels.insert(0, name)
+            return ">= 1"
+        if _RATING_NAMES.fullmatch(name) and len(values) <= _FEW_CODES and all(map(_DECIMAL.fullmatch, values)):
+            labels.insert(0, name)
             below = 0
             for value in sorted(values, key=float):
                 below += values[value]
@@ -293,7 +309,9 @@ def _time_form(name: str, counts: Counter[str]) -> str:
             if all(int(value) * unit in _PLAUSIBLE for value in counts) and (unit == 1 or _TIME_NAMES.search(name)):
                 return form
     few = list(itertools.islice(counts, _ENOUGH))
-    return next((form for form in _TIME_FORMS if all(_is_time(value, form) for value in few)), "")
+    offset = _OFFSET.search(few[0])
+    forms = (*_TIME_FORMS, *(f"{form}{offset[0]}" for form in _TIME_FORMS if offset))
+    return next((form for form in forms if all(_is_time(value, form) for value in few)), "")
 
 
 def _is_time(value: str, form: str) -> bool:
@@ -313,7 +331,7 @@ def _list_form(counts: Counter[str], separator: str) -> ListForm | None:
         if with_several < _LISTS * counts.total() or max(map(len, lists)) < 2:
             continue
         if 2 * len(values) <= len(counts) and (between != " " or all(re.fullmatch(r"[\w-]+", v) for v in values)):
-            return ListForm(between, max(map(len, lists)))
+            return ListForm(between, min(max(map(len, lists)), MAX_LIST_LENGTH))
     return None
 
 
@@ -332,7 +350,7 @@ def _guess(name: str, cells: list[str], missing: tuple[str, ...], labels: list[s
     if all(map(_HEX.fullmatch, counts)) and not all(map(_INTEGER.fullmatch, counts)):
         return _Guess(name, "hex32", of)
     if form := _time_form(name, counts):
-        return _Guess(name, "timestamp", f"times, in UTC: {shown}, …", form)
+        return _Guess(name, "timestamp", f"times, as they are written: {shown}, …", form)
     if all(map(_INTEGER.fullmatch, counts)):
         return _guess_integer(name, counts, is_unique, of)
     if all(map(_DECIMAL.fullmatch, counts)) and not all(map(str.isdigit, counts)):
@@ -350,7 +368,7 @@ def _nearly(counts: Counter[str]) -> str:
         others = Counter({value: count for value, count in counts.items() if not pattern.fullmatch(value)})
         if 0 < others.total() <= _BROKEN * counts.total():
             shown = ", ".join(repr(value)[1:-1][:24] for value, _ in others.most_common(_SHOWN))
-            return f"; {kind} if {others.total():,} cells are broken: {shown}"
+            return f"; {kind} in all cells but {others.total():,}: {shown}"
     return ""
 
 

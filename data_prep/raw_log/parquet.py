@@ -139,7 +139,7 @@ def check_columns(location: str, schema: pa.Schema, log_format: LogFormat) -> No
                     f"{location}: column {name!r} is of type {schema.field(name).type}, which has no form; found "
                     f"timestamps: {{{name}: {log_format.time_form(name)!r}}}, expected seconds or milliseconds"
                 )
-        elif not _is_readable(schema.field(name).type, kind):
+        elif not is_readable(schema.field(name).type, kind):
             raise ValueError(
                 f"{location}: column {name!r} is of type {schema.field(name).type}; expected for kind {kind}: "
                 f"{_READABLE}"
@@ -166,9 +166,10 @@ def _joined(lists: pa.Array, log_format: LogFormat, name: str) -> pa.Array:
     return pc.binary_join(pa.LargeListArray.from_arrays(offsets, values), pa.scalar(separator, pa.large_binary()))
 
 
-def _is_readable(of_type: pa.DataType, kind: Kind) -> bool:
+def is_readable(of_type: pa.DataType, kind: Kind) -> bool:
+    """Return True if a column of this type can be one of this kind."""
     if kind == "list" and is_list(of_type):
-        return _is_readable(of_type.value_type, "string")
+        return is_readable(of_type.value_type, "string")
     if pa.types.is_dictionary(of_type):
         of_type = of_type.value_type
     is_text = pa.types.is_string(of_type) or pa.types.is_large_string(of_type)
@@ -185,6 +186,8 @@ def cells_as_text(cells: pa.Array, kind: Kind, separator: bytes) -> pa.LargeBina
         cells = cells.dictionary_decode()
     if pa.types.is_boolean(cells.type):
         cells = cells.cast(pa.int8())
+    if pa.types.is_decimal(cells.type) and cells.type.scale > 0 and kind != "string":
+        cells = cells.cast(pa.float64())
     if kind == "hex32" and (pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type)):
         text = _number_hex(cells)
     elif pa.types.is_floating(cells.type):

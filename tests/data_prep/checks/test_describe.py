@@ -1,7 +1,7 @@
 """The description that is proposed for a log prepares that log unedited."""
 
 import random
-from datetime import datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
@@ -73,7 +73,7 @@ def test_broken_lines_and_cells_and_texts_with_spaces(tmp_path, capsys):
     kinds = {"when seen": "timestamp", "user id": "string", "price": "string", "text": "string", "converted": "label"}
     assert proposed["columns"] == kinds
     assert (proposed["separator"], proposed["clicked"], proposed["not_clicked"]) == (",", ["yes"], ["no"])
-    assert "; float if 10 cells are broken: ?" in (tmp_path / "my.yaml").read_text()
+    assert "; float in all cells but 10: ?" in (tmp_path / "my.yaml").read_text()
     assert schema.rejected_rows == 8 + 7
 
 
@@ -143,6 +143,55 @@ def test_names_as_csv_has_them(tmp_path, capsys, names, row, kinds):
     assert proposed["columns"].keys() == kinds.keys()
     assert proposed["columns"]["click"] == "label"
     assert schema.rejected_rows == 0
+
+
+def test_the_types_of_a_parquet_log_decide(tmp_path, capsys):
+    random_ = random.Random(4)
+    rows = range(1_200)
+    table = pa.table(
+        {
+            "seen": [datetime(1962, 3, 1, tzinfo=UTC) + timedelta(seconds=61 * row) for row in rows],
+            "day": [date(2024, 3, 1 + row % 28) for row in rows],
+            "tags": [random_.sample("abcdef", row % 3) if row % 5 == 0 else [] for row in rows],
+            "price": [Decimal(random_.randrange(1_000)) / 100 for _ in rows],
+            "user_id": [Decimal(10**18 + random_.randrange(5)) for _ in rows],
+            "more": [{"x": row} for row in rows],
+            "clicks": [random_.choice([0, 0, 1, 2]) for _ in rows],
+            "mobile": [random_.random() < 0.5 for _ in rows],
+        }
+    )
+    pq.write_table(table, tmp_path / "log.parquet")
+    proposed, schema = prepare_as_described(tmp_path / "log.parquet", tmp_path, capsys)
+    kinds = {"seen": "timestamp", "day": "timestamp", "tags": "list", "price": "float", "user_id": "string"}
+    assert proposed["columns"] == {**kinds, "more": "ignored", "clicks": "label", "mobile": "integer"}
+    assert proposed["clicked"] == ">= 1"
+    assert proposed["timestamps"] == {"seen": "milliseconds", "day": "milliseconds"}
+    assert proposed["lists"] == {"tags": {"separator": "|", "max_length": 2, "pool": "mean"}}
+    assert schema.rejected_rows == 0
+    (users,) = [field for field in schema.categorical if field.name == "user_id"]
+    assert users.num_values == 5 + 1  # and the missing one
+
+
+@pytest.mark.parametrize(
+    ("form", "written"),
+    [
+        ("%Y-%m-%dT%H:%M:%S.%fZ", lambda number: f"2024-03-01T10:{number % 60:02}:07.{number % 1000:03}Z"),
+        ("%Y-%m-%d %H:%M:%S+01:00", lambda number: f"2024-03-01 10:{number % 60:02}:07+01:00"),
+    ],
+)
+def test_times_with_fractions_and_offsets(tmp_path, capsys, form, written):
+    random_ = random.Random(5)
+    lines = ["click,seen,price", *(f"{random_.randrange(2)}.0,{written(n)},{random_.random()}" for n in range(400))]
+    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
+    proposed, schema = prepare_as_described(tmp_path / "log.csv", tmp_path, capsys)
+    assert proposed["timestamps"] == {"seen": form}
+    assert (proposed["clicked"], schema.rejected_rows) == (["1.0"], 0)
+
+
+def test_lines_of_another_encoding_are_counted(tmp_path):
+    lines = ["click,city", *(f"{number % 2},{'Köln' if number % 4 == 1 else 'Bonn'}" for number in range(40))]
+    (tmp_path / "log.csv").write_bytes("\n".join(lines).encode("latin-1"))
+    assert "# 10 of these rows are no UTF-8, and will be rejected" in describe(str(tmp_path / "log.csv"))
 
 
 def make_movielens(num_rows, seed=6):
