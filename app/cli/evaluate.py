@@ -76,7 +76,7 @@ def add_parser(commands: Any) -> None:
         metavar="FIELD",
         help="metrics by the most frequent values of fields, by time and by unseen (values); after the settings",
     )
-    parser.add_argument("settings", nargs="*", metavar="eval.key=value", help="such as eval.group_field=C3")
+    parser.add_argument("settings", nargs="*", default=(), metavar="eval.key=value", help="such as eval.group_field=C3")
     parser.set_defaults(command=run)
 
 

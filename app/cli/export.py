@@ -54,7 +54,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--delta-from", type=Path, metavar="PARENT", help="write only the changes since this bundle")
     parser.add_argument("--calibrate", action="store_true", help="fit the scores to the click rates of valid (Platt)")
     parser.add_argument("--overwrite", action="store_true", help="replace a bundle that is there")
-    parser.add_argument("settings", nargs="*", metavar="rows=TYPE", help="embeddings as float32, float16 or int8")
+    parser.add_argument(
+        "settings", nargs="*", default=(), metavar="rows=TYPE", help="embeddings as float32, float16 or int8"
+    )
     parser.set_defaults(command=run)
 
 

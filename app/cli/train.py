@@ -29,7 +29,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--hostfile", default="", metavar="FILE", help="hosts of the processes (all on this host)")
     parser.add_argument("--rank-table", default="-", metavar="FILE", help="rank table of an Ascend cluster, or -")
     parser.add_argument("--dry-run", action="store_true", help="check everything, print where the parts run, stop")
-    parser.add_argument("settings", nargs="*", metavar="section.key=value", help="settings (docs/configuration.md)")
+    parser.add_argument(
+        "settings", nargs="*", default=(), metavar="section.key=value", help="settings (docs/configuration.md)"
+    )
     parser.set_defaults(command=run)
 
 

@@ -135,7 +135,7 @@ def mappings_to_chunk(rows: Sequence[Mapping[str, Any]], log_format: LogFormat) 
             if missing or unknown:
                 raise ValueError(
                     f"row {number} has not the columns of the model: missing {_some(missing)}; unknown "
-                    f"{_some(unknown)}. Give None for a value that is not there"
+                    f"{_some(unknown)}. Give None (null in JSON) for a value that is not there"
                 )
         cells = []
         for name, kind in log_format.columns.items():
