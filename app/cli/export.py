@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +21,7 @@ from app.cli.evaluate import check_data, saved_config
 from app.config.config import Config
 from app.evaluation.calibration import fit_calibration
 from app.evaluation.evaluate import check_split, intervals_of, measure
-from app.evaluation.metrics import MetricStream
+from app.evaluation.metrics import MetricStream, NothingToMeasureError
 from app.evaluation.results import Measurement
 from app.run.folder import best_of_run
 from app.scoring import card
@@ -167,8 +168,11 @@ def _compare(
             f"the self-test failed: of {SELF_TEST_ROWS} made rows, one has a logit in the bundle that is "
             f"{difference:.1e} from that of the training code; expected at most {MOST_DIFFERENCE:.0e}"
         )
-    split = next((name for name in ("test", "valid") if schema.splits[name].rows), None)
-    return None if split is None else _evaluate(predictor, trained, config, dataset, schema, split, batch_size)
+    for split in ("test", "valid"):
+        if schema.splits[split].rows:
+            with contextlib.suppress(NothingToMeasureError):
+                return _evaluate(predictor, trained, config, dataset, schema, split, batch_size)
+    return None
 
 
 def _evaluate(

@@ -40,6 +40,10 @@ class Metrics:
     grouped_auc: float = float("nan")
 
 
+class NothingToMeasureError(ValueError):
+    """Rows of which none has a weight above 0, as where no label has come yet."""
+
+
 class MetricStream:
     """Accumulates logits and labels batch by batch; `result` computes the metrics of all of them."""
 
@@ -93,9 +97,9 @@ class MetricStream:
         return Bins.of(move(np.concatenate(self._logits)), np.concatenate(self._labels), weights)
 
     def bins(self) -> Bins:
-        """Return all rows so far, counted by logit. Raises ValueError if there are none."""
+        """Return all rows so far, counted by logit. Raises NothingToMeasureError if there are none."""
         if not self._num_rows:
-            raise ValueError("no rows to measure: the split is empty, or all weights are 0")
+            raise NothingToMeasureError("no rows to measure: the split is empty, or all weights are 0")
         if self._bins.keys.size and self._kept:
             self._spill()  # exact logits must not rank beside those that were moved to the middle of their bin
         if not self._kept:
@@ -103,7 +107,7 @@ class MetricStream:
         return self._count_kept(lambda logits: logits)
 
     def result(self) -> Metrics:
-        """Compute the metrics of all rows so far. Raises ValueError if there are none."""
+        """Compute the metrics of all rows so far. Raises NothingToMeasureError if there are none."""
         return self.result_and_bins()[0]
 
     def result_and_bins(self) -> tuple[Metrics, Bins]:

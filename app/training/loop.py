@@ -12,7 +12,7 @@ from app.batches import Batch, Prefetcher, num_batches, read_batches, training_o
 from app.checkpoint.manifest import Position
 from app.distributed.process_group import shows_progress
 from app.evaluation.evaluate import measure
-from app.evaluation.metrics import Metrics, as_score
+from app.evaluation.metrics import Metrics, NothingToMeasureError, as_score
 from app.evaluation.results import Measurement, content_of
 from app.evaluation.selection import Selection
 from app.evaluation.text import one_line
@@ -58,8 +58,9 @@ class Trainer:
         """
         try:
             if self.config.train.init_from and self.position.step == 0 and self.schema.splits["valid"].rows:
-                # The result takes no part in the selection.
-                log.info("before the first step: %s", self._log_evaluation(self._measure().metrics, epoch=0))
+                measured = self._measure()
+                if measured is not None:  # the result takes no part in the selection
+                    log.info("before the first step: %s", self._log_evaluation(measured.metrics, epoch=0))
             while self.position.epoch <= self.config.train.epochs and not self.selection.is_over:
                 self._train_epoch()
                 if not self.selection.is_over:
@@ -130,6 +131,8 @@ class Trainer:
             log.warning("the data has no rows in split 'valid': epoch %d is not evaluated", epoch)
             return False
         measured = self._measure()
+        if measured is None:
+            return False
         self.metrics = measured.metrics
         line = self._log_evaluation(self.metrics, epoch)
         self.run.write_evaluation(content_of("valid", step, epoch, measured))
@@ -142,11 +145,16 @@ class Trainer:
             self.context.group.rpc("learning_rates", self.parts.learning_rates.state())
         return is_best
 
-    def _measure(self) -> Measurement:
+    def _measure(self) -> Measurement | None:
+        """Score the split valid; return None, with a warning, where no row of it has a weight, as without labels."""
         prepare, group_field = self.parts.step.prepare, self.config.eval.group_field
         size, dataset = self.config.train.batch_size, self.context.dataset
-        with self.parts.optimizers.means_as_weights():
-            return measure(dataset, self.schema, "valid", size, prepare, self._score, group_field, shows_progress())
+        try:
+            with self.parts.optimizers.means_as_weights():
+                return measure(dataset, self.schema, "valid", size, prepare, self._score, group_field, shows_progress())
+        except NothingToMeasureError as error:
+            log.warning("warning: the model is not evaluated on split 'valid': %s", error)
+            return None
 
     def _score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
         self.context.stop.check()  # the next launch repeats an evaluation that is cut short

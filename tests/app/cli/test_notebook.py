@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+import yaml
 
 import app
 from app import evaluate, load_run, prepare, train
@@ -115,6 +116,23 @@ def test_ctrl_c_saves_and_the_same_call_resumes_to_the_same_bits(trained, again,
     assert again().status == "finished"
     for name in ("loss.log", "eval.log"):
         assert (tmp_path / "again" / name).read_bytes() == (run.path / name).read_bytes()
+
+
+def test_a_log_whose_last_rows_have_no_labels_yet(cpu, tmp_path, caplog):
+    rows = [f"{'' if number >= 240 else number % 2},{'abcd'[number * 7 % 4]}" for number in range(300)]
+    (tmp_path / "log.csv").write_text("\n".join(rows) + "\n")
+    data = {"columns": {"click": "label", "site": "string"}, "separator": ",", "label": "optional"}
+    (tmp_path / "data.yaml").write_text(yaml.safe_dump(data))
+    prepare(tmp_path / "log.csv", tmp_path / "data", None, tmp_path / "data.yaml", split="chronological", workers=1)
+    model = {"embedding_dim": 2, "hidden_widths": [4]}
+    options = {"device": THREADS, "model": model, "train": {"batch_size": 100, "epochs": 1}}
+    options["eval"] = {"metric": "log_loss"}
+    run = train(None, tmp_path / "data", tmp_path / "run", **options)
+    assert (run.status, run.metrics) == ("finished", {})
+    assert "not evaluated on split 'valid': no rows to measure" in caplog.text
+    assert run.predict(rows[-2:]).shape == (2,)
+    with pytest.raises(ValueError, match="no rows to measure: the split is empty, or all weights are 0"):
+        evaluate(run)
 
 
 def test_a_choice_of_distinct_rows_is_in_the_log_and_kept_by_ranks(
