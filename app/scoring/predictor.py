@@ -179,8 +179,13 @@ class Predictor:
 
     def chunk_of(self, rows: Any) -> Chunk | TableRows:
         """Return raw rows as lines, or as columns where a table allows it. Raises as `score`."""
+        if hasattr(rows, "to_arrow"):  # polars
+            return self.chunk_of(rows.to_arrow())
         if hasattr(rows, "schema"):
-            return table_to_rows(rows, self.log_format) or table_to_chunk(rows, self.log_format)
+            import pyarrow as pa
+
+            table = pa.table(rows)
+            return table_to_rows(table, self.log_format) or table_to_chunk(table, self.log_format)
         if hasattr(rows, "iloc"):
             import pyarrow as pa
 

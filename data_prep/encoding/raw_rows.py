@@ -69,6 +69,9 @@ def lines_to_chunk(lines: Sequence[str | bytes], log_format: LogFormat) -> Chunk
 
     Raises ValueError for a line with a line end inside, TypeError for what is no text.
     """
+    wrong = next((line for line in lines if not isinstance(line, str | bytes)), None)
+    if wrong is not None:
+        raise TypeError(f"expected rows as lines of text, mappings or a table; found {type(wrong).__name__}")
     rows = [line.encode() if isinstance(line, str) else line for line in lines]
     rows = [row.removesuffix(b"\n").removesuffix(b"\r") for row in rows]
     for number, row in enumerate(rows):
@@ -213,7 +216,7 @@ def table_to_chunk(table: pa.Table, log_format: LogFormat) -> Chunk:
 
     from data_prep.raw_log.parquet import TableChunk, check_columns
 
-    unknown = set(table.schema.names) - log_format.columns.keys()
+    unknown = set(table.schema.names) - log_format.columns.keys() - _index_of_pandas(table)
     if unknown:
         raise ValueError(f"the table has columns that the model does not know: {_some(unknown)}")
     for name in {*log_format.of_kind("weight", "id")} - {*table.schema.names}:  # which change no score
@@ -227,6 +230,12 @@ def table_to_chunk(table: pa.Table, log_format: LogFormat) -> Chunk:
         return Chunk(0, 0, b"")
     chunk = dataclasses.replace(parts[0], num_lines=table.num_rows, lines=b"".join(part.lines for part in parts))
     return chunk if labelled else add_label(chunk, log_format)
+
+
+def _index_of_pandas(table: pa.Table) -> set[str]:
+    """Return the columns that hold the index of a pandas table, not a column of it."""
+    index = (table.schema.pandas_metadata or {}).get("index_columns", ())
+    return {name for name in index if isinstance(name, str)}
 
 
 @dataclasses.dataclass(frozen=True)

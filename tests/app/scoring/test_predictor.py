@@ -8,6 +8,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.metadata import packages_distributions
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -145,7 +146,17 @@ def test_every_form_of_rows_scores_the_same_bits(request, lines, make_avazu, nam
     assert np.array_equal(predictor.score(rows), expected)
     assert np.array_equal(predictor.score(table), expected)
     assert np.array_equal(predictor.score(table.to_pandas()), expected)
+    assert np.array_equal(predictor.score(SimpleNamespace(to_arrow=lambda: table)), expected)  # as polars has it
+    assert np.array_equal(predictor.score(table.to_batches()[0]), expected)
+    sampled = pa.Table.from_pandas(table.to_pandas().iloc[::-1])
+    assert "__index_level_0__" in sampled.schema.names
+    assert np.array_equal(predictor.score(sampled), expected[::-1])
     assert expected.dtype == np.float32
+
+
+def test_rows_of_an_unknown_form_are_refused(predictor):
+    with pytest.raises(TypeError, match="lines of text, mappings or a table; found ndarray"):
+        predictor.score(np.zeros((3, 40), object))
 
 
 def test_a_table_in_several_pieces_is_scored_whole(predictor, lines):
