@@ -182,7 +182,7 @@ class Run:
         return Report(report_page(read_runs([self.path])), height)
 
     def predict(self, rows: RawRows) -> Any:
-        """Return click probabilities of raw rows, float32 [n]: a table of pandas, polars or pyarrow, mappings, or lines.
+        """Return click probabilities of raw rows [n] float32: a table of pandas, polars or pyarrow, mappings, lines.
 
         By the best checkpoint, which is exported to the run's folder when it is first asked for.
         """
