@@ -87,6 +87,8 @@ def _score(folder: Path, schema: Schema, max_rows: int) -> tuple[_Scored, _Score
             raise ValueError(f"{folder} has no rows in split {split!r}; crosses are fitted to train, measured on valid")
     train = concatenate(list(read_spread(folder, schema, "train", max_rows)))
     valid = concatenate(list(read_spread(folder, schema, "valid", max_rows)))
+    if not len(valid):
+        raise ValueError(f"{folder} has no row in split 'valid' with a weight above 0; crosses are measured on valid")
     first, second = train.take(slice(len(train) // 2)), train.take(slice(len(train) // 2, None))
     if len(np.unique(first.labels)) < 2:
         raise ValueError(f"the {len(first):,} training rows read of {folder} have one class only")

@@ -94,3 +94,12 @@ def test_a_folder_without_valid_rows_is_refused(tmp_path, capsys):
     folder = prepared(tmp_path, planted=True, valid_fraction=0.0, test_fraction=0.2)
     assert main(["suggest-crosses", str(folder)]) == 2
     assert "has no rows in split 'valid'; crosses are fitted to train" in capsys.readouterr().err
+
+
+def test_valid_rows_without_labels_are_refused(tmp_path, capsys):
+    (tmp_path / "log.csv").write_text("".join(f"{n % 2 if n < 80 else ''},a{n % 3},b{n % 5}\n" for n in range(100)))
+    data = LogFormat({"click": "label", "A": "string", "B": "string"}, ",", label="optional")
+    made = PrepareOptions(data=data, workers=1, min_count=1, split="chronological")
+    prepare(tmp_path / "log.csv", tmp_path / "prepared", made)
+    assert main(["suggest-crosses", str(tmp_path / "prepared")]) == 2
+    assert "has no row in split 'valid' with a weight above 0" in capsys.readouterr().err

@@ -125,7 +125,7 @@ def test_a_damaged_page_is_an_error(tmp_path):
 def test_a_time_of_a_day_is_no_timestamp(tmp_path):
     pq.write_table(pa.table({"click": [1], "seen": [time(9)]}), tmp_path / "log.parquet")
     with pytest.raises(
-        ValueError, match=r"'seen' is of type time64\[us\]; expected for kind timestamp: strings, whole"
+        ValueError, match=r"'seen' is of type time64\[us\]; expected for kind timestamp: timestamps, dates"
     ):
         open_it(tmp_path / "log.parquet", LogFormat({"click": "label", "seen": "timestamp"}))
 
