@@ -98,9 +98,10 @@ class TableReader:
         try:
             return next(batches, None)
         except OSError as error:
-            if error.errno is not None:  # of the system; those of a damaged page have no number
+            if error.errno is not None:
                 raise
-            raise ValueError(f"{self._file.location} is damaged ({str(error).splitlines()[0]})") from error
+            # Arrow's own, which name no file: of a damaged page, or of a store.
+            raise ValueError(f"{self._file.location} cannot be read ({str(error).splitlines()[0]})") from error
 
 
 @contextmanager
@@ -140,9 +141,10 @@ def check_columns(location: str, schema: pa.Schema, log_format: LogFormat) -> No
                     f"timestamps: {{{name}: {log_format.time_form(name)!r}}}, expected seconds or milliseconds"
                 )
         elif not is_readable(schema.field(name).type, kind):
+            times = "timestamps, dates, " if kind == "timestamp" else ""
             raise ValueError(
                 f"{location}: column {name!r} is of type {schema.field(name).type}; expected for kind {kind}: "
-                f"{_READABLE}"
+                f"{times}{_READABLE}"
             )
 
 

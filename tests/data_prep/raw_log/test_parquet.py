@@ -118,7 +118,7 @@ def test_a_damaged_page_is_an_error(tmp_path):
     content = bytearray(path.read_bytes())
     content[100:3000] = bytes(2900)
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"log.parquet is damaged \("):
+    with pytest.raises(ValueError, match=r"log.parquet cannot be read \("):
         open_it(path)
 
 
