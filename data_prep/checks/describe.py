@@ -120,7 +120,9 @@ def describe(inputs: str | Sequence[str], num_rows: int = DEFAULT_ROWS) -> str:
         comments.append(f"{num_good:,} of these rows are good by this description.")
     comments += _label_comments(labels, len(sample.names))
     if broken := sum("\N{REPLACEMENT CHARACTER}" in "".join(row) for row in zip(*sample.columns, strict=True)):
-        comments.append(f"{broken:,} of these rows are no UTF-8, and will be rejected: convert the log, as by iconv.")
+        comments.append(
+            f"{broken:,} of these rows are not valid UTF-8 and will be rejected: convert the log, as with iconv."
+        )
     return _as_yaml(sample, guesses, missing, words, rule, comments)
 
 

@@ -191,7 +191,7 @@ def test_times_with_fractions_and_offsets(tmp_path, capsys, form, written):
 def test_lines_of_another_encoding_are_counted(tmp_path):
     lines = ["click,city", *(f"{number % 2},{'Köln' if number % 4 == 1 else 'Bonn'}" for number in range(40))]
     (tmp_path / "log.csv").write_bytes("\n".join(lines).encode("latin-1"))
-    assert "# 10 of these rows are no UTF-8, and will be rejected" in describe(str(tmp_path / "log.csv"))
+    assert "# 10 of these rows are not valid UTF-8 and will be rejected" in describe(str(tmp_path / "log.csv"))
 
 
 def make_movielens(num_rows, seed=6):
