@@ -145,6 +145,8 @@ def _read_lines(file: LogFile, num_rows: int) -> _Sample:
     text = [line.decode("utf-8", errors="replace") for line in lines]
     separator, rows = _divide(text, file.location)
     header = _is_header(rows)
+    if header and (twice := [name for name, times in Counter(rows[0]).items() if times > 1]):
+        raise ValueError(f"{file.location}: its header names {twice[0]!r} twice; give each column a name of its own")
     kept = rows[header:][:num_rows]
     criteo, numbered = list(LogFormat().columns), [f"column_{number}" for number in range(1, len(rows[0]) + 1)]
     names = rows[0] if header else criteo if len(criteo) == len(numbered) else numbered
@@ -188,13 +190,13 @@ def _cells(lines: list[str], separator: str) -> list[list[str]]:
 
 
 def _is_header(rows: list[list[str]]) -> bool:
-    """Return True if the first row holds names: all differ, none is a number, and no column has its name as a value.
+    """Return True if the first row holds names: none is a number, and no column has its name as a value.
 
     The first may be empty, above the numbers of the rows.
     """
     names = rows[0]
     is_numbered = len(rows) > 1 and [row[0] for row in rows[1:3]] == ["0", "1"][: len(rows) - 1]
-    if len(set(names)) < len(names) or not all(names[is_numbered:]) or any(_DECIMAL.fullmatch(name) for name in names):
+    if not all(names[is_numbered:]) or any(_DECIMAL.fullmatch(name) for name in names):
         return False
     return not any(name in column for name, *column in zip(*rows[: _ENOUGH + 1], strict=True))
 

@@ -290,6 +290,7 @@ def test_a_bad_line_does_not_hide_the_others(tmp_path, bad_line):
         (b"", "no lines"),
         (b"abc\ndef\n", "no separator"),
         (b"a,b\n", "no rows"),
+        (b"click,a,a\n" + b"1,x,y\n0,y,x\n" * 9, "its header names 'a' twice"),
         ("a,b\n".encode("utf-16"), "NUL bytes"),
         (b'{"click": 1, "c": "x"}\n{"click": 0, "c": "y"}\n', "holds JSON"),
     ],
