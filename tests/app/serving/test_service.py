@@ -295,11 +295,10 @@ def test_bodies_that_claim_more_than_they_have_are_refused_before_it_is_made(
 ):
     batch = pa.record_batch([cells] * len(golden.schema.names), golden.schema.names)
     body = arrow_of(pa.Table.from_batches([batch] * copies), compression)
-    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     answer = client.post("/v1/score", content=body, headers={"content-type": ARROW})
-    seconds, grown = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert (answer.status_code, named in error_of(answer), "at most" in error_of(answer)) == (413, True, True)
-    assert seconds < 1
     assert grown < 200 << 10
 
 
