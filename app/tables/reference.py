@@ -176,36 +176,27 @@ class ReferenceTables(WholeTables, HostTables):
 
     def _update_wide(self, unique: UniqueIds, gradients: RowGradients) -> None:
         summed = sum_wide_by_id(unique, gradients.wide)[:, None]
-        gradient = clipped(summed * np.float32(gradients.scale), self.spec.row_clip_value)
         states = self._gather(WIDE, unique.values)
-        gradient += np.float32(self.spec.wide_l2_coef) * states["rows"]
-        rate = self._learning_rates[WIDE](self.step)
-        table_step(self._own_states(WIDE, states), gradient, self.spec.wide_optimizer, rate, self.step)
+        step_rows(self.spec, WIDE, states, summed, gradients.scale, self._learning_rates[WIDE](self.step), self.step)
         self._scatter(WIDE, unique.values, states)
 
     def _update_deep(self, unique: UniqueIds, gradients: RowGradients) -> None:
         summed = sum_deep_by_id(unique, gradients.deep, self.spec.embedding_dim)
-        gradient = clipped(summed * np.float32(gradients.scale), self.spec.row_clip_value)
         rate = self._learning_rates[DEEP](self.step)
         states = self._deep_states(unique.values)
-        own = self._own_states(DEEP, states)
         if self._history is not None:
             self._history.append(rate)
-            self._history.update(own, gradient)
+            gradient = clipped(summed * np.float32(gradients.scale), self.spec.row_clip_value)
+            self._history.update(_own_states(self.spec, DEEP, states), gradient)
         else:
-            gradient += np.float32(self.spec.l2_coef) * states["rows"]
-            table_step(own, gradient, self.spec.deep_optimizer, rate, self.step)
+            step_rows(self.spec, DEEP, states, summed, gradients.scale, rate, self.step)
         self._scatter(DEEP, unique.values, states)
-
-    def _own_states(self, table: str, states: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
-        """The optimizer's own arrays of `states`."""
-        return tuple(states[array.name] for array in state_arrays(self.spec.optimizer(table)))
 
     def _deep_states(self, row_ids: np.ndarray) -> dict[str, np.ndarray]:
         """Copies of the state of deep rows, with `adam` as they are after the last step."""
         states = self._gather(DEEP, row_ids)
         if self._history is not None:
-            self._history.catch_up(self._own_states(DEEP, states))
+            self._history.catch_up(_own_states(self.spec, DEEP, states))
         return states
 
     def _gather(self, table: str, row_ids: np.ndarray) -> dict[str, np.ndarray]:
@@ -228,6 +219,25 @@ class ReferenceTables(WholeTables, HostTables):
     def _forget(self, step: int) -> None:
         super()._forget(step)
         self._history = history_of_steps(self.spec.deep_optimizer, self.spec.l2_coef, self._learning_rates[DEEP], step)
+
+
+def step_rows(
+    spec: TablesSpec,
+    table: str,
+    states: dict[str, np.ndarray],
+    summed: np.ndarray,
+    scale: float,
+    rate: float,
+    step: int,
+) -> None:
+    """Take a step of any optimizer but `adam` with `scale` times the `summed` gradients [U, width], in `states`."""
+    gradient = clipped(summed * np.float32(scale), spec.row_clip_value)
+    gradient += np.float32(spec.wide_l2_coef if table == WIDE else spec.l2_coef) * states["rows"]
+    table_step(_own_states(spec, table, states), gradient, spec.optimizer(table), rate, step)
+
+
+def _own_states(spec: TablesSpec, table: str, states: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+    return tuple(states[array.name] for array in state_arrays(spec.optimizer(table)))  # without those of a mean
 
 
 def initial_arrays(spec: TablesSpec) -> Arrays:

@@ -14,7 +14,7 @@ import numpy as np
 
 from app.tables.checks import check_ids, check_ids_shape
 from app.tables.interface import DEEP, WIDE, Lists, TablesSpec, UniqueIds
-from app.tables.optimizers import TableOptimizer
+from app.tables.optimizers import LAST_STEP
 from common.native_library import NativeLibrary, address, room
 
 MAX_POSITIONS = 2**31 - 1  # of a batch: positions are int32
@@ -23,7 +23,7 @@ OK, BAD_ID, NO_MEMORY, UNKNOWN_ISA = range(4)  # HostTablesStatus
 
 TABLE_NUMBERS = {WIDE: 0, DEEP: 1}  # HostTablesTable
 
-OPTIMIZER_NUMBERS = {  # HostTablesOptimizer
+OPTIMIZER_NUMBERS = {  # HostTablesOptimizer: those that have kernels
     name: number
     for number, name in enumerate(("lazy_adam", "adam", "adagrad", "rowwise_adagrad", "sgd", "ftrl", "scheduled_ftrl"))
 }
@@ -40,9 +40,15 @@ class Spec(ctypes.Structure):
         ("num_threads", ctypes.c_int32),
         ("wide_optimizer", ctypes.c_int32),
         ("deep_optimizer", ctypes.c_int32),
-        ("wide_initial_accumulator", ctypes.c_float),
-        ("deep_initial_accumulator", ctypes.c_float),
+        ("wide_states", ctypes.c_int32),
+        ("deep_states", ctypes.c_int32),
+        ("deep_scalars", ctypes.c_int32),
+        ("has_last_step", ctypes.c_int32),
         ("keeps_means", ctypes.c_int32),
+        ("wide_initial_array", ctypes.c_int32),
+        ("deep_initial_array", ctypes.c_int32),
+        ("wide_initial_value", ctypes.c_float),
+        ("deep_initial_value", ctypes.c_float),
     ]
 
 
@@ -210,11 +216,10 @@ class NativeHandle:
             spec.seed % 2**64,
             spec.initial_scale,
             num_threads,
-            _optimizer_number(spec.wide_optimizer),
-            _optimizer_number(spec.deep_optimizer),
-            getattr(spec.wide_optimizer, "initial_accumulator", 0.0),
-            getattr(spec.deep_optimizer, "initial_accumulator", 0.0),
+            *(_kernel_number(spec, table) for table in (WIDE, DEEP)),
+            *_array_counts(spec),
             spec.ema_decay > 0,
+            *_initial_values(spec),
         )
         status = self._library.host_tables_create(ctypes.byref(options), ctypes.byref(handle))
         if status == UNKNOWN_ISA:
@@ -272,9 +277,33 @@ class NativeHandle:
         return values[:count], Lists(first, places[:count], weights[:count])
 
 
-def _optimizer_number(options: TableOptimizer) -> int:
+def has_kernel(spec: TablesSpec, table: str) -> bool:
+    """Return True if the library takes the steps of a table's optimizer."""
+    return spec.optimizer(table).name in OPTIMIZER_NUMBERS
+
+
+def _kernel_number(spec: TablesSpec, table: str) -> int:
+    options = spec.optimizer(table)
     scheduled = options.name == "ftrl" and options.is_scheduled
-    return OPTIMIZER_NUMBERS["scheduled_ftrl" if scheduled else options.name]
+    return OPTIMIZER_NUMBERS.get("scheduled_ftrl" if scheduled else options.name, -1)
+
+
+def _array_counts(spec: TablesSpec) -> tuple[int, int, int, bool]:
+    """Return `wide_states`, `deep_states`, `deep_scalars` and `has_last_step`."""
+    wide, deep = spec.state_arrays(WIDE), spec.state_arrays(DEEP)
+    scalars = [array.name for array in deep if array.one_a_row]
+    return len(wide), len(deep) - len(scalars), len(scalars), LAST_STEP in scalars
+
+
+def _initial_values(spec: TablesSpec) -> tuple[int, int, float, float]:
+    """Return for the wide and the deep table which array does not begin as 0 (-1: none), then what it begins with."""
+    arrays, values = [], []
+    for table in (WIDE, DEEP):
+        initial = {place: array.initial for place, array in enumerate(spec.state_arrays(table)) if array.initial}
+        assert len(initial) <= 1, f"{spec.optimizer(table).name} has several arrays that do not begin as 0"
+        arrays.append(next(iter(initial), -1))
+        values.append(next(iter(initial.values()), 0.0))
+    return arrays[0], arrays[1], values[0], values[1]
 
 
 def _arrays_in_one_block(*shapes: tuple[type, int]) -> list[np.ndarray]:

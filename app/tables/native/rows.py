@@ -133,6 +133,11 @@ class NativeRows:
         if not self._handle.call("write", *array, *_slots(slots), address(values, dtype, slots.size, width)):
             check_finite(table, name, row_ids, values)
 
+    def overwrite(self, table: str, slots: np.ndarray, arrays: dict[str, np.ndarray]) -> None:
+        """Write all state arrays of touched rows, as `read` returns them."""
+        for number, values in enumerate(arrays.values()):
+            self._handle.call("write", TABLE_NUMBERS[table], number, *_slots(slots), room(values))
+
     def end_writing(self) -> None:
         """Give the state arrays of new rows that were not written their initial values."""
         if self._handle.call("end_writing") == NO_MEMORY:

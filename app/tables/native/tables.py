@@ -25,9 +25,10 @@ from app.tables.interface import (
     WriteRows,
     update_name,
 )
-from app.tables.native.library import History, Means, NativeHandle, NativeUniqueIds, Step, own
+from app.tables.native.library import History, Means, NativeHandle, NativeUniqueIds, Step, has_kernel, own
 from app.tables.native.rows import NativeRows, NativeSnapshot
 from app.tables.optimizers import MOST_EXACT_STEPS, RunningMean, history_of_steps
+from app.tables.reference import step_rows
 from common.memory import HugeBuffer, num_cores
 from common.native_library import address, room
 
@@ -110,12 +111,16 @@ class NativeTables(HostTables):
 
     def update_wide(self, unique: NativeUniqueIds, slots: np.ndarray, gradient: np.ndarray, scale: float) -> None:
         """Take the wide rows' step of `update` alone; `slots` as `touch` returns them, `gradient` [B]."""
+        if not has_kernel(self.spec, WIDE):
+            return self._step_in_numpy(WIDE, unique, slots, gradient, scale)
         batch, step = unique.as_struct(), self._optimizer_step(WIDE)
         arrays = address(slots, np.int32, batch.num_unique), address(gradient, np.float32, batch.num_rows)
         self._handle.call("update_wide", ctypes.byref(batch), *arrays, scale, ctypes.byref(step))
 
     def update_deep(self, unique: NativeUniqueIds, slots: np.ndarray, gradient: np.ndarray, scale: float) -> None:
         """Take the deep rows' step of `update` alone, number `self.step`; `gradient` [B, C * D]."""
+        if not has_kernel(self.spec, DEEP):
+            return self._step_in_numpy(DEEP, unique, slots, gradient, scale)
         batch, step = unique.as_struct(), self._optimizer_step(DEEP)
         if self._history is not None and self._history.step < self.step:
             self._history.append(self._learning_rates[DEEP](self.step))
@@ -123,6 +128,21 @@ class NativeTables(HostTables):
         width = batch.num_fields * self.spec.embedding_dim
         arrays = address(slots, np.int32, batch.num_unique), address(gradient, np.float32, batch.num_rows, width)
         self._handle.call("update_deep", ctypes.byref(batch), *arrays, scale, ctypes.byref(step), history)
+
+    def _step_in_numpy(
+        self, table: str, unique: NativeUniqueIds, slots: np.ndarray, gradient: np.ndarray, scale: float
+    ) -> None:
+        """Take the step of an optimizer without a kernel: the sums over positions alone are native."""
+        (batch, num_fields), dim = unique.shape, self.spec.embedding_dim
+        summed = np.empty((slots.size, self.spec.width(table)), np.float32)
+        shape = (batch, num_fields * dim) if table == DEEP else (batch,)
+        inputs, outputs = [address(gradient, np.float32, *shape), None], [room(summed), None]
+        if table == WIDE:
+            inputs, outputs = inputs[::-1], outputs[::-1]
+        self._handle.call("sum_by_id", ctypes.byref(unique.as_struct()), *inputs, *outputs)
+        states = self._rows.read(table, slots)
+        step_rows(self.spec, table, states, summed, scale, self._learning_rates[table](self.step), self.step)
+        self._rows.overwrite(table, slots, states)
 
     def touch(self, row_ids: np.ndarray) -> np.ndarray:
         """Return the slots [U] of the distinct `row_ids` [U] int64; new rows get one, with their initial values."""

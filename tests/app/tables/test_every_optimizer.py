@@ -14,6 +14,7 @@ from app.config.optimizers import (
 from app.config.schedules import ConstantSchedule, StepSchedule
 from app.tables.checks import load_state
 from app.tables.interface import DEEP, WIDE, RowGradients
+from app.tables.native import library
 from tests.app.tables.tables_of_spec import native_tables, reference_tables
 
 DEEP_OPTIMIZERS = [
@@ -70,6 +71,26 @@ def test_native_deep_rows_have_the_reference_s_bits(
     ids = np.arange(300).reshape(-1, 3)
     rows, expected = (t.lookup(t.unique(ids)) for t in (tables, reference))
     np.testing.assert_array_equal(rows.deep, expected.deep)
+
+
+@pytest.mark.parametrize("deep", [deep for deep in DEEP_OPTIMIZERS if deep.name != "adam"], **by_name)
+@pytest.mark.parametrize("ema_decay", [0.0, 0.9])
+def test_native_tables_take_steps_without_a_kernel(
+    native_library, make_spec, run_steps, assert_same_state, monkeypatch, deep, ema_decay
+):
+    """An optimizer needs no more than its definition in NumPy; its kernel may come later."""
+    monkeypatch.setattr(library, "OPTIMIZER_NUMBERS", {})
+    spec = make_spec(300, 20, deep=deep, wide=FtrlOptions(), row_clip_value=0.4, l2_coef=0.1, ema_decay=ema_decay)
+    tables, reference = native_tables(spec, num_threads=2, deep=falling), reference_tables(spec, deep=falling)
+    for each in (tables, reference):
+        run_steps(each)
+        snapshot = each.snapshot(changed_only=False)
+        saved = {table: rows.read("rows", slice(None)).copy() for table, rows in snapshot.tables.items()}
+        run_steps(each, seed=4)
+        for table, rows in snapshot.tables.items():
+            np.testing.assert_array_equal(rows.read("rows", slice(None)), saved[table])
+        snapshot.release(saved=True)
+    assert_same_state(tables, reference)
 
 
 @every_wide

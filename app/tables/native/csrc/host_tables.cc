@@ -18,30 +18,9 @@
 
 namespace {
 
-// Arrays as wide as the row, the row among them.
-std::int64_t num_states(std::int32_t optimizer) {
-  switch (optimizer) {
-    case HOST_TABLES_ROWWISE_ADAGRAD:
-    case HOST_TABLES_SGD:
-      return 1;
-    case HOST_TABLES_ADAGRAD:
-      return 2;
-    case HOST_TABLES_SCHEDULED_FTRL:
-      return 4;
-    default:
-      return 3;
-  }
-}
-
 host_tables::RowLayout layout_of(const HostTablesSpec& spec) {
-  const bool adam = spec.deep_optimizer == HOST_TABLES_ADAM, means = spec.keeps_means != 0;
-  const int scalars = adam || spec.deep_optimizer == HOST_TABLES_ROWWISE_ADAGRAD ? 1 : 0;
-  return {spec.embedding_dim,
-          num_states(spec.deep_optimizer) + (means ? 1 : 0),
-          scalars + (means && !adam ? 1 : 0),
-          num_states(spec.wide_optimizer) + (means ? 2 : 0),
-          means,
-          adam};
+  return {spec.embedding_dim, spec.deep_states,      spec.deep_scalars,
+          spec.wide_states,   spec.keeps_means != 0, spec.has_last_step != 0};
 }
 
 }  // namespace
@@ -51,8 +30,7 @@ struct HostTables {
       : spec(given),
         kernels(chosen),
         layout(layout_of(given)),
-        initial(host_tables::initial_values(given.seed, given.initial_scale, given.wide_initial_accumulator,
-                                            given.deep_initial_accumulator)),
+        initial(host_tables::initial_values(given)),
         map(given.vocabulary_size),
         slabs(given.vocabulary_size, layout),
         snapshot(given.vocabulary_size, layout) {}
@@ -310,12 +288,13 @@ int32_t host_tables_write(HostTables* tables, HostTablesTable table, int32_t arr
                           int64_t count, const void* values) {
   return tables->kernels.write_rows(tables->slabs.view(), table, array,
                                     host_tables::is_float(tables->layout, table, array), slots, count,
-                                    static_cast<const float*>(values), tables->written.data(),
+                                    static_cast<const float*>(values),
+                                    tables->written.empty() ? nullptr : tables->written.data(),
                                     tables->spec.num_threads);
 }
 
 HostTablesStatus host_tables_end_writing(HostTables* tables) {
-  const unsigned all = host_tables::initial_arrays(tables->layout, tables->initial);
+  const unsigned all = host_tables::initial_arrays(tables->initial);
   const std::size_t num_rows = static_cast<std::size_t>(tables->map.size());
   const auto end = tables->written.begin() + static_cast<std::ptrdiff_t>(tables->map.size());
   try {

@@ -46,10 +46,16 @@ typedef struct {
   uint64_t seed;
   float initial_scale;  // an initial deep value is uniform in +-initial_scale
   int32_t num_threads;
-  int32_t wide_optimizer;  // FTRL, SCHEDULED_FTRL, ADAGRAD or SGD
-  int32_t deep_optimizer;  // HostTablesOptimizer
-  float wide_initial_accumulator, deep_initial_accumulator;
-  int32_t keeps_means;  // of rows, not 0 if so
+  int32_t wide_optimizer;  // FTRL, SCHEDULED_FTRL, ADAGRAD or SGD; not read if the caller takes the steps by itself
+  int32_t deep_optimizer;  // HostTablesOptimizer; not read if the caller takes the steps by itself
+  // The arrays of TablesSpec.state_arrays() of app/tables/interface.py, in their order.
+  int32_t wide_states;    // of the wide table, one value a row each
+  int32_t deep_states;    // of the deep table, D values a row each; the row itself first
+  int32_t deep_scalars;   // of the deep table, one value of 4 bytes a row each
+  int32_t has_last_step;  // not 0 if the first of these is the row's last step
+  int32_t keeps_means;    // not 0 if the last arrays are those of running means
+  int32_t wide_initial_array, deep_initial_array;  // the one array but the row that does not begin as 0; -1 for none
+  float wide_initial_value, deep_initial_value;
 } HostTablesSpec;
 
 // The unique ids of a batch as host_tables_unique makes them, and its lists as host_tables_find_lists does: null where
@@ -166,7 +172,8 @@ HOST_TABLES_API void host_tables_read_means(const HostTables* tables, const int6
 
 // A batch whose unique rows lie in another process. expand: deep_rows [U, D] and wide_rows [U] to deep [B, C * D] and
 // wide [B] (summed over positions in their order). sum_by_id: gradients of deep and wide to deep_sums [U, D] and
-// wide_sums [U], in order of position. Of the tables only embedding_dim and num_threads are read.
+// wide_sums [U], in order of position; null for the part that is not wanted. Of the tables only embedding_dim and
+// num_threads are read.
 HOST_TABLES_API void host_tables_expand(const HostTables* tables, const HostTablesBatch* batch, const float* deep_rows,
                                         const float* wide_rows, float* deep, float* wide);
 HOST_TABLES_API void host_tables_sum_by_id(const HostTables* tables, const HostTablesBatch* batch, const float* deep,
@@ -177,8 +184,7 @@ HOST_TABLES_API int64_t host_tables_num_touched(const HostTables* tables);
 HOST_TABLES_API HostTablesStatus host_tables_touched(const HostTables* tables, int64_t* row_ids, int32_t* slots);
 
 // Copies one state array of the rows in `slots` [count] to `values` [count, width], the width being 1 (wide) or D
-// (deep). `array` is its place in TablesSpec.state_arrays() of app/tables/interface.py, the row itself 0. HOST_TABLES_ADAM's
-// last step and the step of a mean, both int32, and HOST_TABLES_ROWWISE_ADAGRAD's accumulator have one value a row.
+// (deep) but for the deep table's scalars. `array` is its place in the order of HostTablesSpec, the row itself 0.
 HOST_TABLES_API void host_tables_read(const HostTables* tables, HostTablesTable table, int32_t array,
                                       const int32_t* slots, int64_t count, void* values);
 
@@ -186,6 +192,7 @@ HOST_TABLES_API void host_tables_read(const HostTables* tables, HostTablesTable 
 // but gives no values; host_tables_write copies the other way than host_tables_read, into placed rows, and returns 1, or
 // 0 where a float is not finite: then the tables are to be cleared. host_tables_end_writing gives initial values to what
 // was not written of a placed row, and comes before any other use; HOST_TABLES_NO_MEMORY: the tables are to be cleared.
+// At any other time host_tables_write writes touched rows: a step that the caller took.
 HOST_TABLES_API HostTablesStatus host_tables_place(HostTables* tables, const int64_t* row_ids, int64_t count,
                                                    int32_t* slots);
 HOST_TABLES_API int32_t host_tables_write(HostTables* tables, HostTablesTable table, int32_t array,

@@ -9,14 +9,12 @@ void initialize_slot(const Slots& slots, const InitialValues& initial, std::int6
   if (arrays & written_bit(HOST_TABLES_DEEP, kRowArray)) {
     initial_row(initial, row_id, slots.layout.embedding_dim, deep_state(slots, slot));
   }
-  if (arrays & written_bit(HOST_TABLES_WIDE, kAccumulatorArray)) {
-    wide_state(slots, slot)[kAccumulatorArray] = initial.wide_accumulator;
-  }
-  const int array = deep_accumulator_array(slots.layout);
-  if (arrays & written_bit(HOST_TABLES_DEEP, array)) {
-    float* const accumulator = array_values(slots, HOST_TABLES_DEEP, array, slot);
-    const std::int64_t width = array_width(slots, HOST_TABLES_DEEP, array);
-    for (std::int64_t column = 0; column < width; ++column) accumulator[column] = initial.deep_accumulator;
+  for (const HostTablesTable table : {HOST_TABLES_WIDE, HOST_TABLES_DEEP}) {
+    const int array = initial.array[table];
+    if (array < 0 || !(arrays & written_bit(table, array))) continue;
+    float* const values = array_values(slots, table, array, slot);
+    const std::int64_t width = array_width(slots, table, array);
+    for (std::int64_t column = 0; column < width; ++column) values[column] = initial.value[table];
   }
 }
 
@@ -24,7 +22,7 @@ void initialize_slot(const Slots& slots, const InitialValues& initial, std::int6
 
 void initialize(const Slots& slots, const InitialValues& initial, const std::int64_t* row_ids,
                 const std::int32_t* row_slots, std::int64_t count, const WrittenArrays* written, int num_threads) {
-  const WrittenArrays all = initial_arrays(slots.layout, initial);
+  const WrittenArrays all = initial_arrays(initial);
 #pragma omp parallel for num_threads(num_threads) schedule(static)
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int32_t slot = row_slots[i];

@@ -3,6 +3,8 @@
 #ifndef INITIAL_ROWS_H_
 #define INITIAL_ROWS_H_
 
+#include <initializer_list>
+
 #include "kernels/kernels.h"
 
 namespace host_tables {
@@ -17,9 +19,9 @@ static inline std::uint64_t mix64(std::uint64_t value) {
   return value ^ (value >> 31);
 }
 
-static inline InitialValues initial_values(std::uint64_t seed, float scale, float wide_accumulator,
-                                           float deep_accumulator) {
-  return {mix64(seed + kGolden64 * kDeepTable), scale, wide_accumulator, deep_accumulator};
+static inline InitialValues initial_values(const HostTablesSpec& spec) {
+  return {mix64(spec.seed + kGolden64 * kDeepTable), spec.initial_scale,
+          {spec.wide_initial_array, spec.deep_initial_array}, {spec.wide_initial_value, spec.deep_initial_value}};
 }
 
 // The initial deep values of `row_id`: row [width].
@@ -32,18 +34,14 @@ static inline void initial_row(const InitialValues& initial, std::int64_t row_id
   }
 }
 
-constexpr int kRowArray = 0, kAccumulatorArray = 1;  // places among a table's arrays
-
-static inline int deep_accumulator_array(const RowLayout& layout) {
-  const std::int64_t mean_steps = layout.keeps_means && !layout.has_last_step ? 1 : 0;
-  return layout.deep_scalars > mean_steps ? static_cast<int>(layout.deep_states) : kAccumulatorArray;
-}
+constexpr int kRowArray = 0;  // its place among a table's arrays
 
 // The arrays of a slot that are not 0 at first.
-static inline WrittenArrays initial_arrays(const RowLayout& layout, const InitialValues& initial) {
+static inline WrittenArrays initial_arrays(const InitialValues& initial) {
   WrittenArrays arrays = written_bit(HOST_TABLES_DEEP, kRowArray);
-  if (layout.wide_states > 1) arrays |= written_bit(HOST_TABLES_WIDE, kAccumulatorArray);
-  if (initial.deep_accumulator != 0.0f) arrays |= written_bit(HOST_TABLES_DEEP, deep_accumulator_array(layout));
+  for (const HostTablesTable table : {HOST_TABLES_WIDE, HOST_TABLES_DEEP}) {
+    if (initial.array[table] >= 0) arrays |= written_bit(table, initial.array[table]);
+  }
   return arrays;
 }
 

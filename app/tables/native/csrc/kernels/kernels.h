@@ -14,7 +14,8 @@ namespace host_tables {
 struct InitialValues {
   std::uint64_t table_key;
   float scale;
-  float wide_accumulator, deep_accumulator;
+  int array[2];    // of each HostTablesTable: the array but the row that does not begin as 0, -1 for none
+  float value[2];  // that it begins with
 };
 
 // Gives `row_slots` [count], zeroed before, the initial state of `row_ids` [count]; what was `written` stays. `written`
@@ -24,7 +25,7 @@ using Initialize = void(const Slots& slots, const InitialValues& initial, const 
                         int num_threads);
 
 // Copies `values` [count, width] into one state array of the distinct `slots` [count] and notes that in `written`,
-// which has an entry for each slot. Returns whether all are finite; it checks them only if `is_float`.
+// which has an entry for each slot, or is null. Returns whether all are finite; it checks them only if `is_float`.
 using WriteRows = bool(const Slots& view, HostTablesTable table, int array, bool is_float, const std::int32_t* slots,
                        std::int64_t count, const float* values, WrittenArrays* written, int num_threads);
 

@@ -9,8 +9,8 @@ void sum_by_id(const HostTablesBatch& batch, std::int64_t embedding_dim, const f
   constexpr std::int64_t kIdsPerTask = 64;
 #pragma omp parallel for num_threads(num_threads) schedule(dynamic, kIdsPerTask)
   for (std::int64_t u = 0; u < batch.num_unique; ++u) {
-    sum_positions(batch, u, deep, embedding_dim, 0, embedding_dim, deep_sums + u * embedding_dim);
-    wide_sums[u] = sum_wide_positions(batch, u, wide);
+    if (deep != nullptr) sum_positions(batch, u, deep, embedding_dim, 0, embedding_dim, deep_sums + u * embedding_dim);
+    if (wide != nullptr) wide_sums[u] = sum_wide_positions(batch, u, wide);
   }
 }
 

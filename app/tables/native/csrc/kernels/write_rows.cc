@@ -30,7 +30,7 @@ bool write_rows(const Slots& view, HostTablesTable table, int array, bool is_flo
       } else {
         std::memcpy(target, row, static_cast<std::size_t>(width) * sizeof(float));
       }
-      written[slots[i]] |= bit;
+      if (written != nullptr) written[slots[i]] |= bit;
     }
     end_stream();
   }
