@@ -23,6 +23,10 @@ class _Optimizer:
     def __post_init__(self) -> None:
         check_number("learning_rate", self.learning_rate, self.learning_rate > 0, "above 0")
 
+    def correction(self, step: int) -> float:
+        """Return the factor of the learning rate at step 1, 2, … that corrects moments which began as 0."""
+        return 1.0
+
     def _check_epsilon(self, epsilon: float) -> None:
         check_number("epsilon", epsilon, epsilon >= LEAST_FLOAT32, "1.2e-38 or more, float32's least normal number")
 
@@ -108,10 +112,7 @@ class _Adam(_Optimizer):
         self._check_epsilon(self.epsilon)
 
     def correction(self, step: int) -> float:
-        """Return the factor of the learning rate that corrects both biases at step 1, 2, …
-
-        In float64: 1 - beta2**1 loses four digits in float32.
-        """
+        # In float64: 1 - beta2**1 loses four digits in float32.
         return math.sqrt(1 - self.beta2**step) / (1 - self.beta1**step)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from app.checkpoint.manifest import Manifest
 from app.config.config import Config
-from app.config.optimizers import AdamOptions, DeepOptimizer, LazyAdamOptions
+from app.config.optimizers import DeepOptimizer
 from app.config.schedules import PlateauSchedule, Schedule
 from app.run.older import read_config
 from app.tables.fields import TableField, fields_of_model
@@ -136,7 +136,7 @@ def table_learning_rates(rates: LearningRates, deep_optimizer: DeepOptimizer) ->
 
     def deep_rate(step: int) -> float:
         rate, before = rates.groups[DEEP](step), rates.steps_before
-        if before and isinstance(deep_optimizer, LazyAdamOptions | AdamOptions):
+        if before:
             rate *= deep_optimizer.correction(before + step) / deep_optimizer.correction(step)
         return rate
 

@@ -184,9 +184,7 @@ class NativeTables(HostTables):
         """The settings of step `self.step`; those that the table's optimizer lacks are 0."""
         options = self.spec.optimizer(table)
         settings = {name: getattr(options, name, 0.0) for name in ("beta1", "beta2", "epsilon", "l1", "l2")}
-        rate = self._learning_rates[table](self.step)
-        if options.name == "lazy_adam" or options.name == "adam":
-            rate *= options.correction(self.step)
+        rate = self._learning_rates[table](self.step) * options.correction(self.step)
         if options.name == "adam":
             settings["epsilon"] = options.uncorrected_epsilon(self.step)
         l2_coef = self.spec.wide_l2_coef if table == WIDE else self.spec.l2_coef
