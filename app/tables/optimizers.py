@@ -20,6 +20,7 @@ from app.config.optimizers import (
     DeepOptimizer,
     FtrlOptions,
     LazyAdamOptions,
+    PartialRowwiseAdamOptions,
     RowwiseAdagradOptions,
     SgdOptions,
     WideOptimizer,
@@ -54,6 +55,8 @@ def state_arrays(options: TableOptimizer) -> tuple[StateArray, ...]:
             return rows, *moments
         case AdamOptions():
             return rows, *moments, StateArray(LAST_STEP, one_a_row=True, dtype=np.int32)
+        case PartialRowwiseAdamOptions():
+            return rows, StateArray("first_moment"), StateArray("second_moment", one_a_row=True)
         case FtrlOptions():
             states = (rows, StateArray("accumulator", options.initial_accumulator), StateArray("linear"))
             return (*states, StateArray(LAST_RATE)) if options.is_scheduled else states
@@ -124,6 +127,8 @@ def table_step(states: States, gradient: np.ndarray, options: TableOptimizer, le
     match options:
         case LazyAdamOptions():
             lazy_adam_step(states, gradient, options, learning_rate, step)
+        case PartialRowwiseAdamOptions():
+            partial_rowwise_adam_step(states, gradient, options, learning_rate, step)
         case FtrlOptions():
             ftrl_step(states, gradient, options, learning_rate)
         case AdagradOptions():
@@ -157,13 +162,13 @@ def rowwise_adagrad_step(
 ) -> None:
     """Take one row-wise Adagrad step in place; the accumulator is [U, 1]."""
     rows, accumulator = states
-    accumulator += (sum_of_squares(gradient) / np.float32(gradient.shape[1]))[:, None]
+    accumulator += mean_square(gradient)
     rate = np.float32(learning_rate) / (np.sqrt(accumulator) + np.float32(options.epsilon))
     rows -= rate * gradient
 
 
-def sum_of_squares(gradient: np.ndarray) -> np.ndarray:
-    """Return Σ gradient² of each row, [U] float32: in 16 lanes, then the lanes in order, so its bits never change."""
+def mean_square(gradient: np.ndarray) -> np.ndarray:
+    """Return the mean of gradient² of each row, [U, 1]: in 16 lanes, then the lanes in order, for the same bits."""
     lanes = np.zeros((gradient.shape[0], 16), np.float32)
     for begin in range(0, gradient.shape[1], 16):
         part = gradient[:, begin : begin + 16]
@@ -171,7 +176,7 @@ def sum_of_squares(gradient: np.ndarray) -> np.ndarray:
     total = np.zeros(gradient.shape[0], np.float32)
     for lane in range(16):
         total += lanes[:, lane]
-    return total
+    return (total / np.float32(gradient.shape[1]))[:, None]
 
 
 def ftrl_step(states: States, gradient: np.ndarray, options: FtrlOptions, learning_rate: float) -> None:
@@ -265,6 +270,18 @@ def adam_step(
     first_moment[...] = beta1 * first_moment + (np.float32(1) - beta1) * gradient
     second_moment[...] = beta2 * second_moment + (np.float32(1) - beta2) * (gradient * gradient)
     rows -= np.float32(rate) * first_moment / (np.sqrt(second_moment) + np.float32(epsilon))
+
+
+def partial_rowwise_adam_step(
+    states: States, gradient: np.ndarray, options: PartialRowwiseAdamOptions, learning_rate: float, step: int
+) -> None:
+    """Take one step in place, the second moment [U, 1] (FBGEMM, `partial_rowwise_adam`)."""
+    rows, first_moment, second_moment = states
+    beta1, beta2 = np.float32(options.beta1), np.float32(options.beta2)
+    second_moment[...] = beta2 * second_moment + (np.float32(1) - beta2) * mean_square(gradient)
+    first_moment[...] = beta1 * first_moment + (np.float32(1) - beta1) * gradient
+    root = np.sqrt(second_moment) + np.float32(options.uncorrected_epsilon(step))
+    rows -= np.float32(learning_rate * options.correction(step)) * first_moment / root
 
 
 class StepHistory:

@@ -9,5 +9,5 @@ def test_sharded_tables_are_those_of_one_process(run_ranks, needs_native, ranks,
     needs_native()
     status, output = run_ranks(ranks, "sharded_tables.py", servers)
     assert status == 0, output
-    for optimizer in ("lazy_adam", "adam", "rowwise_adagrad", "adagrad", "ftrl", "sgd"):
+    for optimizer in ("lazy_adam", "adam", "partial_rowwise_adam", "rowwise_adagrad", "adagrad", "ftrl", "sgd"):
         assert output.count(f" {optimizer}: equal") == 2 * ranks  # of reference and native

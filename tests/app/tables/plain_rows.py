@@ -14,7 +14,7 @@ import numpy as np
 
 EPS, TINY = 2.0**-22, 2.0**-146  # a few roundings of float32: of its values, and of those too small for all its digits
 LEAST_RATE = 2.0**-40  # below it FTRL, which divides by its rate, takes no step
-ONE_A_ROW = ("rowwise_adagrad",)
+ONE_A_ROW = ("rowwise_adagrad", "partial_rowwise_adam")
 
 
 def rate_of(options, step, drops=()):
@@ -71,7 +71,7 @@ class PlainTable:
         self.step += 1
         if options.name == "adam":
             self._adam(summed, slice(None), rate)
-        elif options.name == "lazy_adam":
+        elif options.name in ("lazy_adam", "partial_rowwise_adam"):
             self._adam(summed, at, rate)
         elif options.name == "ftrl":
             self._ftrl(summed, at, rate)
@@ -127,13 +127,16 @@ class PlainTable:
         beta1, beta2 = (float(np.float32(beta)) for beta in (options.beta1, options.beta2))  # 1 - beta2 is 1.3e-5 off
         gradient, wrong = self._gradient(summed, at)
         sums = beta1 * self.sums[at] + (1 - beta1) * gradient
-        squares = beta2 * self.squares[at] + (1 - beta2) * gradient * gradient
+        square = gradient * gradient
+        if options.name in ONE_A_ROW:
+            square = square.mean(axis=1, keepdims=True)
+        squares = beta2 * self.squares[at] + (1 - beta2) * square
         terms = beta1 * np.abs(self.sums[at]) + (1 - beta1) * np.abs(gradient)
         sums_error = beta1 * self.sums_error[at] + (1 - beta1) * wrong + EPS * terms + 2.0**-100
         scale = rate * math.sqrt(1 - options.beta2**step) / (1 - options.beta1**step)
         epsilon = options.epsilon
-        if options.name == "adam":  # its epsilon stands beside the corrected root, that of this run's steps
-            epsilon *= math.sqrt(1 - options.beta2**self.step)
+        if options.name in ("adam", "partial_rowwise_adam"):  # epsilon stands beside the corrected root
+            epsilon *= math.sqrt(1 - options.beta2**self.step)  # that of this run's steps
         scale /= np.sqrt(squares) + epsilon
         self.sums[at], self.sums_error[at], self.squares[at] = sums, sums_error, squares
         self._move(at, self.rows[at] - scale * sums, self.error[at] + 3 * scale * sums_error)

@@ -8,6 +8,7 @@ from app.config.optimizers import (
     AdamOptions,
     FtrlOptions,
     LazyAdamOptions,
+    PartialRowwiseAdamOptions,
     RowwiseAdagradOptions,
     SgdOptions,
 )
@@ -20,6 +21,7 @@ from tests.app.tables.tables_of_spec import native_tables, reference_tables
 DEEP_OPTIMIZERS = [
     LazyAdamOptions(),
     AdamOptions(learning_rate=1e-3),
+    PartialRowwiseAdamOptions(),
     AdagradOptions(initial_accumulator=0.5),
     RowwiseAdagradOptions(initial_accumulator=0.25),
     SgdOptions(),

@@ -8,6 +8,7 @@ from app.config.optimizers import (
     AdamOptions,
     FtrlOptions,
     LazyAdamOptions,
+    PartialRowwiseAdamOptions,
     RowwiseAdagradOptions,
     SgdOptions,
 )
@@ -18,6 +19,7 @@ from tests.app.tables.tables_of_spec import native_tables, reference_tables
 DEEP_OPTIMIZERS = [
     LazyAdamOptions(),
     AdamOptions(),
+    PartialRowwiseAdamOptions(),
     AdagradOptions(initial_accumulator=0.5),
     RowwiseAdagradOptions(initial_accumulator=0.25),
     FtrlOptions(schedule=StepSchedule()),

@@ -7,6 +7,7 @@ from app.config.optimizers import (
     AdamWOptions,
     FtrlOptions,
     LazyAdamOptions,
+    PartialRowwiseAdamOptions,
     RowwiseAdagradOptions,
     SgdOptions,
 )
@@ -16,9 +17,10 @@ from app.tables.optimizers import (
     clipped,
     ftrl_step,
     lazy_adam_step,
+    mean_square,
+    partial_rowwise_adam_step,
     rowwise_adagrad_step,
     sgd_step,
-    sum_of_squares,
 )
 
 
@@ -107,10 +109,25 @@ def test_rowwise_adagrad_step_by_hand():
     np.testing.assert_allclose(rows, [[1 - 3 / 12, 2 - 5 / 12], [3, 4]], rtol=1e-6)
 
 
+def test_partial_rowwise_adam_steps_by_hand():
+    # Both moments decay by ½. Step 1: the mean of 3² and 5² is 17, so v = 8.5, corrected 17; m = 1.5, 2.5, so 3, 5.
+    # Step 2 without a gradient: v = 4.25, corrected by 1 - ¼; m = 0.75 and 1.25, corrected likewise.
+    options = PartialRowwiseAdamOptions(beta1=0.5, beta2=0.5, epsilon=1.0)
+    states = rows, first, second = np.array([[1, 2]], np.float32), np.zeros((1, 2), np.float32), column(0)
+    partial_rowwise_adam_step(states, np.array([[3, 5]], np.float32), options, 0.25, step=1)
+    expected = np.array([[1 - 0.75 / (17**0.5 + 1), 2 - 1.25 / (17**0.5 + 1)]])
+    np.testing.assert_allclose(rows, expected, rtol=1e-6)
+    assert (second[0, 0], *first[0]) == (8.5, 1.5, 2.5)
+    partial_rowwise_adam_step(states, np.zeros((1, 2), np.float32), options, 0.25, step=2)
+    root = (4.25 / 0.75) ** 0.5 + 1
+    np.testing.assert_allclose(rows, expected - [[0.25 / root, 0.25 * 5 / 3 / root]], rtol=1e-6)
+
+
 @pytest.mark.parametrize("width", [1, 16, 17, 300])
-def test_squares_are_summed(width):
+def test_squares_are_averaged(width):
     gradient = np.random.default_rng(0).standard_normal((5, width)).astype(np.float32)
-    np.testing.assert_allclose(sum_of_squares(gradient), np.square(gradient.astype(np.float64)).sum(1), rtol=1e-6)
+    expected = np.square(gradient.astype(np.float64)).mean(axis=1, keepdims=True)
+    np.testing.assert_allclose(mean_square(gradient), expected, rtol=1e-6)
 
 
 def test_values_are_clipped():

@@ -10,6 +10,7 @@ from app.config.optimizers import (
     AdamOptions,
     FtrlOptions,
     LazyAdamOptions,
+    PartialRowwiseAdamOptions,
     RowwiseAdagradOptions,
     SgdOptions,
 )
@@ -26,6 +27,7 @@ OPTIMIZERS = {
     "lazy_adam": {"deep": LazyAdamOptions()},
     "adam": {"deep": AdamOptions(learning_rate=1e-2), "l2_coef": 1e-2},
     "ftrl": {"deep": FtrlOptions(l1=1e-3, schedule=StepSchedule()), "wide": FtrlOptions(schedule=StepSchedule())},
+    "partial_rowwise_adam": {"deep": PartialRowwiseAdamOptions()},
     "adagrad": {"deep": AdagradOptions(initial_accumulator=0.5), "wide": AdagradOptions(initial_accumulator=0.1)},
     "rowwise": {"deep": RowwiseAdagradOptions(initial_accumulator=0.25), "wide": SgdOptions()},
 }

@@ -8,6 +8,7 @@ import dataclasses
 import shutil
 import tempfile
 from pathlib import Path
+from typing import get_args
 
 import hypothesis.strategies as st
 import numpy as np
@@ -21,14 +22,7 @@ from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import compact, rewrite
 from app.checkpoint.write import write_checkpoint
 from app.config.config import Config
-from app.config.optimizers import (
-    AdagradOptions,
-    AdamOptions,
-    FtrlOptions,
-    LazyAdamOptions,
-    RowwiseAdagradOptions,
-    SgdOptions,
-)
+from app.config.optimizers import DeepOptimizer, WideOptimizer
 from app.config.schedules import ConstantSchedule, CosineSchedule, PlateauSchedule, StepSchedule
 from app.run.identity import data_identity
 from app.tables import optimizers
@@ -54,8 +48,7 @@ SCHEDULES = {  # each goes far enough down to be no rate at all, where its optim
     "step": lambda name, warmup: StepSchedule(warmup_steps=warmup, every_steps=4, drop_factor=1e-3),
     "plateau": lambda name, warmup: PlateauSchedule(warmup_steps=warmup, drop_factor=0.1, min_learning_rate=0.0),
 }
-DEEP_OPTIMIZERS = (LazyAdamOptions, AdamOptions, AdagradOptions, RowwiseAdagradOptions, SgdOptions, FtrlOptions)
-WIDE_OPTIMIZERS = (FtrlOptions, AdagradOptions, SgdOptions)
+DEEP_OPTIMIZERS, WIDE_OPTIMIZERS = get_args(DeepOptimizer), get_args(WideOptimizer)
 CASES = [  # every optimizer with every schedule, deep and wide
     pytest.param(deep, schedule, WIDE_OPTIMIZERS[number % 3], id=f"{deep().name}-{schedule}")
     for number, deep in enumerate(DEEP_OPTIMIZERS)

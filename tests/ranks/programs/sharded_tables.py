@@ -13,6 +13,7 @@ from app.config.optimizers import (
     AdamOptions,
     FtrlOptions,
     LazyAdamOptions,
+    PartialRowwiseAdamOptions,
     RowwiseAdagradOptions,
     SgdOptions,
 )
@@ -31,6 +32,7 @@ OPTIMIZERS = (
     (FtrlOptions(), AdagradOptions()),
     (FtrlOptions(), FtrlOptions()),
     (FtrlOptions(), SgdOptions()),
+    (FtrlOptions(), PartialRowwiseAdamOptions()),
 )
 SCALE = 0.3  # no power of two: it matters where it is multiplied with
 BATCHES = (40, 40, 7, 1, 40, 0)  # rows; with fewer than ranks, some take part with none
