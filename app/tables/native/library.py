@@ -23,10 +23,9 @@ OK, BAD_ID, NO_MEMORY, UNKNOWN_ISA = range(4)  # HostTablesStatus
 
 TABLE_NUMBERS = {WIDE: 0, DEEP: 1}  # HostTablesTable
 
-OPTIMIZER_NUMBERS = {  # HostTablesOptimizer: those that have kernels
-    name: number
-    for number, name in enumerate(("lazy_adam", "adam", "adagrad", "rowwise_adagrad", "sgd", "ftrl", "scheduled_ftrl"))
-}
+# HostTablesOptimizer: those that have kernels.
+_KERNELS = "lazy_adam adam adagrad rowwise_adagrad sgd ftrl scheduled_ftrl partial_rowwise_adam"
+OPTIMIZER_NUMBERS = {name: number for number, name in enumerate(_KERNELS.split())}
 
 
 class Spec(ctypes.Structure):

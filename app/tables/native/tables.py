@@ -185,7 +185,7 @@ class NativeTables(HostTables):
         options = self.spec.optimizer(table)
         settings = {name: getattr(options, name, 0.0) for name in ("beta1", "beta2", "epsilon", "l1", "l2")}
         rate = self._learning_rates[table](self.step) * options.correction(self.step)
-        if options.name == "adam":
+        if options.name in ("adam", "partial_rowwise_adam"):
             settings["epsilon"] = options.uncorrected_epsilon(self.step)
         l2_coef = self.spec.wide_l2_coef if table == WIDE else self.spec.l2_coef
         clip_value = self.spec.row_clip_value or math.inf

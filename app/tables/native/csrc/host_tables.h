@@ -35,7 +35,8 @@ typedef enum {
   HOST_TABLES_ROWWISE_ADAGRAD = 3,
   HOST_TABLES_SGD = 4,
   HOST_TABLES_FTRL = 5,
-  HOST_TABLES_SCHEDULED_FTRL = 6  // its learning rate changes, so a row has that of its last step
+  HOST_TABLES_SCHEDULED_FTRL = 6,  // its learning rate changes, so a row has that of its last step
+  HOST_TABLES_PARTIAL_ROWWISE_ADAM = 7
 } HostTablesOptimizer;
 
 typedef struct HostTables HostTables;

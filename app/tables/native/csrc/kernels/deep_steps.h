@@ -161,7 +161,7 @@ struct ScheduledFtrl {
   STEP_FUNCTION end_row(const StepInput&, std::int32_t) {}
 };
 
-// Row-wise Adagrad goes over a row twice: the squares of its gradient first.
+// Row-wise optimizers go over a row twice: the squares of its gradient first.
 constexpr std::int64_t kSquareLanes = 16;
 
 static inline void add_squares(const float* sum, const float* row, std::int64_t width, float scale,
@@ -175,14 +175,33 @@ static inline void add_squares(const float* sum, const float* row, std::int64_t 
   }
 }
 
-// Adds the squares in `lanes` to the row's accumulator; the rate of the row's step.
-static inline float rowwise_rate(const StepInput& input, std::int32_t slot, const float* lanes) {
-  float total = 0.0f;
-  for (std::int64_t lane = 0; lane < kSquareLanes; ++lane) total += lanes[lane];
-  float* const accumulator = deep_scalar(input.slots, slot);
-  *accumulator += total / static_cast<float>(input.slots.layout.embedding_dim);
-  return input.options.learning_rate / (std::sqrt(*accumulator) + input.options.epsilon);
-}
+// Each row-wise optimizer: what the mean of the squares makes of the row's scalar and of the options of its step, and
+// how it then takes the step on some columns.
+struct RowwiseAdagrad {
+  static inline void begin_row(float* accumulator, float mean_square, HostTablesStep& options) {
+    *accumulator += mean_square;
+    options.learning_rate /= std::sqrt(*accumulator) + options.epsilon;
+  }
+  STEP_FUNCTION take(const Columns& c, float scale, const HostTablesStep& options) {
+    sgd_columns(c.row, c.sum, c.width, scale, options);
+  }
+};
+
+struct PartialRowwiseAdam {
+  static inline void begin_row(float* second_moment, float mean_square, HostTablesStep& options) {
+    *second_moment = options.beta2 * *second_moment + (1.0f - options.beta2) * mean_square;
+    options.epsilon += std::sqrt(*second_moment);
+  }
+  STEP_FUNCTION take(const Columns& c, float scale, const HostTablesStep& options) {
+    float* __restrict const row = c.row;
+    float* __restrict const first_moment = c.row + c.stride;
+    const float rest1 = 1.0f - options.beta1;
+    for (std::int64_t i = 0; i < c.width; ++i) {
+      first_moment[i] = options.beta1 * first_moment[i] + rest1 * gradient_of(c.sum[i], row[i], scale, options);
+      row[i] -= options.learning_rate * first_moment[i] / options.epsilon;
+    }
+  }
+};
 
 }  // namespace host_tables
 

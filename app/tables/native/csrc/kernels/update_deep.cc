@@ -132,30 +132,34 @@ void run(const Update& update, int num_threads) {
 }
 
 // The whole row at once, as its step needs all of its squares: wide rows sum their positions twice.
-void update_row_by_rowwise_adagrad(const Update& update, std::int64_t u) {
+template <typename RowwiseStep>
+void update_whole_row(const Update& update, std::int64_t u) {
   const std::int64_t embedding_dim = update.slots.layout.embedding_dim;
-  float* const row = deep_state(update.slots, update.row_slots[u]);
+  const std::int32_t slot = update.row_slots[u];
+  float* const row = deep_state(update.slots, slot);
   const StepInput& input = update.input;
   alignas(64) float sum[kMostColumns];
-  float lanes[kSquareLanes] = {};
+  float lanes[kSquareLanes] = {}, total = 0.0f;
   for (std::int64_t begin = 0; begin < embedding_dim; begin += kMostColumns) {
     const std::int64_t width = columns_from(begin, embedding_dim, kMostColumns);
     sum_columns(update, u, begin, width, sum);
     add_squares(sum, row + begin, width, input.scale, input.options, lanes);
   }
+  for (std::int64_t lane = 0; lane < kSquareLanes; ++lane) total += lanes[lane];
   HostTablesStep options = input.options;
-  options.learning_rate = rowwise_rate(input, update.row_slots[u], lanes);
+  RowwiseStep::begin_row(deep_scalar(update.slots, slot), total / static_cast<float>(embedding_dim), options);
   for (std::int64_t begin = 0; begin < embedding_dim; begin += kMostColumns) {
     const std::int64_t width = columns_from(begin, embedding_dim, kMostColumns);
     if (embedding_dim > kMostColumns) sum_columns(update, u, begin, width, sum);
-    sgd_columns(row + begin, sum, width, input.scale, options);
+    RowwiseStep::take({row + begin, embedding_dim, sum, width, slot}, input.scale, options);
   }
 }
 
-void run_rowwise_adagrad(const Update& update, int num_threads) {
+template <typename RowwiseStep>
+void run_whole_rows(const Update& update, int num_threads) {
   const std::int64_t any = update.batch.num_positions;
 #pragma omp parallel num_threads(num_threads)
-  update_all_rows(update, any, [&](std::int64_t u) { update_row_by_rowwise_adagrad(update, u); });
+  update_all_rows(update, any, [&](std::int64_t u) { update_whole_row<RowwiseStep>(update, u); });
 }
 
 }  // namespace
@@ -172,7 +176,9 @@ void update_deep(const Slots& slots, HostTablesOptimizer optimizer, const HostTa
     case HOST_TABLES_ADAGRAD:
       return run<Adagrad>(update, num_threads);
     case HOST_TABLES_ROWWISE_ADAGRAD:
-      return run_rowwise_adagrad(update, num_threads);
+      return run_whole_rows<RowwiseAdagrad>(update, num_threads);
+    case HOST_TABLES_PARTIAL_ROWWISE_ADAM:
+      return run_whole_rows<PartialRowwiseAdam>(update, num_threads);
     case HOST_TABLES_SGD:
       return run<Sgd>(update, num_threads);
     case HOST_TABLES_FTRL:
