@@ -10,10 +10,9 @@ from typing import Any, TypedDict
 import xxhash
 
 from app.checkpoint.disk import FileRecord, write_file
-from common.files import format_checksum
+from common.files import check_format_version, format_checksum
 
-FORMAT_VERSION = 3
-READABLE_VERSIONS = (2, 3)  # 2 knew no deltas: its checkpoints are full ones
+FORMAT_VERSION = 4
 MANIFEST = "manifest.json"
 
 
@@ -104,16 +103,16 @@ def read_manifest(checkpoint: Path) -> Manifest:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         version = content["format_version"]
-        if version in READABLE_VERSIONS:
-            expected, found = content.pop("checksum"), _checksum(content)
-            if expected == found:
-                return identify(Manifest(**{**content, "format_version": FORMAT_VERSION}))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error!r}); {use_an_older(checkpoint)}") from error
-    if version in READABLE_VERSIONS:
-        raise ValueError(f"{path} is damaged: checksum {found}, expected {expected}; {use_an_older(checkpoint)}")
-    readable = " and ".join(map(str, READABLE_VERSIONS))
-    raise ValueError(f"{path} has format version {version}, this program reads {readable}")
+    check_format_version(path, version, FORMAT_VERSION, "use the release that wrote the checkpoint, or train again")
+    try:
+        expected, found = content.pop("checksum"), _checksum(content)
+        if expected == found:
+            return Manifest(**content)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged ({error!r}); {use_an_older(checkpoint)}") from error
+    raise ValueError(f"{path} is damaged: checksum {found}, expected {expected}; {use_an_older(checkpoint)}")
 
 
 class ManifestReader:

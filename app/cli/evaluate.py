@@ -296,8 +296,7 @@ def evaluate_checkpoint(
 def check_data(checkpoint: Checkpoint, split: str, dataset: Path | None, config: Config) -> tuple[Path, Schema]:
     """Return the prepared folder to evaluate on, and its schema.
 
-    Raises ValueError where they do not belong together, for a split without rows, and where an earlier release may have
-    written wrong ids.
+    Raises ValueError where they do not belong together, and for a split without rows.
     """
     folder = dataset or Path(checkpoint.manifest.dataset)
     schema = read_schema(folder)

@@ -48,9 +48,6 @@ class FtrlOptions(_Optimizer):
     l1: float = 1e-8  # L1 coefficient of the proximal step
     l2: float = 1e-8  # L2 coefficient of the proximal step
     initial_accumulator: float = 1.0  # Σ gradient² before the first step
-    # false: the dense wide head has MindSpore's operator, as in older releases; on a CPU its l1 pushes weights above 0
-    # away from 0. Tables always have the exact one.
-    exact_l1: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

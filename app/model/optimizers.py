@@ -10,7 +10,6 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import mindspore as ms
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
@@ -26,7 +25,7 @@ from app.config.optimizers import (
 from app.model import dense_layer, native_step
 from app.model.dense_layer import Total
 from app.model.wide_deep import WideDeep
-from app.tables.optimizers import LEAST_FTRL_RATE, MEAN, RunningMean, Sign, ftrl_linear
+from app.tables.optimizers import LEAST_FTRL_RATE, MEAN, RunningMean, ftrl_linear
 
 CLIP_EPSILON = 1e-6  # as torch.nn.utils.clip_grad_norm_ has it
 
@@ -36,8 +35,6 @@ WrapOptimizer = Callable[[State, Callable[[State], nn.Cell]], nn.Cell]
 
 class Ftrl(nn.Cell):
     """FTRL as in `app.tables.optimizers.ftrl_step`."""
-
-    sign: Sign = np.sign  # the sign function of a step
 
     def __init__(self, weights: State, options: FtrlOptions, loss_scale: float) -> None:
         super().__init__()
@@ -76,7 +73,7 @@ class Ftrl(nn.Cell):
         rate = max(rate, float(LEAST_FTRL_RATE))
         for weight, squares, linear in zip(self.weights, self.accumulators, self.linear, strict=True):
             rows, accumulator, before = (array.asnumpy() for array in (weight, squares, linear))
-            fitted = ftrl_linear(rows, accumulator, before, np.float32(rate), self.options, self.sign)
+            fitted = ftrl_linear(rows, accumulator, before, np.float32(rate), self.options)
             dense_layer.write_parameter(linear, fitted)
 
     def change_rate(self, old: float, new: float) -> None:
@@ -94,28 +91,6 @@ class Ftrl(nn.Cell):
         return _named("ftrl.accumulator", self.names, self.accumulators) | _named(
             "ftrl.linear", self.names, self.linear
         )
-
-
-class MindSporeFtrl(Ftrl):
-    """MindSpore 2.10's FTRL, for runs that began with it: on a CPU it adds l1 whatever the sign of the linear term."""
-
-    def __init__(self, weights: State, options: FtrlOptions, loss_scale: float) -> None:
-        super().__init__(weights, options, loss_scale)
-        self.optimizer = nn.FTRL(
-            list(weights.values()),
-            initial_accum=options.initial_accumulator,
-            learning_rate=options.learning_rate,
-            l1=options.l1,
-            l2=options.l2,
-            loss_scale=loss_scale,
-        )
-        self.learning_rate = self.optimizer.learning_rate
-        self.accumulators, self.linear = self.optimizer.moments, self.optimizer.linear
-        if ms.get_current_device().device_target == "CPU":
-            self.sign = np.ones_like
-
-    def construct(self, gradients: tuple[Tensor, ...]) -> object:
-        return self.optimizer(gradients)
 
 
 class Adam(nn.Cell):
@@ -369,7 +344,7 @@ def make_optimizer(weights: State, options: WideOptimizer | TowerOptimizer, loss
         return NothingToOptimize(options.learning_rate)
     match options:
         case FtrlOptions():
-            return (Ftrl if options.exact_l1 else MindSporeFtrl)(weights, options, loss_scale)
+            return Ftrl(weights, options, loss_scale)
         case AdamOptions() | AdamWOptions():
             return Adam(weights, options, loss_scale)
         case AdagradOptions():

@@ -38,29 +38,15 @@ def kept_settings(sections: dict[str, Any]) -> dict[str, Any]:
 
 def difference(old: dict[str, Any], new: dict[str, Any]) -> str | None:
     """Return the first difference between a run's identity (of any release) and that of this launch, if any."""
-    kept = {"config": kept_settings(old["config"]), "data": known_data(old["data"], new["data"])}
-    return first_difference(kept, new)
-
-
-def known_data(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Return `old`, with keys that an older release did not write taken from `new`.
-
-    The checksums that it wrote cover everything in the files.
-    """
-    fields = {name: {**new["numeric"].get(name, {}), **field} for name, field in old["numeric"].items()}
-    return {**new, **old, "numeric": fields}
+    return first_difference({"config": kept_settings(old["config"]), "data": old["data"]}, new)
 
 
 def data_identity(schema: Schema) -> dict[str, Any]:
     """Return what distinguishes one prepared folder from another."""
 
     def as_json(field: dict[str, Any]) -> dict[str, Any]:
-        """Return a field as a file gives it back: lists for tuples, without keys that older releases do not write."""
-        return {
-            key: list(map(list, value)) if isinstance(value, tuple) else value
-            for key, value in field.items()
-            if value != ()
-        }
+        """Return a field as a file gives it back: lists for tuples."""
+        return {key: list(map(list, value)) if isinstance(value, tuple) else value for key, value in field.items()}
 
     return {
         "vocabulary_size": schema.vocabulary_size,
@@ -75,8 +61,7 @@ def check_same_inputs(manifest: Manifest, schema: Schema, folder: Path) -> None:
     """Raise ValueError unless ids and numeric columns of the prepared `folder` mean what they meant in training."""
     keys = ("vocabulary_size", "vocabulary", "numeric", "categorical")
     here = data_identity(schema)
-    trained = known_data(manifest.data, here)
-    found = first_difference({key: trained[key] for key in keys}, {key: here[key] for key in keys})
+    found = first_difference({key: manifest.data[key] for key in keys}, {key: here[key] for key in keys})
     if found:
         raise ValueError(
             f"{folder} does not fit the checkpoint, whose inputs mean something else: {found}; "

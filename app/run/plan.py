@@ -15,8 +15,9 @@ from app.checkpoint.retention import step_folders, whole_checkpoints
 from app.config.config import Config
 from app.evaluation.selection import Selection
 from app.run.identity import difference, identity, kept_settings
-from app.run.older import FORMAT_VERSION, added, split_path
+from app.run.older import FORMAT_VERSION, OLDEST_VERSION, added, split_path
 from common import settings
+from common.files import check_format_version
 from data_prep.prepared.schema import Schema
 
 log = logging.getLogger(__name__)
@@ -39,7 +40,8 @@ class Plan:
 def make_plan(path: Path, config: Config, schema: Schema, damaged: Mapping[Path, str] | None = None) -> Plan:
     """Decide between new, resume, continue and finished; `damaged` as in `find_newest`.
 
-    Raises ValueError if `train.resume=require` finds nothing to resume, or the run is of a newer release.
+    Raises ValueError if `train.resume=require` finds nothing to resume, or run.json is of a format that is
+    not read.
     """
     wanted = config.train.resume
     if wanted == "never" and path.exists():
@@ -101,15 +103,12 @@ def _what_is_left(state: Mapping[str, Any], config: Config, manifest: Manifest) 
 def _known_state(path: Path, checkpoints: Path) -> tuple[dict[str, Any], str]:
     """Return the state in run.json, or one made from the newest whole checkpoint, and a note where it is from.
 
-    Raises ValueError for the run of a newer release.
+    Raises ValueError for a run.json of a format that is not read.
     """
     state = read_state(path)
-    version = state.get("format_version", 1)
-    if isinstance(version, int) and version > FORMAT_VERSION:
-        raise ValueError(
-            f"{path / STATE_FILE} has format version {version}, this program reads up to {FORMAT_VERSION}: a newer "
-            "release began this run; continue with that one, or start from another folder"
-        )
+    if "format_version" in state:
+        advice = "continue the run with the release that began it, or begin a new one with train.resume=never"
+        check_format_version(path / STATE_FILE, state["format_version"], FORMAT_VERSION, advice, OLDEST_VERSION)
     parts = state.get("identity")
     if isinstance(parts, dict) and {"config", "data"} <= parts.keys() and {"status", "epochs"} <= state.keys():
         return state, ""

@@ -26,10 +26,10 @@ import xxhash
 
 from app.checkpoint.disk import DamagedFileError, FileRecord, check_size
 from app.scoring.rows import TABLES
-from common.files import checksum, sync_folder, write_whole
+from common.files import check_format_version, checksum, sync_folder, write_whole
 
 FORMAT = "wide-deep-bundle"
-FORMAT_VERSION = 2  # 1 knew no deltas; a whole bundle of 1 is read
+FORMAT_VERSION = 3
 MANIFEST = "manifest.json"
 GOLDEN = "golden.parquet"
 GOLDEN_TOLERANCE = 1e-5  # of a logit, between processors; on one machine the bits are the same
@@ -90,11 +90,9 @@ def read_manifest(folder: Path) -> Manifest:
         raise ValueError(f"{path} is damaged or no bundle's ({error!r}); {again(folder)}") from error
     if said != _checksum(content):
         raise ValueError(f"{path} is damaged: checksum {_checksum(content)}, expected {said}; {again(folder)}")
-    if kind != FORMAT or version not in range(1, FORMAT_VERSION + 1):
-        raise ValueError(
-            f"{path} is of {kind!r}, format version {version}; this program reads {FORMAT!r}, up to version "
-            f"{FORMAT_VERSION}. Use the code of that release, which lies in the bundle's folder code, or export again"
-        )
+    if kind != FORMAT:
+        raise ValueError(f"{path} is of {kind!r}, this program reads {FORMAT!r}; give the folder of a bundle")
+    check_format_version(path, version, FORMAT_VERSION, f"score with {folder}/code, the bundle's own, or export again")
     return Manifest(**content)
 
 

@@ -255,7 +255,7 @@ class Predictor:
         _, wide = lookup(self.tables, np.maximum(encoded.ids, 0))
         wide = wide * position_weights(encoded.ids, self._fields)
         field_of = field_of_position(self._fields)
-        numeric = encoded.numeric[0] * self.manifest.model.get("numeric_weights", np.nan)  # version 1 had none
+        numeric = encoded.numeric[0] * self.manifest.model["numeric_weights"]
         slope = self.manifest.model.get("calibration", {}).get("slope", 1)
         effects = []
         for place, name in enumerate(columns):

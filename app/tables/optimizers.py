@@ -203,34 +203,26 @@ def ftrl_step(states: States, gradient: np.ndarray, options: FtrlOptions, learni
 
 
 Floats = np.ndarray | np.float32
-Sign = Callable[[np.ndarray], np.ndarray]
 
 
-def _ftrl_rows(
-    linear: np.ndarray, root: np.ndarray, rate: Floats, options: FtrlOptions, sign: Sign = np.sign
-) -> np.ndarray:
+def _ftrl_rows(linear: np.ndarray, root: np.ndarray, rate: Floats, options: FtrlOptions) -> np.ndarray:
     """Return FTRL's weights from its linear terms and the roots of its accumulators; all float32."""
     l1, l2 = np.float32(options.l1), np.float32(options.l2)
-    shrunk = (sign(linear) * l1 - linear) / (root / rate + np.float32(2) * l2)
+    shrunk = (np.sign(linear) * l1 - linear) / (root / rate + np.float32(2) * l2)
     return np.where(np.abs(linear) > l1, shrunk, np.float32(0))
 
 
 def ftrl_linear(
-    rows: np.ndarray,
-    accumulator: np.ndarray,
-    linear: np.ndarray,
-    learning_rate: Floats,
-    options: FtrlOptions,
-    sign: Sign = np.sign,
+    rows: np.ndarray, accumulator: np.ndarray, linear: np.ndarray, learning_rate: Floats, options: FtrlOptions
 ) -> np.ndarray:
     """Return linear terms from which FTRL computes the weights `rows` at a learning rate.
 
     They are `linear` where that fits already. For a weight of 0 the gradients added up so far stay, clipped to ±l1. All
-    float32. `sign` is the sign function that the step uses for linear terms.
+    float32.
     """
-    made = _ftrl_rows(linear, np.sqrt(accumulator), learning_rate, options, sign)
+    made = _ftrl_rows(linear, np.sqrt(accumulator), learning_rate, options)
     l1, root = np.float32(options.l1), np.sqrt(accumulator, dtype=np.float64)
-    fitted = sign(-rows) * options.l1 - rows * (root / learning_rate + 2 * options.l2)
+    fitted = -np.sign(rows) * options.l1 - rows * (root / learning_rate + 2 * options.l2)
     fitted = np.where(rows == 0, np.clip(linear, -l1, l1), fitted).astype(np.float32)
     return np.where(np.abs(made - rows) <= SAME_WEIGHT * np.abs(rows), linear, fitted)
 

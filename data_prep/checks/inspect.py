@@ -16,15 +16,7 @@ from numpy.typing import NDArray
 from common.files import checksum
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.rows import Rows
-from data_prep.prepared.schema import (
-    INDICATOR,
-    SPLITS,
-    VOCABULARY_FILE,
-    Schema,
-    read_schema,
-    wrong_bins,
-    wrong_ids,
-)
+from data_prep.prepared.schema import INDICATOR, SPLITS, VOCABULARY_FILE, Schema, read_schema
 from data_prep.statistics.file import cut_lists, read_statistics
 
 QUANTILES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)
@@ -36,7 +28,7 @@ def inspect(folder: Path) -> None:
 
     Raises FileNotFoundError and ValueError as `read_schema` and `verify_files`.
     """
-    schema = read_schema(folder, allow_wrong_ids=True)
+    schema = read_schema(folder)
     num_files = verify_files(folder, schema)
     print(f"{folder}: {num_files} files with the right size and checksum")
     print(f"layout: {schema.layout} ({', '.join(_file_ranges(schema))})")
@@ -69,10 +61,6 @@ def inspect(folder: Path) -> None:
     for split, summary in summaries.items():
         title = f"Numeric columns of {split}: % missing, and quantiles of the others as written"
         print_table(title, ["missing", *quantile_names], summary.numeric())
-    if found := wrong_bins(schema, folder):
-        print(f"\nwarning: {found}")
-    if found := wrong_ids(schema, folder):
-        raise ValueError(found)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Mapping[str, Sequence[object]]) -> None:

@@ -56,7 +56,7 @@ def read_base_vocabulary(folder: Path, options: PrepareOptions, extend: bool = F
     """Return the vocabulary of a prepared folder, to be used as it is or to `extend`.
 
     Raises FileNotFoundError if the folder is not a prepared one. Raises ValueError if the options ask for other columns
-    than it has, if a hashed vocabulary is to be extended, or if an earlier release may have written wrong ids.
+    than it has, or if a hashed vocabulary is to be extended.
     """
     schema = read_schema(folder)
     if extend and "hash" in (options.vocabulary, schema.options.get("vocabulary")):
@@ -81,9 +81,9 @@ def read_base_vocabulary(folder: Path, options: PrepareOptions, extend: bool = F
                 f"FILE that it was made with, or one with the same {key} (a list's separator may differ)"
             )
     differences = [
-        f"prepare.{name} is {here.get(name)!r}, there {schema.options.get(name)!r}"
+        f"prepare.{name} is {here[name]!r}, there {schema.options[name]!r}"
         for name in _DECISIVE
-        if here.get(name) != schema.options.get(name)
+        if here[name] != schema.options[name]
     ]
     if differences:
         raise ValueError(

@@ -21,8 +21,6 @@ TIME_CODES = {"Y": 4, "y": 2, "m": 2, "d": 2, "H": 2, "M": 2, "S": 2, "f": 3}  #
 TIME_PARTS, AGE = ("_hour", "_weekday"), "_age_days"  # endings of the fields that a timestamp gives
 RELATIONS = (">=", "<=", "==", ">", "<")
 _RULE = re.compile(rf"\s*({'|'.join(RELATIONS)})\s*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{{1,2}})?)\s*")
-# Keys of a later release: not written at their defaults, so that folders of today have the bytes of earlier ones.
-LATER_KEYS = ("label", "lists", "others", "shares", "timestamps")
 MAX_LIST_LENGTH = 1_000  # each row has room for as many ids
 _NO_SEPARATORS = ("\n", "\r", '"', "\x1f", "-")
 

@@ -12,17 +12,12 @@ from typing import Any, Literal
 
 from common import settings
 from data_prep.options.columns import CategoricalColumn, categorical_columns, cross_name
-from data_prep.options.log_format import LATER_KEYS, LogFormat
+from data_prep.options.log_format import LogFormat
 
 # `app` checks the other sections of the file.
 PREPARE_SECTION = "prepare"
 DOWNLOAD_SECTION = "download"
 INDECISIVE = ("workers", "memory_limit", "kernels")  # options that change no byte of the result
-_LATER = (
-    "crosses",
-    "field_hash_size",
-    "split_by",
-)  # options of later releases: schema.json keeps its bytes where they are not used
 ZOO_BLOCK_ROWS = 1000  # of layout: zoo
 MAX_CROSSED = 4  # fields of a cross
 MOST_OF_A_CROSS = 1 << 24  # values with ids, unless its field_max_size is set
@@ -213,13 +208,8 @@ class PrepareOptions:
         return sum(column.max_length for column in self.categorical_columns)
 
     def decisive(self) -> dict[str, Any]:
-        """Return the options that decide the result, as plain values; later ones only if they are used."""
-        plain = {name: value for name, value in settings.as_dict(self).items() if name not in INDECISIVE}
-        usual = settings.as_dict(LogFormat())
-        for name in LATER_KEYS:
-            if plain["data"][name] == usual[name]:
-                del plain["data"][name]
-        return {name: value for name, value in plain.items() if value or name not in _LATER}
+        """Return the options that decide the result, as plain values."""
+        return {name: value for name, value in settings.as_dict(self).items() if name not in INDECISIVE}
 
     @property
     def memory_limit_bytes(self) -> int:

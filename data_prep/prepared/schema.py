@@ -33,14 +33,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from common import settings
-from common.files import checksum, write_whole
-from data_prep.options.log_format import CATEGORICAL, INTEGER, LABEL, REASONS, LogFormat
+from common.files import check_format_version, checksum, write_whole
 
 SCHEMA_FILE = "schema.json"
 VOCABULARY_FILE = "vocabulary.parquet"
-FORMAT_VERSION = 3
-_READ_VERSIONS = (1, 2, FORMAT_VERSION)  # in 1, ids are a column of numbers; up to 2, see `wrong_ids`
+FORMAT_VERSION = 4
 
 SPLITS = ("train", "valid", "test")
 
@@ -170,26 +167,14 @@ def row_numbers_file(split: str) -> str:
 
 def write_schema(schema: Schema, folder: Path) -> None:
     """Write `folder`/schema.json; it appears whole or not at all."""
-    content = {name: value for name, value in dataclasses.asdict(schema).items() if name in _without_defaults(schema)}
-    for name, fields in (("numeric", schema.numeric), ("categorical", schema.categorical)):
-        content[name] = [_without_defaults(field) for field in fields]
-    write_whole(folder / SCHEMA_FILE, json.dumps(content, indent=1) + "\n")
+    write_whole(folder / SCHEMA_FILE, json.dumps(dataclasses.asdict(schema), indent=1) + "\n")
 
 
-def _without_defaults(described: Schema | NumericField | CategoricalField) -> dict[str, Any]:
-    """Return what is not at its default: of a folder without newer kinds of columns, the same keys as ever."""
-    return {
-        key.name: getattr(described, key.name)
-        for key in dataclasses.fields(described)
-        if getattr(described, key.name) != key.default
-    }
-
-
-def read_schema(folder: Path, allow_wrong_ids: bool = False) -> Schema:
+def read_schema(folder: Path) -> Schema:
     """Return the schema of a prepared folder.
 
     Raises FileNotFoundError if the folder is missing or unfinished, ValueError if schema.json is damaged or of another
-    format version, or (unless `allow_wrong_ids`) if an earlier release may have written wrong ids into the folder.
+    format version.
     """
     path = folder / SCHEMA_FILE
     if folder.is_file():
@@ -208,18 +193,11 @@ def read_schema(folder: Path, allow_wrong_ids: bool = False) -> Schema:
         version = content["format_version"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error!r}); prepare the data again") from error
-    if version not in _READ_VERSIONS:
-        raise ValueError(
-            f"{path} has format version {version}, this program reads "
-            f"{_READ_VERSIONS[0]} to {FORMAT_VERSION}; prepare the data again"
-        )
+    check_format_version(path, version, FORMAT_VERSION, "prepare the data again")
     try:
-        schema = _from_json(content)
+        return _from_json(content)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error!r}); prepare the data again") from error
-    if not allow_wrong_ids and (found := wrong_ids(schema, folder)):
-        raise ValueError(found)
-    return schema
 
 
 def _instead_of(file: Path) -> str:
@@ -234,7 +212,7 @@ def _from_json(content: dict[str, Any]) -> Schema:
         **{
             **content,
             "numeric": tuple(
-                NumericField(**{**field, "quantiles": tuple(map(tuple, field.get("quantiles", ())))})
+                NumericField(**{**field, "quantiles": tuple(map(tuple, field["quantiles"]))})
                 for field in content["numeric"]
             ),
             "categorical": tuple(
@@ -243,7 +221,7 @@ def _from_json(content: dict[str, Any]) -> Schema:
                         **field,
                         "oov_ids": (field["oov_ids"][0], field["oov_ids"][1]),
                         "id_ranges": tuple((first, end) for first, end in field["id_ranges"]),
-                        "cross": tuple(field.get("cross", ())),
+                        "cross": tuple(field["cross"]),
                     }
                 )
                 for field in content["categorical"]
@@ -252,66 +230,13 @@ def _from_json(content: dict[str, Any]) -> Schema:
                 name: Split(**{**split, "files": _files(split["files"])}) for name, split in content["splits"].items()
             },
             "other_files": _files(content["other_files"]),
-            "keys": tuple(content.get("keys", ())),
+            "keys": tuple(content["keys"]),
         }
     )
 
 
 def _files(content: list[dict[str, Any]]) -> tuple[DataFile, ...]:
     return tuple(DataFile(**file) for file in content)
-
-
-# Up to this format version the native kernels mixed up the cells of rows and columns in a chunk where a line with the
-# right number of columns was rejected for a bad cell, unless the native parser read the log. schema.json does not name
-# the kernels: with kernels=numpy all is right.
-_LAST_MIXED_UP_VERSION = 2
-_BAD_CELLS = tuple(REASONS[code] for code in (LABEL, INTEGER, CATEGORICAL))
-
-
-def wrong_ids(schema: Schema, folder: Path) -> str:
-    """Return what is wrong with the ids of a prepared folder and what to do, or "" if they are right."""
-    num_bad, log_format = _mixed_up_lines(schema, folder)
-    num_hex, num_integer = len(log_format.hex_fields), len(log_format.numeric_fields)
-    if schema.options.get("integer_buckets"):
-        mixed_up = num_hex > 0 and num_integer > 0 and num_hex + num_integer > 2
-    else:
-        mixed_up = num_hex > 1
-    if not num_bad or not mixed_up:
-        return ""
-    return (
-        f"{folder} has wrong ids: an earlier release prepared it (format version {schema.format_version}), whose native"
-        f" kernels mixed up the cells of hex32 and bucket columns around lines rejected for a bad cell ({num_bad:,} of "
-        f"{schema.source['name']}). {_prepare_again(folder)} (if it was made with prepare.kernels=numpy, nothing "
-        "changes: its runs can be resumed with the new folder)"
-    )
-
-
-def wrong_bins(schema: Schema, folder: Path) -> str:
-    """Return what is wrong with the histograms of integers in statistics.json, or "" if they are right."""
-    num_bad, log_format = _mixed_up_lines(schema, folder)
-    if not num_bad or len(log_format.numeric_fields) < 2:
-        return ""
-    return (
-        f"statistics.json and report.html of {folder} have wrong counts of integers by size: an earlier release "
-        f"prepared it (format version {schema.format_version}) from a log with bad cells ({num_bad:,}). "
-        f"{_prepare_again(folder)}"
-    )
-
-
-def _prepare_again(folder: Path) -> str:
-    return (
-        f"Prepare it again: python -m data_prep prepare LOG {folder} --overwrite, with the same --config, --data and "
-        "settings"
-    )
-
-
-def _mixed_up_lines(schema: Schema, folder: Path) -> tuple[int, LogFormat]:
-    """Return the number of lines around which cells were mixed up, and the log's format."""
-    log_format = settings.merge(LogFormat(), schema.options.get("data", {}), where=str(folder / SCHEMA_FILE))
-    if schema.format_version > _LAST_MIXED_UP_VERSION or log_format.is_criteo_like:
-        return 0, log_format
-    rejects = schema.source.get("rejected_by_reason", {})
-    return sum(rejects.get(reason, 0) for reason in _BAD_CELLS), log_format
 
 
 def data_file(folder: Path, name: str, rows: int = 0) -> DataFile:

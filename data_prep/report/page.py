@@ -10,7 +10,7 @@ from common.files import write_whole
 from common.html.charts import Axis, Bars, Chart, Series, bar_chart, line_chart
 from common.html.page import render_page
 from common.number_text import number_text
-from data_prep.prepared.schema import Schema, read_schema, wrong_bins, wrong_ids
+from data_prep.prepared.schema import Schema, read_schema
 from data_prep.report.numeric import numeric_fields
 from data_prep.report.timing import Timing, read_timing
 from data_prep.statistics.file import Profile, cut_lists, read_statistics
@@ -35,7 +35,7 @@ def write_report(folder: Path) -> Path:
 
     Raises FileNotFoundError and ValueError as `read_schema`, `read_statistics` and `read_timing`.
     """
-    schema, profile, timing = read_schema(folder, allow_wrong_ids=True), read_statistics(folder), read_timing(folder)
+    schema, profile, timing = read_schema(folder), read_statistics(folder), read_timing(folder)
     subtitle = (
         f"{schema.num_categorical} categorical and {len(profile.numeric)} numeric fields. Figures of fields are of the "
         f"{profile.training_rows:,} training rows, all others of the whole log."
@@ -44,7 +44,6 @@ def write_report(folder: Path) -> Path:
         TEMPLATE,
         f"Prepared data: {schema.source['name']}",
         subtitle,
-        warnings=list(filter(None, (wrong_ids(schema, folder), wrong_bins(schema, folder)))),
         figures=_key_figures(schema, timing),
         split_rule=SPLIT_RULES[schema.options["split"]],
         splits=_splits(schema),

@@ -75,28 +75,21 @@ def write_statistics(statistics: LogStatistics, options: PrepareOptions, folder:
         categorical[column.name] = CategoricalProfile(missing, unknown, values, rows, statistics.cut.get(column.name))
     by_span = (tuple(timeline.rows.tolist()), tuple(timeline.clicks.tolist()))
     profile = Profile(num_rows, timeline.span_lines, *by_span, MIN_COUNTS, numeric, categorical)
-    content = asdict(profile)
-    for field in content["categorical"].values():
-        if field["cut"] is None:  # so that the file keeps its bytes where no field is a list
-            del field["cut"]
-    for field in content["numeric"].values():
-        if not field["is_float"]:  # as in files of earlier releases
-            del field["is_float"]
-    (folder / STATISTICS_FILE).write_text(json.dumps(content) + "\n", encoding="utf-8")
+    (folder / STATISTICS_FILE).write_text(json.dumps(asdict(profile)) + "\n", encoding="utf-8")
 
 
 def read_statistics(folder: Path) -> Profile:
     """Read statistics.json. Raises FileNotFoundError if the folder has none, ValueError if it is damaged."""
     path = folder / STATISTICS_FILE
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing: the folder was prepared by an older version; prepare it again")
+        raise FileNotFoundError(f"{path} is missing; prepare the data again")
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         numeric = {
             name: NumericProfile(
                 field["missing"],
                 tuple((number, count) for number, count in field["bins"]),
-                field.get("is_float", False),
+                field["is_float"],
             )
             for name, field in content["numeric"].items()
         }

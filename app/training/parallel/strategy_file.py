@@ -15,11 +15,11 @@ from app.config.config import Config
 from app.config.parallel import ParallelOptions
 from app.training.parallel.pipeline.plan import plan_pipeline
 from app.training.parallel.tensor.plan import run_shapes
-from common.files import write_whole
+from common.files import check_format_version, write_whole
 from data_prep.prepared.schema import Schema
 
 STRATEGY_FILE = "strategy.json"
-FORMAT_VERSION = 2  # 1 knew no pipeline
+FORMAT_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,9 @@ def read_strategy(path: Path) -> StrategyRecord:
     try:
         content: dict[str, Any] = json.loads(path.read_text())
         version = content.pop("format_version")
-        if version not in range(1, FORMAT_VERSION + 1):
-            raise ValueError(f"{path} has format version {version}, this program reads up to {FORMAT_VERSION}")
+        check_format_version(path, version, FORMAT_VERSION, "leave parallel.strategy_file out and give the strategies")
         shapes = {name: tuple(shape) for name, shape in content.pop("shapes").items()}
-        pipeline = _pipeline(content.pop("pipeline", None), shapes)
+        pipeline = _pipeline(content.pop("pipeline"), shapes)
         return StrategyRecord(**content, shapes=shapes, pipeline=pipeline)
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} is damaged ({error}); it was written as JSON with a strategy a layer") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,9 +19,7 @@ from app.run.folder import CONFIG_FILE, best_of_run
 from app.run.identity import data_identity
 from app.tables.interface import DEEP, scored_table
 from app.training.learning_rates import STEPS_BEFORE, running_mean, step_history
-from data_prep.prepared.schema import VOCABULARY_FILE, Schema, read_schema, wrong_ids
-
-log = logging.getLogger(__name__)
+from data_prep.prepared.schema import VOCABULARY_FILE, Schema, read_schema
 
 
 @dataclass(frozen=True)
@@ -116,8 +113,6 @@ def _has_same_ids(manifest: Manifest, schema: Schema) -> bool:
 
 def _moves(manifest: Manifest, config: Config, schema: Schema, dataset: Path) -> np.ndarray:
     old_folder, old = _open_dataset(manifest, config)
-    if wrong := wrong_ids(old, old_folder):
-        log.warning("warning: the model that this run starts from was trained on wrong ids: %s", wrong)
     return row_moves(old_folder, old, dataset, schema)
 
 
@@ -125,7 +120,7 @@ def _open_dataset(manifest: Manifest, config: Config) -> tuple[Path, Schema]:
     """Return the prepared folder that the source was trained on, and its schema; raise if it is not that folder."""
     old_folder = Path(config.train.init_dataset or manifest.dataset)
     try:
-        old = read_schema(old_folder, allow_wrong_ids=True)
+        old = read_schema(old_folder)
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"{error}: rows are mapped by that folder's vocabulary; give its new path with train.init_dataset=DIR"

@@ -6,11 +6,16 @@ import numpy as np
 import pytest
 import yaml
 
+from app.checkpoint.manifest import Manifest
+from app.checkpoint.write import ModelState, write_checkpoint
 from app.config.config import Config
 from app.evaluation.grouped_auc import GroupedAuc
 from app.evaluation.metrics import MetricStream
 from app.evaluation.results import Groups, Measurement, content_of, write_evaluation
+from app.run.folder import open_run
+from app.run.identity import data_identity
 from app.run.logs import OP_TIMES, PROFILE_FOLDER
+from app.run.plan import settings_of_run
 from common import settings
 from data_prep.prepared.truth import Best
 
@@ -87,3 +92,40 @@ def step_line(step, seconds=None):
         "wide_loss": 0.7 - 0.001 * step,
         **times,
     }
+
+
+@pytest.fixture
+def start(tmp_path, tiny_config, tiny_schema):
+    """Open the run in `tmp_path` as a launch with these settings does; returns the run, its lock released."""
+
+    def start_run(*overrides, schema=tiny_schema, status=None, steps=(), epochs_done=0, find_source=lambda: None):
+        asked = tiny_config(*overrides)
+        config = settings_of_run(tmp_path / "device_0", asked, schema)
+        run, lock = open_run(tmp_path, config, schema, find_source=find_source, asked=asked)
+        for step in steps:
+            save_checkpoint(run.path / "checkpoints", step, run.config, schema, epochs_done)
+        if status:
+            run.set_status(status)
+        lock.close()
+        return run
+
+    return start_run
+
+
+def save_checkpoint(folder, step, config, schema, epochs_done=0):
+    evaluated = {"last_step": step - 1}
+    manifest = Manifest(
+        step,
+        epochs_done + 1,
+        0 if epochs_done else step,
+        settings.as_dict(config),
+        "",
+        data_identity(schema),
+        {},
+        evaluated,
+    )
+    return write_checkpoint(folder, ModelState({}, {}), manifest)
+
+
+def state_of(run):
+    return json.loads((run.path / "run.json").read_text())

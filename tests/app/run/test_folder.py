@@ -11,51 +11,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from app.checkpoint.manifest import Manifest, read_manifest, write_manifest
+from app.checkpoint.manifest import read_manifest, write_manifest
 from app.checkpoint.retention import whole_checkpoints
-from app.checkpoint.write import ModelState, write_checkpoint
 from app.run.folder import RunFolder, RunIsFinishedError, check_launch, open_run, run_checkpoints
 from app.run.identity import data_identity, first_difference, identity
-from app.run.plan import Plan, make_plan, settings_of_run
+from app.run.plan import Plan, make_plan
 from app.training.warm_start.source import find_source
 from common import settings
-
-
-@pytest.fixture
-def start(tmp_path, tiny_config, tiny_schema):
-    """Open the run in `tmp_path` as a launch with these settings does; returns the run, its lock released."""
-
-    def start_run(*overrides, schema=tiny_schema, status=None, steps=(), epochs_done=0, find_source=lambda: None):
-        asked = tiny_config(*overrides)
-        config = settings_of_run(tmp_path / "device_0", asked, schema)
-        run, lock = open_run(tmp_path, config, schema, find_source=find_source, asked=asked)
-        for step in steps:
-            save_checkpoint(run.path / "checkpoints", step, run.config, schema, epochs_done)
-        if status:
-            run.set_status(status)
-        lock.close()
-        return run
-
-    return start_run
-
-
-def save_checkpoint(folder, step, config, schema, epochs_done=0):
-    evaluated = {"last_step": step - 1}
-    manifest = Manifest(
-        step,
-        epochs_done + 1,
-        0 if epochs_done else step,
-        settings.as_dict(config),
-        "",
-        data_identity(schema),
-        {},
-        evaluated,
-    )
-    return write_checkpoint(folder, ModelState({}, {}), manifest)
-
-
-def state_of(run):
-    return json.loads((run.path / "run.json").read_text())
+from tests.app.run.conftest import save_checkpoint, state_of
 
 
 def test_the_first_run_is_new_and_described(start, tiny_config, tiny_schema):
@@ -211,10 +174,12 @@ def test_the_status_is_written_whatever_became_of_run_json_meanwhile(start):
     assert start().plan.reason == "unfinished, same settings and data"
 
 
-def test_a_run_of_a_newer_release_is_refused(start, tmp_path):
+@pytest.mark.parametrize("version", [2, 99])
+def test_a_run_of_another_format_is_refused(start, tmp_path, version):
     run = start(steps=(2,))
-    (run.path / "run.json").write_text(json.dumps({**state_of(run), "format_version": 99}))
-    with pytest.raises(ValueError, match=r"run\.json has format version 99, this program reads up to 2: a newer rel"):
+    (run.path / "run.json").write_text(json.dumps({**state_of(run), "format_version": version}))
+    said = rf"run\.json has format version {version}, this program reads 3; continue .*, or begin a new one with "
+    with pytest.raises(ValueError, match=said):
         start()
     assert [path.name for path in tmp_path.iterdir()] == ["device_0"]
 
@@ -370,7 +335,7 @@ def damage_array_file(path):
 
 def make_newer(path):
     text = (path / "manifest.json").read_text()
-    (path / "manifest.json").write_text(text.replace('"format_version": 3', '"format_version": 4'))
+    (path / "manifest.json").write_text(text.replace('"format_version": 4', '"format_version": 5'))
 
 
 def make_foreign(path):
@@ -382,7 +347,7 @@ def make_foreign(path):
 UNUSABLE = [
     (damage_manifest, r"manifest\.json is damaged: checksum xxh3:\w+, expected xxh3:\w+"),
     (damage_array_file, r"dense\.safetensors has 5 bytes, expected \d+"),
-    (make_newer, "has format version 4, this program reads 2 and 3"),
+    (make_newer, "has format version 5, this program reads 4;"),
     (make_foreign, "step-00000010 is of another run: model.embedding_dim was 99, is 8"),
 ]
 
@@ -529,4 +494,3 @@ def test_the_data_s_identity_is_the_same_after_it_was_saved(tiny_schema, quantil
     fields = [dataclasses.replace(field, quantiles=quantiles) for field in tiny_schema.numeric]
     identity = data_identity(dataclasses.replace(tiny_schema, numeric=tuple(fields)))
     assert json.loads(json.dumps(identity)) == identity
-    assert ("quantiles" in identity["numeric"]["I1"]) == bool(quantiles)

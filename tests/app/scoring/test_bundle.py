@@ -127,7 +127,7 @@ def test_the_format_version_rises_with_the_form(predictor, text_bundle, copied):
         "fields": [sorted({key for field in schema[kind] for key in field}) for kind in ("categorical", "numeric")],
         "tower": [value.name for value in predictor._tower._session.get_inputs()],
     }  # fmt: skip
-    assert (bundle.FORMAT_VERSION, xxhash.xxh3_64_hexdigest(json.dumps(form).encode())) == (2, "ec70517745f52617")
+    assert (bundle.FORMAT_VERSION, xxhash.xxh3_64_hexdigest(json.dumps(form).encode())) == (3, "aca8380874728168")
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -147,7 +147,10 @@ def test_a_file_that_is_missing_is_refused_at_open(copied):
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({"format_version": 3}, "format version 3.*version 2"), ({"format": "other"}, "is of 'other'")],
+    [
+        ({"format_version": 2}, "format version 2, this program reads 3; score with .*code.*or export again"),
+        ({"format": "other"}, "is of 'other'"),
+    ],
 )
 def test_a_bundle_of_another_version_is_refused(copied, changes, message):
     rewrite_manifest(copied, **changes)

@@ -113,21 +113,6 @@ def copies(chain, tmp_path):
     return shutil.copytree(chain[1], tmp_path / "chain")
 
 
-def test_a_bundle_of_the_first_format_is_read_and_takes_a_delta(copies, chain):
-    """The first format had neither deltas nor folded bundles."""
-    path = copies / "0" / bundle.MANIFEST
-    content = json.loads(path.read_text())
-    for key in ("generation", "folded", "checksum"):
-        del content[key]
-    del content["rows"]["num_deleted"]
-    content["format_version"] = 1
-    path.write_text(json.dumps(content | {"checksum": bundle._checksum(content)}))
-    lines, _, wholes = chain
-    for day in (0, 1):
-        expected = Predictor.open(wholes[day]).logits(lines)
-        assert np.array_equal(Predictor.open(copies / f"{day}").logits(lines), expected)
-
-
 @pytest.mark.parametrize(
     ("order", "message"),
     [

@@ -138,7 +138,7 @@ def test_a_cross_may_be_hashed_beside_counted_fields(tmp_path, folder):
     (tmp_path / "next.csv").write_text("1,40,0000000b,x\n0,40,0000000b,y\n")
     more = prepare(tmp_path / "next.csv", tmp_path / "more", options, vocabulary_of=tmp_path / "hashed", extend=True)
     assert more.categorical[3].num_values == 1 and more.categorical[1].num_values > schema.categorical[1].num_values
-    with pytest.raises(ValueError, match=r"field_hash_size is None, there \{'h\*s': 1000\}"):
+    with pytest.raises(ValueError, match=r"field_hash_size is \{\}, there \{'h\*s': 1000\}"):
         prepare(tmp_path / "next.csv", tmp_path / "x", OPTIONS, vocabulary_of=tmp_path / "hashed")
 
 
@@ -156,11 +156,6 @@ def test_a_cross_is_refused_while_it_is_counted(tmp_path, monkeypatch, counts_by
 
 def chunk_of(lines):
     return Chunk(0, len(lines), "\n".join([*lines, ""]).encode())
-
-
-def test_folders_without_crosses_keep_the_options_of_earlier_releases():
-    assert "crosses" not in PrepareOptions().decisive()
-    assert OPTIONS.decisive()["crosses"] == [["h", "s"], ["s", "n_bucket", "h"]]
 
 
 @pytest.mark.parametrize(

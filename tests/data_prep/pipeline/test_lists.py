@@ -121,11 +121,6 @@ def test_crosses_take_columns_with_one_value(tmp_path):
         dataclasses.replace(OPTIONS, crosses=(("item", "genres"),))
 
 
-def test_folders_without_lists_keep_the_options_of_earlier_releases():
-    assert not {"lists", "shares"} & PrepareOptions().decisive()["data"].keys()
-    assert OPTIONS.decisive()["data"]["lists"]["genres"] == {"separator": "|", "max_length": 3, "pool": "sum"}
-
-
 def test_a_description_in_yaml(tmp_path):
     (tmp_path / "my.yaml").write_text(
         "columns: {click: label, item: string, genres: list}\n"

@@ -161,11 +161,11 @@ def test_damaged_files_are_named(folder, tmp_path, name, capsys):
     assert f"{name} is damaged" in capsys.readouterr().err
 
 
-def test_a_folder_of_an_older_version_is_named_as_such(folder, tmp_path, capsys):
+def test_a_folder_without_statistics_says_what_to_do(folder, tmp_path, capsys):
     copy = shutil.copytree(folder, tmp_path / "copy")
     (copy / STATISTICS_FILE).unlink()
     assert main(["report", str(copy)]) == 2
-    assert "prepared by an older version" in capsys.readouterr().err
+    assert "statistics.json is missing; prepare the data again" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("transform", ["log1p", "max", "standardize"])

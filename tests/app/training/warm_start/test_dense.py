@@ -287,7 +287,6 @@ FTRL_WORDS = "wide_optimizer={{name: ftrl, l1: 0.01, l2: 0.5, learning_rate: {},
 STEEP = FTRL_WORDS.format(0.5, "{name: constant}")
 FLAT = FTRL_WORDS.format(0.05, "{name: constant}")
 WARMING = FTRL_WORDS.format(0.5, "{name: constant, warmup_steps: 100}")
-MINDSPORE = FLAT.replace("l1: 0.01", "l1: 0.01, exact_l1: false")
 FALLING = FTRL_WORDS.format(0.5, "{name: cosine, decay_steps: 4, final_factor: 0.1}")
 
 
@@ -305,8 +304,8 @@ def falling(tmp_path_factory, make_parts, tiny_config, tiny_schema, tiny_dataset
 
 @pytest.mark.parametrize(
     ("here", "init_optimizer"),
-    [(FLAT, "true"), (WARMING, "true"), (WARMING, "false"), (FALLING, "true"), (MINDSPORE, "true")],
-    ids=["flat-true", "warming-true", "warming-false", "falling-true", "mindspore-true"],
+    [(FLAT, "true"), (WARMING, "true"), (WARMING, "false"), (FALLING, "true")],
+    ids=["flat-true", "warming-true", "warming-false", "falling-true"],
 )
 def test_the_wide_head_stays_without_a_gradient(
     start, falling, make_parts, tiny_schema, tiny_dataset, tiny_config, tmp_path, here, init_optimizer
