@@ -76,12 +76,8 @@ preprocess: setup  ## raw log to MindRecord: INPUT=data/dac.tar.gz OUTPUT=prepar
 	$(RUN_PYTHON) -m data_prep prepare "$(INPUT)" "$(OUTPUT)" --config "$(CONFIG)" $(ARGS)
 
 .PHONY: inspect
-inspect: setup  ## check a prepared folder and show what it holds: OUTPUT=prepared
-	$(RUN_PYTHON) -m data_prep inspect "$(OUTPUT)"
-
-.PHONY: prepared-report
-prepared-report: setup  ## draw the report of a prepared folder again: OUTPUT=prepared -> prepared/report.html
-	$(RUN_PYTHON) -m data_prep report "$(OUTPUT)"
+inspect: setup  ## check a prepared folder and show what it holds, or only draw its report again: OUTPUT=prepared ARGS=--report
+	$(RUN_PYTHON) -m data_prep inspect "$(OUTPUT)" $(ARGS)
 
 .PHONY: train
 train: setup  ## train a new run, or resume the one in device_0: DATASET=prepared EPOCHS=9 CONFIG=... ARGS=section.key=value

@@ -35,7 +35,6 @@ EXAMPLES = {
     "checkpoint list": "--run device_0",
     "checkpoint show": "device_0/checkpoints/step-00001000",
     "checkpoint verify": "device_0/checkpoints/step-00001000",
-    "checkpoint merge": "device_0/checkpoints/step-00001000 merged",
     "checkpoint reshard": "device_0/checkpoints/step-00001000 resharded --shards 4",
     "checkpoint compact": "device_0/checkpoints/step-00001000",
     "checkpoint export-rows": "device_0/checkpoints/step-00001000 rows.parquet --table deep",

@@ -232,7 +232,6 @@ def commands(comparison: Comparison) -> None:
         ("data_prep", "inspect", "prepared"),
         ("data_prep", "inspect", "nowhere"),
         ("data_prep", "pre-check", "log.txt"),
-        ("data_prep", "report", "nowhere"),
     ]
     for words in shown:
         comparison.command(words, is_help=True)

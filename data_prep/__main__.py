@@ -1,4 +1,4 @@
-"""The command line: `python -m data_prep {download,describe,pre-check,prepare,inspect,report,suggest-crosses,…}`."""
+"""The command line: `python -m data_prep {download,describe,pre-check,prepare,inspect,suggest-crosses,…}`."""
 
 from __future__ import annotations
 
@@ -136,9 +136,7 @@ def _parser() -> argparse.ArgumentParser:
         commands, "inspect", _inspect, "Verify a prepared folder and print tables of its rows.", "inspect prepared"
     )
     inspect.add_argument("folder", type=Path, help="the prepared folder")
-
-    report = _add_command(commands, "report", _report, "Draw a prepared folder's report.html again.", "report prepared")
-    report.add_argument("folder", type=Path, help="the prepared folder")
+    inspect.add_argument("--report", action="store_true", help="only draw its report.html again")
 
     suggest = _add_command(
         commands,
@@ -262,15 +260,14 @@ def _prepare(command: argparse.Namespace, settings: list[str]) -> None:
 
 
 def _inspect(command: argparse.Namespace, _: list[str]) -> None:
-    from data_prep.checks.inspect import inspect
+    if command.report:
+        from data_prep.report.page import write_report
 
-    inspect(command.folder)
+        print(write_report(command.folder))
+    else:
+        from data_prep.checks.inspect import inspect
 
-
-def _report(command: argparse.Namespace, _: list[str]) -> None:
-    from data_prep.report.page import write_report
-
-    print(write_report(command.folder))
+        inspect(command.folder)
 
 
 def _suggest_crosses(command: argparse.Namespace, _: list[str]) -> None:

@@ -37,9 +37,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     action = _with_checkpoint(actions, "verify", "read every byte and compare with the checksums")
     action.set_defaults(command=_verify)
 
-    action = _with_checkpoint(actions, "merge", "write a checkpoint with one file per table")
-    action.add_argument("folder", type=Path, metavar="FOLDER", help="where step-<number>/ is made")
-    action.set_defaults(command=_reshard, shards=1)
     action = _with_checkpoint(actions, "reshard", "write a checkpoint with another number of files per table")
     action.add_argument("folder", type=Path, metavar="FOLDER", help="where step-<number>/ is made")
     action.add_argument("--shards", type=int, required=True, metavar="N", help="files per table")
@@ -155,7 +152,8 @@ def _compact(arguments: argparse.Namespace) -> None:
     if read_manifest(path).parent is None:
         print(f"{path} is a full checkpoint already")
         return
-    with _own(path.parent, f"wait for its end, or write a full one elsewhere: checkpoint merge {path} FOLDER"):
+    advice = f"wait for its end, or write a full one elsewhere: checkpoint reshard {path} FOLDER --shards 1"
+    with _own(path.parent, advice):
         checkpoint = Checkpoint.open(path)  # not before: a training may remove or compact what a delta needs
         with byte_bar("compact", 2 * checkpoint.num_bytes) as bar:
             compact(checkpoint, max(checkpoint.manifest.shards.values(), default=1), bar.update)

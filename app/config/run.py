@@ -21,8 +21,7 @@ class CheckpointOptions:
     every_minutes: float = 0.0  # minutes between further checkpoints; 0: none
     keep_last: int = 3  # number of newest checkpoints to keep; 0: all
     keep_best: int = 1  # number of best checkpoints to keep besides, by eval.metric on the split valid
-    integrated: bool = True  # write one file a table; false writes as many as shards
-    shards: int = 1  # files a table, with integrated=false
+    shards: int = 1  # files of each table
     background: bool = True  # write beside the next steps, with memory for the rows that they update meanwhile
     delta: bool = False  # write only the rows that changed since the checkpoint before
     full_every: int = 10  # with delta, every so many checkpoints one is full
@@ -41,8 +40,6 @@ class CheckpointOptions:
             raise ValueError(f"checkpoint.full_every must be 1 or more, found {self.full_every}")
         if self.compact and not self.delta:
             raise ValueError("checkpoint.compact=true needs checkpoint.delta=true, which is false")
-        if self.integrated and self.shards > 1:
-            raise ValueError(f"checkpoint.shards={self.shards} needs checkpoint.integrated=false, which is true")
 
 
 Target = Literal["auto", "CPU", "GPU", "Ascend"]

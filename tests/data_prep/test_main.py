@@ -52,9 +52,7 @@ def test_user_errors_are_one_line_and_status_2(tmp_path, log_path, capsys, argum
     assert message in printed[0]
 
 
-@pytest.mark.parametrize(
-    "command", ["download", "pre-check", "prepare", "inspect", "report", "suggest-crosses", "synthesize"]
-)
+@pytest.mark.parametrize("command", ["download", "pre-check", "prepare", "inspect", "suggest-crosses", "synthesize"])
 def test_the_help_of_a_command_ends_with_an_example_that_its_parser_takes(command, capsys):
     with pytest.raises(SystemExit) as stop:
         main([command, "--help"])

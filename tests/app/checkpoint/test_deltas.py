@@ -184,7 +184,7 @@ def test_the_commands_know_deltas(run, capsys, tmp_path, assert_same_bits):
     last = str(path_of(run, 4))
     assert main(["checkpoint", "verify", last]) == 0
     assert "whole, 4 checkpoints, 9 files" in capsys.readouterr().out
-    assert main(["checkpoint", "merge", last, str(tmp_path / "merged")]) == 0
+    assert main(["checkpoint", "reshard", "--shards", "1", last, str(tmp_path / "merged")]) == 0
     assert_same_bits(load(tmp_path / "merged" / "step-00000004")[1], run.states[4])
     assert main(["checkpoint", "compact", last]) == 0
     assert "is a full checkpoint now" in capsys.readouterr().out

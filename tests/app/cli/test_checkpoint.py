@@ -61,12 +61,12 @@ def test_any_layout_to_any_layout_gives_the_same_bits(assert_same_bits, row_ids,
 def test_one_four_three_one(tmp_path, assert_same_bits):
     state = make_state(range(0, 500, 3))
     path = write_checkpoint(tmp_path, state, make_manifest(5))
-    for words in (("reshard", "--shards", "4"), ("reshard", "--shards", "3"), ("merge",)):
-        target = tmp_path / "-".join(words)
-        assert main(["checkpoint", words[0], str(path), str(target), *words[1:]]) == 0
+    for shards in ("4", "3", "1"):
+        target = tmp_path / shards
+        assert main(["checkpoint", "reshard", str(path), str(target), "--shards", shards]) == 0
         path = target / "step-00000005"
     assert_same_bits(load(path)[1], state)
-    names = sorted(path.name for path in (tmp_path / "reshard---shards-4" / "step-00000005").glob("deep*"))
+    names = sorted(path.name for path in (tmp_path / "4" / "step-00000005").glob("deep*"))
     assert names == [f"deep-{shard}-of-4.safetensors" for shard in range(4)]
 
 
@@ -154,7 +154,7 @@ def test_what_reshard_refuses(saved, caplog, words, message):
 def test_an_error_of_the_system_is_said_without_its_number(saved, tmp_path, caplog):
     folder = tmp_path / "file" / "folder"
     folder.parent.write_text("")
-    assert main(["checkpoint", "merge", str(saved), str(folder)]) == 2
+    assert main(["checkpoint", "reshard", "--shards", "1", str(saved), str(folder)]) == 2
     assert caplog.messages[-1] == f"error: File exists: {folder.parent}"
 
 

@@ -102,7 +102,7 @@ def test_unknown_keys_and_wrong_types_are_named(word, message):
         ("eval.batch_size=-1", "eval.batch_size must be 0 .* or more, found -1"),
         ("checkpoint.every_steps=-1", "checkpoint.every_steps must be 0 or more, and finite; found -1"),
         ("checkpoint.every_minutes=.inf", "checkpoint.every_minutes must be 0 or more, and finite; found inf"),
-        ("checkpoint.shards=4", "checkpoint.shards=4 needs checkpoint.integrated=false"),
+        ("checkpoint.shards=0", "checkpoint.shards must be 1 or more, found 0"),
         ("train.time_limit=-1", "train.time_limit must be 0 .none. or more minutes, found -1"),
         ("device.threads=-1", "device.threads must be 0"),
         ("prepare.min_count=0", "min_count must be at least 1"),

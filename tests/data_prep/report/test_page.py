@@ -100,7 +100,7 @@ def test_rejects_are_shown_as_text(folder):
 def test_it_is_drawn_again_to_the_same_bytes(folder, tmp_path, capsys):
     copy = shutil.copytree(folder, tmp_path / "copy")
     (copy / "report.html").unlink()
-    assert main(["report", str(copy)]) == 0
+    assert main(["inspect", "--report", str(copy)]) == 0
     assert str(copy / "report.html") in capsys.readouterr().out
     assert (copy / "report.html").read_bytes() == (folder / "report.html").read_bytes()
 
@@ -157,14 +157,14 @@ def test_a_given_vocabulary_s_report_says_that_values_were_not_counted(dirty_log
 def test_damaged_files_are_named(folder, tmp_path, name, capsys):
     copy = shutil.copytree(folder, tmp_path / "copy")
     (copy / name).write_text(json.dumps({"rows": 3}))
-    assert main(["report", str(copy)]) == 2
+    assert main(["inspect", "--report", str(copy)]) == 2
     assert f"{name} is damaged" in capsys.readouterr().err
 
 
 def test_a_folder_without_statistics_says_what_to_do(folder, tmp_path, capsys):
     copy = shutil.copytree(folder, tmp_path / "copy")
     (copy / STATISTICS_FILE).unlink()
-    assert main(["report", str(copy)]) == 2
+    assert main(["inspect", "--report", str(copy)]) == 2
     assert "statistics.json is missing; prepare the data again" in capsys.readouterr().err
 
 
