@@ -26,7 +26,7 @@ from data_prep.prepared.schema import Schema
 
 @dataclass(frozen=True)
 class Batch(Rows):
-    """Rows of a training step: `ids` [B, P], `numeric` [B, N], `labels` [B].
+    """Rows of a step: `ids` [B, P], `numeric` [B, N], `labels` [B].
 
     A rank's slice of a batch starts at the batch's row `first_row`; `whole_weight` is the sum of the weights of the
     whole batch's rows (their number, if they have none), or None if this is the whole.
@@ -37,7 +37,7 @@ class Batch(Rows):
 
     @property
     def num_rows(self) -> int:
-        """B; less than the batch size only for an epoch's last batch."""
+        """B; less than the batch size for an epoch's last batch, and where rows of weight 0 were left out."""
         return len(self.labels)
 
     @property
@@ -46,6 +46,12 @@ class Batch(Rows):
         if self.whole_weight is not None:
             return self.whole_weight
         return self.num_rows if self.weights is None else float(self.weights.sum(dtype=np.float64))
+
+    def rows_that_count(self) -> Batch:
+        """Return the batch without its rows of weight 0, which are to change nothing: neither row nor moment."""
+        if self.weights is None or self.weights.all():
+            return self
+        return _batch(self.take(self.weights > 0))
 
     def shares(self) -> np.ndarray:
         """Return the part [B] float32 of each row in the mean over the whole batch; 0 where no row has any weight."""

@@ -18,7 +18,8 @@ class BatchNorm(nn.Cell):
     """Normalizes with the batch's statistics if its rows' weights are given, else with the running ones.
 
     A forward pass writes the batch's statistics to parameters of their own; `update`, which a step calls if all values
-    are finite, moves the running ones toward them. Both use the batch's own variance (divided by n).
+    are finite, moves the running ones toward them. Both use the batch's own variance (divided by n). A batch without
+    any weight has no statistics, so the running ones stay.
     """
 
     def __init__(self, width: int, name: str) -> None:
@@ -30,10 +31,11 @@ class BatchNorm(nn.Cell):
         self.variance = Parameter(Tensor(ones), name=f"running_variance_{name}", requires_grad=False)
         self.batch_mean = Parameter(Tensor(zeros), name=f"batch_mean_{name}", requires_grad=False)
         self.batch_variance = Parameter(Tensor(ones), name=f"batch_variance_{name}", requires_grad=False)
+        self.batch_weight = Parameter(Tensor(ones[:, :1]), name=f"batch_weight_{name}", requires_grad=False)
         self.matmul = MatMul()
 
     def construct(self, sums: Tensor, example_weights: Tensor | None) -> Tensor:
-        """`sums` [B, H], `example_weights` [B], which sum to 1 and are 0 for padding rows -> [B, H]."""
+        """`sums` [B, H], `example_weights` [B], which sum to 1, or all are 0; 0 for padding rows -> [B, H]."""
         if example_weights is None:
             return (sums - self.mean) * ops.rsqrt(self.variance + EPSILON) * self.scale + self.shift
         weights = example_weights.expand_dims(0)
@@ -42,13 +44,17 @@ class BatchNorm(nn.Cell):
         variance = self.matmul(weights, ops.square(centered))
         centered = ops.depend(centered, ops.assign(self.batch_mean, ops.stop_gradient(mean)))
         centered = ops.depend(centered, ops.assign(self.batch_variance, ops.stop_gradient(variance)))
+        centered = ops.depend(centered, ops.assign(self.batch_weight, self.matmul(weights, ops.ones_like(sums[:, :1]))))
         return centered * ops.rsqrt(variance + EPSILON) * self.scale + self.shift
 
     def update(self) -> tuple[Tensor, Tensor]:
         """Move the running statistics toward the last batch's."""
-        mean = self.mean * (1 - MOMENTUM) + self.batch_mean * MOMENTUM
-        variance = self.variance * (1 - MOMENTUM) + self.batch_variance * MOMENTUM
+        mean = self._moved(self.mean, self.batch_mean)
+        variance = self._moved(self.variance, self.batch_variance)
         return ops.assign(self.mean, mean), ops.assign(self.variance, variance)
+
+    def _moved(self, running: Tensor, batch: Tensor) -> Tensor:
+        return ops.where(self.batch_weight > 0, running * (1 - MOMENTUM) + batch * MOMENTUM, running)
 
 
 class NormalizedLayer(nn.Cell):

@@ -98,6 +98,7 @@ class Trainer:
         order = training_order(self.schema, options.seed, position.epoch, options.pool_blocks)
         dataset, size = self.context.dataset, options.batch_size
         for batch in read_batches(dataset, self.schema, "train", order, size, first_batch=position.epoch_step):
+            batch = batch.rows_that_count()
             yield batch, self.parts.step.prepare(batch)
 
     def _take_step(self, batch: Batch, unique: UniqueIds) -> Losses:

@@ -60,8 +60,12 @@ class DistinctRows(PositionRows):
         row_ids, index, starts = distinct_rows(batch.ids)
         is_distinct = np.diff(starts) <= self._most_distinct * batch.num_rows
         rows = self.tables.unique(row_ids[:, None])
-        # The rows that fill up a short batch repeat its first one, and weigh nothing.
-        index = np.concatenate([index, np.repeat(index[:1], self.batch_size - batch.num_rows, axis=0)])
+        # The rows that fill up a short batch repeat its first one, and weigh nothing. Without any, a field has one row.
+        filling = index[:1]
+        if not batch.num_rows:
+            starts = np.arange(len(starts), dtype=np.int32)
+            filling = starts[None, :-1]
+        index = np.concatenate([index, np.repeat(filling, self.batch_size - batch.num_rows, axis=0)])
         fields = np.concatenate([starts, is_distinct.astype(np.int32)])
         return DistinctIds(rows.shape, rows.values, rows.inverse, rows, index, fields)
 
@@ -73,7 +77,7 @@ class DistinctRows(PositionRows):
 
     def inputs(self, unique: UniqueIds, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
         num_rows = len(rows.wide)
-        capacity = self._capacity(num_rows)
+        capacity = self._capacity(max(num_rows, len(self._spec.fields)))
         if len(self._deep) != capacity:
             self._deep = np.zeros((capacity, rows.deep.shape[1]), np.float32)
         self._deep[:num_rows] = rows.deep  # those behind are read by no one

@@ -15,6 +15,7 @@ from app.batches import Batch
 from app.model.graph import ForwardBackward, l2_loss
 from app.model.optimizers import DenseOptimizers
 from app.model.wide_deep import WideDeep
+from app.tables.fields import NO_ROW
 from app.tables.interface import UniqueIds
 from app.training.step.step import (
     Losses,
@@ -142,9 +143,9 @@ class StockStep(TrainStep):
         start = time.perf_counter()
         first_seen = np.zeros((self.parts.batch_size * unique.shape[1], 1), np.float32)
         first_seen[: len(unique.first_seen)] = unique.first_seen
-        # Padding rows have gradient 0, but LazyAdam moves every row it is given: so they repeat ids of the batch.
+        # Padding rows have gradient 0, but LazyAdam moves every row it is given: the operators skip an id below 0.
         padding = ((0, self.parts.batch_size - batch.num_rows), (0, 0))
-        inputs = [np.pad(unique.ids, padding, mode="edge"), first_seen] + [
+        inputs = [np.pad(unique.ids, padding, constant_values=NO_ROW), first_seen] + [
             pad_rows(values, self.parts.batch_size) for values in (batch.numeric, batch.labels, batch.shares())
         ]
         self.parts.set_learning_rates(self.tables.step + 1)

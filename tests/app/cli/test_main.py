@@ -1,6 +1,7 @@
 """The commands in this process: what they print, leave behind and return."""
 
 import argparse
+import dataclasses
 import errno
 import json
 import logging
@@ -10,9 +11,11 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from app.__main__ import _parser, main
+from app.batches import Batch
 from app.checkpoint.manifest import MANIFEST, read_manifest
 from app.checkpoint.retention import whole_checkpoints
 from app.cli import evaluate
@@ -275,6 +278,48 @@ def test_evaluating_within_an_epoch_changes_no_bit_of_the_training(command, tmp_
     assert (evaluated / "loss.log").read_bytes() == (without / "loss.log").read_bytes()
     assert [line["step"] for line in metrics_of(evaluated) if "split" in line] == [2, 4, 5, 6, 8, 10]
     assert (evaluated / "eval.log").read_text().splitlines()[2] == (without / "eval.log").read_text().splitlines()[0]
+
+
+def some_without_weight(read, seed):
+    """Give a third of the training rows weight 0, and all of every fourth batch; these rows are drawn by `seed`, and
+    with None there are none."""
+
+    def read_batches(folder, schema, *place, **named):
+        for number, batch in enumerate(read(folder, schema, *place, **named)):
+            drawn = np.random.default_rng([1, number]).integers(0, 3, batch.num_rows)
+            batch = dataclasses.replace(batch, weights=drawn.astype(np.float32) * (number % 4 != 3))
+            out = batch.weights == 0
+            if seed is None:
+                kept = batch.take(~out)
+                yield Batch(kept.ids, kept.numeric, kept.labels, kept.weights)
+                continue
+            rng = np.random.default_rng([seed, number])
+            batch.ids[out] = rng.integers(0, schema.vocabulary_size, batch.ids[out].shape)
+            batch.numeric[out] = rng.standard_normal(batch.numeric[out].shape)
+            batch.labels[out] = rng.integers(0, 2, out.sum())
+            yield batch
+
+    return read_batches
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("tables.backend=native", "model.first_layer=distinct", "deep_optimizer.name=adam", "model.dropout=0.2"),
+        ("tables.backend=native", "model.deep_fields=[C1, C2, C5]", "model.wide_fields=[C2, C9]", "loss.l2_coef=1e-2"),
+        ("tables.backend=reference", "model.batch_norm=true", "train.ema_decay=0.9"),
+        ("tables.backend=stock",),
+    ],
+)
+def test_rows_of_weight_0_change_no_bit_of_the_training(command, tmp_path, monkeypatch, words):
+    """Whatever they hold, and as if they were not there: no L2, no step of LazyAdam, no row in a checkpoint."""
+    read, found = loop.read_batches, []
+    for seed in (1, 2, None):
+        monkeypatch.setattr(loop, "read_batches", some_without_weight(read, seed))
+        assert command("train", "train.resume=never", "train.epochs=2", *words)[0] == 0
+        found.append((arrays_of(tmp_path / "device_0", 10), (tmp_path / "device_0" / "loss.log").read_bytes()))
+    assert found[1] == found[0]
+    assert found[2] == found[0]
 
 
 def test_the_best_of_the_evaluations_is_kept_and_judged(command, capsys, tmp_path):

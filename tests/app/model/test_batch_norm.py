@@ -71,6 +71,18 @@ def test_training_normalizes_with_the_rows_that_count(ready):
         assert (after[f"tower.norm_scale_{i}"] != before[f"tower.norm_scale_{i}"]).any()
 
 
+def test_a_batch_without_weight_leaves_the_running_statistics(ready, make_schema, random_batch):
+    parts, batch = ready
+    before = parts.state().dense
+    take_step(parts, random_batch(make_schema(), 0, np.random.default_rng(1)))
+    after = parts.state().dense
+    assert (after["tower.matrix_0"] != before["tower.matrix_0"]).any()  # Adam's momentum
+    for name in parts.model.named_statistics():
+        np.testing.assert_array_equal(after[name], before[name])
+    take_step(parts, batch)
+    assert (parts.state().dense["tower.running_mean_0"] != before["tower.running_mean_0"]).any()
+
+
 def test_scoring_normalizes_with_the_running_statistics_and_changes_nothing(ready, assert_same_bits):
     parts, batch = ready
     before = parts.state()

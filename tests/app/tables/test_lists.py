@@ -59,7 +59,7 @@ class Dictionary:
             deep[row, field] += weight * self.rows[DEEP][value]
         for row, _, value, weight in self.positions(ids, WIDE):
             wide[row] += weight * self.rows[WIDE][value, 0]
-        return deep.reshape(len(ids), -1), wide
+        return deep.reshape(len(ids), np.prod(deep.shape[1:])), wide
 
     def update(self, ids, gradients):
         deep = gradients.deep.reshape(len(ids), -1, self.spec.embedding_dim)
@@ -80,13 +80,13 @@ def test_lists_learn_as_a_dictionary_of_rows_does(native_library, make_spec, mak
     options = SgdOptions(learning_rate=RATE)
     spec = dataclasses.replace(make_spec(vocabulary_size=7, wide=options, deep=options), fields=fields)
     tables, plain, rng = MAKERS[maker](spec), Dictionary(spec), np.random.default_rng(1)
-    for _ in range(4):
-        ids = draw_ids(spec, rng)
+    for batch in (9, 9, 0, 9):
+        ids = draw_ids(spec, rng, batch)
         unique = tables.unique(ids)
         rows, (deep, wide) = tables.lookup(unique), plain.lookup(ids)
         np.testing.assert_allclose(rows.deep, deep, atol=1e-5)
         np.testing.assert_allclose(rows.wide, wide, atol=1e-5)
-        distinct = np.unique([value for _, _, value, _ in plain.positions(ids, DEEP)])
+        distinct = np.unique([value for _, _, value, _ in plain.positions(ids, DEEP)]).astype(int)
         assert rows.squared_norm == pytest.approx(np.square(plain.rows[DEEP][distinct]).sum(), rel=1e-4)
         shape = (len(ids), len(spec.deep_names) * spec.embedding_dim)
         gradients = RowGradients(*(rng.standard_normal(s, np.float32) for s in (shape, len(ids))), SCALE)

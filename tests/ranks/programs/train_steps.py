@@ -59,10 +59,10 @@ def make_schema():
 
 
 def batches(num_steps):
-    """The last of ten is short, and now and then one has fewer rows than there are ranks."""
+    """The last of ten is short, now and then one has fewer rows than there are ranks, and one, without weight, none."""
     rng = np.random.default_rng(1)
     for step in range(num_steps):
-        rows = {9: 37, 15: 2}.get(step, BATCH)
+        rows = {9: 37, 15: 2, 17: 0}.get(step, BATCH)
         ids = (3 + rng.random((rows, 4)) ** 3 * 297).astype(np.int32)
         numeric = rng.standard_normal((rows, 3)).astype(np.float32)
         yield Batch(ids, numeric, (rng.random(rows) < 0.4).astype(np.float32))

@@ -207,6 +207,23 @@ def test_filling_up_a_short_batch_changes_nothing(step, num_numeric, shared_part
     assert_close(parts[1].state(), parts[0].state(), relative_to_scale=3e-6)
 
 
+@pytest.mark.parametrize("step", STEPS)
+def test_a_batch_without_rows_touches_no_row(step, shared_parts, make_schema, random_batch, assert_same_bits):
+    """Neither the one that would come first nor those of the batch before; such steps count, and training continues."""
+    schema, rng = make_schema(), np.random.default_rng(1)
+    backend, *overrides = STEPS[step]
+    parts = shared_parts(backend, *overrides)
+    for num_rows in (0, BATCH_SIZE):
+        before = parts.state()
+        losses = take_step(parts, random_batch(schema, 0, rng))
+        assert losses.wide_loss == 0
+        after = parts.state()
+        assert_same_bits(dataclasses.replace(after, dense=before.dense), before)
+        take_step(parts, random_batch(schema, num_rows, rng))
+    assert parts.step.tables.step == 4
+    assert len(parts.state().tables[DEEP].row_ids)
+
+
 def assert_close(found, expected, relative_to_scale):
     """Two `ModelState`s, each array to a share of its largest value."""
     assert found.dense.keys() == expected.dense.keys()
