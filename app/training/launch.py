@@ -21,7 +21,7 @@ from app.distributed.process_group import ProcessGroup, SingleProcess
 from app.run.folder import RunIsFinishedError, check_launch, open_run
 from app.run.plan import describe_kept, read_state, settings_of_run
 from app.run.report import leave_report
-from app.run.training_loss import why_useless
+from app.run.training_loss import trained_click_rate, why_useless
 from app.tables import pick_backend
 from app.tables.fields import fields_of_model, is_plain
 from app.training.context import LOGS, Callback, RunContext
@@ -208,7 +208,8 @@ def _train(context: RunContext, backend: str) -> int:
         leave_report(run.path)
         raise
     else:
-        reason = why_useless(run.loss_path, context.schema.splits["train"], context.config.loss.label_smoothing)
+        click_rate = trained_click_rate(context.dataset, context.schema)
+        reason = why_useless(run.loss_path, click_rate, context.config.loss.label_smoothing)
         run.set_status("finished", **({USELESS_BECAUSE: reason} if reason else {}))
         log.info("finished; evaluate it on the test rows with: make eval")
         if reason:

@@ -2,10 +2,11 @@ import math
 
 import pytest
 
-from app.run.training_loss import click_rate_loss, why_useless
-from data_prep.prepared.schema import Split
+from app.run.training_loss import click_rate_loss, trained_click_rate, why_useless
+from data_prep.options.prepare_options import read_options
+from data_prep.pipeline.prepare import prepare
 
-TRAIN = Split(1000, 100, ())  # the loss of predicting a tenth for every row is 0.325
+RATE = 0.1  # the loss of predicting a tenth for every row is 0.325
 
 
 @pytest.fixture
@@ -20,20 +21,51 @@ def judge(tmp_path):
             for step, loss in enumerate(losses, 1)
         ]
         path.write_text("".join(lines))
-        return why_useless(path, TRAIN, label_smoothing)
+        return why_useless(path, RATE, label_smoothing)
 
     return why
 
 
 def test_the_loss_of_predicting_the_click_rate():
-    assert click_rate_loss(TRAIN, 0.0) == pytest.approx(-0.1 * math.log(0.1) - 0.9 * math.log(0.9))
-    assert click_rate_loss(TRAIN, 1 - 1e-12) == pytest.approx(math.log(2))
+    assert click_rate_loss(RATE, 0.0) == pytest.approx(-0.1 * math.log(0.1) - 0.9 * math.log(0.9))
+    assert click_rate_loss(RATE, 1 - 1e-12) == pytest.approx(math.log(2))
 
 
 def test_a_loss_above_the_click_rate_s_is_of_no_use(judge):
     assert judge([0.32] * 300) == ""
     said = "its last epoch's mean loss is 0.35, predicting the click rate for every row has 0.3251"
     assert judge([0.35] * 300) == said
+
+
+@pytest.mark.parametrize(
+    ("kinds", "cell", "expected"),
+    [
+        ("y: label, w: weight, c: string", lambda click: "9" if click else "1", 0.5),
+        ("y: label, w: ignored, c: string", lambda click: "9", 0.1),
+    ],
+)
+def test_rows_count_by_their_weights(tmp_path, kinds, cell, expected):
+    log = tmp_path / "log.csv"
+    rows = [f"{int(row % 10 == 0)},{cell(row % 10 == 0)},{row % 7}" for row in range(2000)]
+    log.write_text("\n".join(["y,w,c", *rows, ""]))
+    words = ["prepare.data.separator=','", "prepare.data.header=true", f"prepare.data.columns={{{kinds}}}"]
+    options = read_options(None, [*words, "prepare.workers=1", "prepare.block_rows=50"])
+    schema = prepare(log, tmp_path / "prepared", options)
+    assert trained_click_rate(tmp_path / "prepared", schema) == pytest.approx(expected, abs=0.03)
+
+
+def test_rows_without_labels_do_not_count(tmp_path):
+    """Nine of ten have none; a fifth of the others are clicks, so a loss of 0.5 is that of their click rate."""
+    log = tmp_path / "log.csv"
+    rows = [f"{int(row % 50 == 0) if row % 10 == 0 else ''},{row % 7}" for row in range(3000)]
+    log.write_text("\n".join(["y,c", *rows, ""]))
+    words = ["prepare.data.separator=','", "prepare.data.header=true", "prepare.data.columns={y: label, c: string}"]
+    options = read_options(None, [*words, "prepare.data.label=optional", "prepare.workers=1"])
+    schema = prepare(log, tmp_path / "prepared", options)
+    rate = trained_click_rate(tmp_path / "prepared", schema)
+    assert rate == pytest.approx(0.2, abs=0.04)
+    (tmp_path / "loss.log").write_text("epoch: 1 step: 1, wide_loss is 0.5, deep_loss is 9.0\n" * 300)
+    assert why_useless(tmp_path / "loss.log", rate, 0.0) == ""
 
 
 def test_the_last_epoch_counts(judge):
@@ -64,4 +96,4 @@ def test_smoothed_labels_have_a_higher_loss(judge):
 
 def test_a_run_without_a_step_is_not_judged(judge, tmp_path):
     assert judge() == ""
-    assert why_useless(tmp_path / "none.log", TRAIN, 0.0) == ""
+    assert why_useless(tmp_path / "none.log", RATE, 0.0) == ""
