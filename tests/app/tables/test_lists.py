@@ -62,7 +62,7 @@ class Dictionary:
         return deep.reshape(len(ids), np.prod(deep.shape[1:])), wide
 
     def update(self, ids, gradients):
-        deep = gradients.deep.reshape(len(ids), -1, self.spec.embedding_dim)
+        deep = gradients.deep.reshape(len(ids), len(self.spec.deep_names), self.spec.embedding_dim)
         for table in (DEEP, WIDE):
             sums = {}
             for row, field, value, weight in self.positions(ids, table):
