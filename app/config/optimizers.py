@@ -95,6 +95,9 @@ class RowwiseAdagradOptions(_Optimizer):
         self._check_epsilon(self.epsilon)
 
 
+_FLOAT32_1 = 1 - 2**-25  # float32 rounds what is from here on up to 1
+
+
 @dataclass(frozen=True)
 class _Adam(_Optimizer):
     learning_rate: float = 3.5e-4
@@ -104,8 +107,9 @@ class _Adam(_Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number("beta1", self.beta1, 0 <= self.beta1 < 1, "in [0, 1)")
-        check_number("beta2", self.beta2, 0 <= self.beta2 < 1, "in [0, 1)")
+        for name in ("beta1", "beta2"):
+            decay = getattr(self, name)
+            check_number(name, decay, 0 <= decay < _FLOAT32_1, "in [0, 1) as float32")
         self._check_epsilon(self.epsilon)
 
     def correction(self, step: int) -> float:

@@ -7,6 +7,7 @@ others are written out here from operators. Gradients come in scaled by the loss
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -93,6 +94,9 @@ class Ftrl(nn.Cell):
         )
 
 
+ALMOST_0 = sys.float_info.min  # MindSpore's Adam takes no decay of 0, and rounds this one to float32's 0
+
+
 class Adam(nn.Cell):
     """MindSpore's Adam; for AdamW each weight is first multiplied by 1 - learning_rate · weight_decay."""
 
@@ -103,8 +107,8 @@ class Adam(nn.Cell):
         self.optimizer = nn.Adam(
             list(weights.values()),
             learning_rate=options.learning_rate,
-            beta1=options.beta1,
-            beta2=options.beta2,
+            beta1=options.beta1 or ALMOST_0,
+            beta2=options.beta2 or ALMOST_0,
             eps=options.epsilon,
             loss_scale=loss_scale,
         )

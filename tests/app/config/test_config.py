@@ -94,6 +94,7 @@ def test_unknown_keys_and_wrong_types_are_named(word, message):
         ("wide_optimizer.learning_rate=.inf", "learning_rate must be above 0, and finite; found inf"),
         ("wide_optimizer.initial_accumulator=0", "initial_accumulator must be above 0"),
         ("deep_optimizer.beta1=1", r"beta1 must be in \[0, 1\)"),
+        ("tower_optimizer.beta2=0.99999999", r"beta2 must be in \[0, 1\) as float32"),
         ("tower_optimizer.epsilon=0", "epsilon must be 1.2e-38 or more"),
         ("deep_optimizer.epsilon=1e-39", "epsilon must be 1.2e-38 or more"),
         ("train.epochs=0", "train.epochs must be 1 or more, found 0"),

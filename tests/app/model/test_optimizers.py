@@ -68,6 +68,25 @@ def test_adamw_by_hand(optimize, decay):
         np.testing.assert_allclose(two[name], expected, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "name", "beta1", "beta2"), [(True, "adam", 0, 0.5), (True, "adamw", 0, 0), (False, "adam", 0, 0)]
+)
+def test_moments_without_a_memory_by_hand(optimize, monkeypatch, kernel, name, beta1, beta2):
+    """MindSpore's Adam refuses a decay of 0, with a message of its own."""
+    if not kernel:
+        monkeypatch.setattr("app.model.native_step.dense_adam", lambda: None)
+    decay = "" if name == "adam" else ", weight_decay: 0"
+    options = f"{{name: {name}, learning_rate: 0.1, beta1: {beta1}, beta2: {beta2}{decay}}}"
+    first, second, (before, *later) = 0.0, 0.0, optimize(f"tower_optimizer={options}", gradients=(2.0, -1.0))
+    changes = []
+    for step, gradient in enumerate((2.0, -1.0), start=1):
+        first, second = beta1 * first + (1 - beta1) * gradient, beta2 * second + (1 - beta2) * gradient**2
+        changes.append(0.1 * np.sqrt(1 - beta2**step) / (1 - beta1**step) * first / (np.sqrt(second) + 1e-8))
+    for key in (key for key in before if key.startswith("tower")):
+        for values, change in zip(later, np.cumsum(changes), strict=True):
+            np.testing.assert_allclose(values[key], before[key] - change, rtol=1e-5, atol=1e-6, err_msg=key)
+
+
 @pytest.mark.parametrize("options", ["{name: adam}", "{name: adamw, weight_decay: 0.3}"])
 def test_the_kernel_s_adam_is_the_operators_bit_by_bit(cpu, tiny_config, make_schema, monkeypatch, options):
     """Three steps on gradients from tiny to large, clipped."""

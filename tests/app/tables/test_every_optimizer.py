@@ -22,6 +22,7 @@ DEEP_OPTIMIZERS = [
     LazyAdamOptions(),
     AdamOptions(learning_rate=1e-3),
     PartialRowwiseAdamOptions(),
+    AdamOptions(beta1=0.0, beta2=0.0),
     AdagradOptions(initial_accumulator=0.5),
     RowwiseAdagradOptions(initial_accumulator=0.25),
     SgdOptions(),
