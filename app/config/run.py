@@ -54,6 +54,9 @@ class DeviceOptions:
     target: Target = "auto"  # auto: Ascend, else GPU, else CPU
     threads: int = 0  # on the host; 0: every core that this process may use
     precision: Precision = "float32"  # bfloat16 rounds the inputs of the tower's products; all else stays float32
+    # true: a CPU runs the tower as MindSpore's graph, too. By default native kernels take the whole step if they cover
+    # the model (ReLU, no batch normalization, no distinct first layer) and its optimizers (FTRL, Adam).
+    graph: bool = False
 
     def __post_init__(self) -> None:
         if self.threads < 0:

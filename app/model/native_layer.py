@@ -21,6 +21,7 @@ class NativeLayer(nn.Cell):
     def __init__(self, num_threads: int, bfloat16: bool) -> None:
         super().__init__()
         LIBRARY.load().dense_set_threads(num_threads)
+        self.bfloat16 = bfloat16
         suffix = "bfloat16" if bfloat16 else "float32"
         with records_dropped(lambda record: "whitelist" in record.getMessage().lower()):
             self.plain = NativeDenseLayer(suffix)

@@ -16,7 +16,9 @@ LIBRARY = NativeLibrary(
     __file__,
     {
         "dense_set_threads": (None, [ctypes.c_int32]),
-        "dense_adam": (ctypes.c_int, []),  # MindSpore calls it; older libraries lack it
+        "dense_adam": (ctypes.c_int, [ctypes.c_int, *[ctypes.c_void_p] * 6]),
+        "tower_logits": (ctypes.c_int, [ctypes.c_void_p] * 4),
+        "tower_gradients": (ctypes.c_int, [ctypes.c_void_p] * 7),
         "distinct_rows": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, *[ctypes.c_void_p] * 3]),
     },
     "dense layer is",

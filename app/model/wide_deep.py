@@ -104,12 +104,15 @@ class Tower(nn.Cell):
         batch_norm: bool = False,
         recompute: Sequence[tuple[int, int]] = (),
         distinct_layer: nn.Cell | None = None,
+        as_graph: bool = True,
     ) -> None:
         """`recompute`: runs of hidden layers, (first, after the last), whose values the backward pass recomputes.
 
         `distinct_layer` is the first layer on distinct rows; without it they are copied to their positions before.
+        Unless `as_graph`, `app.model.native_tower` may run the layers.
         """
         super().__init__()
+        self.as_graph = as_graph
         self.matmul = MatMul()
         widths = ((num_numeric + num_fields) * embedding_dim, *hidden_widths, 1)
         matrices = [_initial_matrix(seed, i, widths[i], widths[i + 1]) for i in range(len(widths) - 1)]

@@ -270,6 +270,7 @@ def make_model(config: Config, schema: Schema, folded: bool = True) -> WideDeep:
         batch_norm=model.batch_norm,
         recompute=runs if on_cpu else (),
         distinct_layer=first,
+        as_graph=config.device.graph,
     )
     if not on_cpu:
         recompute_layers(tower, runs)

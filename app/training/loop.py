@@ -39,6 +39,7 @@ class Trainer:
         self.parts = assemble(self.config, self.schema, backend, context.group)
         if decay := self.config.train.ema_decay:
             log.info("evaluations are of the running mean of the weights (train.ema_decay=%g)", decay)
+        log.info("the tower runs as %s", "native kernels" if self.parts.step.is_native else "MindSpore's graph")
         self.profile = KernelProfile(self.parts.step, self.run.path / PROFILE_FOLDER)
         self.position = Position()
         self.epoch_steps = num_batches(self.schema, "train", self.config.train.batch_size)

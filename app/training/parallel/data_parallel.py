@@ -76,6 +76,7 @@ class DataParallelStep(TrainStep):
         self.tables, self.seconds = step.tables, step.seconds
         self._step = step
         self._group = group
+        self.is_native = step.is_native
 
     @property
     def graph(self) -> Graph:

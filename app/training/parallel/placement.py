@@ -7,6 +7,7 @@ from mindspore import nn
 
 from app.distributed.process_group import rank_slice
 from app.model.graph import DeviceGraph
+from app.model.native_tower import NativeStep, NativeTower
 from app.model.optimizers import DenseOptimizers, WrapOptimizer
 from app.model.wide_deep import WideDeep
 from app.training.step.step import Graph, StepParts
@@ -30,6 +31,8 @@ class TowerPlacement:
 
     def graph(self, parts: StepParts) -> Graph:
         """Make the step's graph; `parts` hold this placement's model and its optimizers."""
+        if NativeTower.covers(parts.model) and NativeStep.covers_optimizers(parts.optimizers):
+            return NativeStep(parts.model, parts.optimizers, parts.loss, drops=parts.noise.rate > 0)
         return DeviceGraph(parts.forward_backward(), parts.optimizers)
 
     def scorer(self) -> Graph:

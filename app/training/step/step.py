@@ -26,6 +26,7 @@ from app.batches import Batch
 from app.config.config import LossOptions
 from app.model.dropout import DropoutNoise
 from app.model.graph import DeviceGraph, ForwardBackward, l2_loss
+from app.model.native_tower import NativeStep, NativeTower
 from app.model.optimizers import DenseOptimizers
 from app.model.wide_deep import WideDeep
 from app.tables.checks import LARGEST_GRADIENT
@@ -49,6 +50,7 @@ class TrainStep(ABC):
 
     tables: Tables
     seconds: dict[str, float]  # spent in each part of the steps so far, by name
+    is_native = False  # the tower runs as native kernels, and not as a graph
 
     @abstractmethod
     def prepare(self, batch: Batch) -> UniqueIds:
@@ -161,6 +163,7 @@ class HostTablesScorer:
         self.tables = rows.tables
         self.prepare = rows.prepare
         self._rows = rows
+        self._native = NativeTower(model) if isinstance(model, WideDeep) and NativeTower.covers(model) else None
         self._model = model
         self._means = rows.tables.spec.ema_decay > 0
 
@@ -168,6 +171,8 @@ class HostTablesScorer:
         """Return the logits [n] of a batch of n <= batch_size rows."""
         deep, wide = self._rows.inputs(unique, self._rows.lookup(unique, self._means))
         inputs = (deep, wide, pad_rows(batch.numeric, self._rows.batch_size))
+        if self._native is not None:
+            return self._native.logits(*inputs)[: batch.num_rows]
         index = {name: Tensor.from_numpy(values) for name, values in self._rows.index(unique).items()}
         return self._model(*map(Tensor.from_numpy, inputs), **index).asnumpy()[: batch.num_rows]
 
@@ -192,6 +197,7 @@ class HostTablesStep(TrainStep):
         self._kernel_seconds: dict[str, float] = {}  # of the last step
         self.seconds = {"lookup": 0.0, "tower": 0.0, "update": 0.0}
         self._scorer = HostTablesScorer(rows, model or parts.model)
+        self.is_native = isinstance(self.graph, NativeStep)
 
     def prepare(self, batch: Batch) -> UniqueIds:
         return self.rows.prepare(batch)
@@ -216,10 +222,12 @@ class HostTablesStep(TrainStep):
         """Run the device's graph: wide loss, deep loss without the tables' L2 term, finite, row gradients."""
         of_batch = (batch.numeric, batch.labels, batch.shares())
         inputs = (*self.rows.inputs(unique, rows), *(pad_rows(values, self.parts.batch_size) for values in of_batch))
-        noise = Tensor(self.parts.noise.of_step(self.tables.step + 1, batch.first_row))
-        index = self.rows.index(unique).values()
-        outputs = self.graph(*map(Tensor.from_numpy, inputs), noise, *map(Tensor.from_numpy, index))
-        deep_loss, wide_loss, finite, deep, wide = (output.asnumpy() for output in outputs)
+        inputs = (*inputs, self.parts.noise.of_step(self.tables.step + 1, batch.first_row))
+        if isinstance(self.graph, NativeStep):
+            deep_loss, wide_loss, finite, deep, wide = self.graph(*inputs)
+        else:
+            outputs = self.graph(*map(Tensor.from_numpy, (*inputs, *self.rows.index(unique).values())))
+            deep_loss, wide_loss, finite, deep, wide = (output.asnumpy() for output in outputs)
         count = len(rows.wide)
         gradients = RowGradients(deep[:count], wide[:count], scale=1 / self.parts.loss.loss_scale)
         return float(wide_loss), float(deep_loss), bool(finite), gradients

@@ -14,6 +14,7 @@ BATCH_SIZE = 16
 WARM_STEPS = 2  # so that moments and accumulators are not at their first values
 STEPS = {
     "reference": ("reference",),
+    "reference, as a graph": ("reference", "device.graph=true"),
     "reference, distinct rows": ("reference", "model.first_layer=distinct"),
     "stock": ("stock",),
     "stock, numeric fields looked up": ("stock", "model.fold_numeric=false"),
@@ -295,6 +296,7 @@ def test_a_checkpoint_s_state_goes_on_as_if_nothing_had_happened(ready, shared_p
     parts, batch = ready
     overrides = () if parts.model.wide.num_numeric else ("model.fold_numeric=false",)
     overrides += ("model.first_layer=distinct",) if parts.model.tower.distinct_layer is not None else ()
+    overrides += ("device.graph=true",) if parts.model.tower.as_graph else ()
     backend = "stock" if hasattr(parts.step.tables, "parameters") else "reference"
     resumed = shared_parts(backend, *overrides, number=1)
     resumed.load_state(parts.state(), WARM_STEPS)

@@ -1,0 +1,223 @@
+"""The dense model and its optimizers on a CPU without a graph: `DeviceGraph` as a few calls of `csrc/tower_step.h`.
+
+A graph of MindSpore's takes milliseconds to start its kernels, which is most of a step on small batches. The
+parameters and optimizer states are the model's own, in their memory: a graph that runs in between sees them.
+
+Letters: B batch, K deep inputs, N numeric fields.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import replace
+
+import numpy as np
+from mindspore import Parameter
+
+from app.config.config import LossOptions
+from app.config.schedules import ConstantSchedule
+from app.model.native_layer import NativeLayer
+from app.model.native_library import LIBRARY
+from app.model.optimizers import CLIP_EPSILON, Adam, DenseOptimizers, Ftrl
+from app.model.wide_deep import Tower, WideDeep
+from app.tables.checks import LARGEST_GRADIENT
+from app.tables.optimizers import ftrl_step
+from common.memory import HugeBuffer
+from common.native_library import address, room
+
+Arrays = dict[str, np.ndarray]  # by names of the model's parameters
+
+
+class TowerShape(ctypes.Structure):
+    """TowerShape of tower_step.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("num_rows", "num_inputs", "num_numeric", "embedding_dim", "num_layers")),
+        ("widths", ctypes.c_void_p),
+        ("bfloat16", ctypes.c_int32),
+        *((name, ctypes.c_float) for name in ("loss_scale", "l2_coef", "label_smoothing", "largest_gradient")),
+    ]
+
+
+class TowerArrays(ctypes.Structure):
+    """TowerArrays of tower_step.h."""
+
+    _fields_ = [
+        (name, ctypes.c_void_p)
+        for name in ("bias", "numeric_weight", "numeric_rows", "numeric_matrix", "matrices", "biases")
+    ]
+
+
+class TowerBatch(ctypes.Structure):
+    """TowerBatch of tower_step.h."""
+
+    _fields_ = [(name, ctypes.c_void_p) for name in ("deep", "wide", "numeric", "noise", "labels", "example_weights")]
+
+
+def memory_of(parameter: Parameter) -> np.ndarray:
+    """Return the values of a parameter on a CPU as a view: what is written to it, later graphs read."""
+    return parameter.asnumpy()
+
+
+class NativeTower:
+    """The logits of a model whose hidden layers are all `NativeLayer`; see `covers`."""
+
+    def __init__(self, model: WideDeep, loss: LossOptions | None = None) -> None:
+        self.parameters = {name: memory_of(parameter) for name, parameter in model.named_parameters().items()}
+        self._arrays = _Pointers(self.parameters)
+        tower, loss = model.tower, loss or LossOptions()
+        rows = self.parameters.get("tower.numeric_rows", np.empty((0, 0), np.float32))
+        widths = [self.parameters[f"tower.bias_{i}"].size for i in range(tower.num_hidden)]
+        self._widths = np.array(widths, np.int64)
+        self._shape = TowerShape(
+            0,
+            len(self.parameters["tower.matrix_0"]),
+            *rows.shape,
+            tower.num_hidden,
+            room(self._widths),
+            tower.layers[0].bfloat16,
+            loss.loss_scale,
+            loss.l2_coef,
+            loss.label_smoothing,
+            float(LARGEST_GRADIENT),
+        )
+
+    @staticmethod
+    def covers(model: WideDeep) -> bool:
+        """Return True if the model can run so: all layers native, none distinct, normalized or recomputed."""
+        tower = model.tower
+        if not isinstance(tower, Tower) or tower.as_graph or tower.distinct_layer is not None or len(tower.recomputed):
+            return False
+        return all(isinstance(layer, NativeLayer) for layer in tower.layers)
+
+    def logits(self, deep: np.ndarray, wide: np.ndarray, numeric: np.ndarray) -> np.ndarray:
+        """`deep` [B, K], `wide` [B], `numeric` [B, N] -> [B]."""
+        logits = np.empty(len(wide), np.float32)
+        self._shape.num_rows = len(wide)
+        batch = TowerBatch(*self._addresses(deep, wide, numeric))
+        _check(LIBRARY.load().tower_logits(self._pointer(), self._arrays.pointer, ctypes.byref(batch), room(logits)))
+        return logits
+
+    def _pointer(self) -> ctypes._Pointer[TowerShape]:
+        return ctypes.pointer(self._shape)
+
+    def _addresses(self, deep: np.ndarray, wide: np.ndarray, numeric: np.ndarray) -> tuple[int, int, int]:
+        shape = self._shape
+        return (
+            address(deep, np.float32, shape.num_rows, shape.num_inputs),
+            address(wide, np.float32, shape.num_rows),
+            address(numeric, np.float32, shape.num_rows, shape.num_numeric),
+        )
+
+
+class NativeStep(NativeTower):
+    """`DeviceGraph` on host arrays: forward, losses, backward, the flag, and the optimizers where it is true."""
+
+    def __init__(self, model: WideDeep, optimizers: DenseOptimizers, loss: LossOptions, drops: bool) -> None:
+        super().__init__(model, loss)
+        self._drops, self._loss_scale, self._optimizers = drops, loss.loss_scale, optimizers
+        self._deep_gradient = HugeBuffer()
+        self._gradients = {name: np.empty_like(values) for name, values in self.parameters.items()}
+        self._gradient_arrays = _Pointers(self._gradients)
+        assert isinstance(optimizers.tower, Adam)
+        assert isinstance(optimizers.wide, Ftrl)
+        wide = optimizers.wide
+        states = (list(map(memory_of, arrays)) for arrays in (wide.weights, wide.accumulators, wide.linear))
+        self._wide = list(zip(wide.names, *states, strict=True))
+        self._ftrl = replace(wide.options, schedule=ConstantSchedule())  # its linear terms follow the rates outside
+        self._tower_names = [name for name in self.parameters if name.startswith("tower.")]
+        self._adam = _AdamCall(optimizers.tower, [self._gradients[name] for name in self._tower_names])
+
+    @staticmethod
+    def covers_optimizers(optimizers: DenseOptimizers) -> bool:
+        """Return True if the step has these optimizers: FTRL for the wide head, Adam or AdamW for the tower."""
+        return (
+            isinstance(optimizers.wide, Ftrl)
+            and isinstance(optimizers.tower, Adam)
+            and optimizers.tower.native is not None
+        )
+
+    def __call__(
+        self,
+        deep: np.ndarray,
+        wide: np.ndarray,
+        numeric: np.ndarray,
+        labels: np.ndarray,
+        example_weights: np.ndarray,
+        noise: np.ndarray,
+    ) -> tuple[float, float, bool, np.ndarray, np.ndarray]:
+        """Return what `DeviceGraph.construct` does; the deep rows' gradients are valid until the next call."""
+        shape, result = self._shape, np.empty(3, np.float32)
+        shape.num_rows = len(wide)
+        deep_gradient, wide_gradient = self._deep_gradient.array(deep.shape), np.empty_like(wide)
+        batch = TowerBatch(
+            *self._addresses(deep, wide, numeric),
+            address(noise, np.int32, shape.num_layers, 3) if self._drops else None,
+            address(labels, np.float32, shape.num_rows),
+            address(example_weights, np.float32, shape.num_rows),
+        )
+        inputs = self._pointer(), self._arrays.pointer, ctypes.byref(batch), self._gradient_arrays.pointer
+        _check(LIBRARY.load().tower_gradients(*inputs, *map(room, (deep_gradient, wide_gradient, result))))
+        deep_loss, wide_loss, finite = result.tolist()
+        if finite:
+            self._update()
+        return deep_loss, wide_loss, finite > 0, deep_gradient, wide_gradient
+
+    def _update(self) -> None:
+        optimizers = self._optimizers
+        if optimizers.tower_clip_norm:
+            self._clip(optimizers.tower_clip_norm)
+        rate = float(memory_of(optimizers.wide.learning_rate))
+        for name, weight, accumulator, linear in self._wide:
+            gradient = self._gradients[name] / np.float32(self._loss_scale)
+            ftrl_step((weight, accumulator, linear), gradient, self._ftrl, rate)
+        self._adam()
+        if optimizers.means is not None:
+            mean_rate = memory_of(optimizers.means.rate)
+            for weight, mean in zip(optimizers.means.weights, optimizers.means.means, strict=True):
+                values = memory_of(mean)
+                values += mean_rate * (memory_of(weight) - values)
+
+    def _clip(self, clip_norm: float) -> None:
+        gradients = [self._gradients[name] for name in self._tower_names]
+        norm = np.sqrt(sum(float(np.vdot(g, g)) for g in gradients)) / self._loss_scale
+        factor = np.float32(min(clip_norm / (norm + CLIP_EPSILON), 1.0))
+        for gradient in gradients:
+            gradient *= factor
+
+
+class _Pointers:
+    """The arrays of a model as `TowerArrays`; valid as long as this object lives."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        matrices = [room(values) for name, values in arrays.items() if name.startswith("tower.matrix_")]
+        biases = [room(values) for name, values in arrays.items() if name.startswith("tower.bias_")]
+        self._arrays = arrays
+        self._lists = [(ctypes.c_void_p * len(found))(*found) for found in (matrices, biases)]
+        names = "wide.bias", "wide.numeric_weight", "tower.numeric_rows", "tower.numeric_matrix"
+        plain = (room(arrays[name]) if name in arrays else None for name in names)
+        self._struct = TowerArrays(*plain, *map(ctypes.addressof, self._lists))
+        self.pointer = ctypes.pointer(self._struct)
+
+
+class _AdamCall:
+    """`dense_adam` of dense_step.h on the tower's weights, moments and gradients."""
+
+    def __init__(self, adam: Adam, gradients: list[np.ndarray]) -> None:
+        inputs = (adam.constants, adam.learning_rate, *adam.powers, *adam.weights, *adam.moments)
+        self._arrays = [*map(memory_of, inputs), *gradients, np.empty(1, np.float32)]
+        shapes = [np.array(values.shape, np.int64) for values in self._arrays]
+        count = len(self._arrays)
+        self._kept = shapes
+        self._values = (ctypes.c_void_p * count)(*map(room, self._arrays))
+        self._dims = (ctypes.c_int * count)(*(values.ndim for values in self._arrays))
+        self._shapes = (ctypes.c_void_p * count)(*(room(shape) for shape in shapes))
+
+    def __call__(self) -> None:
+        lists = self._values, self._dims, self._shapes
+        _check(LIBRARY.load().dense_adam(len(self._arrays), *lists, None, None, None))
+
+
+def _check(status: int) -> None:
+    if status:
+        raise RuntimeError(f"oneDNN refused the tower's products with status {status}; is there memory left?")

@@ -1,0 +1,128 @@
+"""The dense model as native kernels against MindSpore's graph of it, which is its definition."""
+
+import os
+
+import numpy as np
+import pytest
+
+from app.model import dense_layer
+from app.model.native_library import LIBRARY
+from app.model.native_tower import NativeStep, memory_of
+
+BATCH_SIZE = 24
+CASES = {
+    "plain": (),
+    "no numeric fields": ("num_numeric=0",),
+    "one layer": ("model.hidden_widths=[5]",),
+    "three layers": ("model.hidden_widths=[33, 17, 8]",),
+    "dropout": ("model.dropout=0.4",),
+    "smoothed labels": ("loss.label_smoothing=0.2",),
+    "L2": ("loss.l2_coef=0.3",),
+    "no loss scale": ("loss.loss_scale=1.0",),
+    "clipped": ("loss.tower_clip_norm=0.01",),
+    "mean": ("train.ema_decay=0.9",),
+    "adamw": ("tower_optimizer.name=adamw", "tower_optimizer.weight_decay=0.1"),
+    "falling rates": (
+        "wide_optimizer.schedule={name: cosine, decay_steps: 5, final_factor: 0.1}",
+        "tower_optimizer.schedule={name: cosine, decay_steps: 5}",
+    ),
+    "bfloat16": ("device.precision=bfloat16",),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def built():
+    if not LIBRARY.is_available() and "CI" not in os.environ:
+        pytest.skip("the dense layer is not built; run `make native`")
+
+
+def take_step(parts, batch):
+    return parts.step(batch, parts.step.prepare(batch))
+
+
+@pytest.fixture(scope="module", params=CASES)
+def both(request, make_parts, make_schema):
+    """A schema, and the same model as native kernels and as a graph."""
+    overrides = [word for word in CASES[request.param] if "=" in word and not word.startswith("num_")]
+    schema = make_schema(num_numeric=0 if "num_numeric=0" in CASES[request.param] else 3)
+    words = (f"train.batch_size={BATCH_SIZE}", "model.initial_scale=0.1", *overrides)
+    native, graph = (make_parts("reference", schema, *words, *more) for more in ((), ("device.graph=true",)))
+    assert (native.step.is_native, graph.step.is_native) == (True, False)
+    return request.param, schema, native, graph
+
+
+def test_a_step_is_the_graph_s(both, random_batch):
+    """From the same state, single steps agree to float32's roundings: of Adam's first steps, where a gradient near 0
+    is divided by its own size, the weights themselves say little, so moments and losses are compared."""
+    case, schema, native, graph = both
+    rng = np.random.default_rng(3)
+    coarse = 30 if case == "bfloat16" else 1  # inputs that lie between two bfloat16 are rounded either way
+    for step, size in enumerate((BATCH_SIZE, BATCH_SIZE, 7, BATCH_SIZE)):
+        graph.load_state(native.state(), step)
+        batch = random_batch(schema, size, rng)
+        losses = [take_step(parts, batch) for parts in (native, graph)]
+        assert losses[0].wide_loss == pytest.approx(losses[1].wide_loss, rel=2e-6 * coarse)
+        assert losses[0].deep_loss == pytest.approx(losses[1].deep_loss, rel=2e-6 * coarse)
+        found, expected = native.state(), graph.state()
+        for name, values in expected.dense.items():
+            if ".tower." in name or "ftrl" in name:
+                scale = np.abs(values).max(initial=1e-12)
+                np.testing.assert_allclose(found.dense[name] / scale, values / scale, atol=5e-5 * coarse, err_msg=name)
+        np.testing.assert_allclose(
+            native.step.score(batch, native.step.prepare(batch)),
+            graph.step.score(batch, graph.step.prepare(batch)),
+            atol=2e-3 * coarse,
+        )
+
+
+def test_scores_of_the_same_weights_are_the_graph_s(both, random_batch):
+    case, schema, native, graph = both
+    graph.load_state(native.state(), native.step.tables.step)
+    batch = random_batch(schema, BATCH_SIZE, np.random.default_rng(5))
+    scores = [parts.step.score(batch, parts.step.prepare(batch)) for parts in (native, graph)]
+    np.testing.assert_allclose(scores[0], scores[1], atol=1e-6 if case != "bfloat16" else 1e-4)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("device.graph=true",),
+        ("model.batch_norm=true",),
+        ("model.activation=gelu",),
+        ("model.first_layer=distinct",),
+        ("tower_optimizer.name=sgd",),
+        ("wide_optimizer.name=adagrad",),
+        ("parallel.recompute=[matrix_0]",),
+    ],
+)
+def test_what_the_kernels_do_not_cover_runs_as_a_graph(make_parts, make_schema, overrides):
+    parts = make_parts("reference", make_schema(), f"train.batch_size={BATCH_SIZE}", *overrides)
+    assert not parts.step.is_native
+    assert not isinstance(parts.step.graph, NativeStep)
+
+
+def test_threads_change_no_bit(make_parts, make_schema, random_batch, assert_same_bits):
+    schema, states = make_schema(), []
+    for threads in (1, 2, 3):
+        parts = make_parts("native", schema, "train.batch_size=200", f"device.threads={threads}")
+        rng = np.random.default_rng(8)
+        for _ in range(3):
+            take_step(parts, random_batch(schema, 200, rng))
+        states.append(parts.state())
+    assert_same_bits(states[1], states[0])
+    assert_same_bits(states[2], states[0])
+
+
+def test_what_is_written_to_a_parameter_s_memory_a_graph_reads(make_parts, make_schema, random_batch):
+    """MindSpore does not promise it; the native step and `write_parameter` rest on it."""
+    schema = make_schema()
+    parts = make_parts("reference", schema, f"train.batch_size={BATCH_SIZE}", "device.graph=true")
+    batch = random_batch(schema, BATCH_SIZE, np.random.default_rng(2))
+    take_step(parts, batch)
+    before = parts.step.score(batch, parts.step.prepare(batch))
+    bias = parts.model.named_parameters()["wide.bias"]
+    address = memory_of(bias).ctypes.data
+    dense_layer.write_parameter(bias, memory_of(bias) + np.float32(0.5))
+    np.testing.assert_allclose(parts.step.score(batch, parts.step.prepare(batch)), before + 0.5, atol=1e-6)
+    take_step(parts, batch)
+    assert memory_of(bias).ctypes.data == address
