@@ -304,19 +304,18 @@ def test_a_checkpoint_s_state_goes_on_as_if_nothing_had_happened(ready, shared_p
     assert_same_bits(resumed.state(), parts.state())
 
 
-@pytest.mark.parametrize("backend", ["reference", "stock"])
+@pytest.mark.parametrize("words", [("reference",), ("reference", "device.graph=true"), ("stock",)], ids=" ".join)
 def test_learning_rates_fall_without_another_compilation(
-    backend, make_parts, make_schema, random_batch, assert_same_bits
+    words, make_parts, make_schema, random_batch, assert_same_bits
 ):
     """From step 3 on two rates are halved: the same bits as of a run that starts there with half of them."""
     schema, rng = make_schema(), np.random.default_rng(1)
     fall = "schedule={name: step, every_steps: 2, drop_factor: 0.5}"
     groups = {"deep": 3.5e-4, "tower": 3.5e-4}
-    falling = make_parts(
-        backend, schema, f"train.batch_size={BATCH_SIZE}", *(f"{group}_optimizer.{fall}" for group in groups)
-    )
+    (backend, *others), size = words, f"train.batch_size={BATCH_SIZE}"
+    falling = make_parts(backend, schema, size, *others, *(f"{group}_optimizer.{fall}" for group in groups))
     halves = (f"{group}_optimizer.learning_rate={rate / 2}" for group, rate in groups.items())
-    halved = make_parts(backend, schema, f"train.batch_size={BATCH_SIZE}", *halves)
+    halved = make_parts(backend, schema, size, *others, *halves)
     for _ in range(2):
         take_step(falling, random_batch(schema, BATCH_SIZE, rng))
     halved.load_state(falling.state(), 2)
@@ -324,7 +323,7 @@ def test_learning_rates_fall_without_another_compilation(
         batch = random_batch(schema, BATCH_SIZE, rng)
         assert take_step(falling, batch) == take_step(halved, batch)
     assert_same_bits(falling.state(), halved.state())
-    assert len(falling.step.graph.compile_cache) == 1
+    assert falling.step.is_native or len(falling.step.graph.compile_cache) == 1
 
 
 @pytest.mark.parametrize("backend", ["reference", "stock"])
