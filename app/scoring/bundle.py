@@ -5,7 +5,7 @@
     tower.onnx         rows of the tables and numbers to a logit (tower.onnx.data beside it where that is large)
     tables.safetensors, checksums.safetensors   rows.py; of a delta, the rows that changed
     lookup.bin                      the vocabulary as it is searched; of a delta, the values that were added
-    golden.parquet     made rows and their logits, for a consumer's own check
+    golden.parquet     made rows, their logits and scores, and how far a logit may be off, for a consumer's own check
     code/, MLmodel, python_env.yaml, requirements.txt, README.md
 
 Opening checks every file but the tables as a whole; of the tables headers and sizes. `verify` reads every byte.
@@ -32,7 +32,9 @@ FORMAT = "wide-deep-bundle"
 FORMAT_VERSION = 3
 MANIFEST = "manifest.json"
 GOLDEN = "golden.parquet"
-GOLDEN_TOLERANCE = 1e-5  # of a logit, between processors; on one machine the bits are the same
+# Of a logit, between processors, where no more is to be expected of its terms; on one machine the bits are the same.
+GOLDEN_TOLERANCE = 1e-5
+TOLERANCE = "tolerance"  # column of golden.parquet
 
 
 @dataclass(frozen=True)

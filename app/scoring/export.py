@@ -22,18 +22,19 @@ import pyarrow.parquet as pq
 from app.checkpoint.write import ModelState
 from app.config.config import Config
 from app.evaluation.calibration import Calibration
-from app.scoring.bundle import GOLDEN, Manifest, write_manifest
+from app.scoring.bundle import GOLDEN, GOLDEN_TOLERANCE, TOLERANCE, Manifest, write_manifest
 from app.scoring.delta import changed_rows, check_fits
 from app.scoring.made_rows import make_rows
 from app.scoring.predictor import Predictor, probabilities
-from app.scoring.rows import RowsSpec, RowType, stored_as, write_rows
-from app.scoring.tower import write_tower
+from app.scoring.rows import RowsSpec, RowType, lookup, stored_as, write_rows
+from app.scoring.tower import rounding_bound, write_tower
 from app.tables.fields import fields_of_model, is_plain
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, TableSnapshot, TableState, scored_table
 from app.tables.optimizers import ROWS, RunningMean, StepHistory
 from data_prep.encoding.base import BaseVocabulary
 from data_prep.encoding.encoder import open_vocabulary, write_lookup
+from data_prep.encoding.raw_rows import table_to_chunk
 from data_prep.prepared.schema import Schema, write_schema
 
 GOLDEN_ROWS = 100
@@ -100,7 +101,7 @@ def write_model(
     if parent is not None:
         named = {"id": parent.version, "name": parent.folder.absolute().name}
         manifest = dataclasses.replace(manifest, parent=named, generation=parent.generation + 1)
-    _write_golden(Predictor([*(parent.chain if parent else ()), (folder, manifest)]), given)
+    _write_golden(Predictor([*(parent.chain if parent else ()), (folder, manifest)]), given, state.dense)
     _write_code(folder / CODE)
     return manifest
 
@@ -145,13 +146,28 @@ def _reader(
     return read
 
 
-def _write_golden(predictor: Predictor, given: BaseVocabulary) -> None:
+def logit_tolerances(
+    predictor: Predictor, dense: Mapping[str, np.ndarray], ids: np.ndarray, numeric: np.ndarray
+) -> np.ndarray:
+    """Return how far float32 may take the logits of encoded rows from others' evaluations, [n]; see `rounding_bound`.
+
+    `dense` are the arrays that the bundle's tower was made of.
+    """
+    deep, _ = predictor.tower_inputs(ids)
+    _, wide = lookup(predictor.tables, np.maximum(ids, 0))
+    slope = abs(predictor.manifest.model.get("calibration", {}).get("slope", 1))
+    return np.maximum(GOLDEN_TOLERANCE, slope * rounding_bound(dense, deep, wide, numeric))
+
+
+def _write_golden(predictor: Predictor, given: BaseVocabulary, dense: Mapping[str, np.ndarray]) -> None:
     """Write golden.parquet: made rows with the scores of this bundle."""
     table = make_rows(given, predictor.log_format, GOLDEN_ROWS, seed=1)
-    logits = predictor.logits(table)
-    scores = {"logit": pa.array(logits), "score": pa.array(probabilities(logits))}
+    scored = predictor.score_chunk(table_to_chunk(table, predictor.log_format))
+    assert scored.encoded is not None
+    tolerances = logit_tolerances(predictor, dense, scored.encoded.ids, scored.encoded.numeric)
+    scores = {"logit": scored.logits, "score": probabilities(scored.logits), TOLERANCE: tolerances}
     for name, values in scores.items():
-        table = table.append_column(name, values)
+        table = table.append_column(name, pa.array(values))
     pq.write_table(table, predictor.folder / GOLDEN)
 
 

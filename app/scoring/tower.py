@@ -26,6 +26,7 @@ TOWER = "tower.onnx"
 OPSET, IR_VERSION = 20, 9  # the first with Gelu; what onnxruntime 1.16 and later read
 MOST_BYTES = 2_000_000_000  # of a model in one file: protobuf's limit is 2 GiB
 NORM_EPSILON = 1e-5  # app/model/batch_norm.py
+ROUNDING = 2.0**-20  # of the root of the sum of its terms' squares, that a sum may be off; see `rounding_bound`
 # A product's bits could depend on how many rows it has, so it has one of these; `Tower` checks which agree with MANY.
 ONE, FEW, MANY = 1, 8, 256
 MOST_ROWS = {ONE: 2, FEW: 96}  # beyond that one run of the next size takes less time
@@ -122,6 +123,30 @@ def folded_layers(dense: Mapping[str, np.ndarray]) -> tuple[list[tuple[np.ndarra
             matrix, bias = matrix * factor, (bias - mean) * factor + shift
         layers.append((matrix.astype(np.float32), bias.astype(np.float32)))
     return layers, dense[f"tower.matrix_{num_hidden}"]
+
+
+def rounding_bound(
+    dense: Mapping[str, np.ndarray], deep_rows: np.ndarray, wide_rows: np.ndarray, numeric: np.ndarray
+) -> np.ndarray:
+    """Return how far two honest float32 evaluations of a logit may be apart, [n]; `wide_rows` [n, C] are not summed.
+
+    A sum of n terms in float32 is off by some √n · 2⁻²⁴ of its terms, as roundings are like random steps (Higham &
+    Mary, "A New Approach to Probabilistic Rounding Error Analysis", 2019). `ROUNDING` has n = 256: longer sums are
+    added up in blocks. Terms and errors pass the layers as sums of squares, as of random signs; no activation is much
+    steeper than 1.
+    """
+    layers, last = folded_layers(dense)
+    squares = np.square(np.concatenate([deep_rows, numeric], axis=1), dtype=np.float64)
+    errors = np.zeros_like(squares)
+    for matrix, bias in (*layers, (last, dense["wide.bias"])):
+        weights = np.square(matrix, dtype=np.float64)
+        squares = squares @ weights + np.square(bias, dtype=np.float64)
+        errors = errors @ weights + ROUNDING**2 * squares
+    of_wide = np.square(wide_rows, dtype=np.float64).sum(axis=1)
+    if "wide.numeric_weight" in dense:
+        of_wide += np.square(numeric * dense["wide.numeric_weight"][:, 0], dtype=np.float64).sum(axis=1)
+    bound: np.ndarray = np.sqrt(errors[:, 0] + ROUNDING**2 * of_wide)
+    return bound
 
 
 def _activation(name: str, sums: str, outputs: str) -> list[onnx.NodeProto]:

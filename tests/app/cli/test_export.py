@@ -4,11 +4,14 @@ import re
 
 import numpy as np
 import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
 import pytest
 
 from app.__main__ import main as app
 from app.scoring.predictor import Predictor
 from app.scoring.rows import RowTables
+from data_prep.options.prepare_options import read_options
+from data_prep.pipeline.prepare import prepare
 
 
 @pytest.fixture
@@ -79,3 +82,26 @@ def test_a_bundle_of_parts_that_see_different_fields(run_here, project, tiny_dat
     assert effects["C9"].wide == 0 or "wide" not in settings[0]
     if len(settings) == 2:
         assert effects["C9"].change == 0
+
+
+def test_numbers_of_any_size_are_no_reason_to_refuse_a_model(run_here, tmp_path, monkeypatch, caplog):
+    """A column of 1e-12s and one with a 1e30, standardized: to a generated row of 1, its number is 1e12."""
+    rng = np.random.default_rng(1)
+    rows = [f"{click},{1e30 if i == 77 else i / 7},{number},{i % 30}" for i, (click, number) in enumerate(
+        zip(rng.integers(0, 2, 1500), 1e-12 * rng.standard_normal(1500), strict=True)
+    )]  # fmt: skip
+    (tmp_path / "log.csv").write_text("\n".join(["y,a,b,c", *rows, ""]))
+    columns = "{y: label, a: float, b: float, c: string}"
+    data = {"prepare.data.separator": "','", "prepare.data.header": "true", "prepare.data.columns": columns}
+    words = [f"{name}={value}" for name, value in data.items()]
+    words += ["prepare.numeric_transform=standardize", "prepare.workers=1", "prepare.block_rows=100"]
+    prepare(tmp_path / "log.csv", tmp_path / "prepared", read_options(None, words))
+    small = ("model.embedding_dim=8", "model.hidden_widths=[32, 16]", "train.epochs=2", "train.batch_size=100")
+    run_here(app, "train", "--dataset", tmp_path / "prepared", *small)
+    run_here(app, "export", "device_0", "bundle")
+    golden = pq.read_table(tmp_path / "bundle" / "golden.parquet")
+    assert golden["tolerance"].to_numpy().max() > 1
+    assert "100 golden rows score the same" in run_here(app, "bundle", "verify", "bundle")
+    rows = RowTables.rows
+    monkeypatch.setattr(RowTables, "rows", lambda self, places: [r * np.float32(1.01) for r in rows(self, places)])
+    assert "the self-test failed" in fails(caplog, "export", "device_0", "wrong")  # by rows without the large number

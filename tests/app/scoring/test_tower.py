@@ -1,5 +1,7 @@
 """tower.onnx: small in one file, large with its weights beside it."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -68,3 +70,39 @@ def test_a_calibrated_tower_moves_each_logit(dense, tmp_path):
     plain = logits(tmp_path)
     write_tower(tmp_path, dense, "relu", calibration)
     np.testing.assert_array_equal(logits(tmp_path), calibration(plain))
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e4, 1e30])
+@pytest.mark.parametrize("widths", [(5,), (64, 32), (300, 200, 100, 50)])
+def test_rounding_stays_within_its_bound_and_a_wrong_weight_does_not(tmp_path, widths, scale):
+    """The bound follows the numbers' size; at the usual one it is near 1e-5."""
+    rng = np.random.default_rng(len(widths))
+    sizes = (40, *widths, 1)
+    dense = {"wide.bias": np.float32([0.2]), "wide.numeric_weight": rng.standard_normal((3, 1), np.float32)}
+    dense["tower.numeric_rows"] = rng.standard_normal((3, 4), np.float32)
+    dense["tower.numeric_matrix"] = rng.standard_normal((3, 4, widths[0]), np.float32) / 4
+    for i, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
+        dense[f"tower.matrix_{i}"] = rng.standard_normal((fan_in, fan_out), np.float32) / np.float32(fan_in**0.5)
+        if i < len(widths):
+            dense[f"tower.bias_{i}"] = rng.standard_normal(fan_out, np.float32)
+    deep, wide = rng.standard_normal((200, 40), np.float32), rng.standard_normal((200, 7), np.float32)
+    numeric = rng.standard_normal((200, 3), np.float32) * np.float32(scale)
+
+    hidden = np.concatenate([deep, numeric], axis=1).astype(np.float64)
+    layers, last = tower.folded_layers(dense)
+    for matrix, bias in layers:
+        hidden = np.maximum(hidden @ matrix.astype(np.float64) + bias, 0)
+    exact = (hidden @ last + numeric.astype(np.float64) @ dense["wide.numeric_weight"])[:, 0]
+    exact += wide.astype(np.float64).sum(1) + dense["wide.bias"]
+    bound = tower.rounding_bound(dense, deep, wide, numeric)
+    assert np.median(bound) == pytest.approx(1e-5 * scale, rel=1)
+
+    def scored(arrays):
+        write_tower(tmp_path, arrays, "relu")
+        return Tower(tmp_path / tower.TOWER, 1)(deep, wide.sum(1), numeric)
+
+    assert (np.abs(scored(dense) - exact) <= bound).all()
+    wrong = {**dense, "tower.matrix_0": dense["tower.matrix_0"] * np.float32(1.001)}
+    if scale > 1:
+        wrong = {**dense, "tower.numeric_rows": dense["tower.numeric_rows"] * np.float32(1.001)}
+    assert (np.abs(scored(wrong) - exact) > bound).any()
