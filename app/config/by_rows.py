@@ -22,6 +22,7 @@ _L2_TIMES_ROWS = 1500.0  # of the deep table; 1900 already holds all deep rows a
 _L1_FOR_MANY = 1e-3  # of the wide part, in batches of 2,000: values seen a few times stay at 0
 _ROWS_FOR_BUCKETS = 200_000  # with fewer, no part sees the fields of prepare.integer_buckets
 _FINAL_FACTOR = 0.05  # of the learning rates, at the end of the last epoch
+_FEW_STEPS = 100  # after fewer a model has hardly begun to learn
 
 
 def resolve_by_rows(resolve: Callable[[Config], Config], read: Callable[[], Schema]) -> Config:
@@ -91,4 +92,21 @@ def describe_by_rows(config: Config, num_rows: int) -> str:
         f"{config.loss.l2_coef:g}; rates wide {wide.learning_rate:g}, deep {config.deep_optimizer.learning_rate:g}, "
         f"tower {config.tower_optimizer.learning_rate:g}; {config.train.epochs} epochs of batches of "
         f"{config.train.batch_size:,} rows. config.yaml has all of them"
+    )
+
+
+def describe_few_steps(config: Config, num_rows: int) -> str:
+    """Return a warning for a training of too few steps, or whose batch is larger than its data, else ""."""
+    epochs, batch_size = config.train.epochs, config.train.batch_size
+    steps = epochs * math.ceil(num_rows / batch_size)
+    if steps >= _FEW_STEPS and batch_size <= num_rows:
+        return ""
+    fitting = max(1, min(num_rows * epochs // _FEW_STEPS, num_rows))
+    digits = 10 ** (len(str(fitting)) - 1)
+    is_few = steps < _FEW_STEPS
+    return (
+        f"the training takes {steps:,} step(s) in all, {f'fewer than {_FEW_STEPS}' if is_few else 'each on all rows'}: "
+        f"{num_rows:,} training rows, train.batch_size={batch_size}, train.epochs={epochs}; set train.batch_size="
+        f"{fitting // digits * digits} or less{', or more train.epochs' if is_few else ''}"
+        f"{'' if config.train.auto else ', or train.auto=true (configs/auto.yaml), which finds both by the rows'}"
     )

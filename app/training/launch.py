@@ -14,7 +14,7 @@ from pathlib import Path
 from app import device
 from app.batches import check_files
 from app.checkpoint.read import DamagedCheckpointError
-from app.config.by_rows import describe_by_rows
+from app.config.by_rows import describe_by_rows, describe_few_steps
 from app.config.config import Config
 from app.distributed.launch import USELESS
 from app.distributed.process_group import ProcessGroup, SingleProcess
@@ -107,8 +107,11 @@ class Launch:
                 log.warning("warning: a newer checkpoint is not used: %s", refused)
             for line in describe_kept(self.asked, config):
                 log.info("%s", line)
+            num_rows = self.schema.splits["train"].rows
             if config.train.auto:
-                log.info("%s", describe_by_rows(config, self.schema.splits["train"].rows))
+                log.info("%s", describe_by_rows(config, num_rows))
+            if few_steps := describe_few_steps(config, num_rows):
+                log.warning("warning: %s", few_steps)
             if self.first_layer:
                 log.info("%s", self.first_layer)
             threads = config.device.num_threads

@@ -1,10 +1,11 @@
 import dataclasses
 import itertools
 import math
+import re
 
 import pytest
 
-from app.config.by_rows import describe_by_rows, resolve_by_rows, settings_by_rows
+from app.config.by_rows import describe_by_rows, describe_few_steps, resolve_by_rows, settings_by_rows
 from app.config.config import Config
 from common import settings
 from data_prep.prepared.schema import CategoricalField, Split
@@ -90,3 +91,19 @@ def test_few_rows_see_no_buckets(resolved):
     assert seen(90_000) == [own | {"x"}, own]
     assert seen(300_000) == [None, None]
     assert "wide_fields" not in settings_by_rows(resolved.schema(90_000))["model"]  # it has no buckets
+
+
+@pytest.mark.parametrize("num_rows", [1, 7, 500, 3_000, 10**6])
+@pytest.mark.parametrize("batch_size", [1, 20, 500, 16_000])
+@pytest.mark.parametrize("epochs", [1, 9, 200])
+def test_a_training_of_few_steps_is_told_what_to_set(num_rows, batch_size, epochs):
+    def of(batch_size, epochs):
+        train = dataclasses.replace(Config().train, batch_size=batch_size, epochs=epochs)
+        return describe_few_steps(dataclasses.replace(Config(), train=train), num_rows)
+
+    said, steps = of(batch_size, epochs), epochs * math.ceil(num_rows / batch_size)
+    assert bool(said) == (steps < 100 or batch_size > num_rows)
+    if said:
+        assert f"takes {steps:,} step(s) in all" in said
+        wanted = int(re.search(r"set train.batch_size=(\d+) or less", said)[1])
+        assert not of(wanted, epochs) or (wanted == 1 and num_rows * epochs < 100 and "more train.epochs" in said)
