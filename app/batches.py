@@ -21,7 +21,7 @@ import numpy as np
 
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.rows import Rows, concatenate
-from data_prep.prepared.schema import Schema
+from data_prep.prepared.schema import ADVICE, VOCABULARY_FILE, Schema, damaged_files
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,12 @@ def slice_of_batch(batch: Batch, rows: slice) -> Batch:
 
 
 def check_files(folder: Path, schema: Schema) -> None:
-    """Raise ValueError unless every file with rows, and its index, has its size (`inspect` reads them all)."""
+    """Raise ValueError unless every file with rows, and its index, has its size, and the vocabulary its checksum.
+
+    The rows' bytes are checked as they are read.
+    """
+    for sentence in damaged_files(folder, schema, VOCABULARY_FILE):
+        raise ValueError(f"{sentence}; {ADVICE}; see python -m data_prep inspect {folder}")
     for file in schema.all_files():
         path = folder / file.name
         if ".mindrecord" not in file.name:
@@ -74,7 +79,7 @@ def check_files(folder: Path, schema: Schema) -> None:
         if found != file.size_bytes:
             raise ValueError(
                 f"prepared file {path} {'is missing' if found is None else f'has {found} bytes'}, expected "
-                f"{file.size_bytes} bytes; copy the folder again or prepare the data again"
+                f"{file.size_bytes} bytes; {ADVICE}; see python -m data_prep inspect {folder}"
             )
 
 

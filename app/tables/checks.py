@@ -42,7 +42,8 @@ def check_ids(ids: np.ndarray, spec: TablesSpec) -> None:
         of_lists = f" (a list may have {NO_ROW} after its first value)" if field.length > 1 else ""
         raise ValueError(
             f"batch row {row}, field {field.name}: id {ids[row, position]} is outside "
-            f"0 … {spec.vocabulary_size - 1}{of_lists}; was the data prepared with another vocabulary than the model's?"
+            f"0 … {spec.vocabulary_size - 1}{of_lists}; was the data prepared with another vocabulary than the "
+            "model's, or is it damaged (python -m data_prep inspect FOLDER)?"
         )
 
 

@@ -13,10 +13,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from common.files import checksum
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.rows import Rows
-from data_prep.prepared.schema import INDICATOR, SPLITS, VOCABULARY_FILE, Schema, read_schema
+from data_prep.prepared.schema import ADVICE, INDICATOR, SPLITS, VOCABULARY_FILE, Schema, damaged_files, read_schema
 from data_prep.statistics.file import cut_lists, read_statistics
 
 QUANTILES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)
@@ -26,7 +25,7 @@ QUANTILE_ROWS = 1_000_000  # of a split, in evenly spaced blocks; all other figu
 def inspect(folder: Path) -> None:
     """Verify every file and print the tables.
 
-    Raises FileNotFoundError and ValueError as `read_schema` and `verify_files`.
+    Raises FileNotFoundError or ValueError as `read_schema` and `verify_files`.
     """
     schema = read_schema(folder)
     num_files = verify_files(folder, schema)
@@ -87,20 +86,12 @@ def _file_ranges(schema: Schema) -> Iterator[str]:
 def verify_files(folder: Path, schema: Schema) -> int:
     """Compare every file that schema.json names with its size and checksum; return the number of files.
 
-    Raises FileNotFoundError for a missing one, ValueError for one of another size or checksum.
+    Raises ValueError, naming each one that is missing or has another size or checksum.
     """
-    files = list(schema.all_files())
-    for file in files:
-        path = folder / file.name
-        if not path.is_file():
-            raise FileNotFoundError(f"{path} is missing, though schema.json names it; prepare the data again")
-        found = (path.stat().st_size, checksum(path))
-        if found != (file.size_bytes, file.checksum):
-            raise ValueError(
-                f"{path} is damaged: {found[0]:,} bytes, checksum {found[1]}; schema.json expects {file.size_bytes:,} "
-                f"bytes, {file.checksum}. Copy it again or prepare the data again"
-            )
-    return len(files)
+    damaged = list(damaged_files(folder, schema))
+    if damaged:
+        raise ValueError(f"{'; '.join(damaged)}; {ADVICE}")
+    return len(list(schema.all_files()))
 
 
 def summarize(folder: Path, schema: Schema, split: str) -> SplitSummary:

@@ -193,7 +193,8 @@ class _SplitOutput:
         return finished
 
     def _is_whole(self, file: DataFile) -> bool:
-        return (self._folder / file.name).is_file() and data_file(self._folder, file.name, file.rows) == file
+        there = (self._folder / file.name).is_file()
+        return there and data_file(self._folder, file.name, file.rows, file.blocks) == file
 
     def _piece(self, number: int) -> str:
         return numbered(_FILES_TITLE, number, self._split)

@@ -27,7 +27,7 @@ import numpy as np
 from data_prep.options.prepare_options import ZOO_BLOCK_ROWS, PrepareOptions
 from data_prep.prepared.reader import read_files
 from data_prep.prepared.rows import Rows
-from data_prep.prepared.schema import Split, data_file
+from data_prep.prepared.schema import Split, block_checksum, data_file
 from data_prep.prepared.writer import as_os_error, require_room
 
 # The zoo's reader appends "00" for train and "0" for test, so these shard numbers need two digits or one.
@@ -91,13 +91,16 @@ def _write_split(name: str, split: Split, blocks_folder: Path, folder: Path) -> 
     num_samples = split.rows // ZOO_BLOCK_ROWS
     shards = num_shards(name, num_samples)
     each = num_samples // shards
-    rows: dict[str, int] = {}
+    rows: dict[str, tuple[int, str]] = {}  # of each file, with its blocks' checksums
     if each:
         # A write gives each shard one sample; this order of reading leaves consecutive blocks in each shard.
         numbers = [shard * each + index for index in range(each) for shard in range(shards)]
         blocks = read_files(blocks_folder, sources, numbers)
-        _write_samples(folder / f"{name}_input_part.mindrecord", shards, blocks)
-        rows |= dict.fromkeys(part_files(name, shards), each * ZOO_BLOCK_ROWS)
+        checksums = _write_samples(folder / f"{name}_input_part.mindrecord", shards, blocks)
+        rows |= {
+            file: (each * ZOO_BLOCK_ROWS, "".join(checksums[shard::shards]))
+            for shard, file in enumerate(part_files(name, shards))
+        }
     elif name == "train":
         log.warning(
             "%s rows to train on do not fill %s files of %s: all are in %s, which the zoo does not read",
@@ -109,20 +112,21 @@ def _write_split(name: str, split: Split, blocks_folder: Path, folder: Path) -> 
     rest = split.rows - shards * each * ZOO_BLOCK_ROWS
     if rest:
         blocks = read_files(blocks_folder, sources, range(shards * each, -(-split.rows // ZOO_BLOCK_ROWS)))
-        _write_samples(folder / rest_file(name), 1, blocks)
-        rows[rest_file(name)] = rest
+        rows[rest_file(name)] = rest, "".join(_write_samples(folder / rest_file(name), 1, blocks))
         log.info("%s: the last %s of %s rows are in %s", name, f"{rest:,}", f"{split.rows:,}", rest_file(name))
-    files = tuple(data_file(folder, file, num_rows) for file, num_rows in rows.items())
+    files = tuple(data_file(folder, file, *rows_and_blocks) for file, rows_and_blocks in rows.items())
     return dataclasses.replace(split, files=files)
 
 
-def _write_samples(path: Path, shards: int, blocks: Iterable[Rows]) -> None:
+def _write_samples(path: Path, shards: int, blocks: Iterable[Rows]) -> list[str]:
+    """Write a file of `shards` parts, which get a block in turn; return the blocks' checksums."""
     from mindspore.mindrecord import FileWriter
 
     writer = FileWriter(str(path), shards)
     writer.set_header_size(_HEADER_BYTES)
     writer.set_page_size(_PAGE_BYTES)
     writer.add_schema(_COLUMNS, "rows for the model zoo's Wide&Deep")
+    checksums: list[str] = []
     first_shard = path.with_name(path.name + "0" * len(str(shards - 1))) if shards > 1 else path
     with as_os_error(path.parent):
         samples = map(_sample, blocks)
@@ -130,7 +134,9 @@ def _write_samples(path: Path, shards: int, blocks: Iterable[Rows]) -> None:
             sample_bytes = sum(column.nbytes for column in one_a_shard[0].values())
             require_room(first_shard, shards * (sample_bytes + _HEADER_BYTES) + 2 * _PAGE_BYTES)
             writer.write_raw_data(one_a_shard)
+            checksums += [block_checksum(sample.values()) for sample in one_a_shard]
         writer.commit()
+    return checksums
 
 
 def _sample(block: Rows) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from data_prep.prepared.rows import KEY_PREFIX, Rows
-from data_prep.prepared.schema import Schema
+from data_prep.prepared.schema import ADVICE, Schema, block_checksum, damaged_files
 
 _COLUMNS = {"blocks": ["ids", "numeric", "label"], "zoo": ["feat_ids", "feat_vals", "label"]}
 
@@ -21,23 +21,34 @@ _COLUMNS = {"blocks": ["ids", "numeric", "label"], "zoo": ["feat_ids", "feat_val
 def read_blocks(folder: Path, schema: Schema, split: str, numbers: Sequence[int] | None = None) -> Iterator[Rows]:
     """Yield the blocks of a split with these numbers, in this order; by default all of them.
 
-    Raises ValueError if MindSpore cannot read the files.
+    Raises ValueError, naming the file, if MindSpore cannot read it or a block is not the one that was written.
     """
     numbers = range(len(schema.block_sizes(split))) if numbers is None else numbers
     if not len(numbers):
         return
     paths = [folder / file.name for file in schema.splits[split].files]
-    try:
-        beside = columns_beside(bool(schema.weight), schema.keys)
-        for ids, values, labels, *others in read_samples(paths, schema.layout, numbers, beside):
-            yield _with_columns_beside(_block(schema, ids, values, labels), beside, others)
-    except RuntimeError as error:
-        lines = str(error).splitlines()  # one line of many pages is for users
-        reason = next((line.removeprefix("[ERROR] ") for line in lines if line.startswith("[ERROR] ")), lines[0])
-        raise ValueError(
-            f"MindSpore cannot read the rows of split {split!r} in {folder}: {reason} Find the damaged file with: "
-            f"python -m data_prep inspect {folder}"
-        ) from error
+    beside, checksums = columns_beside(bool(schema.weight), schema.keys), schema.block_checksums(split)
+    samples = read_samples(paths, schema.layout, numbers, beside)
+    for number in numbers:
+        try:
+            sample = next(samples, ())
+        except RuntimeError as error:
+            lines = str(error).splitlines()  # one line of many pages is for users
+            reason = next((line.removeprefix("[ERROR] ") for line in lines if line.startswith("[ERROR] ")), lines[0])
+            raise ValueError(_damaged(folder, schema, split, f"MindSpore cannot read it: {reason}")) from error
+        if not sample or block_checksum(sample) != checksums[number]:
+            raise ValueError(_damaged(folder, schema, split, f"block {number} is not the one that was written"))
+        ids, values, labels, *others = sample
+        yield _with_columns_beside(_block(schema, ids, values, labels), beside, others)
+
+
+def _damaged(folder: Path, schema: Schema, split: str, found: str) -> str:
+    """Return the message for a split that cannot be read; it names the first damaged file, for which all are read."""
+    return (
+        f"the data of split {split!r} in {folder} is damaged: {found}; "
+        f"{next(damaged_files(folder, schema, split), 'its files have the checksums of schema.json')}. {ADVICE}; see "
+        f"python -m data_prep inspect {folder}"
+    )
 
 
 def read_samples(

@@ -25,19 +25,23 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
-from common.files import check_format_version, checksum, write_whole
+from common.files import check_format_version, checksum, format_checksum, write_whole
 
 SCHEMA_FILE = "schema.json"
 VOCABULARY_FILE = "vocabulary.parquet"
 FORMAT_VERSION = 4
+CHECKSUM = "checksum"  # key of schema.json: that of all else in it
+BLOCK_CHECKSUM = 8  # hex digits
+ADVICE = "copy the folder again or prepare the data again"
 
 SPLITS = ("train", "valid", "test")
 
@@ -83,12 +87,16 @@ class CategoricalField:
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file of the prepared folder; `rows` is 0 if it holds none (such as the .db beside a .mindrecord)."""
+    """A file of the prepared folder; `rows` is 0 if it holds none (such as the .db beside a .mindrecord).
+
+    `blocks` has the checksum of each of its blocks, one after another.
+    """
 
     name: str
     rows: int
     size_bytes: int
     checksum: str
+    blocks: str = ""
 
 
 @dataclass(frozen=True)
@@ -153,6 +161,11 @@ class Schema:
                 sizes.append(file.rows % self.block_rows)
         return sizes
 
+    def block_checksums(self, split: str) -> list[str]:
+        """Return the checksum of each block of a split, in order."""
+        checksums = "".join(file.blocks for file in self.splits[split].files)
+        return [checksums[i : i + BLOCK_CHECKSUM] for i in range(0, len(checksums), BLOCK_CHECKSUM)]
+
     def all_files(self) -> Iterator[DataFile]:
         """Yield every file but schema.json itself."""
         for split in self.splits.values():
@@ -167,7 +180,13 @@ def row_numbers_file(split: str) -> str:
 
 def write_schema(schema: Schema, folder: Path) -> None:
     """Write `folder`/schema.json; it appears whole or not at all."""
-    write_whole(folder / SCHEMA_FILE, json.dumps(dataclasses.asdict(schema), indent=1) + "\n")
+    content = dataclasses.asdict(schema)
+    content[CHECKSUM] = _checksum_of(content)
+    write_whole(folder / SCHEMA_FILE, json.dumps(content, indent=1) + "\n")
+
+
+def _checksum_of(content: dict[str, Any]) -> str:
+    return format_checksum(xxhash.xxh3_64(json.dumps(content).encode()))
 
 
 def read_schema(folder: Path) -> Schema:
@@ -190,10 +209,12 @@ def read_schema(folder: Path) -> Schema:
         )
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        version = content["format_version"]
+        version, expected = content["format_version"], content.pop(CHECKSUM, "")
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error!r}); prepare the data again") from error
     check_format_version(path, version, FORMAT_VERSION, "prepare the data again")
+    if (found := _checksum_of(content)) != expected:
+        raise ValueError(f"{path} is damaged: its checksum is {found}, it names {expected}; {ADVICE}")
     try:
         return _from_json(content)
     except (KeyError, TypeError) as error:
@@ -239,10 +260,34 @@ def _files(content: list[dict[str, Any]]) -> tuple[DataFile, ...]:
     return tuple(DataFile(**file) for file in content)
 
 
-def data_file(folder: Path, name: str, rows: int = 0) -> DataFile:
+def data_file(folder: Path, name: str, rows: int = 0, blocks: str = "") -> DataFile:
     """Return schema.json's entry of a finished file."""
     path = folder / name
-    return DataFile(name, rows, path.stat().st_size, checksum(path))
+    return DataFile(name, rows, path.stat().st_size, checksum(path), blocks)
+
+
+def block_checksum(columns: Iterable[NDArray[Any]]) -> str:
+    """Return the checksum of a block's stored arrays, in `BLOCK_CHECKSUM` hex digits."""
+    digest = xxhash.xxh3_64()
+    for column in columns:
+        if column.ndim:  # MindRecord returns an empty one as a scalar
+            digest.update(np.ascontiguousarray(column).data)
+    return digest.hexdigest()[:BLOCK_CHECKSUM]
+
+
+def damaged_files(folder: Path, schema: Schema, names: str = "") -> Iterator[str]:
+    """Yield a sentence for each file that is not as schema.json says; `names` is what the names of some begin with."""
+    for file in schema.all_files():
+        path = folder / file.name
+        if file.name.startswith(names) and not path.is_file():
+            yield f"{path} is missing, though schema.json names it"
+        elif file.name.startswith(names):
+            found = data_file(folder, file.name)
+            if (found.size_bytes, found.checksum) != (file.size_bytes, file.checksum):
+                yield (
+                    f"{path} is damaged: {found.size_bytes:,} bytes, checksum {found.checksum}; schema.json expects "
+                    f"{file.size_bytes:,} bytes, {file.checksum}"
+                )
 
 
 INDICATOR = "missing"

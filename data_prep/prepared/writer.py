@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.prepared.rows import KEY_PREFIX, Rows, concatenate
-from data_prep.prepared.schema import DataFile, data_file
+from data_prep.prepared.schema import DataFile, block_checksum, data_file
 
 FILE_ROWS = 2_000_000  # about 430 MB; until a file is finished, its rows are in pieces as well
 INDEX_ENDING = ".db"  # of the file that MindRecord writes beside each
@@ -69,6 +69,7 @@ class MindRecordWriter:
         self._block_rows = block_rows
         self._rest: list[Rows] = []  # fewer than a block
         self._num_rows = 0
+        self._checksums: list[str] = []  # of the blocks
         self._writer: Any = None  # until the first block is known
         self._page_bytes = 0
         self._header: Any = None  # used until the file is committed
@@ -90,7 +91,7 @@ class MindRecordWriter:
             index = _library().ShardIndexGenerator(os.path.realpath(self._path), False)
             index.build()
             index.write_to_db()
-        return data_file(self._path.parent, self._path.name, self._num_rows)
+        return data_file(self._path.parent, self._path.name, self._num_rows, "".join(self._checksums))
 
     def _write_blocks(self, blocks: Sequence[Rows]) -> None:
         with as_os_error(self._path.parent):
@@ -102,6 +103,7 @@ class MindRecordWriter:
                 self._require_room(sum(map(len, packed)))
                 self._writer.write_raw_data({}, packed, True, False)
         self._num_rows += sum(map(len, blocks))
+        self._checksums += [block_checksum(block.columns()) for block in blocks]
 
     def _open(self, first_block: Rows) -> None:
         self._page_bytes = self._fitting_page(first_block)

@@ -16,7 +16,11 @@ from app.batches import (
     training_order,
     written_order,
 )
-from data_prep.prepared.reader import read_files
+from data_prep.options.prepare_options import read_options
+from data_prep.pipeline.prepare import prepare
+from data_prep.prepared.reader import read_blocks, read_files
+from data_prep.prepared.schema import SCHEMA_FILE, VOCABULARY_FILE, read_schema
+from tests.conftest import TINY_CONFIG
 
 POOL_BLOCKS = 4
 
@@ -129,6 +133,66 @@ def test_a_file_that_is_missing_or_cut_is_named(tiny_dataset, tiny_schema, tmp_p
         check_files(folder, tiny_schema)
 
 
+def damage(folder, name, rng):
+    """Change a file of a prepared folder as a bad disk, a broken copy or a hasty hand does."""
+    path = folder / name
+    content, kind = bytearray(path.read_bytes()), rng.choice(["flip", "zeros", "noise", "cut", "other", "none"])
+    place, length = int(rng.integers(len(content))), int(rng.choice([8, 300, 20_000]))
+    if kind == "flip":
+        content[place] ^= 1 << rng.integers(8)
+    elif kind in ("zeros", "noise"):
+        length = min(length, len(content) - place)
+        content[place : place + length] = bytes(length) if kind == "zeros" else rng.bytes(length)
+    elif kind == "cut":
+        del content[place:]
+    elif kind == "other":
+        others = [other for other in folder.iterdir() if other.suffix == path.suffix and other.stat().st_size]
+        content = others[rng.integers(len(others))].read_bytes()
+    path.unlink()
+    if kind != "none":
+        path.write_bytes(content)
+
+
+def all_rows(folder):
+    """The training rows as a training reads them."""
+    schema = read_schema(folder)
+    check_files(folder, schema)
+    return schema, [column.tobytes() for rows in read_blocks(folder, schema, "train") for column in rows.columns()]
+
+
+@pytest.mark.parametrize("layout", ["blocks", "zoo"])
+def test_damage_is_named_or_changes_nothing(tiny_dataset, tiny_log, tmp_path, layout):
+    """Most of a small file is room that holds nothing; so the rows' bytes are hit on purpose now and then."""
+    folder, copy, rng = tiny_dataset, tmp_path / "copy", np.random.default_rng(7)
+    if layout == "zoo":
+        folder = tmp_path / "zoo"
+        words = ("layout=zoo", "missing_indicator=false", "block_rows=1000", "workers=1")
+        prepare(tiny_log, folder, read_options(TINY_CONFIG, [f"prepare.{word}" for word in words]))
+    whole, outcomes = all_rows(folder), []
+    schema = read_schema(folder)
+    rows = [file.name for file in schema.splits["train"].files]
+    train = [file.name for file in schema.all_files() if file.name.startswith("train")]
+    first_row = next(read_blocks(folder, schema, "train")).numeric[:1].tobytes()
+    for name in (*rng.choice([*train, VOCABULARY_FILE, SCHEMA_FILE], 50), *rows[:1] * 5):
+        shutil.copytree(folder, copy)
+        damage(copy, name, rng)
+        if len(outcomes) >= 50:
+            shutil.copyfile(folder / name, copy / name)
+            content = bytearray((copy / name).read_bytes())
+            content[content.index(first_row) + int(rng.integers(len(first_row)))] ^= 64
+            (copy / name).write_bytes(content)
+        try:
+            outcomes.append(all_rows(copy) == whole)
+        except (ValueError, FileNotFoundError) as error:
+            assert name in str(error)
+            assert name == SCHEMA_FILE or "python -m data_prep inspect" in str(error)
+            outcomes.append("named")
+        shutil.rmtree(copy)
+    assert False not in outcomes
+    assert outcomes.count("named") > 15
+    assert outcomes[50:] == ["named"] * 5
+
+
 def test_a_file_that_cannot_be_read_is_told_with_what_to_do(tiny_dataset, tiny_schema, tmp_path):
     """Same size, other bytes: found while reading, as checksums of all files would take as long as an epoch."""
     folder = tmp_path / "copy"
@@ -137,7 +201,7 @@ def test_a_file_that_cannot_be_read_is_told_with_what_to_do(tiny_dataset, tiny_s
     index.write_bytes(bytes(index.stat().st_size))
     check_files(folder, tiny_schema)
     with pytest.raises(
-        ValueError, match=r"cannot read the rows of split 'train' in .*meta file.*python -m data_prep inspect"
+        ValueError, match=r"split 'train' in .* is damaged: .*meta file.*train-00000.mindrecord.db is damaged.*inspect"
     ):
         epoch_rows(folder, tiny_schema)
 
