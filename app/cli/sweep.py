@@ -12,9 +12,11 @@ import json
 import logging
 import math
 import os
+import re
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -99,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
     options = settings.merge(SweepOptions(), content, where=str(arguments.sweep))
     output = (arguments.output or Path(arguments.sweep.stem)).absolute()
     points = find_points(values, options, str(arguments.sweep))
-    trials = [Trial(words, output / _folder_name(words) / "device_0") for words in points]
+    trials = [Trial(words, output / folder_name(words) / "device_0") for words in points]
     config_path = Path(options.config) if options.config else None
     configs = [settings.resolve(Config, config_path, trial.words) for trial in trials]
     _begin(output, settings.resolve(Config, config_path), Path(options.dataset))
@@ -146,13 +148,32 @@ def find_points(values: Any, options: SweepOptions, where: str) -> list[tuple[st
     return [points[place] for place in drawn] if options.runs else points
 
 
-def _folder_name(words: tuple[str, ...]) -> str:
-    """Return the name of a run's folder: its settings, and of many a checksum in place of the last ones."""
-    name = ",".join(words).replace('"', "").replace("/", "_").replace(" ", "")
+def folder_name(words: tuple[str, ...]) -> str:
+    """Return the name of a run's folder: its settings, and of many a checksum in place of the last ones.
+
+    No two points have the same: `x=1` and `x="1"`, `"a b"` and `"ab"` are different values.
+    """
+    settings_of = (word.partition("=") for word in words)
+    name = ",".join(f"{setting}={_in_name(json.loads(text))}" for setting, _, text in settings_of)
     if len(content := name.encode()) <= MAX_NAME_BYTES:
         return name
     checksum = xxhash.xxh3_64_hexdigest(content)
     return content[: MAX_NAME_BYTES - len(checksum) - 1].decode(errors="ignore") + f"-{checksum}"
+
+
+def _in_name(value: Any) -> str:
+    """Return a value as it stands in a folder's name: JSON, with quotes only for text that could be another value."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{_in_name(key)}:{_in_name(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_in_name, value)) + "]"
+    if not isinstance(value, str):
+        return json.dumps(value)
+    text = re.sub(r'[\x00- "%,/:=\[\]{}\x7f\ud800-\udfff]', lambda found: f"%{ord(found[0]):02X}", value)
+    with suppress(ValueError):
+        json.loads(text)
+        return f'"{text}"'
+    return text
 
 
 def _begin(output: Path, config: Config, dataset: Path) -> None:

@@ -1,5 +1,6 @@
 """Sweeps: their points, and the runs of a small one as processes, which stop and resume."""
 
+import json
 import re
 import signal
 import subprocess
@@ -8,6 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.__main__ import main
 from app.cli import sweep
@@ -105,11 +108,27 @@ def test_losers_stop_at_each_rung_and_a_restart_decides_alike(sweep_file, monkey
 
 def test_a_run_of_many_settings_has_a_folder_of_its_own(tmp_path):
     many = tuple(f"deep_optimizer.learning_rate_{number}=0.0012345" for number in range(9))
-    folders = {tmp_path / sweep._folder_name((*many, f"train.seed={seed}")) for seed in (1, 2)}
+    folders = {tmp_path / sweep.folder_name((*many, f"train.seed={seed}")) for seed in (1, 2)}
     for folder in folders:
         folder.mkdir()  # which a name of more than 255 bytes does not allow
     assert len(folders) == 2
-    assert sweep._folder_name(("a.b=[1, 2]", 'c.d="x/y"')) == "a.b=[1,2],c.d=x_y"
+    assert sweep.folder_name(("a.b=[1, 2]", 'c.d="x/y"')) == "a.b=[1,2],c.d=x%2Fy"
+
+
+texts = st.text(alphabet='ab1e./_,:="[]{}% né\0', max_size=5) | st.sampled_from(["1", "null", "true", "[1]", "x" * 400])
+plain = st.none() | st.booleans() | st.integers(-2, 12) | st.sampled_from([0.5, 1.0, 1e-3]) | texts
+values = plain | st.lists(plain, max_size=3) | st.dictionaries(texts, plain, max_size=2)
+
+
+@given(st.lists(st.tuples(values, values), min_size=2, max_size=12))
+def test_no_two_points_share_a_folder(tried):
+    """Nor where their values differ by what a name leaves out: quotes, blanks, slashes."""
+    points = {tuple(f"{name}={json.dumps(value)}" for name, value in zip("ab", pair, strict=True)) for pair in tried}
+    names = {sweep.folder_name(point) for point in points}
+    assert len(names) == len(points)
+    for name in names:
+        assert "/" not in name and "\0" not in name
+        assert len(name.encode()) <= sweep.MAX_NAME_BYTES
 
 
 def test_a_run_without_a_result_ranks_last(tmp_path):
