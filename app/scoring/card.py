@@ -96,7 +96,7 @@ def _card(
         "## Settings",
         "",
         "```yaml",
-        yaml.safe_dump(settings.as_dict(config), sort_keys=False).rstrip(),
+        yaml.safe_dump({**settings.as_dict(config), "prepare": options}, sort_keys=False).rstrip(),
         "```",
     ]
     return "\n".join(lines) + "\n"

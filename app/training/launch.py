@@ -30,7 +30,9 @@ from app.training.step.first_layer import obstacle, with_first_layer
 from app.training.stopping import Stopped, StopRequest
 from app.training.validate import validate, validate_target
 from app.training.warm_start.source import check_source
-from data_prep.prepared.schema import Schema, read_schema
+from common import settings
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.prepared.schema import SCHEMA_FILE, Schema, read_schema
 
 log = logging.getLogger("app")
 
@@ -140,6 +142,8 @@ def plan_launch(config: Config, dataset: Path, path: Path, num_ranks: int = 1, n
     """
     schema = read_schema(dataset)
     check_files(dataset, schema)
+    # The settings of a run are on record beside it: those of its data are the folder's, whatever a file or default has.
+    config = replace(config, prepare=settings.merge(PrepareOptions(), schema.options, where=str(dataset / SCHEMA_FILE)))
     asked = read_strategies(config, schema)
     config = settings_of_run(path, asked, schema)
     device.prepare_environment(config.device)

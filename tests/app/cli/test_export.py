@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from app.__main__ import main as app
 from app.scoring.predictor import Predictor
@@ -102,6 +103,10 @@ def test_numbers_of_any_size_are_no_reason_to_refuse_a_model(run_here, tmp_path,
     golden = pq.read_table(tmp_path / "bundle" / "golden.parquet")
     assert golden["tolerance"].to_numpy().max() > 1
     assert "100 golden rows score the same" in run_here(app, "bundle", "verify", "bundle")
+    run, card = (tmp_path / "device_0" / "config.yaml").read_text(), (tmp_path / "bundle" / "README.md").read_text()
+    for found in (yaml.safe_load(run), yaml.safe_load(card.rpartition("```yaml")[2].rpartition("```")[0])):
+        assert found["prepare"]["numeric_transform"] == "standardize"  # of the folder, not a training's default
+        assert list(found["prepare"]["data"]["columns"]) == ["y", "a", "b", "c"]
     rows = RowTables.rows
     monkeypatch.setattr(RowTables, "rows", lambda self, places: [r * np.float32(1.01) for r in rows(self, places)])
     assert "the self-test failed" in fails(caplog, "export", "device_0", "wrong")  # by rows without the large number
