@@ -8,9 +8,11 @@ Ctrl-C, 143 after SIGTERM.
 from __future__ import annotations
 
 import argparse
+import itertools
 import signal
 import sys
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 
 if __name__ == "__main__":  # threads that libraries start on import must not receive signals, see stopping
@@ -21,6 +23,7 @@ from common.packages import require
 require("bokeh", "jinja2", "mindspore", "numpy", "pyarrow", "scipy", "sklearn", "tensorboardX", "xxhash", "yaml")
 
 from app.cli import baseline, bundle, checkpoint, evaluate, export, predict, rank, serve, sweep, train
+from app.config.flags import advice_on_flag
 from app.distributed.process_group import started_by_mpi
 from app.run.report import REPORT_FILE, write_report
 from common.console import STOPPED_BY_READER, has_no_reader, log_to_console
@@ -50,7 +53,9 @@ EXAMPLES = {
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit status."""
     words = sys.argv[1:] if arguments is None else arguments
-    options = _parser().parse_args(words)
+    parser = _parser()
+    _refuse_foreign_flags(parser, words)
+    options = parser.parse_args(words)
     options.words = words
     log_to_console()
     console_rank = getattr(options, "servers", 0)  # the first rank that trains
@@ -69,6 +74,21 @@ def _run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         advice = "; run the same command to resume from the last checkpoint" if options.command is train.run else ""
         return rank.fail(KeyboardInterrupt(f"stopped by Ctrl-C{advice}"), 130)
+
+
+def _refuse_foreign_flags(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """End `train` with a usage error for a flag that is a setting here; argparse would only call it unrecognized."""
+    if words[:1] != ["train"]:
+        return
+    commands = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    command = commands.choices["train"]
+    for place, word in enumerate(words):
+        flag, equals, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--") or any(known.startswith(f"--{flag}") for known in command._option_string_actions):
+            continue
+        after = itertools.takewhile(lambda other: not other.startswith("-") and "=" not in other, words[place + 1 :])
+        if advice := advice_on_flag(flag.replace("-", "_"), [value] if equals else list(after)):
+            command.error(f"--{flag} is no flag of train: {advice}")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -34,6 +34,38 @@ def test_paths_may_hold_spaces(commands, target, variables):
         assert any(word in (f"my {name} dir", f"{name}=my {name} dir") for word in words), (name, words)
 
 
+RUN_TARGETS = {"eval": "device_0", "report": "device_0", "export": "device_0", "baseline": "prepared"}
+
+
+@pytest.mark.parametrize("target", RUN_TARGETS)
+def test_the_demo_s_run_is_taken_where_there_is_no_other(project, tmp_path, target):
+    """Not in the place of one that is here, nor of one that is named, even if that is not there."""
+    name, variables = RUN_TARGETS[target], ("RUN",) if target != "baseline" else ("DATASET", "OUTPUT")
+
+    def words(*arguments):
+        command = [
+            "make",
+            "--dry-run",
+            "--no-print-directory",
+            "--old-file=setup",
+            "-f",
+            project / "Makefile",
+            target,
+            *arguments,
+        ]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        return shlex.split(done.stdout.replace("\\\n", " ").strip().splitlines()[-1])
+
+    assert name in words()
+    (tmp_path / "demo" / name).mkdir(parents=True)
+    assert f"demo/{name}" in words()
+    for variable in variables:
+        assert "mine" in words(f"{variable}=mine")
+        assert name in words(f"{variable}={name}")
+    (tmp_path / name).mkdir()
+    assert name in words()
+
+
 @pytest.mark.parametrize("target", ["train", "demo"])
 def test_the_python_that_makes_the_environment_is_not_the_one_that_trains(commands, project, target):
     assert f"PYTHON={project}/.venv/bin/python" in commands(target, "PYTHON=python3.11")

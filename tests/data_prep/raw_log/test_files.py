@@ -15,10 +15,25 @@ def touch(folder, *files):
         (folder / file).touch()
 
 
-def test_a_missing_log_says_how_to_get_one(tmp_path):
-    for path in (tmp_path / "none.txt", tmp_path):
+def test_criteos_log_that_is_missing_says_how_to_get_it(tmp_path):
+    for name in ("data/dac.tar.gz", "train.txt"):
         with pytest.raises(FileNotFoundError, match=r"Criteo AI Lab.*make synthesize"):
+            find_log(tmp_path / name)
+
+
+def test_a_missing_log_of_ones_own_says_what_is_there(tmp_path):
+    def refused(path):
+        with pytest.raises(FileNotFoundError) as error:
             find_log(path)
+        assert "Criteo" not in str(error.value)
+        return str(error.value)
+
+    assert "holds no log" in refused(tmp_path)
+    assert refused(tmp_path).endswith("found nothing")
+    assert f"there is no folder {tmp_path / 'logs'}" in refused(tmp_path / "logs" / "clicks.csv")
+    touch(tmp_path, "clicks.csv", ".hidden", "users.xlsx")
+    assert f"did you mean {tmp_path / 'clicks.csv'}?" in refused(tmp_path / "click.csv")
+    assert f"the folder {tmp_path} holds clicks.csv, users.xlsx" in refused(tmp_path / "2024-05-01.parquet")
 
 
 @pytest.mark.parametrize("name", ["train.txt", "train.txt.gz", "dac.tar.gz"])
