@@ -26,6 +26,10 @@ NUM_KILLS ?= 100
 MINUTES ?= 10
 ARGS ?=
 
+# A default that is not there stands for what `make demo` left: $(call or_demo,PATH,VARIABLES that may have named it)
+or_demo = $(if $(filter-out file,$(foreach name,$(2),$(origin $(name))))$(wildcard $(1)),,$(if $(wildcard demo/$(1)),demo/))$(1)
+DEMO_RUN = $(call or_demo,$(RUN),RUN)
+
 .PHONY: help
 help:  ## list every target
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -86,24 +90,22 @@ train: setup  ## train a new run, or resume the one in device_0: DATASET=prepare
 
 .PHONY: eval
 eval: setup  ## evaluate a run's best checkpoint: RUN=device_0 SPLIT=test CHECKPOINT= DATASET= RANKS=1 ARGS=eval.key=value
-	$(RUN_PYTHON) -m app evaluate --run "$(RUN)" --split "$(SPLIT)" --ranks "$(RANKS)" $(if $(CHECKPOINT),--checkpoint "$(CHECKPOINT)") \
+	$(RUN_PYTHON) -m app evaluate --run "$(DEMO_RUN)" --split "$(SPLIT)" --ranks "$(RANKS)" $(if $(CHECKPOINT),--checkpoint "$(CHECKPOINT)") \
 		$(if $(filter command environment,$(firstword $(origin DATASET))),--dataset "$(DATASET)") $(ARGS)
 
 .PHONY: baseline
 baseline: setup  ## fit logistic regression, the floor for a model: DATASET=prepared ARGS='--run device_0 --max-rows 1000000'
-	$(RUN_PYTHON) -m app baseline "$(DATASET)" $(ARGS)
+	$(RUN_PYTHON) -m app baseline "$(call or_demo,$(DATASET),DATASET OUTPUT)" $(ARGS)
 
-# Without a run here, what `make demo` left.
-DEMO := $(if $(wildcard $(RUN)),,demo/)
 .PHONY: export
 export: setup  ## write a bundle that scores raw rows without MindSpore: RUN=device_0 BUNDLE=bundle CHECKPOINT= ARGS='rows=float16 --overwrite'
-	$(RUN_PYTHON) -m app export "$(or $(CHECKPOINT),$(DEMO)$(RUN))" "$(BUNDLE)" \
+	$(RUN_PYTHON) -m app export "$(or $(CHECKPOINT),$(DEMO_RUN))" "$(BUNDLE)" \
 		$(if $(filter command environment,$(firstword $(origin DATASET))),--dataset "$(DATASET)") $(ARGS)
 
 .PHONY: predict
 predict: setup  ## score a log by a bundle: BUNDLE=bundle INPUT=data/dac.tar.gz SCORES=scores.csv ARGS='--keep COLUMN --overwrite'
 	$(RUN_PYTHON) -m app.cli.predict "$(BUNDLE)" \
-		"$(if $(filter file,$(origin INPUT)),$(if $(wildcard $(INPUT)),$(INPUT),$(DEMO)log.txt),$(INPUT))" "$(SCORES)" $(ARGS)
+		"$(if $(filter-out file,$(origin INPUT))$(wildcard $(INPUT)),$(INPUT),$(or $(wildcard demo/log.txt),$(INPUT)))" "$(SCORES)" $(ARGS)
 
 .PHONY: serve
 serve: setup  ## score rows over HTTP by a bundle, or the newest of a folder: BUNDLE=bundle PORT=8000 ARGS='--workers 2'
@@ -111,7 +113,7 @@ serve: setup  ## score rows over HTTP by a bundle, or the newest of a folder: BU
 
 .PHONY: report
 report: setup  ## draw a run, or several over one another: RUN=device_0 ARGS="device_0.1 --output both.html"
-	$(RUN_PYTHON) -m app report "$(RUN)" $(ARGS)
+	$(RUN_PYTHON) -m app report "$(DEMO_RUN)" $(ARGS)
 
 .PHONY: demo
 demo: setup  ## the whole way on a synthetic log, in minutes: DEMO_ROWS=400000 DEMO_EPOCHS=3 -> demo/

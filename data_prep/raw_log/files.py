@@ -6,6 +6,7 @@ An input is a file, a folder or a glob, each as a path or as a URI.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import fnmatch
 import glob
 import logging
@@ -30,8 +31,9 @@ _TEXT_ENDINGS = (
 )  # of parts in a folder; any file can be given directly
 _WHOLE_LOG = "train.txt"  # as Criteo names it
 _NAMES_SHOWN = 5
+_ARCHIVE = "dac.tar.gz"  # as Criteo packs it
 _HOW_TO_GET_IT = (
-    "Get the log: the Criteo AI Lab offers dac.tar.gz as the Kaggle Display Advertising Challenge dataset "
+    "get it: the Criteo AI Lab offers dac.tar.gz as the Kaggle Display Advertising Challenge dataset "
     "(https://ailab.criteo.com/ressources/), under its own terms: make download. "
     "Or make a synthetic one: make synthesize"
 )
@@ -119,7 +121,7 @@ def _expand(location: str) -> list[str]:
         )
     if Path(location).is_symlink():
         raise FileNotFoundError(f"{location} is a link that leads nowhere; repair it, or give the file itself")
-    raise FileNotFoundError(f"no log at {location}. {_HOW_TO_GET_IT}")
+    raise FileNotFoundError(f"no log at {location}: {_what_is_there(location)}")
 
 
 def _matching(pattern: str) -> list[str]:
@@ -150,7 +152,7 @@ def _files_of_folder(folder: str, found: list[str]) -> list[str]:
     if not parts:
         raise FileNotFoundError(
             f"the folder {folder} holds no log: expected {_WHOLE_LOG}, {_WHOLE_LOG}.gz or a .tar.gz, or part files "
-            f"such as day_0.gz, part-0.parquet. {_HOW_TO_GET_IT}"
+            f"such as day_0.gz, part-0.parquet; found {_shown(names.values())}"
         )
     _check_not_twice(folder, parts)
     _log_skipped(folder, found, parts)
@@ -162,13 +164,32 @@ def _log_skipped(folder: str, found: Iterable[str], taken: Iterable[str]) -> Non
     names = sorted(map(file_name, {*found} - {*taken}), key=natural_order)
     names = [name for name in names if not name.startswith((".", "_"))]
     if names:
-        more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
         log.info(
-            "these files of the folder %s are not read as parts of the log: %s%s; to read one, give it as the input",
+            "these files of the folder %s are not read as parts of the log: %s; to read one, give it as the input",
             folder,
-            ", ".join(names[:_NAMES_SHOWN]),
-            more,
+            _shown(names),
         )
+
+
+def _shown(names: Iterable[str]) -> str:
+    """Return the first names, and how many more there are."""
+    ordered = sorted(names, key=natural_order)
+    more = f" and {len(ordered) - _NAMES_SHOWN} more" if len(ordered) > _NAMES_SHOWN else ""
+    return f"{', '.join(ordered[:_NAMES_SHOWN]) or 'nothing'}{more}"
+
+
+def _what_is_there(location: str) -> str:
+    """Return what is beside a file that is missing; of Criteo's log, where to get it."""
+    if file_name(location) in (_ARCHIVE, _WHOLE_LOG):
+        return _HOW_TO_GET_IT
+    if is_uri(location):
+        return "there is no such object"
+    folder = Path(location).parent
+    if not folder.is_dir():
+        return f"there is no folder {folder}"
+    names = [path.name for path in folder.iterdir() if not path.name.startswith(".")]
+    close = difflib.get_close_matches(Path(location).name, names, n=1)
+    return f"did you mean {folder / close[0]}?" if close else f"the folder {folder} holds {_shown(names)}"
 
 
 def _check_not_twice(folder: str, parts: Iterable[str]) -> None:
