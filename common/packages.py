@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
 
 _PYTHON = (3, 11)
 
@@ -21,3 +23,11 @@ def explain_missing(*packages: str) -> str:
     found = f"{sys.executable} (Python {sys.version_info[0]}.{sys.version_info[1]})"
     wanted = f"has no {', '.join(packages)}" if packages else f"is older than {'.'.join(map(str, _PYTHON))}"
     return f"{found} {wanted}; run make setup, then use .venv/bin/python"
+
+
+def load(package: str) -> ModuleType:
+    """Return a package that not every use needs; raise ModuleNotFoundError with advice if it is missing."""
+    try:
+        return import_module(package)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(explain_missing(package), name=package) from error

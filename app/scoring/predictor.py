@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -26,13 +26,15 @@ from app.scoring.bundle import (
     read_chain,
     read_manifest,
 )
+from app.scoring.explain import ORDERS, as_series, as_table, parts_of_logits
 from app.scoring.rows import RowsSpec, RowTables, lookup
 from app.scoring.tower import MANY, TOWER, Tower
 from app.tables.fields import TableField, columns_of, field_of_position
 from app.tables.pooling import pool, position_weights, sum_over_positions
-from data_prep.encoding.encoder import Chunk, Rows, open_lookup, options_of
+from data_prep.encoding.encoder import Chunk, LogRows, Rows, open_lookup, options_of
 from data_prep.encoding.raw_rows import (
     TableRows,
+    arrow_table,
     lines_to_chunk,
     mappings_to_chunk,
     rejected,
@@ -158,43 +160,39 @@ class Predictor:
         row: dict[str, Any] = pq.read_table(self.folder / GOLDEN).slice(0, 1).to_pylist()[0]
         return {name: row[name] for name, _ in self.log_format.fields}
 
-    def score(self, rows: RawRows) -> np.ndarray:
-        """Return the click probabilities of raw rows, float32 [n].
+    def score(self, rows: RawRows) -> Any:
+        """Return the click probabilities of raw rows, float32 [n], as a series for a table of pandas or polars.
 
         Rows are lines as in the log (a label is ignored, and may be left out), mappings from columns to values, or a
-        table of pyarrow or pandas. Raises ValueError or TypeError, naming the first row, for what is no row.
+        table of pandas, polars or pyarrow. A pandas series has the table's index. Raises ValueError or TypeError,
+        naming the first row, for what is no row.
         """
-        return probabilities(self.logits(rows))
+        return as_series(rows, probabilities(self._logits(rows)), "score")
 
-    def logits(self, rows: RawRows) -> np.ndarray:
-        """Return the logits of raw rows, float32 [n]. Raises as `score`."""
+    def logits(self, rows: RawRows) -> Any:
+        """Return the logits of raw rows, in the form and with the errors of `score`."""
+        return as_series(rows, self._logits(rows), "logit")
+
+    def _logits(self, rows: RawRows) -> np.ndarray:
         scored = self.score_chunk(self.chunk_of(rows))
-        if scored.rejected:
-            place, reason = min(scored.rejected.items())
+        self._check_all_good(scored.rejected)
+        return scored.logits
+
+    def _check_all_good(self, rejected: Mapping[int, str]) -> None:
+        if rejected:
+            place, reason = min(rejected.items())
             raise ValueError(
-                f"row {place} cannot be scored: {reason} ({len(scored.rejected):,} such rows); expected "
+                f"row {place} cannot be scored: {reason} ({len(rejected):,} such rows); expected "
                 f"{len(self.log_format.columns)} columns, {', '.join(self.log_format.columns)}, between "
                 f"{self.log_format.separator!r}; the label may be left out"
             )
-        return scored.logits
 
     def chunk_of(self, rows: Any) -> Chunk | TableRows:
         """Return raw rows as lines, or as columns where a table allows it. Raises as `score`."""
-        if hasattr(rows, "to_arrow"):  # polars
-            return self.chunk_of(rows.to_arrow())
-        if hasattr(rows, "schema"):
-            import pyarrow as pa
-
-            table = pa.table(rows)
-            return table_to_rows(table, self.log_format) or table_to_chunk(table, self.log_format)
-        if hasattr(rows, "iloc"):
-            import pyarrow as pa
-
-            try:
-                return self.chunk_of(pa.Table.from_pandas(rows, preserve_index=False))
-            except pa.ArrowException as error:
-                raise TypeError(f"a column of the table holds values of several types: {error}") from error
-        return self.lines_of(rows)
+        table = arrow_table(rows)
+        if table is None:
+            return self.lines_of(rows)
+        return table_to_rows(table, self.log_format) or table_to_chunk(table, self.log_format)
 
     def lines_of(self, rows: Any) -> Chunk:
         """Return raw lines or mappings as lines. Raises as `score`."""
@@ -242,8 +240,22 @@ class Predictor:
             pooled = np.zeros((len(ids), 1, rows.shape[2]), np.float32)  # as in training
         return pooled.reshape(len(ids), -1), sum_over_positions(wide[:, of_wide], weights[:, of_wide])
 
-    def explain(self, row: str | bytes | Mapping[str, Any]) -> list[FieldEffect]:
-        """Return the effect of each column of one raw row on its logit, the largest change first."""
+    @overload
+    def explain(self, rows: str | bytes | Mapping[str, Any]) -> list[FieldEffect]: ...
+    @overload
+    def explain(self, rows: RawRows, orders: int = ORDERS) -> Any: ...
+    def explain(self, rows: Any, orders: int = ORDERS) -> Any:
+        """Return the effects of a row's columns, the largest change first; of several rows a table of their parts.
+
+        The table has a row for each of `rows`, and is of the same kind, of pandas for lines and mappings. Its columns
+        are `(intercept)`, the logit of a blank row, and those of the log, float64: a row's sum is its logit. `orders`
+        of the columns are averaged, see `app.scoring.explain`. Raises as `score`.
+        """
+        if isinstance(rows, str | bytes | Mapping):
+            return self._effects(rows)
+        return as_table(rows, parts_of_logits(self._parsed(rows), self.log_format, self._logits_of_parsed, orders))
+
+    def _effects(self, row: str | bytes | Mapping[str, Any]) -> list[FieldEffect]:
         chunk = self.lines_of([row])
         parsed, encoded = self._encoder.encode(chunk)
         if parsed.rejects_tsv:
@@ -270,6 +282,18 @@ class Predictor:
                 known = not first <= encoded.ids[0, np.searchsorted(field_of, fields[0])] < end
             effects.append(FieldEffect(name, cells[name], known, weight, float(logits[0] - logits[place + 1])))
         return sorted(effects, key=lambda effect: -abs(effect.change))
+
+    def _parsed(self, rows: RawRows) -> LogRows:
+        chunk = self.chunk_of(rows)
+        if isinstance(chunk, TableRows):
+            return chunk.rows
+        parsed, _ = self._encoder.encode(chunk)
+        self._check_all_good(rejected(chunk, parsed) if parsed.rejects_tsv else {})
+        return parsed.rows
+
+    def _logits_of_parsed(self, rows: LogRows) -> np.ndarray:
+        encoded = self._encoder.encode_rows(rows)
+        return self.logits_of_ids(encoded.ids, encoded.numeric)
 
     def _cells(self, chunk: Chunk) -> dict[str, Any]:
         """Return the cells of a chunk's only line by column."""

@@ -48,7 +48,7 @@ from data_prep.prepared.schema import (
 if TYPE_CHECKING:
     from data_prep.encoding.base import BaseVocabulary
 
-__all__ = ["Chunk", "ParsedChunk", "RowEncoder", "Rows", "open_encoder"]
+__all__ = ["Chunk", "LogRows", "ParsedChunk", "RowEncoder", "Rows", "open_encoder"]
 
 
 class RowEncoder:

@@ -207,6 +207,25 @@ def _checked_cell(value: str, separator: bytes) -> bytes:
     return cell
 
 
+def arrow_table(rows: Any) -> pa.Table | None:
+    """Return a table of pandas (without its index), polars or pyarrow as one of pyarrow; None for what is no table.
+
+    Raises TypeError for a column of values of several types.
+    """
+    import pyarrow as pa
+
+    if hasattr(rows, "to_arrow"):  # polars
+        rows = rows.to_arrow()
+    if hasattr(rows, "schema"):
+        return pa.table(rows)
+    if not hasattr(rows, "iloc"):
+        return None
+    try:
+        return pa.Table.from_pandas(rows, preserve_index=False)
+    except pa.ArrowException as error:
+        raise TypeError(f"a column of the table holds values of several types: {error}") from error
+
+
 def table_to_chunk(table: pa.Table, log_format: LogFormat) -> Chunk:
     """Return the rows of an Arrow table as a chunk.
 

@@ -126,6 +126,24 @@ class LogRows:
                 present[place] = lists[name].lengths > 0
         return replace(self, lists=lists, strings_present=tuple(present)) if lists else self
 
+    def blanked(self, log_format: LogFormat, name: str) -> LogRows:
+        """Return the rows with all cells of a field missing."""
+        if name in log_format.text_fields:
+            place = log_format.text_fields.index(name)
+            texts, present = list(self.texts), list(self.strings_present)
+            none = np.zeros(len(self.labels), np.int64)
+            texts[place] = replace(texts[place], lengths=none)
+            present[place] = none.astype(np.bool_)
+            lists = self.lists
+            if name in lists:
+                lists = {**lists, name: Lists(Strings.of([]), none, present[place])}
+            return replace(self, texts=tuple(texts), strings_present=tuple(present), lists=lists)
+        array, place = log_format.stored_in(name)
+        changed = {key: getattr(self, key).copy() for key in (array, f"{array}_present")}
+        for cells in changed.values():
+            cells[place] = 0
+        return replace(self, **changed)
+
     def number_columns(self, integer_buckets: bool) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
         """Return the categorical columns that are numbers, and where they are present, both [M, n].
 

@@ -196,8 +196,13 @@ class LogFormat:
         return self.weight or self.label_column * (self.label == "optional")
 
     def stored_in(self, name: str) -> tuple[str, int]:
-        """Return the array of LogRows that has a numeric field's cells (of a timestamp its times), and its place."""
-        arrays = {"integers": self.integer_fields, "floats": self.float_fields, "times": self.time_fields}
+        """Return the array of LogRows that has a field's cells if they are numbers or times, and its place there."""
+        arrays = {
+            "integers": self.integer_fields,
+            "floats": self.float_fields,
+            "times": self.time_fields,
+            "values": self.hex_fields,
+        }
         return next((array, names.index(name)) for array, names in arrays.items() if name in names)
 
     def time_form(self, name: str) -> str:

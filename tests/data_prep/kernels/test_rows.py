@@ -5,10 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data_prep.kernels import reference
 from data_prep.kernels.parse import parse_chunk
 from data_prep.kernels.rows import Chunk, bucket_of
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
+from tests.data_prep.kernels.generated_logs import generate_log
 
 
 @given(st.integers(3, 2**63 - 1) | st.integers(3, 10_000))
@@ -33,3 +35,32 @@ def test_bucket_columns_come_after_the_others(make_line):
     assert (values[26:, 0] == 2**31 - 3).all()
     assert present[26:].tolist() == [[True, False]] * 13
     assert rows.number_columns(False)[0] is rows.values
+
+
+def cells_of(rows, log_format):
+    """The cells of each field of parsed rows, None where they are missing."""
+    cells = {}
+    for name, kind in log_format.fields:
+        if kind == "list":
+            texts = iter(rows.lists[name].values.tolist())
+            cells[name] = [[next(texts) for _ in range(length)] or None for length in rows.lists[name].lengths]
+            continue
+        if kind == "string":
+            place = log_format.text_fields.index(name)
+            values, present = rows.texts[place].tolist(), rows.strings_present[place]
+        else:
+            values, present = rows.numbers(*log_format.stored_in(name))
+        cells[name] = [value if there else None for value, there in zip(values, present, strict=True)]
+    return cells
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_blanked_field_is_missing_and_the_others_are_not_touched(seed):
+    log = generate_log(seed, num_lines=60)
+    (chunk,) = log.chunks(60)
+    rows = reference.parse_chunk(chunk, log.log_format).rows.with_lists(log.log_format, reference)
+    before = cells_of(rows, log.log_format)
+    for name, _ in log.log_format.fields:
+        expected = {**before, name: [None] * len(rows.labels)}
+        assert cells_of(rows.blanked(log.log_format, name), log.log_format) == expected
+        assert cells_of(rows, log.log_format) == before

@@ -1,0 +1,78 @@
+"""The parts that the columns of rows have in their logits, and results in the form of the table that was scored.
+
+The part of a column is its Shapley value: the mean change of the logit as its cell becomes blank, over orders in which
+a row's cells become blank one after the other. So the parts and the logit of a blank row add up to the row's logit.
+Each order is taken forward and backward, which is exact where no three columns act together (R. Mitchell et al.,
+"Sampling permutations for Shapley value estimation", JMLR 2022).
+
+Letters: n rows, K columns that are fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from common import packages
+from common.console import progress_bar
+from data_prep.encoding.encoder import LogRows
+from data_prep.options.log_format import LogFormat
+
+INTERCEPT = "(intercept)"  # the logit of a row whose cells are all blank
+ORDERS = 4
+_SEED = 0
+
+
+def parts_of_logits(
+    rows: LogRows, log_format: LogFormat, logits_of: Callable[[LogRows], np.ndarray], num_orders: int
+) -> dict[str, np.ndarray]:
+    """Return the intercept and the part of each column of parsed rows, float64 [n] each; they add up to the logits.
+
+    `num_orders` is the number of orders, each of which is taken in both directions: 2 · K · `num_orders` scores a row.
+    The orders are the same for all rows and every call.
+    """
+    if num_orders < 1:
+        raise ValueError(f"an explanation takes 1 order of the columns or more; found orders={num_orders}")
+    names = [name for name, _ in log_format.fields]
+    generator = np.random.default_rng(_SEED)
+    forward = [generator.permutation(len(names)) for _ in range(num_orders)]
+    orders = [order for one in forward for order in (one, one[::-1])]
+    parts = np.zeros((len(names), len(rows.labels)))
+    logits = after = logits_of(rows).astype(np.float64)
+    with progress_bar(total=len(orders) * len(names), desc="explain", unit="column", leave=False, delay=2) as bar:
+        for order in orders:
+            left, before = rows, logits
+            for place in order:
+                left = left.blanked(log_format, names[place])
+                after = logits_of(left).astype(np.float64)
+                parts[place] += before - after
+                before = after
+                bar.update()
+    return {INTERCEPT: after, **dict(zip(names, parts / len(orders), strict=True))}
+
+
+def as_series(rows: Any, values: np.ndarray, name: str) -> Any:
+    """Return values [n] of rows: a series with the index of a pandas table, one of polars; of other rows the array."""
+    if hasattr(rows, "iloc"):
+        return packages.load("pandas").Series(values, index=rows.index, name=name)
+    return packages.load("polars").Series(name, values) if _is_of_polars(rows) else values
+
+
+def as_table(rows: Any, columns: Mapping[str, np.ndarray]) -> Any:
+    """Return columns of rows as a table of the same kind, with the index of a pandas table; of lines as one of pandas.
+
+    Raises ModuleNotFoundError if pandas is not there.
+    """
+    if _is_of_polars(rows):
+        return packages.load("polars").DataFrame(dict(columns))
+    if hasattr(rows, "schema"):
+        import pyarrow as pa
+
+        return pa.table(dict(columns))
+    return packages.load("pandas").DataFrame(dict(columns), index=rows.index if hasattr(rows, "iloc") else None)
+
+
+def _is_of_polars(rows: Any) -> bool:
+    return type(rows).__module__.partition(".")[0] == "polars"
