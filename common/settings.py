@@ -74,15 +74,21 @@ def read_yaml(path: Path) -> dict[str, Any]:
         there = ", ".join(sorted(p.name for p in folder.glob("*.yaml"))) or "none"
         raise FileNotFoundError(f"no config file {path}; the .yaml files in {folder}: {there}")
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)  # noqa: S506 (it is a SafeLoader)
+        return parse_yaml(path.read_text(encoding="utf-8"), where=str(path))
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text ({error}); save it as UTF-8") from error
+
+
+def parse_yaml(text: str, where: str) -> dict[str, Any]:
+    """Return the mapping that is YAML text; `where` names its origin in errors."""
+    try:
+        content = yaml.load(text, _UniqueKeys)  # noqa: S506 (it is a SafeLoader)
     except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not YAML: {error}") from error
+        raise ValueError(f"{where} is not YAML: {error}") from error
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise ValueError(f"{path}: expected sections with keys, found {type(content).__name__}")
+        raise ValueError(f"{where}: expected sections with keys, found {type(content).__name__}")
     return content
 
 

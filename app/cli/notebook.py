@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from app import device
 from app.checkpoint.read import Checkpoint
@@ -31,48 +31,79 @@ from app.run.plan import read_state
 from app.run.record import read_runs
 from app.run.report import report_page
 from app.scoring.bundle import read_manifest
+from app.scoring.explain import ORDERS
 from app.scoring.predictor import FieldEffect, Predictor
 from app.scoring.rows import RowType
 from app.training.launch import NOT_WRITTEN, plan_launch, report_finished
 from app.training.stopping import Stopped
 from common import settings
 from common.console import log_shown
+from common.tables import data_frame
+from data_prep.encoding.raw_rows import arrow_table
 from data_prep.options.prepare_options import PREPARE_SECTION, PrepareOptions, read_data
 from data_prep.prepared.schema import Schema, read_schema
 
 if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
     from app.scoring.predictor import RawRows
     from app.training.context import Callback
 
+Log: TypeAlias = "str | Path | Sequence[str | Path] | pa.Table | pd.DataFrame"
 Values: TypeAlias = Mapping[str, Any]
 BUNDLE = "bundle"  # of a run's best checkpoint, in its folder
 PROJECT = Path(__file__).parents[2]
 LOGGERS = ("app", "data_prep")
 
 
+def describe(log: Log) -> Any:
+    """Return the proposed description of a log or a table, which `prepare` takes as `data`.
+
+    Raises as `data_prep.checks.describe.describe`.
+    """
+    from data_prep.checks.describe import describe
+    from data_prep.pipeline.tables import describe_table
+
+    table = arrow_table(log)
+    return describe(_paths(log)) if table is None else describe_table(table)
+
+
 def prepare(
-    log: str | Path | Sequence[str | Path],
+    log: Log,
     output: str | Path,
     config: Config | str | Path | None = None,
-    data: str | Path | None = None,
+    data: Any = None,
     overwrite: bool = False,
     restart: bool = False,
     **options: Any,
 ) -> Schema:
     """Turn a raw log into the prepared folder `output`, or resume that; return its schema.
 
-    `config` is a file of settings whose section `prepare` counts, `data` the description of a log with other columns
-    than Criteo's, `options` are single settings of the section. `overwrite` replaces a prepared folder that is there,
-    `restart` one that is unfinished. Raises as `data_prep.pipeline.prepare.prepare`.
+    `log` is a file, a folder, a glob or several of them, or a table of pandas (without its index), polars or pyarrow.
+    `config` is a file of settings whose section `prepare` counts. `data` describes a log with other columns than
+    Criteo's: what `describe` proposes, a file of it, or its keys. `options` are single settings of the section.
+    `overwrite` replaces a prepared folder that is there, `restart` one that is unfinished. Raises as
+    `data_prep.pipeline.prepare.prepare`.
     """
     from data_prep.pipeline.prepare import prepare
+    from data_prep.pipeline.tables import prepare_table
 
-    changes: dict[str, Any] = {} if data is None else {"data": read_data(Path(data))}
+    table = arrow_table(log)
+    changes: dict[str, Any] = {} if data is None else {"data": _described(data)}
     found: PrepareOptions = _config(config, {PREPARE_SECTION: {**changes, **options}}).prepare
+    if table is not None and data is None and not set(found.data.columns) <= set(table.column_names):
+        raise ValueError(
+            f"the table has not the columns of Criteo's log, which is expected without data; found "
+            f"{', '.join(table.column_names)}. Give data=describe(table), or the name of a file of it"
+        )
     if not device.has_loaded_mindspore():
         device.prepare_environment(DeviceOptions())
+    how: dict[str, Any] = {"overwrite": overwrite, "restart": restart, "report": True}
     with log_shown(*LOGGERS):
-        return prepare(log, Path(output), found, overwrite=overwrite, restart=restart, report=True)
+        if table is not None:
+            return prepare_table(table, Path(output), found, **how)
+        return prepare(_paths(log), Path(output), found, **how)
 
 
 def train(
@@ -177,6 +208,18 @@ class Run:
         (record,) = read_runs([self.path])
         return record.best_evaluation() or {}
 
+    @property
+    def curve(self) -> pd.DataFrame:
+        """Losses, learning rates and speed by step, each `train.log_every_steps` steps, as a pandas table."""
+        return data_frame([line for line in self.history if "wide_loss" in line], ["step"]).set_index("step")
+
+    @property
+    def evaluations(self) -> pd.DataFrame:
+        """The evaluations of all splits, a row each, as a pandas table: metrics, and their 95 % intervals if any."""
+        (record,) = read_runs([self.path])
+        frame = data_frame(record.evaluation_lines(), ["split", "step", "epoch", "calibrated"])
+        return frame.drop(columns="seconds", errors="ignore")
+
     def report(self, height: int = 800) -> Report:
         """Return the report as it is now, which a notebook shows `height` pixels high."""
         return Report(report_page(read_runs([self.path])), height)
@@ -184,13 +227,21 @@ class Run:
     def predict(self, rows: RawRows) -> Any:
         """Return click probabilities of raw rows [n] float32: a table of pandas, polars or pyarrow, mappings, lines.
 
-        By the best checkpoint, which is exported to the run's folder when it is first asked for.
+        Of a pandas table they are a series with its index. By the best checkpoint, which is exported to the run's
+        folder when it is first asked for.
         """
         return self.predictor.score(rows)
 
-    def explain(self, row: str | bytes | Mapping[str, Any]) -> list[FieldEffect]:
-        """Return the effect of each column of one raw row on its logit, the largest change first."""
-        return self.predictor.explain(row)
+    @overload
+    def explain(self, rows: str | bytes | Mapping[str, Any]) -> list[FieldEffect]: ...
+    @overload
+    def explain(self, rows: RawRows, orders: int = ORDERS) -> Any: ...
+    def explain(self, rows: Any, orders: int = ORDERS) -> Any:
+        """Return the effects of one raw row's columns on its logit; of several rows a table of their columns' parts.
+
+        See `Predictor.explain`.
+        """
+        return self.predictor.explain(rows, orders)
 
     @property
     def predictor(self) -> Predictor:
@@ -239,9 +290,30 @@ class Report:
         return f'<iframe srcdoc="{html.escape(self.page)}" {frame}></iframe>'
 
 
+def _paths(log: Any) -> list[str]:
+    listed = [log] if isinstance(log, str | Path) else log
+    if not isinstance(listed, Sequence) or not all(isinstance(one, str | Path) for one in listed):
+        raise TypeError(
+            f"a log is a path, several of them, or a table of pandas, polars or pyarrow; found {type(log).__name__}"
+        )
+    return [str(one) for one in listed]
+
+
+def _described(data: Any) -> Mapping[str, Any]:
+    """Return the settings of a log's description: a proposal, its text, its keys, or a file of it."""
+    text = data.as_yaml() if hasattr(data, "as_yaml") else data
+    if isinstance(text, str) and "\n" in text:
+        return settings.parse_yaml(text, where="data")
+    return text if isinstance(text, Mapping) else read_data(Path(text))
+
+
 def _config(given: Config | str | Path | None, sections: Mapping[str, Any], base: Config | None = None) -> Config:
-    config = given if isinstance(given, Config) else settings.resolve(Config, Path(given) if given else None, base=base)
-    return settings.merge(config, sections, where="arguments")
+    if not isinstance(given, Config):
+        path = Path(given) if given else None
+        if path and not path.is_file() and (PROJECT / path).is_file():  # configs/auto.yaml, from any folder
+            path = PROJECT / path
+        given = settings.resolve(Config, path, base=base)
+    return settings.merge(given, sections, where="arguments")
 
 
 def _for_run(call: Callable[[Run, Values], object] | None) -> tuple[Callback, ...]:

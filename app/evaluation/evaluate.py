@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,12 +14,16 @@ from app.config.config import Config
 from app.evaluation.calibration import Calibration
 from app.evaluation.grouped_auc import GroupedAucStream, KeyNumbers
 from app.evaluation.metrics import Metrics, MetricStream, confidence_intervals
-from app.evaluation.results import TOP_VALUES, Groups, Measurement, first_column, names_of_ids
+from app.evaluation.results import TOP_VALUES, Groups, Measurement, first_column, interval_ends, names_of_ids
 from app.evaluation.slices import Slice, SliceStream
 from app.tables.interface import UniqueIds
 from common.console import progress_bar
+from common.tables import data_frame
 from data_prep.prepared.schema import Schema, row_numbers_file
 from data_prep.prepared.truth import Best, best_possible
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Prepare = Callable[[Batch], UniqueIds]
 
@@ -42,10 +47,26 @@ class Evaluation:
     slices: list[Slice] = field(default_factory=list)
     calibration: Calibration | None = None
 
+    def __repr__(self) -> str:
+        calibrated = ", calibrated" if self.calibration else ""
+        shown = f"auc {self.metrics.auc:.6f}, log_loss {self.metrics.log_loss:.6f}"
+        return f"<Evaluation {self.split}, step {self.step}{calibrated}: {shown}>"
+
     @property
     def metrics(self) -> Metrics:
         """The metrics of all rows."""
         return self.measured.metrics
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """The metrics and their 95 % intervals as a pandas table: first of all rows, then of each part."""
+        whole = {"by": "", "part": "", **asdict(self.metrics), **interval_ends(self.intervals)}
+        parts = [
+            {"by": each.by, "part": each.name, **asdict(each.metrics), **interval_ends(each.intervals)}
+            for each in self.slices
+        ]
+        frame: pd.DataFrame = data_frame([whole, *parts])
+        return frame
 
 
 def measure(

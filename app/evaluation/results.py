@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -86,6 +86,15 @@ def _groups_content(groups: Groups) -> dict[str, Any]:
             {"value": name, "rows": rows, "click_rate": clicks / rows, "auc": value}
             for name, rows, clicks, value in columns
         ],
+    }
+
+
+def interval_ends(intervals: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Return 95 % intervals by metric as columns: `auc_low`, `auc_high`, …"""
+    return {
+        f"{name}_{end}": value
+        for name, interval in intervals.items()
+        for end, value in zip(("low", "high"), interval, strict=True)
     }
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import yaml
 
 from app.evaluation.metrics import as_score
-from app.evaluation.results import read_evaluations
+from app.evaluation.results import interval_ends, read_evaluations
 from app.run.folder import CONFIG_FILE
 from app.run.logs import LOSS_LOG, METRICS, OP_TIMES, PROFILE_FOLDER
 from app.run.plan import STATE_FILE
@@ -59,6 +59,14 @@ class RunRecord:
         evaluated = [line for line in self.lines if line.get("split") == "valid" and line["step"] > 0]
         compared = [line for line in evaluated if line.get(self.metric) is not None]
         return max(compared, key=lambda line: (as_score(self.metric, line[self.metric]), line["step"]), default=None)
+
+    def evaluation_lines(self) -> list[dict[str, Any]]:
+        """Return a line for each evaluation: split, step, epoch, calibrated, metrics, and their 95 % intervals if any.
+
+        The first is that of the source of a warm start, at step 0.
+        """
+        source = [{**line, "calibrated": False} for line in self.lines if "split" in line and line["step"] == 0]
+        return [*source, *map(_evaluation_line, self.evaluations)]
 
     def test_evaluation(self) -> dict[str, Any] | None:
         return next((content for content in reversed(self.evaluations) if content["split"] == "test"), None)
@@ -120,6 +128,11 @@ def read_run(path: Path, name: str) -> RunRecord:
         evaluations=read_evaluations(path),
         op_times=json.loads(op_times.read_text(encoding="utf-8")) if op_times.is_file() else [],
     )
+
+
+def _evaluation_line(content: dict[str, Any]) -> dict[str, Any]:
+    of = {name: content[name] for name in ("split", "step", "epoch")}
+    return {**of, "calibrated": "calibrated" in content, **content["metrics"], **interval_ends(content["intervals"])}
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The parts that the columns of rows have in their logits, and results in the form of the table that was scored.
+"""The parts that the columns of rows have in their logits.
 
 The part of a column is its Shapley value: the mean change of the logit as its cell becomes blank, over orders in which
 a row's cells become blank one after the other. So the parts and the logit of a blank row add up to the row's logit.
@@ -10,12 +10,10 @@ Letters: n rows, K columns that are fields.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
-from common import packages
 from common.console import progress_bar
 from data_prep.encoding.encoder import LogRows
 from data_prep.options.log_format import LogFormat
@@ -51,28 +49,3 @@ def parts_of_logits(
                 before = after
                 bar.update()
     return {INTERCEPT: after, **dict(zip(names, parts / len(orders), strict=True))}
-
-
-def as_series(rows: Any, values: np.ndarray, name: str) -> Any:
-    """Return values [n] of rows: a series with the index of a pandas table, one of polars; of other rows the array."""
-    if hasattr(rows, "iloc"):
-        return packages.load("pandas").Series(values, index=rows.index, name=name)
-    return packages.load("polars").Series(name, values) if _is_of_polars(rows) else values
-
-
-def as_table(rows: Any, columns: Mapping[str, np.ndarray]) -> Any:
-    """Return columns of rows as a table of the same kind, with the index of a pandas table; of lines as one of pandas.
-
-    Raises ModuleNotFoundError if pandas is not there.
-    """
-    if _is_of_polars(rows):
-        return packages.load("polars").DataFrame(dict(columns))
-    if hasattr(rows, "schema"):
-        import pyarrow as pa
-
-        return pa.table(dict(columns))
-    return packages.load("pandas").DataFrame(dict(columns), index=rows.index if hasattr(rows, "iloc") else None)
-
-
-def _is_of_polars(rows: Any) -> bool:
-    return type(rows).__module__.partition(".")[0] == "polars"

@@ -26,11 +26,12 @@ from app.scoring.bundle import (
     read_chain,
     read_manifest,
 )
-from app.scoring.explain import ORDERS, as_series, as_table, parts_of_logits
+from app.scoring.explain import ORDERS, parts_of_logits
 from app.scoring.rows import RowsSpec, RowTables, lookup
 from app.scoring.tower import MANY, TOWER, Tower
 from app.tables.fields import TableField, columns_of, field_of_position
 from app.tables.pooling import pool, position_weights, sum_over_positions
+from common.tables import as_series, as_table
 from data_prep.encoding.encoder import Chunk, LogRows, Rows, open_lookup, options_of
 from data_prep.encoding.raw_rows import (
     TableRows,
@@ -131,6 +132,9 @@ class Predictor:
         check_parent(*link, self.manifest)
         check_files(*link, every_byte=True)
         return Predictor([*self.chain, link], self._num_threads, self.tables)
+
+    def __repr__(self) -> str:
+        return f"<Predictor {self.folder}: {len(self.log_format.fields)} columns, version {self.version}>"
 
     @property
     def version(self) -> str:

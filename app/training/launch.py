@@ -218,7 +218,7 @@ def _train(context: RunContext, backend: str) -> int:
         click_rate = trained_click_rate(context.dataset, context.schema)
         reason = why_useless(run.loss_path, click_rate, context.config.loss.label_smoothing)
         run.set_status("finished", **({USELESS_BECAUSE: reason} if reason else {}))
-        log.info("finished; evaluate it on the test rows with: make eval")
+        log.info("finished; evaluate it on the test rows with: make eval (in Python: evaluate(run))")
         if reason:
             exit_status = _warn_of_useless(reason)
     unwritten = [*run.write_errors(), *leave_report(run.path)]

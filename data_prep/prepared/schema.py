@@ -132,6 +132,11 @@ class Schema:
     weight: str = ""  # the log's column that decides the rows' weights, which they then have
     keys: tuple[str, ...] = ()  # the log's columns of kind id; the rows have their keys
 
+    def __repr__(self) -> str:
+        rows = ", ".join(f"{split.rows:,} {name}" for name, split in self.splits.items())
+        fields = f"{self.num_numeric} numeric and {self.num_categorical} categorical"
+        return f"<Schema: {fields} fields, {self.vocabulary_size:,} ids; rows: {rows}>"
+
     @property
     def layout(self) -> Literal["blocks", "zoo"]:
         """Form of a MindRecord sample."""

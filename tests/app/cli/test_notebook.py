@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import app
-from app import evaluate, load_run, prepare, train
+from app import describe, evaluate, load_run, prepare, train
 from app.checkpoint.retention import whole_checkpoints
 from app.evaluation.calibration import Calibration
 from app.evaluation.metrics import MEASURED
@@ -85,6 +85,27 @@ def test_a_run_has_its_status_settings_and_metrics(trained):
         repr(run) == f"<Run {run.path}: finished, auc {run.metrics['auc']:.6f}, log_loss {run.metrics['log_loss']:.6f}>"
     )
     assert load_run(run.path).metrics == run.metrics
+
+
+def test_the_curve_and_the_evaluations_are_tables(trained):
+    run, _ = trained
+    curve, evaluations = run.curve, run.evaluations
+    steps = [line for line in run.history if "wide_loss" in line]
+    assert curve.index.tolist() == [line["step"] for line in steps] == [2, 4, 5, 7, 9, 10]
+    assert curve["wide_loss"].tolist() == [line["wide_loss"] for line in steps]
+    assert "auc" not in curve.columns
+    of_valid = evaluations[(evaluations["split"] == "valid") & ~evaluations["calibrated"]]
+    assert of_valid["step"].tolist() == [5, 10]
+    best = of_valid.set_index("step").loc[run.metrics["step"]]
+    assert {name: best[name] for name in MEASURED} == pytest.approx({name: run.metrics[name] for name in MEASURED})
+
+
+def test_a_run_without_a_step_has_empty_tables(tmp_path, trained):
+    run, _ = trained
+    for name in ("config.yaml", "run.json"):
+        (tmp_path / name).write_bytes((run.path / name).read_bytes())
+    empty = load_run(tmp_path)
+    assert (len(empty.curve), len(empty.evaluations)) == (0, 0)
 
 
 def test_callbacks_get_the_lines_of_the_log(trained):
@@ -230,6 +251,13 @@ def test_a_calibrated_evaluation_of_parts_is_printed_and_in_the_report(trained, 
     for by in ("C20", "time", "unseen"):
         assert sum(each.metrics.rows for each in calibrated.slices if each.by == by) == calibrated.metrics.rows
     printed = capsys.readouterr().out
+    parts = calibrated.frame
+    assert parts["by"].tolist() == ["", *(each.by for each in calibrated.slices)]
+    assert parts["log_loss"].tolist() == [each.metrics.log_loss for each in [calibrated, *calibrated.slices]]
+    assert (parts["auc_low"][0], parts["auc_high"][0]) == calibrated.intervals["auc"]
+    (written,) = run.evaluations.query("split == 'test' and calibrated").to_dict("records")
+    assert (written["auc"], written["auc_high"]) == pytest.approx((parts["auc"][0], parts["auc_high"][0]), abs=1e-6)
+    assert repr(calibrated).startswith(f"<Evaluation test, step {calibrated.step}, calibrated: auc 0.")
     assert f"calibrated: {calibrated.calibration}" in printed
     assert "by unseen" in printed
     page = run.report().page
@@ -267,7 +295,10 @@ def test_scores_are_those_of_the_bundle_for_any_kind_of_rows(trained, lines, tmp
     columns = run.predictor.log_format.columns
     cells_of_columns = zip(*(line.split("\t") for line in lines), strict=True)
     table = {name: list(cells) for name, cells in zip(columns, cells_of_columns, strict=True)}
-    np.testing.assert_array_equal(run.predict(pd.DataFrame(table)), scores)
+    frame = pd.DataFrame(table, index=range(100, 100 + len(lines)))
+    pd.testing.assert_series_equal(run.predict(frame), pd.Series(scores, frame.index, name="score"))
+    parts = run.explain(frame, orders=1)
+    pd.testing.assert_series_equal(parts.sum(axis=1).astype("float32"), run.predictor.logits(frame), check_names=False)
     np.testing.assert_array_equal(run.predict(pa.table(table)), scores)
     np.testing.assert_array_equal(run.export(tmp_path / "bundle").score(lines), scores)
     effects = run.explain(lines[0])
@@ -316,6 +347,67 @@ def test_a_log_is_prepared_with_single_settings(tiny_log, tiny_schema, project, 
     assert schema.vocabulary_size < tiny_schema.vocabulary_size
     with pytest.raises(ValueError, match=r"unknown key 'prepare\.mincount'; did you mean 'prepare\.min_count'"):
         prepare(tiny_log, tmp_path / "prepared", config, mincount=5)
+
+
+@pytest.fixture(scope="module")
+def frame():
+    """A table of typed columns, some of whose cells are missing."""
+    generator, count = np.random.default_rng(1), 600
+    ages = pd.Series(generator.integers(18, 90, count), dtype="Int64").mask(generator.random(count) < 0.1)
+    columns = {
+        "age": ages,
+        "spent": generator.gamma(2, 30, count).round(2),
+        "city": pd.Categorical(generator.choice(list("abcdef"), count)),
+        "seen": pd.Timestamp("2025-03-01") + pd.to_timedelta(generator.integers(0, 10**6, count), unit="s"),
+        "tags": [list("xyz"[: generator.integers(4)]) for _ in range(count)],
+        "left": np.where(generator.random(count) < ages.fillna(40) / 100, "yes", "no"),
+    }
+    return pd.DataFrame(columns, index=generator.permutation(count))
+
+
+def test_a_table_is_described_prepared_trained_and_scored(cpu, frame, tmp_path):
+    described = describe(frame)
+    schema = prepare(frame, tmp_path / "prepared", data=described, workers=1, min_count=1)
+    assert sum(split.rows for split in schema.splits.values()) == len(frame)
+    assert {"age", "spent"} < {field.name for field in schema.numeric}
+    assert {"city", "tags", "seen_hour"} <= {field.name for field in schema.categorical}
+    assert f"ids; rows: {schema.splits['train'].rows} train, " in repr(schema)
+    options = {"model": {"embedding_dim": 2, "hidden_widths": [4]}, "train": {"batch_size": 100, "epochs": 1}}
+    run = train("configs/tiny.yaml", tmp_path / "prepared", tmp_path / "run", device=THREADS, **options)
+    rows = frame.drop(columns="left").iloc[:20]
+    scores, parts = run.predict(rows), run.explain(rows)
+    np.testing.assert_array_equal(scores, run.predict(pa.Table.from_pandas(rows)))
+    pd.testing.assert_index_equal(scores.index, rows.index)
+    logits = np.log(scores.astype(float) / (1 - scores.astype(float)))
+    np.testing.assert_allclose(parts.sum(axis=1), logits, atol=1e-5)
+    assert repr(run.predictor).startswith(f"<Predictor {run.path}/bundle: 5 columns, version xxh3:")
+
+
+def test_a_description_is_a_proposal_its_text_its_keys_or_a_file(frame, tmp_path):
+    text = getattr(describe(frame), "as_yaml", lambda: describe(frame))()
+    (tmp_path / "data.yaml").write_text(text)
+    forms = [describe(frame), text, yaml.safe_load(text), tmp_path / "data.yaml", str(tmp_path / "data.yaml")]
+    schemas = [
+        prepare(frame, tmp_path / str(place), data=data, vocabulary="hash", oov_buckets=10, workers=1)
+        for place, data in enumerate(forms)
+    ]
+    assert all(schema == schemas[0] for schema in schemas)
+
+
+@pytest.mark.parametrize(
+    ("log", "options", "error", "message"),
+    [
+        (pd.DataFrame({"clicked": [1], "b": [2]}), {}, ValueError, "found clicked, b. Give data=describe"),
+        (pd.DataFrame({"b": [2]}), {"data": "columns: {\n"}, ValueError, "data is not YAML"),
+        (pd.DataFrame({"b": [2, "a"]}), {}, TypeError, "several types.* column b"),
+        ({"b": [1]}, {}, TypeError, "a path, several of them, or a table of pandas, polars or pyarrow; found dict"),
+        ([{"b": 1}], {}, TypeError, "found list"),
+    ],
+)  # fmt: skip
+def test_what_is_no_log_is_refused(tmp_path, log, options, error, message):
+    with pytest.raises(error, match=message):
+        prepare(log, tmp_path / "prepared", **options)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_without_a_run_is_an_error(tmp_path):

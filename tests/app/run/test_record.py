@@ -44,6 +44,25 @@ def test_shown_is_test_else_the_best_on_valid_else_the_last():
     assert record(lines, evaluations=[test, *valid]).shown_evaluation() == test
 
 
+def test_evaluations_begin_with_that_of_the_source_and_have_their_intervals(make_run):
+    before = line(0, 0.1, split="valid", auc=0.9)
+    (run,) = read_runs([make_run("device_0", lines=[before])])
+    lines = run.evaluation_lines()
+    assert [(each["split"], each["step"]) for each in lines] == [
+        ("valid", 0),
+        ("valid", 20),
+        ("test", 40),
+        ("valid", 40),
+    ]
+    assert lines[0]["auc"] == 0.9
+    assert [(each.get("auc_low"), each.get("auc_high")) for each in lines] == [
+        *[(None, None)] * 2,
+        (0.7, 0.8),
+        (None, None),
+    ]
+    assert lines[2]["auc"] == run.test_evaluation()["metrics"]["auc"]
+
+
 def test_launches_differ_by_their_seconds_and_begin_with_an_unsteady_line():
     speed = {"samples_per_second": 100.0}
     lines = [

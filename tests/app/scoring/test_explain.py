@@ -108,7 +108,7 @@ def test_a_bad_row_is_named(scored):
     predictor, rows = scored
     bad = rows.astype(object).iloc[:3].to_dict("records")
     bad[1][next(name for name, kind in predictor.log_format.fields if kind in ("hex32", "string"))] = "x" * 70_000
-    with pytest.raises(ValueError, match="row 1 cannot be scored: (categorical|too long)"):
+    with pytest.raises(ValueError, match=r"row 1 cannot be scored: (categorical|too long)"):
         predictor.explain(bad)
 
 

@@ -1,0 +1,46 @@
+"""Results as tables: of the kind of the table that was given, or of pandas, which not every use needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from common.packages import load
+
+
+def as_series(rows: Any, values: np.ndarray, name: str) -> Any:
+    """Return values [n] of rows: a series with the index of a pandas table, one of polars; of other rows the array."""
+    if hasattr(rows, "iloc"):
+        return load("pandas").Series(values, index=rows.index, name=name)
+    return load("polars").Series(name, values) if _is_of_polars(rows) else values
+
+
+def as_table(rows: Any, columns: Mapping[str, np.ndarray]) -> Any:
+    """Return columns of rows as a table of the same kind, with the index of a pandas table; of lines as one of pandas.
+
+    Raises ModuleNotFoundError if pandas is not there.
+    """
+    if _is_of_polars(rows):
+        return load("polars").DataFrame(dict(columns))
+    if hasattr(rows, "schema"):
+        import pyarrow as pa
+
+        return pa.table(dict(columns))
+    return load("pandas").DataFrame(dict(columns), index=rows.index if hasattr(rows, "iloc") else None)
+
+
+def _is_of_polars(rows: Any) -> bool:
+    return type(rows).__module__.partition(".")[0] == "polars"
+
+
+def data_frame(lines: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> Any:
+    """Return lines as a pandas table that has at least `columns`, which come first; None is NaN.
+
+    Raises ModuleNotFoundError if pandas is not there.
+    """
+    cells = [{name: math.nan if value is None else value for name, value in line.items()} for line in lines]
+    names = dict.fromkeys([*columns, *(name for line in cells for name in line)])
+    return load("pandas").DataFrame(cells, columns=list(names))

@@ -1,0 +1,60 @@
+"""A table in memory as a log: it is prepared and described as the Parquet file that it would be."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from common.files import FolderInUse, checksum, make_folder
+from data_prep.checks.describe import DEFAULT_ROWS, describe
+from data_prep.execution.folder import real_output
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.prepare import prepare
+from data_prep.prepared.schema import Schema
+
+NAME = "table.parquet"
+
+
+def prepare_table(table: pa.Table, output: Path, options: PrepareOptions, **how: Any) -> Schema:
+    """Prepare the rows of a table; `how` and the errors are those of `prepare`.
+
+    They are in a file beside `output` meanwhile. Its folder is named after its content and its time is always the same,
+    so that the same call resumes an interrupted run.
+    """
+    output = real_output(output)
+    make_folder(output.parent)
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=f"{output.name}.table-") as temporary:
+        written = _write(table, Path(temporary) / NAME)
+        os.utime(written, (0, 0))
+        folder = output.with_name(f"{output.name}.table-{checksum(written).partition(':')[2]}")
+        folder.mkdir(exist_ok=True)
+        written.replace(folder / NAME)
+    is_read_elsewhere = False
+    try:
+        return prepare(folder / NAME, output, options, **how)
+    except FolderInUse:  # by the same call in another process, perhaps
+        is_read_elsewhere = True
+        raise
+    finally:
+        if not is_read_elsewhere:
+            shutil.rmtree(folder)
+
+
+def describe_table(table: pa.Table) -> str:
+    """Return the proposed description of a table's first rows; see `describe`."""
+    with tempfile.TemporaryDirectory() as folder:
+        return describe(str(_write(table.slice(0, DEFAULT_ROWS), Path(folder) / NAME)))
+
+
+def _write(table: pa.Table, path: Path) -> Path:
+    try:
+        pq.write_table(table, path)
+    except pa.ArrowException as error:
+        raise ValueError(f"the table cannot be written as a Parquet file: {error}") from error
+    return path
