@@ -83,8 +83,8 @@ def prepare(
     `log` is a file, a folder, a glob or several of them, or a table of pandas (without its index), polars or pyarrow.
     `config` is a file of settings whose section `prepare` counts. `data` describes a log with other columns than
     Criteo's: what `describe` proposes, a file of it, or its keys. `options` are single settings of the section.
-    `overwrite` replaces a prepared folder that is there, `restart` one that is unfinished. Raises as
-    `data_prep.pipeline.prepare.prepare`.
+    `overwrite` replaces a prepared folder that is there, `restart` one that is unfinished. After Ctrl-C (in a notebook:
+    interrupt) the same call resumes. Raises as `data_prep.pipeline.prepare.prepare`.
     """
     from data_prep.pipeline.prepare import prepare
     from data_prep.pipeline.tables import prepare_table
@@ -101,9 +101,12 @@ def prepare(
         device.prepare_environment(DeviceOptions())
     how: dict[str, Any] = {"overwrite": overwrite, "restart": restart, "report": True}
     with log_shown(*LOGGERS):
-        if table is not None:
-            return prepare_table(table, Path(output), found, **how)
-        return prepare(_paths(log), Path(output), found, **how)
+        try:
+            if table is not None:
+                return prepare_table(table, Path(output), found, **how)
+            return prepare(_paths(log), Path(output), found, **how)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("stopped; the same call resumes") from None
 
 
 def train(
@@ -310,8 +313,8 @@ def _described(data: Any) -> Mapping[str, Any]:
 def _config(given: Config | str | Path | None, sections: Mapping[str, Any], base: Config | None = None) -> Config:
     if not isinstance(given, Config):
         path = Path(given) if given else None
-        if path and not path.is_file() and (PROJECT / path).is_file():  # configs/auto.yaml, from any folder
-            path = PROJECT / path
+        if path and not path.is_file() and ((PROJECT / path).is_file() or not path.parent.is_dir()):
+            path = PROJECT / path  # configs/auto.yaml, from any folder
         given = settings.resolve(Config, path, base=base)
     return settings.merge(given, sections, where="arguments")
 

@@ -214,6 +214,8 @@ def arrow_table(rows: Any) -> pa.Table | None:
     """
     import pyarrow as pa
 
+    if hasattr(rows, "collect_schema") and hasattr(rows, "collect"):
+        raise TypeError(f"a {type(rows).__name__} of polars has no rows yet; give the table that its collect() returns")
     if hasattr(rows, "to_arrow"):  # polars
         rows = rows.to_arrow()
     if hasattr(rows, "schema"):

@@ -226,7 +226,10 @@ def _check_output(output: Path, overwrite: bool) -> None:
     if not (output / SCHEMA_FILE).is_file():
         raise FileExistsError(f"{output} exists and is not a prepared folder; give another output")
     if not overwrite:
-        raise FileExistsError(f"{output} holds prepared data; replace it with --overwrite or give another output")
+        raise FileExistsError(
+            f"{output} holds prepared data; replace it with --overwrite (in Python overwrite=True) or give another "
+            "output"
+        )
     _check_all_is_ours(output, "is not replaced")
 
 
@@ -262,7 +265,7 @@ def _resume_or_begin(partial: Path, identity: Mapping[str, Any], chunk_bytes: in
         if differences:
             raise OtherRun(
                 f"{partial} is unfinished and of another command: {'; '.join(differences)}. Give its settings again to "
-                "resume it, or begin anew with --restart"
+                "resume it, or begin anew with --restart (in Python restart=True)"
             )
         is_complete = (partial / SCHEMA_FILE).is_file()
         (partial / WORK_FOLDER).mkdir(exist_ok=True)

@@ -29,4 +29,6 @@ def test_every_cell_runs(notebook, project, tmp_path, monkeypatch):
     assert "epoch 3: 100%" in texts  # bars are drawn in place
     assert "<iframe srcdoc=" in texts
     assert "AUC" in texts
+    assert "basket: list" in texts
+    assert "(intercept)" in shown["c25"]
     assert (tmp_path / "bundle" / "manifest.json").is_file()

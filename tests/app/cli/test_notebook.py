@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -394,12 +395,35 @@ def test_a_description_is_a_proposal_its_text_its_keys_or_a_file(frame, tmp_path
     assert all(schema == schemas[0] for schema in schemas)
 
 
+def test_an_interrupted_preparation_is_resumed_by_the_same_call(frame, tmp_path, monkeypatch, caplog):
+    from data_prep.pipeline import prepare as pipeline
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "write_splits", interrupt)
+        with pytest.raises(KeyboardInterrupt, match="the same call resumes"):
+            prepare(frame, tmp_path / "prepared", data=describe(frame), workers=1)
+    prepare(frame, tmp_path / "prepared", data=describe(frame), workers=1)
+    assert "resuming" in caplog.text
+
+
+def test_a_config_is_found_in_the_project_from_any_folder(frame, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        FileNotFoundError, match=r"no config file .*/configs/atuo\.yaml; the \.yaml files in .*: auto\.yaml"
+    ):
+        prepare(frame, "prepared", "configs/atuo.yaml", data=describe(frame))
+
+
 @pytest.mark.parametrize(
     ("log", "options", "error", "message"),
     [
         (pd.DataFrame({"clicked": [1], "b": [2]}), {}, ValueError, "found clicked, b. Give data=describe"),
         (pd.DataFrame({"b": [2]}), {"data": "columns: {\n"}, ValueError, "data is not YAML"),
         (pd.DataFrame({"b": [2, "a"]}), {}, TypeError, "several types.* column b"),
+        (SimpleNamespace(collect_schema=dict, collect=list), {}, TypeError, r"has no rows yet; .* its collect\(\)"),
         ({"b": [1]}, {}, TypeError, "a path, several of them, or a table of pandas, polars or pyarrow; found dict"),
         ([{"b": 1}], {}, TypeError, "found list"),
     ],
