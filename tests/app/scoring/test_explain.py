@@ -10,9 +10,11 @@ import pytest
 
 from app.scoring.explain import INTERCEPT, parts_of_logits
 from app.scoring.predictor import Predictor
-from data_prep.encoding.raw_rows import mappings_to_chunk
+from data_prep.encoding.raw_rows import arrow_table, mappings_to_chunk
 from data_prep.kernels.reference import parse_chunk
 from data_prep.options.log_format import LogFormat
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.tables import prepare_table
 
 FOUR = LogFormat({"label": "label", **dict.fromkeys("abcd", "string")}, ",")
 
@@ -52,9 +54,30 @@ def test_an_explanation_needs_an_order():
         parts_of_logits(rows_of("a"), FOUR, logits_by(lambda x: x[0]), 0)
 
 
-@pytest.fixture(scope="module", params=["tiny_bundle", "text_bundle"])
+@pytest.fixture(scope="module")
+def typed_bundle(make_bundle, make_state, tiny_config, tmp_path_factory):
+    """Floats, times, lists and a cross of a bucket."""
+    generator, count = np.random.default_rng(1), 300
+    columns = {
+        "count": pd.Series(generator.integers(0, 50, count), dtype="Int64").mask(generator.random(count) < 0.2),
+        "price": np.where(generator.random(count) < 0.2, np.nan, generator.gamma(2, 10, count)),
+        "seen": pd.Timestamp("2025-03-01") + pd.to_timedelta(generator.integers(0, 10**6, count), unit="s"),
+        "tags": [list("xyz"[: generator.integers(4)]) for _ in range(count)],
+        "shop": generator.choice(["a", "b", None], count),
+        "clicked": generator.random(count) < 0.3,
+    }
+    kinds = dict(zip(columns, ("integer", "float", "timestamp", "list", "string", "label"), strict=True))
+    log_format = LogFormat(kinds, timestamps={"seen": "milliseconds"})
+    crosses = (("shop", "count_bucket"),)
+    options = PrepareOptions(data=log_format, min_count=1, workers=1, integer_buckets=True, crosses=crosses)
+    folder = tmp_path_factory.mktemp("typed") / "prepared"
+    schema, config = prepare_table(arrow_table(pd.DataFrame(columns)), folder, options), tiny_config()
+    return make_bundle(folder, config, make_state(schema, config))
+
+
+@pytest.fixture(scope="module", params=["tiny_bundle", "text_bundle", "typed_bundle"])
 def scored(request):
-    """A predictor of numbers and hex values, and one of text with crosses; made-up rows in no order of the index."""
+    """A predictor of numbers and hex values, of text with crosses, of other kinds; made-up rows under another index."""
     predictor = Predictor.open(request.getfixturevalue(request.param))
     rows = pq.read_table(predictor.folder / "golden.parquet").drop_columns(["logit", "score"]).to_pandas()
     rows.index = np.random.default_rng(1).permutation(len(rows)) + 1000
