@@ -17,6 +17,7 @@ from data_prep.execution.folder import real_output
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import Schema
+from data_prep.raw_log.parquet import check_columns
 
 NAME = "table.parquet"
 
@@ -27,6 +28,7 @@ def prepare_table(table: pa.Table, output: Path, options: PrepareOptions, **how:
     They are in a file beside `output` meanwhile. Its folder is named after its content and its time is always the same,
     so that the same call resumes an interrupted run.
     """
+    check_columns("the table", table.schema, options.data)
     output = real_output(output)
     make_folder(output.parent)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f"{output.name}.table-") as temporary:
