@@ -128,9 +128,9 @@ def test_another_table_of_the_same_size_is_not_resumed(tmp_path, interrupted):
 
 def test_an_error_leaves_no_file(tmp_path):
     frame, log_format = drawn_frame(2)
-    with pytest.raises(ValueError, match="the table lacks columns .*: label; found"):
+    with pytest.raises(ValueError, match=r"the table lacks columns .*: label; found"):
         prepare_table(arrow_table(frame.drop(columns="label")), tmp_path / "out", options_of(log_format))
-    with pytest.raises(ValueError, match="200 of 200 lines .* are bad"):
+    with pytest.raises(ValueError, match=r"200 of 200 lines .* are bad"):
         prepare_table(arrow_table(frame.assign(label="maybe")), tmp_path / "out", options_of(log_format))
     assert list(tmp_path.iterdir()) == []
 
