@@ -33,7 +33,7 @@ DOORS = {"data_prep.options", "data_prep.prepared", "data_prep.encoding"}  # all
 BEYOND = {  # one face of both packages
     ("app.cli.notebook", "data_prep.checks.describe"),
     ("app.cli.notebook", "data_prep.pipeline.prepare"),
-    ("app.cli.notebook", "data_prep.pipeline.tables"),
+    ("app.cli.notebook", "data_prep.pipeline.in_memory"),
 }
 MOST_ENTRIES = {"app": 14}  # of a folder; 12 elsewhere
 

@@ -38,7 +38,7 @@ from app.training.launch import NOT_WRITTEN, plan_launch, report_finished
 from app.training.stopping import Stopped
 from common import settings
 from common.console import log_shown
-from common.tables import data_frame
+from common.frames import data_frame
 from data_prep.encoding.raw_rows import arrow_table
 from data_prep.options.prepare_options import PREPARE_SECTION, PrepareOptions, read_data
 from data_prep.prepared.schema import Schema, read_schema
@@ -63,7 +63,7 @@ def describe(log: Log) -> Any:
     Raises as `data_prep.checks.describe.describe`.
     """
     from data_prep.checks.describe import describe
-    from data_prep.pipeline.tables import describe_table
+    from data_prep.pipeline.in_memory import describe_table
 
     table = arrow_table(log)
     return describe(_paths(log)) if table is None else describe_table(table)
@@ -86,8 +86,8 @@ def prepare(
     `overwrite` replaces a prepared folder that is there, `restart` one that is unfinished. After Ctrl-C (in a notebook:
     interrupt) the same call resumes. Raises as `data_prep.pipeline.prepare.prepare`.
     """
+    from data_prep.pipeline.in_memory import prepare_table
     from data_prep.pipeline.prepare import prepare
-    from data_prep.pipeline.tables import prepare_table
 
     table = arrow_table(log)
     changes: dict[str, Any] = {} if data is None else {"data": _described(data)}

@@ -18,7 +18,7 @@ from app.evaluation.results import TOP_VALUES, Groups, Measurement, first_column
 from app.evaluation.slices import Slice, SliceStream
 from app.tables.interface import UniqueIds
 from common.console import progress_bar
-from common.tables import data_frame
+from common.frames import data_frame
 from data_prep.prepared.schema import Schema, row_numbers_file
 from data_prep.prepared.truth import Best, best_possible
 

@@ -31,7 +31,7 @@ from app.scoring.rows import RowsSpec, RowTables, lookup
 from app.scoring.tower import MANY, TOWER, Tower
 from app.tables.fields import TableField, columns_of, field_of_position
 from app.tables.pooling import pool, position_weights, sum_over_positions
-from common.tables import as_series, as_table
+from common.frames import as_frame, as_series
 from data_prep.encoding.encoder import Chunk, LogRows, Rows, open_lookup, options_of
 from data_prep.encoding.raw_rows import (
     TableRows,
@@ -257,7 +257,7 @@ class Predictor:
         """
         if isinstance(rows, str | bytes | Mapping):
             return self._effects(rows)
-        return as_table(rows, parts_of_logits(self._parsed(rows), self.log_format, self._logits_of_parsed, orders))
+        return as_frame(rows, parts_of_logits(self._parsed(rows), self.log_format, self._logits_of_parsed, orders))
 
     def _effects(self, row: str | bytes | Mapping[str, Any]) -> list[FieldEffect]:
         chunk = self.lines_of([row])

@@ -14,7 +14,7 @@ from data_prep.encoding.raw_rows import arrow_table, mappings_to_chunk
 from data_prep.kernels.reference import parse_chunk
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.pipeline.tables import prepare_table
+from data_prep.pipeline.in_memory import prepare_table
 
 FOUR = LogFormat({"label": "label", **dict.fromkeys("abcd", "string")}, ",")
 

@@ -1,4 +1,4 @@
-"""Results as tables: of the kind of the table that was given, or of pandas, which not every use needs."""
+"""Results as data frames: of the kind of the table that was given, or of pandas, which not every use needs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def as_series(rows: Any, values: np.ndarray, name: str) -> Any:
     return load("polars").Series(name, values) if _is_of_polars(rows) else values
 
 
-def as_table(rows: Any, columns: Mapping[str, np.ndarray]) -> Any:
+def as_frame(rows: Any, columns: Mapping[str, np.ndarray]) -> Any:
     """Return columns of rows as a table of the same kind, with the index of a pandas table; of lines as one of pandas.
 
     Raises ModuleNotFoundError if pandas is not there.
