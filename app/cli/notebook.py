@@ -57,16 +57,16 @@ PROJECT = Path(__file__).parents[2]
 LOGGERS = ("app", "data_prep")
 
 
-def describe(log: Log) -> Any:
+def describe(log: Log, **named: Any) -> Any:
     """Return the proposed description of a log or a table, which `prepare` takes as `data`.
 
-    Raises as `data_prep.checks.describe.describe`.
+    `named` and the errors are those of `data_prep.checks.describe.describe`.
     """
     from data_prep.checks.describe import describe
     from data_prep.pipeline.in_memory import describe_table
 
     table = arrow_table(log)
-    return describe(_paths(log)) if table is None else describe_table(table)
+    return describe(_paths(log), **named) if table is None else describe_table(table, **named)
 
 
 def prepare(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 import tempfile
@@ -37,21 +38,23 @@ def prepare_table(table: pa.Table, output: Path, options: PrepareOptions, **how:
         folder = output.with_name(f"{output.name}.table-{checksum(written).partition(':')[2]}")
         folder.mkdir(exist_ok=True)
         written.replace(folder / NAME)
-    is_read_elsewhere = False
     try:
-        return prepare(folder / NAME, output, options, **how)
-    except FolderInUse:  # by the same call in another process, perhaps
-        is_read_elsewhere = True
+        schema = prepare(folder / NAME, output, options, **how)
+    except FolderInUse:  # by the same call in another process, perhaps, which reads the file
         raise
-    finally:
-        if not is_read_elsewhere:
-            shutil.rmtree(folder)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    for left in output.parent.glob(f"{glob.escape(output.name)}.table-{'[0-9a-f]' * 16}"):  # those of killed runs, too
+        shutil.rmtree(left, ignore_errors=True)
+    return schema
 
 
-def describe_table(table: pa.Table) -> str:
-    """Return the proposed description of a table's first rows; see `describe`."""
+def describe_table(table: pa.Table, **named: Any) -> Any:
+    """Return the proposed description of a table's first rows; `named` and the errors are those of `describe`."""
     with tempfile.TemporaryDirectory() as folder:
-        return describe(str(_write(table.slice(0, DEFAULT_ROWS), Path(folder) / NAME)))
+        first_rows = table.slice(0, named.get("num_rows", DEFAULT_ROWS))
+        return describe([str(_write(first_rows, Path(folder) / NAME))], **named)
 
 
 def _write(table: pa.Table, path: Path) -> Path:

@@ -384,8 +384,16 @@ def test_a_table_is_described_prepared_trained_and_scored(cpu, frame, tmp_path):
     assert repr(run.predictor).startswith(f"<Predictor {run.path}/bundle: 5 columns, version xxh3:")
 
 
+def test_a_table_is_described_by_as_many_rows_as_a_log(frame):
+    described = describe(frame, num_rows=200)
+    text = described if isinstance(described, str) else described.as_yaml()
+    assert "the first 200 rows" in text
+    assert "age: integer" in text
+
+
 def test_a_description_is_a_proposal_its_text_its_keys_or_a_file(frame, tmp_path):
-    text = getattr(describe(frame), "as_yaml", lambda: describe(frame))()
+    described = describe(frame)
+    text = described if isinstance(described, str) else described.as_yaml()
     (tmp_path / "data.yaml").write_text(text)
     forms = [describe(frame), text, yaml.safe_load(text), tmp_path / "data.yaml", str(tmp_path / "data.yaml")]
     schemas = [

@@ -122,8 +122,10 @@ def test_another_table_of_the_same_size_is_not_resumed(tmp_path, interrupted):
     other = table.set_column(table.schema.names.index("label"), "label", pa.array([labels[-1], *labels[:-1]]))
     with pytest.raises(OtherRun, match="unfinished and of another command: input was"):
         prepare_table(other, tmp_path / "out", options)
+    (tmp_path / f"out.table-{'0' * 16}").mkdir()  # of a run that was killed
+    (tmp_path / "out.table-of-mine").mkdir()
     prepare_table(other, tmp_path / "out", options, restart=True)
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.table-of-mine"]
 
 
 def test_an_error_leaves_no_file(tmp_path):
