@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from app.cli.predict import main
-from app.serving.options import Limits, ServerOptions
+from app.serving.options import Limits, ServerOptions, host_name
 from app.serving.processes import serve
 from common.packages import require
 
@@ -36,6 +36,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", help="name of the model in addresses (the folder's)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1: this machine alone)")
     parser.add_argument("--port", type=int, default=8000, help="port to listen on (8000)")
+    parser.add_argument("--admin-port", type=int, metavar="PORT", help="port of administration, then on no other")
+    parser.add_argument("--admin-host", default="127.0.0.1", help="address of that port (127.0.0.1)")
+    parser.add_argument(
+        "--allowed-hosts",
+        type=lambda text: tuple(host_name(host) for host in text.split(",")),
+        default=(),
+        metavar="HOST[,HOST]",
+        help="header Host of the requests to answer, * for any (of this machine, if --host is)",
+    )
+    parser.add_argument(
+        "--drain-seconds", type=float, default=0.0, metavar="S", help="from SIGTERM to the end of the port, unready (0)"
+    )
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes (1)")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of a process for the tower (1)")
     parser.add_argument("--watch-seconds", type=float, default=0.5, metavar="S", help="between looks at a folder (0.5)")
@@ -58,8 +70,11 @@ def run(arguments: argparse.Namespace) -> int:
             raise ValueError(f"--{name.replace('_', '-')} must be above 0, found {getattr(arguments, name)}")
     if not 0 <= arguments.log_requests <= 1:
         raise ValueError(f"--log-requests must be a share, 0 … 1; found {arguments.log_requests}")
-    if not 0 <= arguments.port < 65536:
-        raise ValueError(f"--port must be 0 … 65535, found {arguments.port}")
+    for name, port in (("--port", arguments.port), ("--admin-port", arguments.admin_port or 0)):
+        if not 0 <= port < 65536:
+            raise ValueError(f"{name} must be 0 … 65535, found {port}")
+    if not 0 <= arguments.drain_seconds < 3600:
+        raise ValueError(f"--drain-seconds must be 0 … 3600, found {arguments.drain_seconds}")
     name = arguments.name or arguments.path.resolve().name
     return serve(
         ServerOptions(
@@ -72,6 +87,10 @@ def run(arguments: argparse.Namespace) -> int:
             watch_seconds=arguments.watch_seconds,
             logged_share=arguments.log_requests,
             limits=limits,
+            drain_seconds=arguments.drain_seconds,
+            admin_port=arguments.admin_port,
+            admin_host=arguments.admin_host,
+            allowed_hosts=arguments.allowed_hosts,
         )
     )
 

@@ -59,6 +59,7 @@ class Generations:
         self._folding: subprocess.Popen[bytes] | None = None
         self._fold_of: Path | None = None  # the last chain that was folded, or could not be
         self.previous: Predictor | None = None
+        self.num_swaps = 0
         self.current = self._first()
         self.since = time.time()
 
@@ -126,6 +127,7 @@ class Generations:
     def _swap(self, predictor: Predictor, previous: Predictor | None) -> None:
         self.previous = previous
         self.current = predictor
+        self.num_swaps += 1
         self.since = time.time()
 
     def _checked(self, predictor: Predictor) -> Predictor:

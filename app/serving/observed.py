@@ -12,6 +12,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from app.scoring.distribution import SCORE_BINS, Distribution, read_distribution
 from app.scoring.predictor import Predictor, ScoredChunk
+from app.serving.generations import Generations
 from data_prep.encoding.encoder import Rows
 
 SECONDS = (0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
@@ -23,7 +24,7 @@ WINDOW_ROWS = 100_000  # of drift: the last one to two times as many rows
 class Observed:
     """The metrics of one process, for its event loop; where there are several, they are summed when they are read."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_restart: bool = False) -> None:
         self._registry = CollectorRegistry()
         self._noted: list[tuple[Predictor, Rows, np.ndarray]] = []  # of one model, with the logits
         self._num_noted = 0
@@ -34,6 +35,12 @@ class Observed:
         self._scores = self._make(Counter, "scores", "Rows by their score, in twentieths.", ["bin"])
         self._queue = self._make(Gauge, "queue", "Requests that wait.", multiprocess_mode="livesum")
         self._generation = self._make(Gauge, "generation", "Of the model.", multiprocess_mode="livemin")
+        self._ready = self._make(Gauge, "ready", "Workers that are ready.", multiprocess_mode="livesum")
+        self._pinned = self._make(Gauge, "pinned", "1 if a version is pinned.", multiprocess_mode="livemax")
+        self._swaps = self._make(Counter, "swaps", "Models that a worker has swapped to.")
+        self._restarts = self._make(Counter, "restarts", "Workers that were started again.")
+        self._restarts.inc(is_restart)
+        self._num_swaps = 0  # of these that are counted
         most = {"multiprocess_mode": "livemax"}
         self._psi = self._make(Gauge, "psi", "Drift of a field from the held-out rows.", ["field"], **most)
         self._unseen = self._make(Gauge, "unseen", "Share of values outside the vocabulary.", ["field"], **most)
@@ -46,19 +53,26 @@ class Observed:
     def _make(self, kind: Any, name: str, text: str, labels: Any = (), **more: Any) -> Any:
         return kind(f"wide_deep_{name}", text, labels, registry=self._registry, **more)
 
-    def request(self, route: str, status: int, seconds: float) -> None:
-        """Count a request."""
+    def model(self, generations: Generations, is_ready: bool) -> None:
+        """Note what is served; from the thread that watches."""
+        self._generation.set(generations.current.generation)
+        self._pinned.set(bool(generations.status().get("pinned")))
+        self._ready.set(is_ready)
+        self._swaps.inc(generations.num_swaps - self._num_swaps)
+        self._num_swaps = generations.num_swaps
+
+    def request(self, route: str, status: int, seconds: float, num_waiting: int) -> None:
+        """Count a request that was answered while others wait."""
         found = self._by_route.get((route, status))
         if found is None:
             found = self._requests.labels(route, str(status)), self._seconds.labels(route)
             self._by_route[route, status] = found
         found[0].inc()
         found[1].observe(seconds)
-
-    def batch(self, predictor: Predictor, scored: ScoredChunk, num_waiting: int) -> bool:
-        """Note a batch, to be counted with others; return True where `count` has to be called in a while."""
         self._queue.set(num_waiting)
-        self._generation.set(predictor.generation)
+
+    def batch(self, predictor: Predictor, scored: ScoredChunk) -> bool:
+        """Note a batch, to be counted with others; return True where `count` has to be called in a while."""
         self._batch_rows.observe(len(scored.logits))
         if scored.rejected:
             self._rejected.inc(len(scored.rejected))

@@ -22,6 +22,7 @@ _ERRORS = {
     "409": "the version is not the current one, or none served before it",
     "413": "too many bytes or rows",
     "415": "another content-type",
+    "421": "the service is not the host that the request names",
     "429": "too many requests wait; see Retry-After",
     "503": "try again; see Retry-After",
     "504": "the deadline passed while the request waited",

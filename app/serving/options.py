@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
 
@@ -32,3 +35,32 @@ class ServerOptions:
     watch_seconds: float = 0.5
     logged_share: float = 0.0  # of the requests, in the log
     limits: Limits = field(default_factory=Limits)
+    drain_seconds: float = 0.0  # from SIGTERM on, in which the service is not ready and answers all the same
+    admin_port: int | None = None  # of administration, which the public port then does not have
+    admin_host: str = "127.0.0.1"
+    allowed_hosts: tuple[str, ...] = ()  # in place of the rule of `allows`; "*" for any
+
+    def allows(self, host: str, is_admin: bool, is_admin_port: bool) -> bool:
+        """Return whether a request with this header Host is answered.
+
+        A page from elsewhere can have its own name resolve to this machine, and then send what it likes. So if only
+        this machine can reach the port, Host must name it; and administration is for `localhost` and addresses.
+        """
+        if self.allowed_hosts:
+            return host_name(host) in self.allowed_hosts or "*" in self.allowed_hosts
+        address, bound = _address(host_name(host)), _address(self.admin_host if is_admin_port else self.host)
+        if bound is not None and bound.is_loopback:
+            return address is not None and address.is_loopback
+        return address is not None or not is_admin
+
+
+def host_name(host: str) -> str:
+    """Return the name or address in a header Host, in lower case, without its port and brackets."""
+    found = re.fullmatch(r"(\[.*\]|[^:]*)(:\d*)?", host.lower())
+    return found[1].strip("[]") if found else host.lower()
+
+
+def _address(name: str) -> IPv4Address | IPv6Address | None:
+    with suppress(ValueError):
+        return ip_address("127.0.0.1" if name == "localhost" else name)
+    return None

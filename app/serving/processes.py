@@ -1,13 +1,13 @@
-"""The service as processes: one socket, workers that accept from it, and the signals that end them.
+"""The service as processes: its sockets, workers that accept from them, and the signals that end them.
 
 A worker that dies is started again; the others serve on. SIGTERM ends the service when all requests are answered.
 """
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import logging
+import mmap
 import multiprocessing
 import os
 import signal
@@ -16,39 +16,54 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import TYPE_CHECKING
 
 from app.serving.options import ServerOptions
 
 if TYPE_CHECKING:
+    from app.serving.connections import Server
     from app.serving.service import Service
 
 log = logging.getLogger(__name__)
 
-DRAIN_SECONDS = 30
-HEADER_SECONDS = 10.0  # for the headers of a request to arrive, and for the first one of a connection
-MOST_HEADER_BYTES = 1 << 16
-IDLE_SECONDS = 75  # between two requests of a connection
 BACKLOG = 2048
 SWITCH_SECONDS = 0.0005  # that a thread, as the one that opens a new model, keeps the others from running
 WATCH_NICE = 10  # of the thread that opens a new model
-CANNOT_START = 2  # exit status of a worker whose bundle cannot be opened
+CANNOT_START = 2  # exit status where no model can be opened
+STABLE_SECONDS = 60.0  # after which the end of a worker counts as the first one
+MOST_PAUSE_SECONDS = 60.0  # before a worker is started again
+END_SECONDS = 35  # for the workers to end after the port was closed: what requests have, and some more
 
 
 def serve(options: ServerOptions) -> int:
-    """Serve until a signal; return the exit status. Raises OSError where the port cannot be had."""
-    with _listen(options.host, options.port) as listener, tempfile.TemporaryDirectory(prefix="serving-") as shared:
-        log.info("http://%s:%d serves %s", options.host, listener.getsockname()[1], options.path)
+    """Serve until a signal; return the exit status. Raises OSError if a port cannot be had."""
+    _handle_signals(lambda *_: sys.exit(0))
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(_listen("", options.host, options.port))]
+        log.info("http://%s:%d serves %s", options.host, sockets[0].getsockname()[1], options.path)
+        if options.admin_port is not None:
+            sockets.append(stack.enter_context(_listen("admin-", options.admin_host, options.admin_port)))
+            options = replace(options, admin_port=sockets[1].getsockname()[1])
+            log.info("http://%s:%d administers it", options.admin_host, options.admin_port)
+        shared = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="serving-")))
         if options.workers == 1:
-            return run_worker(options, listener, Path(shared), folds=True)
-        return _Supervisor(options, listener, Path(shared)).run()
+            return run_worker(options, sockets, shared, _Seat(0))
+        return _Supervisor(options, sockets, shared).run()
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _handle_signals(handler: Callable[[int, FrameType | None], None]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handler)
+
+
+def _listen(kind: str, host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -56,164 +71,157 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        raise OSError(f"--host {host} --port {port} cannot be listened on: {error.strerror}; give others") from None
+        asked = f"--{kind}host {host} --{kind}port {port}"
+        raise OSError(f"{asked} cannot be listened on: {error.strerror}; give others") from None
     listener.listen(BACKLOG)
     return listener
+
+
+@dataclass
+class _Seat:
+    """A worker's number, by which its metrics go on when it is started again."""
+
+    number: int
+    serving: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, 1))  # shared: 1 when the worker's model is open
+    process: BaseProcess | None = None
+    is_restart: bool = False
+    started: float = 0.0  # by time.monotonic, as `due`
+    pause_seconds: float = 0.0  # before the next start
+    due: float = 0.0
 
 
 class _Supervisor:
     """Keeps the workers running."""
 
-    def __init__(self, options: ServerOptions, listener: socket.socket, shared: Path) -> None:
-        self._options, self._listener, self._shared = options, listener, shared
+    def __init__(self, options: ServerOptions, sockets: list[socket.socket], shared: Path) -> None:
+        self._options, self._sockets, self._shared = options, sockets, shared
         self._metrics = shared / "metrics"
         self._metrics.mkdir()
-        # Read where prometheus_client is imported, which only the workers do.
-        os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(self._metrics)
-        self._workers: dict[int, BaseProcess] = {}
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(self._metrics)  # read where prometheus_client is imported
+        self._seats = [_Seat(number) for number in range(options.workers)]
         self._stopping = False
 
     def run(self) -> int:
         """Start the workers and see to them until a signal; return the exit status."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._stop())
-        for place in range(self._options.workers):
-            self._start(place)
+        _handle_signals(lambda *_: self._stop())
+        status = 0
         while not self._stopping:
-            wait([worker.sentinel for worker in self._workers.values()], timeout=1)
-            for place, worker in list(self._workers.items()):
-                if worker.is_alive() or self._stopping:
-                    continue
-                if worker.exitcode == CANNOT_START:  # it has logged the reason
-                    self._stop()
-                    return CANNOT_START
-                log.warning("worker %d ended with status %s and is started again", place, worker.exitcode)
-                self._start(place)
-        until = time.monotonic() + DRAIN_SECONDS + 5
-        for worker in self._workers.values():
-            worker.join(max(until - time.monotonic(), 0))
-            worker.kill()
-        return 0
+            for seat in self._seats:
+                if seat.process is None and time.monotonic() >= seat.due:
+                    self._start(seat)
+            wait([seat.process.sentinel for seat in self._seats if seat.process is not None], timeout=1)
+            for seat in self._seats:
+                if not self._stopping and seat.process is not None and not seat.process.is_alive():
+                    status = self._plan_restart(seat, seat.process.exitcode)
+        self._end()
+        return status
 
-    def _start(self, place: int) -> None:
-        arguments = (self._options, self._listener, self._shared, place == 0)
-        worker = multiprocessing.get_context("fork").Process(target=_worker, args=arguments, name=f"worker {place}")
-        worker.start()
-        self._workers[place] = worker
+    def _start(self, seat: _Seat) -> None:
+        arguments = (self._options, self._sockets, self._shared, seat)
+        process = multiprocessing.get_context("fork").Process(target=_worker, args=arguments)
+        process.start()
+        seat.process, seat.started = process, time.monotonic()
+        if self._stopping:  # by a signal that came before this line
+            process.terminate()
+
+    def _plan_restart(self, seat: _Seat, exit_status: int | None) -> int:
+        """Start a worker again after a pause that grows. If no worker serves and this one never did, stop: return 2."""
+        from prometheus_client.multiprocess import mark_process_dead
+
+        mark_process_dead(seat.number, str(self._metrics))
+        has_served, seat.serving[0] = seat.serving[0], 0
+        now, seat.process, seat.is_restart = time.monotonic(), None, True
+        if not has_served and not any(other.serving[0] for other in self._seats):
+            log.error("worker %d ended with status %s before it served, and no other serves", seat.number, exit_status)
+            self._stop()
+            return CANNOT_START
+        pause = 0.0 if now - seat.started > STABLE_SECONDS else seat.pause_seconds
+        seat.due, seat.pause_seconds = now + pause, min(max(2 * pause, 1.0), MOST_PAUSE_SECONDS)
+        log.warning("worker %d ended with status %s and is started again in %g s", seat.number, exit_status, pause)
+        return 0
 
     def _stop(self) -> None:
         self._stopping = True
-        for worker in self._workers.values():
-            worker.terminate()
+        for seat in self._seats:
+            if seat.process is not None:
+                seat.process.terminate()
+
+    def _end(self) -> None:
+        """Wait for the workers. The port is closed when all of them and this process have closed it."""
+        processes = [seat.process for seat in self._seats if seat.process is not None]
+        for seconds in (self._options.drain_seconds, END_SECONDS):
+            until = time.monotonic() + seconds
+            for process in processes:
+                process.join(max(until - time.monotonic(), 0))
+            for listener in self._sockets:
+                listener.close()
+        for process in processes:
+            process.kill()
 
 
-def _worker(options: ServerOptions, listener: socket.socket, shared: Path, folds: bool) -> None:
-    os._exit(run_worker(options, listener, shared, folds))
+def _worker(options: ServerOptions, sockets: list[socket.socket], shared: Path, seat: _Seat) -> None:
+    _handle_signals(lambda *_: os._exit(0))
+    from prometheus_client import values
+
+    # Files by number, not by process: a worker that is started again counts on from what the dead one has counted.
+    values.ValueClass = values.MultiProcessValue(lambda: seat.number)
+    os._exit(run_worker(options, sockets, shared, seat))
 
 
-def run_worker(options: ServerOptions, listener: socket.socket, shared: Path, folds: bool) -> int:
-    """Serve in this process until a signal; return the exit status."""
-    import uvicorn
+def run_worker(options: ServerOptions, sockets: list[socket.socket], shared: Path, seat: _Seat) -> int:
+    """Serve in this process until a signal, or the end of its supervisor; return the exit status."""
+    from app.serving.connections import Server
 
-    from app.serving.generations import Generations
-    from app.serving.observed import Observed
-    from app.serving.service import Service
-
-    parent = os.getppid()
     sys.setswitchinterval(SWITCH_SECONDS)
-    for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises them again when it has drained
-        signal.signal(number, lambda *_: None)
-    try:
-        generations = Generations(options.path, options.threads, shared / "rolled_back.json", folds)
-    except (ValueError, OSError) as error:
-        log.error("error: %s", error)
-        return CANNOT_START
-    service = Service(generations, Observed(), options)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            service,
-            loop="uvloop",
-            http=protocol(service),
-            lifespan="off",
-            access_log=False,
-            log_config=None,
-            server_header=False,
-            proxy_headers=False,
-            ws="none",
-            timeout_keep_alive=IDLE_SECONDS,
-            timeout_graceful_shutdown=DRAIN_SECONDS,
-        )
-    )
-    stopped = threading.Event()
+    server = Server(options)
+    _handle_signals(server.handle_exit)
+    watch = _Watch(server, options, shared, seat)
+    watch.start()
+    while seat.is_restart and not watch.opened.wait(0.1):  # the others serve: accept nothing before
+        if server.application.is_draining:
+            return 0
+    if not server.should_exit:
+        server.run(sockets=sockets)
+    watch.stopped.set()
+    return watch.status
 
-    def watch() -> None:
+
+class _Watch(threading.Thread):
+    """Opens the model of a worker, then newer ones."""
+
+    def __init__(self, server: Server, options: ServerOptions, shared: Path, seat: _Seat) -> None:
+        super().__init__(daemon=True)
+        self._server, self._options, self._seat = server, options, seat
+        self._control = shared / "rolled_back.json"
+        self.opened, self.stopped = threading.Event(), threading.Event()
+        self.status = 0
+
+    def run(self) -> None:
+        try:
+            service = self._open()
+        except Exception as error:
+            log.error("error: %s", error, exc_info=not isinstance(error, ValueError | OSError))
+            self.status, self._server.should_exit = CANNOT_START, True
+            return
+        finally:
+            self.opened.set()
+        gc.freeze()  # what is open lives as long as the process: no collection has to walk it
+        self._server.application.open(service)
+        self._seat.serving[0] = 1
         if sys.platform == "linux":  # where a thread has a priority of its own
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), WATCH_NICE)
-        while not stopped.wait(options.watch_seconds):
-            generations.refresh_safely()
-            if os.getppid() != parent:  # the supervisor was killed
-                server.should_exit = True
+        supervisor = multiprocessing.parent_process() if self._options.workers > 1 else None
+        while not self.stopped.is_set():
+            service.refresh()
+            if supervisor is not None and os.getppid() != supervisor.pid:  # it was killed
+                self._server.should_exit = True
+            self.stopped.wait(self._options.watch_seconds)
 
-    threading.Thread(target=watch, daemon=True).start()
-    gc.freeze()  # what is open lives as long as the process: no collection has to walk it
-    server.run(sockets=[listener])
-    stopped.set()
-    return 0
+    def _open(self) -> Service:
+        from app.serving.generations import Generations
+        from app.serving.observed import Observed
+        from app.serving.service import Service
 
-
-def protocol(service: Service) -> type:
-    """Return uvicorn's protocol with bounds on the time and the size of headers, which refuses by them alone."""
-    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
-    refused: Any = SimpleNamespace(response_complete=True, message_event=asyncio.Event())  # for all: it has no state
-
-    class BoundedHeaders(HttpToolsProtocol):
-        """Closes a connection whose headers do not arrive in time, or do not end."""
-
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self._header_bytes: int | None = 0
-            self._headers_until = self.loop.call_later(HEADER_SECONDS, transport.close)
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._headers_until.cancel()
-            super().connection_lost(exc)
-
-        def data_received(self, data: bytes) -> None:
-            if self._header_bytes is not None:
-                self._header_bytes += len(data)
-            super().data_received(data)
-            if self._header_bytes is not None and self._header_bytes > MOST_HEADER_BYTES:
-                self.transport.close()
-
-        def on_message_begin(self) -> None:
-            super().on_message_begin()
-            self._header_bytes = 0
-            self._headers_until.cancel()
-            self._headers_until = self.loop.call_later(HEADER_SECONDS, self.transport.close)
-
-        def on_headers_complete(self) -> None:
-            self._header_bytes = None
-            answer = self._refusal()
-            if answer is None:
-                self._headers_until.cancel()
-                super().on_headers_complete()
-            else:  # the body has as much time as the headers, and is dropped
-                self.cycle = refused
-                self.transport.write(answer)
-
-        def on_message_complete(self) -> None:
-            super().on_message_complete()
-            if self.cycle is refused:
-                self._headers_until.cancel()
-                self.on_response_complete()
-
-        def _refusal(self) -> bytes | None:
-            """Return an answer by the headers alone; None also where another is due before it or none after it."""
-            is_next = self.cycle is None or self.cycle.response_complete
-            is_last = self.expect_100_continue or not self.parser.should_keep_alive()
-            if not is_next or is_last or self.parser.get_method() != b"POST":
-                return None
-            return service.refusal(self.url, next((int(v) for name, v in self.headers if name == b"content-length"), 0))
-
-    return BoundedHeaders
+        observed = Observed(self._seat.is_restart)
+        generations = Generations(self._options.path, self._options.threads, self._control, self._seat.number == 0)
+        return Service(generations, observed, self._options)

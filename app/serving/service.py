@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ _PAGE_HEADERS = {
 _CLOSE = {"connection": "close"}  # after an answer to a request whose body was not read
 _HEADERS_OF = {408: _CLOSE, 413: _CLOSE, 429: {"retry-after": "1"}, 503: {"retry-after": "1"}}
 
+LIVE, READY = "/v2/health/live", "/v2/health/ready"
+ADMIN_PATHS = ("/v1/rollback",)
 MODEL = "/v2/models/{model}"
 _MODEL_PATH = re.compile(r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?(?P<rest>/ready|/infer)?")
 _NO_ADDRESS, _NO_METHOD = "there is no such address; /docs lists all", "the address has another method; see /docs"
@@ -57,6 +60,8 @@ class Service:
     def __init__(self, generations: Generations, observed: Observed, options: ServerOptions) -> None:
         self.generations, self.observed, self.options = generations, observed, options
         self.batcher = Batcher(options.limits, self._observe)
+        self.is_draining = False  # still answers, but is not ready: callers should go elsewhere
+        self._allows = lru_cache(maxsize=256)(options.allows)
         self._held_bytes = 0
         self._explaining = asyncio.Semaphore(1)
         self._decoders = {
@@ -71,8 +76,8 @@ class Service:
             "/metrics": self._metrics,
             "/v1/status": self._status,
             "/v2": self._server,
-            "/v2/health/live": self._live,
-            "/v2/health/ready": self._live,
+            LIVE: self._live,
+            READY: self._ready,
         }
         posts: dict[str, Handler] = {
             "/v1/score": self._score,
@@ -84,6 +89,11 @@ class Service:
             posts[f"{model}/infer"] = self._infer
         self._routes = {path: {"GET": handler} for path, handler in gets.items()}
         self._routes |= {path: {"POST": handler} for path, handler in posts.items()}
+
+    def refresh(self) -> None:
+        """Serve the newest model, and note it; for the thread that watches."""
+        self.generations.refresh_safely()
+        self.observed.model(self.generations, not self.is_draining)
 
     def refusal(self, url: bytes, num_bytes: int) -> bytes | None:
         """Return the whole answer to a request whose rows would wait too long, None for others.
@@ -110,6 +120,7 @@ class Service:
         request = Request(scope, receive)
         path, methods, scope["path_params"] = self._route(scope["path"])
         try:
+            self._check_host(request, path)
             response = await self._handler(methods, request.method)(request)
         except RequestError as error:
             response = JSONResponse({"error": str(error)}, error.status, _HEADERS_OF.get(error.status))
@@ -121,6 +132,8 @@ class Service:
             response = JSONResponse({"error": message}, 503, _HEADERS_OF[503])
         for name, value in _headers(self.generations.current).items():
             response.headers.setdefault(name, value)
+        if self.is_draining:
+            response.headers["connection"] = "close"
         if response.status_code == 405:
             response.headers["allow"] = ", ".join(methods)
         seconds = time.perf_counter() - start
@@ -128,9 +141,21 @@ class Service:
         await response(scope, receive, send)
 
     def _note(self, method: str, path: str, status: int, seconds: float) -> None:
-        self.observed.request(path, status, seconds)
+        self.observed.request(path, status, seconds, self.batcher.num_waiting)
         if random.random() < self.options.logged_share:  # noqa: S311
             log.info("%s %s %d %.1f ms", method, path, status, seconds * 1e3)
+
+    def _check_host(self, request: Request, path: str) -> None:
+        """Refuse a request for another host, and one for administration by the public port. Health is for all."""
+        hosts = request.headers.getlist("host")
+        if len(hosts) > 1 or (not hosts and request["http_version"] == "1.1"):
+            raise RequestError(400, f"expected one header Host, found {len(hosts)}")
+        admin_port = self.options.admin_port
+        is_admin, is_admin_port = path in ADMIN_PATHS, admin_port is not None and request["server"][1] == admin_port
+        if is_admin and admin_port is not None and not is_admin_port:
+            raise RequestError(404, f"{path} is on the port of --admin-port alone")
+        if hosts and path not in (LIVE, READY) and not self._allows(hosts[0], is_admin, is_admin_port):
+            raise RequestError(421, f"this is not the host {hosts[0]!r}; the option --allowed-hosts names others")
 
     def _route(self, path: str) -> tuple[str, dict[str, Handler], dict[str, Any]]:
         """Return the form of an address, for metrics and the log, its handlers by method, and its parameters."""
@@ -271,9 +296,14 @@ class Service:
     async def _live(self, _: Request) -> Response:
         return Response()
 
+    async def _ready(self, _: Request) -> Response:
+        if self.is_draining:
+            raise RequestError(503, "the service is about to end")
+        return Response()
+
     async def _model_ready(self, request: Request) -> Response:
         self._check_model(request)
-        return Response()
+        return await self._ready(request)
 
     async def _server(self, _: Request) -> Response:
         extensions = ["binary_tensor_data"]
@@ -327,7 +357,7 @@ class Service:
 
     def _observe(self, predictor: Predictor, chunk: RowsToScore, scored: ScoredChunk) -> None:
         self.generations.keep_recent(predictor.log_format, chunk)
-        if self.observed.batch(predictor, scored, self.batcher.num_waiting):
+        if self.observed.batch(predictor, scored):
             asyncio.get_running_loop().call_later(COUNTED_SECONDS, self.observed.count)
 
 

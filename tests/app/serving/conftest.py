@@ -64,7 +64,9 @@ def make_service(tmp_path):
 
     def make(path, **limits):
         generations = Generations(path, 1, tmp_path / "rolled_back.json", folds=False)
-        return Service(generations, Observed(), ServerOptions(path, "clicks", limits=Limits(**limits)))
+        return Service(
+            generations, Observed(), ServerOptions(path, "clicks", limits=Limits(**limits), allowed_hosts=("*",))
+        )
 
     return make
 
@@ -72,7 +74,7 @@ def make_service(tmp_path):
 @pytest.fixture(scope="session")
 def service(tiny_bundle, tmp_path_factory):  # noqa: F811
     generations = Generations(tiny_bundle, 1, tmp_path_factory.mktemp("service") / "rolled_back.json", folds=False)
-    return Service(generations, Observed(), ServerOptions(tiny_bundle, "clicks"))
+    return Service(generations, Observed(), ServerOptions(tiny_bundle, "clicks", allowed_hosts=("*",)))
 
 
 @pytest.fixture(scope="session")
@@ -94,6 +96,7 @@ def serve(project):
                 line = process.stderr.readline()
                 found = re.search(r":(\d+) serves", line)
                 assert found, line + process.stderr.read()
+                httpx.get(f"http://127.0.0.1:{found[1]}/v1/status", timeout=60)  # answered when the model is open
                 yield process, int(found[1])
             finally:
                 process.terminate()

@@ -2,13 +2,12 @@
 
 import contextlib
 import json
-import os
+import re
 import shutil
-import signal
 import socket
 import subprocess
+import sys
 import time
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -17,6 +16,7 @@ import psutil
 import pytest
 import tritonclient.http as triton
 
+from tests.app.serving.test_generations import models, watched  # noqa: F401
 from tests.app.serving.test_service import ARROW, arrow_of, lines_of
 
 
@@ -86,9 +86,9 @@ def raw(port, sent, seconds=20):
 @pytest.mark.parametrize(
     "sent",
     [
-        b"POST /v1/score HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
-        b"POST /v1/score HTTP/1.1\r\nhost: a\r\ncontent-length: -1\r\n\r\n",
-        b"POST /v1/score HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST /v1/score HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        b"POST /v1/score HTTP/1.1\r\nhost: localhost\r\ncontent-length: -1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
         b"GET /\x00 HTTP/1.1\r\n\r\n",
         b"no http at all\r\n\r\n",
         b"GET / HTTP/1.1\r\n" + b"a: " + b"x" * 10**6,
@@ -101,7 +101,7 @@ def test_broken_requests_end_with_an_answer_or_the_connection(port, sent):
 
 
 def test_a_body_of_a_gigabyte_is_refused_before_it_is_sent(port):
-    head = f"POST /v1/score HTTP/1.1\r\nhost: a\r\ncontent-length: {1 << 30}\r\n\r\n".encode()
+    head = f"POST /v1/score HTTP/1.1\r\nhost: localhost\r\ncontent-length: {1 << 30}\r\n\r\n".encode()
     assert raw(port, head + b"x" * 1000).startswith(b"HTTP/1.1 413")
 
 
@@ -110,7 +110,7 @@ def test_idle_and_slow_connections_do_not_stop_others(port, golden, golden_score
     slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
     try:
         for connection in slow:
-            connection.sendall(b"POST /v1/score HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\n{")
+            connection.sendall(b"POST /v1/score HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{")
         start = time.monotonic()
         rows = {"rows": golden.to_pylist()}
         assert httpx.post(f"http://127.0.0.1:{port}/v1/score", json=rows).json()["scores"] == golden_scores
@@ -134,20 +134,31 @@ def test_the_page_shows_a_row_and_its_parts(port, render):
     render(f"http://127.0.0.1:{port}/", parts)
 
 
-def test_sigterm_answers_what_it_has_taken(serve, tiny_bundle, golden, golden_scores, eventually):
-    with serve(tiny_bundle, "--max-delay-ms", "700", "--max-batch", "1000") as (process, port):
-        body = json.dumps({"rows": golden.to_pylist()}).encode()
-        head = f"POST /v1/score HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n\r\n".encode()
-        eventually(lambda: raw(port, b"GET /v2/health/ready HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"))
-        with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
-            connection.sendall(head + body)
-            time.sleep(0.3)
-            process.send_signal(signal.SIGTERM)
-            answer = b""
-            while part := connection.recv(65536):
-                answer += part
-        assert json.loads(answer.partition(b"\r\n\r\n")[2])["scores"] == golden_scores
-        assert process.wait(20) == 0
+def test_sigterm_while_the_model_is_opened_ends_the_service(project, tiny_bundle):
+    for workers in ("1", "2"):
+        command = [sys.executable, "-m", "app.cli.serve", tiny_bundle, "--port", "0", "--workers", workers]
+        with subprocess.Popen(command, cwd=project, stderr=subprocess.PIPE, text=True) as process:
+            assert " serves " in process.stderr.readline()
+            process.terminate()
+            assert process.wait(15) == 0
+
+
+def test_a_service_outlives_the_shell_that_started_it(project, tiny_bundle, tmp_path, eventually):
+    log = tmp_path / "log"
+    line = f"exec {sys.executable} -m app.cli.serve {tiny_bundle} --port 0 --watch-seconds 0.1 2>&1"
+    shell = ["sh", "-c", f"({line}) > {log} & echo $!; read ends"]
+    with subprocess.Popen(shell, cwd=project, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as started:
+        process = psutil.Process(int(started.stdout.readline()))
+        eventually(lambda: log.is_file() and " serves " in log.read_text())
+        port = re.search(r":(\d+) serves", log.read_text())[1]
+        status = f"http://127.0.0.1:{port}/v1/status"
+        assert httpx.get(status, timeout=30).status_code == 200
+    try:
+        time.sleep(1)
+        assert httpx.get(status).status_code == 200
+    finally:
+        process.terminate()
+    eventually(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
 
 
 def test_overload_is_refused_at_once_and_passes(serve, tiny_bundle, golden, golden_scores):
@@ -171,16 +182,16 @@ def test_a_refusal_needs_no_body_and_leaves_the_connection_open(serve, tiny_bund
     with serve(tiny_bundle, "--max-queue", "1", "--max-delay-ms", "1500") as (_, port):
         waiting, connection = (socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(2))
         with waiting, connection:
-            waiting.sendall(b"POST /v1/score HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}")
+            waiting.sendall(b"POST /v1/score HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{}")
             time.sleep(0.3)
             for path in ("/v1/score", "/v2/models/clicks/infer?a=b"):
-                connection.sendall(f"POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: 6\r\n\r\n".encode())
+                connection.sendall(f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 6\r\n\r\n".encode())
                 head, _, body = connection.recv(65536).partition(b"\r\n\r\n")
                 assert head.startswith(b"HTTP/1.1 429") and b"retry-after: 1" in head and b"x-model-version" in head
                 assert "wait already" in json.loads(body)["error"]
                 connection.sendall(b"{}")
                 connection.sendall(b"    ")
-            connection.sendall(b"GET /metrics HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+            connection.sendall(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
             answer = b""
             while part := connection.recv(65536):
                 answer += part
@@ -190,12 +201,13 @@ def test_a_refusal_needs_no_body_and_leaves_the_connection_open(serve, tiny_bund
 
 def test_wrong_bundles_and_ports_end_with_status_2(project, tmp_path, port, tiny_bundle):
     def run(*arguments):
-        command = [os.sys.executable, "-m", "app.cli.serve", *map(str, arguments)]
+        command = [sys.executable, "-m", "app.cli.serve", *map(str, arguments)]
         done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=60, check=False)
         return done.returncode, done.stderr
 
     status, printed = run(tmp_path, "--port", 0)
     assert status == 2 and "holds none that can be served" in printed and "Traceback" not in printed
+    assert run(tmp_path, "--port", 0, "--workers", 2)[0] == 2
     status, printed = run(tiny_bundle, "--port", port)
     assert status == 2 and f"--port {port} cannot be listened on" in printed
     assert run(tiny_bundle, "--workers", 0)[0] == 2
@@ -207,7 +219,7 @@ def test_workers_share_the_load_and_outlive_one_another(serve, tiny_bundle, gold
         address = f"http://127.0.0.1:{port}"
         rows = {"rows": golden.to_pylist()}
         workers = psutil.Process(process.pid).children
-        eventually(lambda: len(workers()) == 2 and urllib.request.urlopen(f"{address}/v2/health/ready"))
+        eventually(lambda: len(workers()) == 2 and httpx.get(f"{address}/v2/health/ready").status_code == 200)
         first, second = workers()
         for _ in range(20):
             assert httpx.post(f"{address}/v1/score", json=rows).json()["scores"] == golden_scores
@@ -220,6 +232,70 @@ def test_workers_share_the_load_and_outlive_one_another(serve, tiny_bundle, gold
         process.terminate()
         assert process.wait(30) == 0
         assert not second.is_running()
+
+
+def sample(address, name):
+    """The value of a metric without labels; None if there is none."""
+    found = re.search(rf"^wide_deep_{name} (\S+)$", httpx.get(f"{address}/metrics").text, re.M)
+    return found and float(found[1])
+
+
+@pytest.mark.kills
+def test_a_dead_worker_leaves_its_counts_alone(serve, models, watched, golden, tmp_path, eventually):  # noqa: F811
+    (_, scores), (folder, put) = models, watched
+    put("1")
+    with serve(folder, "--workers", "2", "--watch-seconds", "0.1", TMPDIR=str(tmp_path)) as (process, port):
+        address = f"http://127.0.0.1:{port}"
+        rows = {"rows": golden.to_pylist()}
+        eventually(lambda: sample(address, "ready") == 2)
+
+        def score():
+            return httpx.post(f"{address}/v1/score", json=rows).json()["scores"]
+
+        def files():
+            return sorted(path.name for path in tmp_path.glob("serving-*/metrics/*.db"))
+
+        for _ in range(20):
+            assert score() == scores["1"]
+        before, num_rows = files(), 20 * len(golden)
+        eventually(lambda: sample(address, "queue") == 0)  # nobody waits
+        workers = psutil.Process(process.pid).children()
+        for restarts in (1, 2):
+            next(worker for worker in psutil.Process(process.pid).children() if worker.is_running()).kill()
+            eventually(lambda restarts=restarts: sample(address, "restarts_total") == restarts)
+            eventually(lambda: sample(address, "ready") == 2)
+        assert set(workers) != set(psutil.Process(process.pid).children())
+        put("2")
+        eventually(lambda: sample(address, "swaps_total") == 2)  # each worker's
+        assert sample(address, "generation") == 1
+        assert score() == scores["2"]
+        assert files() == before
+        assert sample(address, "batch_rows_sum") == num_rows + len(golden)
+        assert sample(address, "queue") == 0
+
+
+@pytest.mark.kills
+def test_a_worker_that_cannot_start_again_ends_no_other_and_pauses(
+    serve, tiny_bundle, golden, golden_scores, tmp_path, eventually
+):
+    folder, away = tmp_path / "models", tmp_path / "away"
+    shutil.copytree(tiny_bundle, folder / "1")
+    with serve(folder, "--workers", "2") as (process, port):
+        address = f"http://127.0.0.1:{port}"
+        eventually(lambda: sample(address, "ready") == 2)
+        folder.rename(away)
+        psutil.Process(process.pid).children()[0].kill()
+        until = time.monotonic() + 5
+        while time.monotonic() < until:
+            answer = httpx.post(f"{address}/v1/score", json={"rows": golden.to_pylist()})
+            assert answer.json()["scores"] == golden_scores
+        assert sample(address, "ready") == 1
+        away.rename(folder)
+        eventually(lambda: sample(address, "ready") == 2)
+        process.terminate()
+        assert process.wait(30) == 0
+        # At once, after 1 second, after 2 more, and, with the folder back, after 4 more.
+        assert 2 <= process.stderr.read().count("none that can be served") <= 3
 
 
 @pytest.mark.kills

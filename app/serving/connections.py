@@ -1,0 +1,146 @@
+"""The HTTP server of a worker: uvicorn's, with bounds on headers, a drain, and answers before a model is open."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import signal
+import time
+from types import FrameType, SimpleNamespace
+from typing import Any
+
+import uvicorn
+from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from app.serving.options import ServerOptions
+from app.serving.service import LIVE, READY, Service
+
+HEADER_SECONDS = 10.0  # for the headers of a request to arrive, and for the first one of a connection
+MOST_HEADER_BYTES = 1 << 16
+IDLE_SECONDS = 75  # between two requests of a connection
+FINISH_SECONDS = 30  # for requests to be answered after the port was closed
+POLL_SECONDS = 0.02  # of requests that wait for the model to be open
+
+_refused: Any = SimpleNamespace(response_complete=True, message_event=asyncio.Event())  # for all: it has no state
+
+
+class Application:
+    """The service once its model is open. Before, it answers health alone, and other requests wait."""
+
+    def __init__(self) -> None:
+        self.service: Service | None = None
+        self.is_draining = self.is_ending = False
+
+    def open(self, service: Service) -> None:
+        """Answer by a service from now on."""
+        self.service = service
+        service.is_draining = self.is_draining
+
+    def drain(self) -> None:
+        """Be ready no more."""
+        self.is_draining = True
+        if self.service is not None:
+            self.service.is_draining = True
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        is_health = scope["path"] in (LIVE, READY)
+        while self.service is None and not is_health and not self.is_ending:
+            await asyncio.sleep(POLL_SECONDS)
+        if self.service is not None:
+            await self.service(scope, receive, send)
+        elif scope["path"] == LIVE:
+            await JSONResponse({})(scope, receive, send)
+        else:
+            await JSONResponse({"error": "no model is open"}, 503, {"retry-after": "1"})(scope, receive, send)
+
+
+class Server(uvicorn.Server):
+    """Ends at once by SIGINT. By SIGTERM it is first unready for `drain_seconds`, in which it answers as before."""
+
+    def __init__(self, options: ServerOptions) -> None:
+        self.application = Application()
+        super().__init__(
+            uvicorn.Config(
+                self.application,
+                loop="uvloop",
+                http=BoundedHeaders,
+                lifespan="off",
+                access_log=False,
+                log_config=None,
+                server_header=False,
+                proxy_headers=False,
+                ws="none",
+                timeout_keep_alive=IDLE_SECONDS,
+                timeout_graceful_shutdown=FINISH_SECONDS,
+            )
+        )
+        self._drain_seconds, self._end_time = options.drain_seconds, math.inf
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Handle a signal."""
+        if sig == signal.SIGTERM:
+            self.application.drain()
+            self._end_time = min(self._end_time, time.monotonic() + self._drain_seconds)
+        else:
+            super().handle_exit(sig, frame)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Return whether to end; called ten times a second."""
+        self.application.is_ending = await super().on_tick(counter) or time.monotonic() >= self._end_time
+        return self.application.is_ending
+
+
+class BoundedHeaders(HttpToolsProtocol):
+    """Closes a connection whose headers do not arrive in time, or do not end; refuses by the headers alone."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._header_bytes: int | None = 0
+        self._headers_until = self.loop.call_later(HEADER_SECONDS, transport.close)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._headers_until.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._header_bytes is not None:
+            self._header_bytes += len(data)
+        super().data_received(data)
+        if self._header_bytes is not None and self._header_bytes > MOST_HEADER_BYTES:
+            self.transport.close()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._header_bytes = 0
+        self._headers_until.cancel()
+        self._headers_until = self.loop.call_later(HEADER_SECONDS, self.transport.close)
+
+    def on_headers_complete(self) -> None:
+        self._header_bytes = None
+        answer = self._refusal()
+        if answer is None:
+            self._headers_until.cancel()
+            super().on_headers_complete()
+        else:  # the body has as much time as the headers, and is dropped
+            self.cycle = _refused
+            self.transport.write(answer)
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        if self.cycle is _refused:
+            self._headers_until.cancel()
+            self.on_response_complete()
+
+    def _refusal(self) -> bytes | None:
+        """Return an answer by the headers alone; None also if another is due before it or none after it."""
+        service = self.app.service
+        is_next = self.cycle is None or self.cycle.response_complete
+        is_last = self.expect_100_continue or not self.parser.should_keep_alive()
+        if service is None or not is_next or is_last or self.parser.get_method() != b"POST":
+            return None
+        length = next((int(value) for name, value in self.headers if name == b"content-length"), 0)
+        answer: bytes | None = service.refusal(self.url, length)
+        return answer

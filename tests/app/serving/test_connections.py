@@ -1,0 +1,184 @@
+"""The connections of a service as it begins and ends, and who may use them, by raw sockets."""
+
+import http.client
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import httpx
+import pytest
+
+from app.serving.options import ServerOptions
+from app.serving.service import ADMIN_PATHS
+from tests.app.serving.test_processes import raw
+
+
+def get(port, path, host="localhost"):
+    """The status of an answer, by a connection of its own."""
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
+        connection.request("GET", path, headers={"host": host})
+        return connection.getresponse().status
+
+
+OPENS_LATE = """
+import sys, time
+from pathlib import Path
+from app.cli.serve import add_arguments, main
+from app.serving.generations import Generations
+
+may_open, first = Path(sys.argv.pop()), Generations._first
+def wait(self):
+    while not may_open.exists():
+        time.sleep(0.01)
+    return first(self)
+Generations._first = wait
+sys.exit(main(add_arguments, "app.cli.serve"))
+"""
+
+
+def test_a_service_whose_model_is_being_opened_is_live_and_not_ready(project, tiny_bundle, tmp_path):
+    command = [sys.executable, "-c", OPENS_LATE, tiny_bundle, "--port", "0", tmp_path / "may-open"]
+    with (
+        subprocess.Popen(command, cwd=project, stderr=subprocess.PIPE, text=True) as process,
+        ThreadPoolExecutor() as pool,
+    ):
+        try:
+            port = int(re.search(r":(\d+) serves", process.stderr.readline())[1])
+            assert get(port, "/v2/health/live") == 200
+            assert get(port, "/v2/health/ready") == 503
+            waiting = pool.submit(get, port, "/v1/status")
+            time.sleep(0.2)
+            assert not waiting.done()
+            (tmp_path / "may-open").touch()
+            assert waiting.result(20) == 200
+            assert get(port, "/v2/health/ready") == 200
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_service_that_drains_is_not_ready_and_refuses_no_one(
+    serve, tiny_bundle, golden, golden_scores, eventually, workers
+):
+    """A client asks all the time, by a connection each."""
+    seconds = 2.0
+    begun = []  # times at which requests were sent that were answered
+    statuses = set()
+    refused = threading.Event()
+
+    def send():
+        while not refused.is_set():
+            now = time.monotonic()
+            try:
+                statuses.add(get(port, "/v2/models/clicks"))
+                begun.append(now)
+            except (OSError, http.client.HTTPException):
+                refused.set()
+
+    slowly = ("--max-delay-ms", "1500", "--max-batch", "1000", "--deadline-ms", "9000")
+    arguments = ("--workers", workers, "--drain-seconds", str(seconds), *slowly)
+    with serve(tiny_bundle, *arguments) as (process, port):
+        eventually(lambda: get(port, "/v2/health/ready") == 200)
+        client = threading.Thread(target=send)
+        client.start()
+        time.sleep(0.3)
+        process.send_signal(signal.SIGTERM)
+        signalled = time.monotonic()
+        eventually(lambda: get(port, "/v2/health/ready") == 503)
+        assert time.monotonic() - signalled < 1
+        assert get(port, "/v2/models/clicks/ready") == 503
+        assert get(port, "/v2/health/live") == 200
+        kept = raw(port, b"GET /v2/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert b"connection: close" in kept.lower()
+        time.sleep(max(signalled + seconds - 0.7 - time.monotonic(), 0))
+        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
+            connection.request("POST", "/v1/score", json.dumps({"rows": golden.to_pylist()}))
+            answer = connection.getresponse()  # when the port was closed
+            assert json.load(answer)["scores"] == golden_scores
+        assert refused.is_set()
+        client.join(20)
+        assert signalled + seconds - 0.1 < begun[-1]
+        assert statuses == {200}
+        assert process.wait(20) == 0
+
+
+def test_an_interrupt_ends_without_a_drain(serve, tiny_bundle):
+    with serve(tiny_bundle, "--drain-seconds", "60") as (process, _):
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+
+
+def test_administration_has_a_port_of_its_own(serve, tiny_bundle):
+    with serve(tiny_bundle, "--admin-port", "0") as (process, port):
+        admin_port = int(process.stderr.readline().rpartition(" administers")[0].rpartition(":")[2])
+        change = {"version": httpx.get(f"http://127.0.0.1:{port}/v1/status").json()["version"]}
+        for path in ADMIN_PATHS:
+            address = f"http://127.0.0.1:{{}}{path}"
+            answer = httpx.post(address.format(port), json=change)
+            assert answer.status_code == 404
+            assert "--admin-port" in answer.json()["error"]
+            assert httpx.post(address.format(admin_port), json=change).status_code in (200, 409)
+        assert get(admin_port, "/v2/health/ready") == 200
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET /v1/status HTTP/1.1\r\n\r\n", b"400"),
+        (b"GET /v1/status HTTP/1.1\r\nhost: localhost\r\nHost: localhost\r\n\r\n", b"400"),
+        (b"GET /v1/status HTTP/1.1\r\nhost: evil.example:8000\r\n\r\n", b"421"),
+        (b"GET /v1/status HTTP/1.1\r\nhost: \r\n\r\n", b"421"),
+        (b"GET /v1/status HTTP/1.1\r\nhost: LOCALHOST:1\r\n\r\n", b"200"),
+        (b"GET /v1/status HTTP/1.1\r\nhost: [::1]:8000\r\n\r\n", b"200"),
+        (b"GET /v2/health/ready HTTP/1.1\r\nhost: 10.1.2.3:8000\r\n\r\n", b"200"),
+        (b"GET /v1/status HTTP/1.0\r\n\r\n", b"200"),
+    ],
+)
+def test_requests_for_another_host_are_refused(port, head, status):
+    assert raw(port, head)[9:12] == status
+
+
+LOCAL, OPEN = {"host": "127.0.0.1"}, {"host": "0.0.0.0"}
+NAMED = {"host": "0.0.0.0", "allowed_hosts": ("clicks.example", "::1")}
+
+
+@pytest.mark.parametrize(
+    ("options", "host", "is_allowed", "is_allowed_to_administer"),
+    [
+        (LOCAL, "localhost", True, True),
+        (LOCAL, "127.9.9.9:80", True, True),
+        (LOCAL, "10.0.0.1:8000", False, False),
+        (LOCAL, "localhost.evil.example", False, False),
+        (LOCAL, "127.0.0.1.evil.example", False, False),
+        (LOCAL, "127.0.0.1@evil.example", False, False),
+        (LOCAL, "[::1", False, False),
+        (LOCAL, "::1", True, True),
+        (LOCAL, "localhost:", True, True),
+        (LOCAL, "localhost:80:evil.example", False, False),
+        ({"host": "localhost"}, "evil.example", False, False),
+        ({"host": "::1"}, "evil.example", False, False),
+        (OPEN, "evil.example", True, False),
+        (OPEN, "10.0.0.1:8000", True, True),
+        (OPEN, "[fe80::1]:8000", True, True),
+        (OPEN, "localhost:8000", True, True),
+        (NAMED, "Clicks.Example:8000", True, True),
+        (NAMED, "[::1]:8000", True, True),
+        (NAMED, "localhost", False, False),
+        (NAMED, "10.0.0.1", False, False),
+        (LOCAL | {"allowed_hosts": ("*",)}, "evil.example", True, True),
+    ],
+)
+def test_hosts_that_are_allowed(options, host, is_allowed, is_allowed_to_administer):
+    allows = ServerOptions(Path(), "clicks", **options).allows
+    assert allows(host, is_admin=False, is_admin_port=False) == is_allowed
+    assert allows(host, is_admin=True, is_admin_port=False) == is_allowed_to_administer
+    assert ServerOptions(Path(), "clicks", admin_port=1, **options).allows("evil.example", True, True) == (
+        "*" in options.get("allowed_hosts", ())
+    )
