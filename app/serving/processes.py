@@ -39,6 +39,7 @@ WATCH_NICE = 10  # of the thread that opens a new model
 CANNOT_START = 2  # exit status where no model can be opened
 STABLE_SECONDS = 60.0  # after which the end of a worker counts as the first one
 MOST_PAUSE_SECONDS = 60.0  # before a worker is started again
+METRICS_BYTES = 1 << 19  # of a file of metrics, of which a worker has five; a thousand fields take half
 END_SECONDS = 35  # for the workers to end after the port was closed: what requests have, and some more
 
 
@@ -163,6 +164,19 @@ def _worker(options: ServerOptions, sockets: list[socket.socket], shared: Path, 
     _handle_signals(lambda *_: os._exit(0))
     from prometheus_client import values
 
+    class Allocated(values.MmapedDict):
+        """A file of metrics that has its disk space: where a mapped file gets none later, SIGBUS ends the process."""
+
+        def __init__(self, filename: str, read_mode: bool = False) -> None:
+            with Path(filename).open("ab") as file:
+                try:
+                    os.posix_fallocate(file.fileno(), 0, METRICS_BYTES)
+                except OSError as error:
+                    where = f"{filename} cannot have {METRICS_BYTES:,} bytes"
+                    raise OSError(f"{where}: {error.strerror}; let TMPDIR name a folder with space") from None
+            super().__init__(filename, read_mode)
+
+    values.MmapedDict = Allocated  # type: ignore[misc]
     # Files by number, not by process: a worker that is started again counts on from what the dead one has counted.
     values.ValueClass = values.MultiProcessValue(lambda: seat.number)
     os._exit(run_worker(options, sockets, shared, seat))

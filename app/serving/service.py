@@ -147,7 +147,7 @@ class Service:
 
     def _check_host(self, request: Request, path: str) -> None:
         """Refuse a request for another host, and one for administration by the public port. Health is for all."""
-        hosts = request.headers.getlist("host")
+        hosts = [value.decode("latin-1") for name, value in request["headers"] if name == b"host"]
         if len(hosts) > 1 or (not hosts and request["http_version"] == "1.1"):
             raise RequestError(400, f"expected one header Host, found {len(hosts)}")
         admin_port = self.options.admin_port
