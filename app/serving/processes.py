@@ -226,7 +226,10 @@ class _Watch(threading.Thread):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), WATCH_NICE)
         supervisor = multiprocessing.parent_process() if self._options.workers > 1 else None
         while not self.stopped.is_set():
-            service.refresh()
+            try:
+                service.refresh()
+            except Exception:  # this thread must go on
+                log.exception("what is served cannot be refreshed")
             if supervisor is not None and os.getppid() != supervisor.pid:  # it was killed
                 self._server.should_exit = True
             self.stopped.wait(self._options.watch_seconds)

@@ -119,7 +119,7 @@ class Sender:
     """Keeps connections open and sends one request at a time on each; without tasks, which take processor time."""
 
     def __init__(self, port: int, bodies: Sequence[bytes], form: str, path: str = "/v1/score", more: str = "") -> None:
-        head = "POST {} HTTP/1.1\r\nhost: a\r\ncontent-type: {}\r\n{}content-length: {}\r\n\r\n"
+        head = "POST {} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {}\r\n{}content-length: {}\r\n\r\n"
         self._requests = [head.format(path, form, more, len(body)).encode() + body for body in bodies]
         self._port = port
         self._free: list[Connection] = []
@@ -471,7 +471,7 @@ async def swaps(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 async def generation(port: int) -> int:
     """Return the generation that serves."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(b"GET /v2/health/live HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+    writer.write(b"GET /v2/health/live HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
     head = await reader.read()
     writer.close()
     return int(head.lower().partition(b"x-model-generation:")[2].split(b"\r\n", 1)[0])
