@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 
+PROJECT = Path(__file__).parents[1]  # the folder of app, data_prep and common
 _PYTHON = (3, 11)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -17,6 +16,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
+
+from common.text import nearest
 
 Settings = TypeVar("Settings")
 
@@ -106,6 +107,14 @@ def parse_override(word: str) -> dict[str, Any]:
     return typing.cast("dict[str, Any]", value)
 
 
+def flatten(sections: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Return nested settings by `section.key`."""
+    flat: dict[str, Any] = {}
+    for name, value in sections.items():
+        flat |= flatten(value, f"{before}{name}.") if isinstance(value, dict) else {f"{before}{name}": value}
+    return flat
+
+
 def merge(settings: Settings, changes: Mapping[str, Any], where: str, prefix: str = "") -> Settings:
     """Return `settings` with `changes` applied; `where` and `prefix` name their origin in errors."""
     hints = typing.get_type_hints(type(settings))
@@ -113,9 +122,8 @@ def merge(settings: Settings, changes: Mapping[str, Any], where: str, prefix: st
     changed: dict[str, Any] = {}
     for name, value in changes.items():
         if name not in names:
-            close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
             known = f"known here: {', '.join(prefix + known for known in names)}"
-            advice = f"did you mean '{prefix}{close[0]}'?" if close else known
+            advice = f"did you mean '{prefix}{close}'?" if (close := nearest(str(name), names)) else known
             raise ValueError(f"{where}: unknown key '{prefix}{name}'; {advice}")
         current = getattr(settings, name)
         if dataclasses.is_dataclass(current):
@@ -143,8 +151,7 @@ def _variant(current: Any, hint: Any, changes: Mapping[str, Any], where: str, ke
     if not variants or wanted is None or wanted == current.name:
         return current
     if wanted not in variants:
-        close = difflib.get_close_matches(str(wanted), variants, n=1, cutoff=0.5)
-        hint_text = f"; did you mean '{close[0]}'?" if close else ""
+        hint_text = f"; did you mean '{close}'?" if (close := nearest(str(wanted), variants)) else ""
         raise ValueError(f"{where}: '{key}.name' must be one of {', '.join(variants)}; found {wanted!r}{hint_text}")
     return variants[wanted]()
 

@@ -38,11 +38,11 @@ from app.training.stopping import Stopped, StopRequest
 from common import settings
 from common.files import write_whole
 from common.memory import num_cores
+from common.packages import PROJECT
 from data_prep.prepared.schema import read_schema
 
 log = logging.getLogger("app")
 
-PROJECT = Path(__file__).parents[2]
 LOG = "train.log"
 BASIS = "sweep.json"  # settings and data that all runs of the folder share
 POLL_SECONDS = 0.2

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from common.memory import num_cores
+from common.text import nearest
 
 
 @dataclass(frozen=True)
@@ -91,18 +90,10 @@ class EvalOptions:
         if self.batch_size < 0:
             raise ValueError(f"eval.batch_size must be 0 (the training's) or more, found {self.batch_size}")
         if self.metric not in SELECTABLE:
-            raise ValueError(
-                f"eval.metric must be one of {', '.join(SELECTABLE)}; found {self.metric!r}"
-                f"{nearest(self.metric, SELECTABLE)}"
-            )
+            hint = f"; did you mean {close!r}?" if (close := nearest(self.metric, SELECTABLE)) else ""
+            raise ValueError(f"eval.metric must be one of {', '.join(SELECTABLE)}; found {self.metric!r}{hint}")
         if self.metric == "grouped_auc" and not self.group_field:
             raise ValueError("eval.metric=grouped_auc needs eval.group_field, the field whose values are the groups")
-
-
-def nearest(name: str, known: Sequence[str]) -> str:
-    """Return the end of a message about an unknown name: the nearest known one, else all of them."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.3)
-    return f"; did you mean {close[0]!r}?" if close else f"; they are {', '.join(known)}"
 
 
 @dataclass(frozen=True)

@@ -23,13 +23,13 @@ from types import FrameType
 from typing import IO, Any
 
 from app.distributed.process_group import load_mpi
+from common.packages import PROJECT
 from common.signals import handled
 
 FORWARDED = {signal.SIGINT: signal.SIGUSR1, signal.SIGTERM: signal.SIGUSR2}
 
 EXPORTED = ("PATH", "LD_LIBRARY_PATH", "OMP_WAIT_POLICY")  # to other hosts
 
-PROJECT = Path(__file__).parents[2]
 
 PR_SET_PDEATHSIG = 1
 # Open MPI has its queues here, 16 MiB a rank, and leaves them behind if a rank is killed.

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from app.batches import Batch
-from app.config.run import nearest
 from app.evaluation.metrics import Metrics, MetricStream, confidence_intervals
 from app.evaluation.results import OUT_OF_VOCABULARY, first_column, names_of_ids
+from common.text import did_you_mean
 from data_prep.prepared.schema import Schema
 
 TIME, UNSEEN = "time", "unseen"  # besides the names of fields
@@ -80,7 +80,7 @@ def check_slices(by: Sequence[str], schema: Schema, split: str) -> None:
     known = [field.name for field in schema.categorical] + [TIME, UNSEEN]
     for name in by:
         if name not in known:
-            raise ValueError(f"--by {name} is no categorical field of the data{nearest(name, known)}")
+            raise ValueError(f"--by {name} is no categorical field of the data; {did_you_mean(name, known)}")
         if name == TIME and split == "train":
             raise ValueError("--by time needs the log's order, and the rows of train are shuffled; use valid or test")
 

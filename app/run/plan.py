@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -165,27 +165,20 @@ def settings_of_run(path: Path, config: Config, schema: Schema) -> Config:
 
 def asked_otherwise(asked: Config, config: Config) -> dict[str, Any]:
     """Return the values asked for, by path, of those settings that have another value in the run."""
-    has = dict(_leaves(settings.as_dict(config)))
-    return {path: value for path, value in _leaves(settings.as_dict(asked)) if has.get(path) != value}
+    has = settings.flatten(settings.as_dict(config))
+    wanted = settings.flatten(settings.as_dict(asked))
+    return {path: value for path, value in wanted.items() if has.get(path) != value}
 
 
 def describe_kept(asked: Config, config: Config) -> list[str]:
     """Return a line for each setting whose value in the run differs from the one asked for, other than auto."""
-    has = dict(_leaves(settings.as_dict(config)))
+    has = settings.flatten(settings.as_dict(config))
     why = {"train.init_from": "the run there was renamed"}
     return [
         f"{path} is {has[path]!r} in this run, not {value!r}: {why.get(path, 'an older release began it so')}"
         for path, value in asked_otherwise(asked, config).items()
         if (path, value) != ("model.first_layer", "auto")
     ]
-
-
-def _leaves(sections: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in sections.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{before}{name}.")
-        else:
-            yield f"{before}{name}", value
 
 
 def _get(sections: Mapping[str, Any], names: list[tuple[str, str]], key: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from app.config.config import ModelOptions
-from app.config.run import nearest
+from common.text import did_you_mean
 from data_prep.prepared.schema import Schema
 
 NO_ROW = -1  # the id of a position without a value
@@ -43,7 +43,9 @@ def fields_of_model(schema: Schema, model: ModelOptions) -> tuple[TableField, ..
     for setting in ("wide_fields", "deep_fields"):
         for name in getattr(model, setting) or ():
             if name not in names:
-                raise ValueError(f"model.{setting}: {name} is no categorical field of the data{nearest(name, names)}")
+                raise ValueError(
+                    f"model.{setting}: {name} is no categorical field of the data; {did_you_mean(name, names)}"
+                )
     wide = names if model.wide_fields is None else model.wide_fields
     deep = [f.name for f in schema.categorical if not f.cross] if model.deep_fields is None else model.deep_fields
     return tuple(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from app.config.config import Config
 from app.config.parallel import recomputed_runs
-from app.config.run import EvalOptions, nearest
+from app.config.run import EvalOptions
 from app.config.schedules import ConstantSchedule
 from app.distributed.process_group import max_rank_rows
 from app.evaluation.metrics import NEED_BOTH_CLASSES
@@ -16,6 +16,7 @@ from app.tables.fields import fields_of_model, is_plain
 from app.training.parallel.pipeline.plan import plan_pipeline
 from app.training.parallel.tensor.plan import plan_run, run_shapes
 from app.training.step.first_layer import obstacle
+from common.text import did_you_mean
 from data_prep.prepared.schema import Schema
 
 
@@ -83,8 +84,8 @@ def check_group_field(options: EvalOptions, schema: Schema) -> None:
         raise ValueError(f"eval.group_field={options.group_field} is a list; choose a field with one value a row")
     if options.group_field and options.group_field not in names:
         raise ValueError(
-            f"eval.group_field={options.group_field} is no categorical field of the data"
-            f"{nearest(options.group_field, names)}"
+            f"eval.group_field={options.group_field} is no categorical field of the data; "
+            f"{did_you_mean(options.group_field, names)}"
         )
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.number_text import number_text
+from common.text import shortened
 from data_prep.checks.inspect import print_table
 from data_prep.checks.rejects import Findings, check_rejects
 from data_prep.kernels.choose import choose_kernels
@@ -226,12 +227,12 @@ def _check_columns(columns: Sequence[Column], num_rows: int, findings: Findings)
         (unique, "has a new value in nearly every row, as row identifiers do", "have a new value in nearly every row"),
     ):
         if names:
-            findings.odd.append(f"{_shown(names)} {of_one if len(names) == 1 else of_more}")
+            findings.odd.append(f"{shortened(names, _SHOWN)} {of_one if len(names) == 1 else of_more}")
     unlike = [f"{c.name} {c.missing:.1%} for {c.known_missing:.1%}" for c in columns if _differs(c, num_rows)]
     if unlike:
         findings.odd.append(
-            f"missing shares are not those of Criteo's log ({_shown(unlike)}): another log, or columns in another "
-            "order?"
+            f"missing shares are not those of Criteo's log ({shortened(unlike, _SHOWN)}): another log, or columns in "
+            "another order?"
         )
     beyond = [
         f"{c.name} goes from {c.range[0]:,} to {c.range[1]:,}, in Criteo's log from {c.known_range[0]:,} to "
@@ -240,12 +241,7 @@ def _check_columns(columns: Sequence[Column], num_rows: int, findings: Findings)
         if c.range and c.known_range and (c.range[0] < c.known_range[0] or c.range[1] > c.known_range[1])
     ]
     if beyond:
-        findings.odd.append(_shown(beyond, between="; "))
-
-
-def _shown(texts: Sequence[str], between: str = ", ") -> str:
-    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-    return between.join(texts[:_SHOWN]) + more
+        findings.odd.append(shortened(beyond, _SHOWN, between="; "))
 
 
 def _differs(column: Column, num_rows: int) -> bool:

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from common.files import LOCK_FILE, FolderInUse, lock_folder, sync_folder, write_whole
+from common.text import shortened
 from data_prep.execution.pieces import Pieces
 from data_prep.prepared.schema import SCHEMA_FILE
 
@@ -251,9 +252,8 @@ def _check_all_is_ours(folder: Path, what: str) -> None:
     """Raise FileExistsError if a folder holds names that no preparation gives."""
     foreign = sorted(p.name for p in folder.iterdir() if not any(fnmatchcase(p.name, made) for made in _MADE_NAMES))
     if foreign:
-        more = f" and {len(foreign) - _SHOWN_NAMES} more" if len(foreign) > _SHOWN_NAMES else ""
         raise FileExistsError(
-            f"{folder} {what}: it holds files that no preparation made: {', '.join(foreign[:_SHOWN_NAMES])}{more}; "
+            f"{folder} {what}: it holds files that no preparation made: {shortened(foreign, _SHOWN_NAMES)}; "
             "move them elsewhere or give another output"
         )
 

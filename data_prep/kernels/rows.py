@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from data_prep.kernels.lists import Lists
 from data_prep.kernels.strings import Strings
 from data_prep.options.log_format import REASONS, LogFormat
+from data_prep.prepared.schema import DAY
 
 # A good line has less than 1 KiB. A line longer than this is rejected and only its start is kept, so that a file
 # without line ends cannot fill the memory.
@@ -169,7 +170,7 @@ def _take(columns: NDArray[Any], indices: NDArray[np.int64]) -> NDArray[Any]:
     return columns.take(indices, axis=1) if columns.shape[1] else columns
 
 
-HOUR, DAY = 3_600_000, 86_400_000  # milliseconds
+HOUR = 3_600_000  # milliseconds
 _WEEKDAY_OF_1970 = 3  # 1970 began on a Thursday; Monday is 0
 
 

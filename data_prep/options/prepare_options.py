@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import re
 from collections.abc import Iterable
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from common import settings
+from common.text import did_you_mean
 from data_prep.options.columns import CategoricalColumn, categorical_columns, cross_name
 from data_prep.options.log_format import LogFormat
 
@@ -150,8 +150,7 @@ class PrepareOptions:
             return "a list has several values in a row; cross fields with one"
         if part in self.data.numeric_fields:
             return f"cross the buckets of its numbers: {part}_bucket, with prepare.integer_buckets=true"
-        close = difflib.get_close_matches(part, known, n=1, cutoff=0.5)
-        return f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known)}"
+        return did_you_mean(part, known)
 
     def _check_fields(self, name: str, numbers: dict[str, int]) -> None:
         known = [column.name for column in self.vocabularies]

@@ -16,13 +16,13 @@ from data_prep.encoding.fit import FittedVocabulary, copy_base_vocabulary, exten
 from data_prep.encoding.lookup_file import LOOKUP_FILE
 from data_prep.execution.folder import REJECTS_FILE, WorkDir
 from data_prep.execution.pieces import storable
-from data_prep.kernels.rows import DAY
 from data_prep.options.log_format import AGE
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.count import count_log, new_statistics
 from data_prep.pipeline.split import SplitRule
 from data_prep.prepared.rows import row_bytes
 from data_prep.prepared.schema import (
+    DAY,
     INDICATOR,
     NEWEST,
     VOCABULARY_FILE,

@@ -6,17 +6,16 @@ An input is a file, a folder or a glob, each as a path or as a URI.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import fnmatch
 import glob
 import logging
 import os
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
+from common.text import natural_order, nearest, shortened
 from data_prep.raw_log.storage import FileState, file_name, file_state, files_in, is_uri, local_path, split_query
 
 TAR_ENDINGS = (".tar.gz", ".tgz")
@@ -84,11 +83,6 @@ def absolute(file: LogFile) -> LogFile:
 def is_parquet(location: str) -> bool:
     """Return True if a file is a table, by its name's ending; all others are lines."""
     return split_query(location)[0].endswith(PARQUET_ENDINGS)
-
-
-def natural_order(name: str) -> list[tuple[int, str]]:
-    """Return a sort key in which numbers count as numbers."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", name)]
 
 
 def _check_name(location: str) -> None:
@@ -173,9 +167,7 @@ def _log_skipped(folder: str, found: Iterable[str], taken: Iterable[str]) -> Non
 
 def _shown(names: Iterable[str]) -> str:
     """Return the first names, and how many more there are."""
-    ordered = sorted(names, key=natural_order)
-    more = f" and {len(ordered) - _NAMES_SHOWN} more" if len(ordered) > _NAMES_SHOWN else ""
-    return f"{', '.join(ordered[:_NAMES_SHOWN]) or 'nothing'}{more}"
+    return shortened(sorted(names, key=natural_order), _NAMES_SHOWN) or "nothing"
 
 
 def _what_is_there(location: str) -> str:
@@ -188,8 +180,8 @@ def _what_is_there(location: str) -> str:
     if not folder.is_dir():
         return f"there is no folder {folder}"
     names = [path.name for path in folder.iterdir() if not path.name.startswith(".")]
-    close = difflib.get_close_matches(Path(location).name, names, n=1)
-    return f"did you mean {folder / close[0]}?" if close else f"the folder {folder} holds {_shown(names)}"
+    close = nearest(Path(location).name, names)
+    return f"did you mean {folder / close}?" if close else f"the folder {folder} holds {_shown(names)}"
 
 
 def _check_not_twice(folder: str, parts: Iterable[str]) -> None:

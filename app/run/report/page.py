@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -15,6 +14,7 @@ from app.run.report.speed import operators, samples_per_second, table_charts, ti
 from common.files import write_whole
 from common.html.page import render_page
 from common.number_text import number_text
+from common.settings import flatten
 
 log = logging.getLogger("app")
 
@@ -127,17 +127,6 @@ def differences(runs: Sequence[RunRecord]) -> list[list[str]]:
     names = dict.fromkeys(name for each in flat for name in each)
     rows = [[name, *(str(each.get(name, "–")) for each in flat)] for name in names]
     return [row for row in rows if len(set(row[1:])) > 1]
-
-
-def flatten(config: dict[str, Any], before: str = "") -> dict[str, Any]:
-    """Return nested settings as `section.key`."""
-    found: dict[str, Any] = {}
-    for name, value in config.items():
-        if isinstance(value, dict) and value:
-            found |= flatten(value, f"{before}{name}.")
-        else:
-            found[f"{before}{name}"] = value
-    return found
 
 
 def _described(run: RunRecord) -> dict[str, str]:

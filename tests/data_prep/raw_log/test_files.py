@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from data_prep.raw_log.files import find_log, natural_order
+from data_prep.raw_log.files import find_log
 
 
 def names(inputs):
@@ -74,10 +74,6 @@ def test_files_of_a_folder_that_are_skipped_are_named(tmp_path, caplog, taken):
     with caplog.at_level("INFO"):
         find_log(tmp_path / taken[0])
     assert caplog.messages == []
-
-
-def test_the_natural_order_counts_numbers_as_numbers():
-    assert sorted(["b", "a10b2", "a9", "a10b10", "a"], key=natural_order) == ["a", "a9", "a10b2", "a10b10", "b"]
 
 
 def test_files_of_the_same_name_are_told_apart_by_their_folder(tmp_path):
