@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import math
 import types
 import typing
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import yaml
 
@@ -107,6 +110,68 @@ def parse_override(word: str) -> dict[str, Any]:
     return typing.cast("dict[str, Any]", value)
 
 
+@dataclass(frozen=True)
+class Bounds:
+    """The numbers that a setting may be, for `Annotated[float, Bounds(least=0, below=1)]`.
+
+    `expected` replaces the bounds in errors and docs. Of a list, each of one or more numbers is meant.
+    """
+
+    least: float = -math.inf
+    above: float = -math.inf
+    most: float = math.inf
+    below: float = math.inf
+    expected: str = ""
+
+    def __str__(self) -> str:
+        is_open, low, high = math.isinf(self.least), max(self.least, self.above), min(self.most, self.below)
+        if self.expected or math.isfinite(high):
+            ends = "(["[not is_open], ")]"[high == self.most]
+            return self.expected or f"in {ends[0]}{low:g}, {high:g}{ends[1]}"
+        return f"above {low:g}" if is_open else f"{low:g} or more"
+
+    def admit(self, value: Any) -> bool:
+        """Return True for a finite number within the bounds, None, and a list of one or more such numbers."""
+        if isinstance(value, tuple):
+            return bool(value) and all(map(self.admit, value))
+        return value is None or bool(self.least <= value <= self.most and self.above < value < self.below)
+
+
+class OutOfBoundsError(ValueError):
+    """A number is out of the bounds of its setting; the message begins with the field's name."""
+
+
+class Checked:
+    """Base of settings that compares numbers with the bounds beside their fields.
+
+    A class with rules between its fields checks them in its own `__post_init__`, after this one.
+    """
+
+    def __post_init__(self) -> None:
+        """Raise OutOfBoundsError for the first number out of bounds."""
+        for name, bounds in bounds_of(type(self)).items():  # type: ignore[arg-type]
+            value = getattr(self, name)
+            if not bounds.admit(value):
+                is_infinite = isinstance(value, float) and not math.isfinite(value)
+                shown = list(value) if isinstance(value, tuple) else value
+                raise OutOfBoundsError(f"{name} must be {bounds}{', and finite' * is_infinite}; found {shown}")
+
+
+@functools.cache
+def bounds_of(settings_class: type) -> dict[str, Bounds]:
+    """Return the bounds of a class's fields that have some."""
+    hints = typing.get_type_hints(settings_class, include_extras=True)
+    return {name: hint.__metadata__[0] for name, hint in hints.items() if typing.get_origin(hint) is Annotated}
+
+
+Count = Annotated[int, Bounds(least=1)]
+CountOrZero = Annotated[int, Bounds(least=0)]
+Seed = Annotated[int, Bounds(least=0, below=2**63, expected="between 0 and 2**63 - 1")]
+Positive = Annotated[float, Bounds(above=0)]
+NotNegative = Annotated[float, Bounds(least=0)]
+Fraction = Annotated[float, Bounds(least=0, below=1)]
+
+
 def flatten(sections: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     """Return nested settings by `section.key`."""
     flat: dict[str, Any] = {}
@@ -137,6 +202,8 @@ def merge(settings: Settings, changes: Mapping[str, Any], where: str, prefix: st
             changed[name] = convert(value, hints[name], where, f"{prefix}{name}")
     try:
         return dataclasses.replace(settings, **changed)  # type: ignore[type-var]
+    except OutOfBoundsError as error:
+        raise ValueError(f"{where}: {prefix}{error}") from error
     except ValueError as error:  # the section's own check of its values
         raise ValueError(f"{where}: {error}") from error
 

@@ -2,8 +2,8 @@
 
     python -m scripts.configuration_docs > docs/configuration.md
 
-A setting's sentence is the comment at its field, or the comment lines above it. Its range is what its section's own
-check answers to a wrong value, so that both always agree.
+A setting's sentence is the comment at its field, or the comment lines above it. Its range is that of its annotation.
+What texts may be is what its section's own check answers to a wrong value.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any
 from app.config.config import Config
 from app.config.optimizers import DeepOptimizer, TowerOptimizer, WideOptimizer
 from app.config.schedules import Schedule
+from common.settings import bounds_of
 from data_prep.options.log_format import ListForm, LogFormat
 
 OPENING = """# Configuration
@@ -155,6 +156,8 @@ def _allowed(cls: Any, name: str, hint: Any) -> str:
         return ", ".join(map(str, arguments))
     if typing.get_origin(hint) is dict and typing.get_origin(arguments[1]) is typing.Literal:
         return ", ".join(typing.get_args(arguments[1]))
+    if name in (bounds := bounds_of(cls)):
+        return str(bounds[name])
     for wrong in WRONG_VALUES:
         try:
             cls(**{name: wrong})

@@ -5,9 +5,8 @@ The comment at a field, or the lines above it, is its sentence in docs/configura
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 from app.config.optimizers import (
     AdamOptions,
@@ -19,20 +18,23 @@ from app.config.optimizers import (
 )
 from app.config.parallel import ParallelOptions
 from app.config.run import CheckpointOptions, ClusterOptions, DeviceOptions, EvalOptions, TablesOptions
+from common.settings import Bounds, Checked, Count, Fraction, NotNegative, Seed
 from data_prep.options.prepare_options import PrepareOptions
 
 FirstLayer = Literal["auto", "direct", "distinct"]
 
 LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
+LossScale = Annotated[float, Bounds(above=0, most=LARGEST_FLOAT32, expected="above 0, and finite in float32")]
 
 
 @dataclass(frozen=True)
-class ModelOptions:
+class ModelOptions(Checked):
     """The Wide&Deep model."""
 
-    embedding_dim: int = 80  # width of a row of the deep table
-    hidden_widths: tuple[int, ...] = (1024, 512, 256, 128)  # units of each hidden layer of the tower
-    initial_scale: float = 0.01  # new rows of the deep table are uniform in ± this
+    embedding_dim: Count = 80  # width of a row of the deep table
+    # units of each hidden layer of the tower
+    hidden_widths: Annotated[tuple[int, ...], Bounds(least=1, expected="widths of 1 or more")] = (1024, 512, 256, 128)
+    initial_scale: NotNegative = 0.01  # new rows of the deep table are uniform in ± this
     # Multiply the numeric fields by rows of the tower; false looks them up in the tables like the others, with
     # tables.backend=stock only. Both are the same function.
     fold_numeric: bool = True
@@ -42,78 +44,49 @@ class ModelOptions:
     # distinct multiplies each distinct row of a batch once in the tower's first layer, direct each position's row: the
     # same function up to the order of sums. auto chooses by the data's counts, batch_size and embedding_dim.
     first_layer: FirstLayer = "auto"
-    dropout: float = 0.0  # fraction of each hidden layer's units that a training step leaves out
+    dropout: Fraction = 0.0  # fraction of each hidden layer's units that a training step leaves out
     wide_fields: tuple[str, ...] | None = None  # categorical fields that the wide part sees; null: all, []: none
     deep_fields: tuple[str, ...] | None = None  # categorical fields that the deep part sees; null: all but crosses
 
-    def __post_init__(self) -> None:
-        if self.embedding_dim < 1:
-            raise ValueError(f"model.embedding_dim must be 1 or more, found {self.embedding_dim}")
-        if not self.hidden_widths or min(self.hidden_widths) < 1:
-            raise ValueError(f"model.hidden_widths must be widths of 1 or more, found {list(self.hidden_widths)}")
-        if not 0 <= self.initial_scale < math.inf:
-            raise ValueError(f"model.initial_scale must be 0 or more, and finite; found {self.initial_scale}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"model.dropout must be in [0, 1), found {self.dropout}")
-
 
 @dataclass(frozen=True)
-class LossOptions:
+class LossOptions(Checked):
     """The loss and what bounds its gradients."""
 
     # L2 term of the deep table, l2_coef · ½ Σ‖row‖²: over the batch's unique rows, with deep_optimizer.name=adam over
     # the whole table.
-    l2_coef: float = 8e-5
-    wide_l2_coef: float = 0.0  # the same for the wide table
-    row_clip_value: float = 0.0  # bound of each value of a unique row's gradient, before its L2 term; 0: none
-    tower_clip_norm: float = 0.0  # bound of the norm of all the tower's gradients together; 0: none
-    label_smoothing: float = 0.0  # s trains on the labels (1 - s) · label + s / 2
-    loss_scale: float = 1024.0  # multiplies the loss before, and divides the gradients after the backward pass
-
-    def __post_init__(self) -> None:
-        for name in ("l2_coef", "wide_l2_coef", "row_clip_value", "tower_clip_norm"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"loss.{name} must be 0 or more, and finite; found {getattr(self, name)}")
-        if not 0 <= self.label_smoothing < 1:
-            raise ValueError(f"loss.label_smoothing must be in [0, 1), found {self.label_smoothing}")
-        if not 0 < self.loss_scale <= LARGEST_FLOAT32:
-            raise ValueError(f"loss.loss_scale must be above 0, and finite in float32; found {self.loss_scale}")
+    l2_coef: NotNegative = 8e-5
+    wide_l2_coef: NotNegative = 0.0  # the same for the wide table
+    row_clip_value: NotNegative = 0.0  # bound of each value of a unique row's gradient, before its L2 term; 0: none
+    tower_clip_norm: NotNegative = 0.0  # bound of the norm of all the tower's gradients together; 0: none
+    label_smoothing: Fraction = 0.0  # with s, the labels trained on are (1 - s) · label + s / 2
+    loss_scale: LossScale = 1024.0  # multiplies the loss before, and divides the gradients after the backward pass
 
 
 @dataclass(frozen=True)
-class TrainOptions:
+class TrainOptions(Checked):
     """Passes over the data, logging, and the model that a run starts from."""
 
     # Settings that are not given follow from the number of training rows (docs/recipes.md).
     auto: bool = False
-    epochs: int = 1  # passes over the training rows
-    batch_size: int = 16_000  # rows of a step, of all ranks together
-    seed: int = 1  # of the initial values, the order of the rows and dropout
+    epochs: Count = 1  # passes over the training rows
+    batch_size: Count = 16_000  # rows of a step, of all ranks together
+    seed: Seed = 1  # of the initial values, the order of the rows and dropout
     # Of the running mean of all weights, which is then what is evaluated, exported and scored: 0.999 weighs the last
     # thousand steps. It takes as many bytes as the weights; 0 keeps none.
-    ema_decay: float = 0.0
-    pool_blocks: int = 256  # blocks of rows that are mixed at a time
-    log_every_steps: int = 10  # steps between lines of metrics.jsonl and the progress bar; loss.log has every step
+    ema_decay: Annotated[float, Bounds(least=0, below=1, expected="0 (no running mean) or more and below 1")] = 0.0
+    pool_blocks: Count = 256  # blocks of rows that are mixed at a time
+    log_every_steps: Count = 10  # steps between lines of metrics.jsonl and the progress bar; loss.log has every step
     # auto resumes an unfinished run with the same settings and data, else starts a new one; never starts a new one;
     # require fails unless there is a run to resume.
     resume: Literal["auto", "never", "require"] = "auto"
     profile: bool = False  # write the host kernels' times to the run's log
-    time_limit: float = 0.0  # minutes after the launch by which the run has saved and stopped, to be resumed; 0: none
+    # minutes after the launch by which the run has saved and stopped, to be resumed; 0: none
+    time_limit: Annotated[float, Bounds(least=0, expected="0 (none) or more minutes")] = 0.0
     init_from: str = ""  # model that a new run starts from: a checkpoint, a run folder (its best) or the zoo's .ckpt
     init_take: Literal["all", "tables", "tower"] = "all"  # parts of that model to take
     init_optimizer: bool = False  # take its optimizers' state too
     init_dataset: str = ""  # where the prepared folder is now that the model was trained on, if it has moved
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.time_limit < math.inf:
-            raise ValueError(f"train.time_limit must be 0 (none) or more minutes, found {self.time_limit}")
-        for name in ("epochs", "batch_size", "pool_blocks", "log_every_steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"train.{name} must be 1 or more, found {getattr(self, name)}")
-        if not 0 <= self.ema_decay < 1:
-            raise ValueError(f"train.ema_decay must be 0 (no running mean) or more and below 1, found {self.ema_decay}")
-        if not 0 <= self.seed < 2**63:
-            raise ValueError(f"train.seed must be between 0 and 2**63 - 1, found {self.seed}")
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,18 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import Literal
+from typing import Annotated, Literal
+
+from common.settings import Bounds, Checked, Count, CountOrZero
 
 FOR_ACCELERATORS = ("search_mode", "optimizer_level", "shard_threshold_kib")
 
 
 @dataclass(frozen=True)
-class ParallelOptions:
+class ParallelOptions(Checked):
     """The tower over several ranks (docs/parallel.md)."""
 
-    tensor_parallel: int = 1  # ranks of a group that computes its part of the batch together
+    tensor_parallel: Count = 1  # ranks of a group that computes its part of the batch together
     # How the ranks of a group split a layer's product, in MindSpore's notation: {matrix_0: "((2, 4), (4, 1))"}; other
     # layers split the batch.
     strategies: dict[str, str] = field(default_factory=dict)
@@ -24,22 +26,19 @@ class ParallelOptions:
     # Hidden layers whose values the backward pass computes again instead of keeping them: [all], or runs of layers such
     # as ["matrix_0:matrix_2", matrix_4]. The inputs of a run are kept.
     recompute: tuple[str, ...] = ()
-    pipeline_stages: int = 1  # 2: the first and the last layers of the tower are on different ranks of a pair
+    # 2: the first and the last layers of the tower are on different ranks of a pair
+    pipeline_stages: Annotated[int, Bounds(least=1, most=2, expected="1 or 2")] = 1
     second_stage: str = ""  # first layer of the second stage, such as matrix_1; empty: chosen to halve the work
-    micro_batches: int = 4  # parts of the batch that go through the pipeline one after the other
+    micro_batches: Count = 4  # parts of the batch that go through the pipeline one after the other
     # On Ascend and GPU only: let MindSpore find splits for the layers that strategies does not name.
     search_mode: Literal["none", "sharding_propagation", "recursive_programming"] = "none"
     # On Ascend and GPU only, with optimizer_shards: the level of MindSpore's AutoParallel.hsdp.
     optimizer_level: Literal["level1", "level2", "level3"] = "level1"
-    shard_threshold_kib: int = 64  # on Ascend and GPU only, with optimizer_shards: smaller parameters stay whole
+    # on Ascend and GPU only, with optimizer_shards: smaller parameters stay whole
+    shard_threshold_kib: CountOrZero = 64
 
     def __post_init__(self) -> None:
-        if self.tensor_parallel < 1:
-            raise ValueError(f"parallel.tensor_parallel must be 1 or more, found {self.tensor_parallel}")
-        if self.pipeline_stages not in (1, 2):
-            raise ValueError(f"parallel.pipeline_stages must be 1 or 2, found {self.pipeline_stages}")
-        if self.micro_batches < 1:
-            raise ValueError(f"parallel.micro_batches must be 1 or more, found {self.micro_batches}")
+        super().__post_init__()
         if self.second_stage and self.pipeline_stages == 1:
             raise ValueError(f"parallel.second_stage={self.second_stage} needs parallel.pipeline_stages=2, which is 1")
         if self.pipeline_stages > 1 and (self.is_sharded or self.recompute or self.search_mode != "none"):
@@ -47,8 +46,6 @@ class ParallelOptions:
                 "parallel.pipeline_stages=2 cannot be combined with parallel.tensor_parallel, strategies, "
                 "strategy_file, optimizer_shards, search_mode or recompute (the first stage recomputes); leave one out"
             )
-        if self.shard_threshold_kib < 0:
-            raise ValueError(f"parallel.shard_threshold_kib must be 0 or more, found {self.shard_threshold_kib}")
         if self.strategy_file and (self.strategies or self.tensor_parallel > 1):
             raise ValueError(
                 "parallel.strategy_file brings tensor_parallel and strategies with it; give the file or the two of them"

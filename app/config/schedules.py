@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+from common.settings import Bounds, Checked, Count, CountOrZero, NotNegative
 
-def check_number(name: str, value: float, holds: bool, expected: str) -> None:
-    """Raise ValueError, naming the setting, unless the value is finite and `holds` is true."""
-    if not (holds and math.isfinite(value)):
-        raise ValueError(f"{name} must be {expected}, and finite; found {value}")
+DropFactor = Annotated[float, Bounds(above=0, below=1, expected="between 0 and 1")]
 
 
 @dataclass(frozen=True)
-class _Schedule:
+class _Schedule(Checked):
     name: str = ""
-    warmup_steps: int = 0  # steps over which the learning rate rises evenly from 0
-
-    def __post_init__(self) -> None:
-        check_number("schedule.warmup_steps", self.warmup_steps, self.warmup_steps >= 0, "0 or more")
+    warmup_steps: CountOrZero = 0  # steps over which the learning rate rises evenly from 0
 
     def factor(self, step: int) -> float:
         """Return the factor of the learning rate at step 1, 2, …"""
@@ -44,13 +39,8 @@ class CosineSchedule(_Schedule):
     """Half a cosine after the warm-up (Loshchilov & Hutter, 2017, without restarts)."""
 
     name: Literal["cosine"] = "cosine"
-    decay_steps: int = 100_000  # steps of the decay
-    final_factor: float = 0.0  # factor of the learning rate at its end and after it
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number("schedule.decay_steps", self.decay_steps, self.decay_steps >= 1, "1 or more")
-        check_number("schedule.final_factor", self.final_factor, 0 <= self.final_factor <= 1, "in [0, 1]")
+    decay_steps: Count = 100_000  # steps of the decay
+    final_factor: Annotated[float, Bounds(least=0, most=1)] = 0.0  # factor of the learning rate at its end and after it
 
     def decay(self, step: int) -> float:
         fraction = min(step / self.decay_steps, 1.0)
@@ -62,13 +52,8 @@ class StepSchedule(_Schedule):
     """A drop after every so many steps that follow the warm-up."""
 
     name: Literal["step"] = "step"
-    every_steps: int = 10_000  # steps between drops
-    drop_factor: float = 0.1  # multiplies the learning rate at each drop
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number("schedule.every_steps", self.every_steps, self.every_steps >= 1, "1 or more")
-        check_number("schedule.drop_factor", self.drop_factor, 0 < self.drop_factor < 1, "between 0 and 1")
+    every_steps: Count = 10_000  # steps between drops
+    drop_factor: DropFactor = 0.1  # multiplies the learning rate at each drop
 
     def decay(self, step: int) -> float:
         return float(self.drop_factor ** ((step - 1) // self.every_steps))
@@ -79,17 +64,10 @@ class PlateauSchedule(_Schedule):
     """A drop when evaluations on the split valid stop improving (the defaults are those of BARS's recipes)."""
 
     name: Literal["plateau"] = "plateau"
-    drop_factor: float = 0.1  # multiplies the learning rate at each drop
-    patience: int = 1  # evaluations in a row without improvement before a drop
-    min_improvement: float = 1e-6  # change of eval.metric that is an improvement if it is larger
-    min_learning_rate: float = 1e-6  # least learning rate
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number("schedule.drop_factor", self.drop_factor, 0 < self.drop_factor < 1, "between 0 and 1")
-        check_number("schedule.patience", self.patience, self.patience >= 1, "1 or more")
-        check_number("schedule.min_improvement", self.min_improvement, self.min_improvement >= 0, "0 or more")
-        check_number("schedule.min_learning_rate", self.min_learning_rate, self.min_learning_rate >= 0, "0 or more")
+    drop_factor: DropFactor = 0.1  # multiplies the learning rate at each drop
+    patience: Count = 1  # evaluations in a row without improvement before a drop
+    min_improvement: NotNegative = 1e-6  # change of eval.metric that is an improvement if it is larger
+    min_learning_rate: NotNegative = 1e-6  # least learning rate
 
 
 Schedule = ConstantSchedule | CosineSchedule | StepSchedule | PlateauSchedule

@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from common import settings
+from common.settings import Bounds, Checked, Count, Seed
 from common.text import did_you_mean
 from data_prep.options.columns import CategoricalColumn, categorical_columns, cross_name
 from data_prep.options.log_format import LogFormat
@@ -24,46 +25,54 @@ MOST_OF_A_CROSS = 1 << 24  # values with ids, unless its field_max_size is set
 MAX_BLOCK_ROWS = 100_000  # eight blocks of 300 bytes a row still fit MindRecord's largest page, 256 MB
 
 
+BlockRows = Annotated[int, Bounds(least=1, most=MAX_BLOCK_ROWS, expected=f"between 1 and {MAX_BLOCK_ROWS:,}")]
+SplitFraction = Annotated[float, Bounds(least=0, expected=">= 0 and sum to 1")]
+
+
 @dataclass(frozen=True)
-class PrepareOptions:
+class PrepareOptions(Checked):
     """Options that decide the bytes of the prepared folder; at the end those that do not (`INDECISIVE`)."""
 
     data: LogFormat = field(default_factory=LogFormat)  # the log's format, as in configs/data/*.yaml
     vocabulary: Literal["counted", "hash"] = "counted"  # hash: oov_buckets ids a field, none for a single value
-    min_count: int = 10  # a value seen less often in the training rows has no id of its own
+    min_count: Count = 10  # a value seen less often in the training rows has no id of its own
     field_min_count: dict[str, int] = field(default_factory=dict)  # by field, in place of min_count
     field_max_size: dict[str, int] = field(default_factory=dict)  # by field: only its most frequent values have ids
     field_hash_size: dict[str, int] = field(default_factory=dict)  # by field: so many ids, chosen by hash; not counted
-    oov_buckets: int = 1  # ids of a field, chosen by hash, for values without one of their own
+    oov_buckets: Count = 1  # ids of a field, chosen by hash, for values without one of their own
     # hash: by a hash of the line's number; chronological: the last rows are test, those before them valid, by a
     # timestamp or, where the log has none, by line; stratified:
     # as hash, clicks and other rows each; files: by valid_files and test_files.
     split: Literal["hash", "chronological", "stratified", "files"] = "hash"
     split_by: str = ""  # for split: chronological, the column of kind timestamp that decides, if there are several
-    train_fraction: float = 0.8  # of the rows, for the split train
-    valid_fraction: float = 0.1  # of the rows, for the split valid
-    test_fraction: float = 0.1  # of the rows, for the split test
+    train_fraction: SplitFraction = 0.8  # of the rows, for the split train
+    valid_fraction: SplitFraction = 0.1  # of the rows, for the split valid
+    test_fraction: SplitFraction = 0.1  # of the rows, for the split test
     valid_files: tuple[str, ...] = ()  # for split: files, by name or glob; all other files are train
     test_files: tuple[str, ...] = ()  # for split: files, by name or glob
-    seed: int = 1  # of the split and of the training rows' order
+    seed: Seed = 1  # of the split and of the training rows' order
     # log1p: sign(x) · ln(1 + |x|); max: x over the training rows' largest; standardize: (x - mean) / standard
     # deviation; quantile: rank of x among the training rows, 0 to 1
     numeric_transform: Literal["log1p", "max", "standardize", "quantile"] = "log1p"
-    integer_buckets: bool = False  # each integer field also has a categorical column of buckets, see kernels/rows.py
+    # Each integer field also has a categorical column of buckets: of x > 2, the number floor(ln(x)²).
+    integer_buckets: bool = False
     # Each is one more categorical field, C1*C2 for [C1, C2], whose values are those of its fields together.
     crosses: tuple[tuple[str, ...], ...] = ()
     missing_indicator: bool = True  # a second numeric column for each field: 1 where the cell is missing
-    shuffle_window_rows: int = 1_000_000  # training rows that are shuffled together, in memory
-    block_rows: int = 1_000  # rows of a MindRecord sample
+    shuffle_window_rows: Count = 1_000_000  # training rows that are shuffled together, in memory
+    block_rows: BlockRows = 1_000  # rows of a MindRecord sample
     layout: Literal["blocks", "zoo"] = "blocks"  # zoo: MindRecord as the MindSpore model zoo's Wide&Deep reads it
-    max_reject_fraction: float = 0.01  # of the lines; if more are rejected the preparation fails
-    workers: int | None = None  # processes; None: one per core, as far as memory_limit allows
+    # of the lines; if more are rejected the preparation fails
+    max_reject_fraction: Annotated[float, Bounds(least=0, most=1, expected="between 0 and 1")] = 0.01
+    # processes; None: one per core, as far as memory_limit allows
+    workers: Annotated[int | None, Bounds(least=1)] = None
     memory_limit: str = "4 GiB"  # of all processes together (sum of their Pss)
     kernels: Literal["auto", "native", "numpy"] = "auto"  # auto: native if it is built
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         fractions = (self.train_fraction, self.valid_fraction, self.test_fraction)
-        if not (min(fractions) >= 0 and abs(sum(fractions) - 1) <= 1e-9):  # so that NaN is refused
+        if abs(sum(fractions) - 1) > 1e-9:
             raise ValueError(
                 f"train_fraction, valid_fraction, test_fraction must be >= 0 and sum to 1; found {fractions}"
             )
@@ -80,14 +89,6 @@ class PrepareOptions:
             )
         if self.split == "chronological" and len(times) > 1 and not self.split_by:
             raise ValueError(f"split: chronological goes by one timestamp; set split_by to one of {', '.join(times)}")
-        if not 0 <= self.max_reject_fraction <= 1:
-            raise ValueError(f"max_reject_fraction must be between 0 and 1; found {self.max_reject_fraction}")
-        for name in ("min_count", "oov_buckets", "shuffle_window_rows", "block_rows", "workers"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1; found {value}")
-        if self.block_rows > MAX_BLOCK_ROWS:
-            raise ValueError(f"block_rows must be at most {MAX_BLOCK_ROWS:,}; found {self.block_rows:,}")
         if self.layout == "zoo":
             self._check_zoo_layout()
         parse_bytes(self.memory_limit)
@@ -99,8 +100,6 @@ class PrepareOptions:
                 f"field_hash_size of {name}: its values are not counted, so field_min_count and field_max_size choose "
                 "none of them; leave them out for this field"
             )
-        if not 0 <= self.seed < 2**63:
-            raise ValueError(f"seed must be between 0 and 2**63 - 1; found {self.seed}")
 
     def _check_zoo_layout(self) -> None:
         if others := [column.name for column in self.categorical_columns if column.kind == "list" or column.shares]:

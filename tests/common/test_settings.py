@@ -1,29 +1,27 @@
+import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 
 from common import settings
+from common.settings import Bounds
 
 
 @dataclass(frozen=True)
-class Tower:
-    widths: tuple[int, ...] = (64, 32)
-    dropout: float = 0.0
+class Tower(settings.Checked):
+    widths: Annotated[tuple[int, ...], Bounds(least=1, expected="widths of 1 or more")] = (64, 32)
+    dropout: settings.Fraction = 0.0
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(settings.Checked):
     name: str = "run"
-    steps: int = 10
+    steps: settings.Count = 10
     seed: int | None = None
     shuffle: bool = True
     target: Literal["auto", "CPU"] = "auto"
     tower: Tower = field(default_factory=Tower)
-
-    def __post_init__(self):
-        if self.steps < 1:
-            raise ValueError(f"steps must be at least 1; found {self.steps}")
 
 
 def test_a_yaml_file_changes_defaults_and_arguments_change_both(tmp_path):
@@ -54,8 +52,8 @@ def test_an_empty_yaml_file_changes_nothing(tmp_path):
         ("name=a=b", "name", "a=b"),
         ("target=CPU", "target", "CPU"),
         ("tower.dropout=1e-3", "tower", Tower(dropout=1e-3)),
-        ("tower.dropout=1", "tower", Tower(dropout=1.0)),
-        ("tower.widths=[]", "tower", Tower(widths=())),
+        ("tower.dropout=0", "tower", Tower(dropout=0.0)),
+        ("tower.widths=[1]", "tower", Tower(widths=(1,))),
     ],
 )
 def test_values_become_what_the_field_says(word, name, value):
@@ -82,7 +80,7 @@ def test_values_become_what_the_field_says(word, name, value):
         ("tower.dropout=high", r"'tower.dropout' must be a number; found str 'high'"),
         ("tower.widths=3", r"'tower.widths' must be a list such as \[64, 32\]; found int 3"),
         ("tower.widths=[3, x]", r"'tower.widths\[1\]' must be a whole number; found str 'x'"),
-        ("steps=0", r"argument 'steps=0': steps must be at least 1; found 0"),
+        ("steps=0", r"argument 'steps=0': steps must be 1 or more; found 0"),
     ],
 )
 def test_wrong_keys_and_values_are_errors_that_name_them(word, message):
@@ -120,3 +118,32 @@ def test_as_dict_gives_what_a_yaml_file_can_hold():
 def test_a_field_type_that_cannot_be_read_is_a_programming_error():
     with pytest.raises(TypeError, match=r"which settings\.py does not support"):
         settings.convert(1, complex, "here", "key")
+
+
+@pytest.mark.parametrize(
+    ("bounds", "said", "inside", "outside"),
+    [
+        (Bounds(least=1), "1 or more", [1, 1.5, 10**400], [0, -1, math.inf, math.nan]),
+        (Bounds(above=0), "above 0", [5e-324, 3], [0, -0.0, -math.inf]),
+        (Bounds(least=0, below=1), "in [0, 1)", [0, 0.999], [1, -1e-9, math.nan]),
+        (Bounds(least=0, most=1), "in [0, 1]", [0, 1], [1.001, math.inf]),
+        (Bounds(above=0, below=1), "in (0, 1)", [0.5], [0, 1]),
+        (Bounds(least=1, expected="widths of 1 or more"), "widths of 1 or more", [(1,), (3, 2), None], [(), (2, 0)]),
+    ],
+)
+def test_bounds(bounds, said, inside, outside):
+    assert str(bounds) == said
+    assert all(map(bounds.admit, inside)) and not any(map(bounds.admit, outside))
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("tower.dropout=1", r"argument 'tower.dropout=1': tower.dropout must be in \[0, 1\); found 1.0"),
+        ("tower.dropout=.inf", r"tower.dropout must be in \[0, 1\), and finite; found inf"),
+        ("tower.widths=[3, 0]", r"tower.widths must be widths of 1 or more; found \[3, 0\]"),
+    ],
+)
+def test_a_number_out_of_bounds_is_named_with_its_section(word, message):
+    with pytest.raises(ValueError, match=message):
+        settings.resolve(Run, overrides=[word])

@@ -96,7 +96,7 @@ def launch_here(project, tmp_path, monkeypatch, caplog, capsys):
         ((1, 1), "usage: bash .*RANK_SIZE EPOCHS DATASET RANK_TABLE_FILE"),
         ((0, 1, "{data}", "-"), "error: RANK_SIZE must be 1 or more, found 0"),
         (("one", 1, "{data}", "-"), "--ranks: invalid int value: 'one'"),
-        ((1, 0, "{data}", "-"), "train.epochs must be 1 or more, found 0"),
+        ((1, 0, "{data}", "-"), "train.epochs must be 1 or more; found 0"),
         ((1, "many", "{data}", "-"), "'train.epochs' must be a whole number; found str 'many'"),
         ((1, 1, "nowhere", "-"), "error: no prepared data in nowhere: the folder does not exist"),
         ((1, 1, "{data}", "nowhere.json"), "error: no rank table nowhere.json; give '-'"),

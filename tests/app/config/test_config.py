@@ -73,12 +73,12 @@ def test_unknown_keys_and_wrong_types_are_named(word, message):
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("model.embedding_dim=0", "model.embedding_dim must be 1 or more, found 0"),
+        ("model.embedding_dim=0", "model.embedding_dim must be 1 or more; found 0"),
         ("model.hidden_widths=[]", "model.hidden_widths must be widths of 1 or more"),
         ("model.hidden_widths=[8, 0]", r"found \[8, 0\]"),
         ("model.initial_scale=-1", "model.initial_scale must be 0 or more"),
         ("model.initial_scale=.nan", "model.initial_scale must be 0 or more, and finite; found nan"),
-        ("model.dropout=1", r"model.dropout must be in \[0, 1\), found 1"),
+        ("model.dropout=1", r"model.dropout must be in \[0, 1\); found 1"),
         ("loss.label_smoothing=-0.1", "loss.label_smoothing must be in"),
         ("loss.row_clip_value=-1", "loss.row_clip_value must be 0 or more"),
         (
@@ -97,16 +97,16 @@ def test_unknown_keys_and_wrong_types_are_named(word, message):
         ("tower_optimizer.beta2=0.99999999", r"beta2 must be in \[0, 1\) as float32"),
         ("tower_optimizer.epsilon=0", "epsilon must be 1.2e-38 or more"),
         ("deep_optimizer.epsilon=1e-39", "epsilon must be 1.2e-38 or more"),
-        ("train.epochs=0", "train.epochs must be 1 or more, found 0"),
-        ("train.batch_size=-5", "train.batch_size must be 1 or more, found -5"),
+        ("train.epochs=0", "train.epochs must be 1 or more; found 0"),
+        ("train.batch_size=-5", "train.batch_size must be 1 or more; found -5"),
         ("train.seed=-1", "train.seed must be between 0"),
-        ("eval.batch_size=-1", "eval.batch_size must be 0 .* or more, found -1"),
-        ("checkpoint.every_steps=-1", "checkpoint.every_steps must be 0 or more, and finite; found -1"),
+        ("eval.batch_size=-1", "eval.batch_size must be 0 .* or more; found -1"),
+        ("checkpoint.every_steps=-1", "checkpoint.every_steps must be 0 or more; found -1"),
         ("checkpoint.every_minutes=.inf", "checkpoint.every_minutes must be 0 or more, and finite; found inf"),
-        ("checkpoint.shards=0", "checkpoint.shards must be 1 or more, found 0"),
-        ("train.time_limit=-1", "train.time_limit must be 0 .none. or more minutes, found -1"),
+        ("checkpoint.shards=0", "checkpoint.shards must be 1 or more; found 0"),
+        ("train.time_limit=-1", "train.time_limit must be 0 .none. or more minutes; found -1"),
         ("device.threads=-1", "device.threads must be 0"),
-        ("prepare.min_count=0", "min_count must be at least 1"),
+        ("prepare.min_count=0", "prepare.min_count must be 1 or more"),
     ],
 )
 def test_values_out_of_range_are_named(word, message):

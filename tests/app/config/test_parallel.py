@@ -6,7 +6,7 @@ from app.config.parallel import ParallelOptions
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"tensor_parallel": 0}, "parallel.tensor_parallel must be 1 or more, found 0"),
+        ({"tensor_parallel": 0}, "tensor_parallel must be 1 or more; found 0"),
         ({"strategies": {"matrix_0": "((1, 1), (1, 1))"}}, "over parallel.tensor_parallel ranks, which is 1"),
         ({"strategy_file": "x", "tensor_parallel": 2}, "give the file or the two of them"),
     ],

@@ -11,5 +11,5 @@ def test_the_rank_that_the_others_wait_for_is_named_once_a_wait(run_ranks):
 
 
 def test_a_time_that_is_none():
-    with pytest.raises(ValueError, match=r"cluster\.timeout_s must be above 0, and finite; found 0"):
+    with pytest.raises(ValueError, match="timeout_s must be above 0; found 0"):
         ClusterOptions(timeout_s=0)

@@ -78,9 +78,9 @@ def test_a_metric_that_is_undefined_is_refused():
         ({"metric": "acu"}, r"eval\.metric must be one of auc, .*; found 'acu'; did you mean 'auc'\?"),
         ({"metric": "loss"}, r"did you mean 'log_loss'\?"),
         ({"metric": "grouped_auc"}, r"needs eval\.group_field"),
-        ({"patience": -1}, r"eval\.patience must be 0 or more, and finite; found -1"),
-        ({"min_improvement": float("nan")}, r"eval\.min_improvement must be 0 or more, and finite; found nan"),
-        ({"batch_size": -5}, r"eval\.batch_size must be 0 \(the training's\) or more, found -5"),
+        ({"patience": -1}, "patience must be 0 or more; found -1"),
+        ({"min_improvement": float("nan")}, "min_improvement must be 0 or more, and finite; found nan"),
+        ({"batch_size": -5}, r"batch_size must be 0 \(the training's\) or more; found -5"),
     ],
 )
 def test_wrong_options_are_refused(options, message):

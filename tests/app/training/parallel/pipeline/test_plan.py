@@ -67,7 +67,7 @@ def test_ranks_and_layers_that_do_not_fit_are_refused(values, num_ranks, message
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"pipeline_stages": 3}, "must be 1 or 2, found 3"),
+        ({"pipeline_stages": 3}, "must be 1 or 2; found 3"),
         ({"micro_batches": 0}, "micro_batches must be 1 or more"),
         ({"second_stage": "matrix_1"}, "needs parallel.pipeline_stages=2"),
         ({"pipeline_stages": 2, "optimizer_shards": True}, "cannot be combined"),
