@@ -19,7 +19,7 @@ import numpy as np
 
 from app.batches import check_files
 from app.evaluation.evaluate import best_on, check_split
-from app.evaluation.metrics import Metrics, MetricStream, defined
+from app.evaluation.metrics import METRICS, Metrics, MetricStream, defined
 from app.run.record import read_runs
 from data_prep.prepared.features import one_hot, read_spread
 from data_prep.prepared.reader import read_blocks
@@ -36,7 +36,7 @@ UNCHOSEN = 0.1  # the one taken where there are no valid rows to choose on
 # 1e-3 the solver stops before most values are learned (AUC 0.748 where 1e-5 gives 0.759, on 400,000 rows).
 TOLERANCE = 1e-5
 MAX_ITERATIONS = 1000
-SHOWN = {"auc": "AUC", "log_loss": "log loss", "normalized_entropy": "normalized entropy"}
+SHOWN = ("auc", "log_loss", "normalized_entropy")
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def run(arguments: argparse.Namespace) -> None:
         print(json.dumps({"split": split, **defined(metrics), **facts}))
         return
     print(f"{split}: {metrics.rows:,} rows, click rate {metrics.click_rate:.4f}; {schema.vocabulary_size:,} ids")
-    print(" ".join([f"  {'':30}", *(f"{name:>18}" for name in SHOWN.values())]))
+    print(" ".join([f"  {'':30}", *(f"{METRICS[name].title:>18}" for name in SHOWN)]))
     for name, values in rows.items():
         shown = (f"{values[key]:.6f}" if values.get(key) is not None else "–" for key in SHOWN)
         print(" ".join([f"  {name:30}", *(f"{text:>18}" for text in shown)]))

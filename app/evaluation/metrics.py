@@ -7,7 +7,8 @@ their logit, 2**16 of which span a factor of two; logits of one bin are ties.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -15,9 +16,63 @@ from app.evaluation.score_bins import Bins, binned, entropy, ratio, sigmoid
 
 EXACT_ROWS = 2**24
 
-LOWER_IS_BETTER = ("log_loss", "normalized_entropy")
 
-NEED_BOTH_CLASSES = ("auc", "pr_auc", "normalized_entropy", "grouped_auc")
+@dataclass(frozen=True)
+class CountedRows:
+    """Rows counted by logit, and their sums: of weights (rows, if they have none), clicks, losses and predictions."""
+
+    bins: Bins
+    weight: float
+    clicks: float
+    cross_entropy: float
+    predictions: float
+
+    @property
+    def click_rate(self) -> float:
+        return float(self.clicks / self.weight)
+
+    @property
+    def log_loss(self) -> float:
+        return float(self.cross_entropy / self.weight)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """How a metric is named, computed and read.
+
+    `of` is None if it does not follow from counted rows. `better` is "" for a metric that is no reason to prefer a
+    model. `at_one` says what a value of 1 means, `note` how the metric is made.
+    """
+
+    title: str
+    of: Callable[[CountedRows], float] | None
+    better: Literal["higher", "lower", ""] = "higher"
+    needs_both_classes: bool = True
+    at_one: str = ""
+    note: str = ""
+
+
+METRICS = {
+    "auc": Metric("AUC", lambda rows: rows.bins.auc()),
+    "log_loss": Metric("log loss", lambda rows: rows.log_loss, "lower", needs_both_classes=False),
+    "normalized_entropy": Metric(
+        "normalized entropy",
+        lambda rows: ratio(rows.log_loss, entropy(rows.click_rate)),
+        "lower",
+        at_one="predicting the click rate",
+    ),
+    "calibration": Metric(
+        "calibration",
+        lambda rows: ratio(rows.predictions, rows.clicks),
+        better="",
+        needs_both_classes=False,
+        at_one="predictions sum to the clicks",
+        note="mean prediction / mean label",
+    ),
+    "pr_auc": Metric("PR-AUC", lambda rows: rows.bins.average_precision()),
+    "grouped_auc": Metric("grouped AUC", of=None),
+}
+MEASURED = tuple(name for name, metric in METRICS.items() if metric.of)
 
 
 @dataclass(frozen=True)
@@ -113,29 +168,18 @@ class MetricStream:
     def result_and_bins(self) -> tuple[Metrics, Bins]:
         """Return the metrics and the counted rows, as counting them is most of the work."""
         bins, (weight, clicks, cross_entropy, predictions) = self.bins(), self._sums
-        return replace(metrics_of(bins, weight, clicks, cross_entropy, predictions), rows=self._num_rows), bins
+        counted = CountedRows(bins, weight, clicks, cross_entropy, predictions)
+        return Metrics(self._num_rows, counted.click_rate, **measure(counted)), bins
 
 
-def metrics_of(bins: Bins, weight: float, clicks: float, cross_entropy: float, predictions: float) -> Metrics:
-    """Compute the metrics of rows counted in `bins`, whose sums of cross-entropy and predictions are known.
-
-    `weight` and `clicks` are sums of weights; without any they are numbers of rows.
-    """
-    rate = float(clicks / weight)
-    return Metrics(
-        rows=int(weight),
-        click_rate=rate,
-        auc=bins.auc(),
-        log_loss=float(cross_entropy / weight),
-        normalized_entropy=ratio(cross_entropy / weight, entropy(rate)),
-        calibration=ratio(predictions, clicks),
-        pr_auc=bins.average_precision(),
-    )
+def measure(counted: CountedRows) -> dict[str, float]:
+    """Compute each metric that follows from counted rows."""
+    return {name: metric.of(counted) for name, metric in METRICS.items() if metric.of}
 
 
 def as_score(name: str, value: float) -> float:
     """Return the value of a metric, negated if lower is better."""
-    return -value if name in LOWER_IS_BETTER else value
+    return -value if METRICS[name].better == "lower" else value
 
 
 def defined(metrics: Metrics) -> dict[str, float]:
@@ -146,8 +190,6 @@ def defined(metrics: Metrics) -> dict[str, float]:
 LEVEL = 0.95
 
 MOST_BINS = 2**14  # logits of one bin are ties; with this many bins no metric's spread changes
-
-MEASURED = ("auc", "log_loss", "normalized_entropy", "calibration", "pr_auc")
 
 
 def confidence_intervals(
@@ -163,8 +205,8 @@ def confidence_intervals(
         # Sums of products, not `@`: at this size BLAS starts its threads, which costs more than the sums.
         cross_entropy = float((drawn.counts * cost_of_negative + drawn.positives * cost_of_click).sum())
         predictions = (drawn.counts * prediction).sum()
-        metrics = metrics_of(drawn, drawn.counts.sum(), drawn.positives.sum(), cross_entropy, float(predictions))
-        found.append(asdict(metrics))
+        sums = (drawn.counts.sum(), drawn.positives.sum(), cross_entropy, float(predictions))
+        found.append(measure(CountedRows(drawn, *sums)))
     tails = ((1 - level) / 2, (1 + level) / 2)
     intervals = {name: np.nanquantile([each[name] for each in found], tails) for name in MEASURED}
     return {name: (float(low), float(high)) for name, (low, high) in intervals.items()}

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from app.config.run import EvalOptions
-from app.evaluation.metrics import LOWER_IS_BETTER, Metrics, as_score
+from app.evaluation.metrics import METRICS, Metrics, as_score
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Selection:
     def reason(self) -> str:
         """Log message on why the run ends early."""
         state, options = self._state, self._options
-        way = "fallen below" if state.metric in LOWER_IS_BETTER else "risen above"
+        way = "fallen below" if METRICS[state.metric].better == "lower" else "risen above"
         by = f" by more than {options.min_improvement:g}" if options.min_improvement else ""
         return (
             f"{state.metric} on valid has not {way} {state.reference:.6f}{by} for {state.since_reference} "

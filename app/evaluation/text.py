@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 
 from app.evaluation.evaluate import Evaluation
-from app.evaluation.metrics import MEASURED, Metrics
+from app.evaluation.metrics import MEASURED, METRICS, Metrics
 from app.evaluation.results import Groups
 from app.evaluation.score_bins import calibration_deciles
 from app.evaluation.slices import Slice
@@ -23,11 +23,10 @@ def describe(evaluation: Evaluation) -> str:
     lines = [
         f"{evaluation.split}: {metrics.rows:,} rows, click rate {metrics.click_rate:.4f}, "
         f"checkpoint {evaluation.checkpoint} (step {evaluation.step})",
-        f"  AUC                 {_value(evaluation, 'auc')}{_beside(evaluation.best, 'auc')}",
-        f"  log loss            {_value(evaluation, 'log_loss')}{_beside(evaluation.best, 'log_loss')}",
-        f"  normalized entropy  {_value(evaluation, 'normalized_entropy')}",
-        f"  calibration         {_value(evaluation, 'calibration')}   (mean prediction / mean label)",
-        f"  PR-AUC              {_value(evaluation, 'pr_auc')}",
+        *(
+            f"  {METRICS[name].title:18}  {_value(evaluation, name)}{_beside(evaluation.best, name)}"
+            for name in MEASURED
+        ),
     ]
     if np.isnan(metrics.auc):
         lines.append("  (the rows have one class only, so there is nothing to rank)")
@@ -93,4 +92,7 @@ def one_line(split: str, epoch: int, step: int, metrics: Metrics) -> str:
 
 
 def _beside(best: Best | None, name: str) -> str:
-    return "" if best is None else f"   (best possible {getattr(best, name):.6f})"
+    """Return what follows the value of a metric: the best possible one, or how the metric is made."""
+    if hasattr(best, name):
+        return f"   (best possible {getattr(best, name):.6f})"
+    return f"   ({note})" if (note := METRICS[name].note) else ""

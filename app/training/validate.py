@@ -10,7 +10,7 @@ from app.config.parallel import recomputed_runs
 from app.config.run import EvalOptions
 from app.config.schedules import ConstantSchedule
 from app.distributed.process_group import max_rank_rows
-from app.evaluation.metrics import NEED_BOTH_CLASSES
+from app.evaluation.metrics import METRICS
 from app.tables import check_supported
 from app.tables.fields import fields_of_model, is_plain
 from app.training.parallel.pipeline.plan import plan_pipeline
@@ -59,7 +59,7 @@ def _validate_data(config: Config, schema: Schema) -> None:
     _check_both_classes(schema, "train", "there is nothing to learn")
     if schema.splits["valid"].rows:
         metric = config.eval.metric
-        if metric in NEED_BOTH_CLASSES:
+        if METRICS[metric].needs_both_classes:
             _check_both_classes(schema, "valid", f"eval.metric={metric} is undefined; choose eval.metric=log_loss")
         return
     optimizers = (config.wide_optimizer, config.deep_optimizer, config.tower_optimizer)

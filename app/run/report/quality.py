@@ -10,21 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from app.evaluation.metrics import METRICS
 from app.run.record import Points, RunRecord
 from common.html.charts import Axis, Chart, Density, Series, Size, histogram, line_chart
 from common.number_text import number_text
 
 WRONG = "Where the model is wrong: parts of the rows"
 NOT_EVALUATED = "No evaluation yet: one follows each epoch, and every eval.every_steps steps."
-METRICS = {
-    "auc": "AUC",
-    "log_loss": "log loss",
-    "normalized_entropy": "normalized entropy",
-    "pr_auc": "PR-AUC",
-    "calibration": "calibration",
-    "grouped_auc": "grouped AUC",
-}
-REFERENCES = {"calibration": "predictions sum to the clicks", "normalized_entropy": "predicting the click rate"}  # at 1
 MOST_MEANS = 200  # points of a line that stands for the losses of all steps
 MOST_DOTS = 60  # lines with more points have no dots
 
@@ -123,17 +115,17 @@ def metric_charts(runs: Sequence[RunRecord]) -> list[Chart]:
     if not any(run.points("auc", "valid")[0] or run.points("log_loss", "valid")[0] for run in runs):
         return []
     charts = []
-    for key, name in METRICS.items():
+    for key, metric in METRICS.items():
         series = overlay(runs, "valid", [run.points(key, "valid") for run in runs])
         steps = [x for line in series for x in line.x]
         if key == "grouped_auc" and not steps:
             continue  # no field was chosen
         lacking = [line.name for line in series if not line.x]
-        if key in REFERENCES and steps:
-            series.append(Series(REFERENCES[key], [0, max(steps)], [1.0, 1.0], reference=True))
+        if metric.at_one and steps:
+            series.append(Series(metric.at_one, [0, max(steps)], [1.0, 1.0], reference=True))
         note = f"Not evaluated: {', '.join(lacking)}." if lacking else ""
-        title = f"{name[0].upper()}{name[1:]} on valid rows"
-        charts.append(lines(title, series, step_axis(runs), Axis(name), NOT_EVALUATED, note=note))
+        title = f"{metric.title[0].upper()}{metric.title[1:]} on valid rows"
+        charts.append(lines(title, series, step_axis(runs), Axis(metric.title), NOT_EVALUATED, note=note))
     return charts
 
 
@@ -169,10 +161,10 @@ def curves(runs: Sequence[RunRecord]) -> dict[str, Any]:
 def _metric_rows(shown: Evaluated) -> list[list[str]]:
     """Return [metric, (value, interval) of each run, best possible]; the best is known of synthetic logs alone."""
     rows = []
-    for key, name in METRICS.items():
+    for key, metric in METRICS.items():
         if key == "grouped_auc" and not any(content["groups"] for _, content in shown):
             continue
-        row = [name]
+        row = [metric.title]
         for _, content in shown:
             if key == "grouped_auc" and not content["groups"]:
                 row += ["–", "–"]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from app.config.run import EvalOptions
-from app.evaluation.metrics import Metrics
+from app.config.run import SELECTABLE, EvalOptions
+from app.evaluation.metrics import METRICS, Metrics
 from app.evaluation.selection import Selection
 
 
@@ -86,3 +86,7 @@ def test_a_metric_that_is_undefined_is_refused():
 def test_wrong_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         EvalOptions(**options)
+
+
+def test_selectable_metrics_are_those_with_a_better_direction():
+    assert sorted(SELECTABLE) == sorted(name for name, metric in METRICS.items() if metric.better)
