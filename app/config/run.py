@@ -59,7 +59,8 @@ class DeviceOptions(Checked):
         return self.threads or max(1, num_cores() // local_ranks)
 
 
-SELECTABLE = ("auc", "pr_auc", "log_loss", "normalized_entropy", "grouped_auc")  # metrics with a better direction
+# Metrics with a better direction.
+SELECTABLE = ("auc", "pr_auc", "log_loss", "normalized_entropy", "top_decile_lift", "grouped_auc")
 
 
 @dataclass(frozen=True)

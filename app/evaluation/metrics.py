@@ -36,6 +36,17 @@ class CountedRows:
         return float(self.cross_entropy / self.weight)
 
 
+def top_decile_lift(rows: CountedRows) -> float:
+    """Compute the click rate of the tenth of the rows with the highest scores over that of all rows.
+
+    If rows of one score are only partly in the tenth, each counts with that part.
+    """
+    counts, clicks = rows.bins.counts[::-1], rows.bins.positives[::-1]
+    taken = np.clip(counts.sum() / 10 - (np.cumsum(counts) - counts), 0, counts)
+    taken_share = np.divide(taken, counts, out=np.zeros(len(counts)), where=counts > 0)
+    return ratio(10 * float((clicks * taken_share).sum()), float(clicks.sum()))
+
+
 @dataclass(frozen=True)
 class Metric:
     """How a metric is named, computed and read.
@@ -70,6 +81,7 @@ METRICS = {
         note="mean prediction / mean label",
     ),
     "pr_auc": Metric("PR-AUC", lambda rows: rows.bins.average_precision()),
+    "top_decile_lift": Metric("top-decile lift", top_decile_lift, at_one="scores without use"),
     "grouped_auc": Metric("grouped AUC", of=None),
 }
 MEASURED = tuple(name for name, metric in METRICS.items() if metric.of)
@@ -81,7 +93,8 @@ class Metrics:
 
     `auc`, `pr_auc` (average precision) and `normalized_entropy` are NaN if the rows have one class only.
     `normalized_entropy` is log loss over that of the click rate (He et al., ADKDD 2014); `calibration` is
-    mean prediction over mean label. `grouped_auc` is the mean AUC over the values of one field, weighted by rows; NaN
+    mean prediction over mean label. `top_decile_lift` is the click rate of the tenth of the rows with the highest
+    scores over that of all. `grouped_auc` is the mean AUC over the values of one field, weighted by rows; NaN
     without a field. Rows with weights count by them everywhere but in `rows`, and those of weight 0 not at all.
     """
 
@@ -92,6 +105,7 @@ class Metrics:
     normalized_entropy: float
     calibration: float
     pr_auc: float
+    top_decile_lift: float = float("nan")
     grouped_auc: float = float("nan")
 
 

@@ -153,3 +153,38 @@ def test_rows_of_weight_0_alone_are_none():
     stream.add(np.zeros(3, np.float32), np.ones(3, np.float32), np.zeros(3, np.float32))
     with pytest.raises(ValueError, match="no rows to measure: the split is empty, or all weights are 0"):
         stream.result()
+
+
+def lift_by_hand(logits, labels, weights):
+    """Take rows by falling score until a tenth of the weight is full; rows of one score share what is left."""
+    room, found = weights.sum() / 10, 0.0
+    for score in sorted({*logits.tolist()}, reverse=True):
+        tied = logits == score
+        share = min(1.0, room / weights[tied].sum())
+        found += share * (weights * labels)[tied].sum()
+        room -= share * weights[tied].sum()
+    return found / (weights.sum() / 10) / ((weights * labels).sum() / weights.sum())
+
+
+@settings(max_examples=200)
+@given(st.integers(1, 60), st.integers(1, 12), st.integers(0, 2**32), st.booleans())
+def test_the_top_decile_lift_is_that_of_rows_taken_by_hand(num_rows, num_scores, seed, has_weights):
+    rng = np.random.default_rng(seed)
+    logits = rng.integers(0, num_scores, num_rows).astype(np.float32)
+    labels = (rng.random(num_rows) < 0.4).astype(np.float32)
+    weights = rng.integers(1, 5, num_rows).astype(np.float32) if has_weights else None
+    stream = MetricStream()
+    stream.add(logits, labels, weights)
+    lift = stream.result().top_decile_lift
+    if labels.any():
+        by_hand = lift_by_hand(logits, labels, np.ones(num_rows) if weights is None else weights.astype(np.float64))
+        assert lift == pytest.approx(by_hand, rel=1e-9)
+    else:
+        assert math.isnan(lift)
+
+
+def test_a_perfect_ranking_of_one_click_in_ten_has_the_largest_lift():
+    logits, labels = np.arange(50, dtype=np.float32), np.repeat([0, 1], [45, 5]).astype(np.float32)
+    assert measured(logits, labels).top_decile_lift == pytest.approx(10)
+    assert measured(-logits, labels).top_decile_lift == 0
+    assert measured(np.zeros(50, np.float32), labels).top_decile_lift == pytest.approx(1)

@@ -98,9 +98,9 @@ def test_in_words(judged):
         "(best possible 0.900000)",
     ]
     assert lines[2].endswith("(best possible 0.400000)")
-    assert len(lines[7].split()) == len(lines[8].split()) == 11  # a word and ten deciles
-    assert "AUC per value of C3: mean 0.750000, weighted by rows, over 70.0% of the rows" in lines[9]
-    assert lines[11].split() == ["(missing)", "30", "rows,", "click", "rate", "0.0000,", "one", "class"]
+    assert len(lines[8].split()) == len(lines[9].split()) == 11  # a word and ten deciles
+    assert "AUC per value of C3: mean 0.750000, weighted by rows, over 70.0% of the rows" in lines[10]
+    assert lines[12].split() == ["(missing)", "30", "rows,", "click", "rate", "0.0000,", "one", "class"]
 
 
 def test_one_class_in_words(judged):

@@ -21,7 +21,10 @@ def charts(page):
 
 ALL_CHARTS = [
     "Loss",
-    *(f"{name} on valid rows" for name in ("AUC", "Log loss", "Normalized entropy", "Calibration", "PR-AUC")),
+    *(
+        f"{name} on valid rows"
+        for name in ("AUC", "Log loss", "Normalized entropy", "Calibration", "PR-AUC", "Top-decile lift")
+    ),
     *("ROC curve", "Precision and recall", "Calibration by decile", "Scores by label"),
     *("Time per step by part", "Time per step", "Samples per second", "Resident memory of the process"),
     *("Rows touched so far", "Norm of the touched rows"),
