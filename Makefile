@@ -157,7 +157,7 @@ docs: setup  ## write docs/configuration.md from the settings' dataclasses
 	mv docs/configuration.md.new docs/configuration.md
 
 .PHONY: bench
-bench: setup $(VENV)/.bench-installed  ## run all benchmarks and write docs/results.md: ARGS='--quick', '--only train_step'
+bench: setup $(VENV)/.bench-installed  ## run all benchmarks, write benchmarks/results/ and docs/results.md: ARGS='--quick', '--only train_step'
 	$(RUN_PYTHON) -m benchmarks $(ARGS)
 
 .PHONY: bench-distributed

@@ -1,4 +1,4 @@
-"""Run all benchmarks and write docs/results.md: `make bench`.
+"""Run all benchmarks; write benchmarks/results/ and the targets in docs/results.md: `make bench`.
 
 python -m benchmarks                             all of them, an hour
 python -m benchmarks --only train_step fbgemm    these; the others' figures stay
@@ -21,7 +21,8 @@ from typing import Any
 from benchmarks.harness.results import read_results, replace_section, section, summary
 
 PROJECT = Path(__file__).parents[1]
-RESULTS_TEXT, RESULTS_JSON = PROJECT / "docs" / "results.md", PROJECT / "docs" / "results.json"
+SUMMARY = PROJECT / "docs" / "results.md"
+PAGES = PROJECT / "benchmarks" / "results"  # and results.json, the last line of each benchmark
 
 
 @dataclass(frozen=True)
@@ -65,23 +66,13 @@ BENCHMARKS = {
     "bfloat16_auc": Benchmark(
         "bfloat16 against float32: AUC", "benchmarks.training.bfloat16_auc", (), ("--rows", "50000", "--seeds", "1")
     ),
-    "first_layer": Benchmark(
-        "Kernels of distinct rows", "benchmarks.training.first_layer", ("--rounds", "5"), ("--rounds", "1")
-    ),
     "first_layer_auc": Benchmark(
         "Distinct rows against direct: AUC",
         "benchmarks.training.bfloat16_auc",
         ("--first-layer", "--rows", "400000"),
         ("--first-layer", "--rows", "50000", "--seeds", "1"),
     ),
-    "recompute": Benchmark(
-        "Recomputed layers", "benchmarks.training.recompute", (), ("--batch", "500", "--rounds", "1", "--steps", "1")
-    ),
-    "tower_memory": Benchmark("Memory of a tower over ranks", "benchmarks.training.tower_memory", (), ("--quick",)),
     "prepare": Benchmark("Preparation", "benchmarks.preparation.prepare", (), ("--quick",)),
-    "scaling": Benchmark(
-        "What Criteo's 1 TB log would take to prepare", "benchmarks.preparation.scaling", (), ("--quick",)
-    ),
     "prepare_large": Benchmark(
         "Preparation of 20 million rows under 4 GiB",
         "benchmarks.preparation.prepare",
@@ -155,15 +146,19 @@ def run(module: str, arguments: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
 
 
 def keep(name: str, benchmark: Benchmark, printout: str, result: dict[str, Any]) -> None:
-    """Put one benchmark's figures, and the summary with them, into docs/."""
-    results = read_results(RESULTS_JSON) | {name: result}
-    RESULTS_JSON.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    """Put one benchmark's figures into the page of its package, and the targets with them into the summary."""
+    results = read_results(PAGES / "results.json") | {name: result}
+    (PAGES / "results.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     command = shlex.join(["python", "-m", benchmark.module, *benchmark.arguments])
-    text = RESULTS_TEXT.read_text(encoding="utf-8") if RESULTS_TEXT.exists() else "# Results\n"
-    text = replace_section(text, "summary", "Targets", summary(results))
+    package = benchmark.module.split(".")[1]
     today = datetime.datetime.now(datetime.UTC).date()
-    text = replace_section(text, name, benchmark.title, section(command, printout, result, today))
-    RESULTS_TEXT.write_text(text, encoding="utf-8")
+    _write(SUMMARY, "summary", "Targets", summary(results))
+    _write(PAGES / f"{package}.md", name, benchmark.title, section(command, printout, result, today))
+
+
+def _write(page: Path, name: str, title: str, content: str) -> None:
+    text = page.read_text(encoding="utf-8") if page.exists() else f"# {page.stem.capitalize()}\n"
+    page.write_text(replace_section(text, name, title, content), encoding="utf-8")
 
 
 def main() -> None:
@@ -185,7 +180,7 @@ def main() -> None:
         if not options.quick:
             keep(name, benchmark, printout, result)
     if not options.quick:
-        print(f"\n{summary(read_results(RESULTS_JSON))}\n\nwritten to {RESULTS_TEXT} and {RESULTS_JSON}")
+        print(f"\n{summary(read_results(PAGES / 'results.json'))}\n\nwritten to {SUMMARY} and {PAGES}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""docs/results.md and docs/results.json: what the benchmarks measured last, and how it compares with the targets.
+"""Text of benchmarks/results/*.md and docs/results.md: what was measured last, and how it compares with the targets.
 
-results.json holds the last line of each benchmark. results.md is written by hand but for what stands between
-`<!-- begin NAME -->` and `<!-- end NAME -->`: a benchmark's own printout, or the summary.
+The pages are written by hand but for what stands between `<!-- begin NAME -->` and `<!-- end NAME -->`: a benchmark's
+own printout, or the targets.
 """
 
 from __future__ import annotations
@@ -76,12 +76,6 @@ def log_step_ratio(form: str, precision: str, peer: str) -> Callable[[Results], 
         return ratio
 
     return find
-
-
-def table_time(results: Results) -> float:
-    """Seconds of lookup and LazyAdam of distinct rows over those of all positions' rows, on ids as in Criteo's log."""
-    seconds = results["first_layer"]["tables"]
-    return float(seconds["distinct"] / seconds["direct"])
 
 
 def _step_group(results: Results, form: str, precision: str, benchmark: str = "train_step") -> dict[str, Any]:
@@ -288,7 +282,6 @@ TARGETS = (
         0.65,
         lambda r: 1 / log_step_ratio(LOG_BEST_FORM, "float32", "matmuls")(r),
     ),
-    Target("Criteo's ids: lookup and LazyAdam of distinct rows over those of all positions'", "≤", 0.4, table_time),
     Target(
         "bf16 against float32: mean paired difference of AUC",
         "≤",

@@ -13,8 +13,7 @@
                         with ids as in Criteo's log, the last at 5/16 of the batch: those of a synthetic log of 5 M
                         rows at min_count 10. The others' ids follow a power law over one vocabulary that all fields
                         share: 34 % of a batch's positions are distinct, and 82 % of those of a field
-native_distinct multiplies each distinct row once in the first layer (model.first_layer), pytorch_distinct does so by
-mm, index_select and, backward, index_add.
+native_distinct multiplies each distinct row once in the first layer (model.first_layer).
 
 native is this project's step as `make train` takes it, stock the same with MindSpore's own operators for tables
 and tower, pytorch that of peers/pytorch_wide_deep.py. MindSpore's CPU operators multiply bfloat16 only where the
@@ -64,7 +63,6 @@ MODULES = {
     "matmuls": MINDSPORE,
     "pytorch": "benchmarks.peers.pytorch_wide_deep",
     "pytorch_plain": "benchmarks.peers.pytorch_plain_embedding",
-    "pytorch_distinct": "benchmarks.peers.pytorch_distinct",
     "matmuls_pytorch": "benchmarks.peers.pytorch_matmuls",
 }
 
@@ -101,7 +99,6 @@ def make_groups(batch_size: int, precisions: tuple[Precision, ...], pytorch: tup
     for precision in precisions:
         in_mindspore = precision == "float32" or cpu_flags() & MATH_MODE_FLAGS
         matmuls = (("matmuls",) if in_mindspore else ()) + (("matmuls_pytorch",) if pytorch else ())
-        tricks = ("pytorch_distinct",) if pytorch else ()
         best = Workload(batch_size=batch_size, precision=precision)
         log = replace(best, ids="log")
         groups += [
@@ -109,7 +106,7 @@ def make_groups(batch_size: int, precisions: tuple[Precision, ...], pytorch: tup
             Group(BEST_FORM, best, (*steps, *matmuls)),
             Group(SMALL_BATCH, replace(best, batch_size=256), (*steps, *matmuls)),
             Group(LOG_AS_FOUND, replace(log, fold_numeric=False), (*WAYS, *pytorch)),
-            Group(LOG_BEST_FORM, log, (*WAYS, *pytorch, *tricks, *matmuls)),
+            Group(LOG_BEST_FORM, log, (*WAYS, *pytorch, *matmuls)),
             Group(LOG_SMALLER_BATCH, replace(log, batch_size=batch_size * 5 // 16), (*WAYS, *pytorch)),
         ]
     return sorted(groups, key=lambda group: FORMS.index(group.form))

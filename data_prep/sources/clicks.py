@@ -21,7 +21,7 @@ from common.hashing import GOLDEN, mix64
 from data_prep.sources.shape import CATEGORICAL_NAMES, NUM_NUMERIC, NUMERIC_NAMES, LogShape
 
 # The parts of the log odds and their shares of its variance, chosen so that the log is as hard as the real one
-# (benchmarks/accuracy/synthetic_hardness.py measures that).
+# (benchmarks/results/accuracy.md).
 PART_SHARES = {"frequent": 0.34, "rare": 0.275, "interactions": 0.05, "numbers": 0.335}
 BEST_AUC = 0.81
 RARE_SHARE = 1e-4  # of all rows: 100 in a million

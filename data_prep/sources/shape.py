@@ -1,9 +1,9 @@
 """Distribution of the synthetic log's fields: missing cells and values.
 
 Built from the published figures of the real log (configs/data/criteo_facts.json) and from value counts fitted to them
-(configs/data/criteo_shape.json, by benchmarks/accuracy/fit_synthetic_shape.py). Every row is drawn from the same
-distribution. New values still arrive late in a log of any length, at the real log's rate (`unseen_in_last_seventh…` in
-the facts), because the tails are long.
+(configs/data/criteo_shape.json, by the command that it names). Every row is drawn from the same distribution. New
+values still arrive late in a log of any length, at the real log's rate (`unseen_in_last_seventh…` in the facts),
+because the tails are long.
 
 Letters: N numeric fields, C categorical fields, n rows.
 """

@@ -1,4 +1,4 @@
-"""Text that benchmarks write into docs/results.md."""
+"""Text that benchmarks write into their pages."""
 
 import datetime
 
@@ -70,13 +70,13 @@ def test_broken_markers_are_an_error_that_names_them(text):
 
 
 def test_a_run_of_one_benchmark_leaves_the_figures_of_the_others(tmp_path, monkeypatch):
-    monkeypatch.setattr(runner, "RESULTS_TEXT", tmp_path / "results.md")
-    monkeypatch.setattr(runner, "RESULTS_JSON", tmp_path / "results.json")
+    monkeypatch.setattr(runner, "SUMMARY", tmp_path / "summary.md")
+    monkeypatch.setattr(runner, "PAGES", tmp_path)
     kernels = {"machine": MACHINE, "kernels": {"ratios": {"ftrl faster than stock": 5.0}}}
     growth = {"machine": MACHINE, "batches": [{"batch": size, "microseconds_per_row": 1} for size in (16_000, 65_536)]}
     runner.keep("kernels", runner.BENCHMARKS["kernels"], "kernel times", kernels)
     runner.keep("growth", runner.BENCHMARKS["growth"], "growing times", growth)
-    text = (tmp_path / "results.md").read_text()
+    text = (tmp_path / "training.md").read_text() + (tmp_path / "summary.md").read_text()
     for line in (
         "kernel times",
         "growing times",

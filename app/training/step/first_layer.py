@@ -21,8 +21,8 @@ from app.model.native_library import LIBRARY
 from app.tables.fields import fields_of_model, is_plain
 from data_prep.prepared.schema import VOCABULARY_FILE, Schema
 
-# Columns of products that take as long as both sums. `python -m benchmarks.training.first_layer` measures 6 to 16 and
-# 18 (Zen 4, 2 cores); more here, so that a field near the limit does not lose on another machine.
+# Columns of products that take as long as both sums. Measured: 6 to 16 and 18 (Zen 4, 2 cores;
+# benchmarks/results/training.md); more here, so that a field near the limit does not lose on another machine.
 SUMS_COST: dict[Precision, float] = {"float32": 20.0, "bfloat16": 24.0}
 LEAST_SAVING = 0.25  # of the first layer's products; less is not worth other sums' rounding
 LEAST_BATCH = 1000  # below, the products by field are too small to run as fast as whole ones
