@@ -14,10 +14,7 @@ import pytest
 from data_prep.execution import pools
 from data_prep.execution.pools import ExecutorChoice, Pools
 from data_prep.pipeline.prepare import prepare
-
-
-def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+from tests.prepared_folders import contents
 
 
 def test_a_local_dask_cluster_gives_the_same_bytes(tmp_path, log_path, prepared, small_options):

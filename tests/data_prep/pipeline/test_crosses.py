@@ -3,7 +3,6 @@
 import dataclasses
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from data_prep.checks.inspect import inspect
@@ -21,6 +20,7 @@ from data_prep.prepared.schema import read_schema
 from data_prep.report.page import write_report
 from data_prep.statistics.file import read_statistics
 from data_prep.statistics.statistics import LogStatistics
+from tests.prepared_folders import vocabulary_of
 
 OPTIONS = PrepareOptions(
     data=LogFormat(columns={"click": "label", "n": "integer", "h": "hex32", "s": "string"}, separator=",", quotes=True),
@@ -42,9 +42,8 @@ def folder_fixture(tmp_path):
     return tmp_path / "out"
 
 
-def vocabulary_of(folder, name):
-    table = pq.read_table(folder / "vocabulary.parquet").to_pylist()
-    return {row["value"]: (row["count"], row["id"]) for row in table if row["field"] == name}
+def values_of(folder, name):
+    return {value: entry for (field, value), entry in vocabulary_of(folder).items() if field == name}
 
 
 def rows_of(folder):
@@ -52,12 +51,12 @@ def rows_of(folder):
 
 
 def test_values_are_written_as_a_human_reads_them(folder):
-    assert {value: count for value, (count, _) in vocabulary_of(folder, "h*s").items()} == {
+    assert {value: count for value, (count, _) in values_of(folder, "h*s").items()} == {
         "0000000a*x": 2,
         "": 2,
         r"0000000a*a\*b,\\c": 1,
     }
-    assert {value: count for value, (count, _) in vocabulary_of(folder, "s*n_bucket*h").items()} == {
+    assert {value: count for value, (count, _) in values_of(folder, "s*n_bucket*h").items()} == {
         "": 3,
         "x*13*0000000a": 1,
         r"a\*b,\\c*13*0000000a": 1,
@@ -73,7 +72,7 @@ def test_rows_have_the_ids_of_their_crosses_in_training_and_scoring(folder):
         ("h*s", ("h", "s")),
         ("s*n_bucket*h", ("s", "n_bucket", "h")),
     ]
-    pairs, triples = vocabulary_of(folder, "h*s"), vocabulary_of(folder, "s*n_bucket*h")
+    pairs, triples = values_of(folder, "h*s"), values_of(folder, "s*n_bucket*h")
     expected = [
         (pairs["0000000a*x"][1], triples["x*13*0000000a"][1]),
         (pairs["0000000a*x"][1], triples[""][1]),
@@ -97,7 +96,7 @@ def test_the_report_and_inspect__them(folder, capsys):
 def test_a_vocabulary_with_crosses_is_extended_and_other_crosses_are_refused(tmp_path, folder):
     (tmp_path / "next.csv").write_text("1,40,0000000b,x\n0,40,0000000a,x\n")
     schema = prepare(tmp_path / "next.csv", tmp_path / "next", OPTIONS, vocabulary_of=folder, extend=True)
-    old, new = vocabulary_of(folder, "h*s"), vocabulary_of(tmp_path / "next", "h*s")
+    old, new = values_of(folder, "h*s"), values_of(tmp_path / "next", "h*s")
     assert {value: new[value] for value in old} == old
     assert new.keys() - old.keys() == {"0000000b*x"}
     assert schema.categorical[3].cross == ("h", "s")
@@ -111,8 +110,8 @@ def test_the_limits_of_fields_hold_for_crosses(tmp_path, folder):
     for name, limit in (("field_max_size", 1), ("field_min_count", 2)):
         options = dataclasses.replace(OPTIONS, **{name: {"h*s": limit}})
         prepare(tmp_path / "log.csv", tmp_path / name, options)
-        assert vocabulary_of(tmp_path / name, "h*s").keys() == {"", "0000000a*x"}
-        assert len(vocabulary_of(tmp_path / name, "s*n_bucket*h")) == 3
+        assert values_of(tmp_path / name, "h*s").keys() == {"", "0000000a*x"}
+        assert len(values_of(tmp_path / name, "s*n_bucket*h")) == 3
 
 
 def test_crosses_without_a_bound_of_their_size_may_not_grow_without_one(tmp_path, folder, monkeypatch):
@@ -127,12 +126,12 @@ def test_a_cross_may_be_hashed_beside_counted_fields(tmp_path, folder):
     options = dataclasses.replace(OPTIONS, field_hash_size={"h*s": 1000})
     schema = prepare(tmp_path / "log.csv", tmp_path / "hashed", options)
     assert [field.oov_ids[1] - field.oov_ids[0] for field in schema.categorical] == [1, 1, 1, 1000, 1]
-    assert vocabulary_of(tmp_path / "hashed", "h*s").keys() == {""}
-    assert vocabulary_of(tmp_path / "hashed", "h").keys() == vocabulary_of(folder, "h").keys()
+    assert values_of(tmp_path / "hashed", "h*s").keys() == {""}
+    assert values_of(tmp_path / "hashed", "h").keys() == values_of(folder, "h").keys()
     assert read_statistics(tmp_path / "hashed").categorical["h*s"].values == ()  # not counted
     lines = [*LINES, "0,,0000000a,new"]
     _, rows = open_encoder(tmp_path / "hashed").encode(Chunk(0, len(lines), "\n".join([*lines, ""]).encode()))
-    ids, missing = rows.ids[:, 3].tolist(), vocabulary_of(tmp_path / "hashed", "h*s")[""][1]
+    ids, missing = rows.ids[:, 3].tolist(), values_of(tmp_path / "hashed", "h*s")[""][1]
     assert ids[0] == ids[1] and ids[2] == ids[4] == missing and len({*ids}) == 4
     assert sorted(rows_of(tmp_path / "hashed")[:, 3]) == sorted(ids[:-1])
     (tmp_path / "next.csv").write_text("1,40,0000000b,x\n0,40,0000000b,y\n")

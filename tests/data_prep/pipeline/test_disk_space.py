@@ -33,12 +33,9 @@ from data_prep.pipeline.zoo_layout import zoo_row_bytes
 from data_prep.raw_log.files import LogFile
 from data_prep.raw_log.storage import FileState
 from data_prep.statistics.value_counts import _TextRun
+from tests.prepared_folders import contents
 
 MIB = 1 << 20
-
-
-def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def with_free(monkeypatch, free):

@@ -4,7 +4,6 @@ import dataclasses
 import json
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from data_prep.checks.inspect import inspect
@@ -17,6 +16,7 @@ from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import read_schema
 from data_prep.report.page import write_report
+from tests.prepared_folders import vocabulary_of
 
 OPTIONS = PrepareOptions(
     data=LogFormat(
@@ -39,11 +39,6 @@ def folder_fixture(tmp_path):
     (tmp_path / "log.csv").write_text("\n".join(LINES) + "\n")
     prepare(tmp_path / "log.csv", tmp_path / "out", OPTIONS)
     return tmp_path / "out"
-
-
-def vocabulary_of(folder):
-    table = pq.read_table(folder / "vocabulary.parquet").to_pylist()
-    return {(row["field"], row["value"]): (row["count"], row["id"]) for row in table}
 
 
 def test_each_value_has_a_position_and_duplicates_stay(folder):

@@ -19,10 +19,7 @@ from data_prep.pipeline.prepare import prepare
 from data_prep.pipeline.split import make_split
 from data_prep.prepared.reader import read_files
 from data_prep.prepared.schema import SPLITS, read_schema, row_numbers_file
-
-
-def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+from tests.prepared_folders import contents
 
 
 def read_split(folder, split):

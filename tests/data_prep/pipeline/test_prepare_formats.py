@@ -6,7 +6,6 @@ import sys
 from collections import Counter
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from data_prep.options.log_format import LogFormat
@@ -15,6 +14,7 @@ from data_prep.pipeline.prepare import prepare
 from data_prep.pipeline.split import make_split
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import read_schema, row_numbers_file
+from tests.prepared_folders import contents, vocabulary_of
 
 NUM_ROWS = 2_000
 FIELDS = 22
@@ -67,17 +67,8 @@ def some_log(request, tmp_path_factory, log_path):
     return path, good
 
 
-def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 def ids_of(folder, schema, split="test"):
     return np.concatenate([block.ids for block in read_blocks(folder, schema, split)])
-
-
-def read_vocabulary(folder):
-    table = pq.read_table(folder / "vocabulary.parquet").to_pylist()
-    return {(row["field"], row["value"]): (row["count"], row["id"]) for row in table}
 
 
 def test_ids_are_as_plain_python_says(tmp_path, some_log, options):
@@ -96,7 +87,7 @@ def test_ids_are_as_plain_python_says(tmp_path, some_log, options):
             if counts[value] >= 3 or value == "":
                 expected[name, value] = (counts[value], next_id)
                 next_id += 1
-    assert read_vocabulary(folder) == expected
+    assert vocabulary_of(folder) == expected
     assert schema.vocabulary_size == next_id
 
     rows = np.load(folder / row_numbers_file("test"))
@@ -124,7 +115,7 @@ def test_a_vocabulary_of_text_is_given_to_other_rows(tmp_path, folder, log_path,
     (tmp_path / "next.csv").write_text(make_avazu(500, seed=2).replace("é/ü", "new"))
     everything = dataclasses.replace(options, train_fraction=0, valid_fraction=0, test_fraction=1)
     schema = prepare(tmp_path / "next.csv", tmp_path / "next", everything, vocabulary_of=folder)
-    known = read_vocabulary(folder)
+    known = vocabulary_of(folder)
     lines = [line.split(",")[2:] for line in (tmp_path / "next.csv").read_text().splitlines()[1:]]
     names = [column.name for column in options.categorical_columns]
     expected = [[known.get((name, line[f]), (0, f))[1] for f, name in enumerate(names)] for line in lines]
@@ -167,7 +158,7 @@ def test_a_header_and_bad_lines(tmp_path, log_path, options):
         f"part-0.csv:2\tcolumns\tbad\npart-0.csv:602\tlabel\t{bad_label}\npart-1.csv:602\tcolumns\tworse\n"
     )
     assert schema.source["lines"] == 1202
-    assert read_vocabulary(tmp_path / "out") == read_vocabulary(tmp_path / "good")
+    assert vocabulary_of(tmp_path / "out") == vocabulary_of(tmp_path / "good")
 
     (tmp_path / "part-1.csv").write_text("\n".join([lines[0].replace("hour", "Hour"), *lines[600:1200]]))
     with pytest.raises(ValueError, match=r"part-1.csv: its first line names .*not found: hour; not expected: Hour;"):
@@ -209,7 +200,7 @@ def test_all_kinds_of_columns_in_any_order(tmp_path):
     schema = prepare(tmp_path / "log.csv", tmp_path / "out", options)
     assert [field.name for field in schema.numeric] == ["count", "count_missing"]
     assert [field.name for field in schema.categorical] == ["a", "b", "c", "count_bucket"]
-    values = {found: value for (_, value), (_, found) in read_vocabulary(tmp_path / "out").items()}
+    values = {found: value for (_, value), (_, found) in vocabulary_of(tmp_path / "out").items()}
     rows = [
         ([values[int(found)] for found in ids], round(float(np.expm1(numeric[0]))), int(numeric[1]), int(label))
         for block in read_blocks(tmp_path / "out", schema, "train")

@@ -23,16 +23,13 @@ from data_prep.options.prepare_options import PrepareOptions, read_options
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import SCHEMA_FILE
 from tests.kills import num_kills
+from tests.prepared_folders import contents
 
 OPTIONS = {
     "counted": PrepareOptions(min_count=3, block_rows=64, shuffle_window_rows=500),
     "hash": PrepareOptions(vocabulary="hash", oov_buckets=50, block_rows=64, shuffle_window_rows=500),
     "stratified": PrepareOptions(split="stratified", min_count=3, block_rows=64, shuffle_window_rows=700),
 }
-
-
-def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def prepare_small(log_path, output, options, **named):

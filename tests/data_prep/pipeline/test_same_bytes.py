@@ -12,6 +12,7 @@ from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import SPLITS, row_numbers_file
 from data_prep.raw_log.compression import MAGIC
+from tests.prepared_folders import contents
 
 cells = st.sampled_from([b"", b"0", b"-7", b"12345", b"9999999999"])
 values = st.sampled_from([b"", b"0000000a", b"ffffffff", b"12ab34cd"]) | st.integers(0, 40).map(lambda i: b"%08x" % i)
@@ -49,10 +50,6 @@ all_options = st.builds(
     max_reject_fraction=st.just(1.0),
     workers=st.just(1),
 )
-
-
-def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def prepare_or_error(log_path, output, options, **named):

@@ -11,6 +11,7 @@ from data_prep.options.prepare_options import read_options
 from data_prep.pipeline.prepare import prepare
 from data_prep.raw_log.files import find_log
 from data_prep.raw_log.parquet import open_table
+from tests.prepared_folders import contents
 
 FORMAT = LogFormat(
     columns={"click": "label", "x": "ignored", "count": "integer", "hash": "hex32", "site": "string"}, separator=","
@@ -128,10 +129,6 @@ def test_a_time_of_a_day_is_no_timestamp(tmp_path):
         ValueError, match=r"'seen' is of type time64\[us\]; expected for kind timestamp: timestamps, dates"
     ):
         open_it(tmp_path / "log.parquet", LogFormat({"click": "label", "seen": "timestamp"}))
-
-
-def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def test_a_table_gives_the_rows_of_the_text(tmp_path, log_path, prepared, small_options):

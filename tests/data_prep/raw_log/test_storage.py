@@ -16,6 +16,7 @@ import pytest
 from data_prep.pipeline.prepare import prepare
 from data_prep.raw_log.files import find_log
 from data_prep.raw_log.storage import file_state, files_in, open_stream, read_range
+from tests.prepared_folders import contents
 
 DATE = "Sat, 01 Nov 2025 00:00:00 GMT"
 
@@ -107,10 +108,6 @@ def test_a_bucket_is_listed_and_read(bucket):
         assert bytes(buffer[: stream.readinto(buffer)]) == b"0123456789"
     for inputs in (bucket.uri("days"), bucket.uri("days/day_*")):
         assert [file.name for file in find_log(inputs)] == ["day_2", "day_10"]
-
-
-def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.mark.parametrize("workers", [1, 2])
