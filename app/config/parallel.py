@@ -15,7 +15,7 @@ FOR_ACCELERATORS = ("search_mode", "optimizer_level", "shard_threshold_kib")
 
 @dataclass(frozen=True)
 class ParallelOptions(Checked):
-    """The tower over several ranks (docs/parallel.md)."""
+    """The tower over several ranks (docs/internals/parallel.md)."""
 
     tensor_parallel: Count = 1  # ranks of a group that computes its part of the batch together
     # How the ranks of a group split a layer's product, in MindSpore's notation: {matrix_0: "((2, 4), (4, 1))"}; other
