@@ -1,4 +1,4 @@
-"""Trains, evaluates and stores Wide&Deep models whose embedding tables live in host memory (see docs/DESIGN.md).
+"""Trains, evaluates and stores Wide&Deep models whose embedding tables live in host memory (docs/internals/DESIGN.md).
 
 In a notebook: `from app import describe, prepare, train, evaluate, load_run`. They are loaded on first use, as a bundle
 carries this file without them.

@@ -63,7 +63,7 @@ def _settings() -> set[str]:
 def test_readme_and_design_are_short() -> None:
     readme = (ROOT / "README.md").read_text()
     assert len(readme.splitlines()) <= 150
-    assert len((ROOT / "docs/DESIGN.md").read_text().splitlines()) <= 250
+    assert len((ROOT / "docs/internals/DESIGN.md").read_text().splitlines()) <= 250
     prose = re.sub(r"(?s)```.*?```", "", readme)
     paragraphs = re.split(r"\n\n|\n(?=- |\|)", prose)
     assert [paragraph for paragraph in paragraphs if paragraph.count("\n") > 5] == []

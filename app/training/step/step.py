@@ -39,7 +39,7 @@ ADVICE = "try a lower loss.loss_scale or learning rate"
 
 @dataclass(frozen=True)
 class Losses:
-    """The losses of one step, as in docs/DESIGN.md."""
+    """The losses of one step, as in docs/internals/DESIGN.md."""
 
     wide_loss: float
     deep_loss: float

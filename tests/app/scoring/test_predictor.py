@@ -45,7 +45,7 @@ def whole_table(saved, schema, config):
 
 
 def formula(state, config, schema, ids, numeric):
-    """The model in float64, written down from docs/DESIGN.md: nothing folded."""
+    """The model in float64, written down from docs/internals/DESIGN.md: nothing folded."""
     dense = {name: array.astype(np.float64) for name, array in state.dense.items()}
     deep, wide = (whole_table(state.tables[name], schema, config) for name in ("deep", "wide"))
     hidden = deep[ids].reshape(len(ids), -1)

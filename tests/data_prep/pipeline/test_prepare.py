@@ -31,7 +31,7 @@ def read_split(folder, split):
 
 
 def oracle_ids(lines, training, min_count):
-    """{(field, text): id} by the rule of docs/DESIGN.md, in plain Python; 26 numeric columns stand before."""
+    """{(field, text): id} by the rule of docs/internals/DESIGN.md, in plain Python; 26 numeric columns stand before."""
     ids, next_id = {}, 26 + 26
     for field in range(26):
         counts = Counter(lines[row][14 + field] for row in training)
