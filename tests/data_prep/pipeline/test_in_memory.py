@@ -60,11 +60,12 @@ def options_of(log_format):
 
 
 def contents(folder):
-    """The bytes of each file, and the schema without the name and the checksum of the log."""
+    """The bytes of each file, and the schema without the name and the checksum of the log, and its own of them."""
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
     schema = json.loads(files.pop("schema.json"))
     for name in ("name", "size_bytes", "checksum", "files"):
         del schema["source"][name]
+    del schema["checksum"]
     return files, schema
 
 
