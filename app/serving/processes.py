@@ -45,7 +45,7 @@ END_SECONDS = 35  # for the workers to end after the port was closed: what reque
 
 def serve(options: ServerOptions) -> int:
     """Serve until a signal; return the exit status. Raises OSError if a port cannot be had."""
-    _handle_signals(lambda *_: sys.exit(0))
+    _handle_signals(lambda *_: os._exit(0))  # not by SystemExit, which is lost where an import has a callback
     with ExitStack() as stack:
         sockets = [stack.enter_context(_listen("", options.host, options.port))]
         log.info("http://%s:%d serves %s", options.host, sockets[0].getsockname()[1], options.path)
@@ -59,7 +59,7 @@ def serve(options: ServerOptions) -> int:
         return _Supervisor(options, sockets, shared).run()
 
 
-def _handle_signals(handler: Callable[[int, FrameType | None], None]) -> None:
+def _handle_signals(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, handler)
 
@@ -197,6 +197,8 @@ def run_worker(options: ServerOptions, sockets: list[socket.socket], shared: Pat
     if not server.should_exit:
         server.run(sockets=sockets)
     watch.stopped.set()
+    watch.join(END_SECONDS)  # Python must not end beside a thread that is opening a model
+    _handle_signals(signal.SIG_IGN)  # nor by a second signal
     return watch.status
 
 

@@ -140,7 +140,7 @@ def test_sigterm_while_the_model_is_opened_ends_the_service(project, tiny_bundle
         with subprocess.Popen(command, cwd=project, stderr=subprocess.PIPE, text=True) as process:
             assert " serves " in process.stderr.readline()
             process.terminate()
-            assert process.wait(15) == 0
+            assert process.wait(30) == 0
 
 
 def test_a_service_outlives_the_shell_that_started_it(project, tiny_bundle, tmp_path, eventually):
