@@ -10,7 +10,7 @@ from app.checkpoint.manifest import Manifest
 from app.config.config import Config
 from app.run.older import upgraded
 from common import settings
-from data_prep.prepared.schema import VOCABULARY_FILE, Schema
+from data_prep.prepared.schema import VOCABULARY_FILE, CategoricalField, Schema
 
 # May differ between a run and its continuation, as none of it changes a step that was taken.
 FREE_SECTIONS = ("prepare", "eval", "checkpoint", "cluster", "parallel")
@@ -52,16 +52,32 @@ def data_identity(schema: Schema) -> dict[str, Any]:
         "vocabulary_size": schema.vocabulary_size,
         "numeric": {field.name: as_json(asdict(field)) for field in schema.numeric},
         "categorical": [field.name for field in schema.categorical],
+        "fields": {field.name: _meaning(field, schema) for field in schema.categorical},
         "vocabulary": [file.checksum for file in schema.other_files if file.name == VOCABULARY_FILE],
         "train_files": [file.checksum for file in schema.splits["train"].files],
     }
 
 
+def _meaning(field: CategoricalField, schema: Schema) -> dict[str, Any]:
+    """Return what a field's ids mean beside the values of the vocabulary; fields that share one have the same."""
+    return {
+        "oov_ids": list(field.oov_ids),
+        "is_text": schema.is_text(field),
+        "cross": list(field.cross),
+        "max_length": field.max_length,
+        "pool": field.pool,
+    }
+
+
 def check_same_inputs(manifest: Manifest, schema: Schema, folder: Path) -> None:
     """Raise ValueError unless ids and numeric columns of the prepared `folder` mean what they meant in training."""
-    keys = ("vocabulary_size", "vocabulary", "numeric", "categorical")
-    here = data_identity(schema)
-    found = first_difference({key: manifest.data[key] for key in keys}, {key: here[key] for key in keys})
+    keys = ("vocabulary_size", "vocabulary", "numeric", "categorical", "fields")
+    # Numeric columns have no ids: their order decides, which a comparison of mappings does not see.
+    there, here = (
+        {**{key: data[key] for key in keys}, "numeric columns": list(data["numeric"])}
+        for data in (manifest.data, data_identity(schema))
+    )
+    found = first_difference(there, here)
     if found:
         raise ValueError(
             f"{folder} does not fit the checkpoint, whose inputs mean something else: {found}; "

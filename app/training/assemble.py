@@ -55,7 +55,7 @@ class Parts:
 
     def state(self) -> ModelState:
         """Return copies of everything in a checkpoint."""
-        return ModelState(self._dense_values(), self.step.tables.state())
+        return ModelState(self.dense_values(), self.step.tables.state())
 
     def snapshot_rows(self, changed_only: bool) -> Snapshot:
         """Return this rank's rows (or only the changed ones) as they are now."""
@@ -63,7 +63,7 @@ class Parts:
 
     def dense_to_save(self) -> dict[str, np.ndarray]:
         """Return copies of the dense arrays of a checkpoint; ranks that share a tower call it together."""
-        return self._dense_values(self.sliced)
+        return self.dense_values(self.sliced)
 
     def load_state(self, state: ModelState, step: int) -> None:
         """Load a state from memory; load that of the learning rates before, as tables ask for past ones.
@@ -87,7 +87,8 @@ class Parts:
             self.check_dense(dense, self._dense())
         self._take_dense(dense, saved.step)
 
-    def _dense_values(self, sliced: bool = False) -> dict[str, np.ndarray]:
+    def dense_values(self, sliced: bool = False) -> dict[str, np.ndarray]:
+        """Return copies of the dense arrays, whole or this rank's slices; ranks that share a tower call it together."""
         values = {name: parameter.asnumpy().copy() for name, parameter in self._dense().items()}
         return self.placement.slices(values) if sliced else self.placement.gather(values)
 

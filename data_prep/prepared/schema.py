@@ -157,6 +157,16 @@ class Schema:
         """P, the columns of `ids`."""
         return sum(field.max_length for field in self.categorical)
 
+    def vocabulary_of(self, name: str) -> str:
+        """Return the name that a field's values have in vocabulary.parquet: its own, or that of the field it shares."""
+        owner: str = self.options.get("data", {}).get("shares", {}).get(name, name)
+        return owner
+
+    def is_text(self, field: CategoricalField) -> bool:
+        """Return True if a field's values are strings, by whose keys ids out of vocabulary are chosen, not numbers."""
+        columns = self.options.get("data", {}).get("columns", {})
+        return bool(field.cross) or columns.get(field.name) in ("string", "list")
+
     def block_sizes(self, split: str) -> list[int]:
         """Return the number of rows of each block of a split, in order."""
         sizes: list[int] = []

@@ -1,1 +1,1 @@
-"""A run that begins with another's model: source, tables, dense."""
+"""A run that begins with another's model: source, the origins of its rows and blocks of its arrays, tables, dense."""

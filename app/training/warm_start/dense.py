@@ -9,9 +9,11 @@ import numpy as np
 
 from app.config.config import Config
 from app.distributed.process_group import ProcessGroup
-from app.tables.interface import WIDE
+from app.tables.fields import fields_of_model
+from app.tables.interface import DEEP, WIDE
 from app.tables.optimizers import MEAN
 from app.training.assemble import Parts, fold_numeric
+from app.training.warm_start.blocks import NUMERIC, dense_layouts, move_dense
 from app.training.warm_start.source import Source, open_source
 from app.training.warm_start.tables import take_rows
 from data_prep.prepared.schema import Schema
@@ -31,28 +33,57 @@ def warm_start(parts: Parts, config: Config, schema: Schema, dataset: Path, grou
             f"{name} {source.metrics[name]:.6f}" for name in ("auc", "log_loss") if name in source.metrics
         )
         log.info("%s: its run evaluated it as %s", source.where, known)
-    take, with_optimizer = config.train.init_take, config.train.init_optimizer
+    _log_fields(source, schema, config)
+    take = config.train.init_take
     if take in ("all", "tower"):
-        _take_dense(parts, source, schema, with_optimizer)
+        _take_dense(parts, source, schema, config)
     if take in ("all", "tables"):
         group.rpc("warm_start", dataset, config.train.init_from)
         tables = parts.step.tables
         take_rows(tables.loading, tables.spec, parts.learning_rates, config, schema, source)
 
 
-def _take_dense(parts: Parts, source: Source, schema: Schema, with_optimizer: bool) -> None:
-    if not source.unchanged_numeric:
-        log.warning("warning: %s saw numeric fields scaled otherwise than they are here", source.where)
+def _take_dense(parts: Parts, source: Source, schema: Schema, config: Config) -> None:
+    if source.rescaled:
+        log.warning(
+            "warning: %s saw fields scaled otherwise than they are here: %s", source.where, ", ".join(source.rescaled)
+        )
     expected = [*parts.model.named_parameters(), *parts.model.named_statistics()]
-    memory = parts.optimizers.named_state() if with_optimizer else {}
+    memory = parts.optimizers.named_state() if config.train.init_optimizer else {}
     memory = {name: state for name, state in memory.items() if not name.startswith(f"{MEAN}.")}  # begins anew
-    dense = source.state.dense
-    if not source.folded and parts.model.wide.num_numeric:
-        dense = fold_numeric(source.state, parts.step.tables.spec, schema.num_numeric)
+    folded, dense = config.model.fold_numeric, source.state.dense
+    if folded and not source.folded:
+        dense = fold_numeric(source.state, parts.step.tables.spec, source.schema.num_numeric)
+    before, here = (
+        dense_layouts(
+            [column.name for column in schema_of.numeric],
+            [field.name for field in fields if field.deep],
+            config.model.embedding_dim,
+            folded,
+        )
+        for schema_of, fields in ((source.schema, source.fields), (schema, fields_of_model(schema, config.model)))
+    )
     # Parameters, and not optimizer states (`adam.first_moment.tower.bias_0`), begin with these.
     taken = {name: array for name, array in dense.items() if name in memory or name.startswith(("wide.", "tower."))}
+    fresh = parts.dense_values()
+    taken = move_dense(taken, {name: fresh[name] for name in [*expected, *memory]}, before, here)
     parts.check_dense(taken, [*expected, *memory])
     parts.write_dense({name: np.asarray(values, np.float32, order="C") for name, values in taken.items()})
     rates = parts.learning_rates.at(1)
     parts.optimizers.start_from_weights(rates[WIDE], rates["tower"])
     log.info("%s: took %d dense arrays", source.where, len(taken))
+
+
+def _log_fields(source: Source, schema: Schema, config: Config) -> None:
+    """Log the fields that a part of one of the two models alone sees."""
+    there, here = (
+        dict.fromkeys(
+            [(NUMERIC, column.name) for column in of.numeric]
+            + [(part, field.name) for field in fields for part in (WIDE, DEEP) if getattr(field, part)]
+        )
+        for of, fields in ((source.schema, source.fields), (schema, fields_of_model(schema, config.model)))
+    )
+    if new := dict.fromkeys(name for part, name in here if (part, name) not in there):
+        log.info("%s: it has nothing for these fields, which begin anew: %s", source.where, ", ".join(new))
+    if lost := dict.fromkeys(name for part, name in there if (part, name) not in here):
+        log.warning("warning: %s: what it learned of these fields is left out: %s", source.where, ", ".join(lost))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from app.checkpoint.manifest import MANIFEST, Manifest
 from app.checkpoint.read import Checkpoint, scoring_arrays
@@ -17,24 +15,38 @@ from app.checkpoint.write import ModelState
 from app.config.config import Config
 from app.run.folder import CONFIG_FILE, best_of_run
 from app.run.identity import data_identity
-from app.tables.interface import DEEP, scored_table
+from app.run.older import read_config
+from app.tables.fields import TableField, fields_of_model
+from app.tables.initial import InitialTable
+from app.tables.interface import DEEP, TableSnapshot, scored_table
 from app.training.learning_rates import STEPS_BEFORE, running_mean, step_history
-from data_prep.prepared.schema import VOCABULARY_FILE, Schema, read_schema
+from app.training.warm_start.origins import row_origins
+from common import settings
+from data_prep.prepared.schema import CategoricalField, NumericField, Schema, read_schema
+
+OF_TOWER = ["hidden_widths", "activation", "batch_norm"]  # settings by which towers differ
 
 
 @dataclass(frozen=True)
 class Source:
-    """A model to take from; `moves` [V of the source] are the new ids of its rows, None if all ids are unchanged.
+    """A model to take from, whose columns are those of `schema`.
 
-    `folded` is True if its numeric fields belong to the tower, `unchanged_numeric` if they are scaled as here. `steps`
-    is the number of its optimizers' steps, `metrics` are those of its run on `valid`.
+    `origins` [V here] are the ids that its rows had, None if all are the same. `folded` is True if its numeric fields
+    belong to the tower; `fields` are the others with the parts that see them. `rescaled` are the numeric fields that it
+    saw scaled otherwise. `untouched` gives the deep rows of ids that no step of it touched, of which rows of the same
+    id are another's here if `own_initial`. `steps` is the number of its optimizers' steps, `metrics` are those of its
+    run on `valid`.
     """
 
     where: str
     state: ModelState
+    schema: Schema
+    fields: tuple[TableField, ...]
     folded: bool
-    moves: np.ndarray | None
-    unchanged_numeric: bool
+    origins: np.ndarray | None = None
+    rescaled: tuple[str, ...] = ()
+    untouched: Callable[[np.ndarray], TableSnapshot] | None = None
+    own_initial: bool = False
     steps: int = 0
     metrics: Mapping[str, float] = field(default_factory=dict)
 
@@ -51,16 +63,16 @@ def check_source(config: Config, schema: Schema) -> Path | None:
     if isinstance(found_source, Path):
         return found_source  # the zoo's file is checked as it is read
     path, manifest = found_source.path, found_source.manifest
-    model = manifest.config["model"]
-    here = {"embedding_dim": config.model.embedding_dim, "fold_numeric": config.model.fold_numeric}
+    model = read_config(manifest.config, where=str(path)).model
+    keys = ["embedding_dim", "fold_numeric"]
     if config.train.init_take != "tables":
-        here["hidden_widths"] = list(config.model.hidden_widths)  # type: ignore[assignment]
-    for key, expected in here.items():
-        found = list(model[key]) if isinstance(expected, list) else model[key]
+        keys += OF_TOWER
+    for key in keys:
+        found, expected = (settings.as_dict(options)[key] for options in (model, config.model))
         if found != expected:
-            advice = "; train.init_take=tables leaves the tower out" if key == "hidden_widths" else ""
+            advice = "; train.init_take=tables leaves the tower out" if key in OF_TOWER else ""
             raise ValueError(f"train.init_from={path} has model.{key}={found}, expected {expected}{advice}")
-    if not _has_same_ids(manifest, schema):
+    if config.train.init_take != "tower" and not _has_same_ids(manifest, schema):
         _open_dataset(manifest, config)
     return path
 
@@ -88,32 +100,85 @@ def open_source(config: Config, schema: Schema, dataset: Path) -> Source:
     if isinstance(checkpoint, Path):
         return _zoo_source(checkpoint, config, schema)
     checkpoint.verify()
-    manifest = checkpoint.manifest
-    folded = bool(manifest.config["model"]["fold_numeric"])
-    moves = None if _has_same_ids(manifest, schema) else _moves(manifest, config, schema, dataset)
-    state, history = checkpoint.state(), step_history(manifest)
+    manifest, saved = checkpoint.manifest, checkpoint.state()
+    trained = read_config(manifest.config, where=str(checkpoint.path))
+    there, origins = _trained_schema(manifest, schema), None
+    if config.train.init_take != "tower" and not _has_same_ids(manifest, schema):
+        origins = row_origins(*_open_dataset(manifest, config), dataset, schema)
+    history = step_history(manifest)
     # The optimizers' state is that of the newest weights; without it the model is the one that was evaluated.
     means = None if config.train.init_optimizer else running_mean(manifest)
-    tables = {
-        table: scored_table(saved, manifest.step, history if table == DEEP else None, means)
-        for table, saved in state.tables.items()
-    }
-    state = ModelState(state.dense if means is None else scoring_arrays(state.dense, manifest.step), tables)
-    steps = manifest.step + manifest.schedules.get(STEPS_BEFORE, 0)
-    unchanged_numeric = manifest.data["numeric"] == data_identity(schema)["numeric"]
-    return Source(str(checkpoint.path), state, folded, moves, unchanged_numeric, steps, manifest.metrics)
+
+    def scored(table: str, rows: TableSnapshot) -> TableSnapshot:
+        return scored_table(rows, manifest.step, history if table == DEEP else None, means)
+
+    def untouched(row_ids: np.ndarray) -> TableSnapshot:
+        initial = InitialTable(row_ids, trained.deep_optimizer, saved.tables[DEEP].layout, *_initial_values(trained))
+        return scored(DEEP, initial)
+
+    return Source(
+        str(checkpoint.path),
+        ModelState(
+            saved.dense if means is None else scoring_arrays(saved.dense, manifest.step),
+            {table: scored(table, rows) for table, rows in saved.tables.items()},
+        ),
+        there,
+        fields_of_model(there, trained.model),
+        trained.model.fold_numeric,
+        origins,
+        _rescaled(there, schema),
+        untouched,
+        own_initial=_initial_values(trained) != _initial_values(config)
+        or (history is not None and history.l2_coef > 0 and history.step > 0),
+        steps=manifest.step + manifest.schedules.get(STEPS_BEFORE, 0),
+        metrics=manifest.metrics,
+    )
+
+
+def _initial_values(config: Config) -> tuple[int, float]:
+    """Return what the initial deep rows follow from."""
+    return config.train.seed, config.model.initial_scale
 
 
 def _has_same_ids(manifest: Manifest, schema: Schema) -> bool:
-    """Return True if ids and numeric fields mean the same as in the source."""
-    here = data_identity(schema)
-    same = all(manifest.data[key] == here[key] for key in ("vocabulary", "vocabulary_size", "categorical"))
-    return same and list(manifest.data["numeric"]) == list(here["numeric"])
+    """Return True if the rows of the source have the ids of the same values here."""
+    there, here = (
+        {
+            "vocabulary": (data["vocabulary"], data["vocabulary_size"]),
+            "fields": {name: (field["oov_ids"], field["is_text"]) for name, field in data["fields"].items()},
+            "looked up": [] if manifest.config["model"]["fold_numeric"] else list(data["numeric"]),
+        }
+        for data in (manifest.data, data_identity(schema))
+    )
+    return there == here
 
 
-def _moves(manifest: Manifest, config: Config, schema: Schema, dataset: Path) -> np.ndarray:
-    old_folder, old = _open_dataset(manifest, config)
-    return row_moves(old_folder, old, dataset, schema)
+def _trained_schema(manifest: Manifest, schema: Schema) -> Schema:
+    """Return `schema` with the columns that the source was trained on, but for the ids of their values."""
+    numeric = tuple(
+        NumericField(**{**column, "quantiles": tuple((number, rank) for number, rank in column["quantiles"])})
+        for column in manifest.data["numeric"].values()
+    )
+    categorical = tuple(
+        CategoricalField(
+            name, (of["oov_ids"][0], of["oov_ids"][1]), (), tuple(of["cross"]), of["max_length"], of["pool"]
+        )
+        for name, of in manifest.data["fields"].items()
+    )
+    return replace(schema, numeric=numeric, categorical=categorical)
+
+
+def _rescaled(there: Schema, here: Schema) -> tuple[str, ...]:
+    """Return the columns of both that are computed otherwise: numbers scaled, the rows of a list's values pooled."""
+    scales = {column.name: _scale(column) for column in here.numeric}
+    pools = {column.name: column.pool for column in here.categorical}
+    numeric = [column.name for column in there.numeric if scales.get(column.name, _scale(column)) != _scale(column)]
+    lists = [column.name for column in there.categorical if pools.get(column.name, column.pool) != column.pool]
+    return *numeric, *lists
+
+
+def _scale(column: NumericField) -> tuple[object, ...]:
+    return column.transform, column.parameters, column.quantiles
 
 
 def _open_dataset(manifest: Manifest, config: Config) -> tuple[Path, Schema]:
@@ -125,12 +190,13 @@ def _open_dataset(manifest: Manifest, config: Config) -> tuple[Path, Schema]:
         raise FileNotFoundError(
             f"{error}: rows are mapped by that folder's vocabulary; give its new path with train.init_dataset=DIR"
         ) from error
-    found, expected = data_identity(old)["vocabulary"], manifest.data["vocabulary"]
-    if found != expected:
-        raise ValueError(
-            f"{old_folder} has vocabulary {found}, the checkpoint was trained with {expected}; give the path of "
-            "that folder with train.init_dataset=DIR"
-        )
+    found = data_identity(old)
+    for key, what in (("vocabulary", "vocabulary"), ("fields", "categorical fields")):
+        if found[key] != manifest.data[key]:
+            raise ValueError(
+                f"{old_folder} has {what} {found[key]}, the checkpoint was trained with {manifest.data[key]}; give the "
+                "path of that folder with train.init_dataset=DIR"
+            )
     return old_folder, old
 
 
@@ -150,43 +216,5 @@ def _zoo_source(path: Path, config: Config, schema: Schema) -> Source:
                 f"train.init_from={path}: {what} is {found}, expected {expected}; its fields and ids must be those of "
                 "the prepared folder, as `prepare --layout zoo` writes them for the zoo"
             )
-    return Source(str(path), state, False, None, True)
-
-
-GONE = -1
-
-
-def row_moves(old_folder: Path, old: Schema, new_folder: Path, new: Schema) -> np.ndarray:
-    """Return the new id of each old one, int64 [V of `old`]; GONE if `new` has no such field and value.
-
-    Out-of-vocabulary ids are mapped by field and order, numeric fields by name.
-    """
-    moves = np.full(old.vocabulary_size, GONE, np.int64)
-    names = {field.name: place for place, field in enumerate(new.numeric)}
-    for place, column in enumerate(old.numeric):
-        moves[place] = names.get(column.name, GONE)
-    spare = {field.name: range(*field.oov_ids) for field in new.categorical}
-    for categorical in old.categorical:
-        name = categorical.name
-        for old_id, new_id in zip(range(*categorical.oov_ids), spare.get(name, ()), strict=False):
-            moves[old_id] = new_id
-        if name in spare:
-            new_values = _values(new_folder, name)
-            both = _values(old_folder, name).join(new_values, "value", join_type="inner", right_suffix="_new")
-            moves[both["id"].to_numpy()] = both["id_new"].to_numpy()
-    return moves
-
-
-def _values(folder: Path, field: str) -> pa.Table:
-    """Return `value` and `id` of one field."""
-    schema = pa.schema([("value", pa.string()), ("id", pa.int64())])
-    parts = [schema.empty_table()]
-    with pq.ParquetFile(folder / VOCABULARY_FILE) as file:
-        for number in range(file.num_row_groups):
-            statistics = file.metadata.row_group(number).column(0).statistics
-            if statistics is not None and not statistics.min <= field <= statistics.max:
-                continue
-            group = file.read_row_group(number, columns=["field", "value", "id"])
-            chosen = group.filter(pc.equal(group["field"].cast(pa.string()), field))
-            parts.append(chosen.select(["value", "id"]).cast(schema))
-    return pa.concat_tables(parts)
+    fields = tuple(TableField(field.name) for field in schema.categorical)
+    return Source(str(path), state, schema, fields, folded=False)

@@ -147,10 +147,9 @@ class PlainTable:
         self.error[place], self.sums_error[place] = (EPS * np.abs(array[place]) for array in (self.rows, self.sums))
         self.left[place] = self.rows[place]
 
-    def warm_start(self, source, moves, with_optimizer):
-        """Begin as a new run with the touched rows of `source`; row r is `moves[r]` here, -1 where it is gone."""
-        here = source.touched & (moves >= 0)
-        to = moves[here]
+    def warm_start(self, source, origins, to, with_optimizer):
+        """Begin as a new run with rows of `source`: each row in `to` is the one that was `origins` of it there."""
+        here = origins[to]
         self.rows[to], self.error[to] = source.rows[here], source.error[here] + EPS * np.abs(source.rows[here])
         if with_optimizer:
             for name in ("squares", "sums", "sums_error", "last_rate"):

@@ -54,7 +54,7 @@ CASES = [  # every optimizer with every schedule, deep and wide
     for number, deep in enumerate(DEEP_OPTIMIZERS)
     for schedule in SCHEDULES
 ]
-SECTIONS = ("model", "loss", "wide_optimizer", "deep_optimizer")  # of the settings: what tables depend on
+SECTIONS = ("model", "loss", "wide_optimizer", "deep_optimizer", "train")  # of the settings: what tables depend on
 FUZZED = not settings.default.derandomize  # by the profiles of tests/conftest.py
 MACHINE = settings(
     max_examples=100 if FUZZED else 4,
@@ -131,6 +131,7 @@ class TablesMachine(RuleBasedStateMachine):
             deep_optimizer=options(DEEP),
             loss=loss,
             model=dataclasses.replace(config.model, embedding_dim=self.dim),
+            train=dataclasses.replace(config.train, seed=data.draw(st.sampled_from([1, 1, 2]))),
         )
 
     def new_run(self):
@@ -378,20 +379,29 @@ class TablesMachine(RuleBasedStateMachine):
         self.close_snapshot()
         model = None
         rng, config = np.random.default_rng(seed), self.draw_config(data, self.config)
-        moves = np.where(rng.random(self.vocabulary_size) < 0.8, rng.permutation(self.vocabulary_size), -1)
+        origins = np.where(rng.random(self.vocabulary_size) < 0.8, rng.permutation(self.vocabulary_size), -1)
+        initial_differs = (source[DEEP].options.name == "adam" and source[DEEP].l2 > 0 and source[DEEP].step > 0) or (
+            read_manifest(path).config["train"]["seed"] != config.train.seed
+        )
+        stays = ~source[DEEP].touched[origins] & (origins == np.arange(self.vocabulary_size)) & (not initial_differs)
+        to = np.flatnonzero((origins >= 0) & ~stays)
         without_l2 = dataclasses.replace(config.loss, l2_coef=0.0, wide_l2_coef=0.0)
         probes = {False, with_optimizer}
         for memory, loss in (*((probe, without_l2) for probe in sorted(probes)), (with_optimizer, config.loss)):
             train = dataclasses.replace(config.train, init_from=str(path), init_optimizer=memory)
             self.config = dataclasses.replace(config, train=train, loss=loss)
-            model = model or dataclasses.replace(open_source(self.config, self.schema, Path("/prepared")), moves=moves)
+            model = model or open_source(self.config, self.schema, Path("/prepared"))
+            model = dataclasses.replace(model, origins=origins)
             self.new_run()
             job = self.tables["job"]
             for tables in (self.tables["native"], self.tables["reference"], *job.everyone):
                 take_rows(tables.loading, self.spec, self.rates, self.config, self.schema, model)
             for table, plain in self.plain.items():
-                plain.warm_start(source[table], moves, memory)
-                self.take_over_far(table, source[table], moves)
+                # A wide row that was never touched is 0, and has no state to take.
+                own = to if table == DEEP else to[source[table].touched[origins[to]]]
+                plain.warm_start(source[table], origins, own, memory)
+                plain.touched[to] = True
+                self.take_over_far(table, source[table], origins, to)
             self.check()
             if loss is without_l2:
                 self.check_step_without_gradients(memory)
@@ -404,13 +414,13 @@ class TablesMachine(RuleBasedStateMachine):
             if not (memory and "adam" in self.plain[table].options.name):
                 np.testing.assert_allclose(after[taken], before[table][taken], rtol=1e-4, atol=1e-9, err_msg=table)
 
-    def take_over_far(self, table, source, moves):
+    def take_over_far(self, table, source, origins, to):
         """Rows of `adam` come as they are after the last step, if need be not exactly."""
-        far = source.far() & source.touched & (moves >= 0)
-        if far.any():
-            values = self.adam_state(moves[far])
+        to = to[source.far()[origins[to]]]
+        if to.size:
+            values, far = self.adam_state(to), origins[to]
             assert (np.abs(values[0]) <= np.abs(source.left[far]) + 4 * source.error[far]).all()
-            self.plain[table].take_over(moves[far], values)
+            self.plain[table].take_over(to, values)
 
 
 def _rows_of(saved, chosen):

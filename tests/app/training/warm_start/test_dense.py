@@ -18,10 +18,12 @@ from app.distributed.process_group import SingleProcess
 from app.distributed.sharded_tables import RowShard
 from app.run.folder import open_run
 from app.run.identity import data_identity
+from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE
 from app.tables.reference import ReferenceTables
 from app.training.learning_rates import learning_rates, table_learning_rates, table_spec
-from app.training.warm_start.source import GONE, _values, check_source, open_source, row_moves
+from app.training.warm_start.origins import NONE, _values, row_origins
+from app.training.warm_start.source import check_source, open_source
 from app.training.warm_start.tables import take_rows
 from common import settings
 from data_prep.options.prepare_options import read_options
@@ -53,11 +55,11 @@ def test_rows_follow_their_field_and_value(tiny_dataset, tiny_schema, other_data
         (tiny_dataset, tiny_schema, other_dataset, other),
         (other_dataset, other, tiny_dataset, tiny_schema),
     ):
-        moves = row_moves(old_folder, old, new_folder, new)
-        new_ids = {name: row for row, name in names_of_ids(new_folder, new).items()}
-        expected = {row: new_ids.get(name, GONE) for row, name in names_of_ids(old_folder, old).items()}
-        assert dict(enumerate(moves.tolist())) == expected
-        assert len(expected) == old.vocabulary_size
+        origins = row_origins(old_folder, old, new_folder, new)
+        old_ids = {name: row for row, name in names_of_ids(old_folder, old).items()}
+        expected = {row: old_ids.get(name, NONE) for row, name in names_of_ids(new_folder, new).items()}
+        assert dict(enumerate(origins.tolist())) == expected
+        assert len(expected) == new.vocabulary_size
 
 
 @pytest.fixture(scope="module")
@@ -197,17 +199,21 @@ def test_another_vocabulary(start, trained, tiny_dataset, tiny_schema, other_dat
     other = read_schema(other_dataset)
     with caplog.at_level(logging.INFO):
         found = start(other, other_dataset, path, "train.init_take=tables").state().tables[DEEP]
-    moves = row_moves(tiny_dataset, tiny_schema, other_dataset, other)
-    saved = state.tables[DEEP]
-    rows = {moves[row]: saved.arrays["rows"][place] for place, row in enumerate(saved.row_ids) if moves[row] != GONE}
-    assert found.row_ids.tolist() == sorted(rows)
-    np.testing.assert_array_equal(found.arrays["rows"], [rows[row] for row in found.row_ids])
+    origins, saved = row_origins(tiny_dataset, tiny_schema, other_dataset, other), state.tables[DEEP]
+    rows = dict(zip(saved.row_ids.tolist(), saved.arrays["rows"], strict=True))
+    looked_up = range(other.num_numeric, other.vocabulary_size)
+    expected = {row: int(origins[row]) for row in looked_up if origins[row] != NONE}
+    assert found.row_ids.tolist() == list(expected)
+    for row, values in zip(found.row_ids.tolist(), found.arrays["rows"], strict=True):
+        initial = initial_rows(1, np.array([expected[row]]), 8, 0.01)[0]  # of rows that no step had touched
+        np.testing.assert_array_equal(values, rows.get(expected[row], initial))
     assert not found.arrays["first_moment"].any()
-    gone = saved.row_ids.size - len(rows)
-    fresh = other.vocabulary_size - len(rows)
-    assert 0 < gone < saved.row_ids.size
+    gone = len(rows.keys() - expected.values())
+    fresh = other.vocabulary_size - len(expected)
+    assert 0 < gone < len(rows)
+    assert expected.values() - rows.keys()
     assert (
-        f"deep table: {len(rows):,} rows taken, {fresh:,} of {other.vocabulary_size:,} "
+        f"deep table: {len(expected):,} rows taken, {fresh:,} of {other.vocabulary_size:,} "
         f"newly initialized, {gone:,} dropped" in caplog.text
     )
 

@@ -119,7 +119,7 @@ def make_source(wide, deep):
 
 
 def as_source(state, steps=SOURCE_STEPS):
-    return Source("source", ModelState({}, state), True, None, True, steps)
+    return Source("source", ModelState({}, state), None, (TableField("C1"),), folded=True, steps=steps)
 
 
 def warm(tables, source, init_optimizer):
@@ -128,7 +128,7 @@ def warm(tables, source, init_optimizer):
         train=SimpleNamespace(init_take="all", init_optimizer=init_optimizer),
         model=SimpleNamespace(fold_numeric=True),
     )
-    schema = SimpleNamespace(num_numeric=0, vocabulary_size=V)
+    schema = SimpleNamespace(num_numeric=0, vocabulary_size=V, categorical=("C1",))
     take_rows(tables.loading, tables.spec, tables.rates, config, schema, source)
     return tables
 

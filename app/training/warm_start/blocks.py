@@ -1,0 +1,77 @@
+"""Dense arrays that are laid out by the model's fields, as blocks of rows by the fields' names.
+
+A layout is the order and the size of an array's blocks. Two models whose fields have another order, or that share some
+fields only, differ in it.
+
+Letters: N numeric fields, C looked-up fields, D embedding width, H width of the first layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+Key = tuple[str, str | None]  # the kind and the name of a field
+Layout = Sequence[tuple[Key, int]]  # key and rows of each block, in their order
+Arrays = Mapping[str, np.ndarray]
+
+NUMERIC, FIELD = "numeric", "field"
+LAID_OUT = ("wide.numeric_weight", "tower.numeric_rows", "tower.numeric_matrix", "tower.matrix_0")
+
+
+def dense_layouts(numeric: Sequence[str], deep: Sequence[str], dim: int, folded: bool) -> dict[str, Layout]:
+    """Return the layout of each parameter of `LAID_OUT`, by the names of the numeric fields and those of the deep part.
+
+    Without `folded`, numeric fields are looked up before the others. A deep part without fields has one input of zeros.
+    """
+    inputs: list[tuple[Key, int]] = [((FIELD, name), dim) for name in deep] or [((FIELD, None), dim)]
+    if not folded:
+        inputs = [*(((NUMERIC, name), dim) for name in numeric), *inputs]
+    own: list[tuple[Key, int]] = [((NUMERIC, name), 1) for name in numeric if folded]
+    return {name: inputs if name == "tower.matrix_0" else own for name in LAID_OUT}
+
+
+def move_dense(
+    found: Arrays, fresh: Arrays, before: Mapping[str, Layout], here: Mapping[str, Layout]
+) -> dict[str, np.ndarray]:
+    """Return the arrays `found` of a model as one with the arrays `fresh` has them, by the layouts of both.
+
+    Blocks that are new here are those of `fresh`; arrays whose fields are all gone are left out. Optimizer state has
+    the layout of its parameter. Raises ValueError for an array that is not of its layout.
+    """
+    moved = {name: array for name, array in found.items() if name in fresh or _parameter(name) is None}
+    for name, values in fresh.items():
+        parameter = _parameter(name)
+        if parameter is not None and (name in found or not before[parameter]):
+            array = found.get(name, values[:0])
+            expected = (sum(size for _, size in before[parameter]), *values.shape[1:])
+            if array.shape != expected:
+                raise ValueError(
+                    f"the checkpoint is of another model: {name} has shape {list(array.shape)}, expected "
+                    f"{list(expected)}"
+                )
+            moved[name] = move_blocks(array, before[parameter], here[parameter], values)
+    return moved
+
+
+def move_blocks(source: np.ndarray, before: Layout, here: Layout, fresh: np.ndarray) -> np.ndarray:
+    """Return an array of the layout `here` with the blocks that `source`, of the layout `before`, has by their names.
+
+    The others are those of `fresh`. Both arrays are [rows, …], and blocks of one name have as many rows.
+    """
+    places, moved = _places(before), fresh.copy()
+    for name, place in _places(here).items():
+        if name in places:
+            moved[place] = source[places[name]]
+    return moved
+
+
+def _places(layout: Layout) -> dict[Key, slice]:
+    ends = np.cumsum([0, *(size for _, size in layout)]).tolist()
+    return {name: slice(first, first + size) for (name, size), first in zip(layout, ends, strict=False)}
+
+
+def _parameter(name: str) -> str | None:
+    """Return the parameter that an array is, or is optimizer state of, if that is laid out by fields."""
+    return next((parameter for parameter in LAID_OUT if f".{name}".endswith(f".{parameter}")), None)

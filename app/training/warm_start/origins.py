@@ -1,0 +1,118 @@
+"""Where the rows of a new run's tables come from: the row of each field's value in another preparation's ids.
+
+Letters: V ids.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from data_prep.prepared.schema import VOCABULARY_FILE, CategoricalField, Schema
+
+log = logging.getLogger(__name__)
+
+NONE = -1
+
+
+def row_origins(old_folder: Path, old: Schema, new_folder: Path, new: Schema) -> np.ndarray:
+    """Return the old id of each new one, int64 [V of `new`]; NONE if `old` has no such field and value.
+
+    Numeric fields follow their names. The rows of values out of vocabulary follow the values' hash. Of fields that
+    share a vocabulary in `new` alone, the rows are those of the first that has them, the vocabulary's own field before
+    the others.
+    """
+    origins = np.full(new.vocabulary_size, NONE, np.int64)
+    numeric = {field.name: place for place, field in enumerate(old.numeric)}
+    for place, column in enumerate(new.numeric):
+        origins[place] = numeric.get(column.name, NONE)
+    of_old = {field.name: field for field in old.categorical}
+    takers: dict[str, list[str]] = {}
+    for name, fields in _vocabularies(new).items():
+        sources: dict[str, CategoricalField] = {}  # the fields' vocabularies in `old`, each with its first field
+        for field in fields:
+            if field.name in of_old:
+                sources.setdefault(old.vocabulary_of(field.name), field)
+        values = _values(new_folder, name)
+        for source, field in reversed(sources.items()):  # the first overrides the others
+            takers.setdefault(source, []).append(field.name)
+            new_ids, old_ids = (
+                np.concatenate(parts)
+                for parts in zip(
+                    _buckets(of_old[field.name], field, old, new),
+                    _same_values(_values(old_folder, source), values),
+                    strict=True,
+                )
+            )
+            if meeting := np.count_nonzero(origins[new_ids] != NONE):
+                log.warning(
+                    "warning: the fields %s share a vocabulary here: of the %s rows that several of them had, those "
+                    "of %s are taken",
+                    ", ".join(field.name for field in fields),
+                    f"{meeting:,}",
+                    field.name,
+                )
+            origins[new_ids] = old_ids
+    for source, names in takers.items():
+        if len(names) > 1:
+            log.info("%s shared the vocabulary %s: each takes its rows", ", ".join(names), source)
+    return origins
+
+
+def _vocabularies(schema: Schema) -> dict[str, list[CategoricalField]]:
+    """Return the fields of each vocabulary by its name, the one that it is named after first."""
+    found: dict[str, list[CategoricalField]] = {}
+    for field in sorted(schema.categorical, key=lambda field: schema.vocabulary_of(field.name) != field.name):
+        found.setdefault(schema.vocabulary_of(field.name), []).append(field)
+    return found
+
+
+def _buckets(
+    before: CategoricalField, here: CategoricalField, old: Schema, new: Schema
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ids of a field for values out of vocabulary in `new`, and the old ones of the same values.
+
+    A value has bucket ⌊h·k / 2³²⌋ of k. So bucket j of a multiple of k has values of bucket ⌊j·k / multiple⌋ alone; of
+    another number, or of another hash, it has values of several. Then nothing is returned, with a warning.
+    """
+    (old_first, old_end), (new_first, new_end) = before.oov_ids, here.oov_ids
+    count, wanted = old_end - old_first, new_end - new_first
+    if wanted % count or old.is_text(before) != new.is_text(here):
+        kinds = ["text" if schema.is_text(field) else "numbers" for schema, field in ((old, before), (new, here))]
+        log.warning(
+            "warning: the %s rows of %s for values out of vocabulary start fresh: the model that this run starts from "
+            "has %s (of %s), whose values are not those of these rows (of %s); a multiple of them would follow",
+            f"{wanted:,}",
+            here.name,
+            f"{count:,}",
+            *kinds,
+        )
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    buckets = np.arange(wanted)
+    return new_first + buckets, old_first + buckets // (wanted // count)
+
+
+def _same_values(old: pa.Table, new: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+    """Return the new and the old ids of the values that are in both."""
+    both = new.join(old, "value", join_type="inner", right_suffix="_old")
+    return both["id"].to_numpy(), both["id_old"].to_numpy()
+
+
+def _values(folder: Path, field: str) -> pa.Table:
+    """Return `value` and `id` of one field."""
+    schema = pa.schema([("value", pa.string()), ("id", pa.int64())])
+    parts = [schema.empty_table()]
+    with pq.ParquetFile(folder / VOCABULARY_FILE) as file:
+        for number in range(file.num_row_groups):
+            statistics = file.metadata.row_group(number).column(0).statistics
+            if statistics is not None and not statistics.min <= field <= statistics.max:
+                continue
+            group = file.read_row_group(number, columns=["field", "value", "id"])
+            chosen = group.filter(pc.equal(group["field"].cast(pa.string()), field))
+            parts.append(chosen.select(["value", "id"]).cast(schema))
+    return pa.concat_tables(parts)
