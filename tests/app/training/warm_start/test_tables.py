@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from app.checkpoint.write import ModelState
+from app.config.config import ModelOptions
 from app.config.optimizers import (
     AdagradOptions,
     AdamOptions,
@@ -30,6 +31,7 @@ from app.tables.reference import ReferenceTables
 from app.training.learning_rates import LearningRate, LearningRates, table_learning_rates
 from app.training.warm_start.source import Source
 from app.training.warm_start.tables import take_rows
+from data_prep.prepared.schema import CategoricalField
 
 V, D = 17, 5
 SOURCE_STEPS = 30
@@ -126,9 +128,9 @@ def warm(tables, source, init_optimizer):
     """`tables` after a warm start."""
     config = SimpleNamespace(
         train=SimpleNamespace(init_take="all", init_optimizer=init_optimizer),
-        model=SimpleNamespace(fold_numeric=True),
+        model=ModelOptions(),
     )
-    schema = SimpleNamespace(num_numeric=0, vocabulary_size=V, categorical=("C1",))
+    schema = SimpleNamespace(num_numeric=0, vocabulary_size=V, categorical=(CategoricalField("C1", (0, V), ()),))
     take_rows(tables.loading, tables.spec, tables.rates, config, schema, source)
     return tables
 
