@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from app.batches import Batch
 from app.checkpoint.manifest import Manifest, read_manifest, write_manifest
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import write_checkpoint
@@ -28,6 +29,7 @@ from app.training.warm_start.tables import take_rows
 from common import settings
 from data_prep.options.prepare_options import read_options
 from data_prep.pipeline.prepare import prepare
+from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import VOCABULARY_FILE, read_schema
 
 
@@ -216,6 +218,53 @@ def test_another_vocabulary(start, trained, tiny_dataset, tiny_schema, other_dat
         f"deep table: {len(expected):,} rows taken, {fresh:,} of {other.vocabulary_size:,} "
         f"newly initialized, {gone:,} dropped" in caplog.text
     )
+
+
+@pytest.fixture(scope="module")
+def in_another_order(tmp_path_factory, tiny_log, project):
+    """The folder of the same log with its integer columns, and its hex columns, the other way round."""
+    folder = tmp_path_factory.mktemp("order")
+    rows = [line.split("\t") for line in tiny_log.read_text().splitlines()]
+    log = "".join("\t".join([row[0], *row[13:0:-1], *row[:13:-1]]) + "\n" for row in rows)
+    (folder / "log.txt").write_text(log)
+    options = read_options(project / "configs" / "tiny.yaml", ["prepare.workers=1"])
+    names = list(options.data.columns)
+    columns = {name: options.data.columns[name] for name in [names[0], *names[13:0:-1], *names[:13:-1]]}
+    data = dataclasses.replace(options.data, columns=columns)
+    prepare(folder / "log.txt", folder / "prepared", dataclasses.replace(options, data=data))
+    return folder / "prepared"
+
+
+def valid_rows(folder):
+    block = next(read_blocks(folder, read_schema(folder), "valid"))
+    return Batch(block.ids, block.numeric, block.labels)
+
+
+@pytest.mark.parametrize(("backend", "words"), [("reference", ()), ("stock", ("model.fold_numeric=false",))])
+def test_the_score_stays_in_another_order_of_the_columns(
+    make_parts, tiny_config, tiny_schema, tiny_dataset, in_another_order, tmp_path, backend, words
+):
+    """And the steps that come: the optimizers' state follows the columns as well."""
+    from app.training.warm_start.dense import warm_start
+
+    words = (*words, "train.seed=3", "tower_optimizer.learning_rate=0.1", "deep_optimizer.learning_rate=0.1")
+    parts, other = make_parts(backend, tiny_schema, *words), read_schema(in_another_order)
+    here, there = (valid_rows(folder) for folder in (in_another_order, tiny_dataset))
+    np.testing.assert_array_equal(here.numeric[:, :13], there.numeric[:, 12::-1])
+    for _ in range(3):
+        parts.step(there, parts.step.prepare(there))
+    config = settings.as_dict(tiny_config(f"tables.backend={backend}", *words))
+    manifest = Manifest(3, 1, 3, config, str(tiny_dataset), data_identity(tiny_schema), {})
+    path = write_checkpoint(tmp_path, parts.state(), manifest)
+    words = (*words, f"train.init_from={path}", "train.init_optimizer=true", "train.seed=4")
+    warm = make_parts(backend, other, *words)
+    warm_start(warm, tiny_config(f"tables.backend={backend}", *words), other, in_another_order, SingleProcess())
+    for tolerance in (1e-5, 1e-3):
+        expected, found = (each.step.score(b, each.step.prepare(b)) for each, b in ((parts, there), (warm, here)))
+        assert np.ptp(expected) > 0.2
+        np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+        for each, batch in ((parts, there), (warm, here)):
+            each.step(batch, each.step.prepare(batch))
 
 
 def test_a_source_with_a_damaged_file_is_refused(trained, tiny_config, tiny_schema, tiny_dataset, tmp_path):

@@ -11,8 +11,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from app.checkpoint.write import ModelState
-from app.config.config import ModelOptions
+from app.checkpoint.manifest import Manifest
+from app.checkpoint.write import ModelState, write_checkpoint
+from app.config.config import Config, LossOptions, ModelOptions
 from app.config.optimizers import (
     AdagradOptions,
     AdamOptions,
@@ -23,15 +24,17 @@ from app.config.optimizers import (
 )
 from app.config.schedules import ConstantSchedule, CosineSchedule, PlateauSchedule, StepSchedule
 from app.distributed.sharded_tables import RowShard
+from app.run.identity import data_identity
 from app.tables.checks import load_state
 from app.tables.fields import TableField
 from app.tables.interface import DEEP, WIDE, RowGradients, TablesSpec, TableState
 from app.tables.native.tables import NativeTables
 from app.tables.reference import ReferenceTables
-from app.training.learning_rates import LearningRate, LearningRates, table_learning_rates
-from app.training.warm_start.source import Source
+from app.training.learning_rates import LearningRate, LearningRates, table_learning_rates, table_spec
+from app.training.warm_start.source import Source, open_source
 from app.training.warm_start.tables import take_rows
-from data_prep.prepared.schema import CategoricalField
+from common import settings
+from data_prep.prepared.schema import CategoricalField, Schema, Split
 
 V, D = 17, 5
 SOURCE_STEPS = 30
@@ -396,3 +399,64 @@ def test_a_run_that_was_stopped_after_a_warm_start_goes_on_to_the_same_bits(make
     for table, saved in whole.state().items():
         for name, array in saved.arrays.items():
             np.testing.assert_array_equal(resumed.state()[table].arrays[name], array, f"{table} {name}")
+
+
+class EveryRow:
+    """`adam` with L2 on every row at every step, in float64."""
+
+    def __init__(self, options, rows):
+        self.options, self.rows = options, rows.astype(np.float64)
+        self.first, self.second = np.zeros_like(self.rows), np.zeros_like(self.rows)
+
+    def take(self, gradient, rate, step):
+        beta1, beta2 = self.options.beta1, self.options.beta2
+        total = gradient + L2 * self.rows
+        self.first = beta1 * self.first + (1 - beta1) * total
+        self.second = beta2 * self.second + (1 - beta2) * total**2
+        root = np.sqrt(self.second / (1 - beta2**step)) + self.options.epsilon
+        self.rows -= rate * self.first / (1 - beta1**step) / root
+
+
+L2 = 1e-2
+SCHEMA = Schema(
+    1, (), (CategoricalField("C1", (0, 1), ((1, V),)),), V, "int32", 1, {"train": Split(0, 0, ())}, 0, {}, {}, ()
+)
+
+
+@with_or_without_memory
+@pytest.mark.parametrize("schedule", [ConstantSchedule(), CosineSchedule(decay_steps=1_000, final_factor=0.01)])
+def test_rows_of_adam_that_no_batch_touched_keep_what_l2_made_of_them(make_tables, tmp_path, schedule, init_optimizer):
+    """Over 1,000 steps L2 pulls them to 0; after a warm start they were at their initial values again."""
+    deep = AdamOptions(schedule=schedule)
+    config = Config(
+        model=ModelOptions(embedding_dim=D),
+        loss=LossOptions(l2_coef=L2),
+        wide_optimizer=SgdOptions(),
+        deep_optimizer=deep,
+    )
+    tables, rng = make_tables(table_spec(config, SCHEMA)), np.random.default_rng(3)
+    initial = lookup(tables, np.arange(V))[DEEP]
+    every, rate = EveryRow(deep, initial), tables.rates.groups[DEEP]
+
+    def take_steps(tables, first, last, before):
+        for step in range(first, last + 1):
+            gradients = np.zeros((V, D), np.float32)
+            gradients[EARLY] = random_gradients(rng, EARLY.size)[0]
+            every.take(gradients, rate(step), before + step)
+            take_step(tables, EARLY, gradients[EARLY], np.zeros(EARLY.size, np.float32))
+
+    take_steps(tables, 1, 1_000, 0)
+    others = np.arange(EARLY.size, V)
+    assert np.abs(every.rows[others]).max() < np.abs(initial).max() / 20
+    manifest = Manifest(1_000, 2, 0, settings.as_dict(config), "", data_identity(SCHEMA), {})
+    path = write_checkpoint(tmp_path, ModelState({}, tables.state()), manifest)
+    train = dataclasses.replace(config.train, init_from=str(path), init_optimizer=init_optimizer)
+    config = dataclasses.replace(config, train=train)
+    warm = make_tables(table_spec(config, SCHEMA))
+    take_rows(warm.loading, warm.spec, warm.rates, config, SCHEMA, open_source(config, SCHEMA, tmp_path))
+    np.testing.assert_allclose(lookup(warm, np.arange(V))[DEEP], every.rows, rtol=1e-4, atol=2e-6)
+    if not init_optimizer:
+        every = EveryRow(deep, every.rows)
+    take_steps(warm, 1, 40, 1_000 if init_optimizer else 0)
+    # Next to 0 Adam's first steps, which are of any gradient's sign alone, depend on digits that float32 lacks.
+    np.testing.assert_allclose(lookup(warm, np.arange(V))[DEEP], every.rows, rtol=1e-3, atol=5e-5)
