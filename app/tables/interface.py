@@ -238,11 +238,14 @@ class CaughtUpTable:
         self._saved = saved
         self._history = history
         self.row_ids, self.layout = saved.row_ids, saved.layout
+        self._last: tuple[Places, dict[str, np.ndarray]] | None = None  # a caller reads one array after another
 
     def read(self, name: str, places: Places) -> np.ndarray:
-        states = {state: self._saved.read(state, places).copy() for state in self.layout}
-        self._history.catch_up(tuple(states.values()))
-        return states[name]
+        if self._last is None or self._last[0] is not places:
+            states = {state: self._saved.read(state, places).copy() for state in self.layout}
+            self._history.catch_up(tuple(states.values()))
+            self._last = places, states
+        return self._last[1][name]
 
 
 class MeanTable:

@@ -34,6 +34,7 @@ SAME_WEIGHT = np.float32(1e-5)  # relative: weights that differ by less come fro
 LARGEST_RISE = np.float32(100)  # of a learning rate: changing to the higher one loses two digits of the weight
 LEAST_FTRL_RATE = np.float32(2.0**-40)
 MOST_EXACT_STEPS = 1000
+CACHED_VALUES = 2**15  # of rows that take a thousand steps at once: their arrays stay in the cache
 SMALLEST_MOMENT = np.float32(2.0**-100)  # of a missed step; less is 0: numbers below 2⁻¹²⁶ are slow on some cores
 
 
@@ -332,6 +333,11 @@ class StepHistory:
         With `means`, the rows' mean [U, D] stands before the last steps. It is taken up to the newest one as well; of
         more than `MOST_EXACT_STEPS` missed steps, the further ones count as if the row stood at their end.
         """
+        count = max(1, CACHED_VALUES // states[0].shape[1])
+        for start in range(0, len(states[0]), count):
+            self._catch_up(tuple(array[start : start + count] for array in states), means)
+
+    def _catch_up(self, states: States, means: RunningMean | None) -> None:
         *arrays, last_step = states
         missed = self.step - last_step[:, 0]
         if means is not None:

@@ -12,6 +12,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from app.config.config import ModelOptions
+from app.tables.fields import TableField
+from data_prep.prepared.schema import Schema
+
 Key = tuple[str, str | None]  # the kind and the name of a field
 Layout = Sequence[tuple[Key, int]]  # key and rows of each block, in their order
 Arrays = Mapping[str, np.ndarray]
@@ -20,16 +24,18 @@ NUMERIC, FIELD = "numeric", "field"
 LAID_OUT = ("wide.numeric_weight", "tower.numeric_rows", "tower.numeric_matrix", "tower.matrix_0")
 
 
-def dense_layouts(numeric: Sequence[str], deep: Sequence[str], dim: int, folded: bool) -> dict[str, Layout]:
-    """Return the layout of each parameter of `LAID_OUT`, by the names of the numeric fields and those of the deep part.
+def dense_layouts(schema: Schema, fields: Sequence[TableField], model: ModelOptions) -> dict[str, Layout]:
+    """Return the layout of each parameter of `LAID_OUT`; `fields` are the looked-up ones of the `schema`.
 
-    Without `folded`, numeric fields are looked up before the others. A deep part without fields has one input of zeros.
+    Numeric fields that are not folded are looked up before the others. A deep part without fields has one input of 0.
     """
-    inputs: list[tuple[Key, int]] = [((FIELD, name), dim) for name in deep] or [((FIELD, None), dim)]
-    if not folded:
-        inputs = [*(((NUMERIC, name), dim) for name in numeric), *inputs]
-    own: list[tuple[Key, int]] = [((NUMERIC, name), 1) for name in numeric if folded]
-    return {name: inputs if name == "tower.matrix_0" else own for name in LAID_OUT}
+    numeric: list[Key] = [(NUMERIC, column.name) for column in schema.numeric]
+    inputs: list[Key] = [(FIELD, field.name) for field in fields if field.deep] or [(FIELD, None)]
+    own = [(key, 1) for key in numeric if model.fold_numeric]
+    if not model.fold_numeric:
+        inputs = [*numeric, *inputs]
+    layouts: dict[str, Layout] = dict.fromkeys(LAID_OUT, own)
+    return layouts | {"tower.matrix_0": [(key, model.embedding_dim) for key in inputs]}
 
 
 def move_dense(

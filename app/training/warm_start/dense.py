@@ -51,18 +51,11 @@ def _take_dense(parts: Parts, source: Source, schema: Schema, config: Config) ->
     expected = [*parts.model.named_parameters(), *parts.model.named_statistics()]
     memory = parts.optimizers.named_state() if config.train.init_optimizer else {}
     memory = {name: state for name, state in memory.items() if not name.startswith(f"{MEAN}.")}  # begins anew
-    folded, dense = config.model.fold_numeric, source.state.dense
-    if folded and not source.folded:
+    dense = source.state.dense
+    if config.model.fold_numeric and not source.folded:
         dense = fold_numeric(source.state, parts.step.tables.spec, source.schema.num_numeric)
-    before, here = (
-        dense_layouts(
-            [column.name for column in schema_of.numeric],
-            [field.name for field in fields if field.deep],
-            config.model.embedding_dim,
-            folded,
-        )
-        for schema_of, fields in ((source.schema, source.fields), (schema, fields_of_model(schema, config.model)))
-    )
+    before = dense_layouts(source.schema, source.fields, config.model)
+    here = dense_layouts(schema, fields_of_model(schema, config.model), config.model)
     # Parameters, and not optimizer states (`adam.first_moment.tower.bias_0`), begin with these.
     taken = {name: array for name, array in dense.items() if name in memory or name.startswith(("wide.", "tower."))}
     fresh = parts.dense_values()

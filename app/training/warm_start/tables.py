@@ -14,7 +14,7 @@ import numpy as np
 from app.checkpoint.read import PIECE_BYTES
 from app.config.config import Config
 from app.config.optimizers import FtrlOptions
-from app.tables.fields import are_seen
+from app.tables.fields import are_seen, fields_of_model
 from app.tables.interface import DEEP, WIDE, RowArray, TableSnapshot, TablesSpec, WriteRows
 from app.tables.optimizers import LAST_RATE, LAST_STEP, MEAN, MEAN_STEP, ROWS, TableOptimizer, ftrl_arrays
 from app.training.learning_rates import LearningRates
@@ -46,7 +46,7 @@ def take_rows(
     rates.steps_before = source.steps if with_optimizer else 0
     with loading(0) as write:
         for table in (WIDE, DEEP):
-            rows, seen = source.state.tables[table], _seen_by_both(table, spec, config, schema, source)
+            rows, seen = source.state.tables[table], _seen_by_both(table, config, schema, source)
             new_ids, old_ids = _touched(rows.row_ids, source, seen)
             parts = [(rows, new_ids, np.searchsorted(rows.row_ids, old_ids))]
             if table == DEEP and source.untouched is not None:
@@ -70,12 +70,12 @@ def take_rows(
             )
 
 
-def _seen_by_both(table: str, spec: TablesSpec, config: Config, schema: Schema, source: Source) -> Seen:
+def _seen_by_both(table: str, config: Config, schema: Schema, source: Source) -> Seen:
     """Return a function of ids that masks those of fields which this part of both models sees."""
     # Where the numeric fields belong to the tower, their rows are not taken.
     first_id = schema.num_numeric if config.model.fold_numeric else 0
     there = {field.name: field for field in source.fields}
-    fields = spec.fields[-len(schema.categorical) :]
+    fields = fields_of_model(schema, config.model)
     are_both = [getattr(field, table) and getattr(there.get(field.name, field), table) for field in fields]
     if all(are_both):
         return lambda ids: ids >= first_id
@@ -139,12 +139,12 @@ def _pieces(
     names = [name for name in rows.layout if name not in OWN and (with_optimizer or name == ROWS)]
     count = max(1, PIECE_BYTES // (4 * rows.layout[ROWS].width))
     for start in range(0, places.size, count):
-        piece = slice(start, start + count)
-        arrays = {name: rows.read(name, places[piece]).copy() for name in names}
+        piece = places[start : start + count]
+        arrays = {name: rows.read(name, piece).copy() for name in names}
         if isinstance(options, FtrlOptions):
             arrays = ftrl_arrays(arrays, options)
         for name, values in arrays.items():
-            yield name, ids[piece], values
+            yield name, ids[start : start + count], values
 
 
 def _check_tables(source: Source, spec: TablesSpec, with_optimizer: bool) -> None:
