@@ -267,6 +267,23 @@ def test_the_score_stays_in_another_order_of_the_columns(
             each.step(batch, each.step.prepare(batch))
 
 
+def test_fields_that_one_of_the_two_lacks_are_named(start, trained, tiny_log, project, tmp_path, caplog):
+    options = read_options(project / "configs" / "tiny.yaml", ["prepare.workers=1", "prepare.numeric_transform=max"])
+    columns = {**options.data.columns, "I1": "ignored", "I13": "string", "C3": "ignored"}
+    prepare(
+        tiny_log,
+        tmp_path / "prepared",
+        dataclasses.replace(options, data=dataclasses.replace(options.data, columns=columns)),
+    )
+    schema = read_schema(tmp_path / "prepared")
+    with caplog.at_level(logging.INFO):
+        start(schema, tmp_path / "prepared", trained[0], "train.init_take=tower")
+    assert "it has nothing for these fields, which begin anew: I13\n" in caplog.text
+    assert "what it learned of these fields is left out: I1, I13, I1_missing, I13_missing, C3\n" in caplog.text
+    scaled = ", ".join(f"I{number}" for number in range(2, 13))
+    assert f"saw fields scaled otherwise than they are here: {scaled}\n" in caplog.text
+
+
 def test_a_source_with_a_damaged_file_is_refused(trained, tiny_config, tiny_schema, tiny_dataset, tmp_path):
     damaged = shutil.copytree(trained[0], tmp_path / trained[0].name)
     file = next(damaged.glob("deep-*.safetensors"))
@@ -310,6 +327,8 @@ def test_a_folder_that_moved(start, trained, other_dataset, tiny_dataset, tmp_pa
     [
         (("model.embedding_dim=4",), r"has model.embedding_dim=8, expected 4"),
         (("model.hidden_widths=[32]",), r"has model.hidden_widths=\[32, 16\], expected \[32\]; .*init_take=tables"),
+        (("model.activation=gelu",), r"has model.activation=relu, expected gelu; .*init_take=tables"),
+        (("model.batch_norm=true",), r"has model.batch_norm=False, expected True; .*init_take=tables"),
         (("train.init_from=/nowhere",), r"expected a checkpoint .* or a .ckpt file; there is no such path"),
     ],
 )
