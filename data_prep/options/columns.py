@@ -37,7 +37,10 @@ def cross_name(parts: Sequence[str]) -> str:
 def categorical_columns(
     log_format: LogFormat, integer_buckets: bool, crosses: Sequence[tuple[str, ...]] = ()
 ) -> tuple[CategoricalColumn, ...]:
-    """Return the log's columns in order, then hour and weekday of each timestamp, buckets if asked for, and crosses."""
+    """Return the log's columns in order, then hour and weekday of each timestamp, buckets if asked for, and crosses.
+
+    Raises ValueError for two of one name, crosses aside.
+    """
     own_texts = [name for name in log_format.text_fields if name not in log_format.shares]
     columns = []
     for name in log_format.categorical_fields:
@@ -60,8 +63,17 @@ def categorical_columns(
             CategoricalColumn(f"{name}_bucket", "bucket", first + index)
             for index, name in enumerate(log_format.integer_fields)
         ]
+    check_names([column.name for column in columns])
     columns += [
         CategoricalColumn(cross_name(parts), "cross", len(own_texts) + index, parts)
         for index, parts in enumerate(crosses)
     ]
     return tuple(columns)
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raise ValueError for two fields of one name: weights and ids of a model follow the names."""
+    if twice := [name for place, name in enumerate(names) if name in names[:place]]:
+        raise ValueError(
+            f"columns: {twice[0]!r} is a column, and the name of a field that another column gives; rename the column"
+        )

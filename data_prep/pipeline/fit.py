@@ -16,6 +16,7 @@ from data_prep.encoding.fit import FittedVocabulary, copy_base_vocabulary, exten
 from data_prep.encoding.lookup_file import LOOKUP_FILE
 from data_prep.execution.folder import REJECTS_FILE, WorkDir
 from data_prep.execution.pieces import storable
+from data_prep.options.columns import check_names
 from data_prep.options.log_format import AGE
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.count import count_log, new_statistics
@@ -121,7 +122,10 @@ def usual_row_bytes(options: PrepareOptions) -> int:
 def numeric_fields(
     options: PrepareOptions, statistics: Sequence[NumericStatistics], sample: RowSample | None = None
 ) -> tuple[NumericField, ...]:
-    """Return the numeric columns: each numeric field transformed, then each field's missing indicator if asked for."""
+    """Return the numeric columns: each numeric field transformed, then each field's missing indicator if asked for.
+
+    Raises ValueError for two of one name.
+    """
     transform, names = options.numeric_transform, options.data.numeric_fields
     values = []
     for place, (name, of_field) in enumerate(zip(names, statistics, strict=True)):
@@ -134,7 +138,9 @@ def numeric_fields(
             field = dataclasses.replace(field, quantiles=_quantiles(before_transform(field, numbers)))
         values.append(field)
     indicators = [NumericField(f"{name}_missing", name, INDICATOR, {}) for name in names]
-    return tuple(values + indicators if options.missing_indicator else values)
+    fields = tuple(values + indicators if options.missing_indicator else values)
+    check_names([field.name for field in fields])
+    return fields
 
 
 def _ages(times: NumericStatistics) -> NumericStatistics:

@@ -149,6 +149,18 @@ def test_a_description_that_cannot_be_read_is_refused(settings, message):
         LogFormat(**{"columns": COLUMNS, **settings})
 
 
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [("n_missing", "integer", "'n_missing' is a column, and"), ("n_bucket", "string", "'n_bucket' is a column, and")],
+)
+def test_a_column_named_as_a_field_of_another_is_refused(tmp_path, name, kind, message):
+    """The string was an internal error, the number a second field of one name, whose weights a warm start mixes up."""
+    (tmp_path / "log.txt").write_text("1\t2\t3\ta\n" * 20)
+    with pytest.raises(ValueError, match=message):
+        log_format = LogFormat({"click": "label", "n": "integer", name: kind, "s": "string"})
+        prepare(tmp_path / "log.txt", tmp_path / "p", PrepareOptions(data=log_format, integer_buckets=True, workers=1))
+
+
 def test_several_timestamps_need_a_name_to_split_by():
     log_format = LogFormat({**COLUMNS, "sold": "timestamp"})
     with pytest.raises(ValueError, match="seen, sold"):
