@@ -27,10 +27,12 @@ from app.distributed.sharded_tables import RowShard
 from app.run.identity import data_identity
 from app.tables.checks import load_state
 from app.tables.fields import TableField
+from app.tables.initial import InitialTable, initial_rows
 from app.tables.interface import DEEP, WIDE, RowGradients, TablesSpec, TableState
 from app.tables.native.tables import NativeTables
 from app.tables.reference import ReferenceTables
 from app.training.learning_rates import LearningRate, LearningRates, table_learning_rates, table_spec
+from app.training.warm_start import tables as warm_start_tables
 from app.training.warm_start.source import Source, open_source
 from app.training.warm_start.tables import take_rows
 from common import settings
@@ -460,3 +462,27 @@ def test_rows_of_adam_that_no_batch_touched_keep_what_l2_made_of_them(make_table
     take_steps(warm, 1, 40, 1_000 if init_optimizer else 0)
     # Next to 0 Adam's first steps, which are of any gradient's sign alone, depend on digits that float32 lacks.
     np.testing.assert_allclose(lookup(warm, np.arange(V))[DEEP], every.rows, rtol=1e-3, atol=5e-5)
+
+
+@pytest.mark.parametrize("most", [3, 2])
+def test_rows_that_no_step_touched_come_along_up_to_a_size(monkeypatch, caplog, most):
+    """Here of another seed, and beside two rows that were touched."""
+    monkeypatch.setattr(warm_start_tables, "UNTOUCHED_BYTES", most * 4 * D)
+    ids, spec, widths = np.arange(2), make_spec(FTRL, SgdOptions()), {WIDE: 1, DEEP: D}
+    state = {table: TableState(ids, {"rows": np.ones((2, width), np.float32)}) for table, width in widths.items()}
+    origins = np.where(np.arange(V) < 5, np.arange(V), -1)
+    source = dataclasses.replace(
+        as_source(state), own_initial=True, origins=origins, untouched=lambda row_ids: initial_table(row_ids, spec)
+    )
+    found = warm(reference_tables(spec), source, init_optimizer=False).state()[DEEP]
+    if most == 3:
+        assert found.row_ids.tolist() == [0, 1, 2, 3, 4]
+        np.testing.assert_array_equal(found.arrays["rows"][2:], initial_rows(8, np.arange(2, 5), D, 0.02))
+        assert not caplog.records
+    else:
+        assert found.row_ids.tolist() == [0, 1]
+        assert "warning: source: 3 deep rows that no step of it touched begin anew" in caplog.text
+
+
+def initial_table(row_ids, spec):
+    return InitialTable(row_ids, spec.deep_optimizer, spec.layout(DEEP), 8, 0.02)
