@@ -321,12 +321,9 @@ class Prepared:
             logits += numbers @ exact["wide.numeric_weight"][:, 0]
         return logits + np.maximum(sums, 0) @ exact["tower.matrix_1"][:, 0]
 
-    def write(self, folder: Path, dense, tables, release: str = "") -> Path:
-        """Write a checkpoint, as an older `release` does if one is given."""
-        data = data_identity(self.schema)
-        if release:
-            del data["fields"]
-        config = settings.as_dict(self.side.config)
+    def write(self, folder: Path, dense, tables) -> Path:
+        """Write a checkpoint."""
+        data, config = data_identity(self.schema), settings.as_dict(self.side.config)
         manifest = Manifest(STEP, 1, STEP, config, str(self.folder), data, {})
         return write_checkpoint(folder, ModelState(dense, tables), manifest, num_shards=2)
 
