@@ -100,18 +100,17 @@ def _untouched(
     Too many of them, of a large hashed vocabulary, begin anew: what nothing was learned of is not worth the memory.
     """
     nothing = np.empty(0, np.int64)
-    most = max(num_touched, UNTOUCHED_BYTES // (4 * spec.embedding_dim))
     if source.origins is None and not source.own_initial:
         return nothing, nothing
-    if source.origins is None and spec.vocabulary_size - row_ids.size > most:
-        count = spec.vocabulary_size - row_ids.size
-    else:
+    most = max(num_touched, UNTOUCHED_BYTES // (4 * spec.embedding_dim))
+    count = spec.vocabulary_size - row_ids.size
+    if source.origins is not None or count <= most:
         origins = np.arange(spec.vocabulary_size) if source.origins is None else source.origins
         new_ids = np.flatnonzero((origins != NONE) & ~_are_among(row_ids, origins))
         new_ids = new_ids[seen(new_ids) & (source.own_initial | (origins[new_ids] != new_ids))]
         count = new_ids.size
-    if count <= most:
-        return new_ids, origins[new_ids]
+        if count <= most:
+            return new_ids, origins[new_ids]
     log.warning(
         "warning: %s: %s deep rows that no step of it touched begin anew, as they take more memory than its %s others",
         source.where,

@@ -313,6 +313,7 @@ def test_a_folder_that_moved(start, trained, other_dataset, tiny_dataset, tmp_pa
     write_manifest(moved, dataclasses.replace(read_manifest(moved), dataset="/nowhere"))
     other = read_schema(other_dataset)
     check_source(tiny_config(f"train.init_from={moved}"), tiny_schema)  # the same ids: no need for the folder
+    check_source(tiny_config(f"train.init_from={moved}", "train.init_take=tower"), other)  # which has no ids
     with pytest.raises(FileNotFoundError, match=r"give its new path with train\.init_dataset=DIR"):
         check_source(tiny_config(f"train.init_from={moved}"), other)
     with pytest.raises(FileNotFoundError, match=r"give its new path with train\.init_dataset=DIR"):
@@ -463,6 +464,15 @@ def write_ckpt(path, arrays, prefix="network."):
 
     ms.save_checkpoint([{"name": prefix + name, "data": ms.Tensor(array)} for name, array in arrays.items()], str(path))
     return path
+
+
+def test_the_zoo_s_model_in_a_deep_part_of_fewer_fields(start, tiny_schema, tiny_dataset, tmp_path):
+    arrays = zoo_arrays(tiny_schema, 8, (32, 16), np.random.default_rng(3))
+    path, fields = write_ckpt(tmp_path / "zoo.ckpt", arrays), tiny_schema.categorical
+    found = start(tiny_schema, tiny_dataset, path, "model.deep_fields=[C5,C2]").state()
+    blocks = arrays["dense_layer_1.weight"].reshape(-1, 8, 32)[tiny_schema.num_numeric :]
+    expected = np.concatenate([blocks[place] for place, field in enumerate(fields) if field.name in ("C2", "C5")])
+    np.testing.assert_array_equal(found.dense["tower.matrix_0"], expected)
 
 
 @pytest.mark.parametrize(("prefix", "old_names"), [("network.", False), ("", True)])
