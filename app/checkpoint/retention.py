@@ -52,8 +52,16 @@ def best_or_newest(folder: Path, metric: str) -> Checkpoint:
 
 
 def best_first(checkpoints: list[Checkpoint], metric: str) -> list[Checkpoint]:
-    """Return those that were evaluated on `valid`, the best `metric` first, the newer first where it is equal."""
-    evaluated = [checkpoint for checkpoint in checkpoints if metric in checkpoint.manifest.metrics]
+    """Return those that were evaluated on `valid`, the best `metric` first, the newer first where it is equal.
+
+    Only values of the newest one's basis (`SelectionState`) are compared: of the same rows and groups.
+    """
+    basis = checkpoints[-1].manifest.selection.get("basis") if checkpoints else None
+    evaluated = [
+        checkpoint
+        for checkpoint in checkpoints
+        if metric in checkpoint.manifest.metrics and checkpoint.manifest.selection.get("basis") == basis
+    ]
     return sorted(evaluated, key=lambda c: (as_score(metric, c.manifest.metrics[metric]), c.path), reverse=True)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from app.config.run import EvalOptions
 from app.evaluation.metrics import METRICS, Metrics, as_score
+from data_prep.prepared.schema import DataFile
 
 
 @dataclass
@@ -15,9 +17,11 @@ class SelectionState:
     """State that a checkpoint keeps for a resumed run.
 
     `best` is the best value of the metric, `reference` the last one that counted as an improvement; step -1 is none.
+    Values are compared where they have the same `basis`: the rows of valid, and the field of groups if there are any.
     """
 
     metric: str
+    basis: list[str] = field(default_factory=list)
     best: float | None = None
     best_step: int = -1
     reference: float | None = None
@@ -28,9 +32,11 @@ class SelectionState:
 class Selection:
     """Compares each evaluation's metrics with those before; `is_over` when patience is exhausted."""
 
-    def __init__(self, options: EvalOptions) -> None:
+    def __init__(self, options: EvalOptions, valid_files: Sequence[DataFile] = ()) -> None:
+        """`valid_files` have the rows that are evaluated."""
         self._options = options
-        self._state = SelectionState(options.metric)
+        of_groups = [options.group_field] if options.metric == "grouped_auc" else []
+        self._state = SelectionState(options.metric, [*(file.checksum for file in valid_files), *of_groups])
 
     @property
     def last_step(self) -> int:
@@ -80,8 +86,8 @@ class Selection:
         return asdict(self._state)
 
     def load_state(self, saved: dict[str, Any]) -> None:
-        """Resume from a checkpoint's state; if it is of another metric, only the last evaluated step is kept."""
-        state = SelectionState(**{"metric": self._options.metric, **saved})
-        if state.metric != self._options.metric:
-            state = SelectionState(self._options.metric, last_step=state.last_step)
+        """Resume from a checkpoint's state; if it is of another metric or basis, only the last step is kept."""
+        state = SelectionState(**{**asdict(self._state), **saved})
+        if (state.metric, state.basis) != (self._state.metric, self._state.basis):
+            state = replace(self._state, last_step=state.last_step)
         self._state = state

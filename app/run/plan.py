@@ -71,7 +71,7 @@ def _plan_from_state(path: Path, config: Config, schema: Schema, damaged: Mappin
     newest, refused = find_newest(folder, here, damaged)
     if newest is None:
         return Plan("new", f"the run there has no whole checkpoint{note}", None, refused)
-    kind, reason = _what_is_left(state, config, newest.manifest)
+    kind, reason = _what_is_left(state, config, schema, newest.manifest)
     return Plan(kind, reason + note, None if kind == "new" else newest, refused)
 
 
@@ -84,14 +84,14 @@ def _of_other_epochs(state: Mapping[str, Any], config: Config, found: str) -> st
     )
 
 
-def _what_is_left(state: Mapping[str, Any], config: Config, manifest: Manifest) -> tuple[str, str]:
+def _what_is_left(state: Mapping[str, Any], config: Config, schema: Schema, manifest: Manifest) -> tuple[str, str]:
     """Return the kind of plan for a run of the same settings and data, and the reason."""
     wanted, done = config.train.epochs, manifest.epoch - 1  # whole epochs
     if state["status"] != "finished":
         return "resume", "unfinished, same settings and data"
     if wanted < done:
         return "new", f"the run there finished {done} epochs, {wanted} are wanted"
-    selection = Selection(config.eval)
+    selection = Selection(config.eval, schema.splits["valid"].files)
     selection.load_state(manifest.selection)
     if selection.is_over:
         return "finished", f"it stopped early: {selection.reason}"

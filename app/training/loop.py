@@ -43,7 +43,7 @@ class Trainer:
         self.profile = KernelProfile(self.parts.step, self.run.path / PROFILE_FOLDER)
         self.position = Position()
         self.epoch_steps = num_batches(self.schema, "train", self.config.train.batch_size)
-        self.selection = Selection(self.config.eval)
+        self.selection = Selection(self.config.eval, self.schema.splits["valid"].files)
         self.metrics: Metrics | None = None  # on the split valid at this position, if it was evaluated
         self.checkpoints = CheckpointManager(context, self.parts, self.selection)
         if self.run.plan.checkpoint is not None:

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -232,6 +233,16 @@ def test_the_newest_and_the_best_are_kept(tmp_path, keep_last, keep_best, kept):
     save_steps(tmp_path, [0.6, 0.8, 0.7, None, 0.75])
     remove_old(tmp_path, CheckpointOptions(keep_last=keep_last, keep_best=keep_best), "auc")
     assert steps_in(tmp_path) == kept
+
+
+def test_values_of_another_basis_are_not_the_best(tmp_path):
+    """Of a run that was resumed with another split valid: 0.9 there says nothing of the models since."""
+    for step, (auc, rows) in enumerate([(0.9, "old"), (0.7, "new"), (0.8, "new"), (0.75, "new")], start=1):
+        manifest = dataclasses.replace(make_manifest(step, auc), selection={"basis": [rows]})
+        write_checkpoint(tmp_path, make_state(), manifest)
+    assert best_or_newest(tmp_path, "auc").manifest.step == 3
+    remove_old(tmp_path, CheckpointOptions(keep_last=1, keep_best=1), "auc")
+    assert steps_in(tmp_path) == [3, 4]
 
 
 def test_the_best_is_taken_or_the_newest(tmp_path):

@@ -5,6 +5,7 @@ import pytest
 from app.config.run import SELECTABLE, EvalOptions
 from app.evaluation.metrics import METRICS, Metrics
 from app.evaluation.selection import Selection
+from data_prep.prepared.schema import DataFile
 
 
 def metrics(**values):
@@ -33,6 +34,20 @@ def test_patience_counts_evaluations_since_the_last_improvement():
     assert judged(options, (0.7, 0.69, 0.7))[0].is_over
     assert not judged(options, (0.7, 0.69, 0.71))[0].is_over
     assert not judged(EvalOptions(), (0.7, 0.6, 0.5, 0.4))[0].is_over
+
+
+def test_values_of_other_rows_or_groups_are_no_comparison():
+    """A resumed run may have another split valid, or rank within other groups."""
+    here, there = (DataFile("valid-00000.mindrecord", 9, 9, checksum) for checksum in ("xxh3:1", "xxh3:2"))
+    by_user, by_site = (EvalOptions(metric="grouped_auc", group_field=name, patience=1) for name in ("user", "site"))
+    before = Selection(by_user, [here])
+    before.update(metrics(grouped_auc=0.9), 10)
+    for options, file, known in ((by_user, here, True), (by_site, here, False), (by_user, there, False)):
+        resumed = Selection(options, [file])
+        resumed.load_state(before.state())
+        assert resumed.last_step == 10
+        assert resumed.update(metrics(grouped_auc=0.8), 20) is not known
+        assert resumed.is_over is known
 
 
 def test_small_gains_add_up_to_an_improvement_but_each_is_the_best():
