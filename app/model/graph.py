@@ -10,9 +10,12 @@ Letters: B batch size, C fields, N numeric, D width.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import mindspore as ms
+import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from app.config.config import LossOptions
@@ -128,6 +131,28 @@ class DeviceGraph(nn.Cell):
         if finite:
             deep_loss = ops.depend(deep_loss, self.optimizers(dense_gradients))
         return deep_loss, wide_loss, finite, row_gradients[0], row_gradients[1]
+
+
+class HostGraph(ABC):
+    """A graph as a function of host arrays; `is_native` if it is one of native kernels, and not MindSpore's."""
+
+    is_native = False
+
+    @abstractmethod
+    def __call__(self, *arrays: np.ndarray, **named: np.ndarray) -> Any:
+        """Return the outputs as arrays, one by itself."""
+
+
+class OnDevice(HostGraph):
+    """A cell, or what stands for one on several ranks."""
+
+    def __init__(self, cell: Callable[..., Any]) -> None:
+        self.cell = cell
+
+    def __call__(self, *arrays: np.ndarray, **named: np.ndarray) -> Any:
+        tensors = {name: Tensor.from_numpy(values) for name, values in named.items()}
+        outputs = self.cell(*map(Tensor.from_numpy, arrays), **tensors)
+        return tuple(output.asnumpy() for output in outputs) if isinstance(outputs, tuple) else outputs.asnumpy()
 
 
 class Gradients(nn.Cell):

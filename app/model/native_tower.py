@@ -9,13 +9,16 @@ Letters: B batch, K deep inputs, N numeric fields.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from mindspore import Parameter
 
 from app.config.config import LossOptions
 from app.config.schedules import ConstantSchedule
+from app.model.graph import HostGraph, OnDevice
 from app.model.native_layer import NativeLayer
 from app.model.native_library import LIBRARY
 from app.model.optimizers import CLIP_EPSILON, Adam, DenseOptimizers, Ftrl
@@ -110,8 +113,10 @@ class NativeTower:
         )
 
 
-class NativeStep(NativeTower):
-    """`DeviceGraph` on host arrays: forward, losses, backward, the flag, and the optimizers where it is true."""
+class NativeStep(NativeTower, HostGraph):
+    """`DeviceGraph`: forward, losses, backward, the flag, and the optimizers if it is true."""
+
+    is_native = True
 
     def __init__(self, model: WideDeep, optimizers: DenseOptimizers, loss: LossOptions, drops: bool) -> None:
         super().__init__(model, loss)
@@ -137,16 +142,9 @@ class NativeStep(NativeTower):
             and optimizers.tower.native is not None
         )
 
-    def __call__(
-        self,
-        deep: np.ndarray,
-        wide: np.ndarray,
-        numeric: np.ndarray,
-        labels: np.ndarray,
-        example_weights: np.ndarray,
-        noise: np.ndarray,
-    ) -> tuple[float, float, bool, np.ndarray, np.ndarray]:
-        """Return what `DeviceGraph.construct` does; the deep rows' gradients are valid until the next call."""
+    def __call__(self, *arrays: np.ndarray, **named: np.ndarray) -> tuple[float, float, bool, np.ndarray, np.ndarray]:
+        """Take `LossCell`'s inputs, return `DeviceGraph`'s outputs; deep gradients are valid until the next call."""
+        deep, wide, numeric, labels, example_weights, noise = arrays
         shape, result = self._shape, np.empty(3, np.float32)
         shape.num_rows = len(wide)
         deep_gradient, wide_gradient = self._deep_gradient.array(deep.shape), np.empty_like(wide)
@@ -184,6 +182,13 @@ class NativeStep(NativeTower):
         factor = np.float32(min(clip_norm / (norm + CLIP_EPSILON), 1.0))
         for gradient in gradients:
             gradient *= factor
+
+
+def logits_of(model: Callable[..., Any]) -> Callable[..., np.ndarray]:
+    """Return a model, or what stands for one on several ranks, as a function of host arrays."""
+    if isinstance(model, WideDeep) and NativeTower.covers(model):
+        return NativeTower(model).logits
+    return OnDevice(model)
 
 
 class _Pointers:

@@ -20,6 +20,7 @@ from app.model import dense_layer as parameters
 from app.model.distinct_layer import NativeSumRows, distinct_layer
 from app.model.dropout import DropoutNoise
 from app.model.native_layer import dense_layer
+from app.model.native_tower import logits_of
 from app.model.optimizers import DenseOptimizers
 from app.model.wide_deep import Tower, WideDeep
 from app.tables import make_host_tables, pick_host_backend
@@ -146,7 +147,7 @@ def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup |
         step = StockStep(StockTables(spec, table_rates, len(looked_up)), parts)
     else:
         rows = rows_for_device(config, spec, table_rates, backend, group, placement.batch_rows)
-        step = HostTablesStep(rows, parts, placement.graph(parts), placement.scorer())
+        step = HostTablesStep(rows, parts, placement.host_graph(parts), logits_of(placement.scorer()))
         if isinstance(group, MpiGroup):
             from app.training.parallel.data_parallel import DataParallelStep  # loads MPI, which one process lacks
 
@@ -204,8 +205,8 @@ def load_for_scoring(
     if isinstance(group, MpiGroup):
         from app.training.parallel.data_parallel import DataParallelScorer
 
-        return DataParallelScorer(HostTablesScorer(rows, model), group)
-    return HostTablesScorer(rows, model)
+        return DataParallelScorer(HostTablesScorer(rows, logits_of(model)), group)
+    return HostTablesScorer(rows, logits_of(model))
 
 
 def rows_for_device(

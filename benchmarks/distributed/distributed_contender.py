@@ -65,14 +65,16 @@ class Turn:
     """Some steps of all ranks together, as many as the first one says; gives its parts, and what all ranks sent."""
 
     def __init__(self, take_steps: Callable[[int], Parts], step: Step, group: MpiGroup, workload: Workload) -> None:
-        from app.training.parallel.data_parallel import (  # MindSpore, after the environment is prepared
+        from app.model.graph import OnDevice  # MindSpore, after the environment is prepared
+        from app.training.parallel.data_parallel import (
             DataParallelStep,
             SummedGraph,
         )
 
         assert isinstance(step, DataParallelStep)
         assert isinstance(step.tables, ShardedTables)
-        self._sum = step.graph.sum if isinstance(step.graph, SummedGraph) else GradientSum(group.communicator)
+        graph = step.graph.cell if isinstance(step.graph, OnDevice) else step.graph
+        self._sum = graph.sum if isinstance(graph, SummedGraph) else GradientSum(group.communicator)
         self._exchange = step.tables.owned.exchange
         self._take_steps, self._group = take_steps, group
         self._least_bytes = itertools.cycle(least_bytes(workload, group))

@@ -19,7 +19,7 @@ from app.batches import Batch, slice_of_batch
 from app.device import init_communication
 from app.distributed.gradient_sum import GradientSum
 from app.distributed.process_group import MpiGroup, ProcessGroup, mark_collective, rank_slice
-from app.model.graph import DEEP_LOSS, NUM_BAD, WIDE_LOSS, AllFinite, Gradients, Optimizers, scalars
+from app.model.graph import DEEP_LOSS, NUM_BAD, WIDE_LOSS, AllFinite, Gradients, HostGraph, Optimizers, scalars
 from app.model.wide_deep import WideDeep
 from app.tables.interface import UniqueIds
 from app.training.parallel.placement import TowerPlacement
@@ -79,7 +79,7 @@ class DataParallelStep(TrainStep):
         self.is_native = step.is_native
 
     @property
-    def graph(self) -> Graph:
+    def graph(self) -> HostGraph:
         return self._step.graph
 
     def prepare(self, batch: Batch) -> UniqueIds:

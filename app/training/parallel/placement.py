@@ -6,7 +6,7 @@ import numpy as np
 from mindspore import nn
 
 from app.distributed.process_group import rank_slice
-from app.model.graph import DeviceGraph
+from app.model.graph import DeviceGraph, HostGraph, OnDevice
 from app.model.native_tower import NativeStep, NativeTower
 from app.model.optimizers import DenseOptimizers, WrapOptimizer
 from app.model.wide_deep import WideDeep
@@ -31,9 +31,15 @@ class TowerPlacement:
 
     def graph(self, parts: StepParts) -> Graph:
         """Make the step's graph; `parts` hold this placement's model and its optimizers."""
-        if NativeTower.covers(parts.model) and NativeStep.covers_optimizers(parts.optimizers):
-            return NativeStep(parts.model, parts.optimizers, parts.loss, drops=parts.noise.rate > 0)
         return DeviceGraph(parts.forward_backward(), parts.optimizers)
+
+    def host_graph(self, parts: StepParts) -> HostGraph:
+        """Return the step's graph as a function of host arrays: native kernels if they cover all of it."""
+        graph = self.graph(parts)
+        native = NativeTower.covers(parts.model) and NativeStep.covers_optimizers(parts.optimizers)
+        if native and isinstance(graph, DeviceGraph):
+            return NativeStep(parts.model, parts.optimizers, parts.loss, drops=parts.noise.rate > 0)
+        return OnDevice(graph)
 
     def scorer(self) -> Graph:
         return self.model

@@ -25,8 +25,7 @@ from mindspore import Parameter, Tensor
 from app.batches import Batch
 from app.config.config import LossOptions
 from app.model.dropout import DropoutNoise
-from app.model.graph import DeviceGraph, ForwardBackward, l2_loss
-from app.model.native_tower import NativeStep, NativeTower
+from app.model.graph import ForwardBackward, HostGraph, l2_loss
 from app.model.optimizers import DenseOptimizers
 from app.model.wide_deep import WideDeep
 from app.tables.checks import LARGEST_GRADIENT
@@ -97,7 +96,7 @@ class StepParts:
         self.optimizers.set_step(step)
 
 
-# What a step runs on the device: `DeviceGraph`, or the same over several ranks.
+# `DeviceGraph`, or the same over several ranks.
 Graph = Callable[..., tuple[Tensor, ...]]
 
 
@@ -160,22 +159,19 @@ class HostTablesScorer:
     Where the tables keep running means of their rows, it scores with those: the model is to have its own.
     """
 
-    def __init__(self, rows: PositionRows, model: Callable[..., Tensor]) -> None:
+    def __init__(self, rows: PositionRows, logits: Callable[..., np.ndarray]) -> None:
+        """`logits` computes those of the host's arrays."""
         self.tables = rows.tables
         self.prepare = rows.prepare
         self._rows = rows
-        self._native = NativeTower(model) if isinstance(model, WideDeep) and NativeTower.covers(model) else None
-        self._model = model
+        self._logits = logits
         self._means = rows.tables.spec.ema_decay > 0
 
     def __call__(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
         """Return the logits [n] of a batch of n <= batch_size rows."""
         deep, wide = self._rows.inputs(unique, self._rows.lookup(unique, self._means))
         inputs = (deep, wide, pad_rows(batch.numeric, self._rows.batch_size))
-        if self._native is not None:
-            return self._native.logits(*inputs)[: batch.num_rows]
-        index = {name: Tensor.from_numpy(values) for name, values in self._rows.index(unique).items()}
-        return self._model(*map(Tensor.from_numpy, inputs), **index).asnumpy()[: batch.num_rows]
+        return self._logits(*inputs, **self._rows.index(unique))[: batch.num_rows]
 
 
 class HostTablesStep(TrainStep):
@@ -187,18 +183,17 @@ class HostTablesStep(TrainStep):
         self,
         rows: PositionRows,
         parts: StepParts,
-        graph: Graph | None = None,
-        model: Callable[..., Tensor] | None = None,
+        graph: HostGraph,
+        logits: Callable[..., np.ndarray],
     ) -> None:
-        """`model` computes logits from rows, if that is not the cell `parts.model` alone."""
+        """`graph` and `logits` compute a step's `DeviceGraph`, and scores, of the host's arrays."""
         self.tables = rows.tables
         self.rows = rows
         self.parts = parts
-        self.graph = graph or DeviceGraph(parts.forward_backward(), parts.optimizers)
+        self.graph, self.is_native = graph, graph.is_native
         self._kernel_seconds: dict[str, float] = {}  # of the last step
         self.seconds = {"lookup": 0.0, "tower": 0.0, "update": 0.0}
-        self._scorer = HostTablesScorer(rows, model or parts.model)
-        self.is_native = isinstance(self.graph, NativeStep)
+        self._scorer = HostTablesScorer(rows, logits)
 
     def prepare(self, batch: Batch) -> UniqueIds:
         return self.rows.prepare(batch)
@@ -224,12 +219,8 @@ class HostTablesStep(TrainStep):
         """Run the device's graph: wide loss, deep loss without the tables' L2 term, finite, row gradients."""
         of_batch = (batch.numeric, batch.labels, batch.shares())
         inputs = (*self.rows.inputs(unique, rows), *(pad_rows(values, self.parts.batch_size) for values in of_batch))
-        inputs = (*inputs, self.parts.noise.of_step(self.tables.step + 1, batch.first_row))
-        if isinstance(self.graph, NativeStep):
-            deep_loss, wide_loss, finite, deep, wide = self.graph(*inputs)
-        else:
-            outputs = self.graph(*map(Tensor.from_numpy, (*inputs, *self.rows.index(unique).values())))
-            deep_loss, wide_loss, finite, deep, wide = (output.asnumpy() for output in outputs)
+        noise, index = self.parts.noise.of_step(self.tables.step + 1, batch.first_row), self.rows.index(unique)
+        deep_loss, wide_loss, finite, deep, wide = self.graph(*inputs, noise, *index.values())
         count = len(rows.wide)
         gradients = RowGradients(deep[:count], wide[:count], scale=1 / self.parts.loss.loss_scale)
         return float(wide_loss), float(deep_loss), bool(finite), gradients
