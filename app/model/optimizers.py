@@ -97,9 +97,6 @@ class Ftrl(nn.Cell):
 ALMOST_0 = sys.float_info.min  # MindSpore's Adam takes no decay of 0, and rounds this one to float32's 0
 
 
-ALMOST_0 = sys.float_info.min  # MindSpore's Adam takes no decay of 0, and rounds this one to float32's 0
-
-
 class Adam(nn.Cell):
     """MindSpore's Adam; for AdamW each weight is first multiplied by 1 - learning_rate · weight_decay."""
 
