@@ -18,6 +18,8 @@ FIELD_KINDS: tuple[Kind, ...] = (*NUMERIC_KINDS, "hex32", "string", "list")  # o
 
 SECONDS, MILLISECONDS = "seconds", "milliseconds"
 TIME_CODES = {"Y": 4, "y": 2, "m": 2, "d": 2, "H": 2, "M": 2, "S": 2, "f": 3}  # with their digits
+# The seconds since 1970 that years of four digits, and of two, can give.
+FOUR_DIGIT_YEARS, TWO_DIGIT_YEARS = (-62_135_596_800, 253_402_300_799), (-31_536_000, 3_124_223_999)
 TIME_PARTS, AGE = ("_hour", "_weekday"), "_age_days"  # endings of the fields that a timestamp gives
 RELATIONS = (">=", "<=", "==", ">", "<")
 _RULE = re.compile(rf"\s*({'|'.join(RELATIONS)})\s*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{{1,2}})?)\s*")
@@ -259,9 +261,12 @@ def _check_time_form(name: str, form: str) -> None:
 
 
 def time_text(milliseconds: int, form: str) -> str:
-    """Return a time since 1970 as a cell of a column of times of this form."""
+    """Return a time since 1970 as a cell of a column of times of this form; one that the form has not stays a number."""
     if form in (SECONDS, MILLISECONDS):
         return str(milliseconds if form == MILLISECONDS else milliseconds // 1000)
+    first, last = TWO_DIGIT_YEARS if "%y" in form else FOUR_DIGIT_YEARS
+    if not first <= milliseconds // 1000 <= last:
+        return f"{milliseconds} ms"
     moment = datetime(1970, 1, 1) + timedelta(milliseconds=milliseconds)
     text = form.replace("%Y", f"{moment.year:04}").replace("%f", f"{milliseconds % 1000:03}")
     return moment.strftime(text)

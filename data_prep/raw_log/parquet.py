@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from data_prep.kernels.arrow import hex_text
 from data_prep.kernels.rows import BARE_SEPARATOR, MISSING, ONLY_FILE, Chunk, FileOfLog
-from data_prep.options.log_format import MILLISECONDS, SECONDS, Kind, LogFormat
+from data_prep.options.log_format import MILLISECONDS, SECONDS, Kind, LogFormat, time_text
 from data_prep.raw_log import storage
 from data_prep.raw_log.chunks import Fingerprint, StoredFile
 from data_prep.raw_log.files import LogFile
@@ -52,16 +52,17 @@ class TableChunk:
         return Chunk(self.first_line, self.num_lines, text, self.file, is_bare)
 
     def _cells(self, name: str) -> pa.Array:
-        """Return a column; times as whole seconds or milliseconds, whichever the format has."""
+        """Return a column; times in the format's form."""
         cells = self.rows.column(name)
         if is_list(cells.type):
             return _joined(cells, self.log_format, name)
         if self.log_format.columns[name] != "timestamp" or not is_moment(cells.type):
             return cells
-        milliseconds = cells.cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
-        if self.log_format.time_form(name) == MILLISECONDS:
-            return milliseconds
-        return pc.floor(pc.divide(milliseconds.cast(pa.float64()), 1000.0))
+        form = self.log_format.time_form(name)
+        if form in (SECONDS, MILLISECONDS):
+            return _since_1970(cells, per_second=1000 if form == MILLISECONDS else 1)
+        times = _since_1970(cells, per_second=1000).to_pylist()
+        return pa.array([None if time is None else time_text(time, form) for time in times], pa.string())
 
 
 class TableReader:
@@ -134,13 +135,7 @@ def check_columns(location: str, schema: pa.Schema, log_format: LogFormat) -> No
             f"{', '.join(missing)}; found {', '.join(schema.names)}"
         )
     for name, kind in expected.items():
-        if kind == "timestamp" and is_moment(schema.field(name).type):
-            if log_format.time_form(name) not in (SECONDS, MILLISECONDS):
-                raise ValueError(
-                    f"{location}: column {name!r} is of type {schema.field(name).type}, which has no form; found "
-                    f"timestamps: {{{name}: {log_format.time_form(name)!r}}}, expected seconds or milliseconds"
-                )
-        elif not is_readable(schema.field(name).type, kind):
+        if not is_readable(schema.field(name).type, kind):
             times = "timestamps, dates, " if kind == "timestamp" else ""
             raise ValueError(
                 f"{location}: column {name!r} is of type {schema.field(name).type}; expected for kind {kind}: "
@@ -151,6 +146,22 @@ def check_columns(location: str, schema: pa.Schema, log_format: LogFormat) -> No
 def is_moment(of_type: pa.DataType) -> bool:
     """Return True for timestamps and dates, which a column of kind timestamp has; times of a day are none."""
     return pa.types.is_timestamp(of_type) or pa.types.is_date(of_type)
+
+
+def _since_1970(times: pa.Array, per_second: int) -> pa.Array:
+    """Return timestamps or dates as whole seconds or milliseconds since 1970, rounded down as a log's text is cut.
+
+    Times that int64 cannot hold stay beyond the years that a good line has. (Arrow's own cast rounds toward 1970.)
+    """
+    if pa.types.is_date(times.type):
+        times = times.cast(pa.timestamp("s"))
+    units = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[times.type.unit]
+    numbers = times.cast(pa.int64()).fill_null(0).to_numpy()  # of a time zone too, they are UTC
+    if units < per_second:
+        whole = np.clip(numbers, -(2**52), 2**52) * (per_second // units)
+    else:
+        whole = numbers // (units // per_second)
+    return pa.array(whole, mask=~times.is_valid().to_numpy(zero_copy_only=False))
 
 
 def is_list(of_type: pa.DataType) -> bool:
@@ -178,8 +189,8 @@ def is_readable(of_type: pa.DataType, kind: Kind) -> bool:
     is_text |= pa.types.is_binary(of_type) or pa.types.is_large_binary(of_type)
     is_number = pa.types.is_integer(of_type) or pa.types.is_floating(of_type) or pa.types.is_boolean(of_type)
     is_number |= pa.types.is_decimal(of_type)
-    is_date = kind == "string" and pa.types.is_temporal(of_type)
-    return is_text or is_number or is_date or pa.types.is_null(of_type)
+    is_time = (kind == "string" and pa.types.is_temporal(of_type)) or (kind == "timestamp" and is_moment(of_type))
+    return is_text or is_number or is_time or pa.types.is_null(of_type)
 
 
 def cells_as_text(cells: pa.Array, kind: Kind, separator: bytes) -> pa.LargeBinaryArray:

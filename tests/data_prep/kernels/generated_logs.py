@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from data_prep.kernels.rows import MAX_LINE_BYTES, Chunk, FileOfLog
-from data_prep.options.log_format import RELATIONS, ListForm, LogFormat, time_text
+from data_prep.options.log_format import FOUR_DIGIT_YEARS, RELATIONS, TWO_DIGIT_YEARS, ListForm, LogFormat, time_text
 
 _KINDS = ("integer", "hex32", "string", "ignored", "id", "list", "float", "timestamp")
 _LABELS = ((("1",), ("0",)), (("yes", "true"), ("no",)), (("click",), ("", "0")))
@@ -233,9 +233,9 @@ class _Cells:
         return random_.choice([*self._texts(), f"value {rank}" if self._format.separator != " " else f"value-{rank}"])
 
     def _time(self, form: str) -> str:
-        first, last = random.Random(form).choice([(-62135596800, 253402300799), (1_400_000_000, 1_400_500_000)])
+        first, last = random.Random(form).choice([FOUR_DIGIT_YEARS, (1_400_000_000, 1_400_500_000)])
         if "%y" in form:
-            first, last = -31536000, 3124223999  # the years that two digits can give
+            first, last = TWO_DIGIT_YEARS
         milliseconds = self._random.choice([first * 1000, last * 1000, self._random.randint(first, last) * 1000 + 7])
         return time_text(milliseconds, form)
 

@@ -1,4 +1,5 @@
 import dataclasses
+import random
 from datetime import time
 from decimal import Decimal
 
@@ -6,11 +7,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_prep.options.log_format import LogFormat
+from data_prep.kernels.parse import parse_chunk
+from data_prep.kernels.rows import ONLY_FILE
+from data_prep.options.log_format import LogFormat, time_text
 from data_prep.options.prepare_options import read_options
 from data_prep.pipeline.prepare import prepare
 from data_prep.raw_log.files import find_log
-from data_prep.raw_log.parquet import open_table
+from data_prep.raw_log.parquet import TableChunk, open_table
 from tests.prepared_folders import contents
 
 FORMAT = LogFormat(
@@ -87,6 +90,38 @@ def test_lists_of_values_become_cells(tmp_path):
         assert found == [f"1\x1f{cell}" for cell in ("", "", "c||d", "\x1f", "x\x1fy", "é,")]
     numbers = pa.table({"click": [0, 1], "tags": pa.array([[7, 8], [9, None]], pa.list_(pa.int64(), 2))})
     assert lines_of(tmp_path, numbers, listed) == ["0\x1f7|8", "1\x1f9|"]
+
+
+PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+@pytest.mark.parametrize("form", ["seconds", "milliseconds", "%Y-%m-%d %H:%M:%S.%f", "%y%m%d%H", "%d/%m/%Y"])
+def test_times_of_every_unit_are_cut_to_the_form_before_1970_too(tmp_path, form):
+    """A log's text of a time is cut so: 0.5 ms before 1970 is in 1969."""
+    random_ = random.Random(form)
+    listed = LogFormat(columns={"seen": "timestamp", "click": "label"}, separator=";", timestamps={"seen": form})
+    seconds = [-1, 0, -3600, *(random_.randint(-31_536_000, 3_124_223_999) for _ in range(50))]
+    for unit, per_second in PER_SECOND.items():
+        numbers = [second * per_second + random_.choice([0, -1, 1, per_second // 2]) for second in seconds]
+        expected = [time_text(number * 1000 // per_second, form) + ";1" for number in numbers]
+        for zone in (None, "Europe/Zurich"):
+            cells = pa.array([*numbers, None], pa.timestamp(unit, zone))
+            assert lines_of(tmp_path, pa.table({"seen": cells, "click": [1] * 54}), listed) == [*expected, ";1"]
+    days = [random_.randint(-365, 36_000) for _ in seconds]
+    for of_type, per_day in ((pa.date32(), 1), (pa.date64(), 86_400_000)):
+        table = pa.table({"seen": pa.array([day * per_day for day in days], of_type), "click": [1] * 53})
+        assert lines_of(tmp_path, table, listed) == [time_text(day * 86_400_000, form) + ";1" for day in days]
+
+
+def test_times_that_the_form_cannot_write_are_rejected():
+    far = pa.table({"seen": pa.array([-(2**62), -62_135_596_801, 253_402_300_800, 2**62], pa.timestamp("s"))})
+    for form, year in (("milliseconds", 0), ("%Y-%m-%d", 0), ("%y%m%d", -631_152_000)):  # 1950 would be read as 2050
+        columns = {"seen": "timestamp", "click": "label", "site": "string"}
+        listed = LogFormat(columns, ",", timestamps={"seen": form}, label="optional")
+        table = pa.concat_tables([far, pa.table({"seen": pa.array([year or 2**61], pa.timestamp("s"))})])
+        table = table.append_column("click", pa.array([1] * 5)).append_column("site", pa.array(["a"] * 5))
+        chunk = TableChunk(0, 5, table.combine_chunks().to_batches()[0], listed, ONLY_FILE).load()
+        assert parse_chunk(chunk, listed).rejects_by_reason == {"timestamp": 5}
 
 
 def open_it(path, log_format=FORMAT):
