@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from data_prep.options.log_format import LogFormat, time_text
 from data_prep.prepared.schema import DAY, NEWEST
 
 OUTSIDE, MISSING = 0.1, 0.1  # shares of the cells
+SOME_TIME = 1_700_000_000_000  # in ms, where nothing depends on the age
 
 
 def make_rows(given: BaseVocabulary, log_format: LogFormat, num_rows: int, seed: int) -> pa.Table:
@@ -20,13 +22,10 @@ def make_rows(given: BaseVocabulary, log_format: LogFormat, num_rows: int, seed:
     columns: dict[str, list[Any]] = {name: _integers(num_rows, generator) for name in log_format.numeric_fields}
     for name in log_format.float_fields:
         columns[name] = [number if number is None else number / 8 for number in columns[name]]
-    for source in given.schema.numeric:
-        if NEWEST in source.parameters:
-            days = (source.parameters[NEWEST] - (number or 0) * DAY for number in columns[source.source])
-            texts = (time_text(int(time), log_format.time_form(source.source)) for time in days)
-            columns[source.source] = [
-                text if number is not None else None for text, number in zip(texts, columns[source.source], strict=True)
-            ]
+    newest = {field.source: field.parameters[NEWEST] for field in given.schema.numeric if NEWEST in field.parameters}
+    for name in log_format.time_fields:
+        ages = [None if days is None else days + generator.random() for days in columns[name]]
+        columns[name] = _times(ages, newest.get(name, SOME_TIME), log_format.time_form(name))
     fields = {field.name: field for field in given.fields()}
     for column in given.columns:
         if column.name not in log_format.columns:
@@ -49,6 +48,11 @@ def make_rows(given: BaseVocabulary, log_format: LogFormat, num_rows: int, seed:
     types |= dict.fromkeys(log_format.float_fields, pa.float64())
     order = [name for name in log_format.columns if name in columns]
     return pa.table({name: pa.array(columns[name], types[name]) for name in order})
+
+
+def _times(ages: Sequence[float | None], newest: float, form: str) -> list[str | None]:
+    """Return times of so many days before the newest one as they are written."""
+    return [None if age is None else time_text(int(newest - age * DAY), form) for age in ages]
 
 
 def _integers(num_rows: int, generator: np.random.Generator) -> list[int | None]:

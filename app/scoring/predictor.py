@@ -42,7 +42,7 @@ from data_prep.encoding.raw_rows import (
     table_to_chunk,
     table_to_rows,
 )
-from data_prep.options.log_format import FIELD_KINDS, TIME_PARTS, LogFormat
+from data_prep.options.log_format import FIELD_KINDS, TIME_FEATURES, LogFormat
 from data_prep.prepared.schema import Schema, read_schema
 
 if TYPE_CHECKING:
@@ -276,7 +276,7 @@ class Predictor:
         slope = self.manifest.model.get("calibration", {}).get("slope", 1)
         effects = []
         for place, name in enumerate(columns):
-            made = [name, *(f"{name}{ending}" for ending in ("_bucket", *TIME_PARTS))]
+            made = [name, *(f"{name}{ending}" for ending in ("_bucket", *TIME_FEATURES.values()))]
             fields = [i for i, field in enumerate(self._fields) if field.name in made]
             positions = np.flatnonzero(np.isin(field_of, [i for i in fields if self._fields[i].wide]))
             of_numbers = [i for i, field in enumerate(self.schema.numeric) if field.source == name]

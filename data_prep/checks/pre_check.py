@@ -150,7 +150,7 @@ def cross_columns(rows: Sequence[LogRows], options: PrepareOptions) -> list[Colu
     known: dict[str, dict[bytes, int]] = {column.name: {} for column in options.categorical_columns if column.cross}
     codes: dict[str, list[NDArray[np.int64]]] = {name: [] for name in known}
     for part in rows:
-        texts = text_columns(part, options.categorical_columns, options.integer_buckets, choose_kernels("auto"))
+        texts = text_columns(part, options.categorical_columns, choose_kernels("auto"))
         for column, of_rows, present in texts:
             if column.cross:
                 of_cross = known[column.name]

@@ -65,7 +65,7 @@ def read_base_vocabulary(folder: Path, options: PrepareOptions, extend: bool = F
             "each value, new ones too, has one of a fixed number of ids; leave --extend out"
         )
     here = options.decisive()
-    written_as = settings.merge(LogFormat(), schema.options.get("data", {}), where=str(folder / SCHEMA_FILE))
+    written_as = settings.merge(LogFormat(), schema.options["data"], where=str(folder / SCHEMA_FILE))
     if written_as.fields != options.data.fields:
         raise ValueError(
             f"the vocabulary of {folder} is for other fields: {_differences(written_as.fields, options.data.fields)}. "
@@ -74,6 +74,7 @@ def read_base_vocabulary(folder: Path, options: PrepareOptions, extend: bool = F
     for key, there_is, here_is in (
         ("lists", _list_forms(written_as), _list_forms(options.data)),
         ("shares", written_as.shares, options.data.shares),
+        ("features", _features(written_as), _features(options.data)),
     ):
         if there_is != here_is:
             raise ValueError(
@@ -99,6 +100,13 @@ def _list_forms(log_format: LogFormat) -> dict[str, tuple[int, str]]:
     """Return max_length and pool of each list."""
     forms = {name: log_format.list_form(name) for name in log_format.of_kind("list")}
     return {name: (form.max_length, form.pool) for name, form in forms.items()}
+
+
+def _features(log_format: LogFormat) -> dict[str, tuple[str, ...]]:
+    """Return the fields that each timestamp becomes."""
+    return {
+        name: (*log_format.parts_of_time(name), *["age"] * log_format.has_age(name)) for name in log_format.time_fields
+    }
 
 
 def _warn_of_other_limits(folder: Path, here: dict[str, Any], there: dict[str, Any]) -> None:

@@ -100,13 +100,13 @@ class RowEncoder:
 
     def _ids_by(self, lookup: LookupTables, rows: LogRows, kernels: ModuleType) -> NDArray[np.signedinteger]:
         of_numbers, of_texts = lookup.opened
-        number_columns = rows.number_columns(self._options.integer_buckets)
+        number_columns = rows.number_columns(self._options.categorical_columns)
         number_ids: NDArray[np.signedinteger] = kernels.encode_values(of_numbers, *number_columns, self._dtype)
         if not of_texts:
             return number_ids
         columns = self._options.categorical_columns
         ids = np.full((len(rows.labels), len(self._vocabularies)), NO_ID, self._dtype)
-        for column, texts, present in text_columns(rows, columns, self._options.integer_buckets, kernels):
+        for column, texts, present in text_columns(rows, columns, kernels):
             table, first = of_texts[column.place], self._first_positions[column.name]
             if column.kind == "list":
                 lists = rows.lists[column.name]

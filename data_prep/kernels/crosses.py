@@ -25,7 +25,7 @@ _HEX_PAIRS = np.frombuffer("".join(f"{number:02x}" for number in range(256)).enc
 
 def presence(rows: LogRows, columns: Sequence[CategoricalColumn]) -> list[NDArray[np.bool_]]:
     """Return where each categorical column [C] is present [n]."""
-    numbers_present = [*rows.values_present, *np.repeat(rows.times_present, 2, axis=0), *rows.integers_present]
+    numbers_present = rows.numbers_present(columns)
     found: dict[str, NDArray[np.bool_]] = {}
     strings_present = iter(rows.strings_present)
     for column in columns:
@@ -37,7 +37,7 @@ def presence(rows: LogRows, columns: Sequence[CategoricalColumn]) -> list[NDArra
 
 
 def text_columns(
-    rows: LogRows, columns: Sequence[CategoricalColumn], integer_buckets: bool, kernels: ModuleType
+    rows: LogRows, columns: Sequence[CategoricalColumn], kernels: ModuleType
 ) -> Iterator[tuple[CategoricalColumn, Strings, NDArray[np.bool_]]]:
     """Yield each column of text with its texts [n], and where they are present [n].
 
@@ -47,7 +47,7 @@ def text_columns(
     present = dict(zip((column.name for column in columns), presence(rows, columns), strict=True))
     texts = iter(rows.texts)
     by_name = {column.name: next(texts) for column in columns if column.is_text and not column.cross}
-    numbers = rows.number_columns(integer_buckets)[0] if any(column.cross for column in columns) else None
+    numbers = rows.number_columns(columns)[0] if any(column.cross for column in columns) else None
     for column in columns:
         if column.is_text and not column.cross:
             yield column, by_name[column.name], present[column.name]

@@ -6,6 +6,7 @@ Letters: n rows, N integer fields, F float fields, S timestamps, H fields of hex
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from data_prep.kernels.lists import Lists
 from data_prep.kernels.strings import Strings
+from data_prep.options.columns import CategoricalColumn
 from data_prep.options.log_format import REASONS, LogFormat
 from data_prep.prepared.schema import DAY
 
@@ -145,20 +147,25 @@ class LogRows:
             cells[place] = 0
         return replace(self, **changed)
 
-    def number_columns(self, integer_buckets: bool) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
-        """Return the categorical columns that are numbers, and where they are present, both [M, n].
+    def number_columns(self, columns: Sequence[CategoricalColumn]) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
+        """Return those of the categorical `columns` that are numbers, and where they are present, both [M, n]."""
+        derived = [column for column in columns if column.kind in _SOURCES]
+        if not derived:
+            return self.values, self.values_present
+        values = np.empty((len(self.values) + len(derived), len(self.labels)), np.uint32)
+        values[: len(self.values)] = self.values
+        for column in derived:
+            cells = getattr(self, _SOURCES[column.kind])[column.source]
+            values[column.place] = _derived(column.kind, cells)
+        return values, np.stack(self.numbers_present(columns))
 
-        They are the hex values, hour and weekday of each timestamp and, with `integer_buckets`, the bucket of each
-        integer field.
-        """
-        values, present = [self.values], [self.values_present]
-        for times, is_there in zip(self.times, self.times_present, strict=True):
-            values.append(np.stack([times // HOUR % 24, (times // DAY + _WEEKDAY_OF_1970) % 7]).astype(np.uint32))
-            present.append(np.stack([is_there, is_there]))
-        if integer_buckets:
-            values.append((bucket_of(self.integers) - SMALLEST_BUCKET).astype(np.uint32))
-            present.append(self.integers_present)
-        return (values[0], present[0]) if len(values) == 1 else (np.concatenate(values), np.concatenate(present))
+    def numbers_present(self, columns: Sequence[CategoricalColumn]) -> list[NDArray[np.bool_]]:
+        """Return where each of the columns that are numbers is present [n]."""
+        derived = (column for column in columns if column.kind in _SOURCES)
+        return [
+            *self.values_present,
+            *(getattr(self, f"{_SOURCES[column.kind]}_present")[column.source] for column in derived),
+        ]
 
     def numbers(self, array: str, places: int | list[int]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Return the cells of numeric fields, stored in `array` at `places`, and where they are present."""
@@ -172,6 +179,17 @@ def _take(columns: NDArray[Any], indices: NDArray[np.int64]) -> NDArray[Any]:
 
 HOUR = 3_600_000  # milliseconds
 _WEEKDAY_OF_1970 = 3  # 1970 began on a Thursday; Monday is 0
+
+
+# By kind of a categorical column that is made from other cells: the array of LogRows that has them.
+_SOURCES = {"hour": "times", "weekday": "times", "bucket": "integers"}
+
+
+def _derived(kind: str, cells: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the values of a categorical column that is made from times or integers [n]."""
+    if kind == "hour":
+        return cells // HOUR % 24
+    return (cells // DAY + _WEEKDAY_OF_1970) % 7 if kind == "weekday" else bucket_of(cells) - SMALLEST_BUCKET
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from data_prep.options.log_format import LogFormat
+from data_prep.options.log_format import TIME_FEATURES, LogFormat
 
 
 @dataclass(frozen=True)
@@ -15,9 +16,10 @@ class CategoricalColumn:
 
     name: str
     kind: Literal["hex32", "string", "list", "hour", "weekday", "bucket", "cross"]
-    # Index of its vocabulary among those of text (texts, then crosses), or of numbers (hex values, hour and weekday of
-    # each timestamp, then buckets).
+    # Index of its vocabulary among those of text (texts, then crosses), or of numbers (hex values, features of each
+    # timestamp, then buckets).
     place: int
+    source: int = 0  # of hour and weekday: index of the timestamp; of a bucket: of the integer field
     cross: tuple[str, ...] = ()  # the crossed columns
     shares: str = ""  # the column whose vocabulary this one has
     max_length: int = 1  # columns of `ids`
@@ -37,7 +39,7 @@ def cross_name(parts: Sequence[str]) -> str:
 def categorical_columns(
     log_format: LogFormat, integer_buckets: bool, crosses: Sequence[tuple[str, ...]] = ()
 ) -> tuple[CategoricalColumn, ...]:
-    """Return the log's columns in order, then hour and weekday of each timestamp, buckets if asked for, and crosses.
+    """Return the log's columns in order, then the features of each timestamp, buckets if asked for, and crosses.
 
     Raises ValueError for two of one name, crosses aside.
     """
@@ -53,19 +55,16 @@ def categorical_columns(
             form = log_format.list_form(name)
             column = replace(column, kind="list", max_length=form.max_length, pool=form.pool)
         columns.append(column)
-    first = len(log_format.hex_fields)
+    place = itertools.count(len(log_format.hex_fields))
     for index, name in enumerate(log_format.time_fields):
-        columns.append(CategoricalColumn(f"{name}_hour", "hour", first + 2 * index))
-        columns.append(CategoricalColumn(f"{name}_weekday", "weekday", first + 2 * index + 1))
+        parts = log_format.parts_of_time(name)
+        columns += [CategoricalColumn(f"{name}{TIME_FEATURES[part]}", part, next(place), index) for part in parts]
     if integer_buckets:
-        first += 2 * len(log_format.time_fields)
-        columns += [
-            CategoricalColumn(f"{name}_bucket", "bucket", first + index)
-            for index, name in enumerate(log_format.integer_fields)
-        ]
+        integers = enumerate(log_format.integer_fields)
+        columns += [CategoricalColumn(f"{name}_bucket", "bucket", next(place), index) for index, name in integers]
     check_names([column.name for column in columns])
     columns += [
-        CategoricalColumn(cross_name(parts), "cross", len(own_texts) + index, parts)
+        CategoricalColumn(cross_name(parts), "cross", len(own_texts) + index, cross=parts)
         for index, parts in enumerate(crosses)
     ]
     return tuple(columns)

@@ -20,7 +20,13 @@ SECONDS, MILLISECONDS = "seconds", "milliseconds"
 TIME_CODES = {"Y": 4, "y": 2, "m": 2, "d": 2, "H": 2, "M": 2, "S": 2, "f": 3}  # with their digits
 # The seconds since 1970 that years of four digits, and of two, can give.
 FOUR_DIGIT_YEARS, TWO_DIGIT_YEARS = (-62_135_596_800, 253_402_300_799), (-31_536_000, 3_124_223_999)
-TIME_PARTS, AGE = ("_hour", "_weekday"), "_age_days"  # endings of the fields that a timestamp gives
+TimeFeature = Literal["hour", "weekday", "age"]
+TIME_FEATURES: dict[TimeFeature, str] = {
+    "hour": "_hour",
+    "weekday": "_weekday",
+    "age": "_age_days",
+}  # endings of fields
+AGE = TIME_FEATURES["age"]
 RELATIONS = (">=", "<=", "==", ">", "<")
 _RULE = re.compile(rf"\s*({'|'.join(RELATIONS)})\s*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{{1,2}})?)\s*")
 MAX_LIST_LENGTH = 1_000  # each row has room for as many ids
@@ -58,10 +64,9 @@ class LogFormat:
     """Format of text lines, or of Parquet files with the same columns by name."""
 
     # The columns in the file's order, with their kinds. label: exactly one; integer and float: a numeric field;
-    # timestamp: the categorical fields NAME_hour and NAME_weekday, and the numeric field NAME_age_days; hex32: a
-    # categorical field of eight lower-case hex digits, kept as a number; string: a categorical field of UTF-8 text;
-    # list: a categorical field of several such texts; weight: a number >= 0, at most one; id: kept beside the row for
-    # metrics by its values, no field.
+    # timestamp: the fields that `features` names; hex32: a categorical field of eight lower-case hex digits, kept as a
+    # number; string: a categorical field of UTF-8 text; list: a categorical field of several such texts; weight: a
+    # number >= 0, at most one; id: kept beside the row for metrics by its values, no field.
     columns: dict[str, Kind] = field(default_factory=_criteo_columns)
     separator: str = "\t"  # between the cells of a line
     header: bool = False  # every file's first line names its columns
@@ -77,6 +82,10 @@ class LogFormat:
     shares: dict[str, str] = field(default_factory=dict)  # by string or list column: the one whose vocabulary it shares
     # By column of kind timestamp: seconds (since 1970, the default), milliseconds, or a form such as "%Y-%m-%d %H:%M".
     timestamps: dict[str, str] = field(default_factory=dict)
+    # By column of kind timestamp: the fields that it becomes; [hour, weekday] by default, [] if it only orders rows.
+    # hour, weekday: the categorical fields NAME_hour and NAME_weekday; age: the numeric field NAME_age_days, days
+    # before the newest training row, 0 for later rows.
+    features: dict[str, tuple[TimeFeature, ...]] = field(default_factory=dict)
     archive_member: str = "train.txt"  # name of the log in a .tar.gz
 
     key_fields = _of_kind("id")
@@ -105,7 +114,8 @@ class LogFormat:
         for name in self.key_fields:
             if not re.fullmatch(r"[0-9a-zA-Z_]+", name):
                 raise ValueError(f"a column of kind id needs a name of letters, digits and _; found {name!r}")
-        if not self.categorical_fields and not self.time_fields:
+        self._check_features()
+        if not self.categorical_fields and not any(self.parts_of_time(name) for name in self.time_fields):
             raise ValueError("columns must have a categorical field (kind hex32, string or list); found none")
         self._check_lists()
         self._check_shares()
@@ -114,7 +124,7 @@ class LogFormat:
                 raise ValueError(f"timestamps: {name!r} is no column of kind timestamp")
             _check_time_form(name, form)
         for name in self.time_fields:
-            if taken := self.columns.keys() & {f"{name}{ending}" for ending in (*TIME_PARTS, AGE)}:
+            if taken := self.columns.keys() & {f"{name}{ending}" for ending in TIME_FEATURES.values()}:
                 raise ValueError(f"columns: {min(taken)!r} is a field that the timestamp {name!r} gives; rename one")
         for name in self.columns:
             if not name or set(name) & set("\t\n\r"):
@@ -152,6 +162,24 @@ class LogFormat:
                 raise ValueError(
                     f"shares: {name}: {of}: {of!r} has no vocabulary of its own; name the column whose vocabulary it is"
                 )
+
+    def _check_features(self) -> None:
+        for name, features in self.features.items():
+            if name not in self.time_fields:
+                raise ValueError(f"features: {name!r} is no column of kind timestamp")
+            if len(set(features)) < len(features) or not set(features) <= set(TIME_FEATURES):
+                raise ValueError(
+                    f"features: {name}: expected some of {', '.join(TIME_FEATURES)}, each once; found {list(features)}"
+                )
+
+    def parts_of_time(self, name: str) -> list[Literal["hour", "weekday"]]:
+        """Return the categorical features of a timestamp."""
+        features = self.features.get(name, ("hour", "weekday"))
+        return [part for part in ("hour", "weekday") if part in features]
+
+    def has_age(self, name: str) -> bool:
+        """Return True for a timestamp whose age is a numeric field."""
+        return "age" in self.features.get(name, ())
 
     def list_form(self, name: str) -> ListForm:
         """Return the form of a column of kind list."""
@@ -261,7 +289,7 @@ def _check_time_form(name: str, form: str) -> None:
 
 
 def time_text(milliseconds: int, form: str) -> str:
-    """Return a time since 1970 as a cell of a column of times of this form; one that the form has not stays a number."""
+    """Return a time since 1970 as a cell of a column of times; one that the form cannot write becomes a bad cell."""
     if form in (SECONDS, MILLISECONDS):
         return str(milliseconds if form == MILLISECONDS else milliseconds // 1000)
     first, last = TWO_DIGIT_YEARS if "%y" in form else FOUR_DIGIT_YEARS

@@ -184,7 +184,11 @@ class PrepareOptions(Checked):
     @property
     def needs_counting(self) -> bool:
         """True if anything is fitted to the training rows, which takes a first pass over the log."""
-        return self.vocabulary == "counted" or self.numeric_transform != "log1p" or bool(self.data.time_fields)
+        return (
+            self.vocabulary == "counted"
+            or self.numeric_transform != "log1p"
+            or any(map(self.data.has_age, self.data.time_fields))
+        )
 
     @property
     def split_time(self) -> str:

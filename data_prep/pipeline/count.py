@@ -76,8 +76,9 @@ class ChunkCounter:
         self, rows: LogRows, training: NDArray[np.bool_], kernels: ModuleType
     ) -> list[NDArray[np.uint64]]:
         """Return the counted training values of each column of numbers."""
-        names = [column.name for column in self.options.categorical_columns if not column.is_text]
-        columns = zip(names, *rows.number_columns(self.options.integer_buckets), strict=True)
+        all_columns = self.options.categorical_columns
+        names = [column.name for column in all_columns if not column.is_text]
+        columns = zip(names, *rows.number_columns(all_columns), strict=True)
         return [
             np.empty(0, np.uint64)
             if self.options.is_hashed(name)
@@ -90,7 +91,7 @@ class ChunkCounter:
         is_hashed = self.options.is_hashed
         columns = [c for c in self.options.categorical_columns if not (c.cross and is_hashed(c.name))]
         counted: list[list[CountedStrings]] = [[] for column in self.options.vocabularies if column.is_text]
-        for column, texts, present in text_columns(rows, columns, self.options.integer_buckets, kernels):
+        for column, texts, present in text_columns(rows, columns, kernels):
             if is_hashed(column.shares or column.name):
                 continue
             if column.kind == "list":

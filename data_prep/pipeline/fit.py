@@ -131,13 +131,15 @@ def numeric_fields(
     for place, (name, of_field) in enumerate(zip(names, statistics, strict=True)):
         field = NumericField(name, name, transform, _fit(transform, of_field))
         if name in options.data.time_fields:
-            fitted = {NEWEST: float(of_field.maximum or 0), **_fit(transform, _ages(of_field), DAY)}
-            field = NumericField(f"{name}{AGE}", name, transform, fitted)
+            if not options.data.has_age(name):
+                continue
+            newest = {NEWEST: float(of_field.maximum or 0)}
+            field = NumericField(f"{name}{AGE}", name, transform, newest | _fit(transform, _ages(of_field), DAY))
         if transform == "quantile":
             numbers = np.empty(0) if sample is None else sample.numbers[place]
             field = dataclasses.replace(field, quantiles=_quantiles(before_transform(field, numbers)))
         values.append(field)
-    indicators = [NumericField(f"{name}_missing", name, INDICATOR, {}) for name in names]
+    indicators = [NumericField(f"{field.source}_missing", field.source, INDICATOR, {}) for field in values]
     fields = tuple(values + indicators if options.missing_indicator else values)
     check_names([field.name for field in fields])
     return fields

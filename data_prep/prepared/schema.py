@@ -314,7 +314,9 @@ DAY = 86_400_000  # milliseconds
 def before_transform(field: NumericField, cells: NDArray[np.number]) -> NDArray[np.float64]:
     """Return what a numeric column is made of from present cells [n]: a number as it is, a time's age in days."""
     numbers = cells.astype(np.float64)
-    return (field.parameters[NEWEST] - numbers) / DAY if NEWEST in field.parameters else numbers
+    if NEWEST not in field.parameters:
+        return numbers
+    return np.maximum(field.parameters[NEWEST] - numbers, 0) / DAY  # later rows are as old as the newest
 
 
 def transform_numbers(field: NumericField, cells: NDArray[np.number]) -> NDArray[np.float64]:

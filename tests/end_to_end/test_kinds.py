@@ -34,6 +34,7 @@ OPTIONS = PrepareOptions(
         lists={"genres": ListForm("|", 3, "sum"), "history": ListForm(" ", 2)},
         shares={"history": "item"},
         timestamps={"seen": "%Y-%m-%d %H:%M"},
+        features={"seen": ("hour", "weekday", "age")},
     ),
     crosses=(("ad", "item"), ("seen_hour", "site")),
     field_hash_size={"seen_hour*site": 5},

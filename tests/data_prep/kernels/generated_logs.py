@@ -135,6 +135,11 @@ def _draw_format(random_: random.Random) -> LogFormat:
         missing=random_.choice(_MISSING),
         **random_.choice([{"clicked": clicked, "not_clicked": not_clicked}] * 3 + [{"clicked": rule}]),
         label=random_.choice(["required", "required", "optional"]),
+        features={
+            name: tuple(random_.sample(("hour", "weekday", "age"), random_.randint(0, 3)))
+            for name, kind in columns.items()
+            if kind == "timestamp" and random_.random() < 0.8
+        },
     )
 
 

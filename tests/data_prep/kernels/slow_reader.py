@@ -266,10 +266,15 @@ def _fitted(transform: str, training: list):
 def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) -> Prepared:
     kinds = options.data.columns
     integers = [name for name, kind in kinds.items() if kind == "integer"]
-    numeric = [name for name, kind in kinds.items() if kind in ("integer", "float", "timestamp")]
+    features = {name: options.data.features.get(name, ("hour", "weekday")) for name in kinds}
+    numeric = [
+        name
+        for name, kind in kinds.items()
+        if kind in ("integer", "float") or (kind == "timestamp" and "age" in features[name])
+    ]
     fields = [(name, kind, name) for name, kind in kinds.items() if kind in ("hex32", "string", "list")]
     for name in (name for name, kind in kinds.items() if kind == "timestamp"):
-        fields += [(f"{name}_hour", "hour", name), (f"{name}_weekday", "weekday", name)]
+        fields += [(f"{name}_{part}", part, name) for part in ("hour", "weekday") if part in features[name]]
     if options.integer_buckets:
         fields += [(f"{name}_bucket", "bucket", name) for name in integers]
     of_name = {name: (kind, source) for name, kind, source in fields}
@@ -289,7 +294,7 @@ def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) ->
     def number_of(cells, name):
         if kinds[name] != "timestamp" or cells[name] is None:
             return cells[name]
-        return (newest[name] - cells[name]) / 86_400_000
+        return max((newest[name] - cells[name]) / 86_400_000, 0)
 
     def values_of(cells, name, kind, source):
         value = value_of(cells, kind, source)

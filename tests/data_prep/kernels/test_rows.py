@@ -29,12 +29,12 @@ def test_bucket_columns_come_after_the_others(make_line):
     lines = make_line(integer="-3") + "\n" + make_line(integer="") + "\n"
     rows = parse_chunk(Chunk(0, 2, lines.encode()), LogFormat()).rows
     assert len(PrepareOptions(integer_buckets=True).categorical_columns) == 39
-    values, present = rows.number_columns(True)
+    values, present = rows.number_columns(PrepareOptions(integer_buckets=True).categorical_columns)
     assert values.shape == present.shape == (39, 2)
     assert np.array_equal(values[:26], rows.values)
     assert (values[26:, 0] == 2**31 - 3).all()
     assert present[26:].tolist() == [[True, False]] * 13
-    assert rows.number_columns(False)[0] is rows.values
+    assert rows.number_columns(PrepareOptions().categorical_columns)[0] is rows.values
 
 
 def cells_of(rows, log_format):

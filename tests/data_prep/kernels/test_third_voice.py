@@ -37,7 +37,9 @@ def draw_options(random_: random.Random, log) -> PrepareOptions:
     fields = [name for name in fields if name not in log.log_format.shares]
     with_buckets = random_.random() < 0.4
     crossable = [*single, *(f"{name}_bucket" for name in log.log_format.integer_fields if with_buckets)]
-    crossable += [f"{name}_hour" for name in log.log_format.time_fields]
+    crossable += [
+        f"{name}_{part}" for name in log.log_format.time_fields for part in log.log_format.parts_of_time(name)
+    ]
     split = random_.choice(["hash", "chronological", "stratified"])
     times = log.log_format.time_fields
     drawn = {tuple(sorted(random_.sample(crossable, min(random_.choice([2, 3]), len(crossable))))) for _ in range(2)}

@@ -1,5 +1,6 @@
 """Floats, timestamps, columns by name: from raw text to rows, on examples whose results are written down."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -16,7 +17,8 @@ from data_prep.prepared.reader import read_blocks
 from data_prep.report.page import write_report
 
 COLUMNS = {"click": "label", "price": "float", "seen": "timestamp", "site": "string"}
-FORMAT = LogFormat(COLUMNS, ",", timestamps={"seen": "%Y-%m-%d %H:%M"})
+ALL = {"seen": ("hour", "weekday", "age")}
+FORMAT = LogFormat(COLUMNS, ",", timestamps={"seen": "%Y-%m-%d %H:%M"}, features=ALL)
 LINES = ["1,0.5,2024-02-29 23:59,a", "0,-1e2,2024-02-27 00:00,b", "0,,,a", "1,.25,2024-02-28 11:59,a"]
 
 
@@ -61,12 +63,47 @@ def test_floats_and_times_become_numbers_and_fields(tmp_path, capsys):
     assert findings.wrong
 
 
-def test_later_rows_have_ages_below_zero(tmp_path):
-    prepared_rows(tmp_path, "\n".join(LINES) + "\n", all_train(FORMAT))
-    (tmp_path / "later.csv").write_text("0,0.5,2024-03-02 23:59,a\n")
-    schema = prepare(tmp_path / "later.csv", tmp_path / "more", all_train(FORMAT), vocabulary_of=tmp_path / "out")
-    (block,) = read_blocks(tmp_path / "more", schema, "train")
-    assert block.numeric[0, 1] == pytest.approx(-math.log1p(2))
+@pytest.mark.parametrize("transform", ["log1p", "max", "standardize", "quantile"])
+def test_later_rows_are_as_old_as_the_newest_training_row(tmp_path, transform):
+    """With a chronological split all of valid and test is later: their numbers stay in the range of training."""
+    lines = [f"{n % 2},{n},2024-02-{1 + n // 10:02} {n % 10}:0{n % 7},a\n".replace(" ", " 0") for n in range(200)]
+    fractions = {"train_fraction": 0.6, "valid_fraction": 0.2, "test_fraction": 0.2}
+    options = all_train(FORMAT, split="chronological", numeric_transform=transform, **fractions)
+    _, rows = prepared_rows(tmp_path, "".join(lines), options)
+    train, *later = (np.concatenate([block.numeric[:, 1] for block in rows[split]]) for split in rows)
+    assert [len(train), *map(len, later)] == [120, 40, 40]
+    assert len(np.unique(train)) > 100
+    newest = train.min()  # all transforms rise with the age
+    assert {float(number) for numbers in later for number in numbers} == {float(newest)}
+    (tmp_path / "later.csv").write_text("0,0.5,2031-03-02 23:59,a\n0,0.5,,a\n")
+    again = dataclasses.replace(options, split="hash", train_fraction=1, valid_fraction=0, test_fraction=0)
+    found = prepare(tmp_path / "later.csv", tmp_path / "more", again, vocabulary_of=tmp_path / "out")
+    (block,) = read_blocks(tmp_path / "more", found, "train")
+    assert block.numeric[:, 1].tolist() == [newest, 0]
+
+
+FEATURES = [tuple(part for part, bit in (("hour", 1), ("weekday", 2), ("age", 4)) if n & bit) for n in range(8)]
+
+
+@pytest.mark.parametrize("features", [None, *FEATURES, ("age", "hour")])
+def test_a_timestamp_becomes_the_features_that_it_names(tmp_path, features):
+    chosen = {} if features is None else {"seen": features}
+    options = all_train(dataclasses.replace(FORMAT, features=chosen), integer_buckets=True)
+    schema, rows = prepared_rows(tmp_path, "\n".join(LINES) + "\n", options)
+    features = ("hour", "weekday") if features is None else features
+    has_age = ["seen"] * ("age" in features)
+    assert [field.source for field in schema.numeric] == ["price", *has_age] * 2
+    parts = [part for part in ("hour", "weekday") if part in features]
+    assert [field.name for field in schema.categorical] == ["site", *(f"seen_{part}" for part in parts)]
+    values = {row["id"]: row["value"] for row in pq.read_table(tmp_path / "out" / "vocabulary.parquet").to_pylist()}
+    expected = {"hour": ["23", "0", "", "11"], "weekday": ["3", "1", "", "2"]}
+    (block,) = rows["train"]
+    for place, part in enumerate(parts, start=1):
+        assert [values[i] for i in block.ids[:, place]] == expected[part]
+    others = all_train(dataclasses.replace(FORMAT, features={"seen": ("weekday",)}), integer_buckets=True)
+    if features != ("weekday",):
+        with pytest.raises(ValueError, match="for other features"):
+            prepare(tmp_path / "log.csv", tmp_path / "more", others, vocabulary_of=tmp_path / "out")
 
 
 def test_quantiles_are_ranks_of_the_training_rows(tmp_path):
@@ -104,7 +141,7 @@ def test_a_chronological_split_goes_by_time_where_the_log_does_not(tmp_path, ker
 
 
 def test_columns_are_found_by_name_and_others_ignored(tmp_path):
-    log_format = LogFormat(COLUMNS, ",", header=True, others="ignored", timestamps={"seen": "seconds"})
+    log_format = LogFormat(COLUMNS, ",", header=True, others="ignored", timestamps={"seen": "seconds"}, features=ALL)
     (tmp_path / "a.csv").write_text("site,more,click,price,seen\na,?,1,0.5,0\nb,?,0,2,90000\nshort\n")
     (tmp_path / "b.csv").write_text("seen,price,click,site\n0,0.5,1,a\n")
     options = all_train(log_format)
@@ -124,7 +161,7 @@ def test_parquet_times_are_read_as_they_are(tmp_path):
     table = pa.table({"click": [1, 0, 1], "price": [0.5, None, 0.1], "seen": times, "site": ["a", "b", "a"]})
     pq.write_table(table, tmp_path / "log.parquet")
     for number, form in enumerate(("seconds", "milliseconds", "%Y-%m-%d %H:%M", "%y%m%d%H")):
-        options = all_train(LogFormat(COLUMNS, ",", timestamps={"seen": form}))
+        options = all_train(LogFormat(COLUMNS, ",", timestamps={"seen": form}, features=ALL))
         schema = prepare(tmp_path / "log.parquet", tmp_path / str(number), options)
         (block,) = read_blocks(tmp_path / str(number), schema, "train")
         assert np.allclose(block.numeric[:, 1], [math.log1p(90_000 / 86_400), 0, 0])
@@ -135,6 +172,10 @@ def test_parquet_times_are_read_as_they_are(tmp_path):
     ("settings", "message"),
     [
         ({"timestamps": {"site": "seconds"}}, "'site' is no column of kind timestamp"),
+        ({"features": {"site": ("hour",)}}, "features: 'site' is no column of kind timestamp"),
+        ({"features": {"seen": ("hour", "hour")}}, "each once"),
+        ({"features": {"seen": ("minute",)}}, "expected some of hour, weekday, age"),
+        ({"features": {"seen": ("age",)}, "columns": {"click": "label", "seen": "timestamp"}}, "a categorical field"),
         ({"timestamps": {"seen": "%H:%M"}}, "which must give year, month and day"),
         ({"timestamps": {"seen": "%Y%m%d%d"}}, "of which each may occur once"),
         ({"timestamps": {"seen": "%Y-%j"}}, "expected seconds, milliseconds, or a form of"),
