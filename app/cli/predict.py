@@ -17,6 +17,8 @@ require("isal", "numpy", "pyarrow", "tqdm", "xxhash", "yaml")
 from app.scoring.predict import STDIN, predict
 from common.console import STOPPED_BY_READER, has_no_reader, log_to_console
 from data_prep.encoding.raw_rows import KINDS, ExecutorChoice, Stopped, stop_by_signals
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.prepared.schema import read_schema
 
 log = logging.getLogger("app")
 
@@ -37,6 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, metavar="N", help="processes (one a core)")
     parser.add_argument("--executor", choices=KINDS, default="processes", help="what runs the work (processes)")
     parser.add_argument("--scheduler", metavar="ADDRESS", help="with --executor dask: the scheduler of a cluster")
+    parser.add_argument(
+        "--max-reject-fraction",
+        type=float,
+        metavar="SHARE",
+        help="of the lines; if more are bad, the exit status is 2 (as in the model's prepare: 0.01)",
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace an output that is there")
     parser.add_argument("--restart", action="store_true", help="start over instead of resuming a stopped prediction")
     parser.set_defaults(command=run)
@@ -48,6 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     workers = arguments.workers or len(os.sched_getaffinity(0))
     if workers < 1:
         raise ValueError(f"--workers must be 1 or more, found {workers}")
+    bound = _max_reject_fraction(arguments)
     try:
         with stop_by_signals():
             found = predict(
@@ -65,7 +74,22 @@ def run(arguments: argparse.Namespace) -> int:
         log.error("stopped by %s%s", stopped.name, again)
         return stopped.exit_status
     print(describe(found, arguments.output), file=sys.stderr if arguments.output == STDIN else sys.stdout)
+    if found["bad_lines"] > bound * found["rows"]:
+        raise ValueError(
+            f"{found['bad_lines']:,} of {found['rows']:,} lines are bad and have no score, more than "
+            f"--max-reject-fraction {bound:g}; the output has the reason of each. Is it a log of the model's columns?"
+        )
     return 0
+
+
+def _max_reject_fraction(arguments: argparse.Namespace) -> float:
+    bound = arguments.max_reject_fraction
+    if bound is None:
+        options = read_schema(arguments.bundle).options
+        bound = float(options.get("max_reject_fraction", PrepareOptions().max_reject_fraction))
+    if not 0 <= bound <= 1:
+        raise ValueError(f"--max-reject-fraction must be between 0 and 1, found {bound}")
+    return bound
 
 
 def describe(found: dict[str, Any], output: str) -> str:

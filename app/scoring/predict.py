@@ -38,10 +38,9 @@ from data_prep.encoding.raw_rows import (
     check_stop,
     find_log,
     first_line_number,
-    log_has_label,
+    format_to_score,
     read_log,
     split_line,
-    without_label,
 )
 
 STDIN = "-"
@@ -57,7 +56,7 @@ class ScoreChunk:
 
     bundle: str
     bundle_id: str
-    labelled: bool
+    columns: tuple[str, ...]  # of the log; a file's header may have another order of them
     keep: tuple[str, ...]
 
     def __call__(self, chunk: Chunk) -> dict[str, Any]:
@@ -65,7 +64,8 @@ class ScoreChunk:
         predictor = _open(self.bundle, self.bundle_id)
         log_format = predictor.log_format
         kept = self._kept(chunk, predictor)
-        scored = predictor.score_chunk(chunk if self.labelled else add_label(chunk, log_format))
+        labelled = log_format.label_column in self.columns
+        scored = predictor.score_chunk(chunk if labelled else add_label(chunk, log_format))
         first = first_line_number(chunk)
         logits, labels = (np.full(chunk.num_lines, np.nan, np.float32) for _ in range(2))
         logits[scored.places], labels[scored.places] = scored.logits, scored.labels
@@ -85,10 +85,10 @@ class ScoreChunk:
 
     def _kept(self, chunk: Chunk, predictor: Predictor) -> list[list[str]]:
         """Return the cells of the columns to keep, column by column; "" if a line has too few cells."""
-        if not self.keep:
-            return []
+        if not self.keep or chunk.kept:
+            return list(chunk.kept)
         log_format = predictor.log_format
-        names = list(chunk.file.columns or (log_format if self.labelled else without_label(log_format)).columns)
+        names = chunk.file.columns or self.columns
         places = [names.index(name) for name in self.keep]
         lines = [split_line(line, log_format, chunk.is_bare) for line in chunk.lines.split(b"\n")[:-1]]
         return [[cells[place] if place < len(cells) else "" for cells in lines] for place in places]
@@ -124,8 +124,6 @@ def predict(
     log_format = predictor.log_format
     _check_output(output, overwrite)
     for place, name in enumerate(keep):
-        if name not in log_format.columns:
-            raise ValueError(f"--keep {name}: the log has no such column; it has {', '.join(log_format.columns)}")
         if name in (LINE, FILE, SCORE, REASON) or name in keep[:place]:
             raise ValueError(f"--keep {name}: the output has a column of that name already")
     from_stdin = list(inputs) == [STDIN]
@@ -133,9 +131,8 @@ def predict(
         files = _spool(folder) if from_stdin else find_log(list(inputs))
         if executor.kind != "processes":
             files, bundle = tuple(map(absolute, files)), bundle.absolute()
-        labelled = log_has_label(files, log_format)
-        if log_format.label_column in keep and not labelled:
-            raise ValueError(f"--keep {log_format.label_column}: the log has no labels")
+        format_of_log = format_to_score(files, log_format, keep)
+        labelled = log_format.label_column in format_of_log.columns
         asked = {
             "bundle": predictor.manifest.id,
             "files": [[file.location, file.state.size, file.state.modified_ns] for file in files],
@@ -143,11 +140,10 @@ def predict(
             "chunk_bytes": chunk_bytes,
         }
         _begin_or_resume(folder, asked, restart)
-        score = ScoreChunk(str(bundle), predictor.manifest.id, labelled, tuple(keep))
+        score = ScoreChunk(str(bundle), predictor.manifest.id, tuple(format_of_log.columns), tuple(keep))
         with _Writer(folder / RESULT, output, keep, has_files=len(files) > 1, labelled=labelled) as writer:
-            format_of_lines = log_format if labelled else without_label(log_format)
             work = folder / WORK
-            read_log(files, format_of_lines, score, writer.add, "score", work, executor, num_workers, chunk_bytes)
+            read_log(files, format_of_log, score, writer.add, "score", work, executor, num_workers, chunk_bytes)
         if output != STDIN:
             (folder / RESULT).replace(output)
             sync_folder(Path(output).parent)

@@ -36,9 +36,11 @@ from data_prep.encoding.encoder import Chunk, LogRows, Rows, open_lookup, option
 from data_prep.encoding.raw_rows import (
     TableRows,
     arrow_table,
+    cells_to_chunk,
     lines_to_chunk,
     mappings_to_chunk,
     rejected,
+    split_line,
     table_to_chunk,
     table_to_rows,
 )
@@ -154,7 +156,7 @@ class Predictor:
 
     @property
     def log_format(self) -> LogFormat:
-        return self._options.data
+        return self._encoder.log_format
 
     @cached_property
     def example(self) -> dict[str, Any]:
@@ -178,22 +180,37 @@ class Predictor:
         return as_series(rows, self._logits(rows), "logit")
 
     def _logits(self, rows: RawRows) -> np.ndarray:
-        scored = self.score_chunk(self.chunk_of(rows))
-        self._check_all_good(scored.rejected)
+        chunk = self.chunk_of(rows)
+        scored = self.score_chunk(chunk)
+        self._check_all_good(chunk, scored.rejected)
         return scored.logits
 
-    def _check_all_good(self, rejected: Mapping[int, str]) -> None:
-        if rejected:
+    def _check_all_good(self, chunk: Chunk | TableRows, rejected: Mapping[int, str]) -> None:
+        if rejected and isinstance(chunk, Chunk):
             place, reason = min(rejected.items())
             raise ValueError(
-                f"row {place} cannot be scored: {reason} ({len(rejected):,} such rows); expected "
-                f"{len(self.log_format.columns)} columns, {', '.join(self.log_format.columns)}, between "
-                f"{self.log_format.separator!r}; the label may be left out"
+                f"row {place} cannot be scored: {reason}: {self.bad_cell(chunk, place)} ({len(rejected):,} such rows)"
             )
+
+    def bad_cell(self, chunk: Chunk, row: int) -> str:
+        """Return what is wrong with a rejected row of lines that have labels: its column and the cell."""
+        log_format = self.log_format
+        cells = split_line(chunk.lines.split(b"\n")[row], log_format, chunk.is_bare)
+        if len(cells) != len(log_format.columns):
+            return (
+                f"found {len(cells)} cells, expected {len(log_format.columns)} columns, "
+                f"{', '.join(log_format.columns)}, between {log_format.separator!r}; the label may be left out"
+            )
+        for name, cell in zip(log_format.columns, cells, strict=True):
+            kind = log_format.columns[name]
+            alone, _ = self._encoder.encode(cells_to_chunk({name: cell}, log_format))
+            if alone.rejects_tsv:
+                return f"column {name!r} of kind {kind}, found {cell!r}"
+        return "the line"
 
     def chunk_of(self, rows: Any) -> Chunk | TableRows:
         """Return raw rows as lines, or as columns where a table allows it. Raises as `score`."""
-        table = arrow_table(rows)
+        table = arrow_table(rows, self.log_format)
         if table is None:
             return self.lines_of(rows)
         return table_to_rows(table, self.log_format) or table_to_chunk(table, self.log_format)
@@ -292,7 +309,7 @@ class Predictor:
         if isinstance(chunk, TableRows):
             return chunk.rows
         parsed, _ = self._encoder.encode(chunk)
-        self._check_all_good(rejected(chunk, parsed) if parsed.rejects_tsv else {})
+        self._check_all_good(chunk, rejected(chunk, parsed) if parsed.rejects_tsv else {})
         return parsed.rows
 
     def _logits_of_parsed(self, rows: LogRows) -> np.ndarray:
@@ -301,8 +318,6 @@ class Predictor:
 
     def _cells(self, chunk: Chunk) -> dict[str, Any]:
         """Return the cells of a chunk's only line by column."""
-        from data_prep.encoding.raw_rows import split_line
-
         cells = split_line(chunk.lines, self.log_format, chunk.is_bare)
         kinds = self.log_format.columns
         named = dict(zip(kinds, cells, strict=True))

@@ -19,7 +19,7 @@ from app.scoring.predictor import Predictor, ScoredChunk, probabilities
 from app.serving.decoding import RequestError, RowsToScore
 from app.serving.options import Limits
 from data_prep.encoding.encoder import Chunk
-from data_prep.encoding.raw_rows import TableRows, join_table_rows, split_line
+from data_prep.encoding.raw_rows import TableRows, join_table_rows
 
 TIMED_BATCHES = 31  # of which the median is the pace: a pause of a few, as while a model is opened, does not count
 LARGE_BODY = 1 << 16  # bytes: larger ones have a queue of their own, so that small ones do not wait for them
@@ -219,30 +219,7 @@ def score_together(predictor: Predictor, chunks: Sequence[RowsToScore]) -> tuple
         if bad is None or not isinstance(chunk, Chunk):
             results.append(scores[start:end])
         else:
-            results.append(_bad_row(predictor, chunk, bad - start, scored.rejected[bad]))
+            what = predictor.bad_cell(chunk, bad - start)
+            results.append(RequestError(400, f"row {bad - start}: rejected as {scored.rejected[bad]!r}: {what}"))
         start = end
     return results, [(predictor, joined, scored)]
-
-
-def _bad_row(predictor: Predictor, chunk: Chunk, row: int, reason: str) -> RequestError:
-    """Return the error that names a rejected row, and its first field that is rejected with all others blank."""
-    cells = split_line(chunk.lines.split(b"\n")[row], predictor.log_format, chunk.is_bare)
-    columns = predictor.log_format.columns
-    where = f"row {row}"
-    if len(cells) == len(columns):
-        named = dict(zip(columns, cells, strict=True))
-        fields = [name for name, _ in predictor.log_format.fields]
-        alone = [{name: named[name] if name == one else None for name in fields} for one in fields]
-        rejected = [one for one, cells in zip(fields, alone, strict=True) if _is_rejected(predictor, cells)]
-        where += f", field {rejected[0]!r}, found {named[rejected[0]]!r}" if rejected else ""
-        return RequestError(400, f"{where}: rejected as {reason!r}")
-    return RequestError(
-        400,
-        f"{where}: rejected as {reason!r}: {len(cells)} cells, expected {len(columns)} columns: {', '.join(columns)}",
-    )
-
-
-def _is_rejected(predictor: Predictor, cells: dict[str, str | None]) -> bool:
-    columns = predictor.log_format.columns
-    line = predictor.log_format.separator.join(cells.get(name) or "" for name in columns if columns[name] != "label")
-    return bool(predictor.score_chunk(predictor.chunk_of([line])).rejected)

@@ -32,7 +32,7 @@ _ERRORS = {
 def document(model: str, version: str, log_format: LogFormat, example: dict[str, Any]) -> dict[str, Any]:
     """Return the document; `example` is a row."""
     fields = {name: _VALUES.get(kind, {"type": ["string", "number", "null"]}) for name, kind in log_format.fields}
-    row = {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
+    row = {"type": "object", "properties": fields, "required": list(fields)}
     rows = {"type": "object", "properties": {"rows": {"type": "array", "items": _ref("Row"), "minItems": 1}}}
     rows["required"] = ["rows"]
     described = {"model": {"type": "string"}, "version": {"type": "string"}, "generation": {"type": "integer"}}

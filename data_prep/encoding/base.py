@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 from collections.abc import Iterator
@@ -45,6 +46,20 @@ class BaseVocabulary:
     def path(self) -> Path:
         return self.folder / VOCABULARY_FILE
 
+    @functools.cached_property
+    def log_format(self) -> LogFormat:
+        """The format of the log that the folder was prepared from."""
+        return settings.merge(LogFormat(), self.schema.options["data"], where=str(self.folder / SCHEMA_FILE))
+
+    def texts_of(self, name: str) -> set[str]:
+        """Return the values of a field of text that have ids, without the missing one."""
+        field, column = next(
+            each for each in zip(self.schema.categorical, self.columns, strict=True) if each[0].name == name
+        )
+        texts = read_vocabulary(self.path, field, column).texts
+        assert texts is not None
+        return {text.decode() for text in texts.tolist()} - {""}
+
     def fields(self) -> Iterator[FieldVocabulary]:
         """Read the vocabulary, a field at a time; those that share another's have none."""
         for field, column in zip(self.schema.categorical, self.columns, strict=True):
@@ -65,7 +80,8 @@ def read_base_vocabulary(folder: Path, options: PrepareOptions, extend: bool = F
             "each value, new ones too, has one of a fixed number of ids; leave --extend out"
         )
     here = options.decisive()
-    written_as = settings.merge(LogFormat(), schema.options["data"], where=str(folder / SCHEMA_FILE))
+    found = BaseVocabulary(folder, schema, options.categorical_columns, extend)
+    written_as = found.log_format
     if written_as.fields != options.data.fields:
         raise ValueError(
             f"the vocabulary of {folder} is for other fields: {_differences(written_as.fields, options.data.fields)}. "
@@ -93,7 +109,7 @@ def read_base_vocabulary(folder: Path, options: PrepareOptions, extend: bool = F
         )
     if extend:
         _warn_of_other_limits(folder, here, schema.options)
-    return BaseVocabulary(folder, schema, options.categorical_columns, extend)
+    return found
 
 
 def _list_forms(log_format: LogFormat) -> dict[str, tuple[int, str]]:

@@ -21,6 +21,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from common import settings
+from data_prep.encoding.booleans import BOOLEAN_TEXTS, texts_among
 from data_prep.encoding.lookup_file import (
     LOOKUP_FILE,
     LookupTables,
@@ -29,9 +30,12 @@ from data_prep.encoding.lookup_file import (
     write_lookup_tables,
 )
 from data_prep.encoding.vocabulary import FieldVocabulary, added_values, update_checksum
+from data_prep.kernels import reference
 from data_prep.kernels.choose import choose_kernels
 from data_prep.kernels.crosses import text_columns
 from data_prep.kernels.rows import Chunk, LogRows, ParsedChunk
+from data_prep.kernels.strings import Strings
+from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.rows import Rows
 from data_prep.prepared.schema import (
@@ -77,11 +81,35 @@ class RowEncoder:
         of_columns = [names.index(column.shares or column.name) for column in columns]
         self._vocabularies = np.repeat(of_columns, lengths)  # the vocabulary of each position
 
+    @functools.cached_property
+    def log_format(self) -> LogFormat:
+        """The format of rows to encode, with the texts of the vocabulary for booleans, or none if it has no two."""
+        log_format, columns = self._options.data, self._options.categorical_columns
+        of_texts = {column.name: column.place for column in columns if column.kind in ("string", "list")}
+        found = {name: self._texts_of_booleans(place) for name, place in of_texts.items()}
+        return dataclasses.replace(log_format, booleans={**found, **log_format.booleans})
+
+    def _texts_of_booleans(self, place: int) -> tuple[str, ...]:
+        tables = [lookup.opened[1][place] for lookup in (self._lookup, *self._additions)]
+        texts = Strings.of([text.encode() for text in BOOLEAN_TEXTS])
+        known: set[str] = set()
+        for table in tables:
+            ids = reference.find_strings(table, texts, np.ones(len(texts), np.bool_))
+            is_known = (ids < table.first_oov_id) | (ids >= table.first_oov_id + table.num_oov_ids)
+            known.update(text for text, is_there in zip(BOOLEAN_TEXTS, is_known, strict=True) if is_there)
+        return texts_among(known, sum(len(table.texts) for table in tables))
+
     def encode(self, chunk: Chunk) -> tuple[ParsedChunk, Rows]:
-        """Return the parsed chunk, bad lines included, and its good lines encoded."""
+        """Return the parsed chunk, bad lines included, and its good lines encoded.
+
+        A file whose header names its columns may lack those that change no score.
+        """
+        log_format = self._options.data
+        if chunk.file.columns:
+            log_format = _format_of(log_format, chunk.file.columns)
         kernels = choose_kernels(self._options.kernels)
-        parsed: ParsedChunk = kernels.parse_chunk(chunk, self._options.data)
-        rows = parsed.rows.with_lists(self._options.data, kernels)
+        parsed: ParsedChunk = kernels.parse_chunk(chunk, log_format)
+        rows = parsed.rows.with_lists(log_format, kernels)
         return dataclasses.replace(parsed, rows=rows), self.encode_rows(rows)
 
     def encode_rows(self, rows: LogRows) -> Rows:
@@ -143,6 +171,13 @@ class RowEncoder:
             else:
                 groups.append((field, [column], (array, [place])))
         return groups
+
+
+@functools.lru_cache(maxsize=4)
+def _format_of(log_format: LogFormat, names: tuple[str, ...]) -> LogFormat:
+    """Return the format of a file with these columns, which may lack weights and ids."""
+    lacking = [name for name in log_format.of_kind("weight", "id") if name not in names]
+    return dataclasses.replace(log_format, columns=log_format.columns | dict.fromkeys(lacking, "ignored"))
 
 
 def open_encoder(prepared: Path) -> RowEncoder:

@@ -7,10 +7,13 @@ A row without a label gets the cell of a good one, so that one parser decides wh
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -19,13 +22,14 @@ from data_prep.execution.pools import KINDS, ExecutorChoice, Pools
 from data_prep.execution.stopping import Stopped, check_stop, stop_by_signals
 from data_prep.kernels.parse import quoted_cells, take_quotes_off
 from data_prep.kernels.rows import BARE_SEPARATOR, ONLY_FILE, Chunk, LogRows, ParsedChunk
-from data_prep.options.log_format import FIELD_KINDS, LogFormat
+from data_prep.options.log_format import FIELD_KINDS, NO_BOOLEANS, FormatToScore, Kind, LogFormat
 from data_prep.raw_log.compression import MAGIC
 from data_prep.raw_log.files import LogFile, absolute, find_log, is_parquet
-from data_prep.raw_log.reading import LogReading, open_reader
+from data_prep.raw_log.reading import LogReading, column_names
 from data_prep.raw_log.sample import sample_log
 
 if TYPE_CHECKING:
+    import pandas as pd
     import pyarrow as pa
 
 __all__ = [
@@ -49,19 +53,14 @@ _NIBBLE_OF[list(b"0123456789abcdef")] = np.arange(16)
 _HEX32 = range(-(2**31), 2**32)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Unlabelled(LogFormat):
-    """The format of the same log without its column of labels, to find the other columns by."""
-
-    def __post_init__(self) -> None:
-        """Take a format without a label, which no preparation does."""
-
-
 def without_label(log_format: LogFormat) -> LogFormat:
     """Return the format of a log of the same columns but the label."""
+    return _to_score(log_format, columns={name: kind for name, kind in log_format.columns.items() if kind != "label"})
+
+
+def _to_score(log_format: LogFormat, **changes: Any) -> LogFormat:
     values = {field.name: getattr(log_format, field.name) for field in dataclasses.fields(log_format)}
-    columns = {name: kind for name, kind in log_format.columns.items() if kind != "label"}
-    return _Unlabelled(**{**values, "columns": columns})
+    return FormatToScore(**{**values, **changes})
 
 
 def lines_to_chunk(lines: Sequence[str | bytes], log_format: LogFormat) -> Chunk:
@@ -124,26 +123,19 @@ def _quoted(cell: bytes) -> bytes:
 def mappings_to_chunk(rows: Sequence[Mapping[str, Any]], log_format: LogFormat) -> Chunk:
     """Return rows that are mappings from columns to values as a chunk; None and NaN are missing values.
 
-    Raises ValueError for a column that is missing or unknown, TypeError for a value that no cell of its kind holds.
+    Text is the cell as the log has it, of a number too; other columns are ignored. Raises ValueError for a column that
+    is missing, TypeError for a value that no cell of its kind holds.
     """
     columns = {name: kind for name, kind in log_format.columns.items() if kind in FIELD_KINDS}
-    optional = log_format.columns.keys() - columns.keys()
     separator = _BARE if log_format.quotes else log_format.separator.encode()
-    # A weight changes no score.
-    others: dict[str, bytes] = {"label": log_format.any_label.encode(), "weight": b"1"}
     lines = []
     for number, row in enumerate(rows):
-        if row.keys() != columns.keys():
-            missing, unknown = columns.keys() - row.keys(), row.keys() - columns.keys() - optional
-            if missing or unknown:
-                raise ValueError(
-                    f"row {number} has not the columns of the model: missing {_some(missing)}; unknown "
-                    f"{_some(unknown)}. Give None (null in JSON) for a value that is not there"
-                )
+        if not row.keys() >= columns.keys():
+            _check_names(f"row {number}", row, log_format)
         cells = []
         for name, kind in log_format.columns.items():
             if name not in columns:
-                cells.append(others.get(kind, b""))
+                cells.append(log_format.any_cell(name).encode())
                 continue
             value = row[name]
             if value is None:
@@ -152,52 +144,94 @@ def mappings_to_chunk(rows: Sequence[Mapping[str, Any]], log_format: LogFormat) 
                 cells.append(b"%d" % value)
             else:
                 try:
-                    if kind == "list" and isinstance(value, (list, tuple, np.ndarray)):
-                        value = _joined(list(value), log_format.list_form(name).separator)
-                    cells.append(_cell(value, kind, separator))
+                    cells.append(_checked_cell(_text(value, name, log_format), separator))
                 except (TypeError, ValueError, OverflowError) as error:
                     raise TypeError(f"row {number}, column {name!r} of kind {kind}: {error}") from None
         lines.append(separator.join(cells))
     return Chunk(0, len(lines), b"\n".join([*lines, b""]), is_bare=log_format.quotes)
 
 
-def _some(names: set[str]) -> str:
-    return ", ".join(sorted(names)[:8]) or "none"
+def cells_to_chunk(cells: Mapping[str, str], log_format: LogFormat) -> Chunk:
+    """Return one row with these cells, and others that are good, as a chunk."""
+    texts = [cells.get(name, log_format.any_cell(name)) for name in log_format.columns]
+    between = chr(BARE_SEPARATOR) if log_format.quotes else log_format.separator
+    return Chunk(0, 1, f"{between.join(texts)}\n".encode(), is_bare=log_format.quotes)
 
 
-def _joined(values: Sequence[Any], separator: str) -> str | None:
-    """Return the values of a list as its cell."""
-    texts = [_cell(value, "string", separator.encode()).decode() for value in values]
-    return separator.join(texts) or None
+def _check_names(where: str, names: Iterable[Any], log_format: LogFormat) -> None:
+    """Raise ValueError for names of columns, of which others may be there, where a field is missing or there twice."""
+    counts = Counter(list(names))
+    fields = [name for name, _ in log_format.fields]
+    missing = [name for name in fields if not counts[name]]
+    if twice := [name for name in fields if counts[name] > 1]:
+        raise ValueError(f"{where} has columns of the model twice: {_some(twice)}")
+    if missing:
+        others = sorted({str(name) for name in counts} - log_format.columns.keys())
+        raise ValueError(
+            f"{where} has not the columns of the model: missing {_some(missing)}; others there: {_some(others)}. Give "
+            "None (null in JSON) for a value that is not there"
+        )
 
 
-def _cell(value: Any, kind: str, separator: bytes) -> bytes:
-    """Return a value as it would stand in a line."""
-    if type(value) is str and kind != "integer":
-        return _checked_cell(value, separator)
-    if value is None or value != value:
-        return b""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if kind in ("integer", "timestamp", "hex32") and isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if kind == "integer":
-        if isinstance(value, int):  # True and False are 1 and 0, as in a Parquet file
-            return b"%d" % int(value)
-        raise TypeError(f"expected a whole number or None, found {value!r}")
-    if kind == "float" and isinstance(value, (int, float)):
-        return repr(float(value)).encode()
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + ", …" * (len(names) > 8) or "none"
+
+
+def _text(value: Any, name: str, log_format: LogFormat) -> str:
+    """Return a value as the cell of a line, as `raw_log.parquet` does it with a column."""
+    kind = log_format.columns[name]
+    if kind == "list" and isinstance(value, (list, tuple, np.ndarray)):
+        between = log_format.list_form(name).separator
+        texts = [_value_text(each, name, log_format) for each in value]
+        wrong = next((text for text in texts if between in text), None)
+        if wrong is not None:
+            raise ValueError(f"{wrong!r} has the separator {between!r} of the list's values in it")
+        return between.join(texts)
+    return _value_text(value, name, log_format)
+
+
+def _value_text(value: Any, name: str, log_format: LogFormat) -> str:
+    kind = log_format.columns[name]
+    if isinstance(value, str):
+        return value
     if isinstance(value, bytes):
-        value = value.decode()
-    if isinstance(value, int) and kind == "hex32":
-        if value not in _HEX32:
-            raise TypeError(f"expected a number of 32 bits, found {value}")
-        return b"%08x" % (value & 0xFFFFFFFF)
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)
-    if not isinstance(value, str):
-        raise TypeError(f"expected text or None, found {value!r}")
-    return _checked_cell(value, separator)
+        return value.decode()
+    if value is None or type(value).__name__ == "NAType" or (not isinstance(value, np.ndarray) and value != value):
+        return ""
+    if isinstance(value, (bool, np.bool_)):
+        texts = log_format.texts_of_booleans(name)
+        if not texts:
+            raise TypeError(f"found {value!r}; {NO_BOOLEANS}")
+        return texts[0] if value else texts[1]
+    if isinstance(value, (int, np.integer)):
+        return _hex_text(int(value)) if kind == "hex32" else str(int(value))
+    if isinstance(value, Decimal):
+        if kind == "string" or (kind != "hex32" and not value.as_tuple().exponent):
+            return format(value, "f")
+        value = float(value)
+    if isinstance(value, (float, np.floating)):
+        if float(value).is_integer() and abs(float(value)) < 2.0**63:
+            return _hex_text(int(value)) if kind == "hex32" else str(int(value))
+        return str(value)
+    if kind == "timestamp" and isinstance(value, (date, np.datetime64)):
+        return _time_text(value, log_format.time_form(name))
+    raise TypeError(f"expected text, a number or None, found {value!r}")
+
+
+def _time_text(value: date | np.datetime64, form: str) -> str:
+    import pyarrow as pa
+
+    from data_prep.raw_log.parquet import times_as_text
+
+    value = getattr(value, "to_datetime64", lambda: value)()  # of pandas, whose nanoseconds a datetime has not
+    times = pa.array(np.array([value]) if isinstance(value, np.datetime64) else [value])
+    return str(times_as_text(times, form)[0].as_py())
+
+
+def _hex_text(value: int) -> str:
+    if value not in _HEX32:
+        raise TypeError(f"expected a number of 32 bits, found {value}")
+    return f"{value & 0xFFFFFFFF:08x}"
 
 
 def _checked_cell(value: str, separator: bytes) -> bytes:
@@ -207,56 +241,75 @@ def _checked_cell(value: str, separator: bytes) -> bytes:
     return cell
 
 
-def arrow_table(rows: Any) -> pa.Table | None:
+def arrow_table(rows: Any, log_format: LogFormat | None = None) -> pa.Table | None:
     """Return a table of pandas (without its index), polars or pyarrow as one of pyarrow; None for what is no table.
 
-    Raises TypeError for a column of values of several types.
+    With a format it has the fields alone. Raises ValueError for one that is missing, TypeError for a single column, or
+    one of values of several types.
     """
     import pyarrow as pa
 
+    if type(rows).__name__ == "Series":
+        raise TypeError(
+            "expected rows as a table, found a Series: for one row give frame.iloc[[i]] or [series.to_dict()], for a "
+            "column series.to_frame()"
+        )
     if hasattr(rows, "collect_schema") and hasattr(rows, "collect"):
         raise TypeError(f"a {type(rows).__name__} of polars has no rows yet; give the table that its collect() returns")
     if hasattr(rows, "to_arrow"):  # polars
         rows = rows.to_arrow()
-    if hasattr(rows, "schema"):
-        return pa.table(rows)
-    if not hasattr(rows, "iloc"):
+    if not (is_table := hasattr(rows, "schema")) and not hasattr(rows, "iloc"):
         return None
+    rows = pa.table(rows) if is_table else rows
+    if log_format is not None:
+        _check_names("the table", rows.column_names if is_table else rows.columns, log_format)
+        names = [name for name, _ in log_format.fields]
+        rows = rows.select(names) if is_table else rows[names]
     try:
-        return pa.Table.from_pandas(rows, preserve_index=False)
+        return rows if is_table else pa.Table.from_pandas(rows, preserve_index=False)
     except pa.ArrowException as error:
-        raise TypeError(f"a column of the table holds values of several types: {error}") from error
+        raise TypeError(f"a column of the table holds values of several types: {_mixed(rows) or error}") from error
+
+
+def _mixed(rows: pd.DataFrame) -> str:
+    """Return the first value of a table of pandas that is of another type than those before it."""
+    for name, column in rows.items():
+        present = [(row, value) for row, value in enumerate(column) if value is not None and value == value]
+        for row, value in present:
+            if type(value) is not type(present[0][1]):
+                return f"row {row}, column {name!r}: {value!r} beside {present[0][1]!r}"
+    return ""
 
 
 def table_to_chunk(table: pa.Table, log_format: LogFormat) -> Chunk:
-    """Return the rows of an Arrow table as a chunk.
+    """Return the rows of an Arrow table as a chunk; other columns than fields are ignored.
 
-    Raises ValueError for a column that is missing or unknown, or whose type no cell of its kind has.
+    Raises ValueError for a column that is missing, whose type no cell of its kind has, or with a cell that no line has.
     """
-    import pyarrow as pa
-
     from data_prep.raw_log.parquet import TableChunk, check_columns
 
-    unknown = set(table.schema.names) - log_format.columns.keys() - _index_of_pandas(table)
-    if unknown:
-        raise ValueError(f"the table has columns that the model does not know: {_some(unknown)}")
-    for name in {*log_format.of_kind("weight", "id")} - {*table.schema.names}:  # which change no score
-        table = table.append_column(name, pa.array(["1"] * table.num_rows))
-    labelled = log_format.label_column in table.schema.names
-    written_as = log_format if labelled else without_label(log_format)
-    check_columns("the table", table.schema, written_as)
+    fields = [name for name, _ in log_format.fields]
+    check_columns("the table", table.schema, _to_score(log_format, columns=dict(log_format.fields)))
     # A column of more than 2 GiB of text comes in several batches, whatever one does.
-    parts = [TableChunk(0, len(part), part, written_as, ONLY_FILE).load() for part in table.to_batches() if len(part)]
-    if not parts:
-        return Chunk(0, 0, b"")
-    chunk = dataclasses.replace(parts[0], num_lines=table.num_rows, lines=b"".join(part.lines for part in parts))
-    return chunk if labelled else add_label(chunk, log_format)
+    batches = [batch for batch in table.select(fields).to_batches() if len(batch)]
+    parts = [TableChunk(0, len(batch), batch, log_format, ONLY_FILE).load() for batch in batches]
+    separator = _BARE if log_format.quotes else log_format.separator.encode()
+    for number, part in enumerate(parts):
+        num_cells = part.num_lines * (len(log_format.columns) - 1)
+        if (part.lines.count(separator), part.lines.count(b"\n")) != (num_cells, part.num_lines) or b"\r" in part.lines:
+            first = sum(len(batch) for batch in batches[:number])
+            _refuse_cell(batches[number], log_format, first)
+    return Chunk(0, table.num_rows, b"".join(part.lines for part in parts), is_bare=log_format.quotes)
 
 
-def _index_of_pandas(table: pa.Table) -> set[str]:
-    """Return the columns that hold the index of a pandas table, not a column of it."""
-    index = (table.schema.pandas_metadata or {}).get("index_columns", ())
-    return {name for name in index if isinstance(name, str)}
+def _refuse_cell(rows: pa.RecordBatch, log_format: LogFormat, first_row: int) -> NoReturn:
+    """Raise ValueError for the first cell with a line end or a separator in it."""
+    for number, row in enumerate(rows.to_pylist()):
+        try:
+            mappings_to_chunk([row], log_format)
+        except TypeError as error:
+            raise ValueError(str(error).replace("row 0", f"row {first_row + number}", 1)) from None
+    raise AssertionError("no cell has a line end or a separator in it")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -284,13 +337,13 @@ def _table_rows(**columns: Any) -> TableRows:
 
 
 def table_to_rows(table: pa.Table, log_format: LogFormat) -> TableRows | None:
-    """Return an Arrow table without labels as rows; None for what only the parser of lines decides.
+    """Return an Arrow table of fields alone as rows; None for what only the parser of lines decides.
 
     Columns are of kind integer, in numbers, and hex32, in texts, and every cell is good. They become the rows that
     `table_to_chunk` and the parser would make of them, in a twentieth of the time.
     """
     fields = [*log_format.integer_fields, *log_format.hex_fields]
-    others = len(log_format.columns) - 1 - len(fields)
+    others = len(log_format.fields) - len(fields)
     if others or log_format.missing or sorted(table.schema.names) != sorted(fields) or not table.num_rows:
         return None
     (batch, *more) = table.combine_chunks().to_batches()
@@ -372,21 +425,29 @@ def first_line_number(chunk: Chunk) -> int:
     return chunk.first_line - chunk.file.first_line + chunk.file.num_header_lines + 1
 
 
-def log_has_label(files: Sequence[LogFile], log_format: LogFormat) -> bool:
-    """Return whether a log has labels: by the first file's header, columns or first line.
+def format_to_score(files: Sequence[LogFile], log_format: LogFormat, keep: Sequence[str]) -> LogFormat:
+    """Return the format of a log to score, as its first file shows it.
 
-    Raises as `open_reader` where the file is of neither form.
+    Where names decide, it may have other columns than those of the description, in any order, and lack the label and
+    whatever else changes no score; the columns to `keep` are among its columns. Where the place decides, it may lack
+    the label. Raises ValueError for a column to keep that is not there, and as `open_reader`.
     """
-    if log_format.header or is_parquet(files[0].location):
-        try:
-            with open_reader(files[0], log_format):
-                return True
-        except ValueError as error:
-            try:
-                with open_reader(files[0], without_label(log_format)):
-                    return False
-            except ValueError:
-                raise error from None
+    has_names = log_format.header or is_parquet(files[0].location)
+    by_place = log_format if has_names or _has_labels(files, log_format) else without_label(log_format)
+    names = column_names(files[0], log_format) if has_names else tuple(by_place.columns)
+    for name in keep:
+        if name not in names:
+            raise ValueError(f"--keep {name}: {files[0].location} has no such column; it has {', '.join(names)}")
+    if not has_names:
+        return by_place
+    columns = {name: kind for name, kind in log_format.columns.items() if kind in FIELD_KINDS or name in {*names}}
+    columns = {name: kind for name, kind in columns.items() if kind != "ignored"}
+    kept: dict[str, Kind] = {name: "ignored" for name in keep if name not in columns}
+    others = "ignored" if log_format.header else "refused"
+    return _to_score(log_format, columns=columns | kept, others=others, keep=tuple(keep))
+
+
+def _has_labels(files: Sequence[LogFile], log_format: LogFormat) -> bool:
     sample = next(sample_log(files[:1], log_format, SAMPLED_LINES), None)
     if sample is None or sample.chunk is None:
         return True

@@ -51,6 +51,7 @@ class Chunk:
     lines: bytes
     file: FileOfLog = ONLY_FILE
     is_bare: bool = False  # cells are separated by BARE_SEPARATOR and have no quotes, whatever the format
+    kept: tuple[list[str], ...] = ()  # of a table: columns that are copied, which need not be fit for lines
 
     def load(self) -> Chunk:
         """Return the chunk itself; other tasks, such as `raw_log.chunks.StoredChunk`, read it."""

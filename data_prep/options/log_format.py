@@ -21,14 +21,15 @@ TIME_CODES = {"Y": 4, "y": 2, "m": 2, "d": 2, "H": 2, "M": 2, "S": 2, "f": 3}  #
 # The seconds since 1970 that years of four digits, and of two, can give.
 FOUR_DIGIT_YEARS, TWO_DIGIT_YEARS = (-62_135_596_800, 253_402_300_799), (-31_536_000, 3_124_223_999)
 TimeFeature = Literal["hour", "weekday", "age"]
-TIME_FEATURES: dict[TimeFeature, str] = {
-    "hour": "_hour",
-    "weekday": "_weekday",
-    "age": "_age_days",
-}  # endings of fields
+TIME_FEATURES: dict[TimeFeature, str] = {"hour": "_hour", "weekday": "_weekday", "age": "_age_days"}  # ends of names
 AGE = TIME_FEATURES["age"]
 RELATIONS = (">=", "<=", "==", ">", "<")
 _RULE = re.compile(rf"\s*({'|'.join(RELATIONS)})\s*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{{1,2}})?)\s*")
+# True and false, as logs have them.
+BOOLEANS = (("true", "false"), ("True", "False"), ("TRUE", "FALSE"), ("yes", "no"), ("Yes", "No"), ("YES", "NO"))
+BOOLEANS += (("on", "off"), ("On", "Off"), ("ON", "OFF"), ("t", "f"), ("T", "F"), ("y", "n"), ("Y", "N"))
+BOOLEANS += (("1", "0"), ("1.0", "0.0"))
+NO_BOOLEANS = "nothing says which texts of the log stand for true and false, so give the texts"
 MAX_LIST_LENGTH = 1_000  # each row has room for as many ids
 _NO_SEPARATORS = ("\n", "\r", '"', "\x1f", "-")
 
@@ -86,6 +87,9 @@ class LogFormat:
     # hour, weekday: the categorical fields NAME_hour and NAME_weekday; age: the numeric field NAME_age_days, days
     # before the newest training row, 0 for later rows.
     features: dict[str, tuple[TimeFeature, ...]] = field(default_factory=dict)
+    # By string or list column: the texts that stand for true and false where a table holds booleans, such as
+    # [TRUE, FALSE]; without them those of the vocabulary, and 1 and 0 in a new one.
+    booleans: dict[str, tuple[str, ...]] = field(default_factory=dict)
     archive_member: str = "train.txt"  # name of the log in a .tar.gz
 
     key_fields = _of_kind("id")
@@ -115,6 +119,12 @@ class LogFormat:
             if not re.fullmatch(r"[0-9a-zA-Z_]+", name):
                 raise ValueError(f"a column of kind id needs a name of letters, digits and _; found {name!r}")
         self._check_features()
+        for name, texts in self.booleans.items():
+            if name not in self.text_fields or len({*texts}) != len(texts) or len(texts) not in (0, 2):
+                raise ValueError(
+                    f"booleans: {name}: expected a column of kind string or list, and two texts such as [TRUE, FALSE]; "
+                    f"found {self.columns.get(name, 'no such column')}, {list(texts)}"
+                )
         if not self.categorical_fields and not any(self.parts_of_time(name) for name in self.time_fields):
             raise ValueError("columns must have a categorical field (kind hex32, string or list); found none")
         self._check_lists()
@@ -172,6 +182,18 @@ class LogFormat:
                     f"features: {name}: expected some of {', '.join(TIME_FEATURES)}, each once; found {list(features)}"
                 )
 
+    def texts_of_booleans(self, name: str) -> tuple[str, ...]:
+        """Return the cells of a column for true and false; () if nothing says which they are."""
+        kind = self.columns[name]
+        if kind in ("hex32", "timestamp"):
+            return ()
+        if kind in ("string", "list"):
+            return self.booleans.get(name, ("1", "0"))
+        return ("1", "0") if kind != "label" or self.click_rule else self._labels_of_booleans()
+
+    def _labels_of_booleans(self) -> tuple[str, ...]:
+        return next((pair for pair in BOOLEANS if set(pair) <= {*self.clicked, *self.not_clicked}), ())
+
     def parts_of_time(self, name: str) -> list[Literal["hour", "weekday"]]:
         """Return the categorical features of a timestamp."""
         features = self.features.get(name, ("hour", "weekday"))
@@ -219,6 +241,10 @@ class LogFormat:
     def any_label(self) -> str:
         """A cell that is a good label, for rows whose label is not looked at."""
         return f"{self.click_rule[1]:g}" if self.click_rule else self.not_clicked[0]
+
+    def any_cell(self, name: str) -> str:
+        """Return a good cell of a column that changes no score."""
+        return {"label": self.any_label, "weight": "1"}.get(self.columns[name], "")
 
     @functools.cached_property
     def weight_source(self) -> str:
@@ -269,6 +295,16 @@ class LogFormat:
         names = list(self.columns)
         shown = ", ".join(names) if len(names) <= 4 else f"{names[0]}, {names[1]}, … {names[-1]}"
         return f"{len(names)} columns ({shown}) between {between}"
+
+
+@dataclass(frozen=True)
+class FormatToScore(LogFormat):
+    """The format of a log to score: it may lack the label, and other columns that change no score."""
+
+    keep: tuple[str, ...] = ()  # columns that are written beside the scores, described or not
+
+    def __post_init__(self) -> None:
+        """Take a format that no preparation does."""
 
 
 def _check_time_form(name: str, form: str) -> None:

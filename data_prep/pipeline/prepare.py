@@ -17,6 +17,7 @@ from pathlib import Path
 from common.memory import num_cores
 from data_prep.checks.rejects import check_statistics
 from data_prep.encoding.base import BaseVocabulary, read_base_vocabulary
+from data_prep.encoding.booleans import with_booleans
 from data_prep.encoding.fit import fit_vocabulary
 from data_prep.execution import memory
 from data_prep.execution.folder import WorkDir, new_folder, real_output, sync_files
@@ -80,6 +81,7 @@ def prepare(
     if extend and vocabulary_of is None:
         raise ValueError("--extend adds to the vocabulary of a prepared folder; name it: --vocabulary DIR")
     given = read_base_vocabulary(vocabulary_of, options, extend) if vocabulary_of else None
+    options = with_booleans(files, options, given)
     identity = run_fingerprint(files, options, given, file_rows)
     chunk_bytes = chunk_bytes or memory.chunk_bytes(options)
     needed = whole_bytes(guess_rows(files), usual_row_bytes(options), zoo_row_bytes(options))

@@ -174,10 +174,7 @@ def open_log(file: LogFile, log_format: LogFormat) -> Iterator[LogReader]:
                 yield reader
             reader.fingerprint = stored.fingerprint()
         except DAMAGED as error:
-            raise ValueError(
-                f"{file.location} is damaged or was not downloaded to its end ({error}, after {stored.bytes_read:,} "
-                "bytes); fetch it again and compare its size with the server's"
-            ) from error
+            raise _damaged(file.location, error, stored.bytes_read) from error
 
 
 def _skip_header(location: str, stream: io.BufferedIOBase, log_format: LogFormat) -> tuple[int, bytes]:
@@ -212,11 +209,20 @@ def _names_in(line: bytes, log_format: LogFormat) -> list[str]:
 
 def header_columns(file: LogFile, log_format: LogFormat) -> tuple[str, ...]:
     """Return the columns of a file of text in their order, from its first line; raises as `open_log`."""
-    with (
-        storage.open_stream(file.location) as raw,
-        unpacked(file.location, io.BufferedReader(StoredFile(raw), _READ_BYTES), log_format.archive_member) as stream,
-    ):
-        return tuple(_names_in(stream.readline(MAX_LINE_BYTES), log_format))
+    with storage.open_stream(file.location) as raw, StoredFile(raw) as stored:
+        buffered = io.BufferedReader(stored, _READ_BYTES)
+        try:
+            with unpacked(file.location, buffered, log_format.archive_member) as stream:
+                return tuple(_names_in(stream.readline(MAX_LINE_BYTES), log_format))
+        except DAMAGED as error:
+            raise _damaged(file.location, error, stored.bytes_read) from error
+
+
+def _damaged(location: str, error: BaseException, bytes_read: int) -> ValueError:
+    return ValueError(
+        f"{location} is damaged or was not downloaded to its end ({error}, after {bytes_read:,} bytes); fetch it again "
+        "and compare its size with the server's"
+    )
 
 
 def _listed(what: str, names: list[str]) -> str:

@@ -1,8 +1,9 @@
 """Read a Parquet file of the log. Its rows become lines of text, so that one parser defines a good row.
 
 Columns are found by name; columns that the format lacks are ignored. Null and NaN are missing, whole floats are
-integers, an integer in a `hex32` column, a whole float too, becomes eight hex digits, true and false become 1 and 0. An
-Arrow list becomes its values with the list's separator between them.
+integers, other floats the shortest decimals that read as them, an integer in a `hex32` column, a whole float too,
+becomes eight hex digits, true and false become the texts that the format has for them. An Arrow list becomes its values
+with the list's separator between them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import pyarrow.parquet as pq
 
 from data_prep.kernels.arrow import hex_text
 from data_prep.kernels.rows import BARE_SEPARATOR, MISSING, ONLY_FILE, Chunk, FileOfLog
-from data_prep.options.log_format import MILLISECONDS, SECONDS, Kind, LogFormat, time_text
+from data_prep.options.log_format import MILLISECONDS, NO_BOOLEANS, SECONDS, FormatToScore, Kind, LogFormat, time_text
 from data_prep.raw_log import storage
 from data_prep.raw_log.chunks import Fingerprint, StoredFile
 from data_prep.raw_log.files import LogFile
@@ -41,28 +42,37 @@ class TableChunk:
     def load(self) -> Chunk:
         is_bare = self.log_format.quotes
         separator = bytes([BARE_SEPARATOR]) if is_bare else self.log_format.separator.encode()
-        kinds = {name: kind for name, kind in self.log_format.columns.items() if kind != "ignored"}
-        cells = {name: cells_as_text(self._cells(name), kind, separator) for name, kind in kinds.items()}
+        columns = [self._cells_between(name, separator) for name in self.log_format.columns]
         empty = pa.repeat(pa.scalar(b"", pa.large_binary()), self.num_lines)
-        columns = [cells.get(name, empty) for name in self.log_format.columns]
         # The line end is a cell after the last one, joined without a separator.
         lines = pc.binary_join_element_wise(*columns, pa.scalar(separator, pa.large_binary()))
         ended = pc.binary_join_element_wise(lines, empty, pa.scalar(b"\n", pa.large_binary()))
         text = b"".join(ended.to_pylist())
-        return Chunk(self.first_line, self.num_lines, text, self.file, is_bare)
+        kept = tuple(self._kept(name) for name in columns_to_keep(self.log_format))
+        return Chunk(self.first_line, self.num_lines, text, self.file, is_bare, kept)
+
+    def _cells_between(self, name: str, separator: bytes) -> pa.LargeBinaryArray:
+        kind = self.log_format.columns[name]
+        if kind == "ignored" or name not in self.rows.schema.names:
+            return pa.repeat(pa.scalar(self.log_format.any_cell(name).encode(), pa.large_binary()), self.num_lines)
+        return cells_as_text(self._cells(name), kind, separator, self.log_format.texts_of_booleans(name))
+
+    def _kept(self, name: str) -> list[str]:
+        """Return the texts of a column whatever they hold, as no line is made of them."""
+        if self.log_format.columns[name] == "ignored":
+            cells = cells_as_text(decoded(self.rows.column(name)), "string", b"\n", ("true", "false"))
+        else:
+            cells = self._cells_between(name, b"\n")
+        return [cell.decode(errors="replace") for cell in cells.to_pylist()]
 
     def _cells(self, name: str) -> pa.Array:
         """Return a column; times in the format's form."""
-        cells = self.rows.column(name)
+        cells = decoded(self.rows.column(name))
         if is_list(cells.type):
             return _joined(cells, self.log_format, name)
         if self.log_format.columns[name] != "timestamp" or not is_moment(cells.type):
             return cells
-        form = self.log_format.time_form(name)
-        if form in (SECONDS, MILLISECONDS):
-            return _since_1970(cells, per_second=1000 if form == MILLISECONDS else 1)
-        times = _since_1970(cells, per_second=1000).to_pylist()
-        return pa.array([None if time is None else time_text(time, form) for time in times], pa.string())
+        return times_as_text(cells, self.log_format.time_form(name))
 
 
 class TableReader:
@@ -88,6 +98,7 @@ class TableReader:
     def chunks(self, chunk_bytes: int, file: FileOfLog = ONLY_FILE) -> Iterator[tuple[TableChunk, None]]:
         """Yield the rows in chunks of about `chunk_bytes` of text."""
         names = [name for name, kind in self._format.columns.items() if kind != "ignored"]
+        names += [name for name in columns_to_keep(self._format) if name not in names]
         num_rows = max(chunk_bytes // (_CELL_BYTES * len(names)), 1)
         batches = self._table.iter_batches(num_rows, columns=names)
         while (rows := self._next_of(batches)) is not None:
@@ -125,9 +136,15 @@ def naming_damage(location: str) -> Iterator[None]:
         raise ValueError(f"{location} is damaged or not a Parquet file ({str(error).splitlines()[0]})") from error
 
 
+def columns_to_keep(log_format: LogFormat) -> tuple[str, ...]:
+    """Return the columns that are not for lines alone, but copied."""
+    return log_format.keep if isinstance(log_format, FormatToScore) else ()
+
+
 def check_columns(location: str, schema: pa.Schema, log_format: LogFormat) -> None:
     """Raise ValueError where a table has not the format's columns, or one of another type; it may have more."""
-    expected = {name: kind for name, kind in log_format.columns.items() if kind != "ignored"}
+    kept: dict[str, Kind] = dict.fromkeys(columns_to_keep(log_format), "string")
+    expected = kept | {name: kind for name, kind in log_format.columns.items() if kind != "ignored"}
     missing = [name for name in expected if schema.names.count(name) != 1]
     if missing:
         raise ValueError(
@@ -141,11 +158,46 @@ def check_columns(location: str, schema: pa.Schema, log_format: LogFormat) -> No
                 f"{location}: column {name!r} is of type {schema.field(name).type}; expected for kind {kind}: "
                 f"{times}{_READABLE}"
             )
+        if name in kept and log_format.columns[name] == "ignored":
+            continue
+        if holds_booleans(schema.field(name).type) and not log_format.texts_of_booleans(name):
+            raise ValueError(f"{location}: column {name!r} of kind {kind} holds booleans; {NO_BOOLEANS}")
+
+
+def boolean_columns(location: str) -> set[str]:
+    """Return the columns of a Parquet file that hold booleans, or lists of them."""
+    return {field.name for field in read_schema(location) if holds_booleans(field.type)}
+
+
+def read_schema(location: str) -> pa.Schema:
+    """Return the columns of a Parquet file and their types. Raises ValueError if it is damaged."""
+    with storage.open_random(location) as stored, naming_damage(location), pq.ParquetFile(stored) as table:
+        return table.schema_arrow
+
+
+def holds_booleans(of_type: pa.DataType) -> bool:
+    """Return True for a column of booleans, or of lists or a dictionary of them."""
+    while is_list(of_type) or pa.types.is_dictionary(of_type):
+        of_type = of_type.value_type
+    return bool(pa.types.is_boolean(of_type))
+
+
+def decoded(cells: pa.Array) -> pa.Array:
+    """Return cells without a dictionary."""
+    return cells.dictionary_decode() if pa.types.is_dictionary(cells.type) else cells
 
 
 def is_moment(of_type: pa.DataType) -> bool:
     """Return True for timestamps and dates, which a column of kind timestamp has; times of a day are none."""
     return pa.types.is_timestamp(of_type) or pa.types.is_date(of_type)
+
+
+def times_as_text(times: pa.Array, form: str) -> pa.Array:
+    """Return timestamps or dates as they are written in a form, those of numbers as numbers."""
+    if form in (SECONDS, MILLISECONDS):
+        return _since_1970(times, per_second=1000 if form == MILLISECONDS else 1)
+    milliseconds = _since_1970(times, per_second=1000).to_pylist()
+    return pa.array([None if time is None else time_text(time, form) for time in milliseconds], pa.string())
 
 
 def _since_1970(times: pa.Array, per_second: int) -> pa.Array:
@@ -172,7 +224,7 @@ def is_list(of_type: pa.DataType) -> bool:
 def _joined(lists: pa.Array, log_format: LogFormat, name: str) -> pa.Array:
     """Return the values of each list as one cell; a value with the separator in it becomes a line end, see below."""
     separator = log_format.list_form(name).separator.encode()
-    values = cells_as_text(lists.flatten(), "list", b"\n")
+    values = cells_as_text(decoded(lists.flatten()), "list", b"\n", log_format.texts_of_booleans(name))
     values = pc.if_else(pc.match_substring(values, separator), pa.scalar(b"\n", pa.large_binary()), values)
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -193,13 +245,13 @@ def is_readable(of_type: pa.DataType, kind: Kind) -> bool:
     return is_text or is_number or is_time or pa.types.is_null(of_type)
 
 
-def cells_as_text(cells: pa.Array, kind: Kind, separator: bytes) -> pa.LargeBinaryArray:
+def cells_as_text(
+    cells: pa.Array, kind: Kind, separator: bytes, booleans: tuple[str, ...] = ("1", "0")
+) -> pa.LargeBinaryArray:
     """Return cells as text. A line end in a cell becomes a separator, so that its line is rejected."""
-    if pa.types.is_dictionary(cells.type):
-        cells = cells.dictionary_decode()
     if pa.types.is_boolean(cells.type):
-        cells = cells.cast(pa.int8())
-    if pa.types.is_decimal(cells.type) and cells.type.scale > 0 and kind != "string":
+        cells = pc.if_else(cells, *booleans)
+    if pa.types.is_decimal(cells.type) and (kind == "hex32" or (cells.type.scale > 0 and kind != "string")):
         cells = cells.cast(pa.float64())
     if kind == "hex32" and (pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type)):
         text = _number_hex(cells)
@@ -207,6 +259,9 @@ def cells_as_text(cells: pa.Array, kind: Kind, separator: bytes) -> pa.LargeBina
         text = _float_text(cells)
     elif pa.types.is_binary(cells.type) or pa.types.is_large_binary(cells.type):
         text = cells
+    elif pa.types.is_timestamp(cells.type):  # whatever their unit
+        text = pc.replace_substring_regex(cells.cast(pa.large_string()), r"\.([0-9]*?)0+($|Z|[+-])", r".\1\2")
+        text = pc.replace_substring_regex(text, r"\.($|Z|[+-])", r"\1")
     else:
         text = cells.cast(pa.large_string())
     text = pc.fill_null(text.cast(pa.large_binary()), b"")
@@ -218,6 +273,8 @@ def _float_text(cells: pa.Array) -> pa.Array:
     numbers = pc.if_else(pc.is_nan(numbers), None, numbers)
     is_whole = pc.and_(pc.equal(numbers, pc.round(numbers)), pc.less(pc.abs(numbers), 2.0**63))
     whole = pc.if_else(is_whole, numbers, 0.0).cast(pa.int64()).cast(pa.large_string())
+    if not pa.types.is_float64(cells.type):
+        numbers = numbers.cast(pa.float32())  # of which the shortest decimal is the one that was meant
     return pc.if_else(is_whole, whole, numbers.cast(pa.large_string()))
 
 

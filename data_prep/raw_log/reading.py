@@ -21,7 +21,7 @@ from data_prep.execution.pools import Pools
 from data_prep.execution.stopping import check_stop
 from data_prep.execution.tasks import Parts, ReadPart, TasksBeside, job_name, map_in_order
 from data_prep.kernels.rows import Chunk, FileOfLog
-from data_prep.options.log_format import LogFormat
+from data_prep.options.log_format import FormatToScore, LogFormat
 from data_prep.raw_log.chunks import Fingerprint, LogReader, StoredChunk, changed_while_read, header_columns, open_log
 from data_prep.raw_log.files import LogFile, is_parquet
 from data_prep.raw_log.storage import file_state
@@ -57,9 +57,21 @@ def num_header_lines(file: LogFile, log_format: LogFormat) -> int:
 
 def file_of_log(index: int, name: str, first_line: int, file: LogFile, log_format: LogFormat) -> FileOfLog:
     """Return what the chunks of a file know of it; reads its header where that decides the columns."""
-    by_header = log_format.others == "ignored" and not is_parquet(file.location)
-    columns = header_columns(file, log_format) if by_header else ()
+    columns: tuple[str, ...] = ()
+    if is_parquet(file.location):
+        columns = tuple(log_format.columns) if isinstance(log_format, FormatToScore) else ()
+    elif log_format.others == "ignored":
+        columns = header_columns(file, log_format)
     return FileOfLog(index, name, first_line, num_header_lines(file, log_format), columns)
+
+
+def column_names(file: LogFile, log_format: LogFormat) -> tuple[str, ...]:
+    """Return the columns of a file that names them: a table, or lines after a header. Raises as `open_reader`."""
+    if not is_parquet(file.location):
+        return header_columns(file, log_format)
+    from data_prep.raw_log.parquet import read_schema
+
+    return tuple(read_schema(file.location).names)
 
 
 def open_reader(file: LogFile, log_format: LogFormat) -> AbstractContextManager[LogReader | TableReader]:

@@ -1,5 +1,6 @@
 """A whole log scored: every line has its place in the output, and a stopped prediction resumes to the same bytes."""
 
+import csv
 import gzip
 import io
 import json
@@ -151,6 +152,49 @@ def test_a_log_with_a_header_keeps_its_columns(text_bundle, make_avazu, tmp_path
     scores = table["score"].to_pylist()
     assert scores[7] is None and table["reason"].to_pylist()[7] == "columns"
     assert np.array_equal(np.array(scores[:7] + scores[8:], np.float32), expected)
+
+
+def test_a_test_file_with_another_column_and_no_label_scores(text_bundle, make_avazu, tmp_path):
+    """Columns are found by name; those that change no score need not be there, and any may be kept."""
+    header, *rows = make_avazu(200, seed=5).splitlines()
+    expected = Predictor.open(text_bundle).score(rows)
+    names = header.split(",")
+    cells = dict(zip(names, zip(*(row.split(",") for row in rows), strict=True), strict=True))
+    columns = {"number": [f"n{n}" for n in range(200)], **dict(reversed(cells.items())), "note, long": ["a,\tb"] * 200}
+    del columns["click"], columns["id"]
+    with (tmp_path / "test.csv").open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerows([columns, *zip(*columns.values(), strict=True)])
+    columns["note, long"][7] = "two\nlines, and\r more"  # which no line holds, and a table does
+    columns["number"] = pa.array([None if n == 3 else n for n in range(200)])
+    pq.write_table(pa.table({**columns, "flag": [True] * 200}), tmp_path / "test.parquet")
+    for name, number, note in (("test.csv", "n3", "a,\tb"), ("test.parquet", "", "two\nlines, and\r more")):
+        output = tmp_path / f"{name}.scores.parquet"
+        keep = ["note, long", "C21", "number"]
+        assert predict(text_bundle, [str(tmp_path / name)], str(output), keep=keep)["bad_lines"] == 0
+        table = pq.read_table(output)
+        assert np.array_equal(table["score"].to_numpy(), expected)
+        assert table["C21"].to_pylist() == list(cells["C21"])
+        assert (table["number"][3].as_py(), table["note, long"][7].as_py()) == (number, note)
+        with pytest.raises(ValueError, match=r"--keep nothing: .*has no such column; it has .*number"):
+            predict(text_bundle, [str(tmp_path / name)], str(tmp_path / "none.csv"), keep=["nothing"])
+    predict(text_bundle, [str(tmp_path / "test.parquet")], str(tmp_path / "flags.parquet"), keep=["flag"])
+    assert pq.read_table(tmp_path / "flags.parquet")["flag"].to_pylist() == ["true"] * 200
+
+
+@pytest.mark.parametrize(("num_bad", "words", "status"), [
+    (0, [], 0), (1, [], 0), (2, [], 2), (100, [], 2), (2, ["--max-reject-fraction", "0.02"], 0),
+    (1, ["--max-reject-fraction", "0"], 2), (100, ["--max-reject-fraction", "1"], 0),
+    (0, ["--max-reject-fraction", "-0.1"], 2), (0, ["--max-reject-fraction", "nan"], 2),
+])  # fmt: skip
+def test_too_many_bad_lines_end_with_a_status(tiny_bundle, tmp_path, lines, caplog, num_bad, words, status):
+    (tmp_path / "log.txt").write_text("".join(f"{'bad' if n < num_bad else lines[n]}\n" for n in range(100)))
+    output = tmp_path / "scores.parquet"
+    words = [str(tiny_bundle), str(tmp_path / "log.txt"), str(output), "--workers", "1", *words]
+    assert command.main(command.add_arguments, "app.cli.predict", words) == status
+    assert (num_bad > 0 and status == 2) == (f"{num_bad} of 100 lines are bad" in caplog.text)
+    if num_bad:
+        assert pq.read_table(output)["reason"].to_pylist()[0] == "columns"  # it is there, to see why
 
 
 class Binary:

@@ -11,6 +11,7 @@ from importlib.metadata import packages_distributions
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -210,13 +211,23 @@ def change(row, **values):
     ("damage", "message"),
     [
         (lambda row: {k: v for k, v in row.items() if k != "C3"}, "missing C3"),
-        (lambda row: change(row, C27="0123abcd"), "unknown C27"),
-        (lambda row: change(row, I1="many"), "whole number.*'many'"),
-        (lambda row: change(row, I1=1.5), "whole number.*1.5"),
+        (
+            lambda row: change({k: v for k, v in row.items() if k != "C3"}, c3="0123abcd"),
+            "missing C3; others there: c3",
+        ),
+        (
+            lambda row: change(row, I1="many"),
+            "row 1 cannot be scored: integer: column 'I1' of kind integer, found 'many'",
+        ),
+        (lambda row: change(row, I1=1.5), "row 1 .*column 'I1' of kind integer, found '1.5'"),
         (lambda row: change(row, C1=2**40), "32 bits"),
         (lambda row: change(row, C1=[1]), "expected text"),
         (lambda row: change(row, C1="a\tb"), "separator"),
-        (lambda row: change(row, C1="xyz"), "row 1 cannot be scored: categorical"),
+        (
+            lambda row: change(row, C1="xyz"),
+            "row 1 cannot be scored: categorical: column 'C1' of kind hex32, found 'xyz'",
+        ),
+        (lambda row: change(row, C1=True), "row 1, column 'C1' of kind hex32: found True; nothing says which texts"),
     ],
 )
 def test_a_mapping_that_is_no_row_is_refused(predictor, lines, damage, message):
@@ -231,8 +242,12 @@ def test_a_mapping_that_is_no_row_is_refused(predictor, lines, damage, message):
         (["1\t2"], "row 0 cannot be scored: columns"),
         (["a\nb"], "line end"),
         ("1\t2", "for one row give"),
-        (pa.table({"C1": ["0123abcd"]}), "not found, or not once: I1"),
-        (pa.table({"other": [1]}), "does not know: other"),
+        (
+            pa.table({"C1": ["0123abcd"]}),
+            "the table has not the columns of the model: missing I1, I2, .*, …; others there: none",
+        ),
+        (pa.table({"other": [1]}), "missing I1, .*; others there: other"),
+        (pd.Series({"C1": "0123abcd"}), "found a Series: for one row give"),
     ],
 )
 def test_what_is_no_row_is_refused(predictor, rows, message):
@@ -245,6 +260,29 @@ def test_a_column_of_another_type_is_refused(predictor, lines):
     bad = table.set_column(0, "I1", pa.array([[1], [2]]))
     with pytest.raises(ValueError, match="'I1' is of type list"):
         predictor.score(bad)
+
+
+@pytest.mark.parametrize(
+    ("name", "cells", "message"),
+    [
+        (
+            "C2",
+            ["0123abcd", "0123 bcd"],
+            "row 1 cannot be scored: categorical: column 'C2' of kind hex32, found '0123 bcd'",
+        ),
+        ("I2", ["1", "1.5"], "row 1 .*column 'I2' of kind integer, found '1.5'"),
+        ("C2", ["0123abcd", "a\tb"], "row 1, column 'C2' of kind hex32: 'a\\tb' has a line end or the separator"),
+        ("C2", ["0123abcd", "a\nb"], "row 1, column 'C2'"),
+        ("C26", ["0123abcd", "a\r"], "row 1, column 'C26'"),
+        ("I2", [1, "1"], "several types: row 1, column 'I2': '1' beside 1"),
+        ("C2", [True, False], "column 'C2' of kind hex32 holds booleans"),
+    ],
+)
+def test_a_bad_cell_of_a_frame_is_named(predictor, lines, name, cells, message):
+    frame = pd.DataFrame(as_mappings(predictor, lines[:2], "\t"))
+    frame[name] = pd.Series(cells, dtype=object)
+    with pytest.raises((ValueError, TypeError), match=message):
+        predictor.score(frame)
 
 
 def test_nothing_scores_as_nothing(predictor):

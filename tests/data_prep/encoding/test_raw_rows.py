@@ -78,7 +78,10 @@ def test_values_as_pandas_gives_them_are_cells():
     assert mappings_to_chunk(rows, form).lines == b"0,1700000000,a|b\n0,,\n"
 
 
-def test_a_number_that_no_float_holds_is_refused_by_name():
+def test_a_number_that_no_float_holds_is_a_bad_cell():
     form = LogFormat({"label": "label", "price": "float", "C": "string"}, separator=",")
-    with pytest.raises(TypeError, match="row 0, column 'price' of kind float: int too large"):
-        mappings_to_chunk([{"price": 10**400, "C": "a"}], form)
+    for number in (10**400, 1e39, float("inf")):
+        chunk = mappings_to_chunk([{"price": number, "C": "a"}], form)
+        assert choose_kernels("numpy").parse_chunk(chunk, form).rejects_by_reason == {"float": 1}
+    with pytest.raises(TypeError, match="row 0, column 'price' of kind float: Exceeds the limit"):
+        mappings_to_chunk([{"price": 10**5000, "C": "a"}], form)

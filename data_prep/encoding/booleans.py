@@ -1,0 +1,76 @@
+"""Booleans of a table or a mapping as texts: those that the log's vocabulary has for true and false."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from data_prep.options.log_format import BOOLEANS
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.raw_log.files import LogFile, is_parquet
+
+if TYPE_CHECKING:
+    from data_prep.encoding.base import BaseVocabulary
+
+BOOLEAN_TEXTS = tuple(text for pair in BOOLEANS for text in pair)
+
+
+def texts_among(known: Collection[str], num_values: int) -> tuple[str, ...]:
+    """Return the texts for true and false in a vocabulary of so many values; () if it does not say which they are.
+
+    `known` are those of BOOLEAN_TEXTS that the vocabulary has. One of the words for true and false is enough, whatever
+    else it has; of yes and no it takes both. The other texts must be all: 1 and 0 may be numbers among others, t and f
+    letters, no a country.
+    """
+    found = [pair for pair in BOOLEANS if set(pair) & set(known)]
+    if len(found) != 1:
+        return ()
+    (pair,) = found
+    word = pair[0].lower()
+    is_clear = word == "true" or (word in ("yes", "on") and len(known) == 2) or len(known) == num_values
+    return pair if is_clear else ()
+
+
+def with_booleans(files: Sequence[LogFile], options: PrepareOptions, given: BaseVocabulary | None) -> PrepareOptions:
+    """Return the options of a preparation with the texts of the booleans in its Parquet files.
+
+    A new vocabulary has 1 and 0 for them, where the options name no others. Raises ValueError for a column that is
+    boolean in some files only, or whose texts the vocabulary that is `given` does not say.
+    """
+    log_format = options.data
+    names = {name for name in log_format.text_fields if name not in log_format.booleans}
+    found = {file.location: _boolean_columns(file, names) for file in files}
+    booleans = dict(log_format.booleans)
+    for name in log_format.text_fields:
+        locations = [location for location, columns in found.items() if name in columns]
+        if not locations:
+            continue
+        where = f"{locations[0]}: column {name!r} holds booleans"
+        advice = f"set the texts that stand for true and false: prepare.data.booleans={{{name}: [TRUE, FALSE]}}"
+        if given is not None:
+            booleans[name] = _given_texts(given, name)
+            if not booleans[name]:
+                raise ValueError(f"{where}, and the vocabulary of {given.folder} does not say which are its; {advice}")
+        elif len(locations) < len(files):
+            other = next(location for location, columns in found.items() if name not in columns)
+            raise ValueError(f"{where}, and in {other} it does not; {advice}")
+        else:
+            booleans[name] = ("1", "0")
+    return dataclasses.replace(options, data=dataclasses.replace(log_format, booleans=booleans))
+
+
+def _boolean_columns(file: LogFile, names: set[str]) -> set[str]:
+    if not names or not is_parquet(file.location):
+        return set()
+    from data_prep.raw_log.parquet import boolean_columns
+
+    return names & boolean_columns(file.location)
+
+
+def _given_texts(given: BaseVocabulary, name: str) -> tuple[str, ...]:
+    written_as = given.log_format
+    if name in written_as.booleans:
+        return written_as.booleans[name]
+    texts = given.texts_of(written_as.shares.get(name, name))
+    return texts_among(texts & set(BOOLEAN_TEXTS), len(texts))

@@ -1,0 +1,153 @@
+"""A boolean is the text that the log has for it, or an error that names its column."""
+
+import dataclasses
+import random
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from data_prep.encoding.booleans import BOOLEAN_TEXTS, texts_among
+from data_prep.encoding.encoder import open_encoder
+from data_prep.kernels.rows import Chunk
+from data_prep.options.log_format import LogFormat
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.prepare import prepare
+from data_prep.prepared.reader import read_blocks
+from data_prep.prepared.schema import read_schema
+
+COLUMNS = {"click": "label", "member": "string", "flags": "list", "site": "string"}
+PAIRS = list(zip(BOOLEAN_TEXTS[::2], BOOLEAN_TEXTS[1::2], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        *(({*pair}, pair) for pair in PAIRS),
+        *(({text}, pair) for pair in PAIRS for text in pair),
+        ({"TRUE", "unknown"}, ("TRUE", "FALSE")),
+        ({"yes", "no", "maybe"}, ("yes", "no")),
+        ({"no", "se", "dk"}, ()),  # countries
+        ({"t", "f", "s"}, ()),
+        ({"0", "1", "2"}, ()),
+        ({"0", "1", "TRUE"}, ()),
+        ({"true", "TRUE"}, ()),
+        ({"Ja", "Nein"}, ()),
+        (set(), ()),
+    ],
+)
+def test_the_texts_of_a_vocabulary_are_found_where_there_is_no_doubt(values, expected):
+    assert texts_among(values & set(BOOLEAN_TEXTS), len(values)) == expected
+
+
+def options_of(words, **settings):
+    log_format = LogFormat(COLUMNS, ",", clicked=(words[0],), not_clicked=(words[1],))
+    fractions = {"train_fraction": 1, "valid_fraction": 0, "test_fraction": 0}
+    settings = {"min_count": 2, "shuffle_window_rows": 1, "workers": 1, "oov_buckets": 3, **fractions, **settings}
+    return PrepareOptions(data=log_format, **settings)
+
+
+def draw(seed=1):
+    random_ = random.Random(seed)
+    flags = [[random_.random() < 0.5 for _ in range(random_.randint(0, 3))] for _ in range(60)]
+    columns = {name: random_.choices([True, False, None], (5, 4, 1), k=60) for name in ("click", "member")}
+    columns["click"] = [bool(value) for value in columns["click"]]
+    return {**columns, "flags": flags, "site": random_.choices("abc", k=60)}
+
+
+def write(folder, words, columns):
+    """The same rows as lines with these words, and as a Parquet file of booleans."""
+    text = {True: words[0], False: words[1], None: ""}
+    rows = [
+        [text[click], text[member], "|".join(text[flag] for flag in flags), site]
+        for click, member, flags, site in zip(*columns.values(), strict=True)
+    ]
+    (folder / "log.csv").write_text("".join(",".join(row) + "\n" for row in rows))
+    pq.write_table(pa.table(columns), folder / "log.parquet")
+
+
+def rows_of(folder):
+    (block,) = read_blocks(folder, read_schema(folder), "train")
+    return block.ids.tolist(), block.labels.tolist()
+
+
+@pytest.mark.parametrize("words", PAIRS)
+def test_a_parquet_file_of_booleans_has_the_ids_of_the_text_log(tmp_path, words):
+    write(tmp_path, words, draw())
+    prepare(tmp_path / "log.csv", tmp_path / "text", options_of(words))
+    prepare(tmp_path / "log.parquet", tmp_path / "table", options_of(words), vocabulary_of=tmp_path / "text")
+    assert rows_of(tmp_path / "table") == rows_of(tmp_path / "text")
+    log_format = open_encoder(tmp_path / "text").log_format
+    assert [log_format.texts_of_booleans(name) for name in COLUMNS] == [words, words, words, ()]
+
+
+@pytest.mark.parametrize("settings", [{}, {"vocabulary": "hash"}, {"min_count": 100}])
+def test_a_new_vocabulary_has_1_and_0_and_says_so(tmp_path, settings):
+    write(tmp_path, ("yes", "no"), draw())
+    options = options_of(("yes", "no"), **settings)
+    prepare(tmp_path / "log.parquet", tmp_path / "table", options)
+    encoder = open_encoder(tmp_path / "table")
+    assert encoder.log_format.booleans == {"member": ("1", "0"), "flags": ("1", "0"), "site": ()}
+    write(tmp_path, ("1", "0"), draw())
+    text = (tmp_path / "log.csv").read_text().replace("\n1,", "\nyes,").replace("\n0,", "\nno,")
+    text = {"1": "yes", "0": "no"}[text[0]] + text[1:]
+    rows = encoder.encode(Chunk(0, 60, text.encode()))[1]
+    assert (rows.ids.tolist(), rows.labels.tolist()) == rows_of(tmp_path / "table")
+    prepare(tmp_path / "log.parquet", tmp_path / "again", options, vocabulary_of=tmp_path / "table")
+    assert rows_of(tmp_path / "again") == rows_of(tmp_path / "table")
+
+
+def test_texts_that_are_given_are_taken(tmp_path):
+    write(tmp_path, ("Ja", "Nein"), draw())
+    options = options_of(("Ja", "Nein"))
+    prepare(tmp_path / "log.csv", tmp_path / "text", options)
+    pq.write_table(pa.table({**draw(), "click": ["Ja"] * 60}), tmp_path / "log.parquet")
+    message = r"log.parquet: column 'member' holds booleans, and the vocabulary of .* prepare.data.booleans=\{member: "
+    with pytest.raises(ValueError, match=message):
+        prepare(tmp_path / "log.parquet", tmp_path / "none", options, vocabulary_of=tmp_path / "text")
+    booleans = dict.fromkeys(("member", "flags"), ("Ja", "Nein"))
+    told = dataclasses.replace(options, data=dataclasses.replace(options.data, booleans=booleans))
+    prepare(tmp_path / "log.parquet", tmp_path / "table", told, vocabulary_of=tmp_path / "text")
+    assert rows_of(tmp_path / "table")[0] == rows_of(tmp_path / "text")[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "message"),
+    [
+        (
+            "label",
+            {"clicked": ("Ja",), "not_clicked": ("Nein",)},
+            "column 'x' of kind label holds booleans; nothing says",
+        ),
+        ("hex32", {}, "column 'x' of kind hex32 holds booleans"),
+        ("timestamp", {}, "column 'x' of kind timestamp holds booleans"),
+        ("string", {"booleans": {"x": ()}}, "column 'x' of kind string holds booleans"),
+    ],
+)
+def test_a_boolean_that_stands_for_nothing_is_refused(tmp_path, kind, settings, message):
+    columns = {"x": kind, "site": "string"} | ({} if kind == "label" else {"click": "label"})
+    pq.write_table(pa.table({"x": [True], "site": ["a"], "click": ["1"]}), tmp_path / "log.parquet")
+    with pytest.raises(ValueError, match=message):
+        prepare(tmp_path / "log.parquet", tmp_path / "out", PrepareOptions(data=LogFormat(columns, ",", **settings)))
+
+
+@pytest.mark.parametrize("kind", ["integer", "float", "weight"])
+def test_a_boolean_among_numbers_is_1_or_0(tmp_path, kind):
+    log_format = LogFormat({"click": "label", "x": kind, "site": "string"}, ",")
+    assert log_format.texts_of_booleans("x") == ("1", "0")
+
+
+def test_a_column_that_is_boolean_in_some_files_is_refused(tmp_path):
+    write(tmp_path, ("True", "False"), draw())
+    with pytest.raises(
+        ValueError, match=r"log.parquet: column 'member' holds booleans, and in .*log.csv it does not; set"
+    ):
+        prepare([tmp_path / "log.csv", tmp_path / "log.parquet"], tmp_path / "out", options_of(("True", "False")))
+
+
+@pytest.mark.parametrize("texts", [("a",), ("a", "a"), ("a", "b", "c")])
+def test_texts_of_booleans_are_two(texts):
+    with pytest.raises(ValueError, match="booleans: site: expected a column of kind string or list, and two texts"):
+        LogFormat(COLUMNS, booleans={"site": texts})
+    with pytest.raises(ValueError, match="found label"):
+        LogFormat(COLUMNS, booleans={"click": ("a", "b")})
