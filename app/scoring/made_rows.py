@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from data_prep.encoding.base import BaseVocabulary
-from data_prep.options.log_format import LogFormat, time_text
+from data_prep.options.log_format import LogFormat, time_range, time_text
 from data_prep.prepared.schema import DAY, NEWEST
 
 OUTSIDE, MISSING = 0.1, 0.1  # shares of the cells
@@ -52,7 +52,9 @@ def make_rows(given: BaseVocabulary, log_format: LogFormat, num_rows: int, seed:
 
 def _times(ages: Sequence[float | None], newest: float, form: str) -> list[str | None]:
     """Return times of so many days before the newest one as they are written."""
-    return [None if age is None else time_text(int(newest - age * DAY), form) for age in ages]
+    first, last = time_range(form)
+    times = (None if age is None else int(newest - age * DAY) for age in ages)
+    return [None if time is None else time_text(min(max(time, first), last), form) for time in times]
 
 
 def _integers(num_rows: int, generator: np.random.Generator) -> list[int | None]:

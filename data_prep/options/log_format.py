@@ -18,15 +18,20 @@ FIELD_KINDS: tuple[Kind, ...] = (*NUMERIC_KINDS, "hex32", "string", "list")  # o
 
 SECONDS, MILLISECONDS = "seconds", "milliseconds"
 TIME_CODES = {"Y": 4, "y": 2, "m": 2, "d": 2, "H": 2, "M": 2, "S": 2, "f": 3}  # with their digits
-# The seconds since 1970 that years of four digits, and of two, can give.
-FOUR_DIGIT_YEARS, TWO_DIGIT_YEARS = (-62_135_596_800, 253_402_300_799), (-31_536_000, 3_124_223_999)
 TimeFeature = Literal["hour", "weekday", "age"]
 TIME_FEATURES: dict[TimeFeature, str] = {"hour": "_hour", "weekday": "_weekday", "age": "_age_days"}  # ends of names
 AGE = TIME_FEATURES["age"]
 RELATIONS = (">=", "<=", "==", ">", "<")
 _RULE = re.compile(rf"\s*({'|'.join(RELATIONS)})\s*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{{1,2}})?)\s*")
 # True and false, as logs have them.
-BOOLEANS = (("true", "false"), ("True", "False"), ("TRUE", "FALSE"), ("yes", "no"), ("Yes", "No"), ("YES", "NO"))
+BOOLEANS: tuple[tuple[str, str], ...] = (
+    ("true", "false"),
+    ("True", "False"),
+    ("TRUE", "FALSE"),
+    ("yes", "no"),
+    ("Yes", "No"),
+    ("YES", "NO"),
+)
 BOOLEANS += (("on", "off"), ("On", "Off"), ("ON", "OFF"), ("t", "f"), ("T", "F"), ("y", "n"), ("Y", "N"))
 BOOLEANS += (("1", "0"), ("1.0", "0.0"))
 NO_BOOLEANS = "nothing says which texts of the log stand for true and false, so give the texts"
@@ -324,12 +329,17 @@ def _check_time_form(name: str, form: str) -> None:
     )
 
 
+def time_range(form: str) -> tuple[int, int]:
+    """Return the first and the last millisecond since 1970 of the years that a form can give."""
+    return (-31_536_000_000, 3_124_223_999_999) if "%y" in form else (-62_135_596_800_000, 253_402_300_799_999)
+
+
 def time_text(milliseconds: int, form: str) -> str:
     """Return a time since 1970 as a cell of a column of times; one that the form cannot write becomes a bad cell."""
     if form in (SECONDS, MILLISECONDS):
         return str(milliseconds if form == MILLISECONDS else milliseconds // 1000)
-    first, last = TWO_DIGIT_YEARS if "%y" in form else FOUR_DIGIT_YEARS
-    if not first <= milliseconds // 1000 <= last:
+    first, last = time_range(form)
+    if not first <= milliseconds <= last:
         return f"{milliseconds} ms"
     moment = datetime(1970, 1, 1) + timedelta(milliseconds=milliseconds)
     text = form.replace("%Y", f"{moment.year:04}").replace("%f", f"{milliseconds % 1000:03}")

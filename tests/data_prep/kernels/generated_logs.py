@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from data_prep.kernels.rows import MAX_LINE_BYTES, Chunk, FileOfLog
-from data_prep.options.log_format import FOUR_DIGIT_YEARS, RELATIONS, TWO_DIGIT_YEARS, ListForm, LogFormat, time_text
+from data_prep.options.log_format import RELATIONS, ListForm, LogFormat, time_range, time_text
 
 _KINDS = ("integer", "hex32", "string", "ignored", "id", "list", "float", "timestamp")
 _LABELS = ((("1",), ("0",)), (("yes", "true"), ("no",)), (("click",), ("", "0")))
@@ -238,10 +238,11 @@ class _Cells:
         return random_.choice([*self._texts(), f"value {rank}" if self._format.separator != " " else f"value-{rank}"])
 
     def _time(self, form: str) -> str:
-        first, last = random.Random(form).choice([FOUR_DIGIT_YEARS, (1_400_000_000, 1_400_500_000)])
-        if "%y" in form:
-            first, last = TWO_DIGIT_YEARS
-        milliseconds = self._random.choice([first * 1000, last * 1000, self._random.randint(first, last) * 1000 + 7])
+        first, last = time_range(form)
+        if "%y" not in form and random.Random(form).random() < 0.5:
+            first, last = 1_400_000_000_000, 1_400_500_000_000
+        seconds = self._random.randint(first // 1000, last // 1000)
+        milliseconds = self._random.choice([first, last // 1000 * 1000, seconds * 1000 + 7])
         return time_text(milliseconds, form)
 
     def _decimal(self) -> str:

@@ -1,0 +1,322 @@
+"""The forms of one row, of generated logs of every kind of column and format, have the same bits of scores.
+
+What cannot be the same is an error that names the column.
+"""
+
+import csv
+import io
+import json
+import random
+from contextlib import suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.scoring import export
+from app.scoring.predict import predict
+from app.scoring.predictor import Predictor
+from app.serving.decoding import RequestError, arrow_to_chunk, rows_to_chunk
+from app.serving.options import Limits
+from data_prep.kernels.choose import choose_kernels
+from data_prep.kernels.rows import Chunk
+from data_prep.options.log_format import BOOLEANS
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.prepare import prepare
+from data_prep.prepared.schema import read_schema
+from tests.data_prep.kernels.generated_logs import generate_log
+
+NUM_ROWS = 60
+EPOCH = datetime(1970, 1, 1)
+
+
+class World:
+    """A generated log, the model of it, and its rows as cells by column."""
+
+    def __init__(self, seed: int, folder: Path, make_bundle, make_state, config) -> None:
+        self.random = random.Random(seed)
+        log = generate_log(seed, NUM_ROWS, bad_share=0)
+        self.log_format = log.log_format
+        self.has_extremes = self.random.random() < 0.2
+        self.roles = {name: self._role(name) for name in log.log_format.columns}
+        self.rows = [self._cells(log, line) for line in log.lines]
+        self.names = list(log.columns)
+        self.path = folder / "log.csv"
+        with self.path.open("w", newline="") as file:
+            file.write("".join(f"{line}\n" for line in self.lines(self.names, header=log.log_format.header)))
+        self.options = PrepareOptions(
+            data=self.log_format,
+            min_count=self.random.choice([1, 1, 3]),
+            oov_buckets=self.random.choice([1, 3]),
+            vocabulary=self.random.choice(["counted"] * 4 + ["hash"]),
+            integer_buckets=self.random.random() < 0.5,
+            numeric_transform=self.random.choice(["log1p", "max", "standardize", "quantile"]),
+            workers=1,
+        )
+        prepare(self.path, folder / "prepared", self.options)
+        schema = read_schema(folder / "prepared")
+        self.bundle = make_bundle(folder / "prepared", config, make_state(schema, config), folder=folder / "bundle")
+        self.predictor = Predictor.open(self.bundle)
+        parsed = choose_kernels("auto").parse_chunk(self.chunk(), self.log_format)
+        self.times = {
+            name: [int(ms) if there else None for ms, there in zip(*of_name, strict=True)]
+            for name, *of_name in zip(
+                self.log_format.time_fields, parsed.rows.times, parsed.rows.times_present, strict=True
+            )
+        }
+
+    def _role(self, name):
+        """What the texts of a column stand for: words for booleans, numbers, or nothing else."""
+        kind, shares = self.log_format.columns[name], {*self.log_format.shares, *self.log_format.shares.values()}
+        if kind == "string" and name not in shares:
+            return self.random.choice(["text", "number", *BOOLEANS])
+        return "text"
+
+    def _cells(self, log, line):
+        separator = log.log_format.separator
+        if log.log_format.quotes:
+            (texts,) = csv.reader(io.StringIO(line.decode(), newline=""), delimiter=separator)
+        else:
+            texts = line.decode().split(separator)
+        cells = dict(zip(log.columns, texts, strict=True))
+        for name, role in self.roles.items():
+            if log.log_format.columns[name] == "integer" and not self.has_extremes and len(cells[name]) > 15:
+                cells[name] = cells[name][-15:].lstrip("-")  # which a float holds
+            if role != "text" and cells[name] not in ("", *log.log_format.missing):
+                cells[name] = str(self.random.randint(-5, 9)) if role == "number" else self.random.choice(role)
+        return cells
+
+    def lines(self, names, header=False):
+        separator = self.log_format.separator
+        rows = [[row.get(name, "") for name in names] for row in self.rows]
+        return [separator.join(map(self._quoted, row)) for row in [names] * header + rows]
+
+    def _quoted(self, cell):
+        if self.log_format.quotes and ('"' in cell or self.log_format.separator in cell):
+            return '"' + cell.replace('"', '""') + '"'
+        return cell
+
+    def chunk(self):
+        lines = self.lines(list(self.log_format.columns))
+        return Chunk(0, len(lines), "".join(f"{line}\n" for line in lines).encode())
+
+    @property
+    def in_doubt(self):
+        """The columns of booleans whose texts the vocabulary does not say."""
+        log_format = self.predictor.log_format
+        is_boolean = (name for name, role in self.roles.items() if isinstance(role, tuple))
+        return [name for name in is_boolean if not log_format.texts_of_booleans(name)]
+
+    def is_missing(self, cell):
+        return cell in ("", *self.log_format.missing)
+
+    def typed(self, name, row):
+        """The value that a row's cell stands for, as Python has it."""
+        cell, kind, role = self.rows[row][name], self.log_format.columns[name], self.roles[name]
+        if self.is_missing(cell) and kind != "label":
+            return None
+        if kind == "integer":
+            return int(cell)
+        if kind == "float":
+            return float(cell)
+        if kind == "hex32":
+            return int(cell, 16)
+        if kind == "timestamp":
+            return EPOCH + timedelta(milliseconds=self.times[name][row])
+        if kind == "list":
+            return cell.split(self.log_format.list_form(name).separator)
+        if role == "number":
+            return int(cell)
+        return cell == role[0] if isinstance(role, tuple) else cell
+
+    def typed_rows(self):
+        fields = [name for name, _ in self.log_format.fields]
+        return [{name: self.typed(name, row) for name in fields} for row in range(len(self.rows))]
+
+
+def text_rows(world):
+    return [dict(zip(world.names, row.values(), strict=True)) | {"one more": "?"} for row in world.rows]
+
+
+def as_json(world):
+    """Typed rows as JSON: times as text."""
+    rows = [
+        {name: world.rows[number][name] if isinstance(value, datetime) else value for name, value in row.items()}
+        for number, row in enumerate(world.typed_rows())
+    ]
+    return json.dumps({"rows": rows}).encode()
+
+
+def typed_table(world):
+    rows = world.typed_rows()
+    columns = {}
+    for name in rows[0]:
+        values = [row[name] for row in rows]
+        of_type = pa.timestamp(world.random.choice(["ms", "us"])) if name in world.log_format.time_fields else None
+        columns[name] = pa.array(values, of_type)
+    return pa.table(columns)
+
+
+def other_types(world):
+    """The same values in other types of Arrow."""
+    table = typed_table(world)
+    for place, field in enumerate(table.schema):
+        column, casts = table.column(place), [lambda column: column]
+        if pa.types.is_string(field.type):
+            casts += [lambda c: c.cast(pa.large_binary()), lambda c: c.cast(pa.large_string())]
+        if pa.types.is_int64(field.type) and (pc.min(pc.fill_null(column, 0)).as_py() or 0) >= 0:
+            casts.append(lambda c: c.cast(pa.uint64()))
+        if pa.types.is_timestamp(field.type):
+            casts += [lambda c: c.cast(pa.timestamp("us", "UTC")), lambda c: c.cast(pa.timestamp("ms", "Asia/Tokyo"))]
+        if pa.types.is_list(field.type):
+            casts.append(lambda c: c.cast(pa.large_list(pa.large_string())))
+        else:
+            casts.append(lambda c: c.dictionary_encode())
+        table = table.set_column(place, field.name, world.random.choice(casts)(column))
+    return pa.concat_tables([table.slice(0, 7), table.slice(7)])
+
+
+def typed_frame(world):
+    """As pandas makes it of typed rows: whole numbers beside missing ones are floats."""
+    return typed_table(world).to_pandas()
+
+
+def stream(table):
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def of_file(world, folder, write):
+    """Scores of a log's file, by `predict`."""
+    path = folder / write(folder)
+    output = folder / f"{path.name}.scores.parquet"
+    found = predict(world.bundle, [str(path)], str(output), num_workers=1)
+    scores = pq.read_table(output)["score"].to_numpy()
+    assert found["bad_lines"] == 0, pq.read_table(output)["reason"].to_pylist()
+    return scores
+
+
+def write_table(table, name):
+    def write(folder):
+        pq.write_table(table, folder / name)
+        return name
+
+    return write
+
+
+def write_lines(world):
+    """All columns in another order and one more, or as they are; without the label where that may be."""
+
+    def write(folder):
+        names = [name for name in world.names if world.log_format.columns.get(name) not in ("label", "weight", "id")]
+        if not world.log_format.header:
+            names = [name for name in world.log_format.columns if name != world.log_format.label_column]
+        else:
+            names = world.random.sample([*names, "one_more"], len(names) + 1)
+        lines = world.lines(names, header=world.log_format.header)
+        (folder / "test.csv").write_text("".join(f"{line}\n" for line in lines), newline="")
+        return "test.csv"
+
+    return write
+
+
+def forms(world, folder):
+    """Each form by its name: a function that scores it."""
+    predictor = world.predictor
+    columns, label = list(world.log_format.columns), world.log_format.label_column
+
+    def chunk_scores(chunk):
+        scored = predictor.score_chunk(chunk)
+        assert not scored.rejected, predictor.bad_cell(chunk, min(scored.rejected))
+        scores = 1 / (1 + np.exp(-scored.logits.astype(np.float64)))
+        return scores.astype(np.float32)
+
+    def score(rows):
+        return lambda: predictor.score(rows())
+
+    found = {
+        "lines without a label": score(lambda: world.lines([name for name in columns if name != label])),
+        "bytes": score(lambda: [line.encode() + b"\r\n" for line in world.lines(columns)]),
+        "text dicts": score(lambda: text_rows(world)),
+        "typed dicts": score(world.typed_rows),
+        "dicts of NumPy": score(lambda: typed_frame(world).to_dict("records")),
+        "JSON": lambda: chunk_scores(rows_to_chunk(as_json(world), predictor, Limits())),
+        "text frame": score(lambda: pd.DataFrame(text_rows(world))),
+        "text frame of objects": score(lambda: pd.DataFrame(text_rows(world)).astype(object)),
+        "typed frame": score(lambda: typed_frame(world)),
+        "frame of nullable types": score(lambda: typed_frame(world).convert_dtypes()),
+        "text table": score(lambda: pa.Table.from_pylist(text_rows(world))),
+        "typed table": score(lambda: typed_table(world)),
+        "table of other types": score(lambda: other_types(world)),
+        "Arrow stream": lambda: chunk_scores(arrow_to_chunk(stream(typed_table(world)), predictor, Limits())),
+        "file of lines": lambda: of_file(world, folder, write_lines(world)),
+        "Parquet of text": lambda: of_file(
+            world, folder, write_table(pa.Table.from_pylist(text_rows(world)), "text.parquet")
+        ),
+        "typed Parquet": lambda: of_file(world, folder, write_table(typed_table(world), "typed.parquet")),
+    }
+    with suppress(ImportError):
+        import polars
+
+        found["polars"] = score(lambda: polars.from_arrow(typed_table(world)))
+    return found
+
+
+def check(world, folder):
+    """Score every form; an error names a column, and none comes where nothing is in doubt."""
+    expected = world.predictor.score(world.lines(list(world.log_format.columns)))
+    names = [name for name, _ in world.log_format.fields]
+    for form, score in forms(world, folder).items():
+        try:
+            found = score()
+        except (ValueError, TypeError, RequestError) as error:
+            assert any(f"column {name!r}" in str(error) for name in names), (form, str(error))
+            assert world.has_extremes or any(f"column {name!r}" in str(error) for name in world.in_doubt), (
+                form,
+                str(error),
+            )
+        else:
+            assert np.array_equal(found, expected), (form, np.flatnonzero(found != expected), world.log_format)
+    if world.options.vocabulary == "counted" and world.options.min_count == 1:
+        assert not world.in_doubt
+
+
+def check_labels(world, folder):
+    """A file of typed labels and weights gives the metrics of the log itself."""
+    label = world.log_format.label_column
+    columns = {name: [row[name] for row in world.rows] for name in world.log_format.of_kind("label", "weight", "id")}
+    booleans = world.log_format.texts_of_booleans(label)
+    if {*columns[label]} <= {*booleans}:
+        columns[label] = [cell == booleans[0] for cell in columns[label]]
+    table = typed_table(world)
+    for name, cells in columns.items():
+        table = table.append_column(name, pa.array(cells))
+    pq.write_table(table, folder / "labels.parquet")
+    found, expected = (
+        predict(world.bundle, [str(path)], str(folder / f"{path.stem}.scores.csv"))
+        for path in (folder / "labels.parquet", world.path)
+    )
+    np.testing.assert_equal(found, expected)
+
+
+@settings(max_examples=12)
+@given(seed=st.integers(0, 10**9))
+def test_the_forms_of_a_row_score_the_same_bits_or_name_the_column(
+    seed, tmp_path_factory, make_bundle, make_state, tiny_config
+):
+    folder = tmp_path_factory.mktemp("forms")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(export, "_write_code", lambda folder: None)
+        world = World(seed, folder, make_bundle, make_state, tiny_config())
+    check(world, folder)
+    if not world.in_doubt:
+        check_labels(world, folder)
