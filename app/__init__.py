@@ -13,4 +13,4 @@ __all__ = ["describe", "evaluate", "load_run", "prepare", "train"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("app.cli.notebook"), name)
+    return getattr(importlib.import_module(f"{__name__}.cli.notebook"), name)

@@ -67,4 +67,4 @@ def _explain(arguments: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(add_arguments, "app.cli.bundle"))
+    sys.exit(main(add_arguments, __spec__.name))

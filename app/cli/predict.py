@@ -122,4 +122,4 @@ def main(add: Callable[[argparse.ArgumentParser], None], module: str, words: lis
 
 
 if __name__ == "__main__":
-    sys.exit(main(add_arguments, "app.cli.predict"))
+    sys.exit(main(add_arguments, __spec__.name))

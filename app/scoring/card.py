@@ -12,7 +12,7 @@ from app.config.config import Config
 from app.evaluation.calibration import Calibration
 from app.evaluation.metrics import MEASURED, Metrics
 from app.scoring.bundle import GOLDEN, Manifest
-from app.scoring.export import CODE, PACKAGES
+from app.scoring.export import CODE, CODE_PACKAGE, PACKAGES
 from common import settings
 from data_prep.prepared.schema import Schema
 
@@ -38,7 +38,7 @@ def texts(
     requirements = "".join(f"{name}=={versions[name]}\n" for name in PACKAGES)
     environment = {"python": versions["python"], "dependencies": ["-r requirements.txt"]}
     flavor = {
-        "loader_module": "app.scoring.pyfunc",
+        "loader_module": f"{CODE_PACKAGE}.app.scoring.pyfunc",
         "code": CODE,
         "python_version": versions["python"],
         "env": {"virtualenv": "python_env.yaml"},
@@ -64,8 +64,8 @@ def _card(
         f"epoch {checkpoint['epoch']} of training.",
         "",
         "    pip install -r requirements.txt",
-        f"    PYTHONPATH={CODE} python -m app.cli.bundle verify .            # every byte, and {GOLDEN}",
-        f"    PYTHONPATH={CODE} python -m app.cli.predict . LOG scores.csv   # a log, with or without labels",
+        f"    PYTHONPATH={CODE} python -m {CODE_PACKAGE}.app.cli.bundle verify .   # every byte, and {GOLDEN}",
+        f"    PYTHONPATH={CODE} python -m {CODE_PACKAGE}.app.cli.predict . LOG scores.csv",
         "    mlflow models serve -m . --env-manager local",
         "",
         "## Data",

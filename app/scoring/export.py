@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import platform
+import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -40,6 +41,9 @@ from data_prep.prepared.schema import Schema, write_schema
 GOLDEN_ROWS = 100
 PROJECT = Path(__file__).parents[2]
 CODE = "code"
+# The package in a bundle's code/ that all its modules are in: on the path, app and common would hide a user's own ones.
+CODE_PACKAGE = "wide_deep_bundle"
+_OWN_IMPORT = re.compile(r"^( *(?:from|import) )((?:app|data_prep|common)[. ])", re.MULTILINE)
 CODE_ROOTS = ("app.cli.predict", "app.cli.bundle", "app.scoring.pyfunc")  # what a bundle brings, with all they import
 PACKAGES = ("numpy", "pyarrow", "onnxruntime", "xxhash", "pyyaml", "isal", "tqdm")  # of the core
 LIBRARY = Path("data_prep/kernels/csrc/build/liblog_kernels.so")
@@ -172,16 +176,20 @@ def _write_golden(predictor: Predictor, given: BaseVocabulary, dense: Mapping[st
 
 
 def _write_code(folder: Path) -> None:
-    """Copy the modules that scoring consists of, and the native encoder where it is built."""
+    """Write the modules that scoring consists of as one package, and the native encoder where it is built."""
+    package = folder / CODE_PACKAGE
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text('"""Code that scores by the bundle which it is in."""\n', encoding="utf-8")
     for module in code_modules(CODE_ROOTS):
         path = _module_path(module)
         assert path is not None
-        target = folder / path.relative_to(PROJECT)
+        target = package / path.relative_to(PROJECT)
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, target)
+        text = _OWN_IMPORT.sub(rf"\1{CODE_PACKAGE}.\2", path.read_text(encoding="utf-8"))
+        target.write_text(text, encoding="utf-8")
     if (PROJECT / LIBRARY).is_file():
-        (folder / LIBRARY).parent.mkdir(parents=True)
-        shutil.copyfile(PROJECT / LIBRARY, folder / LIBRARY)
+        (package / LIBRARY).parent.mkdir(parents=True)
+        shutil.copyfile(PROJECT / LIBRARY, package / LIBRARY)
 
 
 def code_modules(roots: Iterable[str]) -> list[str]:

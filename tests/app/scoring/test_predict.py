@@ -303,7 +303,7 @@ def test_an_environment_with_the_required_packages_alone_scores_the_same_bits(
         pytest.skip(f"the packages cannot be had here: {done.stderr.splitlines()[-1]}")
     scores = tmp_path / "scores.parquet"
     for words in (["bundle", "verify", tiny_bundle], ["predict", tiny_bundle, log, scores]):
-        command = [python, "-m", f"app.cli.{words[0]}", *words[1:]]
+        command = [python, "-m", f"wide_deep_bundle.app.cli.{words[0]}", *words[1:]]
         environment = {
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(tiny_bundle / "code"),

@@ -344,10 +344,12 @@ def test_a_bundle_s_own_code_and_packages_are_all_that_scoring_needs(tiny_bundle
     (tmp_path / "lines.txt").write_bytes(b"".join(lines[:50]))
     words = [str(tiny_bundle), str(tmp_path / "lines.txt"), str(tmp_path / "scores.parquet"), "--workers", "1"]
     program = (
-        "import sys, app.scoring.pyfunc, app.cli.bundle, app.cli.predict as command\n"
+        "import sys, wide_deep_bundle.app.scoring.pyfunc\n"
+        "from wide_deep_bundle.app.cli import bundle, predict as command\n"
         f"assert command.main(command.add_arguments, '', {words}) == 0\n"
-        f"assert app.cli.bundle.main(app.cli.bundle.add_arguments, '', ['verify', {words[0]!r}]) == 0\n"
-        "print(sorted({name.split('.')[0] for name in sys.modules}), app.__file__)"
+        f"assert bundle.main(bundle.add_arguments, '', ['verify', {words[0]!r}]) == 0\n"
+        "assert not {'app', 'data_prep', 'common'} & sys.modules.keys()\n"
+        "print(sorted({name.split('.')[0] for name in sys.modules}), command.__file__)"
     )
     environment = {**os.environ, "PYTHONPATH": str(tiny_bundle / "code"), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
@@ -360,13 +362,34 @@ def test_a_bundle_s_own_code_and_packages_are_all_that_scoring_needs(tiny_bundle
     )
     assert done.returncode == 0, done.stderr
     loaded, _, place = done.stdout.splitlines()[-1].rpartition(" ")
-    assert place == str(tiny_bundle / "code" / "app" / "__init__.py")
+    assert place == str(tiny_bundle / "code" / "wide_deep_bundle" / "app" / "cli" / "predict.py")
     required = (line.partition("==")[0] for line in (tiny_bundle / "requirements.txt").read_text().splitlines())
     allowed = {"yaml" if name == "pyyaml" else name for name in required}
     known = {name for name, owners in packages_distributions().items() if owners}
     assert set(ast.literal_eval(loaded)) & known - allowed <= FOLLOWING | OPTIONAL
     scores = pq.read_table(tmp_path / "scores.parquet")["score"].to_numpy()
     assert np.array_equal(scores, predictor.score(lines[:50]))
+
+
+@pytest.mark.parametrize("first", ["import app, common", "import wide_deep_bundle.app.scoring.predictor"])
+@pytest.mark.parametrize("place", ["insert(0, code)", "append(code)"])
+def test_a_bundle_hides_no_module_of_its_user(tiny_bundle, predictor, lines, tmp_path, first, place):
+    """Neither of one that is imported before it nor after, wherever its code is on the path."""
+    (tmp_path / "app.py").write_text("OWN = True\n")
+    (tmp_path / "common").mkdir()
+    (tmp_path / "common" / "__init__.py").write_text("OWN = True\n")
+    (tmp_path / "line.txt").write_bytes(lines[0])
+    (tmp_path / "script.py").write_text(
+        f"import sys\ncode = {str(tiny_bundle / 'code')!r}\nsys.path.{place}\n{first}\n"
+        "from wide_deep_bundle.app.scoring.predictor import Predictor\n"
+        f"score = Predictor.open({str(tiny_bundle)!r}).score(open('line.txt').readlines())\n"
+        "import app, common\nprint(app.OWN, common.OWN, float(score[0]).hex())\n"
+    )
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    environment.pop("PYTHONPATH", None)
+    command = [sys.executable, "script.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == f"True True {float(predictor.score(lines[:1])[0]).hex()}\n", done.stderr
 
 
 def test_mlflow_s_loader_scores_a_table(tiny_bundle, predictor, lines):
