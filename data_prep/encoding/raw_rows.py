@@ -274,7 +274,7 @@ def arrow_table(rows: Any, log_format: LogFormat | None = None) -> pa.Table | No
 def _mixed(rows: pd.DataFrame) -> str:
     """Return the first value of a table of pandas that is of another type than those before it."""
     for name, column in rows.items():
-        present = [(row, value) for row, value in enumerate(column) if value is not None and value == value]
+        present = [each for each, is_missing in zip(enumerate(column), column.isna(), strict=True) if not is_missing]
         for row, value in present:
             if type(value) is not type(present[0][1]):
                 return f"row {row}, column {name!r}: {value!r} beside {present[0][1]!r}"
