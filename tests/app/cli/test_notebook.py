@@ -430,7 +430,7 @@ def test_a_config_is_found_in_the_project_from_any_folder(frame, tmp_path, monke
     [
         (pd.DataFrame({"clicked": [1], "b": [2]}), {}, ValueError, "found clicked, b. Give data=describe"),
         (pd.DataFrame({"b": [2]}), {"data": "columns: {\n"}, ValueError, "data is not YAML"),
-        (pd.DataFrame({"b": [2, "a"]}), {}, TypeError, "several types.* column b"),
+        (pd.DataFrame({"b": [2, "a"]}), {}, TypeError, "several types: row 1, column 'b': 'a' beside 2"),
         (SimpleNamespace(collect_schema=dict, collect=list), {}, TypeError, r"has no rows yet; .* its collect\(\)"),
         ({"b": [1]}, {}, TypeError, "a path, several of them, or a table of pandas, polars or pyarrow; found dict"),
         ([{"b": 1}], {}, TypeError, "found list"),
