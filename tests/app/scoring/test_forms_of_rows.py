@@ -3,8 +3,6 @@
 What cannot be the same is an error that names the column.
 """
 
-import csv
-import io
 import json
 import random
 from contextlib import suppress
@@ -25,7 +23,8 @@ from app.scoring.predict import predict
 from app.scoring.predictor import Predictor
 from app.serving.decoding import RequestError, arrow_to_chunk, rows_to_chunk
 from app.serving.options import Limits
-from data_prep.kernels.choose import choose_kernels
+from data_prep.encoding.raw_rows import split_line
+from data_prep.kernels import reference
 from data_prep.kernels.rows import Chunk
 from data_prep.options.log_format import BOOLEANS
 from data_prep.options.prepare_options import PrepareOptions
@@ -64,13 +63,9 @@ class World:
         schema = read_schema(folder / "prepared")
         self.bundle = make_bundle(folder / "prepared", config, make_state(schema, config), folder=folder / "bundle")
         self.predictor = Predictor.open(self.bundle)
-        parsed = choose_kernels("auto").parse_chunk(self.chunk(), self.log_format)
-        self.times = {
-            name: [int(ms) if there else None for ms, there in zip(*of_name, strict=True)]
-            for name, *of_name in zip(
-                self.log_format.time_fields, parsed.rows.times, parsed.rows.times_present, strict=True
-            )
-        }
+        lines = self.lines(list(self.log_format.columns))
+        chunk = Chunk(0, len(lines), "".join(f"{line}\n" for line in lines).encode())
+        self.parsed = reference.parse_chunk(chunk, self.log_format).rows
 
     def _role(self, name):
         """What the texts of a column stand for: words for booleans, numbers, or nothing else."""
@@ -80,16 +75,11 @@ class World:
         return "text"
 
     def _cells(self, log, line):
-        separator = log.log_format.separator
-        if log.log_format.quotes:
-            (texts,) = csv.reader(io.StringIO(line.decode(), newline=""), delimiter=separator)
-        else:
-            texts = line.decode().split(separator)
-        cells = dict(zip(log.columns, texts, strict=True))
+        cells = dict(zip(log.columns, split_line(line, log.log_format), strict=True))
         for name, role in self.roles.items():
             if log.log_format.columns[name] == "integer" and not self.has_extremes and len(cells[name]) > 15:
                 cells[name] = cells[name][-15:].lstrip("-")  # which a float holds
-            if role != "text" and cells[name] not in ("", *log.log_format.missing):
+            if role != "text" and cells[name].strip(" ") not in ("", *log.log_format.missing):
                 cells[name] = str(self.random.randint(-5, 9)) if role == "number" else self.random.choice(role)
         return cells
 
@@ -103,10 +93,6 @@ class World:
             return '"' + cell.replace('"', '""') + '"'
         return cell
 
-    def chunk(self):
-        lines = self.lines(list(self.log_format.columns))
-        return Chunk(0, len(lines), "".join(f"{line}\n" for line in lines).encode())
-
     @property
     def in_doubt(self):
         """The columns of booleans whose texts the vocabulary does not say."""
@@ -114,27 +100,24 @@ class World:
         is_boolean = (name for name, role in self.roles.items() if isinstance(role, tuple))
         return [name for name in is_boolean if not log_format.texts_of_booleans(name)]
 
-    def is_missing(self, cell):
-        return cell in ("", *self.log_format.missing)
-
     def typed(self, name, row):
         """The value that a row's cell stands for, as Python has it."""
-        cell, kind, role = self.rows[row][name], self.log_format.columns[name], self.roles[name]
-        if self.is_missing(cell) and kind != "label":
+        kind, role = self.log_format.columns[name], self.roles[name]
+        if kind in ("string", "list"):
+            place = self.log_format.text_fields.index(name)
+            if not self.parsed.strings_present[place][row]:
+                return None
+            text = self.parsed.texts[place].take(slice(row, row + 1)).tolist()[0].decode()
+            if kind == "list":
+                return text.split(self.log_format.list_form(name).separator)
+            if role == "number":
+                return int(text)
+            return text == role[0] if isinstance(role, tuple) else text
+        numbers, present = self.parsed.numbers(*self.log_format.stored_in(name))
+        if not present[row]:
             return None
-        if kind == "integer":
-            return int(cell)
-        if kind == "float":
-            return float(cell)
-        if kind == "hex32":
-            return int(cell, 16)
-        if kind == "timestamp":
-            return EPOCH + timedelta(milliseconds=self.times[name][row])
-        if kind == "list":
-            return cell.split(self.log_format.list_form(name).separator)
-        if role == "number":
-            return int(cell)
-        return cell == role[0] if isinstance(role, tuple) else cell
+        value = numbers[row].item()
+        return EPOCH + timedelta(milliseconds=value) if kind == "timestamp" else value
 
     def typed_rows(self):
         fields = [name for name, _ in self.log_format.fields]
