@@ -144,7 +144,8 @@ def mappings_to_chunk(rows: Sequence[Mapping[str, Any]], log_format: LogFormat) 
                 cells.append(b"%d" % value)
             else:
                 try:
-                    cells.append(_checked_cell(_text(value, name, log_format), separator))
+                    text = value if type(value) is str else _text(value, name, log_format)
+                    cells.append(_checked_cell(text, separator))
                 except (TypeError, ValueError, OverflowError) as error:
                     raise TypeError(f"row {number}, column {name!r} of kind {kind}: {error}") from None
         lines.append(separator.join(cells))
