@@ -100,7 +100,7 @@ def export(
     device.prepare_environment(config.device)
     device.select_device(config.device)
     with new_bundle(bundle, overwrite) as folder:
-        return _export(opened, config, dataset, schema, rows, folder, parent, calibrate)
+        return _export(opened, config, dataset, schema, rows, folder, bundle.absolute().parent, parent, calibrate)
 
 
 def _export(
@@ -110,6 +110,7 @@ def _export(
     schema: Schema,
     rows: RowType,
     folder: Path,
+    beside: Path,
     parent: Predictor | None,
     calibrate: bool,
 ) -> card.Evaluated | None:
@@ -145,7 +146,7 @@ def _export(
     evaluated = _compare(predictor, trained, config, dataset, schema)
     row_bytes = 4 * (config.model.embedding_dim + 1)
     sizes = {"tables": (folder / TABLES).stat().st_size, "float32": made.rows["num_rows"] * row_bytes}
-    finish(folder, made, card.texts(made, config, schema, evaluated, sizes))
+    finish(folder, made, card.texts(made, config, schema, evaluated, sizes), beside)
     return evaluated
 
 

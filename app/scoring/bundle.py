@@ -14,11 +14,11 @@ Opening checks every file but the tables as a whole; of the tables headers and s
 from __future__ import annotations
 
 import json
-import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ import xxhash
 
 from app.checkpoint.disk import DamagedFileError, FileRecord, check_size
 from app.scoring.rows import TABLES
-from common.files import check_format_version, checksum, sync_folder, write_whole
+from common.files import check_format_version, checksum, lock_folder, sync_folder, write_whole
 
 FORMAT = "wide-deep-bundle"
 FORMAT_VERSION = 3
@@ -50,6 +50,8 @@ class Manifest:
     parent: dict[str, str] | None = None  # of a delta: `id` and `name` (of its folder) of what it holds changes of
     generation: int = 0  # a delta's is one above its parent's
     folded: str = ""  # the id of the newest delta that was folded into this whole bundle
+    whole_serial: int = 0  # the serial number of the whole bundle that this one is, or began with
+    serial: int = 0  # of the export: above those beside it
     id: str = ""
     format: str = FORMAT
     format_version: int = FORMAT_VERSION
@@ -61,6 +63,7 @@ class Manifest:
 
 
 Link = tuple[Path, Manifest]  # a folder of a chain
+Chain = tuple[Link, ...]  # a whole bundle, or one and its deltas, oldest first
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -73,6 +76,26 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     content = asdict(manifest) | {"files": files}
     content["id"] = _checksum(content)
     write_whole(folder / MANIFEST, json.dumps({**content, "checksum": _checksum(content)}, indent=1) + "\n")
+
+
+def numbered(manifest: Manifest, beside: Path) -> Manifest:
+    """Return a new bundle's manifest with a serial number above those of the bundles in the folder `beside`.
+
+    It is the time in milliseconds, so that bundles which are exported elsewhere have an order as well; a clock that was
+    set back does not lower it.
+    """
+    serials = [other.serial for other in read_manifests(beside).values()]
+    serial = max(time.time_ns() // 1_000_000, 1 + max(serials, default=0))
+    return replace(manifest, serial=serial, whole_serial=manifest.whole_serial if manifest.parent else serial)
+
+
+def bundles_in(folder: Path) -> list[Path]:
+    """Return the folders in `folder` that may be bundles: none of a hidden name, none that an export has not finished.
+
+    Earlier releases wrote NAME.PID.partial beside the bundles, with a manifest.
+    """
+    paths = sorted(folder.iterdir())
+    return [path for path in paths if not path.name.startswith(".") and path.suffix not in (".partial", ".replaced")]
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -98,34 +121,63 @@ def read_manifest(folder: Path) -> Manifest:
     return Manifest(**content)
 
 
-def read_chain(folder: Path) -> list[Link]:
+def read_chain(folder: Path) -> Chain:
     """Return a bundle and, of a delta, those that it holds changes of, which lie beside it; oldest first.
 
     Raises as `read_manifest`, and ValueError where a parent is not there.
     """
-    chain = [(folder, read_manifest(folder))]
-    while (parent := chain[0][1].parent) is not None:
-        child, manifest = chain[0]
-        found = _find_beside(child, parent)
-        check_parent(child, manifest, found[1])
-        chain.insert(0, found)
-    return chain
+    manifest = read_manifest(folder)
+    if manifest.parent is None:
+        return ((folder, manifest),)
+    beside = folder.absolute().parent
+    before = chains(read_manifests(beside)).get(short(manifest.parent["id"]))
+    if before is None:
+        with suppress(FileNotFoundError):
+            read_manifest(beside / manifest.parent["name"])  # if that is damaged, it is the reason
+        raise ValueError(
+            f"the delta {folder} holds changes of {manifest.parent['name']} with id {manifest.parent['id']}, which is "
+            "not beside it, or not with all the bundles that it needs; copy that there, too"
+        )
+    check_parent(folder, manifest, before[-1][1])
+    return (*before, (folder, manifest))
 
 
-def _find_beside(child: Path, parent: dict[str, str]) -> Link:
-    for path in sorted(child.absolute().parent.glob(f"*/{MANIFEST}"), key=lambda p: p.parent.name != parent["name"]):
-        try:
-            manifest = read_manifest(path.parent)
-        except ValueError:
-            if path.parent.name == parent["name"]:
-                raise
-            continue
-        if manifest.version == parent["id"]:
-            return path.parent, manifest
-    raise ValueError(
-        f"the delta {child} holds changes of {parent['name']} with id {parent['id']}, which is not beside it; copy "
-        "that there, too"
-    )
+def read_manifests(folder: Path) -> dict[Path, Manifest]:
+    """Return the manifests of the bundles in `folder`, but for those that cannot be read."""
+    found = {}
+    for path in bundles_in(folder):
+        with suppress(ValueError, OSError):
+            found[path] = read_manifest(path)
+    return found
+
+
+def short(version: str) -> str:
+    """Return a version as a name that can stand in an address."""
+    return version.rpartition(":")[2]
+
+
+def chains(seen: Mapping[Path, Manifest]) -> dict[str, Chain]:
+    """Return the chain of each short version that has all its bundles here, a whole bundle where there is one.
+
+    Of two copies the first name counts.
+    """
+    found: dict[str, Chain] = {}
+    for folder, manifest in sorted(
+        seen.items(), key=lambda link: (bool(link[1].parent), link[1].generation, link[0].name)
+    ):
+        before: Chain = ()
+        if manifest.parent is not None:
+            before = found.get(short(manifest.parent["id"]), ())
+            if not before or before[-1][1].generation + 1 != manifest.generation:
+                continue
+        found.setdefault(short(manifest.version), (*before, (folder, manifest)))
+    return found
+
+
+def rank(chain: Chain) -> tuple[int, int, int, str]:
+    """Return a sort key of age: whole bundle, generation, serial number."""
+    newest = chain[-1][1]
+    return newest.whole_serial, newest.generation, newest.serial, newest.version
 
 
 def check_parent(folder: Path, manifest: Manifest, parent: Manifest) -> None:
@@ -143,9 +195,8 @@ def check_parent(folder: Path, manifest: Manifest, parent: Manifest) -> None:
 def check_files(folder: Path, manifest: Manifest, every_byte: bool) -> None:
     """Raise ValueError, naming the file, where one is missing or differs from the manifest.
 
-    Without `every_byte` the tables' size is compared only, but for those of a delta; all other files are read.
+    Without `every_byte` the tables' size is compared only; all other files are read.
     """
-    every_byte = every_byte or manifest.parent is not None
     for name, record in manifest.files.items():
         try:
             check_size(folder / name, record)
@@ -160,25 +211,35 @@ def check_files(folder: Path, manifest: Manifest, every_byte: bool) -> None:
 def new_bundle(output: Path, overwrite: bool) -> Iterator[Path]:
     """Yield a folder that becomes `output` at the end of the block, in place of a bundle that may be there.
 
-    Raises FileExistsError where `output` is there and is no bundle, or is not to be overwritten.
+    Raises FileExistsError where `output` is there and is no bundle, or is not to be overwritten; FolderInUse, a
+    ValueError, where another process writes it.
     """
+    # Two folders down, a manifest is seen by no service, of an earlier release neither.
+    work = output.with_name(f".{output.name}.partial")
+    partial, replaced = work / "new", work / "replaced"
+    with lock_folder(work):
+        try:
+            if replaced.exists() and not output.exists():  # a process was killed between two names
+                replaced.rename(output)
+            shutil.rmtree(partial, ignore_errors=True)
+            _check_output(output, overwrite)
+            partial.mkdir()
+            yield partial
+            for path in [*partial.rglob("*"), partial]:
+                sync_folder(path)  # or file: a bundle that has its name is whole after a power cut, too
+            if output.exists():
+                output.rename(replaced)
+            partial.rename(output)
+            sync_folder(output.parent)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+
+def _check_output(output: Path, overwrite: bool) -> None:
     if output.exists() and (not (output / MANIFEST).is_file() or FORMAT not in (output / MANIFEST).read_text()):
         raise FileExistsError(f"{output} is there and is no bundle; give another output")
     if output.exists() and not overwrite:
         raise FileExistsError(f"{output} is there; replace it with --overwrite or give another output")
-    partial, replaced = (output.with_name(f"{output.name}.{os.getpid()}.{end}") for end in ("partial", "replaced"))
-    partial.mkdir(parents=True)
-    try:
-        yield partial
-        for path in [*partial.rglob("*"), partial]:
-            sync_folder(path)  # or file: a bundle that has its name is whole after a power cut, too
-        if output.exists():
-            output.rename(replaced)
-        partial.rename(output)
-        sync_folder(output.parent)
-        shutil.rmtree(replaced, ignore_errors=True)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def again(folder: Path) -> str:

@@ -63,13 +63,13 @@ def fold(delta: str | Path, output: str | Path, overwrite: bool = False) -> Mani
     Rows are copied as they are stored, a piece at a time. Raises ValueError where a file is damaged.
     """
     chain = read_chain(Path(delta))
-    for link in chain:
-        check_files(*link, every_byte=True)
     newest = chain[-1][1]
-    tables = [RowTables(folder, RowsSpec(**manifest.rows)) for folder, manifest in chain]
-    row_ids = chain_row_ids(tables)
-    spec = dataclasses.replace(tables[-1].spec, num_rows=len(row_ids), num_deleted=0)
-    with new_bundle(Path(output), overwrite) as folder:
+    with new_bundle(Path(output), overwrite) as folder:  # before all is read: it may not be possible
+        for link in chain:
+            check_files(*link, every_byte=True)
+        tables = [RowTables(path, RowsSpec(**manifest.rows)) for path, manifest in chain]
+        row_ids = chain_row_ids(tables)
+        spec = dataclasses.replace(tables[-1].spec, num_rows=len(row_ids), num_deleted=0)
         own = shutil.ignore_patterns(TABLES, CHECKSUMS, LOOKUP_FILE, MANIFEST)
         shutil.copytree(delta, folder, ignore=own, dirs_exist_ok=True)
         write_rows(folder, spec, row_ids, chain_stored(tables))

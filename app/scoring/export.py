@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import logging
 import platform
 import re
 import shutil
@@ -23,7 +24,7 @@ import pyarrow.parquet as pq
 from app.checkpoint.write import ModelState
 from app.config.config import Config
 from app.evaluation.calibration import Calibration
-from app.scoring.bundle import GOLDEN, GOLDEN_TOLERANCE, TOLERANCE, Manifest, write_manifest
+from app.scoring.bundle import GOLDEN, GOLDEN_TOLERANCE, TOLERANCE, Manifest, numbered, write_manifest
 from app.scoring.delta import changed_rows, check_fits
 from app.scoring.made_rows import make_rows
 from app.scoring.predictor import Predictor, probabilities
@@ -37,6 +38,8 @@ from data_prep.encoding.base import BaseVocabulary
 from data_prep.encoding.encoder import open_vocabulary, write_lookup
 from data_prep.encoding.raw_rows import table_to_chunk
 from data_prep.prepared.schema import Schema, write_schema
+
+log = logging.getLogger(__name__)
 
 GOLDEN_ROWS = 100
 PROJECT = Path(__file__).parents[2]
@@ -86,7 +89,16 @@ def write_model(
     deleted = np.zeros(0, np.int64)
     if parent is not None:
         check_fits(parent, schema, spec)
+        num_rows = len(row_ids)
         row_ids, deleted = changed_rows(parent.tables, row_ids, stored)
+        if 2 * len(row_ids) > num_rows:
+            share = len(row_ids) / num_rows
+            log.warning(
+                "warning: %.0f %% of the rows differ from those of %s, so a whole bundle is about as small: write one, "
+                "without --delta-from",
+                100 * share,
+                parent.folder,
+            )
     spec = dataclasses.replace(spec, num_rows=len(row_ids), num_deleted=len(deleted))
     source = {key: schema.source[key] for key in ("name", "lines")}
     write_schema(dataclasses.replace(schema, splits={}, other_files=(), source=source), folder)
@@ -105,6 +117,7 @@ def write_model(
     if parent is not None:
         named = {"id": parent.version, "name": parent.folder.absolute().name}
         manifest = dataclasses.replace(manifest, parent=named, generation=parent.generation + 1)
+        manifest = dataclasses.replace(manifest, whole_serial=parent.manifest.whole_serial)
     _write_golden(Predictor([*(parent.chain if parent else ()), (folder, manifest)]), given, state.dense)
     _write_code(folder / CODE)
     return manifest
@@ -219,8 +232,8 @@ def _module_path(module: str) -> Path | None:
     return next((p for p in (path.with_suffix(".py"), path / "__init__.py") if p.is_file()), None)
 
 
-def finish(folder: Path, manifest: Manifest, texts: Mapping[str, str]) -> None:
-    """Write the other files, by name, and last the manifest."""
+def finish(folder: Path, manifest: Manifest, texts: Mapping[str, str], beside: Path) -> None:
+    """Write the other files, by name, and last the manifest, numbered above the bundles in the folder `beside`."""
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
-    write_manifest(folder, manifest)
+    write_manifest(folder, numbered(manifest, beside))

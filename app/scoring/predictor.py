@@ -26,6 +26,7 @@ from app.scoring.bundle import (
     read_chain,
     read_manifest,
 )
+from app.scoring.distribution import Distribution, read_distribution
 from app.scoring.explain import ORDERS, parts_of_logits
 from app.scoring.rows import RowsSpec, RowTables, lookup
 from app.scoring.tower import MANY, TOWER, Tower
@@ -122,7 +123,7 @@ class Predictor:
         """
         chain = read_chain(Path(path))
         for link in chain:
-            check_files(*link, every_byte=False)
+            check_files(*link, every_byte=link[1].parent is not None)
         return cls(chain, num_threads)
 
     def with_delta(self, path: str | Path) -> Predictor:
@@ -165,6 +166,11 @@ class Predictor:
 
         row: dict[str, Any] = pq.read_table(self.folder / GOLDEN).slice(0, 1).to_pylist()[0]
         return {name: row[name] for name, _ in self.log_format.fields}
+
+    @cached_property
+    def held_out(self) -> Distribution | None:
+        """The counts of the held-out rows, None where the bundle has none; read once, as `example`."""
+        return read_distribution(self.folder, self.schema)
 
     def score(self, rows: RawRows) -> Any:
         """Return the click probabilities of raw rows, float32 [n], as a series for a table of pandas or polars.

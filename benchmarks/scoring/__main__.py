@@ -94,7 +94,7 @@ def make_bundle(folder: Path, num_rows: int) -> None:
     checkpoint = {"id": "", "step": 0, "epoch": 0}
     state = random_state(schema, config)
     manifest = write_model(folder / "bundle", state, config, folder / "prepared", checkpoint, "float32")
-    finish(folder / "bundle", manifest, {})
+    finish(folder / "bundle", manifest, {}, folder)
 
 
 def random_state(schema: Schema, config: Config) -> ModelState:

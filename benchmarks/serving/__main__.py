@@ -249,7 +249,9 @@ def make_variants(folder: Path) -> None:
 def write(folder: Path, prepared: Path, config: Config, state: ModelState, parent: Predictor | None) -> None:
     folder.mkdir()
     checkpoint = {"id": "", "step": 0, "epoch": 0}
-    finish(folder, write_model(folder, state, config, prepared, checkpoint, "float32", parent=parent), {})
+    finish(
+        folder, write_model(folder, state, config, prepared, checkpoint, "float32", parent=parent), {}, folder.parent
+    )
 
 
 @contextmanager

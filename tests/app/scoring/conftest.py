@@ -65,12 +65,12 @@ def make_state():
 def make_bundle(tmp_path_factory):
     """Writes a bundle of a state for a prepared folder; gives its folder."""
 
-    def make(prepared, config, state, rows="float32", history=None, parent=None, folder=None):
+    def make(prepared, config, state, rows="float32", history=None, parent=None, folder=None, beside=None):
         folder = folder or tmp_path_factory.mktemp("bundle") / "bundle"
         folder.mkdir()
         manifest = write_model(folder, state, config, prepared, CHECKPOINT, rows, history, parent=parent)
         requirements = "".join(f"{name}=={manifest.versions[name]}\n" for name in PACKAGES)
-        finish(folder, manifest, {"README.md": "card\n", "requirements.txt": requirements})
+        finish(folder, manifest, {"README.md": "card\n", "requirements.txt": requirements}, beside or folder.parent)
         return folder
 
     return make

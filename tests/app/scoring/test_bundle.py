@@ -1,10 +1,12 @@
 """A bundle is whole, or refused by name: never a wrong score. And it opens at once, however large it is."""
 
+import contextlib
 import dataclasses
 import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from app.scoring.bundle import check_files
 from app.scoring.predictor import Predictor
 from app.scoring.rows import CHECKSUMS, TABLES, RowsSpec, RowTables, lookup, stored_as, write_rows
 from app.tables.initial import initial_rows
+from common.files import FolderInUse
 
 
 def rewrite_manifest(folder, **changes):
@@ -127,7 +130,7 @@ def test_the_format_version_rises_with_the_form(predictor, text_bundle, copied):
         "fields": [sorted({key for field in schema[kind] for key in field}) for kind in ("categorical", "numeric")],
         "tower": [value.name for value in predictor._tower._session.get_inputs()],
     }  # fmt: skip
-    assert (bundle.FORMAT_VERSION, xxhash.xxh3_64_hexdigest(json.dumps(form).encode())) == (3, "aca8380874728168")
+    assert (bundle.FORMAT_VERSION, xxhash.xxh3_64_hexdigest(json.dumps(form).encode())) == (3, "a1cb2066863972cb")
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -199,6 +202,64 @@ def test_a_bundle_is_there_whole_or_not_at_all(tmp_path, tiny_bundle):
     assert [path.name for path in tmp_path.rglob("*")] == ["out", "file"]
     with pytest.raises(FileExistsError, match="no bundle"), bundle.new_bundle(output, overwrite=True):
         pass
+
+
+def test_a_bundle_that_is_being_written_shows_no_manifest_beside_others(tmp_path, tiny_bundle):
+    """A service of an earlier release looks for */manifest.json."""
+    output = shutil.copytree(tiny_bundle, tmp_path / "models" / "1")
+    with bundle.new_bundle(output, overwrite=True) as folder:
+        shutil.copytree(tiny_bundle, folder, dirs_exist_ok=True)
+        assert list(output.parent.glob("*/manifest.json")) == [output / "manifest.json"]
+        assert bundle.bundles_in(output.parent) == [output]
+        with pytest.raises(FolderInUse), bundle.new_bundle(output, overwrite=True):
+            pass
+    for name in ("1.77.partial", "1.77.replaced"):  # of an earlier release that was killed
+        shutil.copytree(tiny_bundle, output.parent / name)
+    assert bundle.bundles_in(output.parent) == [output]
+
+
+@pytest.mark.parametrize("killed_at", range(1, 4))
+def test_what_a_killed_export_left_is_taken_up(tmp_path, tiny_bundle, killed_at, monkeypatch):
+    """Killed before its renames, between them, and after them."""
+    output = shutil.copytree(tiny_bundle, tmp_path / "models" / "1")
+    rename, calls = Path.rename, []
+
+    def rename_or_die(path, target):
+        calls.append(path)
+        if len(calls) == killed_at:
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    def write(text):
+        with bundle.new_bundle(output, overwrite=True) as folder:
+            shutil.copytree(tiny_bundle, folder, dirs_exist_ok=True)
+            (folder / "README.md").write_text(text)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", rename_or_die)
+        patched.setattr(shutil, "rmtree", lambda *_, **__: None)
+        with contextlib.suppress(KeyboardInterrupt):
+            write("first")
+    assert output.is_dir() == (killed_at != 2)
+    with pytest.raises(RuntimeError), bundle.new_bundle(output, overwrite=True):
+        raise RuntimeError
+    assert bundle.read_manifest(output) == bundle.read_manifest(tiny_bundle)  # the old one, or the whole new one
+    write("second")
+    assert ((output / "README.md").read_text(), list(output.parent.iterdir())) == ("second", [output])
+
+
+def test_serial_numbers_rise_beside_others_whatever_the_clock(tmp_path, tiny_bundle, monkeypatch):
+    manifest = bundle.read_manifest(tiny_bundle)
+    assert manifest.serial == manifest.whole_serial > 0
+    later = bundle.numbered(manifest, tmp_path)
+    assert later.serial == later.whole_serial > manifest.serial
+    shutil.copytree(tiny_bundle, tmp_path / "1")
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "manifest.json").write_text("{")
+    monkeypatch.setattr(bundle.time, "time_ns", lambda: 0)
+    assert bundle.numbered(manifest, tmp_path).serial == manifest.serial + 1
+    delta = dataclasses.replace(manifest, parent={"id": manifest.id, "name": "1"}, generation=1)
+    assert bundle.numbered(delta, tmp_path).whole_serial == manifest.whole_serial
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])

@@ -214,3 +214,17 @@ def test_a_delta_of_lists_and_shared_columns(make_bundle, make_state, tiny_confi
     expected = Predictor.open(whole).logits(lines)
     assert np.array_equal(Predictor.open(parent).with_delta(delta).logits(lines), expected)
     assert not np.array_equal(Predictor.open(parent).logits(lines), expected)
+
+
+@pytest.mark.parametrize(("share", "is_told"), [(0.4, False), (0.6, True)])
+def test_a_delta_that_is_no_smaller_is_told(
+    make_bundle, tiny_dataset, tiny_config, tiny_state, predictor, tmp_path, caplog, share, is_told
+):
+    tables = {}
+    for name, table in tiny_state.tables.items():
+        rows = table.arrays["rows"].copy()
+        rows[: int(len(rows) * share)] += 1
+        tables[name] = TableState(table.row_ids, {"rows": rows})
+    state = ModelState(tiny_state.dense, tables)
+    make_bundle(tiny_dataset, tiny_config(), state, parent=predictor, folder=tmp_path / "delta")
+    assert ("a whole bundle is about as small" in caplog.text) == is_told
