@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from app.cli.predict import main
+from app.scoring.bundle import MANIFEST, read_manifests, short
 from app.serving.options import Limits, ServerOptions, host_name
 from app.serving.processes import serve
+from app.serving.statement import Statement
 from common.packages import require
 
+NEWEST = "newest"  # in place of a version
 _LIMITS = {
     "max_batch": "rows that are scored together",
     "max_delay_ms": "time that a request waits for others to be scored with it",
@@ -51,6 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes (1)")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of a process for the tower (1)")
     parser.add_argument("--watch-seconds", type=float, default=0.5, metavar="S", help="between looks at a folder (0.5)")
+    parser.add_argument("--version", help="pin this version of the folder, or newest to pin none (what was pinned)")
+    parser.add_argument("--state", type=Path, metavar="DIR", help="folder of current.json (BUNDLE)")
     parser.add_argument(
         "--log-requests", type=float, default=0.0, metavar="SHARE", help="share of the requests to log (0)"
     )
@@ -76,23 +81,36 @@ def run(arguments: argparse.Namespace) -> int:
     if not 0 <= arguments.drain_seconds < 3600:
         raise ValueError(f"--drain-seconds must be 0 … 3600, found {arguments.drain_seconds}")
     name = arguments.name or arguments.path.resolve().name
-    return serve(
-        ServerOptions(
-            path=arguments.path,
-            name=re.sub(r"[^A-Za-z0-9._-]", "-", name),
-            host=arguments.host,
-            port=arguments.port,
-            workers=arguments.workers,
-            threads=arguments.threads,
-            watch_seconds=arguments.watch_seconds,
-            logged_share=arguments.log_requests,
-            limits=limits,
-            drain_seconds=arguments.drain_seconds,
-            admin_port=arguments.admin_port,
-            admin_host=arguments.admin_host,
-            allowed_hosts=arguments.allowed_hosts,
-        )
+    options = ServerOptions(
+        path=arguments.path,
+        name=re.sub(r"[^A-Za-z0-9._-]", "-", name),
+        host=arguments.host,
+        port=arguments.port,
+        workers=arguments.workers,
+        threads=arguments.threads,
+        watch_seconds=arguments.watch_seconds,
+        state=arguments.state,
+        logged_share=arguments.log_requests,
+        limits=limits,
+        drain_seconds=arguments.drain_seconds,
+        admin_port=arguments.admin_port,
+        admin_host=arguments.admin_host,
+        allowed_hosts=arguments.allowed_hosts,
     )
+    if arguments.version:
+        _pin(options, arguments.version)
+    return serve(options)
+
+
+def _pin(options: ServerOptions, version: str) -> None:
+    """Pin a version of the folder, or none, before the service starts. Raises ValueError where that cannot be."""
+    if (options.path / MANIFEST).is_file():
+        raise ValueError(f"--version is for a folder of bundles; {options.path} is one bundle")
+    versions = {short(manifest.version): folder.name for folder, manifest in read_manifests(options.path).items()}
+    if version not in (NEWEST, *versions):
+        there = ", ".join(f"{version} ({name})" for version, name in versions.items())
+        raise ValueError(f"--version {version}: {options.path} has no such version; it has {there or 'none'}")
+    Statement(options).write(None if version == NEWEST else version)
 
 
 if __name__ == "__main__":

@@ -85,13 +85,13 @@ class ScoreRequest(msgspec.Struct):
     rows: list[dict[str, Any]]
 
 
-class RollbackRequest(msgspec.Struct):
-    """The JSON of /v1/rollback: the version that is not to be served any more."""
+class VersionRequest(msgspec.Struct):
+    """The JSON of /v1/rollback, the version that is not to be served any more, and of /v1/pin, the one that is."""
 
     version: str
 
 
-_decode_rollback = msgspec.json.Decoder(RollbackRequest).decode
+_decode_version = msgspec.json.Decoder(VersionRequest).decode
 _decode_score = msgspec.json.Decoder(ScoreRequest).decode
 _decode_infer = msgspec.json.Decoder(InferRequest).decode
 
@@ -114,9 +114,9 @@ def rows_of(body: bytes) -> list[dict[str, Any]]:
     return rows
 
 
-def rollback_version(body: bytes) -> str:
-    """Return the version that a body of /v1/rollback names."""
-    version: str = _decoded(_decode_rollback, body).version
+def version_in(body: bytes) -> str:
+    """Return the version that a body of /v1/rollback or /v1/pin names."""
+    version: str = _decoded(_decode_version, body).version
     return version
 
 

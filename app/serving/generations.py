@@ -1,38 +1,41 @@
-"""The models that are served, one after another: found in a folder, checked, swapped, rolled back, folded.
+"""The models that are served, one after another: found in a folder, checked, swapped, pinned, folded.
 
-A folder holds whole bundles and deltas beside one another. The whole bundle with the last name counts, then the delta
-that holds changes of it, then the delta of that one, whatever their names. Each model is immutable, so a swap is the
-assignment of `current`; requests that began with the old one end with it.
+A folder holds whole bundles and deltas beside one another; `statement` tells which must serve. Each model is immutable,
+so a swap is the assignment of `current`; requests that began with the old one end with it.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import re
 import subprocess
 import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from app.scoring.bundle import MANIFEST, Manifest, read_manifest
+from app.scoring.bundle import MANIFEST, Chain, Manifest, bundles_in, chains, check_files, rank, read_manifest, short
 from app.scoring.predictor import Predictor
+from app.scoring.rows import RowTables
 from app.serving.batching import join
 from app.serving.decoding import RowsToScore
-from common.files import write_whole
+from app.serving.options import ServerOptions
+from app.serving.statement import Statement, choose
 from data_prep.options.log_format import LogFormat
 
 log = logging.getLogger(__name__)
 
 FOLD_SHARE = 0.1  # changed rows of the whole bundle's, beyond which a new one is written
+FIRST_FOLD, LONGEST_FOLD = 60.0, 3600.0  # seconds before a fold that failed is tried again
 RECENT_ROWS = 2000  # scored by a new model before it serves, so that the pages of frequent rows are in memory
 FOLDED = "-folded"
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before a refused bundle is tried again; each pause is twice the last
 
 
 def _kind(chunk: RowsToScore) -> str:
@@ -40,100 +43,193 @@ def _kind(chunk: RowsToScore) -> str:
     return str(chunk.is_bare)
 
 
+@dataclass
+class _Seen:
+    """A bundle of the folder, for as long as the file of its manifest stays as it is."""
+
+    stamp: tuple[int, ...]  # of that file
+    since: float  # when it was seen first, or refused
+    manifest: Manifest | None = None
+    is_newer: bool = False  # than the current model, or pinned in its place
+    reason: str = ""  # why it is refused
+    pause: float = 0.0
+    again: float = 0.0  # when it is tried again
+
+
 class Generations:
-    """The current model and the one before it. All but `current` is for one thread, that of `watch`, and roll-backs."""
+    """The current model, and the folder it is from. A lock lets one thread at a time look, pin or roll back."""
 
-    def __init__(self, path: Path, num_threads: int, control: Path, folds: bool) -> None:
-        """Open the bundle at `path`, or the newest of a folder of bundles.
+    def __init__(self, options: ServerOptions, folds: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        """Open the bundle at `options.path`, or of a folder of bundles the one that must serve.
 
-        `control` is a file shared by the service's processes: versions that were rolled back. One of them `folds`.
-        Raises as `Predictor.open`.
+        One of the service's processes `folds`. Raises as `Predictor.open`.
         """
-        self._path, self._num_threads, self._control, self._folds = path, num_threads, control, folds
-        self._is_folder = not (path / MANIFEST).is_file()
+        self._path, self._num_threads, self._folds, self._clock = options.path, options.threads, folds, clock
+        self._statement = Statement(options)
+        self._is_folder = not (self._path / MANIFEST).is_file()
         self._lock = threading.Lock()
-        self._manifests: dict[Path, tuple[int, Manifest | None]] = {}
-        self._refused: dict[Path, tuple[int, str]] = {}
+        self._seen: dict[Path, _Seen] = {}
         self._recent: deque[tuple[LogFormat, RowsToScore]] = deque()
         self._num_recent = 0  # rows of them
         self._folding: subprocess.Popen[bytes] | None = None
-        self._fold_of: Path | None = None  # the last chain that was folded, or could not be
-        self.previous: Predictor | None = None
+        self._fold_pause, self._fold_again = FIRST_FOLD, 0.0
+        self.pinned: str | None = None
+        self.error = ""  # why the folder or the statement cannot be read
         self.num_swaps = 0
         self.current = self._first()
-        self.since = time.time()
+        self.since = clock()
 
     def _first(self) -> Predictor:
         if not self._is_folder:
             return self._checked(Predictor.open(self._path, self._num_threads))
-        for path in reversed(self._whole()):
-            try:
-                return self._checked(Predictor.open(path, self._num_threads))
-            except (ValueError, OSError) as error:
-                self._refuse(path, error)
-        reasons = "; ".join(f"{path.name}: {reason}" for path, (_, reason) in self._refused.items())
-        raise FileNotFoundError(f"{self._path} is no bundle and holds none that can be served {reasons}".rstrip())
+        self._scan()
+        self.pinned = self._statement.read()
+        while (chain := choose(self._chains(), self.pinned, None)) is not None:
+            if (predictor := self._open(chain)) is not None:
+                return predictor
+        pin = f" of version {self.pinned}, which {self._statement.path} pins (--version newest: none)"
+        message = f"{self._path} is no bundle and holds none that can be served{pin if self.pinned else ''}"
+        raise FileNotFoundError(f"{message}{self._reasons()}")
+
+    def _reasons(self) -> str:
+        return "".join(f"; {path.name}: {bundle.reason}" for path, bundle in self._seen.items() if bundle.reason)
 
     def refresh_safely(self) -> None:
-        """Refresh; whatever happens, what serves keeps serving."""
+        """Refresh; whatever happens, what serves keeps serving. The log has each error once."""
+        error = ""
         try:
             self.refresh()
-        except Exception:
-            log.exception("%s cannot be refreshed", self._path)
+        except Exception as caught:
+            error = str(caught) or repr(caught)
+            if error != self.error:
+                is_known = isinstance(caught, ValueError | OSError)
+                log.warning("%s serves on: %s", self.current.folder, error, exc_info=not is_known)
+        self.error = error
 
     def refresh(self) -> None:
-        """Serve the newest model of the folder, as far as it can be opened and its golden rows score right."""
+        """Serve what must serve, as far as it can be opened and its golden rows score right.
+
+        Raises ValueError or OSError where the statement or the folder cannot be read.
+        """
         with self._lock:
-            rolled_back = self._rolled_back()
-            if self.previous is not None and self.current.version in rolled_back:
-                self._swap(self.previous, None)
-            if not self._is_folder:
-                return
-            while self._step(rolled_back):
-                pass
-            self._fold()
+            if self._is_folder:
+                is_folding = self._is_folding()  # asked before the look, which finds what was written
+                self._follow()
+                if not is_folding:
+                    self._fold()
 
-    def _step(self, rolled_back: list[str]) -> bool:
-        """Swap to the next newer model, if there is one."""
-        manifests = self._read_manifests()
-        current, base = self.current, self.current.chain[0][0]
-        for path in reversed(self._whole()):
-            manifest = manifests[path]
-            if manifest.version in rolled_back or path in self._refused:
-                continue
-            is_folded = manifest.version == current.version and len(current.chain) > 1
-            if (_order(path) > _order(base) and manifest.version != current.version) or is_folded:
-                return self._try(path, lambda path=path: Predictor.open(path, self._num_threads))
-        for path in sorted(manifests, key=_order):
-            parent, version = manifests[path].parent, manifests[path].version
-            if parent is None or version in rolled_back or path in self._refused:
-                continue
-            if parent["id"] == current.version:
-                return self._try(path, lambda path=path: current.with_delta(path))
-        self._note_gaps(manifests)
-        return False
+    def _follow(self) -> None:
+        self._scan()
+        self.pinned = self._statement.read()
+        while (chain := choose(self._chains(), self.pinned, self.current.chain)) is not None:
+            if (predictor := self._open(chain, self.current)) is not None:
+                self._swap(predictor)
+        self._note_newer()
 
-    def _try(self, path: Path, open_it: Any) -> bool:
-        started = time.monotonic()
+    def _scan(self) -> None:
+        """Read the manifests that are new, were replaced or could not be read, and forget what is gone."""
+        if not self._is_folder:
+            raise ValueError(f"{self._path} is one bundle; serve a folder of bundles to choose among them")
+        seen = {}
+        for path in bundles_in(self._path):
+            stamp: tuple[int, ...] = ()
+            try:
+                state = (path / MANIFEST).stat()
+                stamp = state.st_ctime_ns, state.st_mtime_ns, state.st_ino, state.st_size
+            except (FileNotFoundError, NotADirectoryError):
+                continue  # no bundle, or not yet
+            except OSError:
+                pass  # reading it gives the reason
+            known = self._seen.get(path)
+            seen[path] = known if known is not None and known.stamp == stamp else _Seen(stamp, self._clock())
+        self._seen = seen
+        for path, bundle in seen.items():
+            if bundle.manifest is None and self._clock() >= bundle.again:
+                try:
+                    bundle.manifest, bundle.reason = read_manifest(path), ""
+                except (ValueError, OSError) as error:
+                    self._refuse(path, error)
+
+    def _chains(self, with_refused: bool = False) -> dict[str, Chain]:
+        """Return the versions that may be opened: without those that were refused and are not to be tried yet."""
+        now, seen = self._clock(), self._seen.items()
+        usable = {path: bundle.manifest for path, bundle in seen if with_refused or now >= bundle.again}
+        return chains({path: manifest for path, manifest in usable.items() if manifest is not None})
+
+    def _open(self, chain: Chain, current: Predictor | None = None) -> Predictor | None:
+        """Open and check a chain, sharing the tables that `current` has mapped; None, and refused, where that fails."""
+        tables: tuple[RowTables, ...] = ()
+        if current is not None and [m.id for _, m in current.chain] == [m.id for _, m in chain[: len(current.chain)]]:
+            tables = current.tables
+        if not self._check_files(chain, len(tables)):
+            return None
         try:
-            predictor = self._checked(open_it())
+            predictor = self._checked(Predictor(chain, self._num_threads, tables))
         except Exception as error:  # damaged in whatever way: what serves keeps serving
-            self._refuse(path, error)
-            return True
-        self._swap(predictor, self.current)
-        log.info("%s serves, generation %d, after %.1f s", path, predictor.generation, time.monotonic() - started)
+            self._refuse(chain[-1][0], error)
+            return None
+        for folder, _ in chain:
+            self._seen[folder].reason, self._seen[folder].pause = "", 0.0
+        return predictor
+
+    def _check_files(self, chain: Chain, num_mapped: int = 0) -> bool:
+        """Refuse the first bundle of which a file is missing, damaged or unreadable; return whether there is none.
+
+        Of the first ones the tables are mapped already.
+        """
+        for number, (folder, manifest) in enumerate(chain):
+            try:
+                check_files(folder, manifest, every_byte=manifest.parent is not None and number >= num_mapped)
+            except (ValueError, OSError) as error:
+                self._refuse(folder, error)
+                return False
         return True
 
-    def _swap(self, predictor: Predictor, previous: Predictor | None) -> None:
-        self.previous = previous
-        self.current = predictor
+    def _swap(self, predictor: Predictor) -> None:
+        self.current, self.since = predictor, self._clock()
         self.num_swaps += 1
-        self.since = time.time()
+        self._fold_pause, self._fold_again = FIRST_FOLD, 0.0
+        log.info("%s serves, version %s", predictor.folder, short(predictor.version))
+
+    def _refuse(self, path: Path, error: object) -> None:
+        """Note why a bundle is not served, log each reason once, and try it again after a pause."""
+        bundle = self._seen[path]
+        bundle.pause = min(max(2 * bundle.pause, FIRST_PAUSE), LONGEST_PAUSE)
+        bundle.again = self._clock() + bundle.pause
+        self._note(path, str(error) or repr(error))
+
+    def _note(self, path: Path, reason: str) -> None:
+        bundle = self._seen[path]
+        if bundle.reason != reason:
+            log.warning("%s is not served: %s", path, reason)
+            bundle.since = bundle.since if bundle.reason else self._clock()
+            bundle.reason = reason
+
+    def _note_newer(self) -> None:
+        """Mark what is newer than the current model, or pinned; forget what is wrong with what neither needs."""
+        found, serving = self._chains(with_refused=True), short(self.current.version)
+
+        def is_newer(version: str, chain: Chain) -> bool:
+            return version != serving and (version == self.pinned or rank(chain) > rank(self.current.chain))
+
+        newer = [chain for version, chain in found.items() if is_newer(version, chain)]
+        needed = {folder for chain in newer for folder, _ in chain}
+        for path, bundle in self._seen.items():
+            if bundle.manifest is None:
+                continue
+            version, parent = short(bundle.manifest.version), bundle.manifest.parent
+            bundle.is_newer = is_newer(version, found.get(version, ((path, bundle.manifest),)))
+            if bundle.is_newer and version not in found and parent is not None:
+                self._note(path, f"it waits for its parent {parent['name']}, which is not here")
+            elif not bundle.pause or not (bundle.is_newer or version == serving or path in needed):
+                bundle.reason = ""
+            elif self._clock() >= bundle.again and self._check_files(((path, bundle.manifest),)):
+                bundle.reason, bundle.pause = "", 0.0  # a pin or another copy kept it from being tried
 
     def _checked(self, predictor: Predictor) -> Predictor:
         """Score the golden rows, and the last requests' rows of this log for their pages. Raises ValueError."""
         predictor.check_golden()
-        _ = predictor.example  # kept while its folder is there
+        _ = predictor.example, predictor.held_out  # kept while its folder is there
         kept = list(self._recent)
         formats = {id(log_format): log_format for log_format, _ in kept}
         fit = {key for key, log_format in formats.items() if log_format == predictor.log_format}
@@ -153,75 +249,87 @@ class Generations:
             while self._num_recent > RECENT_ROWS:
                 self._num_recent -= self._recent.popleft()[1].num_lines
 
-    def roll_back(self, version: str) -> None:
-        """Serve the model before the current one, in all processes, and take `version` no more.
+    def pin(self, version: str | None) -> None:
+        """Serve `version` in all processes from now on, or with None the newest.
 
-        Raises ValueError where that is not the current one, or there is none before it.
+        Raises ValueError where it is not there or cannot be opened, or the statement cannot be written.
         """
         with self._lock:
-            if version != self.current.version.rpartition(":")[2]:
-                raise ValueError("this version is not the current one")
-            if self.previous is None:
-                raise ValueError("no other model served before this one since the service has started")
-            rolled_back = [*self._rolled_back(), self.current.version]
-            write_whole(self._control, json.dumps(rolled_back))
-            log.warning("%s was rolled back", self.current.folder)
-            self._swap(self.previous, None)
+            self._scan()
+            if version is None:
+                self._statement.write(None)
+            elif not self._pin(lambda name, _: name == version):
+                there = ", ".join(sorted(self._chains())) or "none"
+                raise ValueError(
+                    f"{self._path} has no version {version} that can be served, but {there}{self._reasons()}"
+                )
+            self._follow()
+
+    def roll_back(self, version: str) -> None:
+        """Pin the newest version that is older than the current one, which must be `version`, and can be served.
+
+        Raises ValueError where there is none, `version` does not serve, or the statement cannot be written.
+        """
+        with self._lock:
+            self._follow()
+            current = self.current.chain
+            if version != short(self.current.version):
+                raise ValueError(f"this version is not the current one, which is {short(self.current.version)}")
+            if not self._pin(lambda name, chain: name != version and rank(chain) < rank(current)):
+                raise ValueError(f"{self._path} has no older version that can be served")
+            log.warning("version %s was rolled back", version)
+            self._follow()
+
+    def _pin(self, is_wanted: Callable[[str, Chain], bool]) -> bool:
+        """Pin and serve the newest of the wanted versions; return False, and change nothing, if none can be opened."""
+        for bundle in self._seen.values():
+            bundle.again = 0.0  # who asks does not wait
+        while wanted := [chain for version, chain in self._chains().items() if is_wanted(version, chain)]:
+            if (predictor := self._open(max(wanted, key=rank))) is not None:
+                self._statement.write(short(predictor.version))
+                if predictor.version != self.current.version:
+                    self._swap(predictor)
+                return True
+        return False
 
     def status(self) -> dict[str, Any]:
-        """Return the age of the current model, its folder, and what was refused."""
-        refused = {path.name: reason for path, (_, reason) in dict(self._refused).items()}
-        return {"folder": self.current.folder.name, "age_seconds": time.time() - self.since, "refused": refused}
+        """Return what serves and since when, what is pinned, and what is newer and does not serve, or is damaged."""
+        now, place, seen = self._clock(), self._place(), {path.name: bundle for path, bundle in self._seen.items()}
+        refused = {name: bundle for name, bundle in seen.items() if bundle.reason}
+        newer = {name: bundle for name, bundle in seen.items() if bundle.is_newer and bundle.manifest}
+        return {
+            "folder": place.name if place else None,
+            "age_seconds": now - self.since,
+            "pinned": self.pinned,
+            "waiting": {name: short(b.manifest.version) for name, b in newer.items() if not b.reason and b.manifest},
+            "refused": {name: {"reason": b.reason, "seconds": now - b.since} for name, b in refused.items()},
+            "newest_age_seconds": max((now - bundle.since for bundle in newer.values()), default=0.0),
+            "error": self.error,
+        }
 
-    def _rolled_back(self) -> list[str]:
-        return list(json.loads(self._control.read_text())) if self._control.is_file() else []
+    def _place(self) -> Path | None:
+        """Return the folder that the current model has now; None if it is gone."""
+        current, seen = self.current, self._seen.items()
+        places = [path for path, bundle in seen if bundle.manifest and bundle.manifest.version == current.version]
+        return current.folder if current.folder in places or not self._is_folder else next(iter(places), None)
 
-    def _whole(self) -> list[Path]:
-        return sorted((path for path, found in self._read_manifests().items() if found.parent is None), key=_order)
-
-    def _read_manifests(self) -> dict[Path, Manifest]:
-        """Return the manifests by folder; each is read once, and again when it was replaced."""
-        times = {path.parent: path.stat().st_ctime_ns for path in self._path.glob(f"*/{MANIFEST}")}
-        for known in (self._manifests, self._refused):
-            for path in [path for path, (when, _) in known.items() if times.get(path) != when]:
-                del known[path]
-        for path, when in times.items():
-            if path not in self._manifests:
-                try:
-                    self._manifests[path] = when, read_manifest(path)
-                except (ValueError, OSError) as error:
-                    self._manifests[path] = when, None
-                    self._refuse(path, error)
-        return {path: manifest for path, (_, manifest) in self._manifests.items() if manifest is not None}
-
-    def _refuse(self, path: Path, error: object) -> None:
-        if self._refused.get(path, (0, ""))[1] != str(error):
-            log.warning("%s is not served: %s", path, error)
-        self._refused[path] = (path / MANIFEST).stat().st_ctime_ns, str(error)
-
-    def _note_gaps(self, manifests: dict[Path, Manifest]) -> None:
-        """Warn once of a delta whose parent is not here; it may still come."""
-        versions = {manifest.version for manifest in manifests.values()}
-        for path, manifest in manifests.items():
-            if manifest.parent is not None and manifest.parent["id"] not in versions and path not in self._refused:
-                log.warning("%s waits for its parent %s, which is not here", path, manifest.parent["name"])
-                versions.add(manifest.parent["id"])
+    def _is_folding(self) -> bool:
+        if self._folding is None or (status := self._folding.poll()) is None:
+            return self._folding is not None
+        if status:
+            log.warning("folding ended with status %d and is tried again later", status)
+        self._folding = None
+        return False
 
     def _fold(self) -> None:
         """Write the chain as a whole bundle where it has grown, in a process of its own."""
-        delta = self.current.folder
-        if not self._folds or self.current.changed_share <= FOLD_SHARE or delta == self._fold_of:
+        delta, now = self._place(), self._clock()
+        if not self._folds or delta is None or self.current.changed_share <= FOLD_SHARE or now < self._fold_again:
             return
-        if self._folding is not None and self._folding.poll() is None:
-            return
-        self._fold_of = delta
+        self._fold_pause, self._fold_again = min(2 * self._fold_pause, LONGEST_FOLD), now + self._fold_pause
         log.info("%s: %.0f %% of the rows have changed; folding", delta, 100 * self.current.changed_share)
         output = delta.with_name(f"{delta.name}{FOLDED}")
+        if output.exists():  # damaged, or of what had this name before
+            output = delta.with_name(f"{delta.name}-{short(self.current.version)}{FOLDED}")
         command = ["nice", sys.executable, "-m", "app.cli.bundle", "fold", str(delta), str(output)]
         self._folding = subprocess.Popen(command, stdout=subprocess.DEVNULL)  # noqa: S603
-
-
-def _order(path: Path) -> list[tuple[int, str]]:
-    """Order of names in which 10 comes after 9."""
-    parts = re.findall(r"\d+|\D+", path.name)
-    return [(int(part), "") if part.isdigit() else (0, part) for part in parts]

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from app.scoring.distribution import SCORE_BINS, Distribution, read_distribution
+from app.scoring.distribution import SCORE_BINS, Distribution
 from app.scoring.predictor import Predictor, ScoredChunk
 from app.serving.generations import Generations
 from data_prep.encoding.encoder import Rows
@@ -44,6 +44,9 @@ class Observed:
         most = {"multiprocess_mode": "livemax"}
         self._psi = self._make(Gauge, "psi", "Drift of a field from the held-out rows.", ["field"], **most)
         self._unseen = self._make(Gauge, "unseen", "Share of values outside the vocabulary.", ["field"], **most)
+        self._refused = self._make(Gauge, "refused_bundles", "Bundles of the folder that are refused.", **most)
+        text = "Time for which the newest bundle is in the folder and does not serve."
+        self._newest_age = self._make(Gauge, "newest_age_seconds", text, **most)
         self._bins = [self._scores.labels(str(number)) for number in range(SCORE_BINS)]
         self._predictor: Predictor | None = None
         self._held_out: Distribution | None = None
@@ -54,9 +57,12 @@ class Observed:
         return kind(f"wide_deep_{name}", text, labels, registry=self._registry, **more)
 
     def model(self, generations: Generations, is_ready: bool) -> None:
-        """Note what is served; from the thread that watches."""
+        """Note what is served and what is not; from the thread that watches."""
+        status = generations.status()
         self._generation.set(generations.current.generation)
-        self._pinned.set(bool(generations.status().get("pinned")))
+        self._pinned.set(status["pinned"] is not None)
+        self._refused.set(len(status["refused"]))
+        self._newest_age.set(status["newest_age_seconds"])
         self._ready.set(is_ready)
         self._swaps.inc(generations.num_swaps - self._num_swaps)
         self._num_swaps = generations.num_swaps
@@ -104,7 +110,7 @@ class Observed:
                     for name in names:
                         gauge.labels(name).set(0)
             self._predictor = predictor
-            self._held_out = read_distribution(predictor.folder, predictor.schema)
+            self._held_out = predictor.held_out
             self._windows = [Distribution(predictor.schema)]
         if self._windows[-1].num_rows >= WINDOW_ROWS:
             self._windows = [self._windows[-1], Distribution(predictor.schema)]

@@ -19,7 +19,7 @@ _ERRORS = {
     "400": "the request is wrong; the error names row and field",
     "404": "no such model or version",
     "408": "the body did not arrive in time",
-    "409": "the version is not the current one, or none served before it",
+    "409": "the version is not the current one, not here, or cannot be pinned",
     "413": "too many bytes or rows",
     "415": "another content-type",
     "421": "the service is not the host that the request names",
@@ -41,7 +41,8 @@ def document(model: str, version: str, log_format: LogFormat, example: dict[str,
         "Rows": rows,
         "Scores": _object(described | {"scores": {"type": "array", "items": {"type": "number"}}}),
         "Explained": _object(described | {"score": {"type": "number"}, "fields": {"type": "array"}}),
-        "Rollback": _object({"version": {"type": "string"}}),
+        "Version": _object({"version": {"type": "string"}}),
+        "Nothing": {"type": "object"},
         "Described": _object(described),
         "Error": _object({"error": {"type": "string"}}),
         "Infer": _infer_schema(list(fields)),
@@ -51,12 +52,14 @@ def document(model: str, version: str, log_format: LogFormat, example: dict[str,
     line = log_format.separator.join(_text(example.get(name)) for name in columns if columns[name] != "label")
     one_row = _body("Rows", {"rows": [example]})
     many = {"content": {**one_row["content"], "text/plain": {"schema": {"type": "string"}, "example": f"{line}\n"}}}
-    wrong = _body("Rollback", {"version": version})
+    current = _body("Version", {"version": version})
     infer = _body("Infer", _infer_example(log_format, example))
     paths = {
         "/v1/score": _post("Score rows: JSON, lines as in the log, or an Arrow IPC stream", "Scores", many),
         "/v1/explain": _post("Score one row, with each field's part", "Explained", one_row),
-        "/v1/rollback": _post("Serve the model before this version", "Described", wrong),
+        "/v1/rollback": _post("Pin the newest version that is older than this, the current one", "Described", current),
+        "/v1/pin": _post("Serve this version until another is pinned", "Described", current),
+        "/v1/unpin": _post("Serve the newest version", "Described", _body("Nothing", {})),
         "/v1/status": _get("Model, its folder and metrics, for the page"),
         "/v2": _get("The server, by V2"),
         "/v2/health/live": _get("The server is up"),

@@ -53,10 +53,10 @@ def serve(options: ServerOptions) -> int:
             sockets.append(stack.enter_context(_listen("admin-", options.admin_host, options.admin_port)))
             options = replace(options, admin_port=sockets[1].getsockname()[1])
             log.info("http://%s:%d administers it", options.admin_host, options.admin_port)
-        shared = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="serving-")))
         if options.workers == 1:
-            return run_worker(options, sockets, shared, _Seat(0))
-        return _Supervisor(options, sockets, shared).run()
+            return run_worker(options, sockets, _Seat(0))
+        metrics = stack.enter_context(tempfile.TemporaryDirectory(prefix="serving-"))
+        return _Supervisor(options, sockets, Path(metrics)).run()
 
 
 def _handle_signals(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
@@ -94,10 +94,8 @@ class _Seat:
 class _Supervisor:
     """Keeps the workers running."""
 
-    def __init__(self, options: ServerOptions, sockets: list[socket.socket], shared: Path) -> None:
-        self._options, self._sockets, self._shared = options, sockets, shared
-        self._metrics = shared / "metrics"
-        self._metrics.mkdir()
+    def __init__(self, options: ServerOptions, sockets: list[socket.socket], metrics: Path) -> None:
+        self._options, self._sockets, self._metrics = options, sockets, metrics
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(self._metrics)  # read where prometheus_client is imported
         self._seats = [_Seat(number) for number in range(options.workers)]
         self._stopping = False
@@ -118,7 +116,7 @@ class _Supervisor:
         return status
 
     def _start(self, seat: _Seat) -> None:
-        arguments = (self._options, self._sockets, self._shared, seat)
+        arguments = (self._options, self._sockets, seat)
         process = multiprocessing.get_context("fork").Process(target=_worker, args=arguments)
         process.start()
         seat.process, seat.started = process, time.monotonic()
@@ -160,7 +158,7 @@ class _Supervisor:
             process.kill()
 
 
-def _worker(options: ServerOptions, sockets: list[socket.socket], shared: Path, seat: _Seat) -> None:
+def _worker(options: ServerOptions, sockets: list[socket.socket], seat: _Seat) -> None:
     _handle_signals(lambda *_: os._exit(0))
     from prometheus_client import values
 
@@ -179,17 +177,17 @@ def _worker(options: ServerOptions, sockets: list[socket.socket], shared: Path, 
     values.MmapedDict = Allocated  # type: ignore[misc]
     # Files by number, not by process: a worker that is started again counts on from what the dead one has counted.
     values.ValueClass = values.MultiProcessValue(lambda: seat.number)
-    os._exit(run_worker(options, sockets, shared, seat))
+    os._exit(run_worker(options, sockets, seat))
 
 
-def run_worker(options: ServerOptions, sockets: list[socket.socket], shared: Path, seat: _Seat) -> int:
+def run_worker(options: ServerOptions, sockets: list[socket.socket], seat: _Seat) -> int:
     """Serve in this process until a signal, or the end of its supervisor; return the exit status."""
     from app.serving.connections import Server
 
     sys.setswitchinterval(SWITCH_SECONDS)
     server = Server(options)
     _handle_signals(server.handle_exit)
-    watch = _Watch(server, options, shared, seat)
+    watch = _Watch(server, options, seat)
     watch.start()
     while seat.is_restart and not watch.opened.wait(0.1):  # the others serve: accept nothing before
         if server.application.is_draining:
@@ -205,10 +203,9 @@ def run_worker(options: ServerOptions, sockets: list[socket.socket], shared: Pat
 class _Watch(threading.Thread):
     """Opens the model of a worker, then newer ones."""
 
-    def __init__(self, server: Server, options: ServerOptions, shared: Path, seat: _Seat) -> None:
+    def __init__(self, server: Server, options: ServerOptions, seat: _Seat) -> None:
         super().__init__(daemon=True)
         self._server, self._options, self._seat = server, options, seat
-        self._control = shared / "rolled_back.json"
         self.opened, self.stopped = threading.Event(), threading.Event()
         self.status = 0
 
@@ -242,5 +239,4 @@ class _Watch(threading.Thread):
         from app.serving.service import Service
 
         observed = Observed(self._seat.is_restart)
-        generations = Generations(self._options.path, self._options.threads, self._control, self._seat.number == 0)
-        return Service(generations, observed, self._options)
+        return Service(Generations(self._options, self._seat.number == 0), observed, self._options)

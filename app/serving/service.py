@@ -20,6 +20,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from app.scoring.bundle import short
 from app.scoring.predictor import Predictor, ScoredChunk
 from app.serving import decoding, openapi
 from app.serving.batching import LOOP_BYTES, Batcher
@@ -43,7 +44,7 @@ _CLOSE = {"connection": "close"}  # after an answer to a request whose body was 
 _HEADERS_OF = {408: _CLOSE, 413: _CLOSE, 429: {"retry-after": "1"}, 503: {"retry-after": "1"}}
 
 LIVE, READY = "/v2/health/live", "/v2/health/ready"
-ADMIN_PATHS = ("/v1/rollback",)
+ADMIN_PATHS = ("/v1/pin", "/v1/unpin", "/v1/rollback")
 MODEL = "/v2/models/{model}"
 _MODEL_PATH = re.compile(r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?(?P<rest>/ready|/infer)?")
 _NO_ADDRESS, _NO_METHOD = "there is no such address; /docs lists all", "the address has another method; see /docs"
@@ -83,6 +84,8 @@ class Service:
             "/v1/score": self._score,
             "/v1/explain": self._explain,
             "/v1/rollback": self._roll_back,
+            "/v1/pin": self._pin,
+            "/v1/unpin": self._unpin,
         }
         for model in (MODEL, f"{MODEL}/versions/{{version}}"):
             gets |= {model: self._metadata, f"{model}/ready": self._model_ready}
@@ -271,15 +274,23 @@ class Service:
         return JSONResponse(answer, headers=_headers(predictor))
 
     async def _roll_back(self, request: Request) -> Response:
-        """Serve the model before the current one. JSON alone, which no foreign page's script can send unasked."""
+        return await self._state(request, lambda body: self.generations.roll_back(decoding.version_in(body)))
+
+    async def _pin(self, request: Request) -> Response:
+        return await self._state(request, lambda body: self.generations.pin(decoding.version_in(body)))
+
+    async def _unpin(self, request: Request) -> Response:
+        return await self._state(request, lambda _: self.generations.pin(None))
+
+    async def _state(self, request: Request, change: Callable[[bytes], None]) -> Response:
+        """Change what must serve. JSON alone, which no foreign page's script can send unasked."""
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise RequestError(415, "content-type must be application/json")
         async with self._body(request) as body:
-            version = decoding.rollback_version(body)
-        try:
-            await asyncio.to_thread(self.generations.roll_back, version)
-        except ValueError as error:
-            raise RequestError(409, error) from None
+            try:
+                await asyncio.to_thread(change, body)
+            except ValueError as error:
+                raise RequestError(409, error) from None
         return JSONResponse(self._described(self.generations.current))
 
     def _described(self, predictor: Predictor) -> dict[str, Any]:
@@ -363,7 +374,7 @@ class Service:
 
 def version_of(predictor: Predictor) -> str:
     """Return the version as a name that can stand in an address."""
-    return predictor.version.rpartition(":")[2]
+    return short(predictor.version)
 
 
 def _content_length(request: Request) -> int:

@@ -59,22 +59,20 @@ def golden_scores(predictor, golden):  # noqa: F811
 
 
 @pytest.fixture
-def make_service(tmp_path):
+def make_service():
     """Opens services."""
 
     def make(path, **limits):
-        generations = Generations(path, 1, tmp_path / "rolled_back.json", folds=False)
-        return Service(
-            generations, Observed(), ServerOptions(path, "clicks", limits=Limits(**limits), allowed_hosts=("*",))
-        )
+        options = ServerOptions(path, "clicks", limits=Limits(**limits), allowed_hosts=("*",))
+        return Service(Generations(options, folds=False), Observed(), options)
 
     return make
 
 
 @pytest.fixture(scope="session")
-def service(tiny_bundle, tmp_path_factory):  # noqa: F811
-    generations = Generations(tiny_bundle, 1, tmp_path_factory.mktemp("service") / "rolled_back.json", folds=False)
-    return Service(generations, Observed(), ServerOptions(tiny_bundle, "clicks", allowed_hosts=("*",)))
+def service(tiny_bundle):  # noqa: F811
+    options = ServerOptions(tiny_bundle, "clicks", allowed_hosts=("*",))
+    return Service(Generations(options, folds=False), Observed(), options)
 
 
 @pytest.fixture(scope="session")

@@ -1,15 +1,25 @@
 """Models that follow one another in a folder: swapped under load, refused, rolled back, folded."""
 
+import argparse
 import asyncio
+import errno
+import json
 import shutil
+from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
 import pytest
 
 from app.checkpoint.write import ModelState
+from app.cli import serve as serve_command
+from app.scoring.bundle import short
+from app.scoring.distribution import Distribution
 from app.scoring.predictor import Predictor
+from app.serving import statement
 from app.serving.generations import FOLDED, RECENT_ROWS, Generations
+from app.serving.options import ServerOptions
 from app.tables.interface import TableState
 from tests.app.serving.conftest import Client
 from tests.app.serving.test_service import ARROW, arrow_of, score
@@ -55,11 +65,15 @@ def watched(models, tmp_path):
 
 
 @pytest.fixture
-def make_generations(tmp_path):
-    def make(folder, folds=False):
-        return Generations(folder, 1, tmp_path / "rolled_back.json", folds)
+def make_generations():
+    def make(folder, folds=False, **options):
+        return Generations(ServerOptions(folder, "clicks", **options), folds)
 
     return make
+
+
+def refused_by(generations):
+    return {name: entry["reason"] for name, entry in generations.status()["refused"].items()}
 
 
 def test_deltas_and_later_bundles_are_served(models, watched, make_generations, golden):
@@ -117,7 +131,7 @@ def test_a_damaged_model_is_refused_and_the_old_one_serves(models, watched, make
     shutil.rmtree(folder / name)
     put(name)  # whole now
     generations.refresh()
-    assert generations.status() | {"age_seconds": 0} == {"folder": name, "refused": {}, "age_seconds": 0}
+    assert (generations.status()["folder"], refused_by(generations)) == (name, {})
 
 
 def test_a_model_whose_golden_rows_score_otherwise_is_refused(watched, make_generations, golden, monkeypatch):
@@ -130,7 +144,7 @@ def test_a_model_whose_golden_rows_score_otherwise_is_refused(watched, make_gene
     )
     put("2")
     generations.refresh()
-    assert (generations.status()["folder"], generations.status()["refused"]) == ("1", {"2": "row 3"})
+    assert (generations.status()["folder"], refused_by(generations)) == ("1", {"2": "row 3"})
 
 
 def test_the_last_rows_are_scored_before_a_swap(watched, make_generations, predictor, golden, monkeypatch):
@@ -150,7 +164,7 @@ def test_the_last_rows_are_scored_before_a_swap(watched, make_generations, predi
     monkeypatch.setattr(Predictor, "score_chunk", not_a_number)
     put("2")
     generations.refresh()
-    assert (generations.status()["folder"], "NaN" in generations.status()["refused"]["2"]) == ("1", True)
+    assert (generations.status()["folder"], "NaN" in refused_by(generations)["2"]) == ("1", True)
 
 
 def test_the_last_rows_are_scored_together(watched, make_generations, predictor, golden, monkeypatch):
@@ -189,8 +203,18 @@ def test_a_roll_back_holds_in_all_processes(models, watched, make_generations, m
         generations.refresh()
         assert generations.status()["folder"] == "1"
     put("10")
+    for generations in (other, service.generations, make_generations(folder)):  # and after a restart
+        generations.refresh()
+        assert (generations.status()["folder"], set(generations.status()["waiting"])) == ("1", {"2", "10"})
+    assert client.post("/v1/unpin", content="{}").status_code == 415
+    assert client.post("/v1/unpin", json={}).json()["generation"] == 0
     other.refresh()
-    assert other.status()["folder"] == "10"
+    assert (other.status()["folder"], other.status()["waiting"], other.status()["pinned"]) == ("10", {}, None)
+    assert client.post("/v1/pin", json={"version": "other"}).status_code == 409
+    assert client.post("/v1/pin", json={"version": first["version"]}).json()["generation"] == 1
+    other.refresh()
+    assert (other.status()["folder"], other.status()["pinned"]) == ("2", first["version"])
+    assert score(client, golden.to_pylist()).json()["scores"] == scores["2"]
 
 
 def test_a_chain_that_has_grown_is_folded(models, watched, make_generations, golden, project, monkeypatch):
@@ -245,7 +269,7 @@ def test_swaps_under_load_lose_no_request_and_mix_no_models(models, watched, mak
 
 
 def test_a_model_of_another_log_is_served_after_requests_of_the_one_before(
-    watched, make_service, golden, golden_scores, text_bundle
+    watched, make_service, golden, golden_scores, text_bundle, predictor
 ):
     folder, put = watched
     put("1")
@@ -256,14 +280,116 @@ def test_a_model_of_another_log_is_served_after_requests_of_the_one_before(
         assert answer.json()["scores"] == golden_scores
         assert score(client, golden.to_pylist()).json()["scores"] == golden_scores
     shutil.copytree(text_bundle, folder / "20")
-    service.generations.refresh()
-    assert (service.generations.status()["folder"], service.generations.status()["refused"]) == ("20", {})
+    service.generations.pin(short(Predictor.open(text_bundle).version))
+    assert (service.generations.status()["folder"], refused_by(service.generations)) == ("20", {})
     assert score(client, [service.generations.current.example]).status_code == 200
     assert "wide_deep_psi" in client.get("/metrics").text
-    shutil.rmtree(folder / "1")  # what is mapped can be rolled back to
-    version = client.get("/v1/status").json()["version"]
-    assert client.post("/v1/rollback", json={"version": version}).status_code == 200
+    service.generations.pin(short(predictor.version))
     assert client.get("/v1/status").json()["fields"].keys() == set(golden.schema.names)
     answer = client.post("/v1/score", content=arrow_of(golden), headers=arrow)
     assert answer.json()["scores"] == golden_scores
     assert client.get("/metrics").status_code == 200
+
+
+def test_what_is_newer_and_does_not_serve_is_measured(watched, make_service):
+    folder, put = watched
+    put("1")
+    service = make_service(folder)
+    (put("10") / "lookup.bin").unlink()
+    service.refresh()
+    for refused in (1.0, 0.0):
+        service.refresh()
+        metrics = Client(service).get("/metrics").text
+        assert f"wide_deep_refused_bundles {refused}" in metrics
+        assert ("wide_deep_newest_age_seconds 0.0\n" in metrics) == (refused == 0)
+        shutil.rmtree(folder / "10", ignore_errors=True)
+
+
+def test_what_cannot_be_written_or_opened_is_not_pinned(watched, make_service, monkeypatch):
+    folder, put = watched
+    put("1"), put("2")
+    client = Client(make_service(folder))
+    newest, first = (short(Predictor.open(folder / name).version) for name in ("2", "1"))
+
+    def fails(address, version, message):
+        answer = client.post(address, json={"version": version})
+        assert answer.status_code == 409 and message in answer.json()["error"], answer.text
+        assert (client.get("/v1/status").json()["version"], client.get("/v1/status").json()["pinned"]) == (newest, None)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(statement, "write_whole", lambda *_: (_ for _ in ()).throw(OSError(errno.EROFS, "Read-only")))
+        for address, version in (("/v1/rollback", newest), ("/v1/pin", first)):
+            fails(address, version, "cannot be written (Read-only)")
+        assert "--state" in client.post("/v1/unpin", json={}).json()["error"]
+    content = (folder / "1" / "lookup.bin").read_bytes()
+    (folder / "1" / "lookup.bin").unlink()
+    fails("/v1/pin", first, "lookup.bin is missing")
+    fails("/v1/rollback", newest, "no older version")
+    (folder / "1" / "lookup.bin").write_bytes(content)
+    assert client.post("/v1/rollback", json={"version": newest}).json()["version"] == first  # at once
+
+
+def test_one_bundle_is_not_chosen_from(make_service, tiny_bundle):
+    client, version = Client(make_service(tiny_bundle)), short(Predictor.open(tiny_bundle).version)
+    for address in ("/v1/pin", "/v1/rollback", "/v1/unpin"):
+        answer = client.post(address, json={"version": version})
+        assert answer.status_code == 409 and "serve a folder of bundles" in answer.json()["error"]
+
+
+def test_a_fold_that_failed_is_tried_again_after_pauses(watched, monkeypatch):
+    folder, put = watched
+    for name in ("1", "2", "3"):
+        put(name)
+    now, commands = [0.0], []
+
+    def start(command, **_):
+        commands.append((now[0], command[-1]))
+        return SimpleNamespace(poll=lambda: 1)
+
+    monkeypatch.setattr("app.serving.generations.FOLD_SHARE", 0.05)
+    monkeypatch.setattr("app.serving.generations.subprocess.Popen", start)
+    generations = Generations(ServerOptions(folder, "clicks"), True, lambda: now[0])
+    for now[0] in range(0, 600, 10):
+        generations.refresh()
+        (folder / f"3{FOLDED}").mkdir(exist_ok=True)  # its name is taken
+    version = short(generations.current.version)
+    assert [when for when, _ in commands] == [0, 60, 180, 420]
+    assert {Path(path).name for _, path in commands} == {f"3{FOLDED}", f"3-{version}{FOLDED}"}
+
+
+def test_drift_has_its_held_out_rows_when_the_folder_is_gone(watched, make_generations, predictor):
+    folder, put = watched
+    Distribution(predictor.schema).write(put("1"))
+    generations = make_generations(folder)
+    (folder / "1").rename(folder / "01")
+    generations.refresh()
+    assert generations.current.held_out is not None
+    assert generations.status()["folder"] == "01"
+    shutil.rmtree(folder / "01")
+    generations.refresh()
+    assert generations.status()["folder"] is None
+
+
+def test_a_version_is_pinned_before_the_start(watched, monkeypatch, tmp_path, tiny_bundle):
+    folder, put = watched
+    put("1"), put("2")
+    started = []
+    monkeypatch.setattr(serve_command, "serve", lambda options: started.append(options) or 0)
+    parser = argparse.ArgumentParser()
+    serve_command.add_arguments(parser)
+
+    def run(path, *words):
+        return serve_command.run(parser.parse_args([str(path), *words]))
+
+    first = short(Predictor.open(folder / "1").version)
+    for path, expected in ((folder, "no such version; it has.*\\(1\\)"), (tiny_bundle, "is one bundle")):
+        with pytest.raises(ValueError, match=expected):
+            run(path, "--version", "other")
+    assert not started and not (folder / "current.json").exists()
+    for version, serving in ((first, "1"), ("newest", "2")):
+        run(folder, "--state", str(tmp_path / "state"), "--version", version)
+        assert Generations(started[-1], folds=False).status()["folder"] == serving
+    shutil.rmtree(folder / "1")
+    (tmp_path / "state" / "current.json").write_text(json.dumps({"pinned": first}))
+    with pytest.raises(FileNotFoundError, match=f"{first}, which .*current.json pins .--version newest"):
+        Generations(started[-1], folds=False)

@@ -1,0 +1,479 @@
+"""What must serve: by the rule, by the file, and by a model of it while random things happen to the folder."""
+
+import contextlib
+import errno
+import itertools
+import random
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+
+from app.scoring import bundle
+from app.scoring.bundle import Manifest, short
+from app.serving import generations, statement
+from app.serving.generations import LONGEST_PAUSE, Generations
+from app.serving.options import ServerOptions
+from tests.app.serving.life import Life, seeded
+
+NUMBERS = itertools.count()
+
+
+def whole(name, **numbers):
+    return {Path(name): Manifest({}, {}, {}, {}, {}, id=f"xxh3:{name}", **numbers)}
+
+
+def delta(name, parent, generation, **numbers):
+    parent = {"id": f"xxh3:{parent}", "name": parent}
+    return whole(name, parent=parent, generation=generation, **numbers)
+
+
+FIRST, SECOND = whole("9", whole_serial=1, serial=1), whole("1", whole_serial=5, serial=5)
+DELTA = delta("2", "9", 1, whole_serial=1, serial=7)
+FORK = delta("3", "9", 1, whole_serial=1, serial=8)
+THIRD = delta("4", "2", 2, whole_serial=1, serial=2)
+
+
+@pytest.mark.parametrize(
+    ("seen", "pinned", "expected"),
+    [
+        (FIRST | SECOND, None, "1"),  # the last exported whole bundle
+        (FIRST | SECOND | DELTA, None, "1"),  # and not a later delta of an earlier one
+        (FIRST | DELTA | FORK, None, "3"),
+        (FIRST | DELTA | FORK | THIRD, None, "4"),  # the longest chain
+        (FIRST | FORK | THIRD, None, "3"),  # of which a part is missing
+        (FIRST | SECOND | DELTA, "2", "2"),
+        (FIRST | SECOND, "2", None),
+        (whole("2-folded", generation=1, folded="xxh3:x") | delta("3", "x", 2) | delta("1", "x", 3), None, "3"),
+        ({}, None, None),
+    ],
+)
+def test_the_rule(seen, pinned, expected):
+    chosen = statement.choose(bundle.chains(seen), pinned, None)
+    assert (chosen and chosen[-1][0].name) == expected
+    if chosen is not None:
+        for current in bundle.chains(seen).values():
+            again = statement.choose(bundle.chains(seen), pinned, current)
+            assert again == (None if current == chosen else chosen)
+        gone = {path: manifest for path, manifest in seen.items() if path not in dict(chosen)}
+        assert statement.choose(bundle.chains(gone), pinned, chosen) is None  # none that is older
+
+
+def test_a_folded_chain_is_taken_once():
+    folded = whole("2-folded", generation=1, folded="xxh3:2", whole_serial=1, serial=7)
+    chain = bundle.chains(FIRST | DELTA)["2"]
+    (again,) = statement.choose(bundle.chains(FIRST | DELTA | folded), None, chain)
+    assert again[0].name == "2-folded"
+    assert statement.choose(bundle.chains(FIRST | DELTA | folded), None, (again,)) is None
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"pinned": 1}', ""])
+def test_a_statement_that_is_damaged_is_an_error(tmp_path, text):
+    written = statement.Statement(ServerOptions(tmp_path, "clicks"))
+    assert written.read() is None
+    written.path.write_text(text)
+    with pytest.raises(ValueError, match=r"is damaged.*remove the file"):
+        written.read()
+    for pinned in ("abc", None):
+        written.write(pinned)
+        assert written.read() == pinned
+    assert [path.name for path in tmp_path.iterdir()] == ["current.json"]
+
+
+def write_bundle(folder, parent, beside):
+    """A bundle of two small files."""
+    manifest = Manifest({}, {}, {}, {}, {})
+    if parent is not None:
+        before = bundle.read_manifest(parent)
+        named = {"id": before.version, "name": parent.name}
+        manifest = Manifest(
+            {}, {}, {}, {}, {}, parent=named, generation=before.generation + 1, whole_serial=before.whole_serial
+        )
+    (folder / "lookup.bin").write_text(f"{next(NUMBERS)} " * 3)
+    (folder / bundle.TABLES).write_text("rows")
+    bundle.write_manifest(folder, bundle.numbered(manifest, beside))
+
+
+def fold(delta, output):
+    manifest = bundle.read_manifest(delta)
+    bundle.read_chain(delta)
+    with bundle.new_bundle(output, overwrite=False) as folder:
+        (folder / "lookup.bin").write_bytes((delta / "lookup.bin").read_bytes())
+        (folder / bundle.TABLES).write_text("all rows")
+        folded = Manifest({}, {}, {}, {}, {}, generation=manifest.generation, folded=manifest.version)
+        numbers = {"whole_serial": manifest.whole_serial, "serial": manifest.serial}
+        bundle.write_manifest(folder, Manifest(**{**vars(folded), **numbers}))
+
+
+class OpenBundle:
+    """In place of a predictor: opens in no time, and what it scores is the content of a file."""
+
+    def __init__(self, chain, num_threads, tables=()):
+        self.chain = tuple(chain)
+        self.tables = (*tables, *("table" for _ in self.chain[len(tables) :]))
+        assert len(self.tables) == len(self.chain)
+        for (_, before), (_, after) in itertools.pairwise(self.chain):
+            assert (after.parent["id"], after.generation) == (before.version, before.generation + 1)
+        self.folder, self.manifest = self.chain[-1]
+        self.scores = (self.folder / "lookup.bin").read_text()
+        self.version, self.generation = self.manifest.version, self.manifest.generation
+        self.changed_share = 0.06 * (len(self.chain) - 1)
+        self.example = self.held_out = self.log_format = None
+
+    def check_golden(self):
+        return 1
+
+
+class Folding:
+    """In place of the process that folds: ends when it is told to."""
+
+    def __init__(self, command, **_):
+        self.delta, self.output = map(Path, command[-2:])
+        self.status = None
+
+    def poll(self):
+        return self.status
+
+
+OPERATIONS = {
+    name: weight
+    for names, weight in {
+        ("export", "delta", "copy_by_file", "repair", "wait"): 4,
+        ("roll_back", "pin", "unpin", "damage", "delete", "redeploy", "fold", "end_folding", "kill_worker"): 3,
+        ("make_unreadable", "rename", "restart", "jump", "lock_statement", "spoil_statement"): 1,
+    }.items()
+    for name in names
+}
+
+
+class Machine(Life):
+    """Two workers over a folder, in this process."""
+
+    def __init__(self, folder, monkeypatch):
+        self.now, self.is_locked, self.is_spoilt = 0.0, False, False
+        self.foldings = []
+        monkeypatch.setattr(generations, "Predictor", OpenBundle)
+        monkeypatch.setattr(generations.subprocess, "Popen", self._start_folding)
+        monkeypatch.setattr(bundle, "time", SimpleNamespace(time_ns=lambda: self.clock_ms * 10**6))
+        monkeypatch.setattr(bundle, "sync_folder", lambda _: None)
+        monkeypatch.setattr("common.files.os.fsync", lambda _: None)
+        write_whole = statement.write_whole
+        monkeypatch.setattr(statement, "write_whole", lambda *given: self._check_lock() or write_whole(*given))
+        (folder / "models").mkdir()
+        super().__init__(folder / "models", write_bundle, self.look)
+        self.options = ServerOptions(self.folder, "clicks", state=folder / "state")
+        self.workers, self.serving = [None, None], [None, None]
+        self.scores, self.log = {}, []
+        self.export(seeded(0))
+        self.start(0)
+        self.start(1)
+
+    def _start_folding(self, command, **_):
+        self.foldings.append(Folding(command))
+        return self.foldings[-1]
+
+    def _check_lock(self):
+        if self.is_locked:
+            raise OSError(errno.EROFS, "Read-only file system")
+
+    def start(self, place):
+        """Start a worker; it fails where nothing may be served."""
+        expected = self.model.must_serve(None)
+        self.workers[place] = self.serving[place] = None
+        if self.is_spoilt:
+            with pytest.raises(ValueError, match="is damaged"):
+                Generations(self.options, place == 0, lambda: self.now)
+            return
+        try:
+            self.workers[place] = Generations(self.options, place == 0, lambda: self.now)
+        except FileNotFoundError as error:
+            assert expected is None, error
+            return
+        self.serving[place] = self.workers[place].current.version
+        assert self.serving[place] == expected
+
+    def look(self, is_settled=0):
+        """Each worker looks at the folder; then the model must agree, as far as no pause explains the difference."""
+        for place, worker in enumerate(self.workers):
+            if worker is None:
+                continue
+            before, expected = self.serving[place], self.model.must_serve(self.serving[place])
+            if self.is_spoilt:
+                expected = before
+            num_swaps, was_whole = worker.num_swaps, len(worker.current.chain) == 1
+            worker.refresh_safely()
+            found = worker.current.version
+            is_pausing = not is_settled and any(self.now < seen.again for seen in worker._seen.values())
+            assert found == expected or (is_pausing and self._may_serve(found, before)), (
+                place,
+                before,
+                found,
+                expected,
+            )
+            num_changes = (found != before) + (was_whole < (len(worker.current.chain) == 1))
+            assert worker.num_swaps - num_swaps <= num_changes or is_pausing
+            self.serving[place] = found
+            assert worker.current.scores == self.scores.setdefault(found, worker.current.scores)
+            self.check_status(worker, found, is_settled)
+
+    def _may_serve(self, found, before):
+        if found == before:
+            return True
+        if self.model.pinned is not None or found not in self.model.available():
+            return False
+        return self.model.age(found) > self.model.age(before)
+
+    def check_status(self, worker, serving, is_settled):
+        status, model, there = worker.status(), self.model, self.model.available()
+        assert bool(status["error"]) == self.is_spoilt
+        if self.is_spoilt:
+            return
+        assert status["pinned"] == (model.pinned and short(model.pinned))
+        folder = status["folder"]
+        assert folder is None or model.copies[folder].version == serving
+        for name, version in status["waiting"].items():
+            assert short(model.copies[name].version) == version != short(serving)
+        if not is_settled or model.pinned is not None:
+            return
+        assert all(name in model.copies for name in status["refused"])
+        wrong = {name for name, copy in model.copies.items() if copy.bad or copy.version not in there}
+        assert status["refused"].keys() <= wrong
+        assert status["waiting"].keys() <= wrong  # a delta whose parent is refused
+        newer = {name for name in wrong if model.age(model.copies[name].version) > model.age(serving)}
+        newer = {name for name in newer if (self.folder / name / bundle.MANIFEST).exists()}
+        newer -= {name for name in newer if model.copies[name].version == serving}
+        assert newer <= status["refused"].keys() | status["waiting"].keys()
+        assert not newer or status["refused"]
+        known = {name for name in newer if bundle.MANIFEST not in model.copies[name].bad}
+        assert (status["newest_age_seconds"] > 0) == bool(known) or is_settled == 1
+
+    def wait(self, draw):
+        """Time passes."""
+        self.now += draw.choice([0.1, 1, 10, 100])
+
+    def jump(self, draw):
+        """The clock of the machine that exports jumps."""
+        self.clock_ms += draw.choice([-1, 1]) * draw.randrange(1, 100)
+
+    def kill_worker(self, draw):
+        """A worker dies and is started again."""
+        self.start(draw.randrange(2))
+
+    def restart(self, draw):
+        """All end; folds go on."""
+        for place in range(2):
+            self.start(place)
+
+    def lock_statement(self, draw):
+        """Its folder cannot be written, or can again."""
+        self.is_locked = not self.is_locked
+
+    def spoil_statement(self, draw):
+        """The file is damaged, and then written by hand."""
+        path = self.options.state / "current.json"
+        if path.exists():
+            path.write_text("{")
+            self.is_spoilt = True
+            self.look()
+            pinned = self.model.pinned and short(self.model.pinned)
+            path.write_text(statement.json.dumps({"pinned": pinned}))
+            self.is_spoilt = False
+
+    def _ask(self, place, expected, change):
+        """Change what must serve; `expected` is the version that is then pinned, or "" for none, or None: refused."""
+        worker, before = self.workers[place], self.serving[place]
+        if self.is_locked:
+            expected = None
+        try:
+            change(worker)
+        except ValueError as error:
+            assert expected is None, error
+            assert (
+                not self.is_locked
+                or "cannot be written" in str(error)
+                or "older" in str(error)
+                or "no version" in str(error)
+                or "cannot be served" in str(error)
+                or "not the current" in str(error)
+            )
+        else:
+            assert expected is not None
+            self.model.pinned = expected or None
+        self.serving[place] = worker.current.version
+        if expected:
+            assert self.serving[place] == expected
+        elif expected is None:
+            assert self._may_serve(self.serving[place], before) or self.serving[place] == self.model.must_serve(before)
+
+    def roll_back(self, draw):
+        """From what serves, or, wrongly, from another."""
+        place = draw.randrange(2)
+        if self.workers[place] is None:
+            return
+        self.settle()
+        serving = self.serving[place]
+        older = self.model.older(serving)
+        version = serving if draw.random() < 0.9 else draw.choice(sorted(self.model.versions))
+        expected = older[0] if older and version == serving else None
+        self._ask(place, expected, lambda worker: worker.roll_back(short(version)))
+
+    def pin(self, draw):
+        """Any version that ever was."""
+        place, version = draw.randrange(2), draw.choice(sorted(self.model.versions))
+        if self.workers[place] is not None:
+            expected = version if version in self.model.available() else None
+            self._ask(place, expected, lambda worker: worker.pin(short(version)))
+
+    def unpin(self, draw):
+        """The newest again."""
+        place = draw.randrange(2)
+        if self.workers[place] is not None:
+            self._ask(place, "", lambda worker: worker.pin(None))
+
+    def fold(self, draw, fold=fold):
+        super().fold(draw, fold)
+
+    def end_folding(self, draw):
+        """The processes that fold end, well or not."""
+        foldings, self.foldings = self.foldings, []
+        for folding in foldings:
+            folding.status = 1
+            name, output = folding.delta.name, folding.output.name
+            if name in self.good() and not folding.output.exists() and draw.random() < 0.7:
+                self.folded(name, output, fold)
+                folding.status = 0
+
+    def settle(self):
+        self.now += LONGEST_PAUSE + 1
+        self.look(is_settled=1)
+        self.now += 0.5
+        self.look(is_settled=2)
+
+    def run(self, operations):
+        for name, number in operations:
+            self.log.append((name, number))
+            draw = seeded(number)
+            getattr(self, name)(draw)
+            if draw.random() < 0.7:
+                self.look()
+            if draw.random() < 0.3:
+                self.settle()
+        self.settle()
+
+
+operations = st.lists(
+    st.tuples(
+        st.sampled_from([name for name, weight in OPERATIONS.items() for _ in range(weight)]), st.integers(0, 999)
+    ),
+    min_size=50,
+    max_size=50,
+)
+
+
+@contextlib.contextmanager
+def machine():
+    in_memory = Path("/dev/shm")
+    with (
+        tempfile.TemporaryDirectory(dir=in_memory if in_memory.is_dir() else None) as folder,
+        pytest.MonkeyPatch.context() as monkeypatch,
+    ):
+        yield Machine(Path(folder), monkeypatch)
+
+
+@hypothesis.settings(max_examples=60)
+@hypothesis.given(operations)
+def test_what_serves_is_what_must(operations):
+    with machine() as life:
+        life.run(operations)
+
+
+def half_finished_exports(patch):
+    """An export writes beside the others, under a name of its own."""
+
+    @contextlib.contextmanager
+    def beside(output, overwrite):
+        partial = output.with_name(f"{output.name}.1.partial")
+        partial.mkdir()
+        yield partial
+        partial.rename(output)
+
+    patch.setattr(bundle, "new_bundle", beside)
+    patch.setattr(generations, "bundles_in", lambda folder: sorted(folder.iterdir()))
+
+
+def refusals_for_ever(patch):
+    patch.setattr(generations, "FIRST_PAUSE", 1e9)
+    patch.setattr(generations, "LONGEST_PAUSE", 1e9)
+
+
+def names_as_order(patch):
+    def by_name(chain):
+        return chain[0][0].name, chain[-1][1].generation, chain[-1][1].version
+
+    patch.setattr(statement, "rank", by_name)
+    patch.setattr(generations, "rank", by_name)
+
+
+def pins_in_memory(patch):
+    patch.setattr(statement.Statement, "write", lambda self, pinned: setattr(self, "pinned", pinned))
+    patch.setattr(statement.Statement, "read", lambda self: getattr(self, "pinned", None))
+
+
+def roll_back_to_the_same_version(patch):
+    patch.setattr(Generations, "roll_back", lambda self, version: self._pin(lambda name, _: name == version))
+
+
+def roll_back_that_is_not_written(patch):
+    write = statement.Statement.write
+
+    def try_to(self, pinned):
+        with contextlib.suppress(ValueError):
+            write(self, pinned)
+
+    patch.setattr(statement.Statement, "write", try_to)
+
+
+def swaps_to_another_copy(patch):
+    def choose(found, pinned, current):
+        wanted = statement.choose(found, pinned, current)
+        if wanted is None and current is not None:
+            same = found.get(short(current[-1][1].version))
+            wanted = same if same is not None and same[-1][0] != current[-1][0] else None
+        return wanted
+
+    patch.setattr(generations, "choose", choose)
+
+
+def older_after_a_deletion(patch):
+    patch.setattr(generations, "choose", lambda found, pinned, current: statement.choose(
+        found, pinned, current if current is not None and short(current[-1][1].version) in found else None
+    ))  # fmt: skip
+
+
+def files_that_nobody_checks(patch):
+    patch.setattr(generations, "check_files", lambda *_, **__: None)
+
+
+def a_folder_that_is_not_there(patch):
+    patch.setattr(Generations, "_place", lambda self: self.current.folder)
+
+
+FAULTS = (
+    half_finished_exports, refusals_for_ever, names_as_order, pins_in_memory, roll_back_to_the_same_version,
+    roll_back_that_is_not_written, swaps_to_another_copy, older_after_a_deletion, files_that_nobody_checks,
+    a_folder_that_is_not_there,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_that_is_put_back_is_found(fault, monkeypatch):
+    fault(monkeypatch)
+    names, draw = list(OPERATIONS), random.Random(1)
+    with pytest.raises((AssertionError, KeyError)):
+        for _ in range(40):
+            operations = draw.choices(names, OPERATIONS.values(), k=50)
+            with machine() as life:
+                life.run([(name, draw.randrange(1000)) for name in operations])
