@@ -166,12 +166,15 @@ def _worker(options: ServerOptions, sockets: list[socket.socket], seat: _Seat) -
         """A file of metrics that has its disk space: where a mapped file gets none later, SIGBUS ends the process."""
 
         def __init__(self, filename: str, read_mode: bool = False) -> None:
-            with Path(filename).open("ab") as file:
+            path = Path(filename)
+            beside = path if path.exists() else path.with_suffix(".new")  # an empty file ends who reads the metrics
+            with beside.open("ab") as file:
                 try:
                     os.posix_fallocate(file.fileno(), 0, METRICS_BYTES)
                 except OSError as error:
                     where = f"{filename} cannot have {METRICS_BYTES:,} bytes"
                     raise OSError(f"{where}: {error.strerror}; let TMPDIR name a folder with space") from None
+            beside.replace(path)
             super().__init__(filename, read_mode)
 
     values.MmapedDict = Allocated  # type: ignore[misc]

@@ -125,7 +125,9 @@ class Service(Life):
 
         def ask(_):
             with contextlib.suppress(httpx.TransportError):
-                return httpx.get(f"{self._url}/v1/status", timeout=30).json()
+                answer = httpx.get(f"{self._url}/v1/status", timeout=30)
+                assert answer.status_code == 200, answer.text
+                return answer.json()
 
         with ThreadPoolExecutor(12) as pool:
             return [status for status in pool.map(ask, range(12)) if status]
