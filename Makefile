@@ -137,7 +137,7 @@ fuzz: setup  ## draw other examples for MINUTES=10; what fails is saved in build
 test-faults: setup  ## kill trainings, ranks, servers, preparations and checkpoint commands NUM_KILLS=100 times and resume; write errors, kills and flips in every checkpoint call
 	NUM_KILLS=$(NUM_KILLS) $(RUN_PYTHON) -m pytest tests/app/checkpoint/test_checkpoint_faults.py tests/app/training/test_loop.py \
 		tests/ranks/test_kills.py tests/data_prep/pipeline/test_restart.py tests/app/cli/test_commands_beside_training.py \
-		tests/faults $(ARGS)
+		tests/app/serving/test_life.py tests/faults $(ARGS)
 
 .PHONY: lint
 lint: setup  ## ruff and mypy

@@ -78,11 +78,8 @@ class Life:
             [f"{self._names}", f"{99_999 - self._names}", f"model-{self._names}", f"{self._names}-folded"]
         )
 
-    def paths(self, copies=None):
-        return [self.folder / name for name in sorted(self.model.copies if copies is None else copies)]
-
     def good(self):
-        """Names of the copies that a command can open: it takes the first copy of a parent, be that damaged."""
+        """Names of the copies of which a command can make more: it takes the first copy of a parent, be that bad."""
         copies, there = self.model.copies, self.model.available()
         bad = {copy.version for copy in copies.values() if copy.bad}
 
@@ -90,9 +87,9 @@ class Life:
             parent = None if copy.is_whole else self.model.versions[copy.version].parent
             while parent in there - bad:
                 parent = self.model.versions[parent].parent
-            return parent is None
+            return parent is None and copy.version not in bad
 
-        return sorted(name for name, copy in copies.items() if not copy.bad and can_be_opened(copy))
+        return sorted(name for name, copy in copies.items() if can_be_opened(copy))
 
     def _numbers(self):
         """Numbers of the copies beside a new one."""
@@ -154,10 +151,14 @@ class Life:
         (self.folder / name).mkdir(exist_ok=True)
         shutil.rmtree(source)
 
+    def whole(self):
+        """Names of the copies that are not damaged."""
+        return sorted(name for name, copy in self.model.copies.items() if not copy.bad)
+
     def redeploy(self, draw):
         """The copy of a copy, under another name."""
-        if self.good():
-            source, name = draw.choice(self.good()), self.name(draw)
+        if self.whole():
+            source, name = draw.choice(self.whole()), self.name(draw)
             shutil.copytree(self.folder / source, self.folder / f".{name}")
             (self.folder / f".{name}").rename(self.folder / name)
             self.model.copies[name] = Copy(self.model.copies[source].version, self.model.copies[source].is_whole)
@@ -178,8 +179,8 @@ class Life:
 
     def damage(self, draw, how=None):
         """A file is cut, changed or gone. It is replaced, as what serves has mapped the old one."""
-        if self.good():
-            name = draw.choice(self.good())
+        if self.whole():
+            name = draw.choice(self.whole())
             files = sorted(path for path in (self.folder / name).iterdir() if path.is_file())
             path = draw.choice(files)
             content = path.read_bytes()

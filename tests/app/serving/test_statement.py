@@ -383,7 +383,7 @@ def machine():
         yield Machine(Path(folder), monkeypatch)
 
 
-@hypothesis.settings(max_examples=60)
+@hypothesis.settings(max_examples=40)
 @hypothesis.given(operations)
 def test_what_serves_is_what_must(operations):
     with machine() as life:
