@@ -226,7 +226,8 @@ def _variant(current: Any, hint: Any, changes: Mapping[str, Any], where: str, ke
 def convert(value: Any, hint: Any, where: str, key: str) -> Any:
     """Convert `value` to type `hint`: a scalar, Literal, tuple[X, ...], dict[str, X], settings, or one | None.
 
-    Of a union, a list or tuple takes the tuple, any other value the first other type.
+    A scalar where a tuple of scalars is expected is a tuple of one. Of a union, a list or tuple takes the tuple, any
+    other value the first other type.
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
@@ -241,6 +242,8 @@ def convert(value: Any, hint: Any, where: str, key: str) -> Any:
             raise ValueError(f"{where}: '{key}' must be one of {', '.join(map(str, arguments))}; found {value!r}")
         return value
     if origin is tuple:
+        if arguments[0] in _SCALARS and isinstance(value, (str, int, float)):  # a list of one
+            value = [value]
         if not isinstance(value, (list, tuple)):
             raise _wrong_type(where, key, "a list such as [64, 32]", value)
         return tuple(convert(item, arguments[0], where, f"{key}[{i}]") for i, item in enumerate(value))
@@ -273,6 +276,8 @@ def _convert_scalar(value: Any, hint: Any, where: str, key: str) -> Any:
     if isinstance(value, accepted) and isinstance(value, bool) == (hint is bool):
         with contextlib.suppress(ValueError):
             return hint(value)
+    if hint is str and isinstance(value, bool):
+        expected = "text (YAML takes yes, no, on and off without quotes for true and false: write them in quotes)"
     raise _wrong_type(where, key, expected, value)
 
 

@@ -84,7 +84,7 @@ def has_label(line: bytes, log_format: LogFormat, is_bare: bool = False) -> bool
     """Return False for a line that has one column less than the format: that is the label's."""
     separator = _BARE if is_bare else log_format.separator.encode()
     if log_format.quotes and not is_bare:
-        line, separator = take_quotes_off(line + b"\n", log_format.separator)[0], _BARE
+        line, separator = take_quotes_off(line + b"\n", log_format)[0], _BARE
     return line.count(separator) != len(log_format.columns) - 2
 
 
@@ -109,7 +109,7 @@ def add_label(chunk: Chunk, log_format: LogFormat) -> Chunk:
         line = line.removesuffix(b"\r")
         row = line.split(separator, place)
         if has_quotes and b'"' in line:
-            cells = quoted_cells(line, log_format.separator)
+            cells = quoted_cells(line, log_format)
             row = [line] if cells is None else [_quoted(cell) for cell in cells]
         # A line that ends before the label's place keeps a wrong number of columns.
         labelled.append(separator.join([*row[:place], label, *row[place:]]))
@@ -480,7 +480,7 @@ def read_log(
 def split_line(line: bytes, log_format: LogFormat, is_bare: bool = False) -> list[str]:
     """Return the cells of a line, those of a badly quoted one as far as they can be told apart."""
     if log_format.quotes and not is_bare:
-        line, is_bare = take_quotes_off(line.removesuffix(b"\n") + b"\n", log_format.separator)[0], True
+        line, is_bare = take_quotes_off(line.removesuffix(b"\n") + b"\n", log_format)[0], True
     separator = _BARE if is_bare else log_format.separator.encode()
     cells = line.removesuffix(b"\n").removesuffix(b"\r").split(separator)
     return [cell.decode("utf-8", errors="replace") for cell in cells]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.kernels.strings import PADDING_BYTES, Strings
+from data_prep.kernels.strings import PADDING_BYTES, Strings, trim_blanks
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,11 @@ def places_in_lists(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
 
 
-def split_lists(cells: Strings, separator: str, max_length: int) -> Lists:
-    """Return the first `max_length` values of each cell [n]; nothing between two separators is no value."""
+def split_lists(cells: Strings, separator: str, max_length: int, trim: bool = False) -> Lists:
+    """Return the first `max_length` values of each cell [n], without the blanks around them if they are to `trim`.
+
+    Nothing between two separators is no value.
+    """
     cells = cells.compact()
     filled = np.flatnonzero(cells.lengths)
     starts, ends = cells.starts[filled], (cells.starts + cells.lengths)[filled]
@@ -47,6 +50,8 @@ def split_lists(cells: Strings, separator: str, max_length: int) -> Lists:
     value_starts, value_ends = (
         np.sort(np.concatenate(both)) for both in ((starts, separators + 1), (ends, separators))
     )
+    if trim:
+        value_starts, value_ends = trim_blanks(cells.data, value_starts, value_ends)
     kept = value_ends > value_starts
     value_starts, value_ends = value_starts[kept], value_ends[kept]
     rows = filled[np.searchsorted(starts, value_starts, side="right") - 1]

@@ -44,6 +44,9 @@ class _Format(ctypes.Structure):
         ("not_clicked", _Texts),
         ("relation", ctypes.c_uint8),
         ("label_is_optional", ctypes.c_uint8),
+        ("rest", ctypes.c_uint8),
+        ("trim", ctypes.c_uint8),
+        ("decimal_comma", ctypes.c_uint8),
         ("bound", ctypes.c_double),
         ("time_forms", _Texts),
     ]
@@ -95,7 +98,10 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
         _COUNT,
         [ctypes.POINTER(_Texts), _ARRAY, ctypes.c_uint64, _ARRAY, _COUNT, *[_ARRAY] * 3],
     ),
-    "log_kernels_split_lists": (_COUNT, [ctypes.POINTER(_Texts), ctypes.c_uint8, _COUNT, *[_ARRAY] * 4]),
+    "log_kernels_split_lists": (
+        _COUNT,
+        [ctypes.POINTER(_Texts), ctypes.c_uint8, _COUNT, ctypes.c_uint8, *[_ARRAY] * 4],
+    ),
     "log_kernels_join_strings": (_COUNT, [_ARRAY, _COUNT, *[_ARRAY] * 4]),
     "log_kernels_find_strings": (
         None,
@@ -202,7 +208,7 @@ class _FormatInC:
         for i in reversed(range(num_columns - 1)):
             if (kinds[i], slots[i] + 1) == (kinds[i + 1], slots[i + 1]):
                 self._alike[i] += self._alike[i + 1]
-        by_cell = (log_format.clicked, log_format.not_clicked) if log_format.click_rule is None else ((), ())
+        *by_cell, rest = log_format.label_cells
         relation, bound = log_format.click_rule or ("", 0.0)
         self._cells = [Strings.of([cell.encode() for cell in of_kind]) for of_kind in (log_format.missing, *by_cell)]
         self._time_forms = Strings.of([log_format.time_form(name).encode() for name in log_format.time_fields])
@@ -216,6 +222,9 @@ class _FormatInC:
             *map(_texts, self._cells),
             RELATIONS.index(relation) + 1 if relation else 0,
             log_format.label == "optional",
+            ("", "not_clicked", "clicked").index(rest),
+            log_format.trim,
+            log_format.decimal == ",",
             bound,
             _texts(self._time_forms),
         )
@@ -291,13 +300,13 @@ def _secret() -> NDArray[np.uint64]:
     return np.frombuffer(os.urandom(16), np.uint64)
 
 
-def split_lists(cells: Strings, separator: str, max_length: int) -> Lists:
+def split_lists(cells: Strings, separator: str, max_length: int, trim: bool = False) -> Lists:
     """Native `lists.split_lists`; the values are in the cells' memory."""
     num_rows, most = len(cells), int(np.minimum((cells.lengths + 1) // 2, max_length).sum())
     starts, value_lengths = np.empty(most, np.int64), np.empty(most, np.int64)
     lengths, cut = np.empty(num_rows, np.int64), np.empty(num_rows, np.bool_)
     num_values = load().log_kernels_split_lists(
-        _texts(cells), ord(separator), max_length, room(starts), room(value_lengths), room(lengths), room(cut)
+        _texts(cells), ord(separator), max_length, trim, room(starts), room(value_lengths), room(lengths), room(cut)
     )
     return Lists(Strings(cells.data, starts[:num_values], value_lengths[:num_values]), lengths, cut)
 

@@ -9,7 +9,6 @@ Letters: n rows, N numeric fields, H fields of hex values.
 
 from __future__ import annotations
 
-import csv
 import functools
 import operator
 import re
@@ -21,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.kernels.rows import BARE_SEPARATOR, MAX_LINE_BYTES, Chunk, LogRows, ParsedChunk
-from data_prep.kernels.strings import Strings
+from data_prep.kernels.strings import Strings, trim_blanks
 from data_prep.options.log_format import (
     CATEGORICAL,
     COLUMNS,
@@ -32,11 +31,11 @@ from data_prep.options.log_format import (
     QUOTES,
     REASONS,
     SECONDS,
-    TIME_CODES,
     TIMESTAMP,
     TOO_LONG,
     WEIGHT,
     LogFormat,
+    time_pattern,
 )
 
 _BARE = bytes([BARE_SEPARATOR])
@@ -76,17 +75,17 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
         return _parse_lines(chunk, chunk.lines, BARE_SEPARATOR, (), log_format)
     if not log_format.quotes:
         return _parse_lines(chunk, chunk.lines, ord(log_format.separator), (), log_format)
-    lines, badly_quoted = take_quotes_off(chunk.lines, log_format.separator)
+    lines, badly_quoted = take_quotes_off(chunk.lines, log_format)
     return _parse_lines(chunk, lines, BARE_SEPARATOR, badly_quoted, log_format)
 
 
-def take_quotes_off(lines: bytes, separator: str) -> tuple[bytes, list[int]]:
+def take_quotes_off(lines: bytes, log_format: LogFormat) -> tuple[bytes, list[int]]:
     """Return the same lines with cells between BARE_SEPARATOR, and the numbers of those that are badly quoted.
 
     Quotes are those of RFC 4180: a cell in double quotes may hold separators, and quotes twice. It cannot hold a line
     end, as chunks are cut there: each line of such a row is rejected. Only lines with a quote take time.
     """
-    divided = separator.encode()
+    divided = log_format.separator.encode()
     if b'"' not in lines and _BARE not in lines:
         return lines.replace(divided, _BARE), []
     bare, badly_quoted = [], []
@@ -99,23 +98,38 @@ def take_quotes_off(lines: bytes, separator: str) -> tuple[bytes, list[int]]:
         elif b'"' not in line:
             bare.append(line.replace(divided, _BARE))  # as above: a line must not depend on its neighbours
         else:
-            cells = quoted_cells(line, separator)
+            cells = quoted_cells(line, log_format)
             if cells is None:
                 badly_quoted.append(number)
             bare.append(_BARE.join(cells or []))
     return b"\n".join(bare) + b"\n", badly_quoted
 
 
-def quoted_cells(line: bytes, separator: str) -> list[bytes] | None:
-    """Return the cells of a line with quotes; None if they do not match."""
-    text = line.removesuffix(b"\r").decode("latin-1")  # keeps every byte as it is
-    if "\r" in text:  # for csv a line end
+def quoted_cells(line: bytes, log_format: LogFormat) -> list[bytes] | None:
+    """Return the cells of a line with quotes; None if they do not match.
+
+    Where blanks are trimmed, they may stand before and after a cell's quotes.
+    """
+    line = line.removesuffix(b"\r")
+    if b"\r" in line:
         return None
-    try:
-        cells = next(csv.reader([text], delimiter=separator, strict=True))
-    except csv.Error:
-        return None
-    return [cell.encode("latin-1") for cell in cells]
+    cells, at, cell = [], -1, _quoted_cell(log_format.separator, log_format.trim)
+    while at < len(line):
+        found = cell.match(line, at + 1)
+        if found is None:
+            return None
+        cells.append(found[2] if found[1] is None else found[1].replace(b'""', b'"'))
+        at = found.end()
+    return cells
+
+
+@functools.lru_cache(maxsize=16)
+def _quoted_cell(separator: str, trim: bool) -> re.Pattern[bytes]:
+    """Return the pattern of a cell and what ends it: in quotes (group 1), or not (group 2)."""
+    blanks, end = "[ ]*" * trim, re.escape(separator)
+    return re.compile(
+        rf'{blanks}(?:"((?:[^"]|"")*+)"{blanks}|(?!{blanks}")([^{end}]*))(?={end}|\Z)'.encode(), re.DOTALL
+    )
 
 
 def _parse_lines(
@@ -187,6 +201,8 @@ def _parse_cells(
     log_format: LogFormat,
 ) -> tuple[LogRows, NDArray[np.int8]]:
     """Return all lines as rows, and for each line the code of the reason to reject it, or 0."""
+    if log_format.trim:
+        starts, ends = trim_blanks(text.bytes, starts, ends)
     if log_format.missing:
         missing = [text.cells(*cells).one_of(log_format.missing) for cells in zip(starts, ends, strict=True)]
         ends = np.where(missing, starts, ends)
@@ -220,10 +236,10 @@ def _parse_cells(
         )
         reasons[~good] = TIMESTAMP
     for index, name in enumerate(floats):
-        rows.floats[index], rows.floats_present[index], good = _parse_floats(text.cells(*columns[name]))
+        rows.floats[index], rows.floats_present[index], good = _parse_floats(text.cells(*columns[name]), log_format)
         reasons[~good] = FLOAT
     if rows.weights is not None:
-        numbers, present, good = _parse_floats(text.cells(*columns[log_format.weight]))
+        numbers, present, good = _parse_floats(text.cells(*columns[log_format.weight]), log_format)
         rows.weights[:] = numbers
         reasons[~(present & good & (numbers >= 0))] = WEIGHT
     for cells in texts:
@@ -243,11 +259,14 @@ def parse_labels(
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
     """Parse cells [n] as labels; returns them, where one is missing that may be, and where they are good."""
     if log_format.click_rule is None:
-        labels = cells.one_of(log_format.clicked)
-        good = labels | cells.one_of(log_format.not_clicked)
+        clicked, not_clicked, rest = log_format.label_cells
+        labels, others = cells.one_of(clicked), cells.one_of(not_clicked)
+        in_rest = ~(labels | others) & (cells.lengths > 0) if rest else np.zeros(len(cells), np.bool_)
+        good = labels | others | in_rest
+        labels |= in_rest & (rest == "clicked")
     else:
         relation, bound = log_format.click_rule
-        numbers, present, good = _parse_floats(cells)
+        numbers, present, good = _parse_floats(cells, log_format)
         good &= present
         labels = good & _RELATIONS[relation](numbers, bound)
     unlabelled = (cells.lengths == 0) & ~good & (log_format.label == "optional")
@@ -322,13 +341,15 @@ def _parse_integers(
 
 
 def _parse_floats(
-    cells: Strings,
+    cells: Strings, log_format: LogFormat
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
     """Parse cells [n], good ones of which hold a decimal number in float32's range or nothing; as `_parse_hex`.
 
     Numbers are rounded correctly, as by Python's float; those too small for a normal float64 are 0.
     """
     texts, present = cells.tolist(), cells.lengths > 0
+    if log_format.decimal == ",":
+        texts = [text.replace(b",", b".") for text in texts]
     numbers = np.array([float(text) if _DECIMAL.fullmatch(text) else np.inf for text in texts], np.float64)
     with np.errstate(over="ignore"):
         good = np.isfinite(numbers.astype(np.float32))
@@ -353,36 +374,36 @@ def _parse_times(
         times = np.where(good, times, 0) * unit
     else:
         present = ends > starts
-        pattern = _time_pattern(form)
+        pattern = time_pattern(form)
         known: dict[bytes, int | None] = {b"": 0}  # the same few come again and again
         cells = text.cells(starts, ends).tolist()
         for cell in set(cells) - known.keys():
-            known[cell] = _time_of(pattern.fullmatch(cell))
+            known[cell] = time_of(pattern.fullmatch(cell))
         found = [known[cell] for cell in cells]
         good = np.array([time is not None for time in found], np.bool_)
         times = np.array([time or 0 for time in found], np.int64)
     return times, present, good
 
 
-def _time_pattern(form: str) -> re.Pattern[bytes]:
-    """Return the pattern of a form of times: its letters as they are, each code as that many digits."""
-    literal, *codes = form.split("%")
-    parts = [f"(?P<{code[0]}>[0-9]{{{TIME_CODES[code[0]]}}}){re.escape(code[1:])}" for code in codes]
-    return re.compile((re.escape(literal) + "".join(parts)).encode())
-
-
-def _time_of(found: re.Match[bytes] | None) -> int | None:
-    """Return the milliseconds since 1970 of a time's parts; None for a day or an hour that there is not."""
+def time_of(found: re.Match[bytes] | None) -> int | None:
+    """Return the milliseconds since 1970 of a time's parts, by `time_pattern`; None for a day or hour that is none."""
     if found is None:
         return None
-    parts = {code: int(digits) for code, digits in found.groupdict().items()}
-    year = parts["Y"] if "Y" in parts else parts["y"] + (1900 if parts["y"] >= 69 else 2000)  # as POSIX has it
-    clock = [parts.get(code, 0) for code in "HMSf"]
+    parts = found.groupdict()
+    half = parts.pop("p", b"").lower()
+    milliseconds = int(parts.pop("f", b"0").ljust(3, b"0")[:3])
+    numbers = {code: int(digits) for code, digits in parts.items()}
+    if half:
+        if not 1 <= numbers["I"] <= 12:
+            return None
+        numbers["H"] = numbers["I"] % 12 + 12 * (half == b"pm")
+    year = numbers["Y"] if "Y" in numbers else numbers["y"] + (1900 if numbers["y"] >= 69 else 2000)  # as in POSIX
+    hour, minute, second = (numbers.get(code, 0) for code in "HMS")
     try:
-        moment = datetime(year, parts["m"], parts["d"], clock[0], clock[1], clock[2], tzinfo=UTC)
+        moment = datetime(year, numbers["m"], numbers["d"], hour, minute, second, tzinfo=UTC)
     except ValueError:
         return None
-    return int(moment.timestamp()) * 1000 + clock[3]
+    return int(moment.timestamp()) * 1000 + milliseconds
 
 
 def _bytes(byte: int) -> np.uint64:

@@ -126,7 +126,7 @@ class LogRows:
         for place, name in enumerate(log_format.text_fields):
             if log_format.columns[name] == "list":
                 form = log_format.list_form(name)
-                lists[name] = kernels.split_lists(self.texts[place], form.separator, form.max_length)
+                lists[name] = kernels.split_lists(self.texts[place], form.separator, form.max_length, log_format.trim)
                 present[place] = lists[name].lengths > 0
         return replace(self, lists=lists, strings_present=tuple(present)) if lists else self
 

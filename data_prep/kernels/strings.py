@@ -135,3 +135,15 @@ def _order_by_bytes(
         run = slice(np.searchsorted(sorted_keys, key), np.searchsorted(sorted_keys, key, side="right"))
         strings = texts.take(order[run]).tolist()
         order[run] = order[run][sorted(range(len(strings)), key=strings.__getitem__)]
+
+
+def trim_blanks(
+    data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return starts and ends of texts without the blanks before and after them."""
+    starts, ends = starts.copy(), ends.copy()
+    for edges, step in ((starts, 1), (ends, -1)):
+        at = 0 if step > 0 else -1
+        while (blank := (ends > starts) & (data[np.minimum(edges + at, len(data) - 1)] == ord(" "))).any():
+            edges[blank] += step
+    return starts, ends

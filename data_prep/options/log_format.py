@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -17,7 +18,10 @@ NUMERIC_KINDS: tuple[Kind, ...] = ("integer", "float", "timestamp")
 FIELD_KINDS: tuple[Kind, ...] = (*NUMERIC_KINDS, "hex32", "string", "list")  # of the columns that a model sees
 
 SECONDS, MILLISECONDS = "seconds", "milliseconds"
-TIME_CODES = {"Y": 4, "y": 2, "m": 2, "d": 2, "H": 2, "M": 2, "S": 2, "f": 3}  # with their digits
+# The codes of a form of times, with the digits that each may have, by pattern. Two digits may be one where other
+# characters stand before and after them: see `time_pattern`.
+TIME_CODES = {"Y": "{4}", "y": "{2}", "f": "{1,9}", **dict.fromkeys("mdHIMS", "{2}")}
+_NOON = "p"  # the code of AM or PM
 TimeFeature = Literal["hour", "weekday", "age"]
 TIME_FEATURES: dict[TimeFeature, str] = {"hour": "_hour", "weekday": "_weekday", "age": "_age_days"}  # ends of names
 AGE = TIME_FEATURES["age"]
@@ -35,6 +39,7 @@ BOOLEANS: tuple[tuple[str, str], ...] = (
 BOOLEANS += (("on", "off"), ("On", "Off"), ("ON", "OFF"), ("t", "f"), ("T", "F"), ("y", "n"), ("Y", "N"))
 BOOLEANS += (("1", "0"), ("1.0", "0.0"))
 NO_BOOLEANS = "nothing says which texts of the log stand for true and false, so give the texts"
+REST = "rest"  # of the label's cells: all that are not the other ones
 MAX_LIST_LENGTH = 1_000  # each row has room for as many ids
 _NO_SEPARATORS = ("\n", "\r", '"', "\x1f", "-")
 
@@ -79,10 +84,14 @@ class LogFormat:
     # ignored: a header may have other columns too, and any order; refused: it names the described ones, in their order
     others: Literal["refused", "ignored"] = "refused"
     quotes: bool = False  # cells may be in double quotes, as in RFC 4180, but not contain a line's end
+    trim: bool = False  # blanks before and after a cell, a quoted one too, and a list's value are no part of it
+    decimal: Literal[".", ","] = "."  # of floats, weights and a rule's numbers; ",": 0,5 is a number, as 0.5 is
     missing: tuple[str, ...] = ()  # values of a missing cell, besides the empty one
-    # Label of a click: one of these cells, or any number for which a rule holds: ">= 4", and so >, <, <=, ==.
+    # Label of a click: one of these cells, any number for which a rule holds (">= 4", and so >, <, <=, ==), or the
+    # rest: any cell that is not a label of the other rows, but a missing one.
     clicked: tuple[str, ...] | str = ("1",)
-    not_clicked: tuple[str, ...] = ("0",)  # label of a row without a click; with a rule, all other numbers
+    # Label of a row without a click: one of these cells, or the rest. With a rule it is all other numbers.
+    not_clicked: tuple[str, ...] | str = ("0",)
     label: Literal["required", "optional"] = "required"  # optional: a row without a label has weight 0
     lists: dict[str, ListForm] = field(default_factory=dict)  # by column of kind list: its separator and its length
     shares: dict[str, str] = field(default_factory=dict)  # by string or list column: the one whose vocabulary it shares
@@ -113,6 +122,13 @@ class LogFormat:
     def __post_init__(self) -> None:
         if len(self.separator.encode()) != 1 or self.separator in _NO_SEPARATORS:
             raise ValueError(f"separator must be one ASCII character such as ',' or '\\t'; found {self.separator!r}")
+        if self.trim and self.separator == " ":
+            raise ValueError("trim: true takes blanks from cells, but blanks separate them here; leave trim out")
+        if self.decimal == self.separator and not self.quotes:
+            raise ValueError(
+                "decimal and separator are both ',': a number's comma would end its cell; set quotes: true if such "
+                "numbers are in quotes"
+            )
         if self.others == "ignored" and not self.header:
             raise ValueError("others: ignored finds columns by the names in the first line; it needs header: true")
         labels = self.of_kind("label")
@@ -144,13 +160,26 @@ class LogFormat:
         for name in self.columns:
             if not name or set(name) & set("\t\n\r"):
                 raise ValueError(f"columns: {name!r} cannot be a column's name")
-        if isinstance(self.clicked, str):
+        self._check_clicks()
+
+    def _check_clicks(self) -> None:
+        for name in ("clicked", "not_clicked"):
+            cells = getattr(self, name)
+            is_rule = name == "clicked" and cells[:1] in tuple("<>=")
+            if isinstance(cells, str) and cells != REST and not is_rule:  # one cell
+                object.__setattr__(self, name, (cells,))
+        if self.clicked != REST and isinstance(self.clicked, str):
             self._check_rule(self.clicked)
-        elif not self.clicked or not self.not_clicked or set(self.clicked) & set(self.not_clicked):
+        elif not self.clicked or not self.not_clicked or self.clicked == self.not_clicked or self._in_both:
             raise ValueError(
-                f"clicked and not_clicked must be cells that differ; found {list(self.clicked)} and "
-                f"{list(self.not_clicked)}"
+                f"clicked and not_clicked must be cells that differ; found {_listed(self.clicked)} and "
+                f"{_listed(self.not_clicked)}"
             )
+
+    @property
+    def _in_both(self) -> set[str]:
+        clicked, not_clicked, _ = self.label_cells
+        return {*clicked} & {*not_clicked}
 
     def _check_lists(self) -> None:
         for name in self.lists:
@@ -220,7 +249,7 @@ class LogFormat:
         if self.not_clicked != ("0",):
             raise ValueError(
                 f"clicked: {rule!r} makes a label of every number, so not_clicked must be left out; found "
-                f"{list(self.not_clicked)}"
+                f"{_listed(self.not_clicked)}"
             )
 
     def of_kind(self, *kinds: Kind) -> tuple[str, ...]:
@@ -239,13 +268,37 @@ class LogFormat:
     @functools.cached_property
     def click_rule(self) -> tuple[str, float] | None:
         """The relation and the number of a rule for the label; None if clicks are given by their cells."""
-        found = _RULE.fullmatch(self.clicked) if isinstance(self.clicked, str) else None
+        is_rule = isinstance(self.clicked, str) and self.clicked != REST
+        found = _RULE.fullmatch(self.clicked) if is_rule else None  # type: ignore[arg-type]
         return (found[1], float(found[2])) if found else None
 
     @property
     def any_label(self) -> str:
         """A cell that is a good label, for rows whose label is not looked at."""
-        return f"{self.click_rule[1]:g}" if self.click_rule else self.not_clicked[0]
+        if self.click_rule:
+            return f"{self.click_rule[1]:g}"
+        return self.clicked[0] if self.not_clicked == REST else self.not_clicked[0]
+
+    @property
+    def label_in_words(self) -> str:
+        """The label's column, and which of its cells count as a click."""
+        if self.click_rule:
+            words = f"a number {self.clicked}"
+        elif self.clicked == REST:
+            words = f"any cell but {_listed(self.not_clicked)}"
+        else:
+            words = f"{_listed(self.clicked)} (no click: {_listed(self.not_clicked)})"
+        return f"label {self.label_column}, a click is {words}"
+
+    @property
+    def label_cells(self) -> tuple[tuple[str, ...], tuple[str, ...], str]:
+        """The cells of a click and of no click, and which of both the rest is, if one is."""
+        if self.click_rule:
+            return (), (), ""
+        by_name = {"clicked": self.clicked, "not_clicked": self.not_clicked}
+        rest = next((name for name, cells in by_name.items() if cells == REST), "")
+        clicked, not_clicked = (() if cells == REST else tuple(cells) for cells in by_name.values())
+        return clicked, not_clicked, rest
 
     def any_cell(self, name: str) -> str:
         """Return a good cell of a column that changes no score."""
@@ -312,26 +365,52 @@ class FormatToScore(LogFormat):
         """Take a format that no preparation does."""
 
 
+def _listed(cells: tuple[str, ...] | str) -> str:
+    return cells if isinstance(cells, str) else ", ".join(map(repr, cells))
+
+
 def _check_time_form(name: str, form: str) -> None:
     if form in (SECONDS, MILLISECONDS):
         return
     codes = [code[0] for code in form.split("%")[1:] if code]
     year = {"Y", "y"} & set(codes)
-    if form.count("%") != len(codes) or not set(codes) <= set(TIME_CODES) or len(set(codes)) < len(codes):
+    if form.count("%") != len(codes) or not set(codes) <= {*TIME_CODES, _NOON} or len(set(codes)) < len(codes):
         found = "of which each may occur once"
     elif len(year) != 1 or not {"m", "d"} <= set(codes):
         found = "which must give year, month and day"
+    elif ("I" in codes) != (_NOON in codes) or {"H", "I"} <= set(codes):
+        found = "of which %I (1 to 12) and %p (AM or PM) go together, in place of %H"
     else:
         return
     raise ValueError(
         f"timestamps: {name} is {form!r}; expected seconds, milliseconds, or a form of "
-        f"{', '.join(f'%{code}' for code in TIME_CODES)}, {found}"
+        f"{', '.join(f'%{code}' for code in (*TIME_CODES, _NOON))}, {found}"
     )
 
 
 def time_range(form: str) -> tuple[int, int]:
     """Return the first and the last millisecond since 1970 of the years that a form can give."""
     return (-31_536_000_000, 3_124_223_999_999) if "%y" in form else (-62_135_596_800_000, 253_402_300_799_999)
+
+
+@functools.lru_cache(maxsize=64)
+def time_pattern(form: str) -> re.Pattern[bytes]:
+    """Return the pattern of a form of times: its characters as they are, and its codes as groups of their names.
+
+    A part of two digits may be one digit long where no digit can stand beside it, as in 1/2/2014, but not in 20140102.
+    """
+
+    def pattern(found: re.Match[str]) -> str:
+        code, before, after = found[1], form[: found.start()], form[found.end() :]
+        beside_digits = re.search("([0-9]|%[^p])$", before) or re.match("[0-9]|%[^p]", after)
+        digits = TIME_CODES.get(code)
+        if code in "mdHIMS" and not beside_digits:
+            digits = "{1,2}"
+        return f"(?P<{code}>[0-9]{digits}+)" if digits else f"(?P<{code}>[aApP][mM])"
+
+    literals = map(re.escape, re.split("%[a-zA-Z]", form))
+    codes = map(pattern, re.finditer("%([a-zA-Z])", form))
+    return re.compile("".join(itertools.chain(*itertools.zip_longest(literals, codes, fillvalue=""))).encode())
 
 
 def time_text(milliseconds: int, form: str) -> str:

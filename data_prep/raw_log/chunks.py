@@ -203,8 +203,9 @@ def _skip_header(location: str, stream: io.BufferedIOBase, log_format: LogFormat
 
 def _names_in(line: bytes, log_format: LogFormat) -> list[str]:
     text = line.removeprefix(codecs.BOM_UTF8).rstrip(b"\r\n")
-    cells = quoted_cells(text, log_format.separator) if log_format.quotes else None
-    return [cell.decode(errors="replace") for cell in cells or text.split(log_format.separator.encode())]
+    cells = quoted_cells(text, log_format) if log_format.quotes else None
+    names = [cell.decode(errors="replace") for cell in cells or text.split(log_format.separator.encode())]
+    return [name.strip(" ") for name in names] if log_format.trim else names
 
 
 def header_columns(file: LogFile, log_format: LogFormat) -> tuple[str, ...]:

@@ -78,7 +78,8 @@ def test_values_become_what_the_field_says(word, name, value):
         ("tower=3", r"'tower' is a section with keys, found int 3"),
         ("tower.dropout=true", r"'tower.dropout' must be a number; found bool True"),
         ("tower.dropout=high", r"'tower.dropout' must be a number; found str 'high'"),
-        ("tower.widths=3", r"'tower.widths' must be a list such as \[64, 32\]; found int 3"),
+        ("tower.widths=null", r"'tower.widths' must be a list such as \[64, 32\]; found NoneType None"),
+        ("name=yes", r"'name' must be text \(YAML takes yes, no, on and off .* in quotes\); found bool True"),
         ("tower.widths=[3, x]", r"'tower.widths\[1\]' must be a whole number; found str 'x'"),
         ("steps=0", r"argument 'steps=0': steps must be 1 or more; found 0"),
     ],
@@ -147,3 +148,7 @@ def test_bounds(bounds, said, inside, outside):
 def test_a_number_out_of_bounds_is_named_with_its_section(word, message):
     with pytest.raises(ValueError, match=message):
         settings.resolve(Run, overrides=[word])
+
+
+def test_a_scalar_where_a_list_is_meant_is_a_list_of_one():
+    assert settings.resolve(Run, overrides=["tower.widths=3"]).tower.widths == (3,)

@@ -54,6 +54,8 @@ typedef enum {
   LOG_KERNELS_BELOW = 5
 } LogKernelsRelation;
 
+typedef enum { LOG_KERNELS_NO_REST = 0, LOG_KERNELS_REST_NOT_CLICKED = 1, LOG_KERNELS_REST_CLICKED = 2 } LogKernelsRest;
+
 // A label that is not given, though it may be left out.
 #define LOG_KERNELS_UNLABELLED 2
 
@@ -78,6 +80,9 @@ typedef struct {
   LogKernelsStrings not_clicked;
   uint8_t relation;          // LogKernelsRelation of a label's number to `bound`, if labels are given by a rule
   uint8_t label_is_optional; // 0 or 1
+  uint8_t rest;              // LogKernelsRest: what any other cell of the label that is not missing counts as
+  uint8_t trim;              // 0 or 1: blanks around cells are no part of them
+  uint8_t decimal_comma;     // 0 or 1: a comma in a decimal number is a point
   double bound;
   LogKernelsStrings time_forms;  // of each column of times: "seconds", "milliseconds", or a form with % codes
 } LogKernelsFormat;
@@ -154,12 +159,12 @@ LOG_KERNELS_API int64_t log_kernels_count_strings(const LogKernelsStrings* texts
                                                 uint64_t key_mask, int32_t* table, int64_t table_size,
                                                 uint64_t* keys, int64_t* counts, int64_t* firsts);
 
-// lists.split_lists: writes the positions of the first `max_length` values of each cell [n], as offsets in their data, the
-// number of values of each cell, up to max_length, and whether it has more; returns the number of all that are written.
+// lists.split_lists: writes the positions of the first `max_length` values of each cell [n], as offsets in their data,
+// without blanks around them if `trim`, the number of values of each cell, up to max_length, and whether it has more; returns the number of all that are written.
 // `starts` and `value_lengths` have room for min(max_length, (length of the cell + 1) / 2) values of each.
 LOG_KERNELS_API int64_t log_kernels_split_lists(const LogKernelsStrings* cells, uint8_t separator, int64_t max_length,
-                                                int64_t* starts, int64_t* value_lengths, int64_t* lengths,
-                                                uint8_t* cut);
+                                                uint8_t trim, int64_t* starts, int64_t* value_lengths,
+                                                int64_t* lengths, uint8_t* cut);
 
 // reference.join_strings: writes the strings [n] of all parts [num_parts], * between them and escaped, to `data`, which
 // has room for twice their bytes and num_parts * n more, and their positions; returns the number of bytes written.

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <string>
 
 #include "log_kernels.h"
 
@@ -80,8 +81,8 @@ inline std::uint64_t word_at(const std::uint8_t* at, const std::uint8_t* text_en
 }
 
 // Parses [-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,4})? in float32's range, rounded correctly; what is too small
-// for a normal double is 0. See parse._parse_floats.
-bool parse_float(Cell cell, double* number) {
+// for a normal double is 0. `point` may stand for the point. See parse._parse_floats.
+bool parse_float(Cell cell, std::uint8_t point, double* number) {
   const std::uint8_t *at = cell.start, *const end = cell.end;
   const bool negative = at < end && *at == '-';
   at += at < end && (*at == '-' || *at == '+');
@@ -91,7 +92,7 @@ bool parse_float(Cell cell, double* number) {
   bool has_point = false;
   for (; at < end; ++at) {
     const unsigned digit = *at - unsigned{'0'};
-    if (*at == '.' && !has_point) {
+    if ((*at == '.' || *at == point) && !has_point) {
       has_point = true;
       continue;
     }
@@ -120,8 +121,9 @@ bool parse_float(Cell cell, double* number) {
     const auto whole = static_cast<double>(mantissa);
     value = power < 0 ? whole / kPowers[-power] : whole * kPowers[power];
   } else if (num_significant != 0) {
-    const auto* const text = reinterpret_cast<const char*>(start);
-    const auto parsed = std::from_chars(text, reinterpret_cast<const char*>(end), value);
+    std::string text(start, end);
+    std::replace(text.begin(), text.end(), static_cast<char>(point), '.');
+    const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
     if (parsed.ec == std::errc::result_out_of_range) {
       if (num_significant + power > 0) return false;
       value = 0;
@@ -148,9 +150,19 @@ std::int64_t days_of_month(std::int64_t year, std::int64_t month) {
   return month == 4 || month == 6 || month == 9 || month == 11 ? 30 : 31;
 }
 
+inline bool is_digit(std::uint8_t byte) { return byte - unsigned{'0'} <= 9; }
+
+// True if a digit may stand beside the code at form[i], which is after its %; see log_format.time_pattern.
+bool is_beside_digits(const std::uint8_t* form, std::int64_t form_size, std::int64_t i) {
+  const bool before = i >= 2 && (is_digit(form[i - 2]) || (i >= 3 && form[i - 3] == '%' && form[i - 2] != 'p'));
+  if (before || i + 1 == form_size) return before;
+  return is_digit(form[i + 1]) || (form[i + 1] == '%' && form[i + 2] != 'p');
+}
+
 // Parses a time by a form with % codes; see parse._parse_times.
 bool parse_time(Cell cell, const std::uint8_t* form, std::int64_t form_size, std::int64_t* time) {
-  std::int64_t year = 0, month = 0, day = 0, hour = 0, minute = 0, second = 0, millisecond = 0;
+  constexpr int kFractionDigits = 9, kMillisecondDigits = 3;
+  std::int64_t year = 0, month = 0, day = 0, hour = 0, minute = 0, second = 0, millisecond = 0, hours_of_half = -1;
   const std::uint8_t* at = cell.start;
   for (std::int64_t i = 0; i < form_size; ++i) {
     if (form[i] != '%') {
@@ -158,14 +170,22 @@ bool parse_time(Cell cell, const std::uint8_t* form, std::int64_t form_size, std
       continue;
     }
     const std::uint8_t code = form[++i];
-    const int num_digits = code == 'Y' ? 4 : code == 'f' ? 3 : 2;
-    if (cell.end - at < num_digits) return false;
-    std::int64_t number = 0;
-    for (int j = 0; j < num_digits; ++j) {
-      const unsigned digit = *at++ - unsigned{'0'};
-      if (digit > 9) return false;
-      number = number * 10 + digit;
+    if (code == 'p') {
+      if (cell.end - at < 2 || (at[1] | 0x20) != 'm') return false;
+      const std::uint8_t half = *at | 0x20;
+      if (half != 'a' && half != 'p') return false;
+      hours_of_half = half == 'p' ? 12 : 0;
+      at += 2;
+      continue;
     }
+    const int most = code == 'Y' ? 4 : code == 'f' ? kFractionDigits : 2;
+    const int least = code == 'f' || (most == 2 && code != 'y' && !is_beside_digits(form, form_size, i)) ? 1 : most;
+    std::int64_t number = 0;
+    int num_digits = 0;
+    for (; num_digits < most && at < cell.end && is_digit(*at); ++num_digits, ++at) {
+      if (code != 'f' || num_digits < kMillisecondDigits) number = number * 10 + (*at - '0');
+    }
+    if (num_digits < least) return false;
     switch (code) {
       case 'Y':
         year = number;
@@ -182,6 +202,10 @@ bool parse_time(Cell cell, const std::uint8_t* form, std::int64_t form_size, std
       case 'H':
         hour = number;
         break;
+      case 'I':
+        if (number < 1 || number > 12) return false;
+        hour = number % 12;
+        break;
       case 'M':
         minute = number;
         break;
@@ -189,9 +213,10 @@ bool parse_time(Cell cell, const std::uint8_t* form, std::int64_t form_size, std
         second = number;
         break;
       default:
-        millisecond = number;
+        for (millisecond = number; num_digits < kMillisecondDigits; ++num_digits) millisecond *= 10;
     }
   }
+  if (hours_of_half > 0) hour += hours_of_half;
   if (at != cell.end || year < 1 || month < 1 || month > 12 || day < 1 || day > days_of_month(year, month) ||
       hour > 23 || minute > 59 || second > 59) {
     return false;
@@ -231,11 +256,12 @@ inline bool is_one_of(Cell cell, const LogKernelsStrings& words) {
 }
 
 // Removes the quotes of RFC 4180 from a line, in place, and puts kBareSeparator between its cells. Returns its new end,
-// or null if quotes do not match, as for csv.reader(strict=True): a cell that begins with a quote must end with one.
-std::uint8_t* unquote(std::uint8_t* line, std::uint8_t* end, std::uint8_t separator) {
+// or null if quotes do not match: a cell that begins with a quote must end with one. See parse.quoted_cells.
+std::uint8_t* unquote(std::uint8_t* line, std::uint8_t* end, std::uint8_t separator, bool trim) {
   if (std::memchr(line, '\r', end - line) != nullptr) return nullptr;
   std::uint8_t* out = line;
   for (const std::uint8_t* at = line;;) {
+    while (trim && at < end && *at == ' ') ++at;
     if (at < end && *at == '"') {
       for (++at;; ++at) {
         if (at == end) return nullptr;
@@ -245,7 +271,9 @@ std::uint8_t* unquote(std::uint8_t* line, std::uint8_t* end, std::uint8_t separa
         }
         *out++ = *at;
       }
-      if (++at < end && *at != separator) return nullptr;
+      ++at;
+      while (trim && at < end && *at == ' ') ++at;
+      if (at < end && *at != separator) return nullptr;
     } else {
       while (at < end && *at != separator) *out++ = *at++;
     }
@@ -283,12 +311,12 @@ class LineParser {
     const std::int64_t num_columns = format_.num_columns;
     const std::uint8_t* const text_end = text_end_;
     const std::uint8_t separator = format_.separator;
-    const bool has_words = format_.missing.count != 0;
+    const bool is_rewritten = format_.missing.count != 0 || format_.trim;
     for (std::int64_t column = 0; column < num_columns;) {
       const std::int64_t end = column + format_.alike[column];
       const std::uint8_t kind = format_.kinds[column];
       std::int64_t slot = format_.slots[column] * rows.capacity + row;
-      if (kind == LOG_KERNELS_INTEGER_COLUMN && !has_words) {
+      if (kind == LOG_KERNELS_INTEGER_COLUMN && !is_rewritten) {
         for (; column < end; ++column, slot += rows.capacity) {
           const bool present = !ends_cell(*at, separator);
           std::int64_t integer = 0;
@@ -297,7 +325,7 @@ class LineParser {
           rows.integers_present[slot] = present;
           if (*at++ != separator) return column + 1 == num_columns ? next_line(at - 1) : nullptr;
         }
-      } else if (kind == LOG_KERNELS_HEX_COLUMN && !has_words) {
+      } else if (kind == LOG_KERNELS_HEX_COLUMN && !is_rewritten) {
         for (; column < end; ++column, slot += rows.capacity) {
           const bool present = !ends_cell(*at, separator);
           std::uint32_t value = 0;
@@ -318,6 +346,7 @@ class LineParser {
           Cell cell{at, cell_end(at, &is_ascii)};
           at = cell.end;
           if (*at == '\n' && cell.size() != 0 && cell.end[-1] == '\r') --cell.end;
+          trim(&cell);
           if ((missing_lengths_ & length_bit(cell.size())) && is_one_of(cell, format_.missing)) cell.end = cell.start;
           if (kind == LOG_KERNELS_STRING_COLUMN) {
             rows.string_starts[slot] = cell.start - text_;
@@ -340,7 +369,7 @@ class LineParser {
     if (format_.quotes) {
       if (std::memchr(line, kBareSeparator, end - line) != nullptr) return LOG_KERNELS_QUOTES;
       if (std::memchr(line, '"', end - line) != nullptr) {
-        end = unquote(line, end, separator);
+        end = unquote(line, end, separator, format_.trim);
         if (end == nullptr) return LOG_KERNELS_QUOTES;
         separator = kBareSeparator;
       }
@@ -350,6 +379,11 @@ class LineParser {
 
  private:
   static std::uint64_t length_bit(std::int64_t length) { return std::uint64_t{1} << (length & 63); }
+
+  void trim(Cell* cell) const {
+    while (format_.trim && cell->start < cell->end && *cell->start == ' ') ++cell->start;
+    while (format_.trim && cell->start < cell->end && cell->end[-1] == ' ') --cell->end;
+  }
 
   static bool ends_cell(std::uint8_t byte, std::uint8_t separator) {
     return byte == separator || byte == '\n' || byte == '\r';
@@ -385,6 +419,7 @@ class LineParser {
     for (std::int64_t column = 0; column < format_.num_columns; ++column) {
       Cell cell{line, std::find(line, end, separator)};
       line = cell.end + 1;
+      trim(&cell);
       if (is_one_of(cell, format_.missing)) cell.end = cell.start;
       const LogKernelsReason bad = store(column, row, cell);
       if (bad != LOG_KERNELS_KEPT && (reason == LOG_KERNELS_KEPT || bad < reason)) reason = bad;
@@ -422,7 +457,7 @@ class LineParser {
       case LOG_KERNELS_FLOAT_COLUMN:
         rows_.floats[slot] = 0;
         rows_.floats_present[slot] = present;
-        return !present || parse_float(cell, rows_.floats + slot) ? LOG_KERNELS_KEPT : LOG_KERNELS_FLOAT;
+        return !present || parse_decimal(cell, rows_.floats + slot) ? LOG_KERNELS_KEPT : LOG_KERNELS_FLOAT;
       case LOG_KERNELS_TIMESTAMP_COLUMN:
         rows_.times[slot] = 0;
         rows_.times_present[slot] = present;
@@ -430,7 +465,7 @@ class LineParser {
                                                                                           : LOG_KERNELS_TIMESTAMP;
       case LOG_KERNELS_WEIGHT_COLUMN: {
         double weight;
-        if (!parse_float(cell, &weight) || weight < 0) return LOG_KERNELS_WEIGHT;
+        if (!parse_decimal(cell, &weight) || weight < 0) return LOG_KERNELS_WEIGHT;
         rows_.weights[row] = static_cast<float>(weight);
         return LOG_KERNELS_KEPT;
       }
@@ -452,15 +487,23 @@ class LineParser {
     return true;
   }
 
+  bool parse_decimal(Cell cell, double* number) const {
+    return parse_float(cell, format_.decimal_comma ? ',' : '.', number);
+  }
+
   // Parses a label; returns false for a bad one. See parse.parse_labels.
   bool parse_label(Cell cell, std::uint8_t* label) const {
     double number;
-    if (format_.relation != LOG_KERNELS_NO_RULE && parse_float(cell, &number)) {
+    if (format_.relation != LOG_KERNELS_NO_RULE && parse_decimal(cell, &number)) {
       *label = holds(number);
       return true;
     }
     *label = is_one_of(cell, format_.clicked);
     if (*label || is_one_of(cell, format_.not_clicked)) return true;
+    if (format_.rest != LOG_KERNELS_NO_REST && cell.size() != 0) {
+      *label = format_.rest == LOG_KERNELS_REST_CLICKED;
+      return true;
+    }
     *label = LOG_KERNELS_UNLABELLED;
     return format_.label_is_optional && cell.size() == 0;
   }

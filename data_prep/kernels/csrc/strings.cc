@@ -155,17 +155,20 @@ int64_t log_kernels_count_strings(const LogKernelsStrings* texts, const uint64_t
   return num_distinct;
 }
 
-int64_t log_kernels_split_lists(const LogKernelsStrings* cells, uint8_t separator, int64_t max_length, int64_t* starts,
-                                int64_t* value_lengths, int64_t* lengths, uint8_t* cut) {
+int64_t log_kernels_split_lists(const LogKernelsStrings* cells, uint8_t separator, int64_t max_length, uint8_t trim,
+                                int64_t* starts, int64_t* value_lengths, int64_t* lengths, uint8_t* cut) {
   std::int64_t num_values = 0;
   for (std::int64_t row = 0; row < cells->count; ++row) {
     const std::int64_t end = cells->starts[row] + cells->lengths[row];
     std::int64_t of_row = 0;
     for (std::int64_t start = cells->starts[row], at = start; at <= end; ++at) {
       if (at < end && cells->data[at] != separator) continue;
-      if (at > start && of_row++ < max_length) {
-        starts[num_values] = start;
-        value_lengths[num_values++] = at - start;
+      std::int64_t first = start, last = at;
+      while (trim && first < last && cells->data[first] == ' ') ++first;
+      while (trim && first < last && cells->data[last - 1] == ' ') --last;
+      if (last > first && of_row++ < max_length) {
+        starts[num_values] = first;
+        value_lengths[num_values++] = last - first;
       }
       start = at + 1;
     }

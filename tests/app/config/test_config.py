@@ -53,7 +53,7 @@ def test_settings_survive_being_written_and_read(project, tmp_path):
         ("train.batch_size=1.5", "'train.batch_size' must be a whole number; found float 1.5"),
         ("train.profile=1", "'train.profile' must be true or false; found int 1"),
         ("train=3", "'train' is a section with keys, found int 3"),
-        ("model.hidden_widths=256", r"'model.hidden_widths' must be a list such as \[64, 32\]; found int 256"),
+        ("model.hidden_widths=null", r"'model.hidden_widths' must be a list such as \[64, 32\]; found NoneType None"),
         ("model.hidden_widths=[8, x]", r"'model.hidden_widths\[1\]' must be a whole number; found str 'x'"),
         ("device.target=cpu", "'device.target' must be one of auto, CPU, GPU, Ascend; found 'cpu'"),
         ("tables.backend=fast", "'tables.backend' must be one of auto, native, stock, reference; found 'fast'"),

@@ -1,6 +1,7 @@
 """Logs of generated formats with bad lines of every reason, for tests that compare two ways of reading them."""
 
 import random
+import re
 from collections import Counter
 from dataclasses import dataclass
 
@@ -36,13 +37,19 @@ _BAD_DECIMALS = (
 )
 _BAD_WEIGHTS = (*_BAD_DECIMALS, "-1", "-1e-5", "")
 _TIME_FORMS = ("seconds", "milliseconds", "%Y-%m-%dT%H:%M:%S.%f", "%y%m%d%H", "at %d/%m/%Y", "%Y%m%d")
+_TIME_FORMS += ("%m/%d/%Y %I:%M:%S %p", "%d.%m.%y %I%p", "%f@%d1-%m-%Y", "%H%M %d-%m-%Y")
 _BAD_TIMES = (
     "x",
     "1.5",
     "2014-02-30T00:00:00.000",
     "2014-01-01T24:00:00.000",
     "at 29/02/1900",
-    "at 1/2/2014",
+    "at 1/2/14",
+    "at 001/2/2014",
+    "1/2/2014 0:00:00 AM",
+    "1/2/2014 13:00:00 PM",
+    "1/2/2014 11:00:00",
+    "01.02.14 1xM",
     "9" * 19,
 )
 _BAD_TEXTS = (b"\xff", b"a\x80", b"\xc3")
@@ -121,6 +128,9 @@ def _draw_format(random_: random.Random) -> LogFormat:
     shares = {texts[-1]: texts[0]} if len(texts) > 1 and random_.random() < 0.5 else {}
     forms = [form for form in _TIME_FORMS if separator not in form]
     clicked, not_clicked = random_.choice(_LABELS)
+    if "" not in not_clicked:
+        clicked, not_clicked = random_.choice([(clicked, not_clicked)] * 2 + [(clicked, "rest"), ("rest", not_clicked)])
+    can_be_decimal = quotes or separator != ","
     rule = f"{random_.choice(RELATIONS)} {random_.choice(['0', '1', '0.5', '+1.50', '-1e-3', '4'])}"
     header = random_.random() < 0.5
     return LogFormat(
@@ -130,6 +140,8 @@ def _draw_format(random_: random.Random) -> LogFormat:
         header=header,
         others=random_.choice(["refused", "ignored"]) if header else "refused",
         quotes=quotes,
+        trim=separator != " " and random_.random() < 0.3,
+        decimal=random_.choice([".", ".", ","]) if can_be_decimal else ".",
         lists=lists,
         shares=shares,
         missing=random_.choice(_MISSING),
@@ -156,7 +168,8 @@ class _Cells:
                 places.pop()
             random_.shuffle(places)
             self.columns = dict(places)
-        self._bad_reasons = ["columns", "label", *self._reasons_of_kinds()]
+        any_label = log_format.label == "optional" and "rest" in (log_format.clicked, log_format.not_clicked)
+        self._bad_reasons = ["columns", *([] if any_label else ["label"]), *self._reasons_of_kinds()]
 
     def _reasons_of_kinds(self):
         for kind in ("integer", "float", "timestamp"):
@@ -203,7 +216,9 @@ class _Cells:
         cell = choose(
             _BAD_DECIMALS if reason == "label" and self._format.click_rule else bad[self._format.columns[name]]
         )
-        if reason == "timestamp" and " " in cell and self._format.separator == " ":
+        if "rest" in (self._format.clicked, self._format.not_clicked) and reason == "label":
+            cell = choose(["", *self._format.missing])
+        if isinstance(cell, str) and self._format.separator in cell and not self._format.quotes:
             cell = "x"
         cells[list(self.columns).index(name)] = cell if isinstance(cell, bytes) else cell.encode()
         return self._join(cells)
@@ -221,7 +236,8 @@ class _Cells:
         if kind == "label" and self._format.click_rule:
             return self._decimal()
         if kind == "label":
-            return random_.choice(self._format.clicked if random_.random() < 0.3 else self._format.not_clicked)
+            cells = self._format.clicked if random_.random() < 0.3 else self._format.not_clicked
+            return random_.choice(("anything", "2", "ü") if cells == "rest" else cells)
         if kind == "weight":
             return self._decimal()
         if random_.random() < 0.1:
@@ -243,12 +259,18 @@ class _Cells:
             first, last = 1_400_000_000_000, 1_400_500_000_000
         seconds = self._random.randint(first // 1000, last // 1000)
         milliseconds = self._random.choice([first, last // 1000 * 1000, seconds * 1000 + 7])
-        return time_text(milliseconds, form)
+        text = time_text(milliseconds, form)
+        if "/" in form and self._random.random() < 0.5:  # without the zeros before a part
+            text = re.sub("(?<![0-9])0(?=[0-9])", "", text) if "0000" not in text[:9] and milliseconds > 0 else text
+        if form.endswith(".%f") and self._random.random() < 0.5:
+            text += self._random.choice(["1", "999", "000000"])
+        return text
 
     def _decimal(self) -> str:
         random_ = self._random
         drawn = random_.choice([random_.random(), min(random_.paretovariate(0.1), 1e38), random_.random() * 1e-5])
-        return random_.choice([*_DECIMALS, repr(drawn), f"{drawn:.3f}"])
+        text = random_.choice([*_DECIMALS, repr(drawn), f"{drawn:.3f}"])
+        return text.replace(".", ",") if self._format.decimal == "," and random_.random() < 0.7 else text
 
     def _texts(self) -> list[str]:
         if self._format.quotes:
@@ -256,9 +278,16 @@ class _Cells:
         return [text for text in _TEXTS if self._format.separator not in text]
 
     def _join(self, cells: list[bytes]) -> bytes:
+        if self._format.trim:
+            cells = [self._with_blanks(cell) for cell in cells]
         if self._format.quotes:
             cells = [self._quoted(cell) for cell in cells]
+        if self._format.trim:
+            cells = [self._with_blanks(cell) for cell in cells]
         return self._format.separator.encode().join(cells)
+
+    def _with_blanks(self, cell: bytes) -> bytes:
+        return b" " * self._random.choice([0, 0, 1, 2]) + cell + b" " * self._random.choice([0, 0, 0, 1])
 
     def _quoted(self, cell: bytes) -> bytes:
         if b'"' in cell or self._format.separator.encode() in cell or self._random.random() < 0.1:

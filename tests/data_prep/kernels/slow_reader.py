@@ -55,7 +55,8 @@ def _parse_line(raw: bytes, form, kinds: dict[str, str]) -> tuple[str, int, dict
     """Why a line is rejected or "", its label, and its cells: an int, str, or None where one is missing."""
     if len(raw) > LIMIT:
         return "too long", 0, {}
-    texts = _unquoted(raw, form.separator.encode()) if form.quotes else _plain(raw, form.separator.encode())
+    separator = form.separator.encode()
+    texts = _unquoted(raw, separator, form.trim) if form.quotes else _plain(raw, separator)
     if texts is None:
         return "quotes", 0, {}
     if len(texts) != len(kinds):
@@ -64,6 +65,7 @@ def _parse_line(raw: bytes, form, kinds: dict[str, str]) -> tuple[str, int, dict
     found = {kind: [] for kind in ("label", "integer", "categorical", "weight", "float", "timestamp")}
     cells, label = {}, 0
     for (name, kind), text in zip(kinds.items(), texts, strict=True):
+        text = text.strip(b" ") if form.trim else text
         text = b"" if text in missing else text
         if kind == "label":
             label = _label(text, form)
@@ -79,12 +81,12 @@ def _parse_line(raw: bytes, form, kinds: dict[str, str]) -> tuple[str, int, dict
             found["categorical"].append(_is_utf8(text))
             cells[name] = text.decode(errors="replace") or None
         elif kind == "weight":
-            cells[name] = _decimal(text)
+            cells[name] = _decimal(text, form)
             found["weight"].append(cells[name] is not None and cells[name] >= 0)
         elif kind == "id":
             cells[name] = text
         elif kind == "float":
-            cells[name] = _decimal(text)
+            cells[name] = _decimal(text, form)
             found["float"].append(not text or cells[name] is not None)
         elif kind == "timestamp":
             cells[name] = _time(text, form.timestamps[name])
@@ -94,17 +96,21 @@ def _parse_line(raw: bytes, form, kinds: dict[str, str]) -> tuple[str, int, dict
 
 def _label(text: bytes, form) -> int | None:
     """1 or 0, or None for a cell that is no label."""
-    if isinstance(form.clicked, str):
+    if isinstance(form.clicked, str) and form.clicked != "rest":
         relation, bound = re.fullmatch(r"([<>=]+) (.*)", form.clicked).groups()
-        number, bound = _decimal(text), _decimal(bound.encode())
+        number, bound = _decimal(text, form), float(bound)
         found = {">": lambda: number > bound, "<": lambda: number < bound, "=": lambda: number == bound}
         return None if number is None else int(any(found[sign]() for sign in relation))
     cell = text.decode(errors="replace")
-    return 1 if cell in form.clicked else 0 if cell in form.not_clicked else None
+    for label, cells in ((1, form.clicked), (0, form.not_clicked)):
+        if cells != "rest" and cell in cells:
+            return label
+    return None if not text else 1 if form.clicked == "rest" else 0 if form.not_clicked == "rest" else None
 
 
-def _decimal(text: bytes) -> float | None:
+def _decimal(text: bytes, form) -> float | None:
     """The number of a cell, rounded once from the exact one; None if it is none, or beyond float32."""
+    text = re.sub(form.decimal, ".", text.decode("latin-1")).encode("latin-1") if form.decimal == "," else text
     found = re.fullmatch(rb"([-+]?)([0-9]*)\.?([0-9]*)(?:[eE]([-+]?[0-9]{1,4}))?", text)
     if not found or not found[2] + found[3]:
         return None
@@ -123,12 +129,32 @@ def _time(text: bytes, form: str) -> int | None:
         unit = 1000 if form == "seconds" else 1
         found = int(text) * unit if re.fullmatch(rb"-?[0-9]{1,19}", text) else None
         return found if found is not None and first <= found <= last else None
-    widths = re.sub("%([a-zA-Z])", lambda code: "[0-9]" * {"Y": 4, "f": 3}.get(code[1], 2), form)
+    found, digits = {}, re.findall("%.|[^%]", form)
+    rest = text.decode(errors="replace")
+    for place, part in enumerate(digits):
+        if part[0] != "%":
+            if not rest.startswith(part):
+                return None
+            rest = rest[1:]
+            continue
+        beside = [near for near in (*digits[max(place - 1, 0) : place], *digits[place + 1 : place + 2]) if near != "%p"]
+        is_free = not any(near[0] == "%" or near in "0123456789" for near in beside)
+        most = {"%Y": 4, "%f": 9, "%p": 2}.get(part, 2)
+        cell = re.match("[APap][Mm]" if part == "%p" else f"[0-9]{{0,{most}}}", rest)
+        if not cell or len(cell[0]) < (1 if part == "%f" or (is_free and part not in ("%Y", "%y", "%p")) else most):
+            return None
+        found[part[1]], rest = cell[0], rest[len(cell[0]) :]
+    if rest:
+        return None
+    clock = {"Y": found.get("Y") or str(1900 + int(found["y"]) + 100 * (int(found["y"]) < 69))}
+    clock |= {code: found[code] for code in "mdHMS" if code in found}
+    if "I" in found:
+        clock |= {"I": found["I"], "p": found["p"]}
     try:
-        cell = text.decode()
-        return (datetime.strptime(cell, form) - EPOCH) // MS if re.fullmatch(widths, cell, re.ASCII) else None
+        moment = datetime.strptime(" ".join(clock.values()), " ".join(f"%{code}" for code in clock))
     except ValueError:
         return None
+    return None if moment.second > 59 else (moment - EPOCH) // MS + int(f"{found.get('f', '0'):0<3}"[:3])
 
 
 def _is_utf8(text: bytes) -> bool:
@@ -143,14 +169,15 @@ def _plain(raw: bytes, separator: bytes) -> list[bytes]:
     return raw.removesuffix(b"\r").split(separator)
 
 
-def _unquoted(raw: bytes, separator: bytes) -> list[bytes] | None:
+def _unquoted(raw: bytes, separator: bytes, trim: bool) -> list[bytes] | None:
     """The cells of a line as in RFC 4180, or None; a quote within a cell that does not begin with one is a byte."""
     if b"\x1f" in raw or (b'"' in raw and b"\r" in raw.removesuffix(b"\r")):
         return None
     cells, rest = [], raw.removesuffix(b"\r")
     while True:
+        rest = rest.lstrip(b" ") if trim else rest
         if rest.startswith(b'"'):
-            quoted = re.match(rb'"((?:[^"]|"")*)"', rest)
+            quoted = re.match(rb'"((?:[^"]|"")*)"' + rb" *" * trim, rest)
             if not quoted or rest[quoted.end() : quoted.end() + 1] not in (b"", separator):
                 return None
             cell, rest = quoted[1].replace(b'""', b'"'), rest[quoted.end() :]
@@ -301,7 +328,8 @@ def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) ->
         if kind != "list" or value is None:
             return [value]
         form = options.data.list_form(name)
-        return [part for part in value.split(form.separator) if part][: form.max_length] or [None]
+        parts = [part.strip(" ") if options.data.trim else part for part in value.split(form.separator)]
+        return [part for part in parts if part][: form.max_length] or [None]
 
     shares = options.data.shares
     owners = [name for name, *_ in fields if name not in shares]

@@ -175,3 +175,94 @@ def test_other_numbers_of_criteos_columns_are_parsed_alike(columns, line):
     assert ours.rows.row_numbers.tolist() == theirs.rows.row_numbers.tolist() == [0, 4]
     assert ours.rows.values.tolist() == theirs.rows.values.tolist()
     assert ours.rows.integers.tolist() == theirs.rows.integers.tolist()
+
+
+def parse(lines, kernels, **fields):
+    """The rows of lines, and the number of lines rejected for each reason."""
+    log_format = LogFormat(**{"separator": ",", **fields})
+    chunk = Chunk(0, len(lines), "".join(f"{line}\n" for line in lines).encode())
+    parsed = choose_kernels(kernels).parse_chunk(chunk, log_format)
+    return parsed.rows.with_lists(log_format, choose_kernels(kernels)), dict(parsed.rejects_by_reason)
+
+
+@pytest.mark.parametrize("kernels", ["native", "numpy"])
+def test_blanks_around_cells_are_no_part_of_them(kernels):
+    columns = {"income": "label", "age": "integer", "hash": "hex32", "job": "string", "tags": "list", "pay": "float"}
+    lines = [" >50K, 39 , 0123abcd,Sales rep , a| b c |,1.5", '>50K ,,    ," ""x"" ", "a | d" ,NA ', '1, 2,"x"y,z,,']
+    rows, rejects = parse(
+        lines, kernels, columns=columns, trim=True, quotes=True, missing=("NA",), clicked=(">50K",), not_clicked="rest"
+    )
+    assert rows.labels.tolist() == [True, True]
+    assert (rows.integers[0].tolist(), rows.integers_present[0].tolist()) == ([39, 0], [True, False])
+    assert (rows.values[0].tolist(), rows.values_present[0].tolist()) == ([0x0123ABCD, 0], [True, False])
+    assert rows.texts[0].tolist() == [b"Sales rep", b'"x"']
+    assert rows.lists["tags"].values.tolist() == [b"a", b"b c", b"a", b"d"]
+    assert rows.floats_present[0].tolist() == [True, False]
+    assert rejects == {"quotes": 1}
+
+
+@pytest.mark.parametrize("kernels", ["native", "numpy"])
+def test_a_decimal_comma_is_a_point(kernels):
+    columns = {"click": "label", "price": "float", "weight": "weight", "c": "string"}
+    lines = ["3,5;1,25;0,5;a", "2,5;-1.5;2;b", "4;1.234,5;1;c", "4;12345678901234567890,5;1;c"]
+    rows, rejects = parse(lines, kernels, columns=columns, separator=";", decimal=",", clicked=">= 3")
+    assert rows.labels.tolist() == [True, False, True]
+    assert rows.floats[0].tolist() == [1.25, -1.5, 12345678901234567890.5]
+    assert rows.weights.tolist() == [0.5, 2, 1]
+    assert rejects == {"float": 1}
+
+
+@pytest.mark.parametrize("kernels", ["native", "numpy"])
+@pytest.mark.parametrize(
+    ("fields", "labels"),
+    [
+        ({"not_clicked": "normal.", "clicked": "rest"}, [False, True, True]),
+        ({"not_clicked": ("normal.", "smurf."), "clicked": "rest"}, [False, True, False]),
+        ({"clicked": "normal.", "not_clicked": "rest"}, [True, False, False]),
+        ({"clicked": ("normal.", "e"), "not_clicked": "rest"}, [True, False, False]),
+    ],
+)
+def test_the_rest_of_a_label_is_any_cell_that_is_not_missing(kernels, fields, labels):
+    lines = ["normal.,a", "back.,a", "smurf.,b", ",c", "?,c"]
+    rows, rejects = parse(lines, kernels, columns={"y": "label", "c": "string"}, missing=("?",), **fields)
+    assert (rows.labels.tolist(), rejects) == (labels, {"label": 2})
+
+
+@pytest.mark.parametrize("kernels", ["native", "numpy"])
+@pytest.mark.parametrize(
+    ("form", "times", "bad"),
+    [
+        (
+            "%m/%d/%Y %I:%M:%S %p",
+            ["1/2/1970 12:00:01 AM", "01/02/1970 12:00:01 AM", "1/1/1970 12:00:01 pm"],
+            "1/2/1970 0:00:01 AM",
+        ),
+        (
+            "%Y-%m-%d %H:%M:%S.%f",
+            ["1970-1-2 0:0:1.000999", "1970-01-02 00:00:01.0", "1970-01-01 12:00:01.0004"],
+            "1970-1-2 0:0:1.",
+        ),
+        ("%Y%m%d", ["19700102", "19700102", "19700101"], "1970102"),
+    ],
+)
+def test_parts_of_times_may_lack_a_zero_where_that_is_clear(kernels, form, times, bad):
+    second = 1000 * ("%S" in form)
+    lines = [*(f"1,{time}" for time in times), f"0,{bad}"]
+    rows, rejects = parse(lines, kernels, columns={"click": "label", "t": "timestamp"}, timestamps={"t": form})
+    half = 43_200_000 if second else 0
+    assert rows.times[0].tolist() == [86_400_000 + second, 86_400_000 + second, half + second]
+    assert rejects == {"timestamp": 1}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"separator": " ", "trim": True}, "blanks separate them here"),
+        ({"decimal": ","}, "a number's comma would end its cell"),
+        ({"timestamps": {"t": "%m/%d/%Y %I:%M"}}, "%I .1 to 12. and %p .AM or PM. go together"),
+        ({"clicked": "rest", "not_clicked": "rest"}, "must be cells that differ"),
+    ],
+)
+def test_formats_that_contradict_themselves_are_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        LogFormat(**{"separator": ",", "columns": {"y": "label", "c": "string", "t": "timestamp"}, **fields})
