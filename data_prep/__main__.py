@@ -106,6 +106,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     describe.add_argument("input", nargs="+", help="the log, as for prepare; of several files the first is read")
     describe.add_argument("--rows", type=int, default=100_000, metavar="N", help="rows to read (%(default)s)")
+    describe.add_argument(
+        "--label",
+        metavar="NAME",
+        help="the label's column, where another is taken or none is sure; NAME=VALUE says which value is a click (all "
+        "others are none), 'NAME>=4' from which number on",
+    )
 
     pre_check = _add_command(
         commands,
@@ -219,7 +225,9 @@ def _add_prepare_arguments(prepare: argparse.ArgumentParser) -> None:
 def _describe(command: argparse.Namespace, _: list[str]) -> None:
     from data_prep.checks.describe import describe
 
-    print(describe(command.input, command.rows), end="")
+    proposal = describe(command.input, command.rows, command.label)
+    print(proposal.as_yaml(), end="")
+    print(proposal.label_line, file=sys.stderr)
 
 
 def _pre_check(command: argparse.Namespace, settings: list[str]) -> None:

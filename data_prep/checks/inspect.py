@@ -32,7 +32,8 @@ def inspect(folder: Path) -> None:
     print(f"{folder}: {num_files} files with the right size and checksum")
     print(f"layout: {schema.layout} ({', '.join(_file_ranges(schema))})")
     print(f"{schema.vocabulary_size:,} ids, {schema.rejected_rows:,} of {schema.source['lines']:,} lines rejected")
-    num_rows = sum(split.rows for split in schema.splits.values())
+    num_rows, clicks = (sum(getattr(split, of) for split in schema.splits.values()) for of in ("rows", "clicks"))
+    print(f"{schema.label_in_words}; click rate {clicks / max(num_rows, 1):.2%}")
     print_table(
         "Splits",
         ["rows", "fraction", "files", "clicks", "click rate"],

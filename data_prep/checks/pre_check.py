@@ -110,6 +110,7 @@ def pre_check(
         columns = columns_of(rows, log_format, facts)
         crosses = cross_columns(rows, options) if options else []
         _print_columns([*columns, *crosses], facts is not None)
+        print(log_format.label_in_words)
         _check_labels(labels, facts, findings)
         _check_columns(columns, len(labels), findings)
         _check_leaks(columns, labels, findings)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from data_prep.execution.folder import REJECTS_FILE
-from data_prep.kernels.parse import parse_labels
+from data_prep.kernels.parse import parse_labels, take_quotes_off
 from data_prep.kernels.rows import BARE_SEPARATOR, Chunk
 from data_prep.kernels.strings import Strings
 from data_prep.options.log_format import LogFormat
@@ -24,9 +24,11 @@ _SEPARATORS = {
     b"\x01": "byte 1 (Ctrl-A)",
     b" ": "a blank",
 }
+_BARE = bytes([BARE_SEPARATOR])
 _TEXT_SEPARATORS = "\t,;|"  # a text has many blanks of its own
 _EXAMPLE_BYTES = 120
 _REJECTS_SHOWN = 5
+_LABELS_READ = 1_000  # rejected lines whose labels are shown
 _REJECT_BYTES_SHOWN = 300
 _LONGEST_NAME = 100  # of a column in a header
 _FEW = 0.1  # of bytes, cells or rows: no more than a few bad ones, which do not explain the others
@@ -127,7 +129,10 @@ def check_statistics(
         raise ValueError(
             f"{statistics.num_rejects:,} of {statistics.num_lines:,} lines of {log_name} are bad ({reasons}), more "
             f"than prepare.max_reject_fraction={options.max_reject_fraction:g} allows. The first ones "
-            "(line number, reason, line):\n" + "\n".join(lines) + _other_form(statistics, options, folder)
+            "(line number, reason, line):\n"
+            + "\n".join(lines)
+            + _other_form(statistics, options, folder)
+            + _other_labels(statistics, options, folder)
         )
     if statistics.num_training_rows == 0 and is_fitted:
         raise ValueError(
@@ -150,6 +155,26 @@ def _other_form(statistics: LogStatistics, options: PrepareOptions, folder: Path
     return (
         f"\nThe first one has {line.count(separator) + 1} columns between {separator!r}; the preparation expects "
         f"{options.data.in_words}. Another log is described by a file as in configs/data/: --data FILE"
+    )
+
+
+def _other_labels(statistics: LogStatistics, options: PrepareOptions, folder: Path) -> str:
+    """Return the values of the label where most lines are rejected for it, and the setting, else ""."""
+    if 2 * statistics.rejects_by_reason["label"] < statistics.num_lines:
+        return ""
+    log_format, column = options.data, options.data.label_column
+    rows = [line.split(b"\t", 2)[2] + b"\n" for line in _first_rejects(folder, _LABELS_READ)]
+    names = list(log_format.columns)
+    if log_format.others == "ignored":  # the file's own order, which its header has, is not known here
+        found = ""
+    else:
+        bare = [take_quotes_off(row, log_format)[0][:-1].split(_BARE) for row in rows]
+        cells = [cells[names.index(column)] for cells in bare if len(cells) == len(names)]
+        counts = Counter(cell.rstrip(b"\r").decode(errors="backslashreplace") for cell in cells)
+        found = f"; the first of them hold {', '.join(repr(cell) for cell, _ in counts.most_common(_REJECTS_SHOWN))}"
+    return (
+        f"\nThe {log_format.label_in_words}{found}: set prepare.data.clicked and not_clicked in the --data file to the "
+        "cells of this log (one of both may be: rest), or clicked to a rule such as '>= 4'"
     )
 
 

@@ -143,6 +143,11 @@ class Schema:
         return "zoo" if self.options.get("layout") == "zoo" else "blocks"
 
     @property
+    def label_in_words(self) -> str:
+        """The log's column of labels, and which of its cells count as a click."""
+        return settings.merge(LogFormat(), self.options.get("data", {}), where=SCHEMA_FILE).label_in_words
+
+    @property
     def num_numeric(self) -> int:
         """N."""
         return len(self.numeric)

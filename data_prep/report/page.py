@@ -38,7 +38,7 @@ def write_report(folder: Path) -> Path:
     schema, profile, timing = read_schema(folder), read_statistics(folder), read_timing(folder)
     subtitle = (
         f"{schema.num_categorical} categorical and {len(profile.numeric)} numeric fields. Figures of fields are of the "
-        f"{profile.training_rows:,} training rows, all others of the whole log."
+        f"{profile.training_rows:,} training rows, all others of the whole log. The {schema.label_in_words}."
     )
     content = render_page(
         TEMPLATE,

@@ -1,0 +1,96 @@
+"""How well a column alone predicts the label of rows that it was not fitted to: as categories, and as numbers.
+
+Letters: n rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST_ROWS = 20_000
+_STRENGTHS = (2.0, 10.0, 50.0)  # rows of the mean rate that each value's own rows are mixed with
+_BINS = (4, 8, 16, 32)
+_VALUES_A_BIN = 3  # at least: bins as fine as the values would be categories
+_NEWTON_STEPS = 8
+
+
+def some_rows(num_rows: int) -> slice:
+    """Return evenly spaced rows, at most `MOST_ROWS`."""
+    return slice(None, None, -(-num_rows // MOST_ROWS) or 1)
+
+
+def entropy(labels: NDArray[np.bool_]) -> float:
+    """Return the log loss of the mean rate."""
+    rate = float(labels.mean())
+    return 0.0 if rate in (0.0, 1.0) else -rate * math.log(rate) - (1 - rate) * math.log(1 - rate)
+
+
+def category_losses(codes: NDArray[np.int64], labels: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return the log loss of each row [n] by the smoothed rate of the other rows with its value; codes are >= -1."""
+    clicked, values = labels.astype(np.float64), codes + 1
+    others = np.bincount(values)[values] - 1
+    clicks = np.bincount(values, clicked)[values] - clicked
+    mean = (clicked.sum() - clicked) / max(len(labels) - 1, 1)
+    return _best(_losses((clicks + strength * mean) / (others + strength), labels) for strength in _STRENGTHS)
+
+
+def number_losses(numbers: NDArray[np.float64], labels: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return the log loss of each row [n] by its number (NaN if missing): of bins in order, or a smooth curve."""
+    return _best(_by_number(numbers, labels))
+
+
+def _by_number(numbers: NDArray[np.float64], labels: NDArray[np.bool_]) -> Iterator[NDArray[np.float64]]:
+    present = np.isfinite(numbers)
+    known = np.sign(numbers[present]) * np.log1p(np.abs(numbers[present]))
+    distinct = len(np.unique(known))
+    yield _smooth_losses(numbers, present, labels)
+    for bins in _BINS:
+        if bins * _VALUES_A_BIN <= distinct:
+            shares = np.linspace(0, 1, bins + 1)[1:-1]
+            for edges in (np.quantile(known, shares), known.min() + shares * (known.max() - known.min())):
+                codes = np.full(len(numbers), -1)
+                codes[present] = np.searchsorted(edges, known, side="right")
+                yield category_losses(codes, labels)
+
+
+def _smooth_losses(
+    numbers: NDArray[np.float64], present: NDArray[np.bool_], labels: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Return the losses of a logistic regression on a number, its logarithm, and the squares of both."""
+    filled = np.where(present, numbers, 0)
+    logs = np.sign(filled) * np.log1p(np.abs(filled))
+    curve = [of for each in (filled, logs) for of in (each, (each - each.mean()) ** 2)]
+    columns = np.stack([np.ones(len(numbers)), ~present, *curve], axis=1).astype(np.float64)
+    scale = columns.std(axis=0)
+    columns = np.where(scale > 0, (columns - columns.mean(axis=0)) / np.where(scale > 0, scale, 1), 0)
+    columns[:, 0] = 1
+    weights = np.zeros(columns.shape[1])
+    ridge = 1e-3 * len(labels) * np.eye(columns.shape[1])
+    for _ in range(_NEWTON_STEPS):
+        rates = 1 / (1 + np.exp(-np.clip(columns @ weights, -30, 30)))
+        curvature = columns.T @ (columns * np.maximum(rates * (1 - rates), 1e-6)[:, None]) + ridge
+        weights += np.linalg.solve(curvature, columns.T @ (labels - rates) - ridge @ weights)
+    rates = 1 / (1 + np.exp(-np.clip(columns @ weights, -30, 30)))
+    # Fitted to the rows themselves: their loss is lower than others' by as many parts of a row as there are weights.
+    optimism: NDArray[np.float64] = _losses(rates, labels) + columns.shape[1] / len(labels)
+    return optimism
+
+
+def _losses(rates: NDArray[np.float64], labels: NDArray[np.bool_]) -> NDArray[np.float64]:
+    rates = np.clip(rates, 1e-6, 1 - 1e-6)
+    return -np.log(np.where(labels, rates, 1 - rates))
+
+
+def _best(losses: Iterator[NDArray[np.float64]]) -> NDArray[np.float64]:
+    return min(losses, key=lambda each: float(each.mean()))
+
+
+def deviations(worse: NDArray[np.float64], better: NDArray[np.float64]) -> float:
+    """Return by how many standard errors the mean of losses `worse` [n] is above that of `better` [n]."""
+    difference = worse - better
+    error = float(difference.std()) / math.sqrt(len(difference))
+    return float(difference.mean()) / error if error > 0 else 0.0

@@ -1,0 +1,345 @@
+"""Guess the kind of a log's column from its cells, its name, and what it tells of the label."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.checks.first_rows import DECIMAL, INTEGER, Column
+from data_prep.checks.held_out import category_losses, deviations, entropy, number_losses, some_rows
+from data_prep.kernels.parse import time_of
+from data_prep.options.log_format import MAX_LIST_LENGTH, Kind, ListForm, time_pattern
+from data_prep.options.prepare_options import PrepareOptions
+
+_HARD_WORDS = (
+    *("NULL", "null", "(null)", r"\N", "NA", "<NA>", "N/A", "n/a", "#N/A", "NaN", "nan", "NaT", "nil"),
+    *("?", "??", "-", "--", "---", ".", "None"),
+)
+_SOFT_WORDS = ("unknown", "unk", "missing", "undefined", "unspecified", "not available", "not set", "(not set)", "none")
+_MISSING_WORDS = {*_HARD_WORDS, *(way(word) for word in _SOFT_WORDS for way in (str, str.capitalize, str.upper))}
+_CODE_NAMES = re.compile(
+    r"((^|[_ .-])(type|code|cat|category|class|group|hour|day|weekday|month|zip|zipcode|user|item|product|brand|ad|"
+    r"campaign|creative|advertiser|publisher|placement|site|app|page|device|region|store|shop|channel|os)|code)$",
+    re.IGNORECASE,
+)
+_ID_NAMES = re.compile(
+    r"(^|[_ .-])(id|uid|guid|uuid|key|idx|index|no|nr)$|^id(?=[_ .-]|$)|(?-i:[a-z]I[dD])$", re.IGNORECASE
+)
+_TIME_NAMES = re.compile(
+    r"(^|[_ .-])(time|timestamp|ts|date|datetime|at|when|seen|day|time_?stamp)$|(?-i:[a-z](Time|Date|Day))$",
+    re.IGNORECASE,
+)
+_GROUP_NAMES = re.compile(r"(^|[_ .-])(user|session|query|request|visit|visitor)([_ .-]?id)?$", re.IGNORECASE)
+_TYPE = re.compile(r":(token|float|token_seq|float_seq)$")
+_WORD = re.compile("[^0-9]{1,20}")
+_HEX = re.compile("[0-9a-f]{8}")
+_DECIMAL_COMMA = re.compile(r"[-+]?[0-9]*,[0-9]+|[-+]?[0-9]+")
+_THOUSANDS = re.compile(r"[-+]?[1-9][0-9]{0,2}(,[0-9]{3})+|[-+]?[0-9]{1,3}")
+_ENOUGH = 1_000  # rows from which a share of distinct values means something
+_FEW_ROWS = 20  # from which a new value in every row means something
+_UNIQUE = 0.99  # of the rows: a new value in nearly every one
+_FEW_CODES = 50  # whole numbers with so few values, some of them large, are codes
+_SAME_LENGTH = 0.8  # of the distinct numbers of codes: they have as many digits
+_SLIPS = 0.001  # of the cells, at most, are not of the kind of all others
+_FEW_WORDS, _MANY_NUMBERS = 3, 20  # words among numbers that stand for a missing one
+_SURE = 2.0  # standard errors
+_HELPS = 5e-4  # of the log loss: a column that lowers it by less tells nothing
+_SURE_OF_ORDER = 6.0  # for the order of ids to count for more than their name
+_MIN_COUNT = PrepareOptions.min_count
+_SHOWN = 3
+_LEAST_LABELS = 50  # clicks, and other rows
+_LIST_SEPARATORS = "|;^, "
+_LISTS = 0.2  # of the cells, at least, have several values; where a list is declared, any
+_PLAUSIBLE = range(10**12 * 6 // 10, 10**12 * 41 // 10)  # milliseconds: 1989 to 2099
+_MOST_TIMES = 5_000  # distinct times that are looked at
+_MOMENT = re.compile(
+    r"(?P<first>[0-9]{1,4})(?P<mark>[-/.])(?P<second>[0-9]{1,2})(?P=mark)(?P<third>[0-9]{1,4})"
+    r"(?P<between>[T ])?(?P<clock>[0-9]{1,2}(:[0-9]{1,2}){0,2})?(?P<fraction>[.,][0-9]{1,9})?(?P<half> ?[AaPp][Mm])?"
+    r"(?P<zone>Z| ?UTC|[+-][0-9]{2}:?[0-9]{2})?"
+)
+
+
+@dataclass(frozen=True)
+class Guess:
+    """The kind that a column seems to have, and why."""
+
+    name: str
+    kind: Kind
+    reason: str
+    form: str = ""  # of a timestamp
+    list_form: ListForm | None = None
+    decimal: str = "."
+    is_bucketed: bool = False  # a number that helps as a category of its size as well
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The label of rows that have a good one, evenly spaced ones of the sample."""
+
+    rows: NDArray[np.int64]
+    clicks: NDArray[np.bool_]  # of those rows
+
+    @classmethod
+    def of(cls, clicks: NDArray[np.bool_], good: NDArray[np.bool_]) -> Labels:
+        rows = np.flatnonzero(good)[some_rows(int(good.sum()))]
+        return cls(rows, clicks[rows])
+
+    @property
+    def are_enough(self) -> bool:
+        """True if there are clicks and other rows from which something can be learned."""
+        num_clicks = int(self.clicks.sum())
+        return min(num_clicks, len(self.clicks) - num_clicks) >= _LEAST_LABELS
+
+
+def missing_words(columns: Iterable[Column], taken: Iterable[str]) -> tuple[str, ...]:
+    """Return the words that stand for a missing cell: known ones, and a few among a column's numbers."""
+    words: dict[str, None] = {}
+    for column in columns:
+        known = _MISSING_WORDS.intersection(column.values)
+        strange = (value for value in column.values if not DECIMAL.fullmatch(value) and value and value not in known)
+        others = list(itertools.islice(strange, _FEW_WORDS + 1))
+        is_numeric = len(others) <= _FEW_WORDS and len(column.values) - len(known) - len(others) >= _MANY_NUMBERS
+        if is_numeric and 2 * column.count_of(others) < column.num_present:
+            known |= {value for value in others if _WORD.fullmatch(value) and column.count_of([value]) > 1}
+        words |= dict.fromkeys(value for value in column.values if value in known) if known else {}
+    return tuple(word for word in words if word not in set(taken))
+
+
+def guess(column: Column, separator: str, labels: Labels | None) -> Guess:
+    """Return the kind of a column that is not the label; `labels` are those of the rows, if they are known."""
+    declared = _TYPE.search(column.name)
+    shown = ", ".join(repr(value)[1:-1][:24] for value in column.frequent(_SHOWN))
+    of = f"{len(column.values):,} values: {shown}{', …' if len(column.values) > _SHOWN else ''}"
+    if column.of_type is not None and (found := _of_type(column, of)):
+        return found
+    if not column.values:
+        return Guess(column.name, "ignored", "missing in all rows")
+    if len(column.values) == 1:
+        return Guess(column.name, "ignored", f"one value only: {shown}")
+    if declared:
+        return _declared(column, declared[1], of, separator)
+    if column.all_match(_HEX) and not column.are_integers:
+        return Guess(column.name, "hex32", of)
+    if form := _time_form(column):
+        return Guess(column.name, "timestamp", f"times, as they are written: {shown}, …{_order_of_date(form)}", form)
+    numbers, slips = _numbers(column)
+    if numbers is not None:
+        return _guess_number(column, numbers, of, slips, labels)
+    has_commas = any("," in value for value in column.values)
+    if has_commas and column.all_match(_THOUSANDS):
+        return Guess(column.name, "string", f"{of}; to have numbers, take the commas between thousands out")
+    if has_commas and column.all_match(_DECIMAL_COMMA):
+        return Guess(column.name, "float", of, decimal=",")
+    if list_form := _list_form(column, separator):
+        return Guess(column.name, "list", of, list_form=list_form)
+    if _is_unique(column):
+        return Guess(column.name, "ignored", f"a new value in nearly every row: {shown}, …")
+    return Guess(column.name, "string", _with_group(column.name, of) + _nearly(column))
+
+
+def _of_type(column: Column, of: str) -> Guess | None:
+    """Return what the type of a table's column says of it: times and lists; None of the others."""
+    from data_prep.raw_log.parquet import is_list, is_moment, is_readable
+
+    assert column.of_type is not None
+    if not is_readable(column.of_type, "list" if is_list(column.of_type) else "string"):
+        return Guess(column.name, "ignored", f"of type {column.of_type}")
+    if len(column.values) < 2:
+        return None
+    if is_moment(column.of_type):
+        return Guess(column.name, "timestamp", f"times: {', '.join(column.frequent(_SHOWN))}, …", "milliseconds")
+    if not is_list(column.of_type):
+        return None
+    lists = [value.split("\t") for value in column.values]
+    texts = dict.fromkeys(text for each in lists for text in each if text)
+    between = next((mark for mark in _LIST_SEPARATORS if not any(mark in text for text in texts)), "|")
+    longest = min(max(map(len, lists), default=1), MAX_LIST_LENGTH)
+    shown = ", ".join(itertools.islice(texts, _SHOWN))
+    return Guess(column.name, "list", f"{len(texts):,} values: {shown}", list_form=ListForm(between, longest))
+
+
+def _declared(column: Column, declared: str, of: str, separator: str) -> Guess:
+    """Return the kind that a typed header names, as in RecBole's files."""
+    of = f"{declared} in the header; {of}"
+    if declared == "token_seq":
+        between = "," if separator == " " else " "
+        longest = max(value.count(between) + 1 for value in column.values)
+        return Guess(column.name, "list", of, list_form=ListForm(between, min(longest, MAX_LIST_LENGTH)))
+    if declared == "float_seq":
+        return Guess(column.name, "ignored", f"{of}; no kind has several numbers in a cell")
+    if declared == "float" and (form := _time_form(column)):
+        return Guess(column.name, "timestamp", of, form)
+    if declared == "float" and column.numbers is not None:
+        return Guess(column.name, "integer" if column.are_integers else "float", of)
+    return Guess(column.name, "string", _with_group(_TYPE.sub("", column.name), of))
+
+
+def _is_unique(column: Column) -> bool:
+    """Return True if nearly every row has a value of its own; in a small table every one."""
+    share = _UNIQUE if column.num_present >= _ENOUGH else 1 - 1e-9
+    return column.num_present >= _FEW_ROWS and len(column.values) > share * column.num_present
+
+
+def _numbers(column: Column) -> tuple[NDArray[np.float64] | None, str]:
+    """Return the values as numbers, NaN for a few that are none, with a remark on those; None for other columns."""
+    if column.numbers is not None:
+        is_code = any(value[:1] == "0" and value[1:].isdigit() for value in column.values)
+        is_code |= not column.are_integers and all(map(str.isdigit, column.values))  # too long for a number
+        return (None if is_code else column.numbers), ""
+    most = int(_SLIPS * column.num_present)
+    others = list(itertools.islice((each for each in column.values if not DECIMAL.fullmatch(each)), most + 1))
+    if column.count_of(others) > most:
+        return None, ""
+    shown = ", ".join(repr(value)[1:-1][:24] for value in others[:_SHOWN])
+    numbers = [float(value) if DECIMAL.fullmatch(value) else np.nan for value in column.values]
+    return np.array(numbers), f"; rows with another cell are rejected: {column.count_of(others):,}, such as {shown}"
+
+
+def _guess_number(column: Column, numbers: NDArray[np.float64], of: str, slips: str, labels: Labels | None) -> Guess:
+    """Tell numbers from codes: a model may scale numbers, and looks codes up."""
+    good = [value for value in column.values if DECIMAL.fullmatch(value)] if slips else []
+    is_integer = column.are_integers or (bool(good) and all(map(INTEGER.fullmatch, good)))
+    kind: Kind = "integer" if is_integer else "float"
+    is_whole = bool(np.all(np.mod(numbers[np.isfinite(numbers)], 1) == 0))
+    is_id = bool(_ID_NAMES.search(column.name))
+    gain, category_gain, ahead = _compare(column, numbers, labels)
+    figures = f"log loss {gain:+.2%} as a number, {category_gain:+.2%} as a category" if labels else ""
+    if is_whole and _is_unique(column) and (is_id or _is_identifier(column, numbers, gain)):
+        return Guess(column.name, "ignored", "a new number in nearly every row: an identifier, or a time")
+    if not is_whole and not is_id:
+        return Guess(column.name, kind, of + slips)
+    if is_id and ahead > -_SURE_OF_ORDER:
+        return Guess(column.name, "string", _with_group(column.name, f"{of}; named like an id"))
+    if abs(ahead) > _SURE and min(gain, category_gain) < -_HELPS:
+        if ahead > 0:
+            return Guess(column.name, "string", _with_group(column.name, f"{of}; {figures}"))
+        return Guess(column.name, kind, f"{of}; {figures}{slips}", is_bucketed=is_integer)
+    if _CODE_NAMES.search(column.name) or _are_like_codes(column, numbers):
+        return Guess(column.name, "string", _with_group(column.name, f"{of}; integer if it is an amount"))
+    return Guess(column.name, kind, f"{of}; string if these are codes{slips}")
+
+
+def _compare(column: Column, numbers: NDArray[np.float64], labels: Labels | None) -> tuple[float, float, float]:
+    """Return by which share of the log loss a number, and a category, lower it for rows that it was not fitted to.
+
+    The third is by how many standard errors the category is better than the number.
+    """
+    if labels is None or not labels.are_enough or len(column.values) < 3:
+        return 0.0, 0.0, 0.0
+    codes = column.codes[labels.rows]
+    as_number = number_losses(np.array([*numbers, np.nan])[codes], labels.clicks)
+    # A value that the preparation will not give an id is one of all such values.
+    rare = np.bincount(codes + 1) < _MIN_COUNT * len(codes) / len(column.codes)
+    as_category = category_losses(np.where(rare[codes + 1], len(column.values), codes), labels.clicks)
+    uncertain = entropy(labels.clicks)
+    gains = (float(losses.mean()) / uncertain - 1 for losses in (as_number, as_category))
+    return *gains, deviations(as_number, as_category)  # type: ignore[return-value]
+
+
+def _is_identifier(column: Column, numbers: NDArray[np.float64], gain: float) -> bool:
+    """Return True for numbers of rows: in order, or far apart, and without a say on the label."""
+    steps = np.diff(numbers[column.codes[column.codes >= 0]])
+    is_sorted = bool((steps >= 0).all() or (steps <= 0).all())
+    low, high = np.nanmin(numbers), np.nanmax(numbers)
+    return is_sorted or (bool(high - low > 100 * len(numbers) or low > 10**6) and gain > -0.001)
+
+
+def _are_like_codes(column: Column, numbers: NDArray[np.float64]) -> bool:
+    """Return True for a few values some of which are large, or many of the same length that come again and again."""
+    known = numbers[np.isfinite(numbers)]
+    if known.min() < 0:
+        return False
+    if len(known) <= _FEW_CODES:
+        return bool(known.max() > 1_000)
+    lengths = np.floor(np.log10(np.maximum(known, 1)))
+    of_length = np.bincount(lengths.astype(int))
+    is_even = of_length.max() >= _SAME_LENGTH * len(known)
+    return bool(is_even and of_length.argmax() >= 3 and column.num_present >= 2 * len(known))
+
+
+def _with_group(name: str, of: str) -> str:
+    return f"{of}; id if it is no feature, but metrics are grouped by it" if _GROUP_NAMES.search(name) else of
+
+
+def _nearly(column: Column) -> str:
+    """Return the kind that nearly all cells of a column have, as a remark with the first of the others."""
+    for kind, pattern in (("integer", INTEGER), ("float", DECIMAL), ("hex32", _HEX)):
+        others = [value for value in column.values if not pattern.fullmatch(value)]
+        count = column.count_of(set(others))
+        if 0 < count <= 0.02 * column.num_present:
+            shown = ", ".join(repr(value)[1:-1][:24] for value in others[:_SHOWN])
+            return f"; {kind} in all cells but {count:,}: {shown}"
+    return ""
+
+
+def _time_form(column: Column) -> str:
+    """Return how the times of a column are written; "" if they are none, or may be other numbers."""
+    name = _TYPE.sub("", column.name)
+    is_named = bool(_TIME_NAMES.search(name))
+    few = column.values[:: -(-len(column.values) // _MOST_TIMES) or 1]
+    if column.are_integers:
+        for form, unit in (("seconds", 1000), ("milliseconds", 1)):
+            if all(int(value) * unit in _PLAUSIBLE for value in column.values) and (unit == 1 or is_named):
+                return form
+        forms = [form for form, length in (("%Y%m%d", 8), ("%Y%m%d%H%M%S", 14)) if len(few[0]) == length]
+        is_dated = all("1950" <= value[:4] <= "2100" for value in few)
+        return next((form for form in forms if is_dated and _are_times(few, form)), "")
+    return next((form for form in _forms_like(few, is_named) if _are_times(few, form)), "")
+
+
+def _are_times(values: list[str], form: str) -> bool:
+    pattern = time_pattern(form)
+    wrong = sum(time_of(pattern.fullmatch(value.encode())) is None for value in values)
+    return wrong <= _SLIPS * len(values)
+
+
+def _forms_like(values: list[str], is_named: bool) -> Iterable[str]:
+    """Yield the forms that times like the first of these may have, the likelier ones first."""
+    found = _MOMENT.fullmatch(values[0])
+    if not found or bool(found["between"]) != bool(found["clock"]):
+        return
+    mark, clock, half = found["mark"], found["clock"] or "", found["half"] or ""
+    hours = "%I" if half else "%H"
+    of_clock = ":".join((hours, "%M", "%S")[: clock.count(":") + 1]) if clock else ""
+    of_clock += found["fraction"][0] + "%f" if found["fraction"] else ""
+    rest = f"{found['between'] or ''}{of_clock}{' ' * half.startswith(' ')}{'%p' * bool(half)}{found['zone'] or ''}"
+    year = "%Y" if len(found["third"]) == 4 else "%y"
+    if len(found["first"]) == 4:
+        dates = [("%Y", "%m", "%d")]
+    elif year == "%Y" or is_named or clock:
+        # Where no day above 12 tells them apart: Americans write half days, and slashes; others points.
+        dates = [("%m", "%d", year), ("%d", "%m", year)]
+        dates = dates if half or mark == "/" else dates[::-1]
+    else:
+        return
+    yield from (mark.join(parts) + rest for parts in dates)
+
+
+def _order_of_date(form: str) -> str:
+    places = (form.find("%d"), form.find("%m"))
+    if form[:2] in ("%Y", "se", "mi"):
+        return ""
+    return "; the month is first" if places[0] > places[1] else "; the day is first"
+
+
+def _list_form(column: Column, separator: str) -> ListForm | None:
+    """Return the form of a column of lists: cells of several values that come again in other cells."""
+    for between in _LIST_SEPARATORS.replace(separator, ""):
+        has_several = np.array([between in value for value in column.values])
+        if column.counts[has_several].sum() < _LISTS * column.num_present:
+            continue
+        lists = [[part.strip(" ") for part in value.split(between)] for value in column.values]
+        parts = [part for each in lists for part in each if part]
+        values = set(parts)
+        if between in "|^;":
+            is_list = 2 * len(values) <= len(parts) and len(values) < len(column.values) + 1
+        else:
+            is_list = 2 * len(values) <= len(column.values)
+        if is_list and (between != " " or all(re.fullmatch(r"[\w-]+", part) for part in values)):
+            return ListForm(between, min(max(map(len, lists)), MAX_LIST_LENGTH))
+    return None

@@ -1,0 +1,346 @@
+"""Find the column of a log that is its label, by weighed evidence, and what counts as a click.
+
+Letters: n rows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.checks.first_rows import DECIMAL, INTEGER, Column
+from data_prep.checks.held_out import category_losses, entropy, some_rows
+from data_prep.options.log_format import RELATIONS, REST, LogFormat
+
+NO_LABEL = ("", "NULL", "null", r"\N", "NA", "N/A", "NaN", "nan", "?")  # cells that are no label, in any column
+_MOST_VALUES = 50  # of a label that is no number
+_MOST_WITH_SLIPS = 1_000  # with broken cells
+_BROKEN = 0.02  # of the cells, at most, are none of a label's two
+_SURE, _AHEAD = 2.0, 1.0  # weight of a label, and that above the next one's, from which nobody has to be asked
+_NO_GAIN = 0.002  # of the log loss: nothing predicts it
+_SHOWN = 5  # candidates
+
+_LETTERS = re.compile(r"[^\W\d_]+")
+_CAPITAL = re.compile("(?<=[a-z])(?=[A-Z])")  # of a word in camelCase
+_TYPE = re.compile(r":(token|float|token_seq|float_seq)$")
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Words of a label's name, in several languages.
+_LABEL_WORDS = _words(
+    """
+    label labels target class outcome y response clicked click clicks clk converted conversion churn churned
+    survived survival noshow attrition exited left canceled cancelled cancellation fraud fraudulent spam
+    subscribed subscription deposit bought buy purchased purchase attributed approved approval died death
+    deceased readmitted readmission diagnosis default defaulted delinquent won win winner success successful
+    satisfied satisfaction hired promoted returned installed install donated dropout graduated passed malignant
+    booked ordered converts ziel klick geklickt klasse gekauft kündigung gekündigt clic cliqué cible classe
+    étiquette résultat objetivo etiqueta clase resultado cliques alvo rótulo comprou cancelado abandono esito
+    acquistato 标签 点击 目标 クリック 购买 流失
+    """
+)
+# Words beside them that say nothing either way.
+_NEUTRAL_WORDS = _words(
+    """
+    is was did has flag ind indicator status yn n on ad ads the a next month payment customer user client in of
+    to value loan item order booking hotel email hospital card account reservation transaction product session
+    visit binary col column
+    """
+)
+# Words that a label's name may have.
+_HINT_WORDS = _words(
+    """
+    status result action income salary revenue risk attack tomorrow future next decision paid reached visit
+    approve interested quality grade species type variety category num disease stroke diabetes cancer intrusion
+    intent repaid engaged retained event flag final
+    """
+)
+# Words of the names of other things.
+_OTHER_WORDS = _words(
+    """
+    sex gender weekend holiday weekday day week hour mobile phone married partner senior train test split fold
+    missing treatment group flagged predicted estimated prior previous previously last insured license name id
+    count time date number rate amount lat lon index
+    """
+)
+_RATING_WORDS = {"rating", "ratings", "stars", "star", "score", "quality"}
+# Values of a click, and of none.
+_YES = _words(
+    """
+    yes y true t 1 ja oui si sí sim да 是 はい on click clicked churn churned converted bought positive pos spam
+    fraud attack malignant success approved won win died accepted subscribed >50k hit buy
+    """
+)
+_NO = _words(
+    """
+    no n false f 0 nein non não нет 否 いいえ off normal benign negative neg none ham legit legitimate alive never
+    -1 retained stayed ok rejected lost loss
+    """
+)
+_TELLING = _NO - {"no", "n", "false", "f", "0", "-1", "off", "none", "ok"}  # of a label with more values
+_PEOPLE = ({"male", "female"}, {"m", "f"}, {"man", "woman"}, {"h", "m"})
+_NEGATION = re.compile(r"^(not|no|non|un|dis|in|im|il)[\s_-]*|[\s_-](not|no|dis|un|non)[\s_-]*", re.IGNORECASE)
+_CHOICE = re.compile(rf"(?P<name>.+?)\s*(?P<relation>{'|'.join(RELATIONS)}|=)\s*(?P<value>.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Label:
+    """A column that may be the label, and its cells of a click and of no click, as in LogFormat."""
+
+    name: str
+    clicked: tuple[str, ...] | str
+    not_clicked: tuple[str, ...] | str = ("0",)
+    weight: float = 0.0
+    evidence: tuple[str, ...] = ()
+
+    @property
+    def settings(self) -> dict[str, tuple[str, ...] | str]:
+        """The fields of LogFormat that are not its defaults."""
+        found = {"clicked": self.clicked, "not_clicked": self.not_clicked}
+        return {name: cells for name, cells in found.items() if cells != getattr(LogFormat(), name)}
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The cells that are named as labels."""
+        named = [cells for cells in (self.clicked, self.not_clicked) if isinstance(cells, tuple)]
+        return tuple(cell for cells in named for cell in cells)
+
+    def of(self, column: Column) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return which rows of the label's column are clicks, and which have a good label, both [n]."""
+        log_format = LogFormat(
+            {"label": "label", "c": "string"}, clicked=self.clicked, not_clicked=self.not_clicked, separator="\t"
+        )
+        clicks, good = (np.array([*kind, False]) for kind in _read(column.values, log_format))
+        return clicks[column.codes], good[column.codes]
+
+    @property
+    def in_words(self) -> str:
+        """What counts as a click."""
+        columns = {self.name: "label", "c" + self.name: "string"}
+        return LogFormat(columns, clicked=self.clicked, not_clicked=self.not_clicked).label_in_words  # type: ignore[arg-type]
+
+
+def _read(values: Sequence[str], log_format: LogFormat) -> tuple[list[bool], list[bool]]:
+    from data_prep.kernels.parse import parse_labels
+    from data_prep.kernels.strings import Strings
+
+    labels, _, good = parse_labels(Strings.of([value.encode() for value in values]), log_format)
+    return labels.tolist(), good.tolist()
+
+
+def words_of(name: str) -> list[str]:
+    """Return the words of a column's name, in small letters; without a type such as `:token` at its end."""
+    return [word.lower() for word in _LETTERS.findall(_CAPITAL.sub(" ", _TYPE.sub("", name)))]
+
+
+def find_label(columns: Sequence[Column], has_names: bool) -> Label:
+    """Return the label of a log with these columns. Raises ValueError if none is sure, with the candidates."""
+    candidates = sorted(_candidates(columns, has_names), key=lambda each: -each.weight)
+    near = [each for each in candidates if candidates[0].weight - each.weight < _AHEAD + 1]
+    weighed = sorted((_with_predictor(each, columns) for each in near), key=lambda each: -each.weight)
+    if not weighed or weighed[0].weight <= 0:
+        raise ValueError(
+            "no column looks like a label: none has two values, or one value in most rows and a name such as click. "
+            "Name it: --label NAME=VALUE (VALUE counts as a click, all others do not), or --label 'NAME>=4' for numbers"
+        )
+    best, others = weighed[0], [*weighed[1:], *candidates[len(near) :]]
+    if best.weight >= _SURE and (not others or best.weight - others[0].weight >= _AHEAD):
+        return best
+    listed = "\n".join(
+        f"  {each.name}: {each.in_words.partition(', ')[2]}; {'; '.join(each.evidence)}"
+        for each in [best, *others][:_SHOWN]
+    )
+    more = f"\n  … and {len(others) + 1 - _SHOWN} more" if len(others) >= _SHOWN else ""
+    raise ValueError(
+        "which column is the label is not sure. Name it: --label NAME, with --label NAME=VALUE for another value of a "
+        f"click. The candidates, the likeliest first:\n{listed}{more}"
+    )
+
+
+def chosen_label(columns: Sequence[Column], choice: str) -> Label:
+    """Return the label that `choice` names: NAME, NAME=VALUE or a rule such as NAME>=4. Raises ValueError."""
+    by_name = {column.name: column for column in columns}
+    evidence = ("chosen by --label",)
+    if choice in by_name:
+        proposed = _meaning(by_name[choice])
+        if proposed is None:
+            raise ValueError(
+                f"--label {choice}: {_values_of(by_name[choice])}; which of them is a click? Give --label "
+                f"{choice}=VALUE, or --label '{choice}>=NUMBER' for numbers"
+            )
+        return replace(proposed, evidence=evidence)
+    found = _CHOICE.fullmatch(choice)
+    column = by_name.get(found["name"]) if found else None
+    if found is None or column is None:
+        raise ValueError(f"--label {choice}: no column has that name; found {', '.join(by_name)[:500]}")
+    if found["relation"] != "=":
+        return Label(column.name, f"{found['relation']} {found['value'].strip()}", evidence=evidence)
+    if found["value"] not in column.values:
+        raise ValueError(f"--label {choice}: {column.name} has no such value; {_values_of(column)}")
+    others = [value for value in column.values if value != found["value"] and value not in NO_LABEL]
+    rest = tuple(others) if len(others) == 1 else REST
+    return Label(column.name, (found["value"],), rest, evidence=evidence)
+
+
+def _values_of(column: Column) -> str:
+    shown = ", ".join(map(repr, column.frequent(_SHOWN)))
+    return f"it has {len(column.values):,} values: {shown}{', …' * (len(column.values) > _SHOWN)}"
+
+
+def _candidates(columns: Sequence[Column], has_names: bool) -> Iterator[Label]:
+    places = [column.name for column in columns if len(column.values) < 0.9 * max(column.num_present, 1)]
+    labels = [(column, label) for column in columns if (label := _meaning(column)) is not None]
+    two_valued = [label.name for _, label in labels if label.clicked != REST and label.not_clicked != REST]
+    for column, label in labels:
+        weight, evidence = _weight_of_name(column.name) if has_names else (0.0, "")
+        found = [(weight, evidence)]
+        if column.name == columns[-1].name:
+            found.append((1.5 if has_names else 2.0, "in the last column"))
+        elif column.name == places[0]:
+            found.append((1.0 if has_names else 1.5, "in the first column that has values of several rows"))
+        found += _weights_of_values(column, label)
+        if two_valued == [column.name]:
+            found.append((2.0, "no other column has two values"))
+        is_split = label.clicked == REST or label.not_clicked == REST or isinstance(label.clicked, str)
+        # Of a column that is no plain label only a name, or its place where there are none, says that it is one.
+        if is_split and (weight < 1 if has_names else column.name != columns[-1].name):
+            continue
+        evidence_of = tuple(text for _, text in found if text)
+        yield replace(label, weight=sum(part for part, _ in found), evidence=evidence_of)
+
+
+def _weight_of_name(name: str) -> tuple[float, str]:
+    words = words_of(name)
+    labels, others = _LABEL_WORDS.intersection(words), _OTHER_WORDS.intersection(words)
+    labels |= {label for label in _LABEL_WORDS if not label.isascii() and any(label in word for word in words)}
+    if "no" in words and "show" in words:
+        labels, words = frozenset({"noshow"}), ["noshow"]
+    if labels == {"y"} and len(words) > 1:
+        labels = frozenset()
+    if labels and not others and all(word in labels or word in _NEUTRAL_WORDS for word in words):
+        return 4.0, "named like a label"
+    if any(word.startswith("non") and word[3:] in _LABEL_WORDS for word in words):
+        return -2.0, "named like the opposite of a label"
+    if others:
+        return (0.5, "") if labels else (-1.5, "named like another thing")
+    if labels:
+        return 2.5, f"{min(labels)!r} in its name"
+    if _RATING_WORDS.intersection(words):
+        return 3.0, "named like a rating"
+    if hints := _HINT_WORDS.intersection(words):
+        return 1.5, f"{min(hints)!r} in its name"
+    return 0.0, ""
+
+
+def _weights_of_values(column: Column, label: Label) -> Iterator[tuple[float, str]]:
+    values = {value.lower() for value in column.values}
+    if any(values == people for people in _PEOPLE):
+        yield -2.0, "values of a gender"
+    elif label.clicked == REST or label.not_clicked == REST:
+        telling = {value.strip(".") for value in values} & _TELLING
+        yield (1.5, f"one of its values is {min(telling)!r}") if telling else (-1.5, "more than two values")
+    elif isinstance(label.clicked, str):
+        yield -0.5, ""
+    elif values & {*_YES} and values & {*_NO}:
+        yield 0.5, "two values, of yes and no"
+    else:
+        yield 0.0, "two values"
+
+
+def _with_predictor(label: Label, columns: Sequence[Column]) -> Label:
+    """Return a candidate with what the other columns say of it."""
+    (own,) = [column for column in columns if column.name == label.name]
+    labels, good = label.of(own)
+    rows = np.flatnonzero(good)[some_rows(int(good.sum()))]
+    uncertain = entropy(labels[rows])
+    if uncertain == 0 or len(rows) < 100:
+        return label
+    gains = {
+        column.name: 1 - float(category_losses(column.codes[rows], labels[rows]).mean()) / uncertain
+        for column in columns
+        if column.name != label.name and 1 < len(column.values) <= len(rows) / 2
+    }
+    if not gains:
+        return label
+    name = max(gains, key=lambda each: gains[each])
+    if gains[name] < _NO_GAIN:
+        return replace(
+            label, weight=label.weight - 0.5, evidence=(*label.evidence, "no other column alone predicts it")
+        )
+    text = f"{name} lowers its log loss by {gains[name]:.0%}"
+    return replace(label, weight=label.weight + 0.25, evidence=(*label.evidence, text))
+
+
+def _meaning(column: Column) -> Label | None:
+    """Return the column as a label: two values, a number with a rule, or one value and the rest; None if it is none."""
+    if len(column.values) > _MOST_WITH_SLIPS:
+        return None
+    counts = {value: count for value, count in zip(column.values, column.counts, strict=True) if value not in NO_LABEL}
+    present = list(counts)
+    words = words_of(column.name)
+    if len(present) > 2 and all(map(DECIMAL.fullmatch, present)) and len(present) <= max(_MOST_VALUES, 2):
+        if _RATING_WORDS.intersection(words):
+            return Label(column.name, f">= {_median(counts)}")
+        if "0" in present and all(map(INTEGER.fullmatch, present)) and not _is_nearly_two(counts):
+            is_named = bool({*_LABEL_WORDS, "num"}.intersection(words))
+            return Label(column.name, ">= 1") if is_named else None
+    if len(present) < 2:
+        return None
+    first, second = sorted(counts, key=lambda value: -counts[value])[:2]
+    if len(present) == 2 or _is_nearly_two(counts):
+        positive = _positive(first, second)
+        return Label(column.name, (positive,), (second if positive == first else first,))
+    if len(present) > _MOST_VALUES or all(map(DECIMAL.fullmatch, present)):
+        return None
+    telling = [value for value in present if value.lower().strip(".") in _NO]
+    if len(telling) == 1:
+        return Label(column.name, REST, (telling[0],))
+    if 2 * counts[first] >= sum(counts.values()):
+        is_yes = first.lower() in _YES
+        return Label(column.name, (first,), REST) if is_yes else Label(column.name, REST, (first,))
+    return None
+
+
+def _is_nearly_two(counts: dict[str, int]) -> bool:
+    """Return True if two of several values are a pair such as yes and no, and have nearly all rows."""
+    largest = sorted(counts, key=lambda value: -counts[value])[:2]
+    pair = {value.lower() for value in largest}
+    most = sum(counts[value] for value in largest) >= (1 - _BROKEN) * sum(counts.values())
+    return most and bool(pair & _YES) and bool(pair & _NO)
+
+
+def _median(counts: dict[str, int]) -> str:
+    below = 0
+    for value in sorted(counts, key=float):
+        below += counts[value]
+        if 2 * below > sum(counts.values()):
+            return value
+    raise AssertionError("half of the rows are below no number")
+
+
+def _positive(common: str, rare: str) -> str:
+    """Return which of two values is a click: by their meaning, the larger number, or the rarer one."""
+    pair = (common, rare)
+    for words, is_yes in ((_YES, True), (_NO, False)):
+        named = [value for value in pair if value.lower().strip(".") in words]
+        if len(named) == 1:
+            return named[0] if is_yes else (rare if named[0] == common else common)
+    if all(map(DECIMAL.fullmatch, pair)):
+        return max(pair, key=float)
+    above = [value for value in pair if value.lstrip().startswith((">", "≥"))]
+    if len(above) == 1:
+        return above[0]
+    for value, other in (pair, pair[::-1]):
+        without = _NEGATION.sub("", value).strip().lower()
+        if without != value.strip().lower() and other.lower() in (without, value.lower()):
+            return other
+        if other.lower() in value.lower() and _NEGATION.search(value):  # neutral or dissatisfied, satisfied
+            return other
+    return rare
