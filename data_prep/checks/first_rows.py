@@ -242,7 +242,8 @@ def _column(name: str, cells: Sequence[str]) -> Column:
 def _has_blanks(column: Column) -> bool:
     """Return True if some cells begin or end with blanks: one of blanks alone, or of others more than a slip."""
     spaced = [value for value in column.values if value != value.strip(" ")]
-    return any(value and not value.strip(" ") for value in spaced) or len(spaced) > 0.001 * len(column.codes) + 2
+    slips = 0.001 * len(column.codes) + 2
+    return any(value and not value.strip(" ") for value in spaced) or column.count_of(spaced) > slips
 
 
 def _read_table(file: LogFile, num_rows: int) -> FirstRows:

@@ -328,12 +328,12 @@ def _median(counts: dict[str, int]) -> str:
 def _positive(common: str, rare: str) -> str:
     """Return which of two values is a click: by their meaning, the larger number, or the rarer one."""
     pair = (common, rare)
+    if all(map(DECIMAL.fullmatch, pair)):
+        return max(pair, key=float)
     for words, is_yes in ((_YES, True), (_NO, False)):
         named = [value for value in pair if value.lower().strip(".") in words]
         if len(named) == 1:
             return named[0] if is_yes else (rare if named[0] == common else common)
-    if all(map(DECIMAL.fullmatch, pair)):
-        return max(pair, key=float)
     above = [value for value in pair if value.lstrip().startswith((">", "≥"))]
     if len(above) == 1:
         return above[0]

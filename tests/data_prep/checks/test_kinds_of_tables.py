@@ -1,0 +1,180 @@
+"""describe guesses the kinds of generated tables such as others wrote; what it proposes is prepared uncorrected."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import yaml
+from sklearn.feature_extraction import FeatureHasher
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+
+from data_prep.__main__ import main
+from data_prep.checks.describe import describe
+from tests.data_prep.checks.generated_tables import access_table, ad_table, write_csv
+
+ROWS = 1_200
+
+
+def base(seed=1):
+    """A label that a shop decides, and the generator of the other columns."""
+    random = np.random.default_rng(seed)
+    shop = random.integers(0, 6, ROWS)
+    click = (random.random(ROWS) < np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])[shop]).astype(int)
+    return {"click": click, "shop": np.array([f"shop{number}" for number in shop])}, random
+
+
+def prepared(log: Path, folder: Path) -> tuple[dict, int]:
+    """The proposal of a log and the rows that its preparation rejects."""
+    proposal = describe(str(log))
+    (folder / "my.yaml").write_text(proposal.as_yaml())
+    words = ["prepare", str(log), str(folder / "out"), "--data", str(folder / "my.yaml"), "prepare.workers=1"]
+    assert main(words) == 0
+    read = yaml.safe_load(proposal.as_yaml())
+    return read, yaml.safe_load((folder / "out" / "schema.json").read_text())["rejected_rows"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind", "settings"),
+    [
+        (lambda r: f"{r.integers(1, 13)}/{r.integers(1, 29)}/2019 {r.integers(1, 13)}:07:09 {r.choice(['AM', 'PM'])}",
+         "timestamp", {"timestamps": {"x": "%m/%d/%Y %I:%M:%S %p"}}),
+        (lambda r: f"{r.integers(1, 29)}.{r.integers(1, 13)}.2019 {r.integers(0, 24)}:07", "timestamp",
+         {"timestamps": {"x": "%d.%m.%Y %H:%M"}}),
+        (lambda r: f"2019-03-{r.integers(10, 29)} 10:11:12.{r.integers(0, 10**6):06}", "timestamp",
+         {"timestamps": {"x": "%Y-%m-%d %H:%M:%S.%f"}}),
+        (lambda r: f"201903{r.integers(10, 29)}", "timestamp", {"timestamps": {"x": "%Y%m%d"}}),
+        (lambda r: r.choice(["Drama", "Noir", "Drama|Noir"]), "list",
+         {"lists": {"x": {"separator": "|", "max_length": 2, "pool": "mean"}}}),
+        (lambda r: "^".join(r.choice(list("abcd"), r.integers(1, 4), replace=False)), "list",
+         {"lists": {"x": {"separator": "^", "max_length": 3, "pool": "mean"}}}),
+        (lambda r: r.choice(["a|b", "c|d"]), "string", {}),
+        (lambda r: f"{r.integers(0, 90)},{r.integers(0, 90)}", "float", {"decimal": ","}),
+        (lambda r: r.choice(["NULL", "red", "blue", "green"]), "string", {"missing": ["NULL"]}),
+        (lambda r: r.choice(["unknown", str(r.integers(0, 900))]), "integer", {"missing": ["unknown"]}),
+        (lambda r: r.choice(["no tariff", *map(str, r.integers(0, 900, 3) / 8)]), "float", {"missing": ["no tariff"]}),
+        (lambda r: f" {r.choice(['red', 'blue'])}", "string", {"trim": True}),
+        (lambda r: r.choice([" ", *map(str, r.integers(0, 900, 20))]), "integer", {"trim": True}),
+        (lambda r: f"0{r.integers(1000, 1300)}", "string", {}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_the_kind_of_a_column(tmp_path, cells, kind, settings):
+    columns, random = base()
+    columns["x"] = np.array([cells(random) for _ in range(ROWS)], object)
+    read, rejected = prepared(write_csv(tmp_path / "log.csv", columns, ";"), tmp_path)
+    assert (read["columns"]["x"], rejected) == (kind, 0)
+    assert {name: read.get(name) for name in settings} == settings
+
+
+def test_blanks_and_quotes_after_separators(tmp_path):
+    columns, random = base()
+    columns["x"] = np.array([f' "a, {number}"' for number in random.integers(0, 5, ROWS)], object)
+    columns = {" click": columns["click"], " shop": columns["shop"], " x": columns["x"]}
+    read, rejected = prepared(write_csv(tmp_path / "log.csv", columns), tmp_path)
+    assert (read["columns"], rejected) == ({"click": "label", "shop": "string", "x": "string"}, 0)
+    assert (read["trim"], read["quotes"]) == (True, True)
+
+
+def test_identifiers_and_texts_of_small_tables_are_ignored(tmp_path):
+    columns, random = base()
+    columns = {"PassengerId": np.arange(1, ROWS + 1), **columns, "price": random.normal(30, 4, ROWS)}
+    columns["Name"] = np.array([f"name {number}" for number in random.permutation(ROWS)])
+    columns = {name: cells[:300] for name, cells in columns.items()}
+    kinds = {name: guess.kind for name, guess in _guesses(write_csv(tmp_path / "log.csv", columns)).items()}
+    assert kinds == {
+        "PassengerId": "ignored", "click": "label", "shop": "string", "price": "float", "Name": "ignored"
+    }  # fmt: skip
+
+
+def _guesses(log):
+    return {guess.name: guess for guess in describe(str(log)).guesses}
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "frame"])
+def test_the_index_of_a_sorted_table_is_no_column_and_leaks_are_left_out(tmp_path, kind):
+    columns, random = base()
+    columns |= {"status": np.where(columns["click"] == 1, "done", "open"), "hint": random.integers(0, 9, ROWS)}
+    frame = pd.DataFrame(columns).sort_values("hint", kind="stable")
+    if kind == "csv":
+        frame.to_csv(log := tmp_path / "log.csv")
+    elif kind == "parquet":
+        frame.to_parquet(log := tmp_path / "log.parquet")
+    else:
+        log = frame
+    proposal = describe(log if kind == "frame" else str(log))
+    kinds = {guess.name: guess.kind for guess in proposal.guesses}
+    assert kinds == {"click": "label", "shop": "string", "status": "ignored", "hint": kinds["hint"]}
+    assert "AUC 1.000" in next(guess.reason for guess in proposal.guesses if guess.name == "status")
+    assert (pa.Table.from_pandas(frame).num_columns, proposal.as_format().label_column) == (5, "click")
+    if kind != "frame":
+        assert prepared(log, tmp_path)[1] == 0
+
+
+def test_typed_headers(tmp_path):
+    random = np.random.default_rng(5)
+    columns = {
+        "user_id:token": random.integers(0, 50, ROWS),
+        "age:token": random.integers(18, 60, ROWS),
+        "genres:token_seq": np.array([" ".join(random.choice(list("abc"), 2)) for _ in range(ROWS)]),
+        "price:float": random.integers(0, 60, ROWS),
+        "timestamp:float": random.integers(880_000_000, 890_000_000, ROWS),
+        "rating:float": random.integers(1, 6, ROWS),
+    }
+    read, rejected = prepared(write_csv(tmp_path / "log.inter", columns, "\t"), tmp_path)
+    assert [*read["columns"].values()] == ["string", "string", "list", "integer", "timestamp", "label"]
+    assert (read["clicked"], read["lists"]["genres:token_seq"]["separator"], rejected) == (">= 3", " ", 0)
+
+
+def test_a_table_of_numbers_alone_gets_a_category(tmp_path):
+    random = np.random.default_rng(6)
+    columns = {"glucose": random.integers(50, 200, ROWS), "mass": np.round(random.normal(30, 5, ROWS), 1)}
+    columns["Outcome"] = (columns["glucose"] + random.normal(0, 40, ROWS) > 140).astype(int)
+    read, rejected = prepared(write_csv(tmp_path / "log.csv", columns), tmp_path)
+    assert sorted(read["columns"].values()) == ["float", "label", "string"]
+    assert (read["columns"]["glucose"], rejected) == ("string", 0)  # of fewer values
+
+
+def test_a_missing_label_is_optional(tmp_path):
+    columns, random = base()
+    columns["click"] = np.where(random.random(ROWS) < 0.1, "NULL", columns["click"].astype(str))
+    read, rejected = prepared(write_csv(tmp_path / "log.csv", columns), tmp_path)
+    assert (read["label"], read["missing"], rejected) == ("optional", ["NULL"], 0)
+
+
+def test_carriage_returns_alone_are_refused_with_what_to_do(tmp_path, capsys):
+    (tmp_path / "log.csv").write_bytes(b"click,shop\r1,a\r0,b\r" * 50)
+    assert main(["describe", str(tmp_path / "log.csv")]) == 2
+    assert "lines end in \\r alone" in capsys.readouterr().err
+
+
+def _auc(columns, label, categories, numbers):
+    """The AUC of a logistic regression on hashed categories, and numbers with their logarithms, on held-out rows."""
+    count = len(columns[label])
+    texts = [[f"{name}={columns[name][row]}" for name in categories] for row in range(count)]
+    hashed = FeatureHasher(1 << 18, input_type="string", alternate_sign=False).transform(texts).tocsr()
+    rows = np.random.default_rng(0).permutation(count)
+    train, test = rows[: count * 4 // 5], rows[count * 4 // 5 :]
+    if numbers:
+        import scipy.sparse as sp
+
+        dense = np.stack([np.log1p(columns[name].astype(float)) for name in numbers], axis=1)
+        hashed = sp.hstack([hashed, (dense - dense.mean(axis=0)) / dense.std(axis=0)]).tocsr()
+    model = LogisticRegression(C=0.3, max_iter=40).fit(hashed[train], columns[label][train])
+    return roc_auc_score(columns[label][test], model.predict_proba(hashed[test])[:, 1])
+
+
+@pytest.mark.parametrize("make", [access_table, ad_table])
+def test_codes_that_are_numbers_cost_no_auc(tmp_path, make):
+    columns, codes, amounts = make(15_000)
+    path = write_csv(tmp_path / "log.csv", columns)
+    guesses = _guesses(path)
+    (label,) = [name for name, guess in guesses.items() if guess.kind == "label"]
+    as_strings = [name for name, guess in guesses.items() if guess.kind == "string"]
+    as_numbers = [name for name, guess in guesses.items() if guess.kind in ("integer", "float")]
+    by_hand = _auc(columns, label, codes, amounts)
+    assert _auc(columns, label, as_strings, as_numbers) > by_hand - 0.005
+    assert _auc(columns, label, [], codes + amounts) < by_hand - 0.02  # what these tables are for
+    assert any("log loss -" in guesses[name].reason for name in codes)

@@ -1,0 +1,182 @@
+"""describe finds the label of generated tables such as others wrote, or asks with the candidates."""
+
+import numpy as np
+import pytest
+import yaml
+
+from data_prep.__main__ import main
+from data_prep.checks.describe import describe
+from tests.data_prep.checks.generated_tables import write_csv
+
+ROWS = 1_500
+
+
+def table(label, values=("0", "1"), rate=0.3, before=(), after=(), seed=1):
+    """A table whose label follows a place and an amount; other columns are drawn from the given values."""
+    random = np.random.default_rng(seed)
+    place, amount = random.integers(0, 8, ROWS), random.gamma(2, 30, ROWS)
+    logits = random.normal(0, 1, 8)[place] + amount / 60
+    clicks = logits + random.logistic(0, 0.5, ROWS) > np.quantile(logits, 1 - rate)
+    columns = {}
+    for name, of_column in before:
+        columns[name] = random.choice(np.array(list(of_column)), ROWS)
+    columns |= {"place": np.array([f"p{number}" for number in place]), "amount": np.round(amount, 2)}
+    columns[label] = np.array(values)[clicks.astype(int)]
+    for name, of_column in after:
+        columns[name] = random.choice(np.array(list(of_column)), ROWS)
+    return columns
+
+
+BINARY, YES_NO, SEXES = ("0", "1"), ("No", "Yes"), ("Male", "Female")
+SURE = {
+    "churn behind other yes and no": (
+        "Churn",
+        table("Churn", YES_NO, before=[("SeniorCitizen", BINARY), ("Partner", YES_NO)]),
+        "Yes",
+    ),
+    "no-show": (
+        "No-show",
+        table("No-show", YES_NO, before=[("Gender", "FM"), ("Scholarship", BINARY), ("Diabetes", BINARY)]),
+        "Yes",
+    ),
+    "first": ("ACTION", table("ACTION", rate=0.9, after=[("kind", "abc")]), "1"),
+    "second, among ones": (
+        "is_canceled",
+        table("is_canceled", before=[("hotel", "xyz")], after=[("is_repeated_guest", BINARY)]),
+        "1",
+    ),
+    "default and y": (
+        "y",
+        table("y", ("no", "yes"), before=[("default", ("no", "yes")), ("loan", ("no", "yes"))]),
+        "yes",
+    ),
+    "status last": (
+        "Loan_Status",
+        table("Loan_Status", ("N", "Y"), 0.7, before=[("Married", YES_NO), ("Gender", SEXES)]),
+        "Y",
+    ),
+    "a true and false last": (
+        "Revenue",
+        table("Revenue", ("FALSE", "TRUE"), before=[("Weekend", ("TRUE", "FALSE"))]),
+        "TRUE",
+    ),
+    "two texts": (
+        "satisfaction",
+        table("satisfaction", ("neutral or dissatisfied", "satisfied"), 0.55, before=[("sex", SEXES)]),
+        "satisfied",
+    ),
+    "two letters": ("class", table("class", ("e", "p"), 0.35, after=[("bruises", "tf")]), "p"),
+    "amounts": ("income", table("income", ("<=50K", ">50K"), 0.6, before=[("sex", SEXES)]), ">50K"),
+    "other numbers": ("target", table("target", ("1", "2"), 0.3), "2"),
+    "minus one": ("label", table("label", ("-1", "1")), "1"),
+    "German": ("gekauft", table("gekauft", ("nein", "ja"), before=[("aktiv", ("nein", "ja"))]), "ja"),
+    "Chinese": ("是否点击", table("是否点击", ("否", "是"), before=[("会员", ("否", "是"))]), "是"),
+    "opposites": ("clk", table("clk", before=[("nonclk", BINARY)]), "1"),
+    "tomorrow": ("RainTomorrow", table("RainTomorrow", YES_NO, before=[("RainToday", YES_NO)]), "Yes"),
+}
+
+
+@pytest.mark.parametrize("name", SURE)
+def test_the_label_and_its_positive_value(tmp_path, name):
+    label, columns, positive = SURE[name]
+    proposal = describe(str(write_csv(tmp_path / "log.csv", columns)))
+    assert (proposal.label.name, proposal.label.clicked) == (label, (positive,))
+
+
+def test_a_column_without_names_is_the_label_by_its_place(tmp_path):
+    columns = table("label", ("<=50K", ">50K"), before=[("sex", SEXES), ("flag", BINARY)])
+    path = write_csv(tmp_path / "log.csv", columns)
+    path.write_text(path.read_text().split("\n", 1)[1])
+    assert describe(str(path)).label.name == f"column_{len(columns)}"
+
+
+def test_one_value_of_no_and_many_others(tmp_path, caplog):
+    attacks = np.random.default_rng(3).choice(["smurf.", "neptune.", "back."], ROWS)
+    columns = table("flag", ("0", "1"), before=[("logged_in", BINARY), ("protocol", ("tcp", "udp"))])
+    columns["kind"] = np.where(columns["flag"] == "1", attacks, "normal.")
+    columns["flag"] = np.random.default_rng(4).choice(["0", "1"], ROWS)
+    path = write_csv(tmp_path / "log.csv", columns)
+    path.write_text(path.read_text().split("\n", 1)[1])
+    proposal = describe(str(path))
+    assert (proposal.label.clicked, proposal.label.not_clicked) == ("rest", ("normal.",))
+    (tmp_path / "my.yaml").write_text(proposal.as_yaml())
+    words = ["prepare", str(path), str(tmp_path / "out"), "--data", str(tmp_path / "my.yaml"), "prepare.workers=1"]
+    caplog.set_level("INFO")
+    assert main(words) == 0
+    assert "a click is any cell but 'normal.'; click rate" in caplog.text
+
+
+def test_two_labels_alike_are_a_question(tmp_path, capsys):
+    columns = table("bought", before=[("clicked", BINARY)], after=[("shop", "abc")])
+    path = write_csv(tmp_path / "log.csv", columns)
+    assert main(["describe", str(path)]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    for words in (
+        "not sure",
+        "--label NAME",
+        "bought: a click is '1'",
+        "clicked: a click is '1'",
+        "named like a label",
+    ):
+        assert words in printed.err
+    assert main(["describe", str(path), "--label", "clicked"]) == 0
+    printed = capsys.readouterr()
+    assert yaml.safe_load(printed.out)["columns"]["clicked"] == "label"
+    assert printed.err.startswith("label clicked, a click is '1' (no click: '0'); click rate ")
+
+
+def test_a_table_without_a_label_is_refused(tmp_path, capsys):
+    columns = table("size", ("small", "large"), before=[("sex", SEXES)])
+    del columns["size"]
+    assert main(["describe", str(write_csv(tmp_path / "log.csv", columns))]) == 2
+    assert "no column looks like a label" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("choice", "clicked", "not_clicked"),
+    [
+        ("place=p3", ("p3",), "rest"),
+        ("answer=No", ("No",), ("Yes",)),
+        ("amount>=50.5", ">= 50.5", ("0",)),
+        ("amount < 5", "< 5", ("0",)),
+    ],
+)
+def test_the_label_may_be_chosen(tmp_path, choice, clicked, not_clicked):
+    path = write_csv(tmp_path / "log.csv", table("answer", YES_NO))
+    proposal = describe(str(path), label=choice)
+    assert (proposal.label.clicked, proposal.label.not_clicked) == (clicked, not_clicked)
+    assert 0 < proposal.click_rate < 1
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ("click", "no column has that name; found place, amount, answer"),
+        ("answer=Maybe", "answer has no such value; it has 2 values: 'No', 'Yes'"),
+        ("place", "it has 8 values: .* which of them is a click"),
+    ],
+)
+def test_a_choice_that_names_nothing_is_refused(tmp_path, choice, message):
+    path = write_csv(tmp_path / "log.csv", table("answer", YES_NO))
+    with pytest.raises(ValueError, match=message):
+        describe(str(path), label=choice)
+
+
+def test_prepare_names_the_labels_that_it_rejects(tmp_path, capsys):
+    path = write_csv(tmp_path / "log.csv", table("churn", YES_NO))
+    text = "separator: ','\nheader: true\ncolumns: {place: string, amount: float, churn: label}\n"
+    (tmp_path / "my.yaml").write_text(text)
+    words = ["prepare", str(path), str(tmp_path / "out"), "--data", str(tmp_path / "my.yaml"), "prepare.workers=1"]
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert "label churn, a click is '1' (no click: '0'); the first of them hold 'No', 'Yes'" in error
+    assert "set prepare.data.clicked and not_clicked" in error
+    assert main([*words, "prepare.data.clicked='Yes'", "prepare.data.not_clicked='No'"]) == 0
+    capsys.readouterr()
+    for command in (["inspect", str(tmp_path / "out")], ["pre-check", *words[1:2], *words[3:5]]):
+        main([*command, *(["prepare.data.clicked='Yes'", "prepare.data.not_clicked=rest"] * (command[0] != "inspect"))])
+        printed = capsys.readouterr().out
+        assert "label churn, a click is 'Yes'" in printed
+        assert "click rate" in printed
+    assert "label churn, a click is &#39;Yes&#39;" in (tmp_path / "out" / "report.html").read_text()
