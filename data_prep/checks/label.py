@@ -20,7 +20,9 @@ NO_LABEL = ("", "NULL", "null", r"\N", "NA", "N/A", "NaN", "nan", "?")  # cells 
 _MOST_VALUES = 50  # of a label that is no number
 _MOST_WITH_SLIPS = 1_000  # with broken cells
 _BROKEN = 0.02  # of the cells, at most, are none of a label's two
-_SURE, _AHEAD = 2.0, 1.0  # weight of a label, and that above the next one's, from which nobody has to be asked
+# Weight of a label, in tables with names of columns and without, and that above the next one's, from which nobody has
+# to be asked: where there are names, a place alone is not enough beside other columns of two values.
+_SURE_BY_NAMES, _SURE_WITHOUT, _AHEAD = 2.5, 2.0, 1.0
 _NO_GAIN = 0.002  # of the log loss: nothing predicts it
 _SHOWN = 5  # candidates
 
@@ -40,10 +42,11 @@ _LABEL_WORDS = _words(
     survived survival noshow attrition exited left canceled cancelled cancellation fraud fraudulent spam
     subscribed subscription deposit bought buy purchased purchase attributed approved approval died death
     deceased readmitted readmission diagnosis default defaulted delinquent won win winner success successful
-    satisfied satisfaction hired promoted returned installed install donated dropout graduated passed malignant
-    booked ordered converts ziel klick geklickt klasse gekauft kündigung gekündigt clic cliqué cible classe
-    étiquette résultat objetivo etiqueta clase resultado cliques alvo rótulo comprou cancelado abandono esito
-    acquistato 标签 点击 目标 クリック 购买 流失
+    satisfied satisfaction hired promoted returned installed install donated dropout graduated passed
+    malignant booked ordered converts delayed late failure failed fault faulty defect defective recid
+    recidivism duplicate phishing malware toxic admitted accepted acceptance arrested ziel klick geklickt
+    klasse gekauft kündigung gekündigt clic cliqué cible classe étiquette résultat objetivo etiqueta clase
+    resultado cliques alvo rótulo comprou cancelado abandono esito acquistato 标签 点击 目标 クリック 购买 流失
     """
 )
 # Words beside them that say nothing either way.
@@ -51,7 +54,7 @@ _NEUTRAL_WORDS = _words(
     """
     is was did has flag ind indicator status yn n on ad ads the a next month payment customer user client in of
     to value loan item order booking hotel email hospital card account reservation transaction product session
-    visit binary col column
+    visit binary col column event reported
     """
 )
 # Words that a label's name may have.
@@ -59,7 +62,7 @@ _HINT_WORDS = _words(
     """
     status result action income salary revenue risk attack tomorrow future next decision paid reached visit
     approve interested quality grade species type variety category num disease stroke diabetes cancer intrusion
-    intent repaid engaged retained event flag final
+    intent repaid engaged retained flag final bad complete completed eligible
     """
 )
 # Words of the names of other things.
@@ -70,7 +73,7 @@ _OTHER_WORDS = _words(
     count time date number rate amount lat lon index
     """
 )
-_RATING_WORDS = {"rating", "ratings", "stars", "star", "score", "quality"}
+_RATING_WORDS = {"rating", "ratings", "stars", "star", "score", "quality", "overall"}
 # Values of a click, and of none.
 _YES = _words(
     """
@@ -151,7 +154,9 @@ def find_label(columns: Sequence[Column], has_names: bool) -> Label:
             "Name it: --label NAME=VALUE (VALUE counts as a click, all others do not), or --label 'NAME>=4' for numbers"
         )
     best, others = weighed[0], [*weighed[1:], *candidates[len(near) :]]
-    if best.weight >= _SURE and (not others or best.weight - others[0].weight >= _AHEAD):
+    if best.weight >= (_SURE_BY_NAMES if has_names else _SURE_WITHOUT) and (
+        not others or best.weight - others[0].weight >= _AHEAD
+    ):
         return best
     listed = "\n".join(
         f"  {each.name}: {each.in_words.partition(', ')[2]}; {'; '.join(each.evidence)}"
@@ -197,7 +202,11 @@ def _values_of(column: Column) -> str:
 def _candidates(columns: Sequence[Column], has_names: bool) -> Iterator[Label]:
     places = [column.name for column in columns if len(column.values) < 0.9 * max(column.num_present, 1)]
     labels = [(column, label) for column in columns if (label := _meaning(column)) is not None]
-    two_valued = [label.name for _, label in labels if label.clicked != REST and label.not_clicked != REST]
+    two_valued = [
+        column.name
+        for column, label in labels
+        if label.clicked != REST and label.not_clicked != REST and not _are_people(column)
+    ]
     for column, label in labels:
         weight, evidence = _weight_of_name(column.name) if has_names else (0.0, "")
         found = [(weight, evidence)]
@@ -207,7 +216,7 @@ def _candidates(columns: Sequence[Column], has_names: bool) -> Iterator[Label]:
             found.append((1.0 if has_names else 1.5, "in the first column that has values of several rows"))
         found += _weights_of_values(column, label)
         if two_valued == [column.name]:
-            found.append((2.0, "no other column has two values"))
+            found.append((2.0, "no other column has two values of the kind"))
         is_split = label.clicked == REST or label.not_clicked == REST or isinstance(label.clicked, str)
         # Of a column that is no plain label only a name, or its place where there are none, says that it is one.
         if is_split and (weight < 1 if has_names else column.name != columns[-1].name):
@@ -228,20 +237,25 @@ def _weight_of_name(name: str) -> tuple[float, str]:
         return 4.0, "named like a label"
     if any(word.startswith("non") and word[3:] in _LABEL_WORDS for word in words):
         return -2.0, "named like the opposite of a label"
+    hints = _HINT_WORDS.intersection(words)
     if others:
-        return (0.5, "") if labels else (-1.5, "named like another thing")
+        return (0.5, "") if labels or hints else (-1.5, "named like another thing")
     if labels:
         return 2.5, f"{min(labels)!r} in its name"
     if _RATING_WORDS.intersection(words):
         return 3.0, "named like a rating"
-    if hints := _HINT_WORDS.intersection(words):
+    if hints:
         return 1.5, f"{min(hints)!r} in its name"
     return 0.0, ""
 
 
+def _are_people(column: Column) -> bool:
+    return {value.lower() for value in column.values} in _PEOPLE
+
+
 def _weights_of_values(column: Column, label: Label) -> Iterator[tuple[float, str]]:
     values = {value.lower() for value in column.values}
-    if any(values == people for people in _PEOPLE):
+    if _are_people(column):
         yield -2.0, "values of a gender"
     elif label.clicked == REST or label.not_clicked == REST:
         telling = {value.strip(".") for value in values} & _TELLING

@@ -154,7 +154,7 @@ def _auc(columns, label, categories, numbers):
     """The AUC of a logistic regression on hashed categories, and numbers with their logarithms, on held-out rows."""
     count = len(columns[label])
     texts = [[f"{name}={columns[name][row]}" for name in categories] for row in range(count)]
-    hashed = FeatureHasher(1 << 18, input_type="string", alternate_sign=False).transform(texts).tocsr()
+    hashed = FeatureHasher(1 << 15, input_type="string", alternate_sign=False).transform(texts).tocsr()
     rows = np.random.default_rng(0).permutation(count)
     train, test = rows[: count * 4 // 5], rows[count * 4 // 5 :]
     if numbers:

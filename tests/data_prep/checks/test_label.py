@@ -72,6 +72,11 @@ SURE = {
     "German": ("gekauft", table("gekauft", ("nein", "ja"), before=[("aktiv", ("nein", "ja"))]), "ja"),
     "Chinese": ("是否点击", table("是否点击", ("否", "是"), before=[("会员", ("否", "是"))]), "是"),
     "opposites": ("clk", table("clk", before=[("nonclk", BINARY)]), "1"),
+    "an arrival": (
+        "Reached.on.Time_Y.N",
+        table("Reached.on.Time_Y.N", before=[("Gender", SEXES), ("mode", "abc")]),
+        "1",
+    ),
     "tomorrow": ("RainTomorrow", table("RainTomorrow", YES_NO, before=[("RainToday", YES_NO)]), "Yes"),
 }
 
@@ -124,6 +129,12 @@ def test_two_labels_alike_are_a_question(tmp_path, capsys):
     printed = capsys.readouterr()
     assert yaml.safe_load(printed.out)["columns"]["clicked"] == "label"
     assert printed.err.startswith("label clicked, a click is '1' (no click: '0'); click rate ")
+
+
+def test_a_place_alone_is_not_enough_beside_other_columns_of_two_values(tmp_path, capsys):
+    columns = table("personal loan", after=[("online", BINARY), ("credit card", BINARY)])
+    assert main(["describe", str(write_csv(tmp_path / "log.csv", columns))]) == 2
+    assert "credit card: a click is '1' (no click: '0'); in the last column" in capsys.readouterr().err
 
 
 def test_a_table_without_a_label_is_refused(tmp_path, capsys):
