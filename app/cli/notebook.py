@@ -63,10 +63,9 @@ def describe(log: Log, **named: Any) -> Any:
     `named` and the errors are those of `data_prep.checks.describe.describe`.
     """
     from data_prep.checks.describe import describe
-    from data_prep.pipeline.in_memory import describe_table
 
     table = arrow_table(log)
-    return describe(_paths(log), **named) if table is None else describe_table(table, **named)
+    return describe(_paths(log) if table is None else table, **named)
 
 
 def prepare(

@@ -1,4 +1,4 @@
-"""A table in memory as a log: it is prepared and described as the Parquet file that it would be."""
+"""A table in memory as a log: it is prepared as the Parquet file that it would be."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from common.files import FolderInUse, checksum, make_folder
-from data_prep.checks.describe import DEFAULT_ROWS, describe
 from data_prep.execution.folder import real_output
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
@@ -48,13 +47,6 @@ def prepare_table(table: pa.Table, output: Path, options: PrepareOptions, **how:
     for left in output.parent.glob(f"{glob.escape(output.name)}.table-{'[0-9a-f]' * 16}"):  # those of killed runs, too
         shutil.rmtree(left, ignore_errors=True)
     return schema
-
-
-def describe_table(table: pa.Table, **named: Any) -> Any:
-    """Return the proposed description of a table's first rows; `named` and the errors are those of `describe`."""
-    with tempfile.TemporaryDirectory() as folder:
-        first_rows = table.slice(0, named.get("num_rows", DEFAULT_ROWS))
-        return describe([str(_write(first_rows, Path(folder) / NAME))], **named)
 
 
 def _write(table: pa.Table, path: Path) -> Path:

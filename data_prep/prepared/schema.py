@@ -34,7 +34,9 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from common import settings
 from common.files import check_format_version, checksum, format_checksum, write_whole
+from data_prep.options.log_format import LogFormat
 
 SCHEMA_FILE = "schema.json"
 VOCABULARY_FILE = "vocabulary.parquet"
