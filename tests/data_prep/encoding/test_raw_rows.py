@@ -20,6 +20,8 @@ CELLS = [
     ["", ""],
     ["x"],
     ["x", "y", "z"],
+    [' "a,b" ', "  y "],
+    [" ", ' "" '],
 ]
 
 
@@ -27,14 +29,15 @@ def chunk_of(rows, end):
     return Chunk(0, len(rows), "".join(",".join(row) + end for row in rows).encode("latin-1"))
 
 
+@pytest.mark.parametrize("trim", [False, True])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("place", [0, 1, 2])
 @pytest.mark.parametrize("label", ["0", "no, thanks", 'not "now"'])
-def test_quoted_lines_without_a_label_have_the_cells_and_reasons_of_those_with_one(end, place, label):
+def test_quoted_lines_without_a_label_have_the_cells_and_reasons_of_those_with_one(trim, end, place, label):
     names = ["first", "second"]
     names.insert(place, "label")
     kinds = dict.fromkeys(names, "string") | {"label": "label"}
-    form = LogFormat(separator=",", quotes=True, columns=kinds, clicked=("1",), not_clicked=(label,))
+    form = LogFormat(separator=",", quotes=True, trim=trim, columns=kinds, clicked=("1",), not_clicked=(label,))
     written = '"' + label.replace('"', '""') + '"'
     rows = [row for row in CELLS if len(row) > place - 1]
     parsed = [
@@ -85,3 +88,22 @@ def test_a_number_that_no_float_holds_is_a_bad_cell():
         assert choose_kernels("numpy").parse_chunk(chunk, form).rejects_by_reason == {"float": 1}
     with pytest.raises(TypeError, match="row 0, column 'price' of kind float: Exceeds the limit"):
         mappings_to_chunk([{"price": 10**5000, "C": "a"}], form)
+
+    with pytest.raises(TypeError, match="row 0, column 'price' of kind float: int too large"):
+        mappings_to_chunk([{"price": 10**400, "C": "a"}], form)
+
+
+@pytest.mark.parametrize("quotes", [False, True])
+def test_blanks_in_the_cells_of_mappings_are_trimmed_as_in_lines(quotes):
+    kinds = {"label": "label", "job": "string", "tags": "list", "age": "integer", "price": "float"}
+    form = LogFormat(
+        kinds, ";", quotes=quotes, trim=True, decimal=",", missing=("?",), not_clicked="no", clicked="rest"
+    )
+    rows = [{"job": " Sales ", "tags": "a | b", "age": 39, "price": 0.5}, dict.fromkeys(kinds, " ? ")]
+    rows[1].pop("label")
+    rows[1]["age"] = None
+    for kernels in ("native", "numpy"):
+        parsed = choose_kernels(kernels).parse_chunk(mappings_to_chunk(rows, form), form)
+        assert parsed.rejects_by_reason.total() == 0
+        assert parsed.rows.texts[0].tolist() == [b"Sales", b""]
+        assert (parsed.rows.integers[0].tolist(), parsed.rows.floats[0].tolist()) == ([39, 0], [0.5, 0])
