@@ -51,6 +51,7 @@ _SURE = 2.0  # standard errors
 _HELPS = 5e-4  # of the log loss: a column that lowers it by less tells nothing
 _SURE_OF_ORDER = 6.0  # for the order of ids to count for more than their name
 _MIN_COUNT = PrepareOptions.min_count
+_DENSE = 1.2  # times as many numbers as there are, at most, between the lowest and the highest number of rows
 _SHOWN = 3
 _LEAST_LABELS = 50  # clicks, and other rows
 _LIST_SEPARATORS = "|;^, "
@@ -242,11 +243,12 @@ def _compare(column: Column, numbers: NDArray[np.float64], labels: Labels | None
 
 
 def _is_identifier(column: Column, numbers: NDArray[np.float64], gain: float) -> bool:
-    """Return True for numbers of rows: in order, or far apart, and without a say on the label."""
+    """Return True for numbers of rows: in order, without gaps, or far apart and without a say on the label."""
     steps = np.diff(numbers[column.codes[column.codes >= 0]])
     is_sorted = bool((steps >= 0).all() or (steps <= 0).all())
     low, high = np.nanmin(numbers), np.nanmax(numbers)
-    return is_sorted or (bool(high - low > 100 * len(numbers) or low > 10**6) and gain > -0.001)
+    is_dense = bool(high - low < _DENSE * len(numbers))
+    return is_sorted or is_dense or (bool(high - low > 100 * len(numbers) or low > 10**6) and gain > -_HELPS)
 
 
 def _are_like_codes(column: Column, numbers: NDArray[np.float64]) -> bool:
