@@ -40,6 +40,7 @@ _WORD = re.compile("[^0-9]{1,20}")
 _HEX = re.compile("[0-9a-f]{8}")
 _DECIMAL_COMMA = re.compile(r"[-+]?[0-9]*,[0-9]+|[-+]?[0-9]+")
 _THOUSANDS = re.compile(r"[-+]?[1-9][0-9]{0,2}(,[0-9]{3})+|[-+]?[0-9]{1,3}")
+_MARKED = re.compile(r"[-+]?[$€£]?[-+]?[0-9]+([.,][0-9]+)* ?[%$€£]?")  # 12.5%, $3,000
 _ENOUGH = 1_000  # rows from which a share of distinct values means something
 _FEW_ROWS = 20  # from which a new value in every row means something
 _UNIQUE = 0.99  # of the rows: a new value in nearly every one
@@ -51,7 +52,7 @@ _SURE = 2.0  # standard errors
 _HELPS = 5e-4  # of the log loss: a column that lowers it by less tells nothing
 _SURE_OF_ORDER = 6.0  # for the order of ids to count for more than their name
 _MIN_COUNT = PrepareOptions.min_count
-_DENSE = 1.2  # times as many numbers as there are, at most, between the lowest and the highest number of rows
+_DENSE = 1.2  # times as many numbers as there are rows, at most, between the lowest and the highest number of rows
 _SHOWN = 3
 _LEAST_LABELS = 50  # clicks, and other rows
 _LIST_SEPARATORS = "|;^, "
@@ -136,6 +137,8 @@ def guess(column: Column, separator: str, labels: Labels | None) -> Guess:
         return Guess(column.name, "string", f"{of}; to have numbers, take the commas between thousands out")
     if has_commas and column.all_match(_DECIMAL_COMMA):
         return Guess(column.name, "float", of, decimal=",")
+    if re.search("[%$€£]", column.values[0]) and column.all_match(_MARKED):
+        return Guess(column.name, "string", f"{of}; to have numbers, leave only digits and points in its cells")
     if list_form := _list_form(column, separator):
         return Guess(column.name, "list", of, list_form=list_form)
     if _is_unique(column):
@@ -247,7 +250,7 @@ def _is_identifier(column: Column, numbers: NDArray[np.float64], gain: float) ->
     steps = np.diff(numbers[column.codes[column.codes >= 0]])
     is_sorted = bool((steps >= 0).all() or (steps <= 0).all())
     low, high = np.nanmin(numbers), np.nanmax(numbers)
-    is_dense = bool(high - low < _DENSE * len(numbers))
+    is_dense = bool(high - low < _DENSE * len(column.codes))
     return is_sorted or is_dense or (bool(high - low > 100 * len(numbers) or low > 10**6) and gain > -_HELPS)
 
 

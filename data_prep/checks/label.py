@@ -61,8 +61,8 @@ _NEUTRAL_WORDS = _words(
 _HINT_WORDS = _words(
     """
     status result action income salary revenue risk attack tomorrow future next decision paid reached visit
-    approve interested quality grade species type variety category num disease stroke diabetes cancer intrusion
-    intent repaid engaged retained flag final bad complete completed eligible
+    approve interested quality species variety num disease stroke diabetes cancer intrusion intent repaid
+    engaged retained final bad complete completed eligible
     """
 )
 # Words of the names of other things.
@@ -216,7 +216,7 @@ def _candidates(columns: Sequence[Column], has_names: bool) -> Iterator[Label]:
             found.append((1.0 if has_names else 1.5, "in the first column that has values of several rows"))
         found += _weights_of_values(column, label)
         if two_valued == [column.name]:
-            found.append((2.0, "no other column has two values of the kind"))
+            found.append((1.0, "no other column has two values of the kind"))
         is_split = label.clicked == REST or label.not_clicked == REST or isinstance(label.clicked, str)
         # Of a column that is no plain label only a name, or its place where there are none, says that it is one.
         if is_split and (weight < 1 if has_names else column.name != columns[-1].name):
@@ -313,7 +313,7 @@ def _meaning(column: Column) -> Label | None:
         return Label(column.name, (positive,), (second if positive == first else first,))
     if len(present) > _MOST_VALUES or all(map(DECIMAL.fullmatch, present)):
         return None
-    telling = [value for value in present if value.lower().strip(".") in _NO]
+    telling = [value for value in present if len(value) > 1 and value.lower().strip(".") in _NO]
     if len(telling) == 1:
         return Label(column.name, REST, (telling[0],))
     if 2 * counts[first] >= sum(counts.values()):
