@@ -28,7 +28,7 @@ _LEAK = "predicts the label by itself (AUC {:.3f}): made from it, or known only 
 _NEAR_LEAK = "{}; alone it predicts the label with AUC {:.3f}: ignored if it is known only after the click"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Proposal:
     """The proposed description of a log."""
 
@@ -47,6 +47,10 @@ class Proposal:
         """The label, what counts as a click, the click rate, and why."""
         why = "; ".join(self.label.evidence)
         return f"{self.as_format().label_in_words}; click rate {self.click_rate:.2%} ({why})"
+
+    def __repr__(self) -> str:
+        """Return what a notebook shows: the file, not the rows."""
+        return self.as_yaml()
 
     def as_yaml(self) -> str:
         """Return a file for `--data`, with the reason of each guess."""

@@ -16,6 +16,7 @@ _STRENGTHS = (2.0, 10.0, 50.0)  # rows of the mean rate that each value's own ro
 _BINS = (4, 8, 16, 32)
 _VALUES_A_BIN = 3  # at least: bins as fine as the values would be categories
 _NEWTON_STEPS = 8
+_LARGEST = 1e15  # number whose square a regression can bear
 
 
 def some_rows(num_rows: int) -> slice:
@@ -61,7 +62,7 @@ def _smooth_losses(
     numbers: NDArray[np.float64], present: NDArray[np.bool_], labels: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
     """Return the losses of a logistic regression on a number, its logarithm, and the squares of both."""
-    filled = np.where(present, numbers, 0)
+    filled = np.clip(np.where(present, numbers, 0), -_LARGEST, _LARGEST)
     logs = np.sign(filled) * np.log1p(np.abs(filled))
     curve = [of for each in (filled, logs) for of in (each, (each - each.mean()) ** 2)]
     columns = np.stack([np.ones(len(numbers)), ~present, *curve], axis=1).astype(np.float64)

@@ -213,7 +213,7 @@ def _guess_number(column: Column, numbers: NDArray[np.float64], of: str, slips: 
     is_id = bool(_ID_NAMES.search(column.name))
     gain, category_gain, ahead = _compare(column, numbers, labels)
     figures = f"log loss {gain:+.2%} as a number, {category_gain:+.2%} as a category" if labels else ""
-    if is_whole and _is_unique(column) and (is_id or _is_identifier(column, numbers, gain)):
+    if is_whole and _is_unique(column) and (is_id or (is_integer and _is_identifier(column, numbers, gain))):
         return Guess(column.name, "ignored", "a new number in nearly every row: an identifier, or a time")
     if not is_whole and not is_id:
         return Guess(column.name, kind, of + slips)

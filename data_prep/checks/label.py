@@ -212,7 +212,7 @@ def _candidates(columns: Sequence[Column], has_names: bool) -> Iterator[Label]:
         found = [(weight, evidence)]
         if column.name == columns[-1].name:
             found.append((1.5 if has_names else 2.0, "in the last column"))
-        elif column.name == places[0]:
+        elif [column.name] == places[:1]:
             found.append((1.0 if has_names else 1.5, "in the first column that has values of several rows"))
         found += _weights_of_values(column, label)
         if two_valued == [column.name]:

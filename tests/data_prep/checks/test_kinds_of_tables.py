@@ -110,6 +110,7 @@ def test_the_index_of_a_sorted_table_is_no_column_and_leaks_are_left_out(tmp_pat
     assert kinds == {"click": "label", "shop": "string", "status": "ignored", "hint": kinds["hint"]}
     assert "AUC 1.000" in next(guess.reason for guess in proposal.guesses if guess.name == "status")
     assert (pa.Table.from_pandas(frame).num_columns, proposal.as_format().label_column) == (5, "click")
+    assert repr(proposal).startswith("# Proposed from the first 1,200 rows of ")
     if kind != "frame":
         assert prepared(log, tmp_path)[1] == 0
 
@@ -145,6 +146,23 @@ def test_a_missing_label_is_optional(tmp_path):
     assert (read["label"], read["missing"], rejected) == ("optional", ["NULL"], 0)
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3, 30])
+def test_tables_of_few_rows(tmp_path, rows):
+    columns = {
+        "click": np.arange(rows) % 2,
+        "x": [f"x{row}" for row in range(rows)],
+        "amount": np.sin(np.arange(rows)) * 1e30,
+    }
+    path = write_csv(tmp_path / "log.csv", columns)
+    if rows < 2:
+        with pytest.raises(ValueError, match="no column looks like a label"):
+            describe(str(path))
+        return
+    proposal = describe(str(path))
+    assert (proposal.label.name, len(proposal.guesses)) == ("click", 3)
+    assert proposal.as_yaml()
+
+
 def test_carriage_returns_alone_are_refused_with_what_to_do(tmp_path, capsys):
     (tmp_path / "log.csv").write_bytes(b"click,shop\r1,a\r0,b\r" * 50)
     assert main(["describe", str(tmp_path / "log.csv")]) == 2
@@ -163,7 +181,7 @@ def _auc(columns, label, categories, numbers):
 
         dense = np.stack([np.log1p(columns[name].astype(float)) for name in numbers], axis=1)
         hashed = sp.hstack([hashed, (dense - dense.mean(axis=0)) / dense.std(axis=0)]).tocsr()
-    model = LogisticRegression(C=0.3, max_iter=40).fit(hashed[train], columns[label][train])
+    model = LogisticRegression(C=0.3, max_iter=60, tol=1e-3).fit(hashed[train], columns[label][train])
     return roc_auc_score(columns[label][test], model.predict_proba(hashed[test])[:, 1])
 
 

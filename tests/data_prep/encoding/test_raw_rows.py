@@ -89,9 +89,6 @@ def test_a_number_that_no_float_holds_is_a_bad_cell():
     with pytest.raises(TypeError, match="row 0, column 'price' of kind float: Exceeds the limit"):
         mappings_to_chunk([{"price": 10**5000, "C": "a"}], form)
 
-    with pytest.raises(TypeError, match="row 0, column 'price' of kind float: int too large"):
-        mappings_to_chunk([{"price": 10**400, "C": "a"}], form)
-
 
 @pytest.mark.parametrize("quotes", [False, True])
 def test_blanks_in_the_cells_of_mappings_are_trimmed_as_in_lines(quotes):
