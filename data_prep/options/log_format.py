@@ -226,7 +226,8 @@ class LogFormat:
         return ("1", "0") if kind != "label" or self.click_rule else self._labels_of_booleans()
 
     def _labels_of_booleans(self) -> tuple[str, ...]:
-        return next((pair for pair in BOOLEANS if set(pair) <= {*self.clicked, *self.not_clicked}), ())
+        clicked, not_clicked, _ = self.label_cells
+        return next((pair for pair in BOOLEANS if set(pair) <= {*clicked, *not_clicked}), ())
 
     def parts_of_time(self, name: str) -> list[Literal["hour", "weekday"]]:
         """Return the categorical features of a timestamp."""
