@@ -54,6 +54,7 @@ _SURE_OF_ORDER = 6.0  # for the order of ids to count for more than their name
 _MIN_COUNT = PrepareOptions.min_count
 _DENSE = 1.2  # times as many numbers as there are rows, at most, between the lowest and the highest number of rows
 _SHOWN = 3
+_ONE_VALUE = 0.99  # of the rows with the only value of a column, from which on it is of no use
 _LEAST_LABELS = 50  # clicks, and other rows
 _LIST_SEPARATORS = "|;^, "
 _LISTS = 0.2  # of the cells, at least, have several values; where a list is declared, any
@@ -121,8 +122,10 @@ def guess(column: Column, separator: str, labels: Labels | None) -> Guess:
         return found
     if not column.values:
         return Guess(column.name, "ignored", "missing in all rows")
-    if len(column.values) == 1:
+    if len(column.values) == 1 and column.num_present > _ONE_VALUE * len(column.codes):
         return Guess(column.name, "ignored", f"one value only: {shown}")
+    if len(column.values) == 1:  # whether a cell is missing may say much
+        return Guess(column.name, "string", f"{shown}, or missing")
     if declared:
         return _declared(column, declared[1], of, separator)
     if column.all_match(_HEX) and not column.are_integers:

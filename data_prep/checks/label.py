@@ -26,6 +26,9 @@ _SURE_BY_NAMES, _SURE_WITHOUT, _AHEAD = 2.5, 2.0, 1.0
 _NO_GAIN = 0.002  # of the log loss: nothing predicts it
 _SHOWN = 5  # candidates
 
+_FIRST, _LAST = "in the first column that has values of several rows", "in the last column"
+_YES_AND_NO = "two values, of yes and no"
+
 _LETTERS = re.compile(r"[^\W\d_]+")
 _CAPITAL = re.compile("(?<=[a-z])(?=[A-Z])")  # of a word in camelCase
 _TYPE = re.compile(r":(token|float|token_seq|float_seq)$")
@@ -44,11 +47,13 @@ _LABEL_WORDS = _words(
     deceased readmitted readmission diagnosis default defaulted delinquent won win winner success successful
     satisfied satisfaction hired promoted returned installed install donated dropout graduated passed
     malignant booked ordered converts delayed late failure failed fault faulty defect defective recid
-    recidivism duplicate phishing malware toxic admitted accepted acceptance arrested ziel klick geklickt
+    recidivism claim claimed duplicate phishing malware toxic admitted accepted acceptance arrested ziel klick geklickt
     klasse gekauft kündigung gekündigt clic cliqué cible classe étiquette résultat objetivo etiqueta clase
     resultado cliques alvo rótulo comprou cancelado abandono esito acquistato 标签 点击 目标 クリック 购买 流失
     """
 )
+# Those that are often names of other columns, too.
+_LABEL_WORDS_OF_FEATURES = _words("default left late response passed returned promoted deposit")
 # Words beside them that say nothing either way.
 _NEUTRAL_WORDS = _words(
     """
@@ -154,8 +159,11 @@ def find_label(columns: Sequence[Column], has_names: bool) -> Label:
             "Name it: --label NAME=VALUE (VALUE counts as a click, all others do not), or --label 'NAME>=4' for numbers"
         )
     best, others = weighed[0], [*weighed[1:], *candidates[len(near) :]]
-    if best.weight >= (_SURE_BY_NAMES if has_names else _SURE_WITHOUT) and (
-        not others or best.weight - others[0].weight >= _AHEAD
+    sure = _SURE_BY_NAMES if has_names and others else _SURE_WITHOUT
+    if (
+        best.weight >= sure
+        and (not others or best.weight - others[0].weight >= _AHEAD)
+        and not _is_doubtful(best, others)
     ):
         return best
     listed = "\n".join(
@@ -166,6 +174,17 @@ def find_label(columns: Sequence[Column], has_names: bool) -> Label:
     raise ValueError(
         "which column is the label is not sure. Name it: --label NAME, with --label NAME=VALUE for another value of a "
         f"click. The candidates, the likeliest first:\n{listed}{more}"
+    )
+
+
+def _is_doubtful(best: Label, others: Sequence[Label]) -> bool:
+    """Return True if a column in the middle has a name such as `default`, and the last one has the form of a label."""
+    is_named = _LABEL_WORDS_OF_FEATURES.intersection(words_of(best.name))
+    has_place = {_FIRST, _LAST}.intersection(best.evidence)
+    return (
+        bool(is_named)
+        and not has_place
+        and any({_LAST, _YES_AND_NO} <= {*other.evidence} and other.weight >= 2 for other in others)
     )
 
 
@@ -207,16 +226,19 @@ def _candidates(columns: Sequence[Column], has_names: bool) -> Iterator[Label]:
         for column, label in labels
         if label.clicked != REST and label.not_clicked != REST and not _are_people(column)
     ]
+    plain = [column.name for column, label in labels if column.name in two_valued and _are_yes_and_no(column)]
     for column, label in labels:
         weight, evidence = _weight_of_name(column.name) if has_names else (0.0, "")
         found = [(weight, evidence)]
         if column.name == columns[-1].name:
-            found.append((1.5 if has_names else 2.0, "in the last column"))
+            found.append((1.5 if has_names else 2.0, _LAST))
         elif [column.name] == places[:1]:
-            found.append((1.0 if has_names else 1.5, "in the first column that has values of several rows"))
+            found.append((1.0 if has_names else 1.5, _FIRST))
         found += _weights_of_values(column, label)
         if two_valued == [column.name]:
             found.append((1.0, "no other column has two values of the kind"))
+        elif plain == [column.name] and column.name == columns[-1].name:
+            found.append((1.0, "no other column has values of yes and no"))
         is_split = label.clicked == REST or label.not_clicked == REST or isinstance(label.clicked, str)
         # Of a column that is no plain label only a name, or its place where there are none, says that it is one.
         if is_split and (weight < 1 if has_names else column.name != columns[-1].name):
@@ -227,7 +249,7 @@ def _candidates(columns: Sequence[Column], has_names: bool) -> Iterator[Label]:
 
 def _weight_of_name(name: str) -> tuple[float, str]:
     words = words_of(name)
-    labels, others = _LABEL_WORDS.intersection(words), _OTHER_WORDS.intersection(words)
+    labels, others = {word for word in words if _is_label_word(word)}, _OTHER_WORDS.intersection(words)
     labels |= {label for label in _LABEL_WORDS if not label.isascii() and any(label in word for word in words)}
     if "no" in words and "show" in words:
         labels, words = frozenset({"noshow"}), ["noshow"]
@@ -249,8 +271,23 @@ def _weight_of_name(name: str) -> tuple[float, str]:
     return 0.0, ""
 
 
+def _is_label_word(word: str) -> bool:
+    """Return True for a label's word in any form: subscribe as subscribed, classification as class."""
+    if word in _LABEL_WORDS:
+        return True
+    return len(word) >= 5 and any(
+        (len(known) >= 5 and word.startswith(known)) or (known.startswith(word) and len(known) <= len(word) + 2)
+        for known in _LABEL_WORDS
+    )
+
+
 def _are_people(column: Column) -> bool:
     return {value.lower() for value in column.values} in _PEOPLE
+
+
+def _are_yes_and_no(column: Column) -> bool:
+    values = {value.lower() for value in column.values}
+    return bool(values & _YES) and bool(values & _NO)
 
 
 def _weights_of_values(column: Column, label: Label) -> Iterator[tuple[float, str]]:
@@ -262,8 +299,8 @@ def _weights_of_values(column: Column, label: Label) -> Iterator[tuple[float, st
         yield (1.5, f"one of its values is {min(telling)!r}") if telling else (-1.5, "more than two values")
     elif isinstance(label.clicked, str):
         yield -0.5, ""
-    elif values & {*_YES} and values & {*_NO}:
-        yield 0.5, "two values, of yes and no"
+    elif _are_yes_and_no(column):
+        yield 0.5, _YES_AND_NO
     else:
         yield 0.0, "two values"
 
@@ -323,11 +360,12 @@ def _meaning(column: Column) -> Label | None:
 
 
 def _is_nearly_two(counts: dict[str, int]) -> bool:
-    """Return True if two of several values are a pair such as yes and no, and have nearly all rows."""
+    """Return True if two of several values are a pair such as yes and no, or sick and notsick, in nearly all rows."""
     largest = sorted(counts, key=lambda value: -counts[value])[:2]
     pair = {value.lower() for value in largest}
     most = sum(counts[value] for value in largest) >= (1 - _BROKEN) * sum(counts.values())
-    return most and bool(pair & _YES) and bool(pair & _NO)
+    are_opposites = any(f"{word}{value}" in pair for word in ("not", "no", "non", "un") for value in pair)
+    return most and (are_opposites or (bool(pair & _YES) and bool(pair & _NO)))
 
 
 def _median(counts: dict[str, int]) -> str:

@@ -45,6 +45,14 @@ SURE = {
         table("is_canceled", before=[("hotel", "xyz")], after=[("is_repeated_guest", BINARY)]),
         "1",
     ),
+    "another form of a label's word": (
+        "subscribe",
+        table("subscribe", ("no", "yes"), before=[("default", ("no", "yes")), ("loan", ("no", "yes"))]),
+        "yes",
+    ),
+    "the last one of yes and no": ("Claim", table("Claim", before=[("Agency", "xy"), ("Channel", "uv")]), "1"),
+    "not sick": ("classification", table("classification", ("notsick", "sick"), before=[("cad", YES_NO)]), "sick"),
+    "alone, first": ("growth", table("growth", ("absent", "present"), before=[("x", "z")]), "present"),
     "default and y": (
         "y",
         table("y", ("no", "yes"), before=[("default", ("no", "yes")), ("loan", ("no", "yes"))]),
@@ -109,6 +117,18 @@ def test_one_value_of_no_and_many_others(tmp_path, caplog):
     caplog.set_level("INFO")
     assert main(words) == 0
     assert "a click is any cell but 'normal.'; click rate" in caplog.text
+
+
+def test_a_label_s_name_in_the_middle_is_a_question_beside_a_last_column_of_yes_and_no(tmp_path):
+    columns = table("wanted", ("no", "yes"), before=[("loan", ("no", "yes")), ("default", ("no", "yes"))])
+    with pytest.raises(ValueError, match="not sure"):
+        describe(str(write_csv(tmp_path / "log.csv", columns)))
+
+
+def test_whether_a_cell_is_missing_is_a_value(tmp_path):
+    columns = table("clicked", before=[("phone", ["yes", ""]), ("one", ["same"])])
+    kinds = describe(str(write_csv(tmp_path / "log.csv", columns))).as_format().columns
+    assert (kinds["phone"], kinds["one"]) == ("string", "ignored")
 
 
 def test_two_labels_alike_are_a_question(tmp_path, capsys):
