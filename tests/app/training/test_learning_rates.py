@@ -91,5 +91,5 @@ def test_falls_are_said_in_words():
     ],
 )
 def test_a_setting_out_of_its_range_is_refused_by_name(make, name):
-    with pytest.raises(ValueError, match=f"schedule.{name} must be"):
+    with pytest.raises(ValueError, match=f"{name} must be"):
         make()

@@ -170,7 +170,7 @@ def chunk_of(lines):
         ("[[C1, label]]", r"'label' is no categorical field; known here: C1, "),
         ("[[C1, C1]]", r"\[C1, C1\] names a field twice"),
         ("[[C1, C2], [C2, C1]]", r"\[C2, C1\] is listed twice"),
-        ("[C1, C2]", r"'prepare.crosses\[0\]' must be a list such as \[64, 32\]; found str 'C1'"),
+        ("[C1, C2]", r"crosses: \[C1\] has 1 fields; write two to 4 of them, such as \[\[C1, C2\], \[C1, C3\]\]"),
     ],
 )
 def test_bad_crosses_say_what_to_write(crosses, message):
