@@ -39,7 +39,7 @@ def test_a_model_is_trained_by_the_proposed_description(cpu, tiny_config, tiny_l
     if form != "criteo":
         log = tmp_path / "log.csv"
         log.write_text(make_avazu(2_000) if form == "avazu" else make_movielens(2_000))
-    (tmp_path / "my.yaml").write_text(describe(str(log)))
+    (tmp_path / "my.yaml").write_text(describe(str(log)).as_yaml())
     settings = ["prepare.min_count=1", "prepare.workers=1", "prepare.block_rows=100"]
     options = read_options(data_path=tmp_path / "my.yaml", overrides=settings)
     assert prepare(log, tmp_path / "prepared", options).rejected_rows == 0

@@ -24,7 +24,7 @@ def train(make_parts, make_schema, random_batch, *settings):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_the_same_bits(make_parts, make_schema, random_batch, model):
-    expected = train(make_parts, make_schema, random_batch, *MODELS[model])
+    expected = train(make_parts, make_schema, random_batch, *MODELS[model], "device.graph=true")
     recompute = "parallel.recompute=[matrix_3, 'matrix_0:matrix_1']"
     found = train(make_parts, make_schema, random_batch, *MODELS[model], recompute)
     assert found[0] == expected[0]
