@@ -125,7 +125,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
         None,
         [
             *(HANDLE, ctypes.POINTER(Batch), ARRAY, ARRAY, ctypes.c_float),
-            *(ctypes.POINTER(Step), ctypes.POINTER(History)),
+            *(ctypes.POINTER(Step), ctypes.POINTER(History), ARRAY, ctypes.c_int32),
         ],
     ),
     "advance_means": (None, [HANDLE, ARRAY, COUNT, ctypes.POINTER(History), ctypes.POINTER(Means)]),

@@ -50,6 +50,7 @@ class NativeTables(HostTables):
         self._rows = NativeRows(self._handle, spec)
         self._deep_buffers = (HugeBuffer(), HugeBuffer())
         self._computed_rows = HugeBuffer()
+        self._caught_up: tuple[NativeUniqueIds | None, int] = None, 0  # whose late rows these are, after which step
         self._means = RunningMean(spec.ema_decay)
         self._forget(step=0)
 
@@ -71,11 +72,17 @@ class NativeTables(HostTables):
         wide, wide_rows = np.empty(batch, np.float32), np.empty(unique.values.size, np.float32)
         squared_norms = np.empty(unique.values.size, np.float64)
         slots, _ = self._rows.find(unique.values)
-        computed = self._computed_rows.array((unique.values.size if unique.lists else 0, self.spec.embedding_dim))
-        outputs = map(room, (deep, wide, wide_rows, squared_norms, computed))
+        self._caught_up = None, 0
+        outputs = map(room, (deep, wide, wide_rows, squared_norms, self._computed_rows_of(unique)))
         rows = ctypes.byref(unique.as_struct()), address(slots, np.int32, unique.values.size)
         self._handle.call("lookup", *rows, self._history_until(self.step), *outputs)
+        self._caught_up = unique, self.step
         return Rows(deep, wide, float(squared_norms.sum()))
+
+    def _computed_rows_of(self, unique: NativeUniqueIds) -> np.ndarray:
+        """Return the memory for rows of `unique` that the tables do not have as looked up; see host_tables_lookup."""
+        arrays = 3 if self._history is not None else int(unique.lists is not None)
+        return self._computed_rows.array((unique.values.size, arrays * self.spec.embedding_dim))
 
     def _look_up_means(self, unique: NativeUniqueIds) -> Rows:
         (batch, num_fields), count, width = unique.shape, unique.values.size, self.spec.embedding_dim
@@ -95,6 +102,7 @@ class NativeTables(HostTables):
         deep, wide = np.ascontiguousarray(gradients.deep), np.ascontiguousarray(gradients.wide)
         if not checked and not (self.all_finite(deep) and self.all_finite(wide)):
             check_gradients(gradients, unique.shape[0], self.spec)
+        self._computed_rows_of(unique)  # what finds no memory comes before what changes
         slots = self.touch(unique.values)
         self._rows.before_change(slots)
         if self.spec.ema_decay:
@@ -124,10 +132,15 @@ class NativeTables(HostTables):
         batch, step = unique.as_struct(), self._optimizer_step(DEEP)
         if self._history is not None and self._history.step < self.step:
             self._history.append(self._learning_rates[DEEP](self.step))
-        history = self._history_until(self.step - 1)
+        # By a lookup of this very batch since the last step; any other lookup or update would have changed that.
+        looked_up, step_then = self._caught_up
+        is_caught_up = looked_up is unique and step_then == self.step - 1
+        caught_up = None if self._history is None else room(self._computed_rows_of(unique))
+        self._caught_up = None, 0
+        of_history = self._history_until(self.step - 1), caught_up, is_caught_up
         width = batch.num_fields * self.spec.embedding_dim
         arrays = address(slots, np.int32, batch.num_unique), address(gradient, np.float32, batch.num_rows, width)
-        self._handle.call("update_deep", ctypes.byref(batch), *arrays, scale, ctypes.byref(step), history)
+        self._handle.call("update_deep", ctypes.byref(batch), *arrays, scale, ctypes.byref(step), *of_history)
 
     def _step_in_numpy(
         self, table: str, unique: NativeUniqueIds, slots: np.ndarray, gradient: np.ndarray, scale: float
@@ -176,7 +189,7 @@ class NativeTables(HostTables):
 
     def _forget(self, step: int) -> None:
         self._rows.clear()
-        self.step = step
+        self.step, self._caught_up = step, (None, 0)
         rate = self._learning_rates[DEEP]
         self._history = history_of_steps(self.spec.deep_optimizer, self.spec.l2_coef, rate, step)
 

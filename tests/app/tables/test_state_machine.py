@@ -92,7 +92,7 @@ class TablesMachine(RuleBasedStateMachine):
         self.vocabulary_size, self.num_fields = data.draw(st.sampled_from([2, 7, 40])), data.draw(st.integers(1, 3))
         self.length = data.draw(st.sampled_from([1, 1, 3]))  # of each field; lists of sums, as means are not exact
         self.dtype = data.draw(st.sampled_from([np.int32, np.int64]))
-        self.dim = data.draw(st.sampled_from([1, 3, 17]))
+        self.dim = data.draw(st.sampled_from([1, 3, 12, 17]))
         self.ranks = data.draw(
             st.sampled_from([("native", 1, 0), ("native", 2, 0), ("reference", 3, 0), ("native", 2, 1)])
         )
@@ -204,6 +204,8 @@ class TablesMachine(RuleBasedStateMachine):
         before, exact = self.lookup_all("native") if standing else {}, ~self.plain[DEEP].far()
         for tables in self.tables.values():
             unique = tables.unique(ids)
+            if ids.size:
+                tables.lookup(unique)
             if ahead is not None:
                 tables.lookup(tables.unique(ahead))
             tables.update(unique, gradients)

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from app.config.optimizers import AdamOptions
+from app.tables import optimizers
 from app.tables.checks import load_state
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, CaughtUpTable, RowGradients
+from app.tables.native import tables as native_step
 from app.tables.optimizers import MOST_EXACT_STEPS, StepHistory
 from tests.app.tables.tables_of_spec import native_tables, reference_tables
 
@@ -188,6 +190,40 @@ def test_native_is_the_reference_far_behind(native_library, make_spec, assert_sa
         tables.update(tables.unique(np.array([[3], [39]])), pushes[0])
     assert_same_state(*both)
     np.testing.assert_array_equal(*(all_rows(tables) for tables in both))
+
+
+@pytest.mark.parametrize("width", [1, 3, 8, 12, 16, 17, 80])
+@pytest.mark.parametrize("isa", ["plain", "avx2", "avx512"])
+def test_native_is_the_reference_whatever_is_looked_up_before_an_update(
+    native_library, make_spec, assert_same_state, monkeypatch, isa, width
+):
+    """The late rows that a lookup has computed are for the next update of this very batch alone."""
+    for module in (optimizers, native_step):
+        monkeypatch.setattr(module, "MOST_EXACT_STEPS", 8)
+    spec = make_spec(400, width, num_fields=2, l2_coef=L2, deep=OPTIONS)
+    monkeypatch.setenv("HOST_TABLES_ISA", isa)
+    try:
+        both = native_tables(spec, 2, deep=learning_rate), reference_tables(spec, deep=learning_rate)
+    except ValueError as error:
+        pytest.skip(str(error))
+    rng = np.random.default_rng(width)
+    batches = [(rng.random((rng.integers(1, 150), 2)) ** 3 * 400).astype(np.int64) for _ in range(6)]
+    uniques = [[tables.unique(ids) for ids in batches] for tables in both]  # kept: a batch may come again
+    for _ in range(60):
+        looked_up = rng.integers(6, size=rng.integers(4))
+        updated = rng.choice([rng.integers(6), *looked_up])  # in one of the lookups before, the last one, or none
+        for number in looked_up:
+            found = [tables.lookup(unique[number]).deep.copy() for tables, unique in zip(both, uniques, strict=True)]
+            np.testing.assert_array_equal(*found)
+        num_rows = len(batches[updated])
+        deep = rng.standard_normal((num_rows, 2 * width)).astype(np.float32)
+        for tables, unique in zip(both, uniques, strict=True):
+            tables.update(unique[updated], RowGradients(deep, np.zeros(num_rows, np.float32)))
+        if rng.random() < 0.1:
+            state = both[1].state()
+            for tables in both:
+                load_state(tables, state, tables.step)
+    assert_same_state(*both)
 
 
 def test_a_state_resumes_to_the_same_bits_with_its_rates(make_adam, assert_same_state):

@@ -179,10 +179,10 @@ void host_tables_update_wide(HostTables* tables, const HostTablesBatch* batch, c
 
 void host_tables_update_deep(HostTables* tables, const HostTablesBatch* batch, const int32_t* slots,
                              const float* gradient, float scale, const HostTablesStep* step,
-                             const HostTablesHistory* history) {
+                             const HostTablesHistory* history, float* caught_up, int32_t is_caught_up) {
   const auto optimizer = static_cast<HostTablesOptimizer>(tables->spec.deep_optimizer);
   tables->kernels.update_deep(tables->slabs.view(), optimizer, *batch, slots, gradient, scale, *step, history,
-                              tables->spec.num_threads);
+                              caught_up, is_caught_up != 0, tables->spec.num_threads);
 }
 
 void host_tables_advance_means(HostTables* tables, const int32_t* slots, int64_t count,

@@ -140,8 +140,9 @@ HOST_TABLES_API HostTablesStatus host_tables_touch(HostTables* tables, const int
 
 // Rows of a batch: deep [B, C * D] and wide [B] (summed over positions in their order); of each unique id the
 // wide_rows [U] and the squared_norms [U] of the deep rows. `slots` [U] as host_tables_find gives them. With
-// HOST_TABLES_ADAM the rows are as after the last step of `history`; else it is null. With lists `computed` [U, D] takes
-// rows that are not in memory as they are to be; else it is not used.
+// HOST_TABLES_ADAM the rows are as after the last step of `history`; else it is null. `computed` takes rows that are not
+// in memory as they are to be: with a history [U, 3 * D], the rows and moments of late and untouched rows; else with
+// lists [U, D]; else it is not used.
 HOST_TABLES_API void host_tables_lookup(const HostTables* tables, const HostTablesBatch* batch,
                                         const int32_t* slots, const HostTablesHistory* history, float* deep,
                                         float* wide, float* wide_rows, double* squared_norms, float* computed);
@@ -155,10 +156,12 @@ HOST_TABLES_API void host_tables_update_wide(HostTables* tables, const HostTable
                                              const float* gradient, float scale, const HostTablesStep* step);
 
 // One step of the deep rows' optimizer; `gradient` [B, C * D], its sums times `scale`. No slot may be -1. With
-// HOST_TABLES_ADAM it is step history->step + 1; else `history` is null.
+// HOST_TABLES_ADAM it is step history->step + 1, and `caught_up` [U, 3 * D] is `computed` of a lookup of this batch with
+// this history where `is_caught_up`; else it is filled. Without, `history` and `caught_up` are null.
 HOST_TABLES_API void host_tables_update_deep(HostTables* tables, const HostTablesBatch* batch, const int32_t* slots,
                                              const float* gradient, float scale, const HostTablesStep* step,
-                                             const HostTablesHistory* history);
+                                             const HostTablesHistory* history, float* caught_up,
+                                             int32_t is_caught_up);
 
 // Takes the means of the rows in `slots` [count] up to `means->step`, the last step so far, to come before their update.
 // With HOST_TABLES_ADAM the rows catch up with `history` too; else it is null.

@@ -46,7 +46,7 @@ using UpdateWide = void(const Slots& slots, HostTablesOptimizer optimizer, const
 // number of positions, and the columns of ids too frequent for one thread.
 using UpdateDeep = void(const Slots& slots, HostTablesOptimizer optimizer, const HostTablesBatch& batch,
                         const std::int32_t* row_slots, const float* gradient, float scale, const HostTablesStep& step,
-                        const HostTablesHistory* history, int num_threads);
+                        const HostTablesHistory* history, float* caught_up, bool is_caught_up, int num_threads);
 
 // See host_tables_expand. Threads split the batch's rows.
 using Expand = void(const HostTablesBatch& batch, std::int64_t embedding_dim, const float* deep_rows,

@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "kernels/initial_rows.h"
-#include "kernels/missed_steps.h"
+#include "kernels/late_rows.h"
 #include "kernels/positions.h"
 #include "kernels/stream.h"
 
@@ -26,7 +26,7 @@ struct Lookup {
   float* wide;
   float* wide_rows;
   double* squared_norms;
-  float* computed;     // with lists
+  float* computed;     // with lists or a history
   const float** rows;  // with lists: the deep row of each unique id
 };
 
@@ -50,39 +50,20 @@ double squared_norm(const float* row, std::int64_t width) {
 
 PREFETCH_FUNCTION prefetch_state(const Lookup& lookup, std::int64_t u) {
   if (u >= lookup.batch.num_unique || lookup.row_slots[u] < 0) return;
-  const RowLayout& layout = lookup.slots.layout;
-  const std::int64_t states = lookup.history == nullptr ? 1 : layout.deep_states;
-  prefetch_row(deep_state(lookup.slots, lookup.row_slots[u]), states * layout.embedding_dim);
+  prefetch_row(deep_state(lookup.slots, lookup.row_slots[u]), lookup.slots.layout.embedding_dim);
   __builtin_prefetch(wide_state(lookup.slots, lookup.row_slots[u]));
 }
 
-// `row` [D] has been loaded: takes it from step `last` up to the newest; `state` has its moments, or is null for zeros.
-void catch_up_copy(const Lookup& lookup, const float* state, std::int64_t last, float* row) {
-  const std::int64_t embedding_dim = lookup.slots.layout.embedding_dim;
-  alignas(64) float first[kMissedColumns], second[kMissedColumns];
-  for (std::int64_t begin = 0; begin < embedding_dim; begin += kMissedColumns) {
-    const std::int64_t width = embedding_dim - begin < kMissedColumns ? embedding_dim - begin : kMissedColumns;
-    for (std::int64_t i = 0; i < width; ++i) {
-      first[i] = state == nullptr ? 0.0f : state[embedding_dim + begin + i];
-      second[i] = state == nullptr ? 0.0f : state[2 * embedding_dim + begin + i];
-    }
-    catch_up(row + begin, first, second, width, last, *lookup.history);
-  }
-}
-
-// The deep row of unique id u; if it is untouched or late, computed into `room`.
+// The deep row of unique id u. An untouched one is computed into `room`; with a history, late and untouched ones have
+// been computed already.
 const float* deep_row(const Lookup& lookup, std::int64_t u, float* room) {
   const std::int64_t embedding_dim = lookup.slots.layout.embedding_dim;
   const std::int32_t slot = lookup.row_slots[u];
-  if (slot < 0) {
-    initial_row(lookup.initial, lookup.batch.values[u], embedding_dim, room);
-    if (lookup.history != nullptr) catch_up_copy(lookup, nullptr, 0, room);
-    return room;
+  if (lookup.history != nullptr && is_late(lookup.slots, slot, *lookup.history)) {
+    return lookup.computed + u * 3 * embedding_dim;
   }
-  const float* const state = deep_state(lookup.slots, slot);
-  if (lookup.history == nullptr || last_step(lookup.slots, slot) == lookup.history->step) return state;
-  std::memcpy(room, state, static_cast<std::size_t>(embedding_dim) * sizeof(float));
-  catch_up_copy(lookup, state, last_step(lookup.slots, slot), room);
+  if (slot >= 0) return deep_state(lookup.slots, slot);
+  initial_row(lookup.initial, lookup.batch.values[u], embedding_dim, room);
   return room;
 }
 
@@ -207,10 +188,17 @@ void pool_fields(const Lookup& lookup, std::int64_t row, std::int64_t* new_id) {
   lookup.wide[row] = sum_wide_rows(batch, row, lookup.wide_rows);
 }
 
+// With a history: the rows that are not in memory as they are to be, by all threads together.
+void catch_up(const Lookup& lookup) {
+  if (lookup.history == nullptr) return;
+  catch_up_batch(lookup.slots, lookup.initial, lookup.batch, lookup.row_slots, *lookup.history, lookup.computed);
+}
+
 void look_up_lists(const Lookup& lookup, int num_threads) {
   const HostTablesBatch& batch = lookup.batch;
 #pragma omp parallel num_threads(num_threads)
   {
+    catch_up(lookup);
 #pragma omp for schedule(static)
     for (std::int64_t u = 0; u < batch.num_unique; ++u) prepare_lists(lookup, u);
 #pragma omp for schedule(dynamic)
@@ -235,6 +223,7 @@ void lookup(const Slots& slots, const InitialValues& initial, const HostTablesBa
   const std::int64_t num_positions = batch.num_positions;
 #pragma omp parallel num_threads(num_threads)
   {
+    catch_up(all);
 #pragma omp for schedule(dynamic)
     for (std::int64_t begin = 0; begin < num_positions; begin += kPositionsPerTask) {
       const std::int64_t end = begin + kPositionsPerTask;

@@ -1,6 +1,7 @@
 #include "kernels/kernels.h"
 
 #include "kernels/deep_steps.h"
+#include "kernels/late_rows.h"
 #include "kernels/positions.h"
 #include "kernels/stream.h"
 
@@ -19,6 +20,7 @@ struct Update {
   const std::int32_t* row_slots;
   const float* gradient;
   StepInput input;
+  float* caught_up;  // [U, 3 * D] with a history
 };
 
 void sum_columns(const Update& update, std::int64_t u, std::int64_t begin, std::int64_t width, float* sum) {
@@ -31,7 +33,9 @@ void update_columns(const Update& update, std::int64_t u, std::int64_t begin, st
   alignas(64) float sum[kMostColumns];
   sum_columns(update, u, begin, width, sum);
   const std::int32_t slot = update.row_slots[u];
-  Step::take(update.input, {deep_state(update.slots, slot) + begin, update.slots.layout.embedding_dim, sum, width, slot});
+  const std::int64_t stride = update.slots.layout.embedding_dim;
+  const float* const caught_up = update.caught_up == nullptr ? nullptr : update.caught_up + u * 3 * stride + begin;
+  Step::take(update.input, {deep_state(update.slots, slot) + begin, stride, sum, width, slot, caught_up});
 }
 
 std::int64_t columns_from(std::int64_t begin, std::int64_t embedding_dim, std::int64_t most) {
@@ -121,10 +125,13 @@ void update_all_rows(const Update& update, std::int64_t most_positions, const Up
 }
 
 template <typename Step>
-void run(const Update& update, int num_threads) {
+void run(const Update& update, int num_threads, bool is_caught_up = true) {
   const std::int64_t most_positions = most_positions_of_one_thread(update.batch, num_threads);
 #pragma omp parallel num_threads(num_threads)
   {
+    if (!is_caught_up) {
+      catch_up_batch(update.slots, {}, update.batch, update.row_slots, *update.input.history, update.caught_up);
+    }
     update_frequent_rows<Step>(update, most_positions);
     update_all_rows(update, most_positions, [&](std::int64_t u) { update_row<Step>(update, u); });
   }
@@ -151,7 +158,7 @@ void update_whole_row(const Update& update, std::int64_t u) {
   for (std::int64_t begin = 0; begin < embedding_dim; begin += kMostColumns) {
     const std::int64_t width = columns_from(begin, embedding_dim, kMostColumns);
     if (embedding_dim > kMostColumns) sum_columns(update, u, begin, width, sum);
-    RowwiseStep::take({row + begin, embedding_dim, sum, width, slot}, input.scale, options);
+    RowwiseStep::take({row + begin, embedding_dim, sum, width, slot, nullptr}, input.scale, options);
   }
 }
 
@@ -166,13 +173,13 @@ void run_whole_rows(const Update& update, int num_threads) {
 
 void update_deep(const Slots& slots, HostTablesOptimizer optimizer, const HostTablesBatch& batch,
                  const std::int32_t* row_slots, const float* gradient, float scale, const HostTablesStep& step,
-                 const HostTablesHistory* history, int num_threads) {
-  const Update update = {slots, batch, row_slots, gradient, {slots, scale, step, history}};
+                 const HostTablesHistory* history, float* caught_up, bool is_caught_up, int num_threads) {
+  const Update update = {slots, batch, row_slots, gradient, {slots, scale, step, history}, caught_up};
   switch (optimizer) {
     case HOST_TABLES_LAZY_ADAM:
       return run<LazyAdam>(update, num_threads);
     case HOST_TABLES_ADAM:
-      return run<WholeTableAdam>(update, num_threads);
+      return run<WholeTableAdam>(update, num_threads, is_caught_up);
     case HOST_TABLES_ADAGRAD:
       return run<Adagrad>(update, num_threads);
     case HOST_TABLES_ROWWISE_ADAGRAD:

@@ -1,0 +1,121 @@
+// The rows of a batch that are behind the newest step of Adam of the whole table, several at a time.
+
+#ifndef LATE_ROWS_H_
+#define LATE_ROWS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/initial_rows.h"
+#include "kernels/missed_steps.h"
+#include "kernels/stream.h"
+#include "storage/slots.h"
+
+namespace host_tables {
+namespace {  // what std::sort makes of LateRow is then each instruction set's own
+
+constexpr std::int64_t kIdsPerTask = 128;
+constexpr std::int64_t kIdsAhead = 6;
+constexpr std::int64_t kRowsTogether = 16;  // of at most kNarrow columns
+constexpr std::int64_t kNarrow = 16;
+
+struct LateRow {
+  float* state;  // the row [D] and both moments [D]
+  std::int64_t last;
+  std::int64_t steps;  // to be taken one by one
+};
+
+// `count` rows of `width` <= kColumns, those with the most steps first. A step of one row is a chain of dependent
+// operations, which the other rows' chains run beside. Columns beyond `width` are 0, and nobody reads them.
+template <std::int64_t kColumns>
+void catch_up_together(const LateRow* late, std::int64_t count, std::int64_t width, const HostTablesHistory& history) {
+  alignas(64) float states[3][kRowsTogether][kColumns] = {};
+  auto& [rows, first, second] = states;
+  const std::size_t bytes = static_cast<std::size_t>(width) * sizeof(float);
+  for (std::int64_t k = 0; k < count; ++k) {
+    for (int array = 0; array < 3; ++array) std::memcpy(states[array][k], late[k].state + array * width, bytes);
+  }
+  std::int64_t active = count;
+  for (std::int64_t taken = 1;; ++taken) {
+    while (active > 0 && late[active - 1].steps < taken) --active;
+    if (active == 0) break;
+    for (std::int64_t k = 0; k < active; ++k) {
+      const std::int64_t step = late[k].last + taken;
+      missed_step(rows[k], first[k], second[k], kColumns, history.rates[step], history.epsilons[step], history);
+    }
+  }
+  for (std::int64_t k = 0; k < count; ++k) {
+    const std::int64_t end = late[k].last + late[k].steps;
+    if (end < history.step) remaining_steps(rows[k], first[k], second[k], kColumns, end, history);
+    for (int array = 0; array < 3; ++array) std::memcpy(late[k].state + array * width, states[array][k], bytes);
+  }
+}
+
+void catch_up_rows(LateRow* late, std::int64_t count, std::int64_t width, const HostTablesHistory& history) {
+  if (width > kNarrow) {  // the columns alone are chains enough
+    for (const LateRow* row = late; row != late + count; ++row) {
+      catch_up(row->state, row->state + width, row->state + 2 * width, width, row->last, history);
+    }
+    return;
+  }
+  std::sort(late, late + count, [](const LateRow& left, const LateRow& right) { return left.steps > right.steps; });
+  for (std::int64_t begin = 0; begin < count; begin += kRowsTogether) {
+    const std::int64_t together = std::min(kRowsTogether, count - begin);
+    if (width <= 8) {
+      catch_up_together<8>(late + begin, together, width, history);
+    } else {
+      catch_up_together<kNarrow>(late + begin, together, width, history);
+    }
+  }
+}
+
+inline bool is_late(const Slots& slots, std::int32_t slot, const HostTablesHistory& history) {
+  return slot < 0 || last_step(slots, slot) != history.step;
+}
+
+// Of the unique ids begin ... end - 1, at most kIdsPerTask: the rows and moments after history.step of those that are
+// untouched or late, each at its place in `caught_up` [U, 3 * D]. The tables stay as they are.
+void catch_up_ids(const Slots& slots, const InitialValues& initial, const HostTablesBatch& batch,
+                  const std::int32_t* row_slots, const HostTablesHistory& history, std::int64_t begin,
+                  std::int64_t end, float* caught_up) {
+  const std::int64_t width = slots.layout.embedding_dim;
+  const std::size_t bytes = static_cast<std::size_t>(width) * sizeof(float);
+  LateRow late[kIdsPerTask];
+  std::int64_t count = 0;
+  for (std::int64_t u = begin; u < end; ++u) {
+    if (u + kIdsAhead < end && row_slots[u + kIdsAhead] >= 0) {
+      prefetch_row(deep_state(slots, row_slots[u + kIdsAhead]), 3 * width);
+      __builtin_prefetch(deep_scalar(slots, row_slots[u + kIdsAhead]));
+    }
+    const std::int32_t slot = row_slots[u];
+    if (!is_late(slots, slot, history)) continue;
+    float* const state = caught_up + u * 3 * width;
+    std::int64_t last = 0;
+    if (slot < 0) {
+      initial_row(initial, batch.values[u], width, state);
+      std::memset(state + width, 0, 2 * bytes);
+    } else {
+      std::memcpy(state, deep_state(slots, slot), 3 * bytes);
+      last = std::max(last_step(slots, slot), 0);  // Python lets no negative one in
+    }
+    const std::int64_t missed = history.step - last;
+    late[count++] = {state, last, std::min<std::int64_t>(missed, history.most_exact_steps)};
+  }
+  catch_up_rows(late, count, width, history);
+}
+
+// The same of all unique ids; all threads come here together.
+void catch_up_batch(const Slots& slots, const InitialValues& initial, const HostTablesBatch& batch,
+                    const std::int32_t* row_slots, const HostTablesHistory& history, float* caught_up) {
+#pragma omp for schedule(dynamic)
+  for (std::int64_t begin = 0; begin < batch.num_unique; begin += kIdsPerTask) {
+    const std::int64_t end = std::min(begin + kIdsPerTask, batch.num_unique);
+    catch_up_ids(slots, initial, batch, row_slots, history, begin, end, caught_up);
+  }
+}
+
+}  // namespace
+}  // namespace host_tables
+
+#endif  // LATE_ROWS_H_
