@@ -57,6 +57,9 @@ BENCHMARKS = {
         ("--rounds", "7", "--steps", "1", "--forms", "as users find it", "best form", "small batch"),
         ("--quick", "--forms", "as users find it", "best form", "small batch"),
     ),
+    "default_step": Benchmark(
+        "The default recipe's step", "benchmarks.training.default_step", (), ("--rows", "20000", "--rounds", "2")
+    ),
     "distinct_rows": Benchmark(
         "The training step on ids as in Criteo's log",
         "benchmarks.training.train_step",

@@ -9,7 +9,7 @@ import argparse
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -111,20 +111,22 @@ class Step(Protocol):
 def steps_on_prefetched_batches(
     step: Step, take: Callable[[Batch, Any], object], workload: Workload
 ) -> Callable[[int], Parts]:
+    """`steps_on_batches` on those of a workload, taken round and round."""
+    return steps_on_batches(step, take, itertools.cycle(make_batches(workload)))
+
+
+def steps_on_batches(
+    step: Step, take: Callable[[Batch, Any], object], batches: Iterable[Batch]
+) -> Callable[[int], Parts]:
     """A function that takes `count` steps, for `contender.serve`. As in `app.training.loop`, a thread prepares the
     batches ahead, beside the steps; it ends with the process."""
-
-    def prepared() -> Iterator[tuple[Batch, Any]]:
-        for batch in itertools.cycle(make_batches(workload)):
-            yield batch, step.prepare(batch)
-
-    prefetcher = Prefetcher(prepared())
-    batches = iter(prefetcher.__enter__())
+    prefetcher = Prefetcher((batch, step.prepare(batch)) for batch in batches)
+    prepared = iter(prefetcher.__enter__())
 
     def take_steps(count: int) -> Parts:
         before, waited = dict(step.seconds), prefetcher.waited_seconds
         for _ in range(count):
-            take(*next(batches))
+            take(*next(prepared))
         parts = {name: seconds - before[name] for name, seconds in step.seconds.items()}
         return {**parts, "waiting": prefetcher.waited_seconds - waited}
 

@@ -81,6 +81,7 @@ class PeerSettings:
     wide_initial_accumulator: float = FtrlOptions().initial_accumulator
     whole_table: bool = False
     wide_l2_coef: float = 0.0
+    fused: bool | None = True  # Adam in one kernel; None is PyTorch's default, one operator after the other
 
 
 @dataclass(frozen=True)
@@ -121,14 +122,14 @@ class PyTorchStep:
     def _make_optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
         settings, wide_head = self.settings, [self.bias, self.numeric_weight]
         rate, betas, epsilon = settings.learning_rate, (AdamOptions().beta1, AdamOptions().beta2), AdamOptions().epsilon
-        tower = torch.optim.Adam(self.tower.parameters(), rate, betas, epsilon, fused=True)
+        tower = torch.optim.Adam(self.tower.parameters(), rate, betas, epsilon, fused=settings.fused)
         if settings.whole_table:
             tables = [
                 {"params": [self.deep], "weight_decay": settings.l2_coef},
                 {"params": [self.wide], "weight_decay": settings.wide_l2_coef},
                 {"params": wide_head},
             ]
-            return torch.optim.Adam(tables, rate, betas, epsilon, fused=True), tower
+            return torch.optim.Adam(tables, rate, betas, epsilon, fused=settings.fused), tower
         adagrad = torch.optim.Adagrad(
             [self.wide, *wide_head],
             settings.wide_learning_rate,

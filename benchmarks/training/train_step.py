@@ -2,7 +2,6 @@
 
     python -m benchmarks.training.train_step           batch 16,000, D 80, V 200,000, 26 + 13 fields, tower 1024 to 128
     python -m benchmarks.training.train_step --quick   the same at batch 1,000 and few rounds: does everything work?
-    python -m benchmarks.training.train_step --plain   PyTorch's step also with nn.Embedding(sparse=True) and no more
 
     as users find it    the peers look up 39 fields; environment as it comes
     best form           all fold the 13 numeric fields into the first layer (the same function, 27 % of the
@@ -62,7 +61,6 @@ MODULES = {
     "stock": MINDSPORE,
     "matmuls": MINDSPORE,
     "pytorch": "benchmarks.peers.pytorch_wide_deep",
-    "pytorch_plain": "benchmarks.peers.pytorch_plain_embedding",
     "matmuls_pytorch": "benchmarks.peers.pytorch_matmuls",
 }
 
@@ -159,7 +157,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=16_000)
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=FORMS, help="only these")
     parser.add_argument("--precisions", nargs="+", choices=("float32", "bfloat16"), default=("float32", "bfloat16"))
-    parser.add_argument("--plain", action="store_true", help="PyTorch's step in its plain form as well")
     parser.add_argument("--quick", action="store_true", help="3 rounds of 1 step at batch 1,000")
     options = parser.parse_args()
     if options.quick:
@@ -177,7 +174,7 @@ def main() -> None:
     with_pytorch = importlib.util.find_spec("torch") is not None
     if not with_pytorch:
         print("warning: PyTorch is not installed, so it is left out; `make bench` installs it")
-    pytorch = ("pytorch", *(("pytorch_plain",) if options.plain else ())) if with_pytorch else ()
+    pytorch = ("pytorch",) if with_pytorch else ()
     groups = make_groups(options.batch, precisions, pytorch)
     wanted = [group for group in groups if group.form in options.forms]
     load = os.getloadavg()[0]

@@ -125,22 +125,6 @@ def test_adagrad_takes_the_steps_of_ftrl_from_0(parts, start, workload, batch, f
     assert_close(peer.bias.detach().numpy(), after.dense["wide.bias"])
 
 
-@pytest.mark.parametrize("fold_numeric", [True, False], ids=["folded", "looked up"])
-def test_the_plain_form_takes_the_same_steps(workload, batch, fold_numeric):
-    from benchmarks.peers.pytorch_plain_embedding import PlainEmbeddingStep
-    from benchmarks.peers.pytorch_wide_deep import PyTorchStep
-
-    workload = dataclasses.replace(workload, fold_numeric=fold_numeric)
-    steps, losses = [], []
-    for form in (PyTorchStep, PlainEmbeddingStep):
-        torch.manual_seed(1)
-        steps.append(form(workload))
-        losses.append([steps[-1](batch, steps[-1].prepare(batch)) for _ in range(3)])
-    assert losses[1] == pytest.approx(losses[0], rel=TOLERANCE)
-    for name in ("deep", "wide", "bias"):
-        assert_close(*(getattr(step, name).detach().numpy() for step in reversed(steps)))
-
-
 def test_whole_tables_follow_adam_with_weight_decay(workload, batch):
     from benchmarks.peers.pytorch_wide_deep import PeerSettings, PyTorchStep
 

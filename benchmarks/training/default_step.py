@@ -1,0 +1,162 @@
+"""Compare a step of the default recipe (configs/auto.yaml), as a run takes it, with PyTorch's on the same batches.
+
+    python -m benchmarks.training.default_step                    400,000 synthetic rows, as the demo has
+    python -m benchmarks.training.default_step --rows 5000000 --batch 2000
+
+The log is made and prepared in a temporary folder. Every contender reads its batches ahead, in a thread, and has cosine
+rates. native is this project's step. `adam` is Adam with weight decay on whole tables, as native's deep table has it,
+`sparse` is SparseAdam, which leaves rows outside the batch alone:
+
+    found_adam, found_sparse    optimizers at their defaults, numbers looked up like the other fields
+    best_adam, best_sparse      fused Adam, numbers folded into the first layer
+    compiled_adam               best_adam, its tower by torch.compile
+
+All of them are peers/pytorch_wide_deep.py, whose wide part has Adam or Adagrad in place of FTRL. The bound is the
+tower's FLOPs at the speed of one large matrix product, and the tables' bytes at that of a copy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import itertools
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app import device
+from app.batches import Batch, read_batches, training_order
+from app.config.by_rows import resolve_by_rows
+from app.config.config import Config
+from benchmarks.harness.commands import run_command
+from benchmarks.harness.contender import KEEP_PAGES, Contender, Parts, serve
+from benchmarks.harness.timing import machine, seconds_of
+from benchmarks.harness.workload import Workload, steps_on_batches
+from benchmarks.training.kernels import MemoryCopy
+from benchmarks.training.train_step import Group, measure
+from common import settings
+from data_prep.prepared.schema import Schema, read_schema
+
+PEERS = ("found_adam", "found_sparse", "best_adam", "best_sparse", "compiled_adam")
+MODULE, CONFIG = "benchmarks.training.default_step", Path(__file__).parents[2] / "configs" / "auto.yaml"
+LARGE = 2048  # rows and columns of the product that gives the speed of FLOPs
+
+
+@dataclass(frozen=True)
+class DefaultGroup(Group):
+    """The contenders on the rows of a prepared folder."""
+
+    arguments: tuple[str, ...]
+
+    def start(self, name: str) -> Contender:
+        """See `Group.start`."""
+        environment = {"OMP_NUM_THREADS": str(Workload.threads), "GLOG_v": "3", **KEEP_PAGES}
+        return Contender(name, MODULE, ["--contender", name, *self.arguments], environment)
+
+
+def recipe(schema: Schema, batch_size: int) -> Config:
+    """The default settings of these rows; a batch size of 0 is found as well."""
+    train = {"auto": True} | ({"batch_size": batch_size} if batch_size else {})
+    own = {"device": {"target": "CPU"}, "train": train}
+    return resolve_by_rows(lambda base: settings.merge(base, own, where="--batch"), lambda: schema)
+
+
+def batches(folder: Path, schema: Schema, config: Config) -> Iterator[Batch]:
+    """Those of a run, epoch after epoch, without the last one of each, which is smaller."""
+    for epoch in itertools.count(1):
+        order = training_order(schema, config.train.seed, epoch, config.train.pool_blocks)
+        for batch in read_batches(folder, schema, "train", order, config.train.batch_size):
+            if batch.num_rows == config.train.batch_size:
+                yield batch
+
+
+def pytorch_step(name: str, workload: Workload, schema: Schema, config: Config) -> tuple[Any, list[Any]]:
+    """One of `PEERS`, and the schedules of its rates."""
+    import torch
+
+    from benchmarks.peers.pytorch_wide_deep import PeerSettings, PyTorchStep
+
+    torch.set_num_threads(workload.threads)
+    torch.sparse.check_sparse_tensor_invariants.disable()  # its default too, but then it warns
+    form, optimizer = name.split("_")
+    rates = config.deep_optimizer.learning_rate, config.loss.l2_coef, config.wide_optimizer.learning_rate
+    own = PeerSettings(*rates, whole_table=optimizer == "adam", fused=None if form == "found" else True)
+    workload = replace(workload, fold_numeric=form != "found")
+    step = PyTorchStep(workload, schema.num_categorical, schema.num_numeric, own)
+    if form == "compiled":
+        step.tower.compile()
+    return step, [torch.optim.lr_scheduler.CosineAnnealingLR(each, 10_000) for each in step.optimizers]
+
+
+def take_steps(name: str, workload: Workload, folder: Path, schema: Schema, config: Config) -> Callable[[int], Parts]:
+    """Steps of one contender, for `serve`; native is the step of `make train`."""
+    step: Any
+    schedules: list[Any] = []
+    if name == "native":
+        device.prepare_environment(config.device)
+        device.select_device(config.device)
+        from app.training import assemble
+
+        step = assemble.assemble(config, schema, "native").step
+    else:
+        step, schedules = pytorch_step(name, workload, schema, config)
+
+    def take(batch: Batch, prepared: Any) -> None:
+        step(batch, prepared)
+        for schedule in schedules:
+            schedule.step()
+
+    return steps_on_batches(step, take, batches(folder, schema, config))
+
+
+def bound(batch: Batch, workload: Workload) -> Parts:
+    """Seconds of a step at the least, by part: the best of five products and copies."""
+    width = workload.embedding_dim
+    widths = (batch.ids.shape[1] * width, *workload.hidden_widths, 1)
+    products = sum(batch.num_rows * inputs * outputs for inputs, outputs in itertools.pairwise(widths))
+    factors = np.ones((2, LARGE, LARGE), np.float32)
+    product = min(seconds_of(lambda: factors[0] @ factors[1]) for _ in range(5))
+    # The rows of all positions, and their gradients, out and in again; the distinct rows and moments in and out.
+    copy = MemoryCopy(4 * width * (4 * batch.ids.size + 6 * len(np.unique(batch.ids))), workload.threads)
+    return {"tower": 3 * products / LARGE**3 * product, "tables": min(seconds_of(copy) for _ in range(5))}
+
+
+def main() -> None:
+    """Measure; the last line is JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=400_000)
+    parser.add_argument("--batch", type=int, default=0, help="default: that of the recipe")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--steps", type=int, default=60, help="of a contender's turn (60)")
+    parser.add_argument("--folder", type=Path, help="prepared rows; default: a synthetic log's, removed at the end")
+    parser.add_argument("--contender", choices=("native", *PEERS), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as work:
+        folder = options.folder or Path(work) / "prepared"
+        if not options.folder:
+            run_command("data_prep", "synthesize", "log.txt", "--rows", str(options.rows), folder=Path(work))
+            run_command("data_prep", "prepare", "log.txt", "prepared", "--config", str(CONFIG), folder=Path(work))
+        schema = read_schema(folder)
+        config = recipe(schema, options.batch)
+        sizes = config.model.embedding_dim, config.model.hidden_widths
+        workload = Workload(config.train.batch_size, "float32", True, schema.vocabulary_size, *sizes)
+        if options.contender:
+            return serve(take_steps(options.contender, workload, folder, schema, config))
+        names = ("native", *(PEERS if importlib.util.find_spec("torch") else ()))
+        form = f"default recipe, V {schema.vocabulary_size:,}"
+        group = DefaultGroup(form, workload, names, ("--folder", str(folder), "--batch", str(options.batch)))
+        load, result = os.getloadavg()[0], measure(group, options.rounds, options.steps)
+        result["bound"] = least = bound(next(batches(folder, schema, config)), workload)
+    share = sum(least.values()) / result["steps"]["native"]["median"]
+    print(f"bound: {', '.join(f'{part} {1e3 * each:.2f}' for part, each in least.items())} ms, {share:.0%} of native")
+    print(json.dumps({"machine": machine(), "load_before": load, "rounds": options.rounds, **result}))
+
+
+if __name__ == "__main__":
+    main()
