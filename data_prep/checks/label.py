@@ -252,9 +252,9 @@ def _weight_of_name(name: str) -> tuple[float, str]:
     labels, others = {word for word in words if _is_label_word(word)}, _OTHER_WORDS.intersection(words)
     labels |= {label for label in _LABEL_WORDS if not label.isascii() and any(label in word for word in words)}
     if "no" in words and "show" in words:
-        labels, words = frozenset({"noshow"}), ["noshow"]
+        labels, words = {"noshow"}, ["noshow"]
     if labels == {"y"} and len(words) > 1:
-        labels = frozenset()
+        labels = set()
     if labels and not others and all(word in labels or word in _NEUTRAL_WORDS for word in words):
         return 4.0, "named like a label"
     if any(word.startswith("non") and word[3:] in _LABEL_WORDS for word in words):
