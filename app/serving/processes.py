@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)  # that end the service
 BACKLOG = 2048
 SWITCH_SECONDS = 0.0005  # that a thread, as the one that opens a new model, keeps the others from running
 WATCH_NICE = 10  # of the thread that opens a new model
@@ -60,7 +61,7 @@ def serve(options: ServerOptions) -> int:
 
 
 def _handle_signals(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _SIGNALS:
         signal.signal(number, handler)
 
 
@@ -118,10 +119,13 @@ class _Supervisor:
     def _start(self, seat: _Seat) -> None:
         arguments = (self._options, self._sockets, seat)
         process = multiprocessing.get_context("fork").Process(target=_worker, args=arguments)
-        process.start()
-        seat.process, seat.started = process, time.monotonic()
-        if self._stopping:  # by a signal that came before this line
-            process.terminate()
+        # Held back until the worker has its own handlers: this process's would run in it, and the signal be lost.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        try:
+            process.start()
+            seat.process, seat.started = process, time.monotonic()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
     def _plan_restart(self, seat: _Seat, exit_status: int | None) -> int:
         """Start a worker again after a pause that grows. If no worker serves and this one never did, stop: return 2."""
@@ -160,6 +164,7 @@ class _Supervisor:
 
 def _worker(options: ServerOptions, sockets: list[socket.socket], seat: _Seat) -> None:
     _handle_signals(lambda *_: os._exit(0))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     from prometheus_client import values
 
     class Allocated(values.MmapedDict):
