@@ -53,4 +53,15 @@ ANY_MACHINE void drop_units(float* y, std::int64_t rows, std::int64_t columns, c
   }
 }
 
+ANY_MACHINE bool all_below(const float* values, std::int64_t size, float limit) {
+  std::uint32_t limit_bits, above = 0;
+  std::memcpy(&limit_bits, &limit, sizeof limit_bits);
+  for (std::int64_t i = 0; i < size; ++i) {
+    std::uint32_t bits;
+    std::memcpy(&bits, values + i, sizeof bits);
+    above |= (bits & 0x7FFFFFFFu) >= limit_bits;  // as numbers without sign, bits of floats are in the floats' order
+  }
+  return above == 0;
+}
+
 }  // namespace dense

@@ -26,6 +26,9 @@ void round_values(const float* from, std::int64_t size, BFloat16* to);
 void relu_gradient(const float* dy, const float* y, std::int64_t size, float scale, BFloat16* to);
 void relu_gradient(const float* dy, const float* y, std::int64_t size, float scale, float* to);
 
+// Whether every |value| < limit; no NaN is.
+bool all_below(const float* values, std::int64_t size, float limit);
+
 // One layer's dropout: `kept` of app/model/dropout.py.
 struct Dropout {
   std::uint32_t key, first_row, threshold;

@@ -35,12 +35,6 @@ ANY_MACHINE void set_multiple(float factor, const float* from, std::int64_t size
   for (std::int64_t i = 0; i < size; ++i) to[i] = factor * from[i];
 }
 
-ANY_MACHINE bool all_within(const float* values, std::int64_t size, float limit) {
-  bool within = true;
-  for (std::int64_t i = 0; i < size; ++i) within &= std::fabs(values[i]) < limit;  // of NaN too
-  return within;
-}
-
 // What lies between the passes; used again by the next step.
 struct Scratch {
   std::vector<float> numeric_inputs, ones;                   // [B, N + 1], [B, 1]
@@ -194,7 +188,7 @@ class Model {
     std::vector<char> good(parts.size());
     const int status = run_tasks(static_cast<std::int64_t>(parts.size()), [&](std::int64_t task) {
       const Values& part = parts[static_cast<std::size_t>(task)];
-      good[static_cast<std::size_t>(task)] = all_within(part.values, part.size, part.limit);
+      good[static_cast<std::size_t>(task)] = all_below(part.values, part.size, part.limit);
     });
     *finite = *finite && std::find(good.begin(), good.end(), 0) == good.end();
     return status;
