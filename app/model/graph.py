@@ -19,7 +19,7 @@ import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from app.config.config import LossOptions
-from app.model import native_step
+from app.model import native_layer
 from app.model.dense_layer import Total
 from app.model.optimizers import DenseOptimizers
 from app.model.wide_deep import WideDeep
@@ -39,7 +39,7 @@ class AllFinite(nn.Cell):
 
     def __init__(self, limit: float = math.inf) -> None:
         super().__init__()
-        self.native, self.limit = native_step.all_finite(), Tensor([limit], ms.float32)
+        self.native, self.limit = native_layer.all_finite(), Tensor([limit], ms.float32)
         # A value from the limit on overflows by this factor, which costs nothing in a product with ones.
         self.total = Total(1.0 if limit == math.inf else 2.0**128 / limit)
 

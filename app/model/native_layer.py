@@ -1,10 +1,12 @@
-"""A hidden layer as one kernel forward and one backward (`csrc/`) on a CPU, and the choice of a layer."""
+"""A hidden layer as one kernel forward and one backward (`csrc/`) on a CPU, the choice of a layer, and the kernels of a
+step's work on all dense gradients together (`csrc/dense_step.h`)."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
 
+import mindspore as ms
 from mindspore import Tensor, nn, ops
 
 from app.config.run import DeviceOptions
@@ -128,8 +130,6 @@ def dense_layer(options: DeviceOptions, activation: str = "relu", plain: bool = 
     They are native on a CPU if the library is built and has the activation. Layers that are not `plain`, as their sums
     are normalized, consist of operators.
     """
-    import mindspore as ms
-
     from app.model import dense_layer as layers
 
     bfloat16 = options.precision == "bfloat16"
@@ -148,3 +148,33 @@ def dense_layer(options: DeviceOptions, activation: str = "relu", plain: bool = 
     if bfloat16 and not flags & usable:
         log.warning("warning: device.precision=bfloat16 needs one of %s: float32 is used", ", ".join(sorted(usable)))
     return make
+
+
+def all_finite() -> ops.Custom | None:
+    """Return the operator all_finite; None where MindSpore's own have to do."""
+    return _operator("all_finite") if _has_library() else None
+
+
+def dense_adam() -> ops.Custom | None:
+    """Return the operator dense_adam, which changes its inputs; None where MindSpore's own has to do."""
+    if not _has_library() or "fma" not in cpu_flags():
+        return None
+    operator = _operator("dense_adam")
+    # Without it a graph that has no use for the result drops the operator, and what reads weights after it reads those
+    # before.
+    operator.add_prim_attr("side_effect_mem", True)
+    return operator
+
+
+def _has_library() -> bool:
+    return ms.get_current_device().device_target == "CPU" and LIBRARY.is_available()
+
+
+def _operator(name: str) -> ops.Custom:
+    with records_dropped(lambda record: "whitelist" in record.getMessage().lower()):
+        return ops.Custom(
+            f"{LIBRARY.path}:{name}",
+            out_shape=lambda *shapes: (1,),
+            out_dtype=lambda first, *others: first,
+            func_type="aot",
+        )

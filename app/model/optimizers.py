@@ -23,7 +23,7 @@ from app.config.optimizers import (
     TowerOptimizer,
     WideOptimizer,
 )
-from app.model import dense_layer, native_step
+from app.model import dense_layer, native_layer
 from app.model.dense_layer import Total
 from app.model.wide_deep import WideDeep
 from app.tables.optimizers import LEAST_FTRL_RATE, MEAN, RunningMean, ftrl_linear
@@ -116,7 +116,7 @@ class Adam(nn.Cell):
         self.weights = ParameterTuple(weights.values())
         self.powers = ParameterTuple([self.optimizer.beta1_power, self.optimizer.beta2_power])
         self.moments = ParameterTuple([*self.optimizer.moment1, *self.optimizer.moment2])
-        self.native = native_step.dense_adam()
+        self.native = native_layer.dense_adam()
         constants = (options.beta1, options.beta2, options.epsilon, 1 / loss_scale, self.weight_decay)
         self.constants = Tensor(np.array(constants, np.float32))
 

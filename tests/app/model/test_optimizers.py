@@ -74,7 +74,7 @@ def test_adamw_by_hand(optimize, decay):
 def test_moments_without_a_memory_by_hand(optimize, monkeypatch, kernel, name, beta1, beta2):
     """MindSpore's Adam refuses a decay of 0, with a message of its own."""
     if not kernel:
-        monkeypatch.setattr("app.model.native_step.dense_adam", lambda: None)
+        monkeypatch.setattr("app.model.native_layer.dense_adam", lambda: None)
     decay = "" if name == "adam" else ", weight_decay: 0"
     options = f"{{name: {name}, learning_rate: 0.1, beta1: {beta1}, beta2: {beta2}{decay}}}"
     first, second, (before, *later) = 0.0, 0.0, optimize(f"tower_optimizer={options}", gradients=(2.0, -1.0))
